@@ -1,0 +1,2 @@
+//! The percolator command.
+fn main() {}

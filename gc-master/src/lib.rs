@@ -1,0 +1,1 @@
+//! The master: the directory of tables, tablets and servers.

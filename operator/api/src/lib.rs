@@ -1,0 +1,1 @@
+//! The PercolatorCluster resource: spec types and their validation, without a client.

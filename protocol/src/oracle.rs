@@ -1,0 +1,1 @@
+//! The oracle's rule: make a limit durable, then grant below it.

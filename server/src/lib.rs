@@ -1,0 +1,1 @@
+//! What every server process shares: listening, signals, logs, small durable facts.

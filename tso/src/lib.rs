@@ -1,0 +1,1 @@
+//! The timestamp oracle: strictly increasing timestamps, across restarts and clock trouble.

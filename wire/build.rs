@@ -1,0 +1,11 @@
+//! Generates the messages and services from `proto/`, without a system `protoc`.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    let files = ["oracle.proto", "tablet.proto", "master.proto"];
+    let descriptors = protox::compile(files, ["proto"])?;
+    tonic_prost_build::configure()
+        .bytes(".")
+        .compile_fds(descriptors)?;
+    Ok(())
+}

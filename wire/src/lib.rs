@@ -1,0 +1,7 @@
+//! The gRPC messages, and their conversion from and to protocol types; nothing else.
+
+/// Messages, clients and servers as generated from `proto/`.
+#[allow(missing_docs, unreachable_pub, clippy::all)]
+pub mod v1 {
+    tonic::include_proto!("percolator.v1");
+}
