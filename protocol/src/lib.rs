@@ -1,5 +1,12 @@
 //! The rules of Percolator transactions, pure: no I/O, no clock, no randomness, no logging.
 //! Time and everything that was loaded come in as arguments; effects and typed rejections go out.
+//!
+//! - [`types`]: timestamps, cells, locks, write records, and their stored forms.
+//! - [`actions`]: what a tablet server decides, one rule a file.
+//! - [`txn`]: what a client does to commit, as a state machine.
+//! - [`oracle`]: what the timestamp oracle may hand out.
 
+pub mod actions;
 pub mod oracle;
+pub mod txn;
 pub mod types;

@@ -5,3 +5,9 @@
 pub mod v1 {
     tonic::include_proto!("percolator.v1");
 }
+
+mod convert;
+
+pub use convert::{
+    Malformed, commit_response, commit_result, met_lock, prewrite_rejection,
+};

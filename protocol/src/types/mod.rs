@@ -1,5 +1,27 @@
 //! The values the rules speak of, and how they are written down.
 
+mod cell;
+mod effect;
+pub mod key;
+pub mod limits;
+mod lock;
 mod timestamp;
+mod varint;
+mod write;
 
+pub use cell::{Cell, TableId, escape, unescape};
+pub use effect::Effect;
+pub use lock::{Lock, LockKind, Mutation, expired};
 pub use timestamp::Timestamp;
+pub use write::{Write, WriteKind};
+
+/// Stored bytes that are not what the codec writes: the engine's content is damaged, or is of
+/// another version of the format.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("stored {what} can't be read: {detail}")]
+pub struct DecodeError {
+    /// What was being read: "lock", "write record", "key".
+    pub what: &'static str,
+    /// What is wrong with it.
+    pub detail: &'static str,
+}

@@ -1,0 +1,87 @@
+//! What became of a transaction, decided on its primary alone (paper, section 2.2; seed 000, part 7).
+//!
+//! Whoever meets a lock comes here. Clean-up and commit race on the primary's cell, and its row's
+//! latch makes one of them win.
+
+use super::{CellView, OwnRecord, rollback};
+use crate::types::{Effect, Lock, Timestamp, expired};
+
+/// Who asks, and what for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatusQuery {
+    /// The transaction asked about.
+    pub start_ts: Timestamp,
+    /// A timestamp that the oracle has handed out: the time by which life times are judged.
+    pub now: Timestamp,
+    /// A reader's snapshot, past which a live transaction's commit is to be pushed.
+    pub push_past: Option<Timestamp>,
+    /// Roll a live transaction back: an older one is in its way (wound, seed 000, part 4).
+    pub force: bool,
+    /// The ttl of the lock that was met: how long to wait for a primary that hasn't arrived.
+    pub met_ttl_ms: u64,
+}
+
+/// What became of the transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// It committed.
+    Committed(Timestamp),
+    /// It was rolled back, maybe just now.
+    RolledBack,
+    /// Its owner is alive.
+    Alive {
+        /// It will commit at or above this.
+        min_commit_ts: Timestamp,
+        /// It is being committed and can't be pushed any more.
+        committing: bool,
+        /// Life time of the primary's lock, in milliseconds after start_ts.
+        ttl_ms: u64,
+    },
+    /// The primary's prewrite hasn't arrived, and the lock that was met is within its life time:
+    /// prewrites are sent in parallel, so this is usual for a moment.
+    PrimaryPending,
+}
+
+/// Decides by the primary's state. A dead owner's transaction is rolled back by this very step.
+pub fn check_status(view: &CellView, query: &StatusQuery) -> (Vec<Effect>, Status) {
+    let start_ts = query.start_ts;
+    match view.own {
+        OwnRecord::Committed(commit_ts) => return (Vec::new(), Status::Committed(commit_ts)),
+        OwnRecord::RolledBack => return (Vec::new(), Status::RolledBack),
+        OwnRecord::None => {}
+    }
+    let Some(lock) = view.own_lock(start_ts) else {
+        if !query.force && !expired(start_ts, query.met_ttl_ms, query.now) {
+            return (Vec::new(), Status::PrimaryPending);
+        }
+        return rolled_back(view, start_ts);
+    };
+    if query.force || lock.expired(query.now) {
+        return rolled_back(view, start_ts);
+    }
+    let mut effects = Vec::new();
+    let mut min_commit_ts = lock.min_commit_ts;
+    if let Some(snapshot) = query.push_past
+        && !lock.committing
+        && min_commit_ts <= snapshot
+    {
+        min_commit_ts = snapshot.next();
+        effects.push(Effect::PutLock(Lock {
+            min_commit_ts,
+            ..lock.clone()
+        }));
+    }
+    let status = Status::Alive {
+        min_commit_ts,
+        committing: lock.committing,
+        ttl_ms: lock.ttl_ms,
+    };
+    (effects, status)
+}
+
+fn rolled_back(view: &CellView, start_ts: Timestamp) -> (Vec<Effect>, Status) {
+    match rollback(view, start_ts) {
+        Ok(effects) => (effects, Status::RolledBack),
+        Err(committed) => (Vec::new(), Status::Committed(committed.commit_ts)),
+    }
+}

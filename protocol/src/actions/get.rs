@@ -1,0 +1,75 @@
+//! Get: what a snapshot sees of a cell (paper, figure 6; seed 000, part 7).
+
+use bytes::Bytes;
+
+use crate::types::{Lock, LockKind, Timestamp, Write, WriteKind};
+
+/// A reader's point in time.
+#[derive(Clone, Copy, Debug)]
+pub struct Snapshot<'a> {
+    /// Everything committed at or below this is seen, and nothing else.
+    pub ts: Timestamp,
+    /// Transactions whose locks can't hide anything from this snapshot: they were rolled back, were
+    /// pushed past it, or committed above it.
+    pub bypass: &'a [Timestamp],
+}
+
+/// What a snapshot sees of a cell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// A value that was short.
+    Value(Bytes),
+    /// A long value: it lies in the data column at this start_ts.
+    Long(Timestamp),
+    /// Nothing.
+    Absent,
+    /// A lock may hide a commit at or below the snapshot: its transaction has to be asked about first.
+    Locked(Lock),
+}
+
+impl Snapshot<'_> {
+    /// Whether the lock keeps this snapshot from reading the cell.
+    pub fn blocked_by(&self, lock: &Lock) -> bool {
+        lock.kind != LockKind::Lock
+            && lock.start_ts <= self.ts
+            // It can't commit at or below the snapshot.
+            && lock.min_commit_ts <= self.ts
+            && !self.bypass.contains(&lock.start_ts)
+    }
+}
+
+/// Reads a cell from its lock and its write records, newest first; those above the snapshot may be
+/// left out. No more of them is read than needed.
+///
+/// # Errors
+/// The first error among the records.
+pub fn get<E>(
+    snapshot: Snapshot<'_>,
+    lock: Option<&Lock>,
+    records: impl Iterator<Item = Result<(Timestamp, Write), E>>,
+) -> Result<Read, E> {
+    if let Some(lock) = lock
+        && snapshot.blocked_by(lock)
+    {
+        return Ok(Read::Locked(lock.clone()));
+    }
+    for record in records {
+        let (commit_ts, write) = record?;
+        if commit_ts <= snapshot.ts
+            && let Some(read) = visible(write)
+        {
+            return Ok(read);
+        }
+    }
+    Ok(Read::Absent)
+}
+
+/// What a record shows; `None` where what lies below it shows: a lock or a rollback hides no value.
+pub(super) fn visible(write: Write) -> Option<Read> {
+    match (write.kind, write.short_value) {
+        (WriteKind::Put, Some(value)) => Some(Read::Value(value)),
+        (WriteKind::Put, None) => Some(Read::Long(write.start_ts)),
+        (WriteKind::Delete, _) => Some(Read::Absent),
+        (WriteKind::Lock | WriteKind::Rollback, _) => None,
+    }
+}

@@ -1,0 +1,19 @@
+//! What a tablet server decides: one rule, one file, one synchronous function on one cell.
+
+mod check_status;
+mod commit;
+mod get;
+mod keep_alive;
+mod prewrite;
+mod rollback;
+mod scan;
+mod view;
+
+pub use check_status::{Status, StatusQuery, check_status};
+pub use commit::{CommitRejection, commit};
+pub use get::{Read, Snapshot, get};
+pub use keep_alive::keep_alive;
+pub use prewrite::{Prewrite, PrewriteRejection, prewrite};
+pub use rollback::{AlreadyCommitted, rollback};
+pub use scan::{ScanEnd, scan_forward, scan_reverse};
+pub use view::{CellView, OwnRecord};

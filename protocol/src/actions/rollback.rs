@@ -1,0 +1,44 @@
+//! Rollback: the lock and its value go, a record stays that stops a late prewrite (seed 000,
+//! question 3).
+
+use super::{CellView, OwnRecord};
+use crate::types::{Effect, LockKind, Timestamp, Write, WriteKind};
+
+/// The transaction has committed this cell, so it can't be rolled back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AlreadyCommitted {
+    /// When it committed.
+    pub commit_ts: Timestamp,
+}
+
+/// Rolls the transaction back on this cell, also where it never came. Doing it twice is harmless;
+/// other transactions' locks stay.
+///
+/// # Errors
+/// It has committed here.
+pub fn rollback(view: &CellView, start_ts: Timestamp) -> Result<Vec<Effect>, AlreadyCommitted> {
+    match view.own {
+        OwnRecord::Committed(commit_ts) => return Err(AlreadyCommitted { commit_ts }),
+        OwnRecord::RolledBack => return Ok(Vec::new()),
+        OwnRecord::None => {}
+    }
+    let record = match &view.at_start {
+        // Another transaction committed at exactly this start_ts: its record carries ours.
+        Some(at_start) => {
+            debug_assert!(at_start.kind != WriteKind::Rollback);
+            Write {
+                overlapped_rollback: true,
+                ..at_start.clone()
+            }
+        }
+        None => Write::rollback(start_ts),
+    };
+    let mut effects = vec![Effect::PutWrite(start_ts, record)];
+    if let Some(lock) = view.own_lock(start_ts) {
+        effects.push(Effect::DeleteLock);
+        if lock.kind == LockKind::Put && lock.short_value.is_none() {
+            effects.push(Effect::DeleteData(start_ts));
+        }
+    }
+    Ok(effects)
+}

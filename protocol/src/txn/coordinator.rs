@@ -1,0 +1,352 @@
+//! The two phases of one transaction.
+
+use std::collections::HashMap;
+
+use super::obstacle::{Ending, MetLock};
+use crate::actions::{CommitRejection, PrewriteRejection, Status};
+use crate::types::{Cell, Timestamp};
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// These mutations are in place.
+    Prewritten {
+        /// Indices of mutations.
+        mutations: Vec<usize>,
+    },
+    /// None of these mutations was written, because some of them were rejected.
+    Rejected {
+        /// Indices of the mutations of the request.
+        mutations: Vec<usize>,
+        /// Which were rejected, on which cell, and why; at least one.
+        rejections: Vec<(Cell, PrewriteRejection)>,
+    },
+    /// The answer to [`Command::CheckStatus`].
+    Status {
+        /// Which obstacle.
+        obstacle: usize,
+        /// What became of its transaction.
+        status: Status,
+    },
+    /// The answer to [`Command::Resolve`].
+    Resolved {
+        /// Which obstacle.
+        obstacle: usize,
+    },
+    /// The answer to [`Command::TakeCommitTs`].
+    CommitTs(Timestamp),
+    /// The answer to [`Command::CommitPrimary`].
+    PrimaryCommit(Result<(), CommitRejection>),
+    /// The answer to [`Command::Rollback`], or nobody could be reached for it.
+    RollbackEnded,
+    /// The runner's deadline passed before this step was answered. What became of it is unknown.
+    GaveUp(Step),
+    /// The application dropped the transaction.
+    Cancel,
+}
+
+/// A kind of command, as far as giving up on it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Prewriting, with the clearing of obstacles.
+    Prewrite,
+    /// Taking a commit_ts.
+    CommitTs,
+    /// Committing the primary.
+    CommitPrimary,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Prewrite these, one request a server; answer each request with an event of its own.
+    Prewrite {
+        /// Indices of mutations.
+        mutations: Vec<usize>,
+    },
+    /// Ask the lock's primary what became of its transaction.
+    CheckStatus {
+        /// To be named in the answer.
+        obstacle: usize,
+        /// The lock.
+        met: MetLock,
+        /// Roll it back if it's alive: it is younger.
+        force: bool,
+    },
+    /// Clear the lock.
+    Resolve {
+        /// To be named in the answer.
+        obstacle: usize,
+        /// The lock.
+        met: MetLock,
+        /// How its transaction ended.
+        ending: Ending,
+    },
+    /// Ask the oracle, now and not before: every lock is in place.
+    TakeCommitTs,
+    /// Commit the primary.
+    CommitPrimary {
+        /// At this timestamp.
+        commit_ts: Timestamp,
+    },
+    /// Tell the application.
+    Finish(Finished),
+    /// Commit everything but the primary; nobody waits for it.
+    CommitSecondaries {
+        /// At this timestamp.
+        commit_ts: Timestamp,
+    },
+    /// Roll back every mutation, also those whose prewrite wasn't answered.
+    Rollback,
+}
+
+/// How it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finished {
+    /// Committed; durable, and visible to every later snapshot.
+    Committed(Timestamp),
+    /// Nothing of it will ever be visible.
+    Aborted(AbortReason),
+    /// The commit of the primary was not answered: either may be true. Its primary knows.
+    Unknown,
+}
+
+/// Why a transaction was aborted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AbortReason {
+    /// Somebody else committed a cell after the snapshot.
+    Conflict {
+        /// Which cell.
+        cell: Cell,
+        /// The other transaction.
+        with_start_ts: Timestamp,
+        /// When it committed.
+        with_commit_ts: Timestamp,
+    },
+    /// An older transaction, alive, holds a cell (die).
+    LockedByOlder(MetLock),
+    /// Somebody rolled this transaction back: an older one (wound), or a reader that found its life
+    /// time over.
+    RolledBack(Cell),
+    /// The application dropped it.
+    Cancelled,
+    /// The runner gave up before the decision.
+    GaveUp(Step),
+}
+
+/// The commit of one transaction.
+#[derive(Debug)]
+pub struct Coordinator {
+    start_ts: Timestamp,
+    primary: Cell,
+    /// Mutations that aren't in place yet.
+    missing: usize,
+    obstacles: HashMap<usize, Obstacle>,
+    next_obstacle: usize,
+    state: State,
+}
+
+/// A lock in the way of a request, which is sent again when its last obstacle is gone.
+#[derive(Debug)]
+struct Obstacle {
+    met: MetLock,
+    request: usize,
+    /// The mutations of the request; held by its last obstacle.
+    mutations: Vec<usize>,
+}
+
+#[derive(Debug, PartialEq)]
+enum State {
+    Prewriting,
+    TakingCommitTs,
+    CommittingPrimary(Timestamp),
+    RollingBack(AbortReason),
+    Ended,
+}
+
+impl Coordinator {
+    /// Starts to commit `mutations` cells, at least one; `primary` is one of them.
+    pub fn start(start_ts: Timestamp, primary: Cell, mutations: usize) -> (Self, Vec<Command>) {
+        assert!(mutations > 0, "nothing to commit");
+        let coordinator = Self {
+            start_ts,
+            primary,
+            missing: mutations,
+            obstacles: HashMap::new(),
+            next_obstacle: 0,
+            state: State::Prewriting,
+        };
+        let all = (0..mutations).collect();
+        (coordinator, vec![Command::Prewrite { mutations: all }])
+    }
+
+    /// Whether nothing more will come of any event.
+    pub fn ended(&self) -> bool {
+        self.state == State::Ended
+    }
+
+    /// Takes what happened and says what to do. Events that come too late are ignored.
+    pub fn on(&mut self, event: Event) -> Vec<Command> {
+        match (&self.state, event) {
+            (State::Prewriting, Event::Prewritten { mutations }) => {
+                self.missing -= mutations.len();
+                if self.missing > 0 {
+                    return Vec::new();
+                }
+                self.state = State::TakingCommitTs;
+                vec![Command::TakeCommitTs]
+            }
+            (
+                State::Prewriting,
+                Event::Rejected {
+                    mutations,
+                    rejections,
+                },
+            ) => self.rejected(mutations, rejections),
+            (State::Prewriting, Event::Status { obstacle, status }) => {
+                let Some(found) = self.obstacles.get(&obstacle) else {
+                    return Vec::new();
+                };
+                let met = found.met.clone();
+                match Ending::of(status) {
+                    Some(ending) => vec![Command::Resolve {
+                        obstacle,
+                        met,
+                        ending,
+                    }],
+                    None => self.abort(AbortReason::LockedByOlder(met)),
+                }
+            }
+            (State::Prewriting, Event::Resolved { obstacle }) => self.cleared(obstacle),
+            (State::TakingCommitTs, Event::CommitTs(commit_ts)) => {
+                self.state = State::CommittingPrimary(commit_ts);
+                vec![Command::CommitPrimary { commit_ts }]
+            }
+            (State::CommittingPrimary(commit_ts), Event::PrimaryCommit(result)) => {
+                let commit_ts = *commit_ts;
+                self.primary_commit(commit_ts, result)
+            }
+            (State::CommittingPrimary(_), Event::GaveUp(Step::CommitPrimary)) => {
+                // A lost answer means unknown, never failed.
+                self.state = State::Ended;
+                vec![Command::Finish(Finished::Unknown)]
+            }
+            (State::Prewriting | State::TakingCommitTs, Event::GaveUp(step)) => {
+                self.abort(AbortReason::GaveUp(step))
+            }
+            (State::Prewriting | State::TakingCommitTs, Event::Cancel) => {
+                self.abort(AbortReason::Cancelled)
+            }
+            (State::RollingBack(reason), Event::RollbackEnded) => {
+                let reason = reason.clone();
+                self.state = State::Ended;
+                vec![Command::Finish(Finished::Aborted(reason))]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn primary_commit(
+        &mut self,
+        commit_ts: Timestamp,
+        result: Result<(), CommitRejection>,
+    ) -> Vec<Command> {
+        match result {
+            Ok(()) => {
+                self.state = State::Ended;
+                vec![
+                    Command::Finish(Finished::Committed(commit_ts)),
+                    Command::CommitSecondaries { commit_ts },
+                ]
+            }
+            // A fresh timestamp, not min_commit_ts itself as the seed has it: that one is a reader's
+            // start_ts + 1, which the oracle may have given to somebody else.
+            Err(CommitRejection::TooLow { .. } | CommitRejection::Taken { .. }) => {
+                self.state = State::TakingCommitTs;
+                vec![Command::TakeCommitTs]
+            }
+            Err(CommitRejection::LockMissing { .. }) => {
+                let primary = self.primary.clone();
+                self.abort(AbortReason::RolledBack(primary))
+            }
+        }
+    }
+
+    fn rejected(
+        &mut self,
+        mutations: Vec<usize>,
+        rejections: Vec<(Cell, PrewriteRejection)>,
+    ) -> Vec<Command> {
+        let mut met_locks: Vec<MetLock> = Vec::new();
+        for (cell, rejection) in rejections {
+            match rejection {
+                PrewriteRejection::Conflict {
+                    with_start_ts,
+                    with_commit_ts,
+                } => {
+                    return self.abort(AbortReason::Conflict {
+                        cell,
+                        with_start_ts,
+                        with_commit_ts,
+                    });
+                }
+                PrewriteRejection::RolledBack => {
+                    return self.abort(AbortReason::RolledBack(cell));
+                }
+                // Only this coordinator commits its primary, and it hasn't. Should it ever be seen, then
+                // what isn't understood must not be called aborted.
+                PrewriteRejection::Committed(_) => {
+                    self.state = State::Ended;
+                    return vec![Command::Finish(Finished::Unknown)];
+                }
+                PrewriteRejection::Locked(lock) => met_locks.push(MetLock { cell, lock }),
+            }
+        }
+        let request = self.next_obstacle;
+        let mut commands = Vec::new();
+        let mut mutations = Some(mutations);
+        for met in met_locks {
+            let obstacle = self.next_obstacle;
+            self.next_obstacle += 1;
+            commands.push(Command::CheckStatus {
+                obstacle,
+                met: met.clone(),
+                force: met.lock.start_ts > self.start_ts,
+            });
+            self.obstacles.insert(
+                obstacle,
+                Obstacle {
+                    met,
+                    request,
+                    mutations: mutations.take().unwrap_or_default(),
+                },
+            );
+        }
+        commands
+    }
+
+    fn cleared(&mut self, obstacle: usize) -> Vec<Command> {
+        let Some(gone) = self.obstacles.remove(&obstacle) else {
+            return Vec::new();
+        };
+        let others = self
+            .obstacles
+            .values_mut()
+            .find(|other| other.request == gone.request);
+        match others {
+            Some(other) => {
+                other.mutations.extend(gone.mutations);
+                Vec::new()
+            }
+            None => vec![Command::Prewrite {
+                mutations: gone.mutations,
+            }],
+        }
+    }
+
+    fn abort(&mut self, reason: AbortReason) -> Vec<Command> {
+        self.state = State::RollingBack(reason);
+        self.obstacles.clear();
+        vec![Command::Rollback]
+    }
+}

@@ -1,0 +1,13 @@
+//! What a client does to commit, as a state machine: events in, commands out. It knows no network, no
+//! servers and no time; whoever runs it turns commands into requests and answers into events.
+//!
+//! The way: prewrite everything (in parallel), take a commit_ts, commit the primary: that is the
+//! decision. The secondaries follow in the background. Locks in the way are cleared by their own
+//! primary's state, and between two live transactions the older one wins (wound-die, seed 000,
+//! part 4).
+
+mod coordinator;
+mod obstacle;
+
+pub use coordinator::{AbortReason, Command, Coordinator, Event, Finished, Step};
+pub use obstacle::{Ending, MetLock, ReadNext, after_status_read};

@@ -1,0 +1,18 @@
+//! What a request and a transaction may hold. Above these a person gets an error that names the
+//! limit; below them memory is bounded.
+
+/// Longest row, in bytes; the shortest is 1.
+pub const ROW_BYTES_MAX: usize = 4096;
+/// Longest column name, in bytes; the shortest is 0.
+pub const COLUMN_BYTES_MAX: usize = 1024;
+/// Longest value, in bytes.
+pub const VALUE_BYTES_MAX: usize = 4 << 20;
+/// Values up to this many bytes travel inside lock and write records, so that reading them takes
+/// one look-up instead of two (seed 000, data model).
+pub const SHORT_VALUE_BYTES_MAX: usize = 255;
+/// Cells in one request.
+pub const REQUEST_CELLS_MAX: usize = 65_536;
+/// Bytes of keys and values in one request.
+pub const REQUEST_BYTES_MAX: usize = 16 << 20;
+/// Buffered bytes of keys and values in one transaction.
+pub const TRANSACTION_BYTES_MAX: usize = 64 << 20;

@@ -1,0 +1,124 @@
+//! Locks: what a transaction leaves on every cell it will change, until it has committed or rolled
+//! back.
+
+use bytes::Bytes;
+
+use super::varint::{Reader, put_bytes, put_u64};
+use super::{Cell, DecodeError, TableId, Timestamp};
+
+/// What the lock's transaction does to the cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LockKind {
+    /// Writes a value.
+    Put,
+    /// Deletes the value.
+    Delete,
+    /// Changes nothing, but must be the only one to have touched the cell since its snapshot
+    /// (`get_for_update`). Readers need not mind it.
+    Lock,
+}
+
+/// One buffered change of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mutation {
+    /// The cell.
+    pub cell: Cell,
+    /// What is done to it.
+    pub kind: LockKind,
+    /// The value; empty unless `kind` is [`LockKind::Put`], where an empty value is a value.
+    pub value: Bytes,
+}
+
+/// The lock of a cell; a cell has at most one. Seed 000, data model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lock {
+    /// What the transaction does to the cell.
+    pub kind: LockKind,
+    /// The cell whose state decides for the whole transaction, with its table (seed 000, part 9).
+    pub primary: Cell,
+    /// The transaction.
+    pub start_ts: Timestamp,
+    /// The owner counts as alive until `start_ts` + this many milliseconds, by the oracle's time.
+    /// Only the primary's counts.
+    pub ttl_ms: u64,
+    /// The transaction may not commit below this; readers push it past their snapshot instead of
+    /// waiting. Only the primary's counts.
+    pub min_commit_ts: Timestamp,
+    /// The owner tried to commit and was told to take a later commit_ts: no more pushing, or a hot
+    /// cell's readers could keep it from ever committing.
+    pub committing: bool,
+    /// The value, when it is short. `None`: no value, or a long one in the data column.
+    pub short_value: Option<Bytes>,
+}
+
+impl Lock {
+    /// Whether the owner's life time is over at `now`, a timestamp of the oracle.
+    pub fn expired(&self, now: Timestamp) -> bool {
+        expired(self.start_ts, self.ttl_ms, now)
+    }
+
+    /// The stored form.
+    pub fn encode(&self) -> Vec<u8> {
+        let value = self.short_value.as_deref();
+        let mut out = Vec::with_capacity(
+            48 + self.primary.row.len() + self.primary.column.len() + value.map_or(0, <[u8]>::len),
+        );
+        out.push(match self.kind {
+            LockKind::Put => b'P',
+            LockKind::Delete => b'D',
+            LockKind::Lock => b'L',
+        });
+        out.push(u8::from(self.committing) | u8::from(value.is_some()) << 1);
+        put_u64(&mut out, u64::from(self.primary.table.0));
+        put_bytes(&mut out, &self.primary.row);
+        put_bytes(&mut out, &self.primary.column);
+        put_u64(&mut out, self.start_ts.as_u64());
+        put_u64(&mut out, self.ttl_ms);
+        put_u64(&mut out, self.min_commit_ts.as_u64());
+        if let Some(value) = value {
+            put_bytes(&mut out, value);
+        }
+        out
+    }
+
+    /// Reads the stored form.
+    ///
+    /// # Errors
+    /// The bytes are not of that form.
+    pub fn decode(record: Bytes) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(record, "lock");
+        let kind = match reader.byte()? {
+            b'P' => LockKind::Put,
+            b'D' => LockKind::Delete,
+            b'L' => LockKind::Lock,
+            _ => return Err(reader.error("has an unknown kind")),
+        };
+        let flags = reader.byte()?;
+        if flags > 3 {
+            return Err(reader.error("has unknown flags"));
+        }
+        let table =
+            u32::try_from(reader.u64()?).map_err(|_| reader.error("has a table out of range"))?;
+        let lock = Self {
+            kind,
+            primary: Cell::new(TableId(table), reader.bytes()?, reader.bytes()?),
+            start_ts: Timestamp::from_u64(reader.u64()?),
+            ttl_ms: reader.u64()?,
+            min_commit_ts: Timestamp::from_u64(reader.u64()?),
+            committing: flags & 1 != 0,
+            short_value: if flags & 2 != 0 {
+                Some(reader.bytes()?)
+            } else {
+                None
+            },
+        };
+        reader.end()?;
+        Ok(lock)
+    }
+}
+
+/// Whether a life time of `ttl_ms` from `start_ts` on is over at `now`. Both are the oracle's, so no
+/// machine's clock has a say (mission B9).
+pub fn expired(start_ts: Timestamp, ttl_ms: u64, now: Timestamp) -> bool {
+    now.physical_ms() > start_ts.physical_ms().saturating_add(ttl_ms)
+}

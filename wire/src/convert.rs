@@ -1,0 +1,234 @@
+//! From and to protocol types. What comes from a peer is checked here, once.
+
+use percolator_protocol::actions::{CommitRejection, PrewriteRejection, Status};
+use percolator_protocol::txn::MetLock;
+use percolator_protocol::types::{Cell, Lock, LockKind, TableId, Timestamp};
+
+use crate::v1;
+
+/// A message that a peer should not have sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed message: {0}")]
+pub struct Malformed(pub &'static str);
+
+impl From<&Cell> for v1::CellName {
+    fn from(cell: &Cell) -> Self {
+        Self {
+            table_id: cell.table.0,
+            row: cell.row.clone(),
+            column: cell.column.clone(),
+        }
+    }
+}
+
+impl From<v1::CellName> for Cell {
+    fn from(name: v1::CellName) -> Self {
+        Self::new(TableId(name.table_id), name.row, name.column)
+    }
+}
+
+impl From<LockKind> for v1::LockKind {
+    fn from(kind: LockKind) -> Self {
+        match kind {
+            LockKind::Put => Self::Put,
+            LockKind::Delete => Self::Delete,
+            LockKind::Lock => Self::Lock,
+        }
+    }
+}
+
+impl TryFrom<v1::LockKind> for LockKind {
+    type Error = Malformed;
+
+    fn try_from(kind: v1::LockKind) -> Result<Self, Malformed> {
+        match kind {
+            v1::LockKind::Put => Ok(Self::Put),
+            v1::LockKind::Delete => Ok(Self::Delete),
+            v1::LockKind::Lock => Ok(Self::Lock),
+            v1::LockKind::Unspecified => Err(Malformed("a lock or mutation without a kind")),
+        }
+    }
+}
+
+/// A lock as others see it: without its value.
+pub fn met_lock(cell: &Cell, lock: &Lock) -> v1::MetLock {
+    v1::MetLock {
+        cell: Some(cell.into()),
+        primary: Some((&lock.primary).into()),
+        start_ts: lock.start_ts.as_u64(),
+        ttl_ms: lock.ttl_ms,
+        kind: v1::LockKind::from(lock.kind).into(),
+        min_commit_ts: lock.min_commit_ts.as_u64(),
+    }
+}
+
+impl TryFrom<v1::MetLock> for MetLock {
+    type Error = Malformed;
+
+    fn try_from(met: v1::MetLock) -> Result<Self, Malformed> {
+        let kind = met.kind().try_into()?;
+        Ok(Self {
+            cell: met.cell.ok_or(Malformed("a lock without its cell"))?.into(),
+            lock: Lock {
+                kind,
+                primary: met
+                    .primary
+                    .ok_or(Malformed("a lock without its primary"))?
+                    .into(),
+                start_ts: Timestamp::from_u64(met.start_ts),
+                ttl_ms: met.ttl_ms,
+                min_commit_ts: Timestamp::from_u64(met.min_commit_ts),
+                committing: false,
+                short_value: None,
+            },
+        })
+    }
+}
+
+/// A rejection of the mutation with this index, on this cell.
+pub fn prewrite_rejection(
+    mutation: u32,
+    cell: &Cell,
+    rejection: &PrewriteRejection,
+) -> v1::PrewriteRejection {
+    use v1::prewrite_rejection::Reason;
+    let reason = match rejection {
+        PrewriteRejection::Locked(lock) => Reason::Locked(met_lock(cell, lock)),
+        PrewriteRejection::Conflict {
+            with_start_ts,
+            with_commit_ts,
+        } => Reason::Conflict(v1::Conflict {
+            cell: Some(cell.into()),
+            with_start_ts: with_start_ts.as_u64(),
+            with_commit_ts: with_commit_ts.as_u64(),
+        }),
+        PrewriteRejection::RolledBack => Reason::RolledBack(v1::RolledBack {}),
+        PrewriteRejection::Committed(commit_ts) => Reason::Committed(v1::Committed {
+            commit_ts: commit_ts.as_u64(),
+        }),
+    };
+    v1::PrewriteRejection {
+        mutation,
+        reason: Some(reason),
+    }
+}
+
+impl TryFrom<v1::PrewriteRejection> for PrewriteRejection {
+    type Error = Malformed;
+
+    fn try_from(rejection: v1::PrewriteRejection) -> Result<Self, Malformed> {
+        use v1::prewrite_rejection::Reason;
+        Ok(
+            match rejection
+                .reason
+                .ok_or(Malformed("a rejection without a reason"))?
+            {
+                Reason::Locked(met) => Self::Locked(MetLock::try_from(met)?.lock),
+                Reason::Conflict(conflict) => Self::Conflict {
+                    with_start_ts: Timestamp::from_u64(conflict.with_start_ts),
+                    with_commit_ts: Timestamp::from_u64(conflict.with_commit_ts),
+                },
+                Reason::RolledBack(_) => Self::RolledBack,
+                Reason::Committed(committed) => {
+                    Self::Committed(Timestamp::from_u64(committed.commit_ts))
+                }
+            },
+        )
+    }
+}
+
+/// The answer to a commit; `cell` is the index of the cell that was rejected.
+pub fn commit_response(result: Result<(), (u32, CommitRejection)>) -> v1::CommitResponse {
+    use v1::commit_response::Result as R;
+    let result = match result {
+        Ok(()) => R::Done(v1::Absent {}),
+        Err((cell, CommitRejection::LockMissing { rolled_back })) => {
+            R::LockMissing(v1::CommitLockMissing { cell, rolled_back })
+        }
+        Err((_, CommitRejection::TooLow { min_commit_ts })) => R::TooLow(v1::CommitTooLow {
+            min_commit_ts: min_commit_ts.as_u64(),
+        }),
+        Err((_, CommitRejection::Taken { by })) => R::Taken(v1::CommitTaken {
+            by_start_ts: by.as_u64(),
+        }),
+    };
+    v1::CommitResponse {
+        result: Some(result),
+    }
+}
+
+/// What a commit was answered.
+///
+/// # Errors
+/// The answer is empty.
+pub fn commit_result(
+    response: v1::CommitResponse,
+) -> Result<Result<(), CommitRejection>, Malformed> {
+    use v1::commit_response::Result as R;
+    Ok(
+        match response
+            .result
+            .ok_or(Malformed("an empty answer to a commit"))?
+        {
+            R::Done(_) => Ok(()),
+            R::LockMissing(missing) => Err(CommitRejection::LockMissing {
+                rolled_back: missing.rolled_back,
+            }),
+            R::TooLow(low) => Err(CommitRejection::TooLow {
+                min_commit_ts: Timestamp::from_u64(low.min_commit_ts),
+            }),
+            R::Taken(taken) => Err(CommitRejection::Taken {
+                by: Timestamp::from_u64(taken.by_start_ts),
+            }),
+        },
+    )
+}
+
+impl From<Status> for v1::CheckStatusResponse {
+    fn from(status: Status) -> Self {
+        use v1::check_status_response::Status as S;
+        Self {
+            status: Some(match status {
+                Status::Committed(commit_ts) => S::Committed(v1::Committed {
+                    commit_ts: commit_ts.as_u64(),
+                }),
+                Status::RolledBack => S::RolledBack(v1::RolledBack {}),
+                Status::Alive {
+                    min_commit_ts,
+                    committing,
+                    ttl_ms,
+                } => S::Alive(v1::Alive {
+                    min_commit_ts: min_commit_ts.as_u64(),
+                    committing,
+                    ttl_ms,
+                }),
+                Status::PrimaryPending => S::Pending(v1::PrimaryPending {}),
+            }),
+        }
+    }
+}
+
+impl TryFrom<v1::CheckStatusResponse> for Status {
+    type Error = Malformed;
+
+    fn try_from(response: v1::CheckStatusResponse) -> Result<Self, Malformed> {
+        use v1::check_status_response::Status as S;
+        Ok(
+            match response
+                .status
+                .ok_or(Malformed("an empty answer to a status check"))?
+            {
+                S::Committed(committed) => {
+                    Self::Committed(Timestamp::from_u64(committed.commit_ts))
+                }
+                S::RolledBack(_) => Self::RolledBack,
+                S::Alive(alive) => Self::Alive {
+                    min_commit_ts: Timestamp::from_u64(alive.min_commit_ts),
+                    committing: alive.committing,
+                    ttl_ms: alive.ttl_ms,
+                },
+                S::Pending(_) => Self::PrimaryPending,
+            },
+        )
+    }
+}
