@@ -1,1 +1,70 @@
-//! The tablet server: latch rows, load, decide with protocol, write one batch, reply.
+//! The tablet server: latch rows, load, decide with `protocol`, write one batch, reply.
+//!
+//! [`core`] is the server without socket, clock or thread; [`server`] puts it on a network. No rule of
+//! the protocol is written here.
+
+pub mod core;
+mod latches;
+mod reads;
+pub mod server;
+mod store;
+mod tablets;
+mod work;
+
+use percolator_protocol::types::{DecodeError, Timestamp};
+use percolator_wire::v1;
+
+pub use self::server::{Options, Server};
+
+/// Why the server can't answer, or can't go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The engine.
+    #[error(transparent)]
+    Engine(#[from] percolator_engine::Error),
+    /// The engine's content is damaged, or is of another version.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// A tablet's record can't be read.
+    #[error("a tablet's record can't be read: {detail}")]
+    TabletRecord {
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// A write record points at a long value that isn't there.
+    #[error("the long value written at {start_ts} is missing: the engine's content is damaged")]
+    ValueMissing {
+        /// The transaction that wrote it.
+        start_ts: Timestamp,
+    },
+    /// Listening, the folder, or the master's refusal.
+    #[error(transparent)]
+    Server(#[from] percolator_server::Error),
+    /// A write was lost, so the server stopped; it can be started again.
+    #[error("stopped, because a write to the disk failed: {0}; start the server again")]
+    Stopped(String),
+}
+
+/// Why a request was not carried out.
+#[derive(Clone, Debug)]
+pub(crate) enum Refusal {
+    NotServed(v1::NotServed),
+    Invalid(String),
+    Busy(String),
+    Engine { message: String, unknown: bool },
+}
+
+impl From<v1::NotServed> for Refusal {
+    fn from(not_served: v1::NotServed) -> Self {
+        Self::NotServed(not_served)
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::Engine {
+            message: error.to_string(),
+            unknown: false,
+        }
+    }
+}

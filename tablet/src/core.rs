@@ -1,0 +1,363 @@
+//! A tablet server without socket, clock or thread: requests in, answers and groups of batches out. The
+//! server runs it on a network, the simulator on a simulated one.
+//!
+//! A request that writes goes: queue for its rows' latches, load, decide by a rule of `protocol`, hand
+//! its batch to the next group, be answered when the group is durable. One group is on its way to the
+//! disk at a time; whatever is decided meanwhile makes the next one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use percolator_engine::{Batch, Column, Direction, Engine};
+use percolator_protocol::types::key;
+use percolator_wire::v1;
+use percolator_wire::v1::request_error::Kind;
+use percolator_wire::v1::response::Body;
+
+use crate::latches::{Latches, RowHash, Ticket};
+use crate::store::{LockChange, LockFilter};
+use crate::tablets::{self, Tablets};
+use crate::work::{Decision, Ground, TabletChange, Unread, Work};
+use crate::{Error, Refusal, reads};
+
+/// Bytes of batches in one group.
+const GROUP_BYTES_MAX: usize = 32 << 20;
+/// Requests that may wait for latches or for the disk.
+const WAITING_MAX: usize = 65_536;
+/// Keys of a dropped tablet that one batch removes.
+const CLEARED_KEYS: usize = 1024;
+
+/// Who asked, as the runner names them.
+pub type Asker = u64;
+
+/// An answer to a request.
+#[derive(Debug)]
+pub struct Reply {
+    /// Who asked.
+    pub to: Asker,
+    /// The answer; without a body it says that an order of the master's was carried out.
+    pub response: v1::Response,
+}
+
+/// An order of the master's.
+#[derive(Debug)]
+pub enum Order {
+    /// Own this tablet.
+    Create(v1::TabletInfo),
+    /// Forget this tablet.
+    Drop(u64),
+}
+
+/// The tablet server's state.
+pub struct Core {
+    engine: Arc<dyn Engine>,
+    raw: bool,
+    tablets: Tablets,
+    filter: LockFilter,
+    latches: Latches,
+    next_ticket: Ticket,
+    /// Waiting for latches.
+    queued: HashMap<Ticket, Queued>,
+    /// Decided, to go with the next group.
+    decided: Vec<Decided>,
+    decided_bytes: usize,
+    /// On their way to the disk.
+    committing: Vec<Decided>,
+    in_flight: bool,
+    failed: Option<String>,
+}
+
+struct Queued {
+    to: Option<Asker>,
+    id: u64,
+    rows: Vec<RowHash>,
+    work: Work,
+}
+
+struct Decided {
+    ticket: Ticket,
+    rows: Vec<RowHash>,
+    /// `None`: the server's own chore.
+    to: Option<Asker>,
+    id: u64,
+    decision: Decision,
+}
+
+impl Core {
+    /// A server over this engine's content. `raw` allows the benchmark's plain reads and writes.
+    ///
+    /// # Errors
+    /// The engine can't be read, or its content is damaged.
+    pub fn open(engine: Arc<dyn Engine>, raw: bool) -> Result<Self, Error> {
+        Ok(Self {
+            tablets: Tablets::load(&*engine)?,
+            filter: LockFilter::load(&*engine)?,
+            engine,
+            raw,
+            latches: Latches::default(),
+            next_ticket: 0,
+            queued: HashMap::new(),
+            decided: Vec::new(),
+            decided_bytes: 0,
+            committing: Vec::new(),
+            in_flight: false,
+            failed: None,
+        })
+    }
+
+    /// The tablets that the server owns, for the master.
+    pub fn report(&self) -> Vec<v1::TabletInfo> {
+        self.tablets.report()
+    }
+
+    /// How many cells are locked, about.
+    pub fn locks(&self) -> usize {
+        self.filter.len()
+    }
+
+    /// Why the server can't go on, if it can't: the disk lost a write. It has to be started again.
+    pub fn failed(&self) -> Option<&str> {
+        self.failed.as_deref()
+    }
+
+    /// Takes a request; answers that are ready go to `out`, others come from [`Self::committed`].
+    pub fn request(&mut self, to: Asker, request: v1::Request, out: &mut Vec<Reply>) {
+        let id = request.id;
+        let Some(body) = request.body else {
+            let refusal = Refusal::Invalid("a request without a body".into());
+            out.push(answer(Some(to), id, Err(refusal)));
+            return;
+        };
+        let result = match Work::read(request.tablets, body) {
+            Ok(work) => return self.enqueue(Some(to), id, work, out),
+            Err(Unread::Reads(refs, body)) => reads::answer(self.ground(), self.raw, &refs, body),
+            Err(Unread::Refused(refusal)) => Err(refusal),
+        };
+        out.push(answer(Some(to), id, result.map(Some)));
+    }
+
+    /// Takes an order of the master's; answered like a request, under this id.
+    pub fn order(&mut self, to: Asker, id: u64, order: Order, out: &mut Vec<Reply>) {
+        let work = match order {
+            Order::Create(tablet) => Work::create_tablet(tablet),
+            Order::Drop(tablet) => Work::drop_tablet(tablet),
+        };
+        self.enqueue(Some(to), id, work, out);
+    }
+
+    /// The next group of batches to make durable, when there's one and none is on its way.
+    /// [`Self::committed`] is to be called with what became of it.
+    pub fn take_group(&mut self) -> Option<Vec<Batch>> {
+        if self.in_flight || self.failed.is_some() {
+            return None;
+        }
+        if self.decided.is_empty() {
+            self.clear_dropped();
+        }
+        if self.decided.is_empty() {
+            return None;
+        }
+        let mut bytes = 0;
+        let fits = self
+            .decided
+            .iter()
+            .take_while(|decided| {
+                let first = bytes == 0;
+                bytes += decided.decision.batch.size_bytes().max(1);
+                first || bytes <= GROUP_BYTES_MAX
+            })
+            .count();
+        self.committing = self.decided.drain(..fits).collect();
+        let group: Vec<Batch> = self
+            .committing
+            .iter_mut()
+            .map(|decided| std::mem::take(&mut decided.decision.batch))
+            .collect();
+        let taken: usize = group.iter().map(Batch::size_bytes).sum();
+        self.decided_bytes = self.decided_bytes.saturating_sub(taken);
+        self.in_flight = true;
+        Some(group)
+    }
+
+    /// The group that was taken is durable, or is not. Answers it, and whoever waited for its rows.
+    pub fn committed(
+        &mut self,
+        result: Result<(), percolator_engine::Error>,
+        out: &mut Vec<Reply>,
+    ) {
+        self.in_flight = false;
+        let failure = result.err().map(|error| {
+            // Where the disk is full, nothing was written, and the server goes on.
+            let unknown = !matches!(error, percolator_engine::Error::Full { .. });
+            if unknown {
+                self.failed = Some(error.to_string());
+            }
+            Refusal::Engine {
+                message: error.to_string(),
+                unknown,
+            }
+        });
+        let mut ready = Vec::new();
+        for decided in std::mem::take(&mut self.committing) {
+            let result = match &failure {
+                None => {
+                    self.take_effect(&decided.decision);
+                    Ok(decided.decision.answer)
+                }
+                Some(refusal) => Err(refusal.clone()),
+            };
+            if decided.to.is_some() {
+                out.push(answer(decided.to, decided.id, result));
+            }
+            self.latches
+                .release(decided.ticket, &decided.rows, &mut ready);
+        }
+        self.run(ready, out);
+    }
+
+    fn ground(&self) -> Ground<'_> {
+        Ground {
+            engine: &*self.engine,
+            filter: &self.filter,
+            tablets: &self.tablets,
+        }
+    }
+
+    fn enqueue(&mut self, to: Option<Asker>, id: u64, work: Work, out: &mut Vec<Reply>) {
+        let waiting = self.queued.len() + self.decided.len() + self.committing.len();
+        if let Some(failed) = &self.failed {
+            let refusal = Refusal::Engine {
+                message: failed.clone(),
+                unknown: false,
+            };
+            out.push(answer(to, id, Err(refusal)));
+            return;
+        }
+        if waiting >= WAITING_MAX || self.decided_bytes >= 4 * GROUP_BYTES_MAX {
+            let refusal = Refusal::Busy(format!("{waiting} requests wait for the disk"));
+            out.push(answer(to, id, Err(refusal)));
+            return;
+        }
+        let rows = work.rows(&self.tablets);
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let queued = Queued { to, id, rows, work };
+        if self.latches.acquire(ticket, &queued.rows) {
+            self.decide(ticket, queued, out);
+        } else {
+            self.queued.insert(ticket, queued);
+        }
+    }
+
+    /// Runs requests that hold all of their latches now, and whoever those let through.
+    fn run(&mut self, mut ready: Vec<Ticket>, out: &mut Vec<Reply>) {
+        while let Some(ticket) = ready.pop() {
+            if let Some(queued) = self.queued.remove(&ticket) {
+                ready.extend(self.decide(ticket, queued, out));
+            }
+        }
+    }
+
+    /// Decides a request that holds its latches. Where nothing is to be written, it is answered, lets
+    /// go of them, and returns who holds theirs now.
+    fn decide(&mut self, ticket: Ticket, queued: Queued, out: &mut Vec<Reply>) -> Vec<Ticket> {
+        let result = match queued.work.decide(self.ground()) {
+            Ok(decision) if !decision.batch.is_empty() => {
+                self.decided_bytes += decision.batch.size_bytes();
+                self.decided.push(Decided {
+                    ticket,
+                    rows: queued.rows,
+                    to: queued.to,
+                    id: queued.id,
+                    decision,
+                });
+                return Vec::new();
+            }
+            Ok(decision) => Ok(decision.answer),
+            Err(refusal) => Err(refusal),
+        };
+        let mut ready = Vec::new();
+        out.push(answer(queued.to, queued.id, result));
+        self.latches.release(ticket, &queued.rows, &mut ready);
+        ready
+    }
+
+    fn take_effect(&mut self, decision: &Decision) {
+        for change in &decision.lock_changes {
+            match change {
+                LockChange::Added(hash) => self.filter.add(*hash),
+                LockChange::Removed(hash) => self.filter.remove(*hash),
+            }
+        }
+        match &decision.tablet_change {
+            Some(TabletChange::Insert(tablet)) => self.tablets.insert(tablet.clone()),
+            Some(TabletChange::Drop(id)) => self.tablets.drop_tablet(*id),
+            Some(TabletChange::Forget(id)) => self.tablets.forget(*id),
+            None => {}
+        }
+    }
+
+    /// Removes some of the rows of a dropped tablet, when there's nothing else to write.
+    fn clear_dropped(&mut self) {
+        let Some(tablet) = self.tablets.next_dropped() else {
+            return;
+        };
+        let start = key::row_bound(tablets::table(tablet), &tablet.start_row);
+        let end = key::rows_end(tablets::table(tablet), &tablet.end_row);
+        let id = tablet.id;
+        let mut batch = Batch::default();
+        let mut lock_changes = Vec::new();
+        for column in [Column::Lock, Column::Write, Column::Data] {
+            let Ok(pairs) = self.engine.scan(column, &start, &end, Direction::Forward) else {
+                return;
+            };
+            for pair in pairs.take(CLEARED_KEYS.saturating_sub(batch.len())) {
+                let Ok((key, _)) = pair else {
+                    return;
+                };
+                if column == Column::Lock {
+                    lock_changes.push(LockChange::Removed(crate::latches::hash(&[&key])));
+                }
+                batch.delete(column, key);
+            }
+        }
+        let tablet_change = batch.is_empty().then(|| {
+            batch = tablets::forget_record(id);
+            TabletChange::Forget(id)
+        });
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.decided.push(Decided {
+            ticket,
+            rows: Vec::new(),
+            to: None,
+            id: 0,
+            decision: Decision {
+                batch,
+                lock_changes,
+                tablet_change,
+                answer: None,
+            },
+        });
+    }
+}
+
+fn answer(to: Option<Asker>, id: u64, result: Result<Option<Body>, Refusal>) -> Reply {
+    let body = match result {
+        Ok(body) => body,
+        Err(refusal) => Some(Body::Error(v1::RequestError {
+            kind: Some(match refusal {
+                Refusal::NotServed(not_served) => Kind::NotServed(not_served),
+                Refusal::Invalid(why) => Kind::Invalid(why),
+                Refusal::Busy(why) => Kind::Busy(why),
+                Refusal::Engine { message, unknown } => {
+                    Kind::Failed(v1::Failed { message, unknown })
+                }
+            }),
+        })),
+    };
+    Reply {
+        to: to.unwrap_or_default(),
+        response: v1::Response { id, body },
+    }
+}

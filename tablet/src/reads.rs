@@ -1,0 +1,357 @@
+//! Requests that only read. They take no latch: a lock is looked for before the records, and whatever
+//! prewrites after that commits above the reader's snapshot, which is older.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+use percolator_engine::{Column, Direction};
+use percolator_protocol::actions::{Read, ScanEnd, Snapshot, scan_forward, scan_reverse};
+use percolator_protocol::types::{Cell, Lock, TableId, Timestamp, Write, key};
+use percolator_wire::v1::get_result::Result as Got;
+use percolator_wire::v1::response::Body;
+use percolator_wire::{met_lock, v1};
+
+use crate::store;
+use crate::work::{Ground, Place, check_count, invalid, timestamp};
+use crate::{Error, Refusal, tablets};
+
+/// The most cells in one answer to a scan.
+const SCAN_CELLS_MAX: usize = 4096;
+/// Bytes after which an answer to a scan ends.
+const SCAN_BYTES_MAX: usize = 1 << 20;
+/// Versions that one scan request looks at before it answers with what it has: nobody waits long
+/// behind it.
+const SCAN_RECORDS_MAX: usize = 32_768;
+/// Locks that a scan loads at a time.
+const SCAN_LOCKS_MAX: usize = 1024;
+
+/// Answers a request that only reads.
+pub(crate) fn answer(
+    ground: Ground<'_>,
+    raw: bool,
+    refs: &[v1::TabletRef],
+    body: v1::request::Body,
+) -> Result<Body, Refusal> {
+    use v1::request::Body as B;
+    match body {
+        B::Get(request) if request.whole_rows => get_rows(ground, refs, request).map(Body::Get),
+        B::Get(request) => get(ground, refs, request).map(Body::Get),
+        B::Scan(request) => scan(ground, refs, request).map(Body::Scan),
+        B::RawGet(request) if raw => {
+            let value = ground
+                .engine
+                .get(Column::Data, &request.key)
+                .map_err(Error::from)?;
+            Ok(Body::RawGet(v1::RawGetResponse { value }))
+        }
+        _ => Err(invalid("raw access is off; it is for benchmarks alone")),
+    }
+}
+
+fn get(
+    ground: Ground<'_>,
+    refs: &[v1::TabletRef],
+    request: v1::GetRequest,
+) -> Result<v1::GetResponse, Refusal> {
+    check_count(request.cells.len())?;
+    let (ts, bypass) = snapshot(request.start_ts, &request.bypass)?;
+    let snapshot = Snapshot {
+        ts,
+        bypass: &bypass,
+    };
+    let mut results = Vec::with_capacity(request.cells.len());
+    for cell in request.cells {
+        let cell = ground.cell(refs, &Place::from(cell))?;
+        let cell_key = store::cell_key(&cell);
+        let got = match store::read(ground.engine, ground.filter, cell_key.clone(), snapshot)? {
+            Read::Value(value) => found(value),
+            Read::Long(start_ts) => found(store::long_value(ground.engine, cell_key, start_ts)?),
+            Read::Absent => Got::Absent(v1::Absent {}),
+            Read::Locked(lock) => Got::Locked(met_lock(&cell, &lock)),
+        };
+        results.push(v1::GetResult { result: Some(got) });
+    }
+    Ok(v1::GetResponse { results })
+}
+
+fn found(value: Bytes) -> Got {
+    Got::Found(v1::Found { value, cell: None })
+}
+
+fn get_rows(
+    ground: Ground<'_>,
+    refs: &[v1::TabletRef],
+    request: v1::GetRequest,
+) -> Result<v1::GetResponse, Refusal> {
+    check_count(request.cells.len())?;
+    let (ts, bypass) = snapshot(request.start_ts, &request.bypass)?;
+    let snapshot = Snapshot {
+        ts,
+        bypass: &bypass,
+    };
+    let mut results = Vec::new();
+    for cell in request.cells {
+        let tablet = cell.tablet;
+        let row = ground.cell(refs, &Place::from(cell))?;
+        let start = key::cell(row.table, &row.row, b"");
+        let end = {
+            let mut end = key::row_bound(row.table, &row.row);
+            end.extend_from_slice(&[0, 2]);
+            end
+        };
+        let mut range = Range {
+            start,
+            end,
+            reverse: false,
+        };
+        loop {
+            let part = scan_part(ground, snapshot, &range, usize::MAX, usize::MAX)?;
+            results.extend(part.cells.into_iter().map(|(cell, value)| v1::GetResult {
+                result: Some(Got::Found(v1::Found {
+                    value,
+                    cell: Some(v1::CellRef {
+                        tablet,
+                        row: cell.row,
+                        column: cell.column,
+                    }),
+                })),
+            }));
+            match part.end {
+                PartEnd::Done => break,
+                PartEnd::Resume(last) => range.start = key::behind_cell(last),
+                PartEnd::Locked(locked) => {
+                    results.push(v1::GetResult {
+                        result: Some(Got::Locked(locked)),
+                    });
+                    break;
+                }
+            }
+        }
+    }
+    Ok(v1::GetResponse { results })
+}
+
+fn scan(
+    ground: Ground<'_>,
+    refs: &[v1::TabletRef],
+    request: v1::ScanRequest,
+) -> Result<v1::ScanResponse, Refusal> {
+    let [asked] = refs else {
+        return Err(invalid("a scan goes to one tablet"));
+    };
+    let tablet = ground.tablets.serving(asked)?;
+    let table = tablets::table(tablet);
+    let (ts, bypass) = snapshot(request.start_ts, &request.bypass)?;
+    let snapshot = Snapshot {
+        ts,
+        bypass: &bypass,
+    };
+    let end_row = match (request.end_row.is_empty(), tablet.end_row.is_empty()) {
+        (true, _) => &tablet.end_row,
+        (false, true) => &request.end_row,
+        (false, false) => (&request.end_row).min(&tablet.end_row),
+    };
+    let mut range = Range {
+        start: key::row_bound(table, (&request.start_row).max(&tablet.start_row)),
+        end: key::rows_end(table, end_row),
+        reverse: request.reverse,
+    };
+    if let Some(after) = request.after {
+        let after = store::cell_key(&Cell::from(after));
+        if request.reverse {
+            range.end = after;
+        } else {
+            range.start = range.start.max(key::behind_cell(after));
+        }
+    }
+    let limit = match request.limit as usize {
+        0 => SCAN_CELLS_MAX,
+        limit => limit.min(SCAN_CELLS_MAX),
+    };
+    let part = scan_part(ground, snapshot, &range, limit, SCAN_BYTES_MAX)?;
+    let last = part.cells.last().map(|(cell, _)| cell.into());
+    let mut response = v1::ScanResponse {
+        cells: part
+            .cells
+            .into_iter()
+            .map(|(cell, value)| v1::ScannedCell {
+                row: cell.row,
+                column: cell.column,
+                value,
+            })
+            .collect(),
+        ..Default::default()
+    };
+    match part.end {
+        PartEnd::Done => response.done = true,
+        PartEnd::Locked(locked) => {
+            response.resume = last;
+            response.locked = Some(locked);
+        }
+        PartEnd::Resume(key) => response.resume = Some((&resume_cell(table, &key)?).into()),
+    }
+    Ok(response)
+}
+
+/// A range of cells' keys.
+struct Range {
+    start: Vec<u8>,
+    end: Vec<u8>,
+    reverse: bool,
+}
+
+struct Part {
+    cells: Vec<(Cell, Bytes)>,
+    end: PartEnd,
+}
+
+enum PartEnd {
+    /// The range is read.
+    Done,
+    /// There's more behind this cell's key (forward), or before it (reverse).
+    Resume(Vec<u8>),
+    /// A lock is in the way.
+    Locked(v1::MetLock),
+}
+
+/// Reads a part of the range. Locks first: see the module's head.
+fn scan_part(
+    ground: Ground<'_>,
+    snapshot: Snapshot<'_>,
+    range: &Range,
+    limit: usize,
+    bytes_max: usize,
+) -> Result<Part, Refusal> {
+    let direction = if range.reverse {
+        Direction::Reverse
+    } else {
+        Direction::Forward
+    };
+    let (mut start, mut end) = (range.start.clone(), range.end.clone());
+    let mut locks: Vec<(Vec<u8>, Lock)> = Vec::new();
+    // Set where the part has to end early: the key of the last cell it may reach.
+    let mut part_end: Option<Vec<u8>> = None;
+    for pair in ground
+        .engine
+        .scan(Column::Lock, &start, &end, direction)
+        .map_err(Error::from)?
+    {
+        let (key, record) = pair.map_err(Error::from)?;
+        locks.push((key.to_vec(), Lock::decode(record).map_err(Error::from)?));
+        if locks.len() == SCAN_LOCKS_MAX {
+            part_end = Some(key.to_vec());
+            break;
+        }
+    }
+    if let Some(last) = &part_end {
+        if range.reverse {
+            start.clone_from(last);
+        } else {
+            end = key::behind_cell(last.clone());
+        }
+    }
+    let mut seen = 0;
+    let mut last_seen: Option<Vec<u8>> = None;
+    let records = ground
+        .engine
+        .scan(Column::Write, &start, &end, direction)
+        .map_err(Error::from)?
+        .map(|pair| -> Result<(Vec<u8>, Timestamp, Write), Error> {
+            let (key, record) = pair?;
+            let (cell, ts) = key::split_version(&key)?;
+            Ok((cell.to_vec(), ts, Write::decode(record)?))
+        })
+        // Between cells only: half of a cell's versions would show a wrong one.
+        .take_while(|record| {
+            seen += 1;
+            let Ok((key, ..)) = record else {
+                return true;
+            };
+            if last_seen.as_ref() == Some(key) {
+                return true;
+            }
+            if seen > SCAN_RECORDS_MAX {
+                return false;
+            }
+            last_seen = Some(key.clone());
+            true
+        });
+    let mut cells = Vec::new();
+    let mut bytes = 0;
+    let mut failed = None;
+    let emit = |cell_key: Vec<u8>, read| {
+        let value = match read {
+            Read::Value(value) => Ok(value),
+            Read::Long(ts) => store::long_value(ground.engine, cell_key.clone(), ts),
+            Read::Absent | Read::Locked(_) => return ControlFlow::Continue(()),
+        };
+        let emitted = value.and_then(|value| Ok((key::decode_cell(&cell_key)?, value)));
+        match emitted {
+            Ok((cell, value)) => {
+                bytes += cell.row.len() + cell.column.len() + value.len() + 16;
+                cells.push((cell, value));
+            }
+            Err(error) => {
+                failed = Some(error);
+                return ControlFlow::Break(());
+            }
+        }
+        if cells.len() >= limit || bytes >= bytes_max {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    };
+    let locks = locks.into_iter().map(Ok);
+    let ended = if range.reverse {
+        scan_reverse(snapshot, records, locks, emit)?
+    } else {
+        scan_forward(snapshot, records, locks, emit)?
+    };
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    let cut_short = seen > SCAN_RECORDS_MAX;
+    let end = match ended {
+        // A lock behind the last record that was looked at is not in the way yet.
+        ScanEnd::Locked(cell_key, _)
+            if cut_short
+                && last_seen.as_ref().is_some_and(|last| {
+                    if range.reverse {
+                        cell_key < *last
+                    } else {
+                        cell_key > *last
+                    }
+                }) =>
+        {
+            PartEnd::Resume(last_seen.unwrap_or_default())
+        }
+        ScanEnd::Locked(cell_key, lock) => {
+            let cell = key::decode_cell(&cell_key).map_err(Error::from)?;
+            PartEnd::Locked(met_lock(&cell, &lock))
+        }
+        ScanEnd::Stopped => match cells.last() {
+            Some((cell, _)) => PartEnd::Resume(store::cell_key(cell)),
+            None => PartEnd::Done,
+        },
+        ScanEnd::Done => match (cut_short, last_seen, part_end) {
+            (true, Some(last), _) => PartEnd::Resume(last),
+            (_, _, Some(last)) => PartEnd::Resume(last),
+            _ => PartEnd::Done,
+        },
+    };
+    Ok(Part { cells, end })
+}
+
+fn resume_cell(table: TableId, key: &[u8]) -> Result<Cell, Error> {
+    let cell = key::decode_cell(key)?;
+    debug_assert_eq!(cell.table, table);
+    Ok(cell)
+}
+
+fn snapshot(start_ts: u64, bypass: &[u64]) -> Result<(Timestamp, Vec<Timestamp>), Refusal> {
+    Ok((
+        timestamp(start_ts, "start_ts")?,
+        bypass.iter().map(|ts| Timestamp::from_u64(*ts)).collect(),
+    ))
+}

@@ -1,0 +1,194 @@
+//! Between the rules and the engine: loads what a rule needs to know of a cell, and writes down what it
+//! wants done.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+use percolator_engine::{Batch, Column, Direction, Engine, Value};
+use percolator_protocol::actions::{CellView, Read, Snapshot, get};
+use percolator_protocol::types::{Cell, Effect, Lock, Timestamp, Write, key};
+
+use crate::Error;
+use crate::latches::{self, Identity};
+
+/// How many cells of each hash are locked: a read of a cell that isn't locked, the usual case, needs no
+/// look-up in the lock column. Some 16 bytes a lock.
+#[derive(Debug, Default)]
+pub(crate) struct LockFilter {
+    counts: HashMap<u64, u32, BuildHasherDefault<Identity>>,
+}
+
+impl LockFilter {
+    /// Counts every lock of the engine.
+    pub(crate) fn load(engine: &dyn Engine) -> Result<Self, Error> {
+        let mut filter = Self::default();
+        for pair in engine.scan(Column::Lock, &[], &[], Direction::Forward)? {
+            filter.add(latches::hash(&[&pair?.0]));
+        }
+        Ok(filter)
+    }
+
+    pub(crate) fn may_hold(&self, cell_key: &[u8]) -> bool {
+        !self.counts.is_empty() && self.counts.contains_key(&latches::hash(&[cell_key]))
+    }
+
+    pub(crate) fn add(&mut self, hash: u64) {
+        *self.counts.entry(hash).or_default() += 1;
+    }
+
+    pub(crate) fn remove(&mut self, hash: u64) {
+        if let Some(count) = self.counts.get_mut(&hash) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&hash);
+            }
+        }
+    }
+
+    /// How many locks there are.
+    pub(crate) fn len(&self) -> usize {
+        self.counts.len()
+    }
+}
+
+/// Whether a decision changed how many locks there are, by the hash of the cell's key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockChange {
+    Added(u64),
+    Removed(u64),
+}
+
+/// The cell's lock. Asked for before the cell's write records: a commit replaces one by the other in
+/// one batch, so whoever finds no lock finds the record.
+pub(crate) fn lock(
+    engine: &dyn Engine,
+    filter: &LockFilter,
+    cell_key: &[u8],
+) -> Result<Option<Lock>, Error> {
+    if !filter.may_hold(cell_key) {
+        return Ok(None);
+    }
+    match engine.get(Column::Lock, cell_key)? {
+        Some(record) => Ok(Some(Lock::decode(record)?)),
+        None => Ok(None),
+    }
+}
+
+/// The cell's state as far as the transaction `start_ts` is concerned.
+pub(crate) fn view(
+    engine: &dyn Engine,
+    filter: &LockFilter,
+    cell_key: &[u8],
+    start_ts: Timestamp,
+    commit_ts: Option<Timestamp>,
+) -> Result<CellView, Error> {
+    let lock = lock(engine, filter, cell_key)?;
+    let newest = key::version(cell_key.to_vec(), Timestamp::MAX);
+    let mut behind = key::version(cell_key.to_vec(), start_ts);
+    behind.push(0);
+    // Usually nothing was written since start_ts, and one look-up says so.
+    if engine.first(Column::Write, &newest, &behind)?.is_none() {
+        return CellView::load(
+            lock,
+            start_ts,
+            commit_ts,
+            std::iter::empty::<Result<_, Error>>(),
+        );
+    }
+    let records = engine
+        .scan(Column::Write, &newest, &behind, Direction::Forward)?
+        .map(|pair| version_record(pair?));
+    CellView::load(lock, start_ts, commit_ts, records)
+}
+
+/// What the snapshot sees of the cell, long values not yet fetched.
+pub(crate) fn read(
+    engine: &dyn Engine,
+    filter: &LockFilter,
+    cell_key: Vec<u8>,
+    snapshot: Snapshot<'_>,
+) -> Result<Read, Error> {
+    let lock = lock(engine, filter, &cell_key)?;
+    let behind = key::behind_cell(cell_key.clone());
+    let start = key::version(cell_key, snapshot.ts);
+    // Usually the first record says it all; only behind locks and rollbacks there's more to read.
+    let first = match engine.first(Column::Write, &start, &behind)? {
+        Some(pair) => version_record(pair)?,
+        None => return get(snapshot, lock.as_ref(), std::iter::empty::<Result<_, Error>>()),
+    };
+    let below = std::iter::once(Ok(first)).chain(
+        std::iter::once_with(|| {
+            engine
+                .scan(Column::Write, &start, &behind, Direction::Forward)
+                .map(|records| records.skip(1).map(|pair| version_record(pair?)))
+                .map_err(Error::from)
+        })
+        .flat_map(|records| match records {
+            Ok(records) => Box::new(records) as Box<dyn Iterator<Item = Result<_, Error>>>,
+            Err(error) => Box::new(std::iter::once(Err(error))),
+        }),
+    );
+    get(snapshot, lock.as_ref(), below)
+}
+
+/// A long value.
+pub(crate) fn long_value(
+    engine: &dyn Engine,
+    cell_key: Vec<u8>,
+    start_ts: Timestamp,
+) -> Result<Value, Error> {
+    engine
+        .get(Column::Data, &key::version(cell_key, start_ts))?
+        .ok_or(Error::ValueMissing { start_ts })
+}
+
+fn version_record(
+    (key, value): (percolator_engine::Key, Value),
+) -> Result<(Timestamp, Write), Error> {
+    let (_, ts) = key::split_version(&key)?;
+    Ok((ts, Write::decode(value)?))
+}
+
+/// Writes effects on a cell into a batch, and says how they change the number of locks.
+/// `was_locked`: the cell had a lock.
+pub(crate) fn write_down(
+    batch: &mut Batch,
+    cell_key: &[u8],
+    was_locked: bool,
+    effects: Vec<Effect>,
+) -> Option<LockChange> {
+    let mut change = None;
+    for effect in effects {
+        match effect {
+            Effect::PutLock(lock) => {
+                batch.put(Column::Lock, cell_key.to_vec(), lock.encode());
+                if !was_locked {
+                    change = Some(LockChange::Added(latches::hash(&[cell_key])));
+                }
+            }
+            Effect::DeleteLock => {
+                batch.delete(Column::Lock, cell_key.to_vec());
+                if was_locked {
+                    change = Some(LockChange::Removed(latches::hash(&[cell_key])));
+                }
+            }
+            Effect::PutWrite(ts, write) => batch.put(
+                Column::Write,
+                key::version(cell_key.to_vec(), ts),
+                write.encode(),
+            ),
+            Effect::PutData(ts, value) => {
+                batch.put(Column::Data, key::version(cell_key.to_vec(), ts), value);
+            }
+            Effect::DeleteData(ts) => {
+                batch.delete(Column::Data, key::version(cell_key.to_vec(), ts));
+            }
+        }
+    }
+    change
+}
+
+/// The key of a cell.
+pub(crate) fn cell_key(cell: &Cell) -> Vec<u8> {
+    key::cell(cell.table, &cell.row, &cell.column)
+}

@@ -1,0 +1,139 @@
+//! Which tablets this server owns. A tablet's record lies in its owner's engine, so that a write and a
+//! change of the tablet's state can be one batch; ownership is the owner's durable fact.
+
+use std::collections::BTreeMap;
+
+use percolator_engine::{Batch, Column, Engine};
+use percolator_protocol::types::TableId;
+use percolator_wire::v1;
+use prost::Message as _;
+
+use crate::Error;
+
+const TABLET_PREFIX: &[u8] = b"tablet/";
+const DROPPED_PREFIX: &[u8] = b"dropped/";
+
+/// The tablets of this server, by id.
+#[derive(Debug, Default)]
+pub(crate) struct Tablets {
+    serving: BTreeMap<u64, v1::TabletInfo>,
+    /// Dropped, but their rows are still to be removed.
+    dropped: BTreeMap<u64, v1::TabletInfo>,
+}
+
+impl Tablets {
+    /// Reads the records.
+    pub(crate) fn load(engine: &dyn Engine) -> Result<Self, Error> {
+        Ok(Self {
+            serving: load(engine, TABLET_PREFIX)?,
+            dropped: load(engine, DROPPED_PREFIX)?,
+        })
+    }
+
+    /// The tablet, where this server serves it at this epoch.
+    pub(crate) fn serving(&self, asked: &v1::TabletRef) -> Result<&v1::TabletInfo, v1::NotServed> {
+        let known = self.serving.get(&asked.id);
+        match known {
+            Some(tablet) if tablet.epoch == asked.epoch => Ok(tablet),
+            _ => Err(v1::NotServed {
+                tablet_id: asked.id,
+                asked_epoch: asked.epoch,
+                known_epoch: known.map_or(0, |tablet| tablet.epoch),
+            }),
+        }
+    }
+
+    /// The tablet with this id, at any epoch.
+    pub(crate) fn get(&self, id: u64) -> Option<&v1::TabletInfo> {
+        self.serving.get(&id)
+    }
+
+    /// What the master is told.
+    pub(crate) fn report(&self) -> Vec<v1::TabletInfo> {
+        self.serving.values().cloned().collect()
+    }
+
+    /// A dropped tablet whose rows are still here.
+    pub(crate) fn next_dropped(&self) -> Option<&v1::TabletInfo> {
+        self.dropped.values().next()
+    }
+
+    pub(crate) fn insert(&mut self, tablet: v1::TabletInfo) {
+        self.serving.insert(tablet.id, tablet);
+    }
+
+    pub(crate) fn drop_tablet(&mut self, id: u64) {
+        if let Some(tablet) = self.serving.remove(&id) {
+            self.dropped.insert(id, tablet);
+        }
+    }
+
+    pub(crate) fn forget(&mut self, id: u64) {
+        self.dropped.remove(&id);
+    }
+}
+
+/// The batch that makes a tablet ours.
+pub(crate) fn record(tablet: &v1::TabletInfo) -> Batch {
+    let mut batch = Batch::default();
+    batch.put(
+        Column::Meta,
+        key(TABLET_PREFIX, tablet.id),
+        tablet.encode_to_vec(),
+    );
+    batch
+}
+
+/// The batch after which the tablet isn't ours; its rows go later.
+pub(crate) fn drop_record(tablet: &v1::TabletInfo) -> Batch {
+    let mut batch = Batch::default();
+    batch.delete(Column::Meta, key(TABLET_PREFIX, tablet.id));
+    batch.put(
+        Column::Meta,
+        key(DROPPED_PREFIX, tablet.id),
+        tablet.encode_to_vec(),
+    );
+    batch
+}
+
+/// The batch that says that a dropped tablet's rows are gone.
+pub(crate) fn forget_record(id: u64) -> Batch {
+    let mut batch = Batch::default();
+    batch.delete(Column::Meta, key(DROPPED_PREFIX, id));
+    batch
+}
+
+/// The table that a tablet belongs to.
+pub(crate) fn table(tablet: &v1::TabletInfo) -> TableId {
+    TableId(tablet.table_id)
+}
+
+/// Whether the row lies in the tablet.
+pub(crate) fn contains(tablet: &v1::TabletInfo, row: &[u8]) -> bool {
+    row >= &tablet.start_row[..] && (tablet.end_row.is_empty() || row < &tablet.end_row[..])
+}
+
+fn key(prefix: &[u8], id: u64) -> Vec<u8> {
+    [prefix, &id.to_be_bytes()].concat()
+}
+
+fn load(engine: &dyn Engine, prefix: &[u8]) -> Result<BTreeMap<u64, v1::TabletInfo>, Error> {
+    let mut end = prefix.to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    let mut tablets = BTreeMap::new();
+    for pair in engine.scan(
+        Column::Meta,
+        prefix,
+        &end,
+        percolator_engine::Direction::Forward,
+    )? {
+        let (_, value) = pair?;
+        let tablet = v1::TabletInfo::decode(value).map_err(|source| Error::TabletRecord {
+            detail: source.to_string(),
+        })?;
+        tablets.insert(tablet.id, tablet);
+    }
+    Ok(tablets)
+}

@@ -1,0 +1,515 @@
+//! Requests that write: read from their messages, and decided by the rules of `protocol`.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use percolator_engine::{Batch, Column, Engine};
+use percolator_protocol::actions::{
+    CellView, Prewrite, StatusQuery, check_status, commit, keep_alive, prewrite, rollback,
+};
+use percolator_protocol::types::limits::{REQUEST_CELLS_MAX, VALUE_BYTES_MAX};
+use percolator_protocol::types::{Cell, Effect, LockKind, Mutation, Timestamp, escape};
+use percolator_wire::v1::response::Body;
+use percolator_wire::{commit_response, prewrite_rejection, v1};
+
+use crate::latches::{self, RowHash};
+use crate::store::{self, LockChange, LockFilter};
+use crate::tablets::{self, Tablets};
+use crate::{Error, Refusal};
+
+/// A request that writes.
+#[derive(Debug)]
+pub(crate) struct Work {
+    tablets: Vec<v1::TabletRef>,
+    operation: Operation,
+}
+
+#[derive(Debug)]
+enum Operation {
+    Prewrite(Prewrite, Vec<(Place, Mutation)>),
+    Commit {
+        start_ts: Timestamp,
+        commit_ts: Timestamp,
+        places: Vec<Place>,
+    },
+    Rollback {
+        start_ts: Timestamp,
+        places: Vec<Place>,
+    },
+    CheckStatus(StatusQuery, Place),
+    KeepAlive {
+        start_ts: Timestamp,
+        ttl_ms: u64,
+        place: Place,
+    },
+    RawPut {
+        key: Bytes,
+        value: Bytes,
+    },
+    CreateTablet(v1::TabletInfo),
+    DropTablet(u64),
+}
+
+/// A cell as a request names it: in one of its tablets.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) tablet: u32,
+    pub(crate) row: Bytes,
+    pub(crate) column: Bytes,
+}
+
+impl From<v1::CellRef> for Place {
+    fn from(cell: v1::CellRef) -> Self {
+        Self {
+            tablet: cell.tablet,
+            row: cell.row,
+            column: cell.column,
+        }
+    }
+}
+
+/// A change of what this server serves, that takes effect when its batch is durable.
+#[derive(Debug)]
+pub(crate) enum TabletChange {
+    Insert(v1::TabletInfo),
+    Drop(u64),
+    Forget(u64),
+}
+
+/// What was decided: one atomic batch, and the answer for when it is durable.
+#[derive(Debug)]
+pub(crate) struct Decision {
+    pub(crate) batch: Batch,
+    pub(crate) lock_changes: Vec<LockChange>,
+    pub(crate) tablet_change: Option<TabletChange>,
+    /// `None`: done, there's nothing to say.
+    pub(crate) answer: Option<Body>,
+}
+
+impl Decision {
+    fn new() -> Self {
+        Self {
+            batch: Batch::default(),
+            lock_changes: Vec::new(),
+            tablet_change: None,
+            answer: None,
+        }
+    }
+
+    fn answered(answer: Body) -> Self {
+        Self {
+            answer: Some(answer),
+            ..Self::new()
+        }
+    }
+
+    fn add(&mut self, cell_key: &[u8], was_locked: bool, effects: Vec<Effect>) {
+        self.lock_changes.extend(store::write_down(
+            &mut self.batch,
+            cell_key,
+            was_locked,
+            effects,
+        ));
+    }
+}
+
+/// What a decision is made from.
+#[derive(Clone, Copy)]
+pub(crate) struct Ground<'a> {
+    pub(crate) engine: &'a dyn Engine,
+    pub(crate) filter: &'a LockFilter,
+    pub(crate) tablets: &'a Tablets,
+}
+
+impl Ground<'_> {
+    /// The cell at a place, where this server serves its tablet.
+    pub(crate) fn cell(&self, refs: &[v1::TabletRef], place: &Place) -> Result<Cell, Refusal> {
+        let asked = refs
+            .get(place.tablet as usize)
+            .ok_or_else(|| Refusal::Invalid(format!("no tablet number {}", place.tablet)))?;
+        let tablet = self.tablets.serving(asked)?;
+        let cell = Cell::new(
+            tablets::table(tablet),
+            place.row.clone(),
+            place.column.clone(),
+        );
+        if let Some(why) = cell.invalid() {
+            return Err(Refusal::Invalid(why));
+        }
+        if !tablets::contains(tablet, &cell.row) {
+            return Err(Refusal::Invalid(format!(
+                "cell {cell} does not lie in tablet {}",
+                tablet.id
+            )));
+        }
+        Ok(cell)
+    }
+
+    fn view(
+        &self,
+        key: &[u8],
+        start_ts: Timestamp,
+        commit_ts: Option<Timestamp>,
+    ) -> Result<CellView, Error> {
+        store::view(self.engine, self.filter, key, start_ts, commit_ts)
+    }
+}
+
+impl Work {
+    /// Reads a request; `Err` gives it back when it is one that only reads.
+    pub(crate) fn read(
+        tablets: Vec<v1::TabletRef>,
+        body: v1::request::Body,
+    ) -> Result<Self, Unread> {
+        use v1::request::Body as B;
+        let operation = match body {
+            B::Prewrite(request) => {
+                let txn = Prewrite {
+                    start_ts: timestamp(request.start_ts, "start_ts")?,
+                    primary: request
+                        .primary
+                        .ok_or_else(|| invalid("a prewrite without a primary"))?
+                        .into(),
+                    ttl_ms: request.ttl_ms,
+                };
+                check_count(request.mutations.len())?;
+                let mutations = request
+                    .mutations
+                    .into_iter()
+                    .map(read_mutation)
+                    .collect::<Result<Vec<_>, Refusal>>()?;
+                check_distinct(mutations.iter().map(|(place, _)| place))?;
+                Operation::Prewrite(txn, mutations)
+            }
+            B::Commit(request) => {
+                let start_ts = timestamp(request.start_ts, "start_ts")?;
+                let commit_ts = timestamp(request.commit_ts, "commit_ts")?;
+                if commit_ts <= start_ts {
+                    return Err(invalid(format!(
+                        "commit_ts {commit_ts} is not above start_ts {start_ts}"
+                    ))
+                    .into());
+                }
+                Operation::Commit {
+                    start_ts,
+                    commit_ts,
+                    places: places(request.cells)?,
+                }
+            }
+            B::Rollback(request) => Operation::Rollback {
+                start_ts: timestamp(request.start_ts, "start_ts")?,
+                places: places(request.cells)?,
+            },
+            B::CheckStatus(request) => {
+                let query = StatusQuery {
+                    start_ts: timestamp(request.start_ts, "start_ts")?,
+                    now: timestamp(request.now, "now")?,
+                    push_past: (request.push_past > 0)
+                        .then(|| Timestamp::from_u64(request.push_past)),
+                    force: request.force,
+                    met_ttl_ms: request.met_ttl_ms,
+                };
+                if query.push_past.is_some_and(|snapshot| snapshot > query.now) {
+                    return Err(invalid("push_past is above now: no snapshot is").into());
+                }
+                Operation::CheckStatus(query, primary(request.primary)?)
+            }
+            B::KeepAlive(request) => Operation::KeepAlive {
+                start_ts: timestamp(request.start_ts, "start_ts")?,
+                ttl_ms: request.ttl_ms,
+                place: primary(request.primary)?,
+            },
+            B::RawPut(request) => Operation::RawPut {
+                key: request.key,
+                value: request.value,
+            },
+            other @ (B::Get(_) | B::Scan(_) | B::RawGet(_)) => {
+                return Err(Unread::Reads(tablets, other));
+            }
+        };
+        Ok(Self { tablets, operation })
+    }
+
+    /// The master's order to own a tablet.
+    pub(crate) fn create_tablet(tablet: v1::TabletInfo) -> Self {
+        Self {
+            tablets: Vec::new(),
+            operation: Operation::CreateTablet(tablet),
+        }
+    }
+
+    /// The master's order to forget a tablet.
+    pub(crate) fn drop_tablet(id: u64) -> Self {
+        Self {
+            tablets: Vec::new(),
+            operation: Operation::DropTablet(id),
+        }
+    }
+
+    /// The rows to latch, sorted and without doubles.
+    pub(crate) fn rows(&self, tablets: &Tablets) -> Vec<RowHash> {
+        // By table, not by tablet: a row keeps its latch when its tablet is split.
+        let hash = |place: &Place| {
+            let table = self
+                .tablets
+                .get(place.tablet as usize)
+                .and_then(|tablet| tablets.get(tablet.id))
+                .map_or(0, |tablet| tablet.table_id);
+            latches::hash(&[&table.to_be_bytes(), &place.row])
+        };
+        let mut rows: Vec<RowHash> = match &self.operation {
+            Operation::Prewrite(_, mutations) => {
+                mutations.iter().map(|(place, _)| hash(place)).collect()
+            }
+            Operation::Commit { places, .. } | Operation::Rollback { places, .. } => {
+                places.iter().map(hash).collect()
+            }
+            Operation::CheckStatus(_, place) | Operation::KeepAlive { place, .. } => {
+                vec![hash(place)]
+            }
+            Operation::RawPut { .. } => Vec::new(),
+            Operation::CreateTablet(tablet) => vec![tablet_latch(tablet.id)],
+            Operation::DropTablet(id) => vec![tablet_latch(*id)],
+        };
+        rows.sort_unstable();
+        rows.dedup();
+        rows
+    }
+
+    /// Decides; the request holds its latches.
+    pub(crate) fn decide(self, ground: Ground<'_>) -> Result<Decision, Refusal> {
+        let refs = &self.tablets;
+        match self.operation {
+            Operation::Prewrite(txn, mutations) => decide_prewrite(ground, refs, &txn, mutations),
+            Operation::Commit {
+                start_ts,
+                commit_ts,
+                places,
+            } => decide_commit(ground, refs, start_ts, commit_ts, &places),
+            Operation::Rollback { start_ts, places } => {
+                decide_rollback(ground, refs, start_ts, &places)
+            }
+            Operation::CheckStatus(query, place) => {
+                let key = store::cell_key(&ground.cell(refs, &place)?);
+                let view = ground.view(&key, query.start_ts, None)?;
+                let (effects, status) = check_status(&view, &query);
+                let mut decision = Decision::answered(Body::CheckStatus(status.into()));
+                decision.add(&key, view.lock.is_some(), effects);
+                Ok(decision)
+            }
+            Operation::KeepAlive {
+                start_ts,
+                ttl_ms,
+                place,
+            } => {
+                let key = store::cell_key(&ground.cell(refs, &place)?);
+                let view = ground.view(&key, start_ts, None)?;
+                let (effects, ttl_ms) = keep_alive(&view, start_ts, ttl_ms);
+                let mut decision = Decision::answered(Body::KeepAlive(v1::KeepAliveResponse {
+                    alive: ttl_ms.is_some(),
+                    ttl_ms: ttl_ms.unwrap_or_default(),
+                }));
+                decision.add(&key, view.lock.is_some(), effects);
+                Ok(decision)
+            }
+            Operation::RawPut { key, value } => {
+                let mut decision = Decision::answered(Body::RawPut(v1::RawPutResponse {}));
+                decision.batch.put(Column::Data, key, value);
+                Ok(decision)
+            }
+            Operation::CreateTablet(tablet) => decide_create(ground, tablet),
+            Operation::DropTablet(id) => {
+                let mut decision = Decision::new();
+                if let Some(tablet) = ground.tablets.get(id) {
+                    decision.batch = tablets::drop_record(tablet);
+                    decision.tablet_change = Some(TabletChange::Drop(id));
+                }
+                Ok(decision)
+            }
+        }
+    }
+}
+
+/// Why a message is no [`Work`].
+pub(crate) enum Unread {
+    /// It only reads.
+    Reads(Vec<v1::TabletRef>, v1::request::Body),
+    /// It is wrong.
+    Refused(Refusal),
+}
+
+impl From<Refusal> for Unread {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+fn decide_prewrite(
+    ground: Ground<'_>,
+    refs: &[v1::TabletRef],
+    txn: &Prewrite,
+    mutations: Vec<(Place, Mutation)>,
+) -> Result<Decision, Refusal> {
+    let mut decision = Decision::new();
+    let mut rejections = Vec::new();
+    for (index, (place, mut mutation)) in mutations.into_iter().enumerate() {
+        mutation.cell = ground.cell(refs, &place)?;
+        let key = store::cell_key(&mutation.cell);
+        let view = ground.view(&key, txn.start_ts, None)?;
+        match prewrite(&view, &mutation, txn) {
+            Ok(effects) => decision.add(&key, view.lock.is_some(), effects),
+            Err(rejection) => {
+                rejections.push(prewrite_rejection(index as u32, &mutation.cell, &rejection));
+            }
+        }
+    }
+    if !rejections.is_empty() {
+        // All or nothing: the client clears what is in the way and sends the request again.
+        decision = Decision::new();
+    }
+    decision.answer = Some(Body::Prewrite(v1::PrewriteResponse { rejections }));
+    Ok(decision)
+}
+
+fn decide_commit(
+    ground: Ground<'_>,
+    refs: &[v1::TabletRef],
+    start_ts: Timestamp,
+    commit_ts: Timestamp,
+    places: &[Place],
+) -> Result<Decision, Refusal> {
+    let mut decision = Decision::new();
+    let mut result = Ok(());
+    // Each cell on its own: what a secondary's late copy finds says nothing of the other cells.
+    for (index, place) in places.iter().enumerate() {
+        let key = store::cell_key(&ground.cell(refs, place)?);
+        let view = ground.view(&key, start_ts, Some(commit_ts))?;
+        let (effects, outcome) = commit(&view, start_ts, commit_ts);
+        decision.add(&key, view.lock.is_some(), effects);
+        if let Err(rejection) = outcome
+            && result.is_ok()
+        {
+            result = Err((index as u32, rejection));
+        }
+    }
+    decision.answer = Some(Body::Commit(commit_response(result)));
+    Ok(decision)
+}
+
+fn decide_rollback(
+    ground: Ground<'_>,
+    refs: &[v1::TabletRef],
+    start_ts: Timestamp,
+    places: &[Place],
+) -> Result<Decision, Refusal> {
+    let mut decision = Decision::new();
+    for place in places {
+        let key = store::cell_key(&ground.cell(refs, place)?);
+        let view = ground.view(&key, start_ts, None)?;
+        match rollback(&view, start_ts) {
+            Ok(effects) => decision.add(&key, view.lock.is_some(), effects),
+            Err(already) => {
+                return Ok(Decision::answered(Body::Rollback(v1::RollbackResponse {
+                    committed: Some(v1::Committed {
+                        commit_ts: already.commit_ts.as_u64(),
+                    }),
+                })));
+            }
+        }
+    }
+    decision.answer = Some(Body::Rollback(v1::RollbackResponse { committed: None }));
+    Ok(decision)
+}
+
+fn decide_create(ground: Ground<'_>, tablet: v1::TabletInfo) -> Result<Decision, Refusal> {
+    if tablet.id == 0 || tablet.table_id == 0 || tablet.epoch == 0 {
+        return Err(invalid("a tablet needs an id, a table and an epoch above 0"));
+    }
+    let mut decision = Decision::new();
+    match ground.tablets.get(tablet.id) {
+        Some(known) if known.epoch >= tablet.epoch => {}
+        _ => {
+            decision.batch = tablets::record(&tablet);
+            decision.tablet_change = Some(TabletChange::Insert(tablet));
+        }
+    }
+    Ok(decision)
+}
+
+fn read_mutation(mutation: v1::Mutation) -> Result<(Place, Mutation), Refusal> {
+    let kind = LockKind::try_from(mutation.kind()).map_err(|error| invalid(error.to_string()))?;
+    if mutation.value.len() > VALUE_BYTES_MAX {
+        return Err(invalid(format!(
+            "a value is {} bytes long, the limit is {VALUE_BYTES_MAX}",
+            mutation.value.len()
+        )));
+    }
+    let place = Place::from(
+        mutation
+            .cell
+            .ok_or_else(|| invalid("a mutation without a cell"))?,
+    );
+    let mutation = Mutation {
+        cell: Cell::default(),
+        kind,
+        value: mutation.value,
+    };
+    Ok((place, mutation))
+}
+
+fn places(cells: Vec<v1::CellRef>) -> Result<Vec<Place>, Refusal> {
+    check_count(cells.len())?;
+    let places: Vec<Place> = cells.into_iter().map(Place::from).collect();
+    check_distinct(places.iter())?;
+    Ok(places)
+}
+
+/// Every decision is made on what was loaded before the request, so a cell may be named once.
+fn check_distinct<'a>(places: impl ExactSizeIterator<Item = &'a Place>) -> Result<(), Refusal> {
+    if places.len() < 2 {
+        return Ok(());
+    }
+    let mut seen = HashSet::with_capacity(places.len());
+    for place in places {
+        if !seen.insert((place.tablet, &place.row, &place.column)) {
+            return Err(invalid(format!(
+                "cell {}:{} is named twice in one request",
+                escape(&place.row),
+                escape(&place.column)
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn primary(cell: Option<v1::CellRef>) -> Result<Place, Refusal> {
+    cell.map(Place::from)
+        .ok_or_else(|| invalid("the primary is missing"))
+}
+
+pub(crate) fn check_count(cells: usize) -> Result<(), Refusal> {
+    if cells == 0 {
+        return Err(invalid("a request without cells"));
+    }
+    if cells > REQUEST_CELLS_MAX {
+        return Err(invalid(format!(
+            "{cells} cells in one request, the limit is {REQUEST_CELLS_MAX}"
+        )));
+    }
+    Ok(())
+}
+
+pub(crate) fn timestamp(value: u64, what: &str) -> Result<Timestamp, Refusal> {
+    if value == 0 || value == u64::MAX {
+        return Err(invalid(format!("{what} is missing or out of range")));
+    }
+    Ok(Timestamp::from_u64(value))
+}
+
+pub(crate) fn invalid(why: impl Into<String>) -> Refusal {
+    Refusal::Invalid(why.into())
+}
+
+fn tablet_latch(id: u64) -> RowHash {
+    latches::hash(&[b"tablet", &id.to_be_bytes()])
+}
