@@ -187,8 +187,12 @@ impl Core {
     ) {
         self.in_flight = false;
         let failure = result.err().map(|error| {
-            // Where the disk is full, nothing was written, and the server goes on.
-            let unknown = !matches!(error, percolator_engine::Error::Full { .. });
+            use percolator_engine::Error as E;
+            // Here nothing was written, and the server goes on.
+            let unknown = !matches!(
+                error,
+                E::Full { .. } | E::InvalidKey { .. } | E::TooLarge { .. }
+            );
             if unknown {
                 self.failed = Some(error.to_string());
             }

@@ -58,7 +58,7 @@ impl Latches {
         }
     }
 
-    /// How many requests wait.
+    #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }

@@ -5,6 +5,7 @@
 
 pub mod core;
 mod latches;
+mod outbox;
 mod reads;
 pub mod server;
 mod store;

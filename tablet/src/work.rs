@@ -219,6 +219,9 @@ impl Work {
                 ttl_ms: request.ttl_ms,
                 place: primary(request.primary)?,
             },
+            B::RawPut(request) if request.key.is_empty() => {
+                return Err(invalid("a raw put without a key").into());
+            }
             B::RawPut(request) => Operation::RawPut {
                 key: request.key,
                 value: request.value,

@@ -1,0 +1,66 @@
+//! The `percolator-tablet` program.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Parser;
+use percolator_engine::EngineKind;
+use percolator_tablet::{Options, Server};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Serves tablets: stores rows, and decides about transactions on them.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "Example:\n  percolator-tablet --server tablet-0 --data-dir /data --master gc-master:7400 --listen 0.0.0.0:7410"
+)]
+struct Arguments {
+    /// Folder of the server's data; made if it isn't there.
+    #[arg(long, value_name = "DIR")]
+    data_dir: PathBuf,
+    /// Address to listen on; port 0 picks a free one.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+    /// Address at which clients reach this server; where it listens, if not given.
+    #[arg(long, value_name = "HOST:PORT")]
+    advertise: Option<String>,
+    /// Address of the master.
+    #[arg(long, value_name = "HOST:PORT")]
+    master: String,
+    /// Stable name of this server in its cluster.
+    #[arg(long, value_name = "NAME", default_value = "tablet-0")]
+    server: String,
+    /// Engine that stores the rows: sled, fjall or memory. A folder keeps the engine it was made with.
+    #[arg(long, value_name = "ENGINE", default_value = "sled")]
+    engine: EngineKind,
+    /// The engine's cache, in bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    cache_bytes: u64,
+    /// Allow plain reads and writes that know no transactions. Only for benchmarks: they can destroy
+    /// data.
+    #[arg(long, hide = true)]
+    raw: bool,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    percolator_server::logs::init();
+    percolator_server::run_on_current_thread("tablet", async {
+        let server = Server::bind(Options {
+            data_dir: arguments.data_dir,
+            listen: arguments.listen,
+            advertise: arguments.advertise,
+            master: arguments.master,
+            server: arguments.server,
+            engine: arguments.engine,
+            cache_bytes: arguments.cache_bytes,
+            raw: arguments.raw,
+        })
+        .await?;
+        percolator_server::announce(server.address())?;
+        server.run(percolator_server::signals::shutdown()).await?;
+        anyhow::Ok(())
+    })?
+}

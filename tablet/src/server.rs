@@ -1,0 +1,366 @@
+//! The core on a network: one thread serves requests where it reads them, one makes groups durable.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc as thread_channel;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use percolator_engine::{Batch, Engine, EngineKind};
+use percolator_server::heartbeat;
+use percolator_wire::v1;
+use percolator_wire::v1::request_error::Kind;
+use percolator_wire::v1::response::Body;
+use percolator_wire::v1::tablets_server::{Tablets, TabletsServer};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot, watch};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::Error;
+use crate::core::{Asker, Core, Order, Reply};
+use crate::outbox::{Outbox, Packs};
+
+/// A message of requests may be this large: one request at its limit, and its envelope.
+const MESSAGE_BYTES_MAX: usize = 24 << 20;
+/// A client that doesn't take its answers for this long is cut off.
+const STUCK: Duration = Duration::from_secs(30);
+/// Requests under way may end within this when the server stops.
+const GRACE: Duration = Duration::from_millis(200);
+
+/// How to run a tablet server.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Its folder.
+    pub data_dir: PathBuf,
+    /// Where to listen; port 0 picks a free one.
+    pub listen: SocketAddr,
+    /// Where clients reach it, HOST:PORT; where it listens, if not given.
+    pub advertise: Option<String>,
+    /// The master, HOST:PORT.
+    pub master: String,
+    /// Its stable name, for example "tablet-0".
+    pub server: String,
+    /// The engine.
+    pub engine: EngineKind,
+    /// The engine's cache, in bytes.
+    pub cache_bytes: u64,
+    /// Whether to allow the benchmark's plain reads and writes.
+    pub raw: bool,
+}
+
+/// A tablet server that listens.
+pub struct Server {
+    options: Options,
+    listener: TcpListener,
+    address: SocketAddr,
+    engine: Arc<dyn Engine>,
+    core: Core,
+}
+
+impl Server {
+    /// Opens the folder and listens. Needs a tokio runtime around it.
+    ///
+    /// # Errors
+    /// The folder or the address can't be had.
+    pub async fn bind(options: Options) -> Result<Self, Error> {
+        let listener = percolator_server::listen(options.listen)?;
+        let address = listener
+            .local_addr()
+            .map_err(|source| percolator_server::Error::Listen {
+                address: options.listen,
+                source,
+            })?;
+        let mut engine_options =
+            percolator_engine::Options::new(options.engine, options.server.clone());
+        engine_options.cache_bytes = options.cache_bytes;
+        let engine: Arc<dyn Engine> =
+            Arc::from(percolator_engine::open(&options.data_dir, &engine_options)?);
+        let core = Core::open(engine.clone(), options.raw)?;
+        Ok(Self {
+            options,
+            listener,
+            address,
+            engine,
+            core,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `shutdown` ends.
+    ///
+    /// # Errors
+    /// The master refuses this server, or the disk lost a write.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+        let Self {
+            options,
+            listener,
+            address,
+            engine,
+            core,
+        } = self;
+        let (groups, to_commit) = thread_channel::channel::<Vec<Batch>>();
+        let (done, mut committed) = mpsc::unbounded_channel();
+        let committer = {
+            let engine = engine.clone();
+            std::thread::Builder::new()
+                .name(format!("{}-commit", options.server))
+                .spawn(move || {
+                    while let Ok(group) = to_commit.recv() {
+                        if done.send(engine.commit(&group)).is_err() {
+                            break;
+                        }
+                    }
+                })
+                .map_err(|source| percolator_server::Error::Runtime {
+                    name: options.server.clone(),
+                    source,
+                })?
+        };
+        let cluster_id = percolator_engine::identity(&options.data_dir)?
+            .and_then(|identity| identity.cluster_id);
+        let (stop, stopped) = watch::channel(None::<String>);
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                core,
+                sinks: HashMap::new(),
+                next_asker: 0,
+                replies: Vec::new(),
+            }),
+            groups,
+            cluster_id: Mutex::new(cluster_id.clone()),
+            stop,
+        });
+        let service = TabletsServer::new(Service(shared.clone()))
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(usize::MAX);
+        let answers = {
+            let shared = shared.clone();
+            async move {
+                while let Some(result) = committed.recv().await {
+                    shared.with(|state| state.core.committed(result, &mut state.replies));
+                }
+            }
+        };
+        let heartbeats = {
+            let report = shared.clone();
+            let adopt = shared.clone();
+            let folder = (options.engine != EngineKind::Memory).then(|| options.data_dir.clone());
+            heartbeat::run(
+                heartbeat::Options {
+                    master: options.master.clone(),
+                    role: v1::Role::Tablet,
+                    server: options.server.clone(),
+                    address: options.advertise.unwrap_or_else(|| address.to_string()),
+                    cluster_id,
+                    incarnation: heartbeat::incarnation(),
+                },
+                move || report.state.lock().core.report(),
+                move |cluster_id| -> Result<(), percolator_engine::Error> {
+                    if let Some(folder) = &folder {
+                        percolator_engine::adopt_cluster(folder, cluster_id)?;
+                    }
+                    *adopt.cluster_id.lock() = Some(cluster_id.to_owned());
+                    Ok(())
+                },
+                std::future::pending(),
+            )
+        };
+        let mut failed = stopped.clone();
+        let ending = async move {
+            tokio::select! {
+                () = shutdown => None,
+                failure = failed.wait_for(Option::is_some) => {
+                    failure.ok().and_then(|failure| failure.clone())
+                }
+            }
+        };
+        let (ended, end) = oneshot::channel();
+        let serving = percolator_server::serve(listener, service, GRACE, async move {
+            let _ = ended.send(ending.await);
+        });
+        shared.with(|_| {});
+        let result = tokio::select! {
+            result = serving => result.map_err(Error::from),
+            result = heartbeats => result.map_err(Error::from),
+            () = answers => Ok(()),
+        };
+        let failure = end.await.ok().flatten();
+        drop(shared);
+        // The committer ends when the last holder of its channel does; it doesn't hold up the end.
+        let close = tokio::task::spawn_blocking(move || {
+            let closed = engine.close();
+            drop(committer);
+            closed
+        });
+        if let Some(failure) = failure {
+            return Err(Error::Stopped(failure));
+        }
+        result?;
+        match close.await {
+            Ok(closed) => Ok(closed?),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+struct Shared {
+    state: Mutex<State>,
+    groups: thread_channel::Sender<Vec<Batch>>,
+    /// The cluster that this server belongs to, once it is known.
+    cluster_id: Mutex<Option<String>>,
+    stop: watch::Sender<Option<String>>,
+}
+
+struct State {
+    core: Core,
+    sinks: HashMap<Asker, Sink>,
+    next_asker: Asker,
+    /// Answers that are to be sent; kept for its room.
+    replies: Vec<Reply>,
+}
+
+/// Where an asker's answers go.
+enum Sink {
+    Stream(Arc<Outbox>),
+    Once(oneshot::Sender<v1::Response>),
+}
+
+impl State {
+    fn add(&mut self, sink: Sink) -> Asker {
+        self.next_asker += 1;
+        self.sinks.insert(self.next_asker, sink);
+        self.next_asker
+    }
+}
+
+impl Shared {
+    /// Lets the core do something, sends the answers that come of it, and the next group to the disk.
+    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state.lock();
+        let result = act(&mut state);
+        let mut replies = std::mem::take(&mut state.replies);
+        for reply in replies.drain(..) {
+            match state.sinks.get(&reply.to) {
+                Some(Sink::Stream(outbox)) => outbox.push(reply.response),
+                Some(Sink::Once(_)) => {
+                    if let Some(Sink::Once(sender)) = state.sinks.remove(&reply.to) {
+                        let _ = sender.send(reply.response);
+                    }
+                }
+                // The client has gone.
+                None => {}
+            }
+        }
+        state.replies = replies;
+        if let Some(group) = state.core.take_group() {
+            // The committer lives as long as this sender.
+            let _ = self.groups.send(group);
+        }
+        if let Some(failure) = state.core.failed() {
+            let failure = failure.to_owned();
+            self.stop.send_if_modified(|stop| {
+                let new = stop.is_none();
+                stop.get_or_insert(failure);
+                new
+            });
+        }
+        result
+    }
+
+    /// Carries out an order of the master's, and waits until it is durable.
+    async fn order(&self, cluster_id: &str, order: Order) -> Result<(), Status> {
+        let ours = self.cluster_id.lock().clone();
+        if ours.as_deref() != Some(cluster_id) {
+            return Err(Status::failed_precondition(format!(
+                "this server belongs to cluster {}, the order is cluster {cluster_id}'s",
+                ours.as_deref().unwrap_or("(none yet)")
+            )));
+        }
+        let (sender, receiver) = oneshot::channel();
+        self.with(|state| {
+            let to = state.add(Sink::Once(sender));
+            state.core.order(to, 0, order, &mut state.replies);
+        });
+        let response = receiver
+            .await
+            .map_err(|_| Status::unavailable("the server is stopping"))?;
+        match response.body {
+            Some(Body::Error(error)) => Err(match error.kind {
+                Some(Kind::Invalid(why)) => Status::invalid_argument(why),
+                Some(Kind::Busy(why)) => Status::unavailable(why),
+                Some(Kind::Failed(failed)) => Status::internal(failed.message),
+                _ => Status::internal("not carried out"),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+struct Service(Arc<Shared>);
+
+#[tonic::async_trait]
+impl Tablets for Service {
+    type ServeStream = Packs;
+
+    async fn serve(
+        &self,
+        request: Request<Streaming<v1::RequestPack>>,
+    ) -> Result<Response<Packs>, Status> {
+        let outbox = Arc::new(Outbox::default());
+        let asker = self
+            .0
+            .state
+            .lock()
+            .add(Sink::Stream(outbox.clone()));
+        let packs = Packs(outbox.clone());
+        let shared = self.0.clone();
+        let mut requests = request.into_inner();
+        tokio::spawn(async move {
+            while let Ok(Some(pack)) = requests.message().await {
+                shared.with(|state| {
+                    for request in pack.requests {
+                        state.core.request(asker, request, &mut state.replies);
+                    }
+                });
+                if tokio::time::timeout(STUCK, outbox.room()).await.is_err() {
+                    tracing::warn!("a client took no answers for {STUCK:?}: its stream is cut");
+                    break;
+                }
+            }
+            shared.state.lock().sinks.remove(&asker);
+            outbox.close();
+        });
+        Ok(Response::new(packs))
+    }
+
+    async fn create_tablet(
+        &self,
+        request: Request<v1::CreateTabletRequest>,
+    ) -> Result<Response<v1::CreateTabletResponse>, Status> {
+        let request = request.into_inner();
+        let tablet = request
+            .tablet
+            .ok_or_else(|| Status::invalid_argument("an order without a tablet"))?;
+        self.0
+            .order(&request.cluster_id, Order::Create(tablet))
+            .await?;
+        Ok(Response::new(v1::CreateTabletResponse {}))
+    }
+
+    async fn drop_tablet(
+        &self,
+        request: Request<v1::DropTabletRequest>,
+    ) -> Result<Response<v1::DropTabletResponse>, Status> {
+        let request = request.into_inner();
+        self.0
+            .order(&request.cluster_id, Order::Drop(request.tablet_id))
+            .await?;
+        Ok(Response::new(v1::DropTabletResponse {}))
+    }
+}
