@@ -1,0 +1,308 @@
+//! Runs `protocol::txn`: turns its commands into requests, and their answers into events.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::FutureExt;
+use futures_util::stream::FuturesUnordered;
+use parking_lot::Mutex;
+use percolator_protocol::actions::PrewriteRejection;
+use percolator_protocol::txn::{Command, Coordinator, Event, Finished, Step};
+use percolator_protocol::types::{Cell, Mutation, Timestamp};
+use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::response::Body;
+use percolator_wire::{commit_result, v1};
+use tokio::sync::oneshot;
+
+use crate::Error;
+use crate::resolver::{malformed, unexpected};
+use crate::router::{CallError, Deadline, Router};
+use crate::transport::BoxFuture;
+
+/// How long a rollback may be tried in the background after a transaction was aborted. What is left
+/// then, others clear when its life time is over.
+const ROLLBACK_PATIENCE: Duration = Duration::from_secs(5);
+/// How long secondaries may be tried in the background after the primary was committed. What is left
+/// then, others clear when they meet it.
+const SECONDARIES_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a transaction has to commit.
+pub(crate) struct Commit {
+    pub(crate) router: Arc<Router>,
+    pub(crate) start_ts: Timestamp,
+    /// When the transaction began, on the transport's clock.
+    pub(crate) began: Duration,
+    /// Its changes, in the order of their cells; the first is the primary.
+    pub(crate) mutations: Vec<Mutation>,
+    /// Life time of its locks, in milliseconds; it is renewed as long as the commit goes on.
+    pub(crate) ttl_ms: u64,
+    pub(crate) deadline: Deadline,
+    /// What the last request that was given up on met.
+    pub(crate) last_seen: Mutex<Option<String>>,
+}
+
+impl Commit {
+    /// Commits in the background, so that a caller that goes away doesn't leave it half done: without
+    /// anybody waiting, what hasn't been decided is rolled back.
+    pub(crate) async fn run(self) -> Result<Timestamp, Error> {
+        let (sender, receiver) = oneshot::channel();
+        let (start_ts, primary) = (self.start_ts, self.mutations[0].cell.clone());
+        let transport = self.router.transport.clone();
+        transport.spawn(Arc::new(self).drive(sender).boxed());
+        receiver
+            .await
+            .unwrap_or(Err(Error::Unknown { start_ts, primary }))
+    }
+
+    async fn drive(self: Arc<Self>, result: oneshot::Sender<Result<Timestamp, Error>>) {
+        let mut result = Some(result);
+        let (mut coordinator, first) = Coordinator::start(
+            self.start_ts,
+            self.mutations[0].cell.clone(),
+            self.mutations.len(),
+        );
+        let mut commands = first;
+        let mut running: FuturesUnordered<BoxFuture<'_, Vec<Event>>> = FuturesUnordered::new();
+        let renew_every = Duration::from_millis((self.ttl_ms / 3).max(1));
+        let mut renewal = self.router.transport.sleep(renew_every);
+        loop {
+            for command in commands.drain(..) {
+                match command {
+                    Command::Finish(finished) => {
+                        if let Some(result) = result.take() {
+                            let _ = result.send(self.finished(finished));
+                        }
+                    }
+                    Command::CommitSecondaries { commit_ts } => {
+                        self.commit_secondaries(commit_ts).await;
+                        return;
+                    }
+                    command => running.push(self.clone().carry_out(command).boxed()),
+                }
+            }
+            if coordinator.ended() {
+                return;
+            }
+            let events = tokio::select! {
+                biased;
+                events = running.next() => events.unwrap_or_default(),
+                () = &mut renewal => {
+                    renewal = self.router.transport.sleep(renew_every);
+                    running.push(self.clone().keep_alive().boxed());
+                    continue;
+                }
+            };
+            // Nobody waits for the result any more: what is not decided is dropped.
+            if result.as_ref().is_some_and(oneshot::Sender::is_closed) {
+                commands.extend(coordinator.on(Event::Cancel));
+            }
+            for event in events {
+                commands.extend(coordinator.on(event));
+            }
+            if commands.is_empty() && running.is_empty() {
+                // Every command ends in an event, so this can't be; better to say unknown than to hang.
+                return;
+            }
+        }
+    }
+
+    fn finished(&self, finished: Finished) -> Result<Timestamp, Error> {
+        match finished {
+            Finished::Committed(commit_ts) => Ok(commit_ts),
+            Finished::Aborted(reason) => {
+                let after = self
+                    .router
+                    .transport
+                    .now()
+                    .saturating_sub(self.deadline.start);
+                Err(Error::aborted(reason, self.last_seen.lock().take(), after))
+            }
+            Finished::Unknown => Err(Error::Unknown {
+                start_ts: self.start_ts,
+                primary: self.mutations[0].cell.clone(),
+            }),
+        }
+    }
+
+    async fn carry_out(self: Arc<Self>, command: Command) -> Vec<Event> {
+        let router = &self.router;
+        match command {
+            Command::Prewrite { mutations } => self.prewrite(mutations).await,
+            Command::CheckStatus {
+                obstacle,
+                met,
+                force,
+            } => match router.check_status(&met, None, force, self.deadline).await {
+                Ok(status) => vec![Event::Status { obstacle, status }],
+                Err(error) => self.gave_up(Step::Prewrite, error),
+            },
+            Command::Resolve {
+                obstacle,
+                met,
+                ending,
+            } => match router.resolve(&met, ending, self.deadline).await {
+                Ok(()) => vec![Event::Resolved { obstacle }],
+                Err(error) => self.gave_up(Step::Prewrite, error),
+            },
+            Command::TakeCommitTs => match router.timestamp(self.deadline).await {
+                Ok(ts) => vec![Event::CommitTs(ts)],
+                Err(error) => self.gave_up(Step::CommitTs, error),
+            },
+            Command::CommitPrimary { commit_ts } => {
+                let build = |cell| self.commit_request(commit_ts, vec![cell]);
+                let answer = router
+                    .call_one(&self.mutations[0].cell, &build, self.deadline)
+                    .await
+                    .and_then(|body| match body {
+                        Body::Commit(response) => commit_result(response).map_err(malformed),
+                        _ => Err(unexpected()),
+                    });
+                match answer {
+                    Ok(result) => vec![Event::PrimaryCommit(result)],
+                    Err(error) => self.gave_up(Step::CommitPrimary, error),
+                }
+            }
+            Command::Rollback => {
+                self.rollback().await;
+                vec![Event::RollbackEnded]
+            }
+            Command::Finish(_) | Command::CommitSecondaries { .. } => Vec::new(),
+        }
+    }
+
+    fn gave_up(&self, step: Step, error: CallError) -> Vec<Event> {
+        let (CallError::GaveUp(why) | CallError::Invalid(why)) = error;
+        *self.last_seen.lock() = Some(why);
+        vec![Event::GaveUp(step)]
+    }
+
+    async fn prewrite(&self, mutations: Vec<usize>) -> Vec<Event> {
+        let elapsed = self.router.transport.now().saturating_sub(self.began);
+        // Life times count from start_ts on, and the application has had its time since then.
+        let ttl_ms = self.ttl_ms + u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX / 2);
+        let primary = v1::CellName::from(&self.mutations[0].cell);
+        let build = |cells: Vec<(usize, v1::CellRef)>| {
+            Ask::Prewrite(v1::PrewriteRequest {
+                start_ts: self.start_ts.as_u64(),
+                primary: Some(primary.clone()),
+                ttl_ms,
+                mutations: cells
+                    .into_iter()
+                    .map(|(at, cell)| v1::Mutation {
+                        cell: Some(cell),
+                        kind: v1::LockKind::from(self.mutations[at].kind).into(),
+                        value: self.mutations[at].value.clone(),
+                    })
+                    .collect(),
+            })
+        };
+        let answered = self
+            .router
+            .call(
+                &|at| self.mutations[at].cell.clone(),
+                mutations,
+                &|at| self.mutations[at].value.len(),
+                &build,
+                self.deadline,
+            )
+            .await;
+        answered
+            .into_iter()
+            .flat_map(|(mutations, body)| match body {
+                Ok(Body::Prewrite(response)) if response.rejections.is_empty() => {
+                    vec![Event::Prewritten { mutations }]
+                }
+                Ok(Body::Prewrite(response)) => {
+                    let rejections: Result<Vec<(Cell, PrewriteRejection)>, percolator_wire::Malformed> = response
+                        .rejections
+                        .into_iter()
+                        .map(|rejection| {
+                            let at = mutations
+                                .get(rejection.mutation as usize)
+                                .ok_or(percolator_wire::Malformed("a rejection of nothing"))?;
+                            Ok((self.mutations[*at].cell.clone(), rejection.try_into()?))
+                        })
+                        .collect();
+                    match rejections {
+                        Ok(rejections) => vec![Event::Rejected {
+                            mutations,
+                            rejections,
+                        }],
+                        Err(error) => self.gave_up(Step::Prewrite, malformed(error)),
+                    }
+                }
+                Ok(_) => self.gave_up(Step::Prewrite, unexpected()),
+                Err(error) => self.gave_up(Step::Prewrite, error),
+            })
+            .collect()
+    }
+
+    fn commit_request(&self, commit_ts: Timestamp, cells: Vec<v1::CellRef>) -> Ask {
+        Ask::Commit(v1::CommitRequest {
+            start_ts: self.start_ts.as_u64(),
+            commit_ts: commit_ts.as_u64(),
+            cells,
+        })
+    }
+
+    async fn commit_secondaries(&self, commit_ts: Timestamp) {
+        if self.mutations.len() == 1 {
+            return;
+        }
+        let build = |cells: Vec<(usize, v1::CellRef)>| {
+            self.commit_request(commit_ts, cells.into_iter().map(|(_, cell)| cell).collect())
+        };
+        let secondaries = (1..self.mutations.len()).collect();
+        let deadline = self.router.deadline(SECONDARIES_PATIENCE);
+        self.every_cell(secondaries, &build, deadline).await;
+    }
+
+    async fn rollback(&self) {
+        let build = |cells: Vec<(usize, v1::CellRef)>| {
+            Ask::Rollback(v1::RollbackRequest {
+                start_ts: self.start_ts.as_u64(),
+                cells: cells.into_iter().map(|(_, cell)| cell).collect(),
+            })
+        };
+        let all = (0..self.mutations.len()).collect();
+        let deadline = self.router.deadline(ROLLBACK_PATIENCE);
+        self.every_cell(all, &build, deadline).await;
+    }
+
+    async fn every_cell(
+        &self,
+        indices: Vec<usize>,
+        build: &(dyn Fn(Vec<(usize, v1::CellRef)>) -> Ask + Sync),
+        deadline: Deadline,
+    ) {
+        let cell = |at: usize| self.mutations[at].cell.clone();
+        let answered = self
+            .router
+            .call(&cell, indices, &|_| 0, build, deadline)
+            .await;
+        for (_, body) in answered {
+            if let Err(CallError::GaveUp(why) | CallError::Invalid(why)) = body {
+                tracing::debug!(start_ts = %self.start_ts, why, "left for others to clear");
+            }
+        }
+    }
+
+    async fn keep_alive(self: Arc<Self>) -> Vec<Event> {
+        let elapsed = self.router.transport.now().saturating_sub(self.began);
+        let ttl_ms = self.ttl_ms + u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX / 2);
+        let build = |primary| {
+            Ask::KeepAlive(v1::KeepAliveRequest {
+                primary: Some(primary),
+                start_ts: self.start_ts.as_u64(),
+                ttl_ms,
+            })
+        };
+        // A primary that isn't there (any more) shows when it is committed.
+        let _ = self
+            .router
+            .call_one(&self.mutations[0].cell, &build, self.deadline)
+            .await;
+        Vec::new()
+    }
+}

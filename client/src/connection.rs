@@ -1,0 +1,340 @@
+//! One packed stream to one tablet server: whatever is queued when the connection can take more goes
+//! into one message, and answers find their callers by the slot in their id.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use futures_util::Stream;
+use parking_lot::Mutex;
+use percolator_wire::v1;
+use percolator_wire::v1::tablets_client::TabletsClient;
+use slab::Slab;
+use tonic::transport::Endpoint;
+
+use crate::transport::Lost;
+
+/// Requests in one message.
+const PACK_REQUESTS_MAX: usize = 1024;
+/// Answers may be this large; a scan's or a row's answer can be.
+const MESSAGE_BYTES_MAX: usize = 256 << 20;
+/// A server that can't be connected to within this is away.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// A request that isn't answered within this many ticks is given up; counted in ticks, because a timer
+/// for each request would cost more than the request.
+const ANSWER_TICKS: u32 = 10;
+const TICK: Duration = Duration::from_secs(1);
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+
+/// A stream to a server. Once lost, it stays lost; a new one has to be opened.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<v1::Request>,
+    slots: Slab<Slot>,
+    generation: u32,
+    tick: u32,
+    writer: Option<Waker>,
+    lost: Option<String>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    generation: u32,
+    sent_tick: u32,
+    state: SlotState,
+}
+
+#[derive(Debug)]
+enum SlotState {
+    Waiting(Option<Waker>),
+    Answered(v1::Response),
+    /// Nobody waits any more; the slot is free when the answer is there.
+    Abandoned,
+}
+
+impl Connection {
+    /// Connects in the background; requests wait until it is done. Needs a tokio runtime around it.
+    pub(crate) fn open(address: &str) -> Arc<Self> {
+        let connection = Arc::new(Self {
+            state: Mutex::default(),
+        });
+        tokio::spawn(run(connection.clone(), address.to_owned()));
+        connection
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.state.lock().lost.is_some()
+    }
+
+    /// Sends a request.
+    pub(crate) fn call(self: &Arc<Self>, mut request: v1::Request) -> Call {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        if state.lost.is_some() {
+            return Call {
+                connection: self.clone(),
+                slot: None,
+            };
+        }
+        state.generation = state.generation.wrapping_add(1);
+        let slot = state.slots.insert(Slot {
+            generation: state.generation,
+            sent_tick: state.tick,
+            state: SlotState::Waiting(None),
+        });
+        request.id = id(slot, state.generation);
+        state.queue.push_back(request);
+        if let Some(writer) = state.writer.take() {
+            writer.wake();
+        }
+        Call {
+            connection: self.clone(),
+            slot: Some(slot),
+        }
+    }
+
+    fn answered(&self, pack: v1::ResponsePack) {
+        let mut state = self.state.lock();
+        for response in pack.responses {
+            let (index, generation) = slot_of(response.id);
+            let Some(slot) = state.slots.get_mut(index) else {
+                continue;
+            };
+            if slot.generation != generation {
+                continue;
+            }
+            match std::mem::replace(&mut slot.state, SlotState::Answered(response)) {
+                SlotState::Waiting(Some(waker)) => waker.wake(),
+                SlotState::Abandoned => {
+                    state.slots.remove(index);
+                }
+                SlotState::Waiting(None) | SlotState::Answered(_) => {}
+            }
+        }
+    }
+
+    fn lose(&self, why: String) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        state.lost.get_or_insert(why);
+        state.queue.clear();
+        // The writer's stream ends.
+        if let Some(writer) = state.writer.take() {
+            writer.wake();
+        }
+        state.slots.retain(|_, slot| match &mut slot.state {
+            SlotState::Waiting(waker) => {
+                if let Some(waker) = waker.take() {
+                    waker.wake();
+                }
+                true
+            }
+            SlotState::Answered(_) => true,
+            SlotState::Abandoned => false,
+        });
+    }
+
+    /// True: a request has waited too long for its answer.
+    fn tick(&self) -> bool {
+        let mut state = self.state.lock();
+        state.tick += 1;
+        let tick = state.tick;
+        state.slots.iter().any(|(_, slot)| {
+            matches!(slot.state, SlotState::Waiting(_)) && tick - slot.sent_tick > ANSWER_TICKS
+        })
+    }
+}
+
+/// The answer to come. Dropping it abandons the request, which may still be carried out.
+#[derive(Debug)]
+pub(crate) struct Call {
+    connection: Arc<Connection>,
+    slot: Option<usize>,
+}
+
+impl Future for Call {
+    type Output = Result<v1::Response, Lost>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let connection = self.connection.clone();
+        let mut state = connection.state.lock();
+        let Some(index) = self.slot else {
+            return Poll::Ready(Err(state.why_lost()));
+        };
+        let lost = state.lost.is_some();
+        let Some(slot) = state.slots.get_mut(index) else {
+            unreachable!("a call keeps its slot until it is dropped");
+        };
+        if let SlotState::Waiting(waker) = &mut slot.state {
+            if !lost {
+                match waker {
+                    Some(known) if known.will_wake(cx.waker()) => {}
+                    other => *other = Some(cx.waker().clone()),
+                }
+                return Poll::Pending;
+            }
+            state.slots.remove(index);
+            self.slot = None;
+            return Poll::Ready(Err(state.why_lost()));
+        }
+        let slot = state.slots.remove(index);
+        self.slot = None;
+        match slot.state {
+            SlotState::Answered(response) => Poll::Ready(Ok(response)),
+            _ => Poll::Ready(Err(state.why_lost())),
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let Some(index) = self.slot else {
+            return;
+        };
+        let mut state = self.connection.state.lock();
+        let lost = state.lost.is_some();
+        if let Some(slot) = state.slots.get_mut(index) {
+            if lost || matches!(slot.state, SlotState::Answered(_)) {
+                state.slots.remove(index);
+            } else {
+                slot.state = SlotState::Abandoned;
+            }
+        }
+    }
+}
+
+impl State {
+    fn why_lost(&self) -> Lost {
+        Lost(self.lost.clone().unwrap_or_else(|| "no answer".into()))
+    }
+}
+
+fn id(slot: usize, generation: u32) -> u64 {
+    (slot as u64) << 32 | u64::from(generation)
+}
+
+fn slot_of(id: u64) -> (usize, u32) {
+    ((id >> 32) as usize, id as u32)
+}
+
+/// The messages to the server.
+struct Packs(Arc<Connection>);
+
+impl Stream for Packs {
+    type Item = v1::RequestPack;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<v1::RequestPack>> {
+        let mut state = self.0.state.lock();
+        if state.lost.is_some() {
+            return Poll::Ready(None);
+        }
+        if state.queue.is_empty() {
+            state.writer = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let mut requests = Vec::with_capacity(state.queue.len().min(PACK_REQUESTS_MAX));
+        let mut bytes = 0;
+        while requests.len() < PACK_REQUESTS_MAX
+            && bytes < PACK_BYTES_MAX
+            && let Some(request) = state.queue.pop_front()
+        {
+            bytes += cost(&request);
+            requests.push(request);
+        }
+        Poll::Ready(Some(v1::RequestPack { requests }))
+    }
+}
+
+/// Bytes of requests in one message, about; a server takes messages of 24 MiB, and the last request
+/// may be as large as a request can be.
+const PACK_BYTES_MAX: usize = 1 << 20;
+
+fn cost(request: &v1::Request) -> usize {
+    use v1::request::Body as B;
+    const CELL: usize = 32;
+    let cells = |cells: &[v1::CellRef]| -> usize {
+        cells
+            .iter()
+            .map(|cell| CELL + cell.row.len() + cell.column.len())
+            .sum()
+    };
+    match &request.body {
+        Some(B::Prewrite(prewrite)) => prewrite
+            .mutations
+            .iter()
+            .map(|mutation| {
+                2 * CELL
+                    + mutation.value.len()
+                    + mutation.cell.as_ref().map_or(0, |cell| cell.row.len())
+            })
+            .sum(),
+        Some(B::Commit(commit)) => cells(&commit.cells),
+        Some(B::Rollback(rollback)) => cells(&rollback.cells),
+        Some(B::Get(get)) => cells(&get.cells),
+        _ => 2 * CELL,
+    }
+}
+
+async fn run(connection: Arc<Connection>, address: String) {
+    let why = match stream(&connection, &address).await {
+        Ok(()) => format!("{address} closed the connection"),
+        Err(why) => format!("{address}: {why}"),
+    };
+    tracing::debug!(address, why, "connection lost");
+    connection.lose(why);
+}
+
+async fn stream(connection: &Arc<Connection>, address: &str) -> Result<(), String> {
+    let channel = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|error| format!("not an address: {error}"))?
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .http2_keep_alive_interval(Duration::from_secs(3))
+        .keep_alive_timeout(Duration::from_secs(3))
+        .keep_alive_while_idle(true)
+        .connect()
+        .await
+        .map_err(|error| cause(&error))?;
+    let mut responses = TabletsClient::new(channel)
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .serve(Packs(connection.clone()))
+        .await
+        .map_err(|status| status.message().to_owned())?
+        .into_inner();
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            biased;
+            pack = responses.message() => match pack {
+                Ok(Some(pack)) => connection.answered(pack),
+                Ok(None) => return Ok(()),
+                Err(status) => return Err(status.message().to_owned()),
+            },
+            _ = ticks.tick() => {
+                if connection.tick() {
+                    return Err(format!("a request was not answered for {ANSWER_TICKS} s"));
+                }
+            }
+        }
+    }
+}
+
+/// The innermost reason, which says what happened.
+pub(crate) fn cause(error: &dyn std::error::Error) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}

@@ -1,0 +1,215 @@
+//! Where tablets are: asked of the master once, cached, and asked again when a server says otherwise.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+use percolator_protocol::types::{Cell, TableId};
+use percolator_wire::v1;
+
+/// What the master said, arranged for look-ups.
+#[derive(Debug, Default)]
+pub(crate) struct Directory {
+    pub(crate) cluster_id: String,
+    pub(crate) servers: Vec<v1::ServerInfo>,
+    pub(crate) tables: BTreeMap<String, v1::TableInfo>,
+    addresses: HashMap<String, String>,
+    /// Of each table, ordered by start_row.
+    tablets: HashMap<TableId, Vec<v1::TabletPlace>>,
+}
+
+/// Cells of one server, for one request.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) address: String,
+    pub(crate) tablets: Vec<v1::TabletRef>,
+    /// Which of the caller's cells, and how the request names them.
+    pub(crate) cells: Vec<(usize, v1::CellRef)>,
+}
+
+/// A cell whose place isn't known.
+#[derive(Clone, Debug)]
+pub(crate) struct NoPlace(pub(crate) String);
+
+impl Directory {
+    pub(crate) fn new(response: v1::DirectoryResponse) -> Self {
+        let mut tablets: HashMap<TableId, Vec<v1::TabletPlace>> = HashMap::new();
+        for place in response.tablets {
+            if let Some(tablet) = &place.tablet {
+                let table = TableId(tablet.table_id);
+                tablets.entry(table).or_default().push(place);
+            }
+        }
+        for places in tablets.values_mut() {
+            places.sort_by(|a, b| start_row(a).cmp(start_row(b)));
+        }
+        Self {
+            cluster_id: response.cluster_id,
+            addresses: response
+                .servers
+                .iter()
+                .map(|server| (server.server.clone(), server.address.clone()))
+                .collect(),
+            servers: response.servers,
+            tables: response
+                .tables
+                .into_iter()
+                .map(|table| (table.name.clone(), table))
+                .collect(),
+            tablets,
+        }
+    }
+
+    /// The table of this name, where it is ready.
+    pub(crate) fn table(&self, name: &str) -> Option<TableId> {
+        self.tables
+            .get(name)
+            .filter(|table| table.state() == v1::TableState::Ready)
+            .map(|table| TableId(table.id))
+    }
+
+    /// The tablets of a table, ordered by start_row.
+    pub(crate) fn tablets(&self, table: TableId) -> &[v1::TabletPlace] {
+        self.tablets.get(&table).map_or(&[], Vec::as_slice)
+    }
+
+    /// The oracle's address.
+    pub(crate) fn oracle(&self) -> Option<&str> {
+        self.servers
+            .iter()
+            .find(|server| server.role() == v1::Role::Oracle)
+            .map(|server| server.address.as_str())
+    }
+
+    /// The tablet that holds the row, and its server's address.
+    pub(crate) fn locate(
+        &self,
+        table: TableId,
+        row: &[u8],
+    ) -> Result<(&v1::TabletInfo, &str), NoPlace> {
+        let places = self.tablets(table);
+        let behind = places.partition_point(|place| start_row(place) <= row);
+        let place = behind
+            .checked_sub(1)
+            .and_then(|at| places.get(at))
+            .ok_or_else(|| NoPlace(format!("the master knows no tablet of table {}", table.0)))?;
+        self.address_of(place)
+    }
+
+    /// The tablet of a scan's next step: the one that holds `row`, or that ends at it for a reverse
+    /// scan (an empty row: the table's end).
+    pub(crate) fn locate_reverse(
+        &self,
+        table: TableId,
+        end_row: &[u8],
+    ) -> Result<(&v1::TabletInfo, &str), NoPlace> {
+        let places = self.tablets(table);
+        let behind = if end_row.is_empty() {
+            places.len()
+        } else {
+            places.partition_point(|place| start_row(place) < end_row)
+        };
+        let place = behind
+            .checked_sub(1)
+            .and_then(|at| places.get(at))
+            .ok_or_else(|| NoPlace(format!("the master knows no tablet of table {}", table.0)))?;
+        self.address_of(place)
+    }
+
+    fn address_of<'a>(
+        &'a self,
+        place: &'a v1::TabletPlace,
+    ) -> Result<(&'a v1::TabletInfo, &'a str), NoPlace> {
+        let tablet = place
+            .tablet
+            .as_ref()
+            .ok_or_else(|| NoPlace("the master sent a place without a tablet".into()))?;
+        let address = self.addresses.get(&place.server).ok_or_else(|| {
+            NoPlace(format!(
+                "the master knows no address of server {}",
+                place.server
+            ))
+        })?;
+        Ok((tablet, address))
+    }
+
+    /// Sorts cells by server: one request a server, whatever the number of keys.
+    pub(crate) fn group<'a>(
+        &self,
+        cells: impl Iterator<Item = (usize, &'a Cell)>,
+        cells_max: usize,
+        bytes_max: usize,
+        bytes: impl Fn(usize) -> usize,
+    ) -> Result<Vec<Group>, NoPlace> {
+        let mut full: Vec<Group> = Vec::new();
+        let mut open: Vec<(Group, usize)> = Vec::new();
+        for (index, cell) in cells {
+            let (tablet, address) = self.locate(cell.table, &cell.row)?;
+            let size = bytes(index) + cell.row.len() + cell.column.len();
+            let at = open
+                .iter()
+                .position(|(group, _)| group.address == address)
+                .unwrap_or_else(|| {
+                    open.push((
+                        Group {
+                            address: address.to_owned(),
+                            tablets: Vec::new(),
+                            cells: Vec::new(),
+                        },
+                        0,
+                    ));
+                    open.len() - 1
+                });
+            let (group, held) = &mut open[at];
+            if group.cells.len() >= cells_max || (*held > 0 && *held + size > bytes_max) {
+                let next = Group {
+                    address: address.to_owned(),
+                    tablets: Vec::new(),
+                    cells: Vec::new(),
+                };
+                full.push(std::mem::replace(group, next));
+                *held = 0;
+            }
+            *held += size;
+            let number = group
+                .tablets
+                .iter()
+                .position(|known| known.id == tablet.id)
+                .unwrap_or_else(|| {
+                    group.tablets.push(v1::TabletRef {
+                        id: tablet.id,
+                        epoch: tablet.epoch,
+                    });
+                    group.tablets.len() - 1
+                });
+            group.cells.push((
+                index,
+                v1::CellRef {
+                    tablet: number as u32,
+                    row: cell.row.clone(),
+                    column: cell.column.clone(),
+                },
+            ));
+        }
+        full.extend(open.into_iter().map(|(group, _)| group));
+        Ok(full)
+    }
+}
+
+fn start_row(place: &v1::TabletPlace) -> &[u8] {
+    place
+        .tablet
+        .as_ref()
+        .map_or(&[], |tablet| &tablet.start_row)
+}
+
+/// The end of the rows that start with `prefix`; empty where there is none.
+pub(crate) fn prefix_end(prefix: &[u8]) -> Bytes {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return end.into();
+        }
+    }
+    Bytes::new()
+}

@@ -1,0 +1,124 @@
+//! Locks that are met: asks their primary, and clears them.
+
+use std::time::Duration;
+
+use percolator_protocol::actions::Status;
+use percolator_protocol::txn::{Ending, MetLock, ReadNext, after_status_read};
+use percolator_protocol::types::Timestamp;
+use percolator_wire::v1;
+use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::response::Body;
+
+use crate::Error;
+use crate::router::{CallError, Deadline, Router};
+use crate::transport::Backoff;
+
+impl Router {
+    /// A timestamp of the oracle, tried until the deadline.
+    pub(crate) async fn timestamp(&self, deadline: Deadline) -> Result<Timestamp, CallError> {
+        let mut backoff = crate::router::backoff();
+        loop {
+            match self.transport.timestamp().await {
+                Ok(ts) => return Ok(ts),
+                Err(lost) if deadline.passed(&*self.transport) => {
+                    return Err(CallError::GaveUp(lost.0));
+                }
+                Err(_) => backoff.wait(&*self.transport).await,
+            }
+        }
+    }
+
+    /// What became of the lock's transaction. Life times are judged by the oracle's time.
+    pub(crate) async fn check_status(
+        &self,
+        met: &MetLock,
+        push_past: Option<Timestamp>,
+        force: bool,
+        deadline: Deadline,
+    ) -> Result<Status, CallError> {
+        let now = self.timestamp(deadline).await?;
+        let build = |primary| {
+            Ask::CheckStatus(v1::CheckStatusRequest {
+                primary: Some(primary),
+                start_ts: met.lock.start_ts.as_u64(),
+                now: now.as_u64(),
+                push_past: push_past.map_or(0, Timestamp::as_u64),
+                force,
+                met_ttl_ms: met.lock.ttl_ms,
+            })
+        };
+        match self.call_one(&met.lock.primary, &build, deadline).await? {
+            Body::CheckStatus(status) => status.try_into().map_err(malformed),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Clears a lock whose transaction has ended.
+    pub(crate) async fn resolve(
+        &self,
+        met: &MetLock,
+        ending: Ending,
+        deadline: Deadline,
+    ) -> Result<(), CallError> {
+        let start_ts = met.lock.start_ts.as_u64();
+        let build = |cell| match ending {
+            Ending::Committed(commit_ts) => Ask::Commit(v1::CommitRequest {
+                start_ts,
+                commit_ts: commit_ts.as_u64(),
+                cells: vec![cell],
+            }),
+            Ending::RolledBack => Ask::Rollback(v1::RollbackRequest {
+                start_ts,
+                cells: vec![cell],
+            }),
+        };
+        // What the server answers makes no difference: the lock is gone, or it is met again.
+        self.call_one(&met.cell, &build, deadline).await.map(drop)
+    }
+
+    /// Gets a reader past a lock. `Some`: look through this transaction's locks from now on.
+    pub(crate) async fn get_past(
+        &self,
+        met: &MetLock,
+        snapshot: Timestamp,
+        deadline: Deadline,
+    ) -> Result<Option<Timestamp>, Error> {
+        const DOING: &str = "reading past a lock";
+        let mut backoff = Backoff::new(Duration::from_micros(500), Duration::from_millis(50));
+        loop {
+            let status = self
+                .check_status(met, Some(snapshot), false, deadline)
+                .await
+                .map_err(|error| deadline.error(&*self.transport, DOING, error))?;
+            match after_status_read(status, snapshot) {
+                ReadNext::Bypass => return Ok(Some(met.lock.start_ts)),
+                ReadNext::Resolve(ending) => {
+                    self.resolve(met, ending, deadline)
+                        .await
+                        .map_err(|error| deadline.error(&*self.transport, DOING, error))?;
+                    return Ok(None);
+                }
+                ReadNext::Wait if deadline.passed(&*self.transport) => {
+                    let last = format!(
+                        "cell {} is locked by transaction {} (primary {}), which is being committed",
+                        met.cell, met.lock.start_ts, met.lock.primary
+                    );
+                    return Err(deadline.error(
+                        &*self.transport,
+                        DOING,
+                        CallError::GaveUp(last),
+                    ));
+                }
+                ReadNext::Wait => backoff.wait(&*self.transport).await,
+            }
+        }
+    }
+}
+
+pub(crate) fn unexpected() -> CallError {
+    CallError::GaveUp("the server answered another question than was asked".into())
+}
+
+pub(crate) fn malformed(error: percolator_wire::Malformed) -> CallError {
+    CallError::GaveUp(error.to_string())
+}

@@ -1,0 +1,281 @@
+//! Sends requests to whoever owns their cells, and goes on until they're answered: asks the master
+//! again where a tablet has moved, and tries again where an answer was lost. Every request is harmless
+//! when repeated.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use parking_lot::RwLock;
+use percolator_protocol::types::{Cell, TableId};
+use percolator_wire::v1;
+use percolator_wire::v1::request_error::Kind;
+use percolator_wire::v1::response::Body;
+
+use crate::Error;
+use crate::directory::{Directory, Group};
+use crate::transport::{Backoff, MasterError, Transport};
+
+/// Cells in one request; larger ones are cut.
+const GROUP_CELLS_MAX: usize = 8192;
+/// Bytes of keys and values in one request; a single value may be larger.
+const GROUP_BYTES_MAX: usize = 4 << 20;
+
+/// The world, and where things are in it.
+pub(crate) struct Router {
+    pub(crate) transport: Arc<dyn Transport>,
+    directory: RwLock<Arc<Directory>>,
+}
+
+/// The answer for some of a call's cells.
+pub(crate) type Answered = (Vec<usize>, Result<Body, CallError>);
+
+/// Why cells have no answer.
+#[derive(Clone, Debug)]
+pub(crate) enum CallError {
+    /// The deadline passed; the last thing that was seen. What became of the request is unknown.
+    GaveUp(String),
+    /// The server says that the request is wrong.
+    Invalid(String),
+}
+
+/// When to give up: on the transport's clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    pub(crate) start: Duration,
+    pub(crate) end: Duration,
+}
+
+impl Deadline {
+    pub(crate) fn passed(&self, transport: &dyn Transport) -> bool {
+        transport.now() >= self.end
+    }
+
+    pub(crate) fn error(
+        &self,
+        transport: &dyn Transport,
+        doing: &'static str,
+        error: CallError,
+    ) -> Error {
+        match error {
+            CallError::GaveUp(last) => Error::Timeout {
+                after: transport.now().saturating_sub(self.start),
+                doing,
+                last,
+            },
+            CallError::Invalid(why) => Error::Invalid(why),
+        }
+    }
+}
+
+impl Router {
+    pub(crate) fn new(transport: Arc<dyn Transport>) -> Self {
+        Self {
+            transport,
+            directory: RwLock::default(),
+        }
+    }
+
+    pub(crate) fn deadline(&self, patience: Duration) -> Deadline {
+        let start = self.transport.now();
+        Deadline {
+            start,
+            end: start.saturating_add(patience),
+        }
+    }
+
+    /// What is known of where things are.
+    pub(crate) fn directory(&self) -> Arc<Directory> {
+        self.directory.read().clone()
+    }
+
+    /// Asks the master where things are.
+    pub(crate) async fn refresh(&self) -> Result<Arc<Directory>, MasterError> {
+        let directory = Arc::new(Directory::new(self.transport.directory().await?));
+        *self.directory.write() = directory.clone();
+        Ok(directory)
+    }
+
+    /// The table of this name. Asks the master when it isn't known yet.
+    pub(crate) async fn table(&self, name: &str, deadline: Deadline) -> Result<TableId, Error> {
+        if let Some(table) = self.directory().table(name) {
+            return Ok(table);
+        }
+        let mut backoff = backoff();
+        loop {
+            let last = match self.refresh().await {
+                Ok(directory) => match directory.tables.get(name).map(v1::TableInfo::state) {
+                    Some(v1::TableState::Ready) => {
+                        if let Some(table) = directory.table(name) {
+                            return Ok(table);
+                        }
+                        "the table is ready".to_owned()
+                    }
+                    Some(v1::TableState::Creating) => {
+                        format!("table {name} is still being created")
+                    }
+                    _ => {
+                        return Err(Error::UnknownTable {
+                            name: name.to_owned(),
+                        });
+                    }
+                },
+                Err(error) => master_message(error),
+            };
+            if deadline.passed(&*self.transport) {
+                let error = CallError::GaveUp(last);
+                return Err(deadline.error(&*self.transport, "looking up a table", error));
+            }
+            backoff.wait(&*self.transport).await;
+        }
+    }
+
+    /// Sends the cells at `indices` to their servers, one request a server, and again until each has an
+    /// answer. `build` makes a request's body of the cells that it carries; `bytes` says how many bytes
+    /// a cell's value has in it.
+    pub(crate) async fn call(
+        &self,
+        cell: &(dyn Fn(usize) -> Cell + Sync),
+        indices: Vec<usize>,
+        bytes: &(dyn Fn(usize) -> usize + Sync),
+        build: &(dyn Fn(Vec<(usize, v1::CellRef)>) -> v1::request::Body + Sync),
+        deadline: Deadline,
+    ) -> Vec<Answered> {
+        let mut answered = Vec::with_capacity(1);
+        let mut waiting = indices;
+        let mut backoff = backoff();
+        loop {
+            let directory = self.directory();
+            let cells: Vec<(usize, Cell)> = waiting.iter().map(|at| (*at, cell(*at))).collect();
+            let grouped = directory.group(
+                cells.iter().map(|(at, cell)| (*at, cell)),
+                GROUP_CELLS_MAX,
+                GROUP_BYTES_MAX,
+                bytes,
+            );
+            let (again, last) = match grouped {
+                Ok(mut groups) if groups.len() == 1 => {
+                    let group = groups.remove(0);
+                    let (indices, attempt) = self.attempt(group, build).await;
+                    sort(vec![(indices, attempt)], &mut answered)
+                }
+                Ok(groups) => {
+                    let attempts =
+                        join_all(groups.into_iter().map(|group| self.attempt(group, build))).await;
+                    sort(attempts, &mut answered)
+                }
+                Err(no_place) => (waiting, no_place.0),
+            };
+            if again.is_empty() {
+                return answered;
+            }
+            if deadline.passed(&*self.transport) {
+                answered.push((again, Err(CallError::GaveUp(last))));
+                return answered;
+            }
+            waiting = again;
+            backoff.wait(&*self.transport).await;
+            // Whoever doesn't answer may have moved; a master that is away leaves us with what we know.
+            let _ = self.refresh().await;
+        }
+    }
+
+    /// [`Self::call`] for one cell.
+    pub(crate) async fn call_one(
+        &self,
+        cell: &Cell,
+        build: &(dyn Fn(v1::CellRef) -> v1::request::Body + Sync),
+        deadline: Deadline,
+    ) -> Result<Body, CallError> {
+        let build = |cells: Vec<(usize, v1::CellRef)>| {
+            build(cells.into_iter().next().map(|(_, cell)| cell).unwrap_or_default())
+        };
+        self.call(&|_| cell.clone(), vec![0], &|_| 0, &build, deadline)
+            .await
+            .pop()
+            .map_or_else(
+                || Err(CallError::GaveUp("no answer".into())),
+                |(_, result)| result,
+            )
+    }
+
+    /// Sends a request that isn't about cells to the server of one tablet, once.
+    pub(crate) async fn send(
+        &self,
+        address: &str,
+        tablets: Vec<v1::TabletRef>,
+        body: v1::request::Body,
+    ) -> Attempt {
+        let request = v1::Request {
+            id: 0,
+            tablets,
+            body: Some(body),
+        };
+        match self.transport.tablet(address, request).await {
+            Ok(response) => match response.body {
+                Some(Body::Error(error)) => match error.kind {
+                    Some(Kind::Invalid(why)) => Attempt::Invalid(why),
+                    Some(Kind::NotServed(not)) => Attempt::Again(format!(
+                        "{address} does not serve tablet {} at epoch {}",
+                        not.tablet_id, not.asked_epoch
+                    )),
+                    Some(Kind::Busy(why)) => Attempt::Again(format!("{address} is busy: {why}")),
+                    Some(Kind::Failed(failed)) => {
+                        Attempt::Again(format!("{address}: {}", failed.message))
+                    }
+                    None => Attempt::Again(format!("{address} sent an empty error")),
+                },
+                Some(body) => Attempt::Done(body),
+                None => Attempt::Again(format!("{address} sent an empty answer")),
+            },
+            Err(lost) => Attempt::Again(lost.0),
+        }
+    }
+
+    async fn attempt(
+        &self,
+        group: Group,
+        build: &(dyn Fn(Vec<(usize, v1::CellRef)>) -> v1::request::Body + Sync),
+    ) -> (Vec<usize>, Attempt) {
+        let indices = group.cells.iter().map(|(at, _)| *at).collect();
+        let body = build(group.cells);
+        let attempt = self.send(&group.address, group.tablets, body).await;
+        (indices, attempt)
+    }
+}
+
+/// What became of sending a request once.
+pub(crate) enum Attempt {
+    Done(Body),
+    Again(String),
+    Invalid(String),
+}
+
+fn sort(attempts: Vec<(Vec<usize>, Attempt)>, answered: &mut Vec<Answered>) -> (Vec<usize>, String) {
+    let mut again = Vec::new();
+    let mut last = String::new();
+    for (indices, attempt) in attempts {
+        match attempt {
+            Attempt::Done(body) => answered.push((indices, Ok(body))),
+            Attempt::Invalid(why) => answered.push((indices, Err(CallError::Invalid(why)))),
+            Attempt::Again(why) => {
+                again.extend(indices);
+                last = why;
+            }
+        }
+    }
+    (again, last)
+}
+
+pub(crate) fn backoff() -> Backoff {
+    Backoff::new(Duration::from_millis(2), Duration::from_millis(250))
+}
+
+pub(crate) fn master_message(error: MasterError) -> String {
+    match error {
+        MasterError::Unavailable(why) => format!("the master is unavailable: {why}"),
+        MasterError::Invalid(why)
+        | MasterError::AlreadyExists(why)
+        | MasterError::NotFound(why) => why,
+    }
+}

@@ -1,0 +1,281 @@
+//! Scans: the cells of a range of rows, tablet after tablet, with the transaction's own writes among
+//! them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use percolator_protocol::types::{Cell, TableId};
+use percolator_wire::v1;
+use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::response::Body;
+
+use crate::Error;
+use crate::directory::prefix_end;
+use crate::resolver::unexpected;
+use crate::router::{Attempt, CallError, backoff};
+use crate::txn::{Inner, OwnWrite};
+
+/// Cells asked for at a time.
+const PAGE_CELLS: u32 = 1024;
+
+/// A range of rows. `Range::default()` is the whole table.
+#[derive(Clone, Debug, Default)]
+pub struct Range {
+    start: Bytes,
+    end: Bytes,
+    reverse: bool,
+    limit: Option<u64>,
+}
+
+impl Range {
+    /// Every row.
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// Rows from `start` on, up to and without `end`; an empty `end`: to the table's end.
+    pub fn rows(start: impl Into<Bytes>, end: impl Into<Bytes>) -> Self {
+        Self {
+            start: start.into(),
+            end: end.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Rows that start with `prefix`.
+    pub fn prefix(prefix: impl Into<Bytes>) -> Self {
+        let prefix = prefix.into();
+        let end = prefix_end(&prefix);
+        Self::rows(prefix, end)
+    }
+
+    /// The cells of one row.
+    pub fn row(row: impl AsRef<[u8]>) -> Self {
+        let row = row.as_ref();
+        Self::rows(row.to_vec(), [row, b"\0"].concat())
+    }
+
+    /// From the end to the start.
+    #[must_use]
+    pub fn reverse(mut self) -> Self {
+        self.reverse = true;
+        self
+    }
+
+    /// At most this many cells.
+    #[must_use]
+    pub fn limit(mut self, cells: u64) -> Self {
+        self.limit = Some(cells);
+        self
+    }
+
+    pub(crate) fn contains(&self, row: &[u8]) -> bool {
+        row >= &self.start[..] && (self.end.is_empty() || row < &self.end[..])
+    }
+}
+
+/// A cell with a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The row.
+    pub row: Bytes,
+    /// The column.
+    pub column: Bytes,
+    /// The value.
+    pub value: Bytes,
+}
+
+/// A scan under way. It holds one page of cells at a time.
+pub struct Scan {
+    txn: Arc<Inner>,
+    table: TableId,
+    range: Range,
+    left: u64,
+    page: VecDeque<Entry>,
+    own: BTreeMap<(Bytes, Bytes), OwnWrite>,
+    /// Go on behind this cell.
+    after: Option<v1::CellName>,
+    /// Where the next tablet starts (forward) or ends (reverse).
+    at: Bytes,
+    exhausted: bool,
+}
+
+impl Scan {
+    pub(crate) fn new(
+        txn: Arc<Inner>,
+        table: TableId,
+        range: Range,
+        own: BTreeMap<(Bytes, Bytes), OwnWrite>,
+    ) -> Self {
+        Self {
+            txn,
+            table,
+            left: range.limit.unwrap_or(u64::MAX),
+            at: if range.reverse {
+                range.end.clone()
+            } else {
+                range.start.clone()
+            },
+            exhausted: !range.end.is_empty() && range.start >= range.end,
+            range,
+            page: VecDeque::new(),
+            own,
+            after: None,
+        }
+    }
+
+    /// The next cell; `None` at the end.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], [`Error::Invalid`].
+    pub async fn next(&mut self) -> Result<Option<Entry>, Error> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        loop {
+            while self.page.is_empty() && !self.exhausted {
+                self.fetch().await?;
+            }
+            // The transaction's own writes go in between, and instead of what was there.
+            let own = if self.range.reverse {
+                self.own.last_entry()
+            } else {
+                self.own.first_entry()
+            };
+            let from_page = match (self.page.front(), &own) {
+                (None, None) => return Ok(None),
+                (Some(_), None) => true,
+                (None, Some(_)) => false,
+                (Some(entry), Some(own)) => {
+                    let cell = (&entry.row, &entry.column);
+                    let key = (&own.key().0, &own.key().1);
+                    if cell == key {
+                        self.page.pop_front();
+                        continue;
+                    }
+                    (cell < key) != self.range.reverse
+                }
+            };
+            let entry = if from_page {
+                self.page.pop_front()
+            } else {
+                own.and_then(|own| match own.remove_entry() {
+                    ((row, column), OwnWrite::Value(value)) => Some(Entry { row, column, value }),
+                    (_, OwnWrite::Deleted) => None,
+                })
+            };
+            if let Some(entry) = entry {
+                self.left -= 1;
+                return Ok(Some(entry));
+            }
+        }
+    }
+
+    /// Every cell that is left.
+    ///
+    /// # Errors
+    /// As [`Self::next`].
+    pub async fn collect(mut self) -> Result<Vec<Entry>, Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = self.next().await? {
+            entries.push(entry);
+        }
+        Ok(entries)
+    }
+
+    async fn fetch(&mut self) -> Result<(), Error> {
+        let router = &self.txn.router;
+        let deadline = router.deadline(self.txn.options.patience);
+        let mut backoff = backoff();
+        loop {
+            let directory = router.directory();
+            let located = if self.range.reverse {
+                directory.locate_reverse(self.table, &self.at)
+            } else {
+                directory.locate(self.table, &self.at)
+            };
+            let (tablet, attempt) = match located {
+                Ok((tablet, address)) => {
+                    let refs = vec![v1::TabletRef {
+                        id: tablet.id,
+                        epoch: tablet.epoch,
+                    }];
+                    let attempt = router.send(address, refs, self.request()).await;
+                    (Some(tablet.clone()), attempt)
+                }
+                Err(no_place) => (None, Attempt::Again(no_place.0)),
+            };
+            let last = match (tablet, attempt) {
+                (Some(tablet), Attempt::Done(Body::Scan(response))) => {
+                    return self.take(&tablet, response).await;
+                }
+                (_, Attempt::Done(_)) => return Err(self.txn.failed(unexpected())),
+                (_, Attempt::Invalid(why)) => return Err(Error::Invalid(why)),
+                (_, Attempt::Again(why)) => why,
+            };
+            if deadline.passed(&*router.transport) {
+                let error = CallError::GaveUp(last);
+                return Err(deadline.error(&*router.transport, "scanning", error));
+            }
+            backoff.wait(&*router.transport).await;
+            let _ = router.refresh().await;
+        }
+    }
+
+    fn request(&self) -> Ask {
+        let (start_ts, bypass) = self.txn.snapshot();
+        // Own deletions hide cells, so that more than `left` may be needed; the next page has them.
+        let limit = u32::try_from(self.left).unwrap_or(u32::MAX).min(PAGE_CELLS);
+        Ask::Scan(v1::ScanRequest {
+            start_ts,
+            bypass,
+            start_row: self.range.start.clone(),
+            end_row: self.range.end.clone(),
+            limit,
+            reverse: self.range.reverse,
+            after: self.after.clone(),
+        })
+    }
+
+    async fn take(
+        &mut self,
+        tablet: &v1::TabletInfo,
+        response: v1::ScanResponse,
+    ) -> Result<(), Error> {
+        if let Some(last) = response.cells.last() {
+            let last = Cell::new(self.table, last.row.clone(), last.column.clone());
+            self.after = Some((&last).into());
+        }
+        self.page
+            .extend(response.cells.into_iter().map(|cell| Entry {
+                row: cell.row,
+                column: cell.column,
+                value: cell.value,
+            }));
+        if let Some(met) = response.locked {
+            return self.txn.get_past(met).await;
+        }
+        if !response.done {
+            self.after = response.resume.or(self.after.take());
+            return Ok(());
+        }
+        self.after = None;
+        let (edge, range_edge) = if self.range.reverse {
+            (&tablet.start_row, &self.range.start)
+        } else {
+            (&tablet.end_row, &self.range.end)
+        };
+        let beyond = if self.range.reverse {
+            edge <= range_edge
+        } else {
+            !range_edge.is_empty() && edge >= range_edge
+        };
+        if edge.is_empty() || beyond {
+            self.exhausted = true;
+        } else {
+            self.at = edge.clone();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,81 @@
+//! What a client needs of the world: peers, time, randomness, and something that runs its background
+//! work. The network implements it in [`crate::network`]; a simulator can too.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use percolator_protocol::types::Timestamp;
+use percolator_wire::v1;
+
+/// A future that owns, or borrows for `'a`, what it needs.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A request that was not answered. Whether it was carried out is unknown.
+#[derive(Clone, Debug)]
+pub struct Lost(pub String);
+
+/// What the master did not do.
+#[derive(Clone, Debug)]
+pub enum MasterError {
+    /// It wasn't reached, or is not ready: trying again is harmless.
+    Unavailable(String),
+    /// It refuses, for this reason.
+    Invalid(String),
+    /// What is to be made is there already.
+    AlreadyExists(String),
+    /// What is named isn't there.
+    NotFound(String),
+}
+
+/// Peers, time, randomness, background work.
+pub trait Transport: Send + Sync + 'static {
+    /// Sends a request to the tablet server at this address. Its id is set on the way.
+    fn tablet(
+        &self,
+        address: &str,
+        request: v1::Request,
+    ) -> BoxFuture<'_, Result<v1::Response, Lost>>;
+    /// A timestamp of the oracle, asked for after this call began.
+    fn timestamp(&self) -> BoxFuture<'_, Result<Timestamp, Lost>>;
+    /// Where everything is.
+    fn directory(&self) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>>;
+    /// Makes a table.
+    fn create_table(
+        &self,
+        request: v1::CreateTableRequest,
+    ) -> BoxFuture<'_, Result<v1::CreateTableResponse, MasterError>>;
+    /// Deletes a table.
+    fn delete_table(
+        &self,
+        request: v1::DeleteTableRequest,
+    ) -> BoxFuture<'_, Result<v1::DeleteTableResponse, MasterError>>;
+    /// Time since some fixed point; never goes back.
+    fn now(&self) -> Duration;
+    /// Waits.
+    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()>;
+    /// A random number.
+    fn random(&self) -> u64;
+    /// Runs a future in the background.
+    fn spawn(&self, future: BoxFuture<'static, ()>);
+}
+
+/// How long to wait before the next attempt: doubled each time, up to a bound, and between half and
+/// all of that at random, so that those who met don't meet again.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    next: Duration,
+    max: Duration,
+}
+
+impl Backoff {
+    pub(crate) fn new(first: Duration, max: Duration) -> Self {
+        Self { next: first, max }
+    }
+
+    pub(crate) async fn wait(&mut self, transport: &dyn Transport) {
+        let micros = u64::try_from(self.next.as_micros()).unwrap_or(u64::MAX).max(2);
+        let jittered = micros / 2 + transport.random() % (micros / 2);
+        self.next = (self.next * 2).min(self.max);
+        transport.sleep(Duration::from_micros(jittered)).await;
+    }
+}
