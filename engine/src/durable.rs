@@ -22,7 +22,7 @@ use crate::{
     disk::{Disk, StdDisk, is_full},
     engine::check_group,
     folder::Folder,
-    log::{AppendError, Log, remove_through, replay},
+    log::{AppendError, Log, begin, remove_through, replay},
 };
 
 /// Where checkpoints are made.
@@ -73,6 +73,15 @@ pub(crate) fn open_folder<B: Backend>(
     let folder = Folder::open(folder, options)?;
     let log = folder.log();
     let disk = StdDisk::open(&log).map_err(Error::io("create the folder", &log))?;
+    // The log begins before the store, and always keeps a segment: a store without one has lost it.
+    let is_new = !folder.store().exists();
+    if !begin(&disk, is_new).map_err(Error::io("begin", &log))? {
+        return Err(Error::Corrupt {
+            path: log,
+            offset: 0,
+            detail: "the log is missing, but there is a store next to it".to_owned(),
+        });
+    }
     let backend = open_store(&folder.store())?;
     let mut engine = Durable::open(
         Arc::new(disk),

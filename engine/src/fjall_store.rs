@@ -4,7 +4,7 @@
 //! keyspaces is atomic. fjall has a journal of its own, which is left to the operating system's
 //! buffers: our log is what makes a commit durable, and a checkpoint syncs the journal.
 //!
-//! Memory: `cache_bytes` of blocks, plus for each column up to [`MEMTABLE_BYTES`] being written and as
+//! Memory: `cache_bytes` of blocks, plus for each column up to 16 MiB being written and as
 //! much being flushed, plus filters and indices (about 2 bytes a key).
 
 use std::{
@@ -24,10 +24,10 @@ use crate::{
 };
 
 /// Size at which what was written to a column goes to disk, in bytes.
-pub const MEMTABLE_BYTES: u64 = 16 << 20;
+const MEMTABLE_BYTES: u64 = 16 << 20;
 
-/// Journals of fjall's own that may pile up, in bytes.
-const JOURNAL_BYTES: u64 = 128 << 20;
+/// Journals of fjall's own that may pile up, in bytes: they are read at open. fjall takes no less.
+const JOURNAL_BYTES: u64 = 64 << 20;
 
 /// A fjall database.
 pub struct FjallStore {

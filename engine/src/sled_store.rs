@@ -15,9 +15,10 @@
 
 use std::{
     collections::HashSet,
-    fs::{self, File},
+    fs::{self, File, TryLockError},
     io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -44,6 +45,7 @@ pub struct SledStore {
 impl SledStore {
     /// Opens the database in `path`; made if it is not there. `cache_bytes`: see the module.
     pub fn open(path: &Path, cache_bytes: u64) -> Result<SledStore, Error> {
+        wait_for_predecessor(path)?;
         let fail = |error: sled::Error| store_error(path, &error);
         let db = sled::Config::new()
             .path(path)
@@ -98,6 +100,29 @@ impl SledStore {
         *synced = there;
         sync_folder(&self.path)
     }
+}
+
+/// Threads of sled may hold its file for a moment after the database was dropped. Our own lock says
+/// that no other process has it.
+fn wait_for_predecessor(path: &Path) -> Result<(), Error> {
+    const PAUSE: Duration = Duration::from_millis(2);
+    const TRIES: u32 = 2500;
+    let file = path.join("db");
+    for _ in 0..TRIES {
+        let probe = match File::open(&file) {
+            Ok(probe) => probe,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(Error::io("open", file)(error)),
+        };
+        match probe.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+            Err(TryLockError::Error(error)) => return Err(Error::io("lock", file)(error)),
+        }
+    }
+    Err(Error::Locked {
+        path: path.to_owned(),
+    })
 }
 
 /// sled removes old files whenever it likes.

@@ -165,6 +165,16 @@ impl Log {
     }
 }
 
+/// Makes the first, empty segment of a new log; false if there is none where there should be one.
+#[cfg_attr(not(any(feature = "sled", feature = "fjall")), allow(dead_code))]
+pub(crate) fn begin(disk: &dyn Disk, is_new: bool) -> io::Result<bool> {
+    let is_empty = replay::segments(&disk.list()?).is_empty();
+    if is_empty && is_new {
+        drop(create(disk, 0)?);
+    }
+    Ok(!is_empty || is_new)
+}
+
 /// Removes segments up to `last`, the oldest first and each durably: there is never a hole.
 pub(crate) fn remove_through(disk: &dyn Disk, last: u64) -> io::Result<()> {
     for segment in replay::segments(&disk.list()?) {
