@@ -1,1 +1,58 @@
 //! Ordered columns with atomic, durable batches and snapshots: sled, fjall and memory behind one trait.
+//!
+//! ```
+//! use percolator_engine::{Batch, Column, EngineKind, Options, Read, open};
+//!
+//! let folder = std::env::temp_dir();
+//! let engine = open(&folder, &Options::new(EngineKind::Memory, "tablet-0"))?;
+//! let mut batch = Batch::default();
+//! batch.put(Column::Data, "bob@5", "10");
+//! batch.put(Column::Write, "bob@6", "data@5");
+//! engine.commit(&[batch])?; // on the device (of an on-disk engine) when it returns
+//! assert_eq!(engine.get(Column::Data, b"bob@5")?.as_deref(), Some(&b"10"[..]));
+//! # Ok::<(), percolator_engine::Error>(())
+//! ```
+//!
+//! Durability is made in one place, [`Durable`]: a commit log in front of the store. Snapshots of
+//! stores that have none are made in one place, [`Versioned`]. The crate knows nothing of
+//! transactions, and uses neither a clock nor randomness (but to tell how long a sync took).
+
+mod backend;
+mod batch;
+mod column;
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod disk;
+mod durable;
+mod engine;
+mod error;
+#[cfg(feature = "fjall")]
+mod fjall_store;
+mod folder;
+mod log;
+mod memory;
+mod open;
+mod options;
+mod read;
+#[cfg(feature = "sled")]
+mod sled_store;
+mod versioned;
+mod volatile;
+
+pub use backend::{Backend, Checkpoint, Store};
+pub use batch::Batch;
+pub use column::Column;
+pub use durable::{Checkpoints, Durable};
+pub use engine::{Engine, MAX_GROUP_BYTES, MAX_KEY_BYTES, Stats};
+pub use error::Error;
+#[cfg(feature = "fjall")]
+pub use fjall_store::FjallStore;
+pub use folder::{FORMAT, Identity, adopt_cluster, identity};
+pub use memory::MemoryStore;
+pub use open::open;
+pub use options::{EngineKind, Options, UnknownEngine};
+pub use read::{Direction, Key, Read, Scan, Snapshot, Value};
+#[cfg(feature = "sled")]
+pub use sled_store::SledStore;
+pub use versioned::Versioned;
+pub use volatile::MemoryEngine;

@@ -1,0 +1,73 @@
+//! What is below the commit log: a store that can be read, changed and brought onto the device.
+
+use crate::{Batch, Column, Direction, Error, Key, Read, Snapshot, Value};
+
+/// A store with snapshots, as [`crate::Durable`] needs one behind its log.
+pub trait Backend: Read + Send + Sync + 'static {
+    /// Applies the batches in order; each becomes visible as a whole, and so may the whole group.
+    /// Only one caller at a time. After an error reads are refused: a batch may be there in part.
+    fn apply(&self, group: &[Batch]) -> Result<(), Error>;
+
+    /// The store as it is between two calls of `apply`, or between two batches of one.
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, Error>;
+
+    /// Brings everything applied before this call onto the device. Applies may go on meanwhile.
+    fn checkpoint(&self) -> Result<Checkpoint, Error>;
+
+    /// Size in bytes: on disk, or of keys and values if it is in memory.
+    fn size_bytes(&self) -> u64;
+
+    /// Number of snapshots alive.
+    fn live_snapshots(&self) -> u64;
+}
+
+/// What a checkpoint achieved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checkpoint {
+    /// All that was applied before is on the device: the log up to there is not needed any more.
+    Durable,
+    /// The store lives in memory: the log is all there is, and stays.
+    Volatile,
+}
+
+/// A store without snapshots, as [`crate::Versioned`] needs one to add them.
+///
+/// `apply` is called by one thread at a time and never together with a read; `checkpoint` and
+/// `size_bytes` may run together with anything.
+pub trait Store: Send + Sync + 'static {
+    /// The value of `key`.
+    fn get(&self, column: Column, key: &[u8]) -> Result<Option<Value>, Error>;
+
+    /// Adds pairs of `[start, end)` to `into`, in the order of `direction`, until there are no more
+    /// or some `limit` of them were added; true if there are no more. An empty `end` means to the end
+    /// of the column.
+    fn chunk(
+        &self,
+        column: Column,
+        start: &[u8],
+        end: &[u8],
+        direction: Direction,
+        limit: usize,
+        into: &mut Vec<(Key, Value)>,
+    ) -> Result<bool, Error>;
+
+    /// The first pair of `[start, end)`.
+    fn first(
+        &self,
+        column: Column,
+        start: &[u8],
+        end: &[u8],
+    ) -> Result<Option<(Key, Value)>, Error>;
+
+    /// Applies all batches in order.
+    fn apply(&self, group: &[Batch]) -> Result<(), Error>;
+
+    /// As [`Backend::checkpoint`].
+    fn checkpoint(&self) -> Result<Checkpoint, Error>;
+
+    /// As [`Backend::size_bytes`].
+    fn size_bytes(&self) -> u64;
+}
+
+/// A chunk of a scan ends when it has passed this many bytes, whatever the number of pairs.
+pub(crate) const CHUNK_BYTES: usize = 1 << 20;

@@ -1,0 +1,72 @@
+//! A batch: puts and deletes over any columns that take effect together or not at all.
+
+use crate::{Column, Key, Value};
+
+/// One put (`value` is there) or delete (it is not).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Op {
+    pub(crate) column: Column,
+    pub(crate) key: Key,
+    pub(crate) value: Option<Value>,
+}
+
+/// Puts and deletes that are applied together, in the order in which they were added: of two on one
+/// key the later wins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batch {
+    ops: Vec<Op>,
+    size_bytes: usize,
+}
+
+impl Batch {
+    /// Sets `key` to `value`. A value may be empty, a key may not.
+    pub fn put(&mut self, column: Column, key: impl Into<Key>, value: impl Into<Value>) {
+        self.push(Op {
+            column,
+            key: key.into(),
+            value: Some(value.into()),
+        });
+    }
+
+    /// Removes `key`; nothing happens if it is not there.
+    pub fn delete(&mut self, column: Column, key: impl Into<Key>) {
+        self.push(Op {
+            column,
+            key: key.into(),
+            value: None,
+        });
+    }
+
+    /// True if there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// Number of puts and deletes.
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Bytes of all keys and values.
+    pub fn size_bytes(&self) -> usize {
+        self.size_bytes
+    }
+
+    /// The puts (with a value) and deletes (without), in order.
+    pub fn ops(&self) -> impl Iterator<Item = (Column, &Key, Option<&Value>)> {
+        self.ops
+            .iter()
+            .map(|op| (op.column, &op.key, op.value.as_ref()))
+    }
+
+    /// Adds all of `other` behind what is here, and leaves `other` empty.
+    pub fn append(&mut self, other: &mut Batch) {
+        self.ops.append(&mut other.ops);
+        self.size_bytes += std::mem::take(&mut other.size_bytes);
+    }
+
+    pub(crate) fn push(&mut self, op: Op) {
+        self.size_bytes += op.key.len() + op.value.as_ref().map_or(0, Value::len);
+        self.ops.push(op);
+    }
+}

@@ -1,0 +1,357 @@
+//! Durability, in one place for every store: a commit log in front of it.
+//!
+//! A group is on the device, in the log, before the store hears of it. The store itself is brought
+//! onto the device by checkpoints, after which older segments of the log go. What a crash takes from
+//! the store, the next open replays: puts and deletes in order, so that doing some of them twice
+//! changes nothing.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::{
+    Batch, Column, Direction, Engine, Error, Key, Options, Read, Scan, Snapshot, Stats, Value,
+    backend::{Backend, Checkpoint},
+    disk::{Disk, StdDisk, is_full},
+    engine::check_group,
+    folder::Folder,
+    log::{AppendError, Log, begin, remove_through, replay},
+};
+
+/// Where checkpoints are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checkpoints {
+    /// In a thread of their own: commits go on meanwhile.
+    Background,
+    /// In the commit that filled a segment: for the simulator, which has one thread.
+    Inline,
+}
+
+/// A store behind a commit log.
+pub struct Durable<B: Backend> {
+    shared: Arc<Shared<B>>,
+    checkpointer: Option<JoinHandle<()>>,
+    /// Held until the engine and the store are gone.
+    _folder: Option<Folder>,
+}
+
+struct Shared<B> {
+    backend: B,
+    disk: Arc<dyn Disk>,
+    log: Mutex<Log>,
+    segment_bytes: u64,
+    /// Why it stopped: the first failure that left something unknown.
+    poison: OnceLock<String>,
+    closed: AtomicBool,
+    orders: Mutex<Orders>,
+    changed: Condvar,
+    checkpoints: Checkpoints,
+}
+
+/// What the checkpointer is to do. `closing` serialises: the thread has ended once it is joined.
+#[derive(Default)]
+struct Orders {
+    /// Make a checkpoint, then remove the segments up to this one.
+    through: Option<u64>,
+    stop: bool,
+}
+
+/// Opens `folder` with the store that `open_store` makes of its path.
+#[cfg_attr(not(any(feature = "sled", feature = "fjall")), allow(dead_code))]
+pub(crate) fn open_folder<B: Backend>(
+    folder: &Path,
+    options: &Options,
+    open_store: impl FnOnce(&Path) -> Result<B, Error>,
+) -> Result<Box<dyn Engine>, Error> {
+    let folder = Folder::open(folder, options)?;
+    let log = folder.log();
+    let disk = StdDisk::open(&log).map_err(Error::io("create the folder", &log))?;
+    // The log begins before the store, and always keeps a segment: a store without one has lost it.
+    let is_new = !folder.store().exists();
+    if !begin(&disk, is_new).map_err(Error::io("begin", &log))? {
+        return Err(Error::Corrupt {
+            path: log,
+            offset: 0,
+            detail: "the log is missing, but there is a store next to it".to_owned(),
+        });
+    }
+    let backend = open_store(&folder.store())?;
+    let mut engine = Durable::open(
+        Arc::new(disk),
+        &log,
+        backend,
+        options,
+        Checkpoints::Background,
+    )?;
+    engine._folder = Some(folder);
+    Ok(Box::new(engine))
+}
+
+impl<B: Backend> Durable<B> {
+    /// Replays the log on `disk` into `backend` and goes on from there. `path` names the log in
+    /// messages. Of the options, `segment_bytes` and `reserve_bytes` count here.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        path: &Path,
+        backend: B,
+        options: &Options,
+        checkpoints: Checkpoints,
+    ) -> Result<Durable<B>, Error> {
+        let replayed = replay(&*disk, path, |group| backend.apply(group))?;
+        let next = replayed.segments.back().map_or(1, |(last, _)| last + 1);
+        let log = Log::start(
+            Arc::clone(&disk),
+            path,
+            next,
+            replayed.segments,
+            options.reserve_bytes,
+        )?;
+        let older = log.last_older();
+        let shared = Arc::new(Shared {
+            backend,
+            disk,
+            log: Mutex::new(log),
+            segment_bytes: options.segment_bytes,
+            poison: OnceLock::new(),
+            closed: AtomicBool::new(false),
+            orders: Mutex::new(Orders::default()),
+            changed: Condvar::new(),
+            checkpoints,
+        });
+        let checkpointer = match checkpoints {
+            Checkpoints::Inline => None,
+            Checkpoints::Background => {
+                let shared = Arc::clone(&shared);
+                let thread = std::thread::Builder::new()
+                    .name("checkpoint".to_owned())
+                    .spawn(move || shared.checkpoint_when_asked())
+                    .map_err(Error::io("start the checkpoint thread for", path))?;
+                Some(thread)
+            }
+        };
+        let engine = Durable {
+            shared,
+            checkpointer,
+            _folder: None,
+        };
+        if let Some(older) = older {
+            engine.shared.ask_for_checkpoint(older)?;
+        }
+        Ok(engine)
+    }
+}
+
+impl<B: Backend> Shared<B> {
+    fn check(&self) -> Result<(), Error> {
+        match self.poison.get() {
+            Some(cause) => Err(Error::Poisoned {
+                cause: cause.clone(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Stops the engine; only the first cause is kept.
+    fn stop(&self, cause: String) -> String {
+        self.poison.get_or_init(|| cause).clone()
+    }
+
+    fn commit(&self, group: &[Batch]) -> Result<(), Error> {
+        if check_group(group)? == 0 {
+            return Ok(());
+        }
+        let mut log = self.log.lock();
+        self.check()?;
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        match log.append(group) {
+            Ok(()) => {}
+            Err(AppendError::Refused(error)) => {
+                // Older segments may be what fills the disk.
+                if matches!(error, Error::Full { .. }) && log.len() > 0 {
+                    self.next_segment(&mut log)?;
+                }
+                return Err(error);
+            }
+            Err(AppendError::Unknown(cause)) => {
+                let cause = self.stop(cause);
+                return Err(Error::Poisoned { cause });
+            }
+        }
+        if let Err(error) = self.backend.apply(group) {
+            let cause = self.stop(error.to_string());
+            return Err(Error::DurableButStopped { cause });
+        }
+        if log.len() >= self.segment_bytes {
+            self.next_segment(&mut log)?;
+        }
+        Ok(())
+    }
+
+    /// Starts a new segment and asks for a checkpoint that frees those before it.
+    fn next_segment(&self, log: &mut Log) -> Result<(), Error> {
+        match log.rotate() {
+            Ok(last) => {
+                if self.checkpoints == Checkpoints::Inline {
+                    // The group is durable and visible; if the store fails now, later commits tell.
+                    let _ = self.checkpoint(last, |last| log.forget_through(last));
+                } else {
+                    self.orders.lock().through = Some(last);
+                    self.changed.notify_all();
+                }
+                Ok(())
+            }
+            // It goes on in the old segment, and tries again with the next group.
+            Err(error) if is_full(&error) => Ok(()),
+            Err(error) => {
+                self.stop(format!("cannot start a segment of the log: {error}"));
+                Ok(())
+            }
+        }
+    }
+
+    fn ask_for_checkpoint(&self, through: u64) -> Result<(), Error> {
+        match self.checkpoints {
+            Checkpoints::Inline => {
+                let mut log = self.log.lock();
+                self.checkpoint(through, |last| log.forget_through(last))
+            }
+            Checkpoints::Background => {
+                self.orders.lock().through = Some(through);
+                self.changed.notify_all();
+                Ok(())
+            }
+        }
+    }
+
+    /// Brings the store onto the device, then removes the segments up to `through`.
+    fn checkpoint(&self, through: u64, forget: impl FnOnce(u64)) -> Result<(), Error> {
+        self.check()?;
+        let made = self.backend.checkpoint().and_then(|made| {
+            if made == Checkpoint::Durable {
+                remove_through(&*self.disk, through)
+                    .map_err(Error::io("remove segments of", "the log"))?;
+                forget(through);
+            }
+            Ok(())
+        });
+        // A store that can't be synced is as bad as a log that can't.
+        made.inspect_err(|error| {
+            self.stop(format!("no checkpoint: {error}"));
+        })
+    }
+
+    fn checkpoint_when_asked(&self) {
+        loop {
+            let through = {
+                let mut orders = self.orders.lock();
+                loop {
+                    if orders.stop {
+                        return;
+                    }
+                    if let Some(through) = orders.through.take() {
+                        break through;
+                    }
+                    self.changed.wait(&mut orders);
+                }
+            };
+            // A failure is kept as the poison.
+            let _ = self.checkpoint(through, |last| self.log.lock().forget_through(last));
+        }
+    }
+}
+
+impl<B: Backend> Drop for Durable<B> {
+    fn drop(&mut self) {
+        self.shared.orders.lock().stop = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.checkpointer.take() {
+            // It has nothing to say; if it panicked, that was printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<B: Backend> Read for Durable<B> {
+    fn get(&self, column: Column, key: &[u8]) -> Result<Option<Value>, Error> {
+        self.shared.check()?;
+        self.shared.backend.get(column, key)
+    }
+
+    fn scan<'a>(
+        &'a self,
+        column: Column,
+        start: &[u8],
+        end: &[u8],
+        direction: Direction,
+    ) -> Result<Scan<'a>, Error> {
+        self.shared.check()?;
+        self.shared.backend.scan(column, start, end, direction)
+    }
+
+    fn first(
+        &self,
+        column: Column,
+        start: &[u8],
+        end: &[u8],
+    ) -> Result<Option<(Key, Value)>, Error> {
+        self.shared.check()?;
+        self.shared.backend.first(column, start, end)
+    }
+}
+
+impl<B: Backend> Engine for Durable<B> {
+    fn commit(&self, group: &[Batch]) -> Result<(), Error> {
+        self.shared.commit(group)
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, Error> {
+        self.shared.check()?;
+        self.shared.backend.snapshot()
+    }
+
+    fn stats(&self) -> Stats {
+        let (log_bytes, syncs, last_sync) = {
+            let log = self.shared.log.lock();
+            (log.total_bytes(), log.syncs, log.last_sync)
+        };
+        Stats {
+            size_bytes: self.shared.backend.size_bytes() + log_bytes,
+            log_bytes,
+            syncs,
+            last_sync,
+            snapshots: self.shared.backend.live_snapshots(),
+        }
+    }
+
+    fn close(&self) -> Result<(), Error> {
+        if self.shared.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.shared.check()?;
+        let last = {
+            let mut log = self.shared.log.lock();
+            match log.len() {
+                0 => log.last_older(),
+                _ => Some(
+                    log.rotate()
+                        .map_err(Error::io("start a segment of", "the log"))?,
+                ),
+            }
+        };
+        match last {
+            Some(last) => self
+                .shared
+                .checkpoint(last, |last| self.shared.log.lock().forget_through(last)),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Whose folder it is: `LOCK`, held while an engine is open, and `FORMAT`, written at first open.
+
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Error, Options,
+    disk::{create_folder, sync_folder},
+};
+
+/// Version of everything below the folder that is ours: FORMAT, the log, the columns.
+pub const FORMAT: u32 = 1;
+
+const FORMAT_FILE: &str = "FORMAT";
+const LOCK_FILE: &str = "LOCK";
+
+/// What FORMAT says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// See [`FORMAT`].
+    pub format: u32,
+    /// Name of the engine.
+    pub engine: String,
+    /// Cluster it belongs to, once that is known.
+    pub cluster_id: Option<String>,
+    /// Server it belongs to.
+    pub server: String,
+}
+
+/// Only to find the version in a FORMAT whose other fields we may not know.
+#[derive(Deserialize)]
+struct AnyVersion {
+    format: u32,
+}
+
+/// A folder that is ours as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Folder {
+    /// Locks the folder and checks that it is the one asked for; makes it if it is not there.
+    pub(crate) fn open(path: &Path, options: &Options) -> Result<Folder, Error> {
+        create_folder(path).map_err(Error::io("create the folder", path))?;
+        let folder = Folder {
+            path: path.to_owned(),
+            _lock: lock(path)?,
+        };
+        let asked = Identity {
+            format: FORMAT,
+            engine: options.kind.name().to_owned(),
+            cluster_id: options.cluster_id.clone(),
+            server: options.server.clone(),
+        };
+        match read(path)? {
+            Some(found) => {
+                check(path, &found, &asked)?;
+                if found.cluster_id.is_none() && asked.cluster_id.is_some() {
+                    write(path, &asked)?;
+                }
+            }
+            None => {
+                if folder.store().exists() || folder.log().exists() {
+                    return Err(Error::Corrupt {
+                        path: path.join(FORMAT_FILE),
+                        offset: 0,
+                        detail: "it is missing, but there is a store or a log next to it"
+                            .to_owned(),
+                    });
+                }
+                write(path, &asked)?;
+            }
+        }
+        Ok(folder)
+    }
+
+    /// Where the commit log lives.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.path.join("log")
+    }
+
+    /// Where the store lives.
+    pub(crate) fn store(&self) -> PathBuf {
+        self.path.join("store")
+    }
+}
+
+/// What the folder is, for tools: without locking it. `None` if it was never opened.
+pub fn identity(folder: &Path) -> Result<Option<Identity>, Error> {
+    read(folder)
+}
+
+/// Writes into an engine's folder, which may be open, that it belongs to cluster `id`. Nothing
+/// happens if it does already.
+///
+/// # Errors
+/// [`Error::WrongServer`] if it belongs to another cluster; [`Error::Io`] if it is no engine's.
+pub fn adopt_cluster(folder: &Path, id: &str) -> Result<(), Error> {
+    let Some(found) = read(folder)? else {
+        return Err(Error::io("find FORMAT in", folder)(
+            io::ErrorKind::NotFound.into(),
+        ));
+    };
+    let adopted = Identity {
+        cluster_id: Some(id.to_owned()),
+        ..found.clone()
+    };
+    if found == adopted {
+        return Ok(());
+    }
+    check(folder, &found, &adopted)?;
+    write(folder, &adopted)
+}
+
+fn lock(folder: &Path) -> Result<File, Error> {
+    let path = folder.join(LOCK_FILE);
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(Error::io("open", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Error::Locked {
+            path: folder.to_owned(),
+        }),
+        Err(TryLockError::Error(error)) => Err(Error::io("lock", path)(error)),
+    }
+}
+
+fn read(folder: &Path) -> Result<Option<Identity>, Error> {
+    let path = folder.join(FORMAT_FILE);
+    let text = match fs::read(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::io("read", path)(error)),
+    };
+    let corrupt = |error: serde_json::Error| Error::Corrupt {
+        path: path.clone(),
+        offset: 0,
+        detail: error.to_string(),
+    };
+    let version: AnyVersion = serde_json::from_slice(&text).map_err(corrupt)?;
+    if version.format != FORMAT {
+        return Err(Error::WrongFormat {
+            path: folder.to_owned(),
+            found: version.format,
+            expected: FORMAT,
+        });
+    }
+    Ok(Some(serde_json::from_slice(&text).map_err(corrupt)?))
+}
+
+fn check(folder: &Path, found: &Identity, asked: &Identity) -> Result<(), Error> {
+    if found.engine != asked.engine {
+        return Err(Error::WrongEngine {
+            path: folder.to_owned(),
+            found: found.engine.clone(),
+            asked: asked.engine.clone(),
+        });
+    }
+    let other_cluster = match (&found.cluster_id, &asked.cluster_id) {
+        (Some(found), Some(asked)) => found != asked,
+        _ => false,
+    };
+    if found.server != asked.server || other_cluster {
+        return Err(Error::WrongServer {
+            path: folder.to_owned(),
+            found_cluster: found.cluster_id.clone(),
+            found_server: found.server.clone(),
+            cluster: asked.cluster_id.clone(),
+            server: asked.server.clone(),
+        });
+    }
+    Ok(())
+}
+
+/// Durably and in one step: a new file is synced, then takes the place of the old one.
+fn write(folder: &Path, identity: &Identity) -> Result<(), Error> {
+    let path = folder.join(FORMAT_FILE);
+    let next = folder.join("FORMAT.next");
+    let replace = || -> io::Result<()> {
+        let mut text = serde_json::to_vec_pretty(identity)?;
+        text.push(b'\n');
+        let mut file = File::create(&next)?;
+        file.write_all(&text)?;
+        file.sync_all()?;
+        fs::rename(&next, &path)?;
+        sync_folder(folder)
+    };
+    replace().map_err(Error::io("write", &path))
+}

@@ -1,0 +1,198 @@
+//! The commit log: segments of records, each record one group that was durable before it was
+//! visible.
+//!
+//! There is at most one record that was not synced, and it is the last of the last segment: the next
+//! is only written when the one before is on the device. So a record that is not whole is a torn one
+//! if nothing valid lies behind it, and damage otherwise.
+
+mod record;
+mod replay;
+
+use std::{
+    collections::VecDeque,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use record::Place;
+pub(crate) use replay::replay;
+
+use crate::{
+    Batch, Error,
+    disk::{Disk, DiskFile, is_full},
+};
+
+/// Name of a segment's file.
+fn file_name(segment: u64) -> String {
+    format!("{segment:020}.log")
+}
+
+/// Why a group was not appended.
+pub(crate) enum AppendError {
+    /// Nothing was written; later groups may be.
+    Refused(Error),
+    /// Nobody knows what is on the device: never try again in this process.
+    Unknown(String),
+}
+
+/// The log, open for appending.
+pub(crate) struct Log {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    file: Box<dyn DiskFile>,
+    /// The segment appended to, and its length.
+    segment: u64,
+    len: u64,
+    /// Segments before it, the oldest first, with their lengths.
+    older: VecDeque<(u64, u64)>,
+    reserve_bytes: u64,
+    buffer: Vec<u8>,
+    pub(crate) syncs: u64,
+    pub(crate) last_sync: Duration,
+}
+
+impl Log {
+    /// Starts segment `segment` behind the `older` ones. `path` is for messages only.
+    pub(crate) fn start(
+        disk: Arc<dyn Disk>,
+        path: &Path,
+        segment: u64,
+        older: VecDeque<(u64, u64)>,
+        reserve_bytes: u64,
+    ) -> Result<Log, Error> {
+        let file = create(&*disk, segment).map_err(Error::io("start a log segment in", path))?;
+        Ok(Log {
+            disk,
+            path: path.to_owned(),
+            file,
+            segment,
+            len: 0,
+            older,
+            reserve_bytes,
+            buffer: Vec::new(),
+            syncs: 0,
+            last_sync: Duration::ZERO,
+        })
+    }
+
+    /// Writes `group` as one record and syncs it.
+    pub(crate) fn append(&mut self, group: &[Batch]) -> Result<(), AppendError> {
+        let place = Place {
+            segment: self.segment,
+            offset: self.len,
+        };
+        record::encode(group, place, &mut self.buffer);
+        let bytes = self.buffer.len() as u64;
+        let full = || {
+            AppendError::Refused(Error::Full {
+                path: self.path.clone(),
+                needed_bytes: bytes,
+                reserve_bytes: self.reserve_bytes,
+            })
+        };
+        match self.disk.free_bytes() {
+            Ok(Some(free)) if free < bytes.saturating_add(self.reserve_bytes) => return Err(full()),
+            // A disk that can't tell answers when it is written to.
+            _ => {}
+        }
+        if let Err(error) = self.file.append(&self.buffer) {
+            // What was not synced was promised to nobody; once cut off, it is as if never written. Synced,
+            // because the next segment may not begin while this one could end in a torn record.
+            let cut = self
+                .file
+                .truncate(self.len)
+                .and_then(|()| self.file.sync_data());
+            return Err(match cut {
+                Ok(_) if is_full(&error) => full(),
+                Ok(_) => AppendError::Refused(Error::io("write to the log in", &self.path)(error)),
+                Err(cut) => AppendError::Unknown(format!(
+                    "cannot write to the log in {} ({error}), nor take it back ({cut})",
+                    self.path.display()
+                )),
+            });
+        }
+        // After a failed sync the kernel may have dropped the pages and call a second one a success:
+        // it is never tried again (Rebello et al., "Can Applications Recover from fsync Failures?").
+        self.last_sync = self.file.sync_data().map_err(|error| {
+            AppendError::Unknown(format!(
+                "cannot sync the log in {}: {error}",
+                self.path.display()
+            ))
+        })?;
+        self.syncs += 1;
+        self.len += bytes;
+        if self.buffer.capacity() > 8 << 20 {
+            self.buffer = Vec::new();
+        }
+        Ok(())
+    }
+
+    /// Starts a new segment; the last of the older ones. An error leaves everything as it was.
+    pub(crate) fn rotate(&mut self) -> io::Result<u64> {
+        let next = self.segment + 1;
+        let file = create(&*self.disk, next)?;
+        self.file = file;
+        self.older.push_back((self.segment, self.len));
+        self.segment = next;
+        self.len = 0;
+        Ok(next - 1)
+    }
+
+    /// Bytes in the segment that is appended to.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The last of the older segments.
+    pub(crate) fn last_older(&self) -> Option<u64> {
+        self.older.back().map(|(segment, _)| *segment)
+    }
+
+    /// Bytes in all segments.
+    pub(crate) fn total_bytes(&self) -> u64 {
+        self.len + self.older.iter().map(|(_, len)| len).sum::<u64>()
+    }
+
+    /// The oldest segment, if it is not above `last`, is gone.
+    pub(crate) fn forget_through(&mut self, last: u64) {
+        while self
+            .older
+            .pop_front_if(|(segment, _)| *segment <= last)
+            .is_some()
+        {}
+    }
+}
+
+/// Makes the first, empty segment of a new log; false if there is none where there should be one.
+#[cfg_attr(not(any(feature = "sled", feature = "fjall")), allow(dead_code))]
+pub(crate) fn begin(disk: &dyn Disk, is_new: bool) -> io::Result<bool> {
+    let is_empty = replay::segments(&disk.list()?).is_empty();
+    if is_empty && is_new {
+        drop(create(disk, 0)?);
+    }
+    Ok(!is_empty || is_new)
+}
+
+/// Removes segments up to `last`, the oldest first and each durably: there is never a hole.
+pub(crate) fn remove_through(disk: &dyn Disk, last: u64) -> io::Result<()> {
+    for segment in replay::segments(&disk.list()?) {
+        if segment <= last {
+            disk.remove(&file_name(segment))?;
+            disk.sync_folder()?;
+        }
+    }
+    Ok(())
+}
+
+/// A segment whose folder entry is durable. If that fails, what was made is taken away again, so that
+/// it can be tried anew.
+fn create(disk: &dyn Disk, segment: u64) -> io::Result<Box<dyn DiskFile>> {
+    let file = disk.create(&file_name(segment))?;
+    if let Err(error) = disk.sync_folder() {
+        let _ = disk.remove(&file_name(segment));
+        return Err(error);
+    }
+    Ok(file)
+}

@@ -1,0 +1,44 @@
+//! Opening an engine by its name.
+
+use std::path::Path;
+
+use crate::{Engine, EngineKind, Error, MemoryEngine, Options};
+
+/// Opens the engine in `folder`, which is made if it is not there (memory leaves it alone). What the
+/// log has beyond the store is replayed.
+///
+/// # Errors
+/// [`Error::Locked`], [`Error::WrongFormat`], [`Error::WrongEngine`], [`Error::WrongServer`]: not our
+/// folder. [`Error::Corrupt`]: the folder is damaged. [`Error::NotBuilt`]: a cargo feature is off.
+pub fn open(folder: &Path, options: &Options) -> Result<Box<dyn Engine>, Error> {
+    match options.kind {
+        EngineKind::Memory => Ok(Box::new(MemoryEngine::new(options.history_bytes))),
+        EngineKind::Sled => open_sled(folder, options),
+        EngineKind::Fjall => open_fjall(folder, options),
+    }
+}
+
+#[cfg(feature = "sled")]
+fn open_sled(folder: &Path, options: &Options) -> Result<Box<dyn Engine>, Error> {
+    crate::durable::open_folder(folder, options, |store| {
+        let store = crate::SledStore::open(store, options.cache_bytes)?;
+        Ok(crate::Versioned::new(store, options.history_bytes))
+    })
+}
+
+#[cfg(not(feature = "sled"))]
+fn open_sled(_: &Path, _: &Options) -> Result<Box<dyn Engine>, Error> {
+    Err(Error::NotBuilt { engine: "sled" })
+}
+
+#[cfg(feature = "fjall")]
+fn open_fjall(folder: &Path, options: &Options) -> Result<Box<dyn Engine>, Error> {
+    crate::durable::open_folder(folder, options, |store| {
+        crate::FjallStore::open(store, options.cache_bytes)
+    })
+}
+
+#[cfg(not(feature = "fjall"))]
+fn open_fjall(_: &Path, _: &Options) -> Result<Box<dyn Engine>, Error> {
+    Err(Error::NotBuilt { engine: "fjall" })
+}

@@ -1,0 +1,314 @@
+//! Full disks, failed syncs, failing stores: nothing acknowledged is lost, nothing unknown is called
+//! done.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{FaultyDisk, log_path, memory, open, open_with, options, put};
+use percolator_engine::{
+    Backend, Batch, Checkpoint, Checkpoints, Column, Direction, Durable, Engine, Error, Key,
+    MemoryStore, Options, Read, Scan, Snapshot, Store, Value, Versioned,
+};
+
+fn get(engine: &dyn Engine, key: &str) -> Option<Value> {
+    engine.get(Column::Data, key.as_bytes()).expect("a get")
+}
+
+#[test]
+fn a_full_disk_takes_nothing_and_goes_on_when_there_is_room() {
+    // However much of the record still fits.
+    for room in 0..40 {
+        let disk = FaultyDisk::default();
+        let engine = open(&disk, 1 << 20).expect("an engine");
+        engine.commit(&[put("a", "1")]).expect("a commit");
+        disk.state().room = Some(room);
+        for _ in 0..2 {
+            let refused = engine.commit(&[put("b", "some value"), put("c", "some value")]);
+            assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
+            assert_eq!(get(&engine, "b"), None);
+        }
+        let crashed = FaultyDisk::with(disk.state().files.clone());
+        let crashed = open(&crashed, 1 << 20).expect("an engine");
+        assert!(get(&crashed, "a").is_some() && get(&crashed, "b").is_none());
+        disk.state().room = None;
+        engine.commit(&[put("d", "4")]).expect("a commit");
+        drop(engine);
+        let engine = open(&disk, 1 << 20).expect("an engine");
+        assert!(get(&engine, "a").is_some() && get(&engine, "d").is_some());
+        assert_eq!(get(&engine, "b"), None);
+    }
+}
+
+#[test]
+fn the_reserve_is_kept_free() {
+    let disk = FaultyDisk::default();
+    let options = Options {
+        reserve_bytes: 1000,
+        ..options(1 << 20)
+    };
+    let engine = open_with(&disk, memory(), &options).expect("an engine");
+    disk.state().free_bytes = Some(1010);
+    let refused = engine.commit(&[put("a", "1")]);
+    assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
+    disk.state().free_bytes = Some(1100);
+    engine.commit(&[put("a", "1")]).expect("a commit");
+}
+
+#[test]
+fn a_failed_sync_stops_the_engine_and_is_not_tried_again() {
+    let disk = FaultyDisk::default();
+    let engine = open(&disk, 1 << 20).expect("an engine");
+    engine.commit(&[put("a", "1")]).expect("a commit");
+    disk.state().fail_syncs = true;
+    let failed = engine.commit(&[put("b", "2")]);
+    assert!(matches!(failed, Err(Error::Poisoned { .. })), "{failed:?}");
+    disk.state().fail_syncs = false;
+    let syncs = disk.state().syncs;
+    let failed = engine.commit(&[put("c", "3")]);
+    assert!(matches!(failed, Err(Error::Poisoned { .. })), "{failed:?}");
+    assert_eq!(disk.state().syncs, syncs);
+    assert!(matches!(
+        engine.get(Column::Data, b"a"),
+        Err(Error::Poisoned { .. })
+    ));
+    assert!(engine.snapshot().is_err() && engine.close().is_err());
+    drop(engine);
+    let engine = open(&disk, 1 << 20).expect("an engine");
+    assert!(get(&engine, "a").is_some() && get(&engine, "c").is_none());
+}
+
+#[test]
+fn what_cannot_be_taken_back_stops_the_engine() {
+    let disk = FaultyDisk::default();
+    let engine = open(&disk, 1 << 20).expect("an engine");
+    disk.state().room = Some(10);
+    disk.state().fail_truncates = true;
+    let failed = engine.commit(&[put("b", "2")]);
+    assert!(matches!(failed, Err(Error::Poisoned { .. })), "{failed:?}");
+    drop(engine);
+    disk.state().room = None;
+    let engine = open(&disk, 1 << 20).expect("an engine");
+    assert_eq!(get(&engine, "b"), None);
+}
+
+/// A store that fails when told: in the middle of a group, or at a checkpoint.
+#[derive(Default)]
+struct Failing {
+    store: MemoryStore,
+    fail: AtomicBool,
+}
+
+impl Failing {
+    fn check(&self) -> Result<(), Error> {
+        match self.fail.load(Ordering::Relaxed) {
+            true => Err(Error::Store {
+                engine: "failing",
+                path: log_path().to_owned(),
+                detail: "no space".to_owned(),
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Shared, so that the test can tell it to fail.
+struct Shared(std::sync::Arc<Failing>);
+
+impl Store for Shared {
+    fn get(&self, column: Column, key: &[u8]) -> Result<Option<Value>, Error> {
+        self.0.store.get(column, key)
+    }
+
+    fn chunk(
+        &self,
+        column: Column,
+        start: &[u8],
+        end: &[u8],
+        direction: Direction,
+        limit: usize,
+        into: &mut Vec<(Key, Value)>,
+    ) -> Result<bool, Error> {
+        self.0
+            .store
+            .chunk(column, start, end, direction, limit, into)
+    }
+
+    fn first(
+        &self,
+        column: Column,
+        start: &[u8],
+        end: &[u8],
+    ) -> Result<Option<(Key, Value)>, Error> {
+        self.0.store.first(column, start, end)
+    }
+
+    fn apply(&self, group: &[Batch]) -> Result<(), Error> {
+        let half = group.len() / 2;
+        self.0.store.apply(&group[..half])?;
+        self.0.check()?;
+        self.0.store.apply(&group[half..])
+    }
+
+    fn checkpoint(&self) -> Result<Checkpoint, Error> {
+        self.0.check()?;
+        Ok(Checkpoint::Volatile)
+    }
+
+    fn size_bytes(&self) -> u64 {
+        0
+    }
+}
+
+#[test]
+fn a_failing_store_stops_the_engine_and_the_log_has_the_group() {
+    let disk = FaultyDisk::default();
+    let store = std::sync::Arc::new(Failing::default());
+    let backend = Versioned::new(Shared(std::sync::Arc::clone(&store)), 1 << 20);
+    let engine = open_with(&disk, backend, &options(1 << 20)).expect("an engine");
+    let snapshot = engine.snapshot().expect("a snapshot");
+    store.fail.store(true, Ordering::Relaxed);
+    let failed = engine.commit(&[put("a", "1"), put("b", "2")]);
+    assert!(
+        matches!(failed, Err(Error::DurableButStopped { .. })),
+        "{failed:?}"
+    );
+    store.fail.store(false, Ordering::Relaxed);
+    let failed = engine.commit(&[put("c", "3")]);
+    assert!(matches!(failed, Err(Error::Poisoned { .. })), "{failed:?}");
+    // Half of the group is in the store: nobody may read it.
+    assert!(engine.get(Column::Data, b"a").is_err());
+    assert!(snapshot.get(Column::Data, b"a").is_err());
+    drop(snapshot);
+    drop(engine);
+    let engine = open(&disk, 1 << 20).expect("an engine");
+    assert!(get(&engine, "a").is_some() && get(&engine, "b").is_some());
+    assert_eq!(get(&engine, "c"), None);
+}
+
+#[test]
+fn a_failed_checkpoint_stops_the_engine_and_keeps_the_log() {
+    let disk = FaultyDisk::default();
+    let store = std::sync::Arc::new(Failing::default());
+    let backend = Versioned::new(Shared(std::sync::Arc::clone(&store)), 1 << 20);
+    let engine = open_with(&disk, backend, &options(100)).expect("an engine");
+    engine.commit(&[put("a", "1")]).expect("a commit");
+    store.fail.store(true, Ordering::Relaxed);
+    assert!(engine.close().is_err());
+    drop(engine);
+    let engine = open(&disk, 100).expect("an engine");
+    assert!(get(&engine, "a").is_some());
+}
+
+#[test]
+fn a_snapshot_held_too_long_is_refused_and_newer_ones_go_on() {
+    let disk = FaultyDisk::default();
+    let backend = Versioned::new(MemoryStore::default(), 64 << 10);
+    let engine: Durable<_> = open_with(&disk, backend, &options(1 << 20)).expect("an engine");
+    let value = |i: u32| "x".repeat(1000) + &i.to_string();
+    engine
+        .commit(&[put("key", &value(0)), put("stays", "1")])
+        .expect("a commit");
+    let old = engine.snapshot().expect("a snapshot");
+    let mut scan = old
+        .scan(Column::Data, b"", b"", Direction::Forward)
+        .expect("a scan");
+    let mut newer = None;
+    for i in 0..200 {
+        if i == 150 {
+            newer = Some(engine.snapshot().expect("a snapshot"));
+        }
+        engine
+            .commit(&[put("key", &value(i)), put(&format!("{i}"), &value(i))])
+            .expect("a commit");
+        // Every snapshot makes the next overwrite save a value again.
+        if i % 2 == 0 {
+            drop(engine.snapshot().expect("a snapshot"));
+        }
+    }
+    // A new snapshot each time, so that each overwrite has to be saved for somebody.
+    let mut held = Vec::new();
+    for i in 0..200 {
+        held.push(engine.snapshot().expect("a snapshot"));
+        engine.commit(&[put("key", &value(i))]).expect("a commit");
+    }
+    let too_old = |result: Result<(), Error>| matches!(result, Err(Error::SnapshotTooOld { .. }));
+    assert!(too_old(old.get(Column::Data, b"key").map(|_| ())));
+    assert!(too_old(scan.next().transpose().map(|_| ())));
+    assert!(scan.next().is_none());
+    assert!(too_old(
+        newer
+            .expect("one")
+            .first(Column::Data, b"", b"")
+            .map(|_| ())
+    ));
+    for (i, snapshot) in held.iter().enumerate().skip(160).skip(1) {
+        let found = snapshot.get(Column::Data, b"key").expect("a get");
+        assert_eq!(found.as_deref(), Some(value(i as u32 - 1).as_bytes()));
+    }
+    drop(scan);
+}
+
+/// Only so that the trait's object safety is used: what the simulator does.
+#[test]
+fn a_backend_of_ones_own() {
+    struct Mine(Versioned<MemoryStore>);
+    impl Read for Mine {
+        fn get(&self, column: Column, key: &[u8]) -> Result<Option<Value>, Error> {
+            self.0.get(column, key)
+        }
+        fn scan<'a>(
+            &'a self,
+            column: Column,
+            start: &[u8],
+            end: &[u8],
+            direction: Direction,
+        ) -> Result<Scan<'a>, Error> {
+            self.0.scan(column, start, end, direction)
+        }
+    }
+    impl Backend for Mine {
+        fn apply(&self, group: &[Batch]) -> Result<(), Error> {
+            self.0.apply(group)
+        }
+        fn snapshot(&self) -> Result<Box<dyn Snapshot>, Error> {
+            self.0.snapshot()
+        }
+        /// Says it is durable: the log is cut.
+        fn checkpoint(&self) -> Result<Checkpoint, Error> {
+            Ok(Checkpoint::Durable)
+        }
+        fn size_bytes(&self) -> u64 {
+            self.0.size_bytes()
+        }
+        fn live_snapshots(&self) -> u64 {
+            self.0.live_snapshots()
+        }
+    }
+    let disk = FaultyDisk::default();
+    let engine = Durable::open(
+        std::sync::Arc::new(disk.clone()),
+        log_path(),
+        Mine(memory()),
+        &options(100),
+        Checkpoints::Inline,
+    )
+    .expect("an engine");
+    for i in 0..20 {
+        engine
+            .commit(&[put(&format!("{i}"), "some value")])
+            .expect("a commit");
+        assert!(
+            disk.state().files.len() <= 2,
+            "a checkpoint removes older segments"
+        );
+    }
+    assert_eq!(
+        engine
+            .first(Column::Data, b"5", b"6")
+            .expect("a first")
+            .map(|p| p.0),
+        Some("5".into())
+    );
+    assert_eq!(engine.stats().syncs, 20);
+}

@@ -1,0 +1,147 @@
+//! A real file system that is full: a small tmpfs, where this may be mounted.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use percolator_engine::{Batch, Column, Engine, EngineKind, Error, Options, open};
+
+const MIB: usize = 1 << 20;
+
+struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    fn mount(at: &Path, size: &str) -> Option<Tmpfs> {
+        let output = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(at)
+            .output();
+        match output {
+            Ok(output) if output.status.success() => Some(Tmpfs(at.to_owned())),
+            Ok(output) => {
+                let why = String::from_utf8_lossy(&output.stderr).into_owned();
+                println!("SKIPPED: cannot mount a tmpfs (this needs root): {why}");
+                None
+            }
+            Err(error) => {
+                println!("SKIPPED: cannot run mount: {error}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+fn batch(i: u32) -> Batch {
+    let mut batch = Batch::default();
+    // Not compressible, so that every store needs the room.
+    let mut number = u64::from(i) + 1;
+    let value: Vec<u8> = (0..10_000)
+        .map(|_| {
+            number = number
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695);
+            (number >> 56) as u8
+        })
+        .collect();
+    batch.put(Column::Data, i.to_be_bytes().to_vec(), value);
+    batch
+}
+
+fn is_there(engine: &dyn Engine, i: u32) -> bool {
+    engine
+        .get(Column::Data, &i.to_be_bytes())
+        .expect("a get")
+        .is_some()
+}
+
+fn options(kind: EngineKind, reserve: usize) -> Options {
+    Options {
+        segment_bytes: 2 * MIB as u64,
+        reserve_bytes: reserve as u64,
+        ..Options::new(kind, "tablet-0")
+    }
+}
+
+/// With the reserve, the log refuses while the store still has room: nothing stops.
+#[test]
+fn full_and_then_room_again() {
+    for kind in [EngineKind::Sled, EngineKind::Fjall] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let Some(mounted) = Tmpfs::mount(folder.path(), "96m") else {
+            return;
+        };
+        let ballast = mounted.0.join("ballast");
+        fs::write(&ballast, vec![1; 24 * MIB]).expect("ballast");
+        let options = options(kind, 16 * MIB);
+        let data = mounted.0.join("data");
+        let engine = open(&data, &options).expect("an engine");
+        let mut next = 0;
+        let error = loop {
+            match engine.commit(&[batch(next)]) {
+                Ok(()) => next += 1,
+                Err(error) => break error,
+            }
+            assert!(next < 100_000, "the disk is never full");
+        };
+        assert!(matches!(error, Error::Full { .. }), "{kind}: {error}");
+        println!("{kind}: full after {next} commits: {error}");
+        assert!((0..next).all(|i| is_there(&*engine, i)) && !is_there(&*engine, next));
+        fs::remove_file(&ballast).expect("room");
+        for _ in 0..50 {
+            engine
+                .commit(&[batch(next)])
+                .expect("a commit, now that there is room");
+            next += 1;
+        }
+        drop(engine);
+        let engine = open(&data, &options).expect("an engine");
+        assert!((0..next).all(|i| is_there(&*engine, i)) && !is_there(&*engine, next));
+    }
+}
+
+/// Without a reserve anything may run out of space first, and may stop the engine; what was
+/// acknowledged is there when it is opened with more room.
+#[test]
+fn full_without_a_reserve() {
+    for kind in [EngineKind::Sled, EngineKind::Fjall] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let Some(mounted) = Tmpfs::mount(folder.path(), "64m") else {
+            return;
+        };
+        let ballast = mounted.0.join("ballast");
+        fs::write(&ballast, vec![1; 24 * MIB]).expect("ballast");
+        let data = mounted.0.join("data");
+        let mut acknowledged = Vec::new();
+        let engine = open(&data, &options(kind, 0)).expect("an engine");
+        let mut refusals = 0;
+        for i in 0..20_000 {
+            match engine.commit(&[batch(i)]) {
+                Ok(()) => acknowledged.push(i),
+                Err(Error::Full { .. }) if refusals < 100 => refusals += 1,
+                Err(error) => {
+                    println!("{kind}: {} commits, then {error}", acknowledged.len());
+                    break;
+                }
+            }
+        }
+        assert!(acknowledged.len() < 20_000, "the disk is never full");
+        drop(engine);
+        fs::remove_file(&ballast).expect("room");
+        let engine = open(&data, &options(kind, 0)).expect("an engine");
+        for i in &acknowledged {
+            assert!(
+                is_there(&*engine, *i),
+                "{kind}: {i} of {}",
+                acknowledged.len()
+            );
+        }
+    }
+}
