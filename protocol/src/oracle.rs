@@ -183,8 +183,9 @@ impl Oracle {
         };
         self.time_ms = self.time_ms.max(time_ms);
         // A part of the window stays for the counter: if no limit can be made durable, the time
-        // stands still there, and timestamps can be granted for long.
-        let reserve_ms = self.settings.window_ms / 4;
+        // stands still there, and timestamps can be granted for long. A window that is shorter than
+        // a write takes would otherwise be used up by time alone, always.
+        let reserve_ms = (self.settings.window_ms / 4).max(1);
         let reach_ms = self.durable.physical_ms().saturating_sub(reserve_ms);
         let reached = Timestamp::from_millis(self.time_ms.min(reach_ms));
         self.next = self.next.max(reached);

@@ -139,8 +139,9 @@ proptest! {
         for step in steps {
             world.apply(step);
         }
-        // And it is alive: with a disk that works, something is granted.
-        for step in [Step::Durable, Step::Extend, Step::Durable] {
+        // And it is alive: with a disk that works, however slow, something is granted.
+        let slow = Step::Pass { mono_ms: 60_000, wall_ms: 0 };
+        for step in [Step::Durable, Step::Extend, slow, Step::Durable] {
             world.apply(step);
         }
         let before = world.last;

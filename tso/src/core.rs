@@ -71,7 +71,9 @@ impl Core {
         let limit = match stored {
             Some(value) => {
                 let bytes = value.len();
-                let value = value.try_into().map_err(|_| StartError::NoLimit { bytes })?;
+                let value = value
+                    .try_into()
+                    .map_err(|_| StartError::NoLimit { bytes })?;
                 Some(Timestamp::from_u64(u64::from_le_bytes(value)))
             }
             None => None,
