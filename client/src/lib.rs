@@ -1,1 +1,42 @@
 //! Transactions for applications.
+//!
+//! ```no_run
+//! use percolator_client::{Client, Error};
+//!
+//! # async fn transfer() -> Result<(), Error> {
+//! let client = Client::connect("127.0.0.1:7400").await?;
+//! client
+//!     .transact(|txn| async move {
+//!         let bob = txn.get("accounts", "bob", "balance").await?;
+//!         txn.put("accounts", "joe", "balance", bob.unwrap_or_default())?;
+//!         txn.delete("accounts", "bob", "balance")?;
+//!         Ok(())
+//!     })
+//!     .await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Reads see one snapshot; writes are buffered until the commit, which is atomic over rows, tables and
+//! servers. A closure of [`Client::transact`] runs again when another transaction was first.
+//! [`Client::begin`] gives a transaction to commit by hand. Errors are values: see [`Error`].
+
+mod client;
+mod commit;
+mod connection;
+mod directory;
+mod error;
+mod network;
+pub mod oracle;
+mod resolver;
+mod router;
+mod scan;
+pub mod transport;
+mod txn;
+
+pub use bytes::Bytes;
+pub use client::{Client, Options, Outcome, Table, Tablet};
+pub use error::{Conflict, Error};
+pub use percolator_protocol::types::{Cell, TableId, Timestamp, escape, limits, unescape};
+pub use scan::{Entry, Range, Scan};
+pub use txn::{CellName, Txn, index_row, split_index_row};

@@ -243,8 +243,7 @@ impl Txn {
                 value: write.value,
             }));
         }
-        // Only locks: nothing to protect.
-        if mutations.iter().all(|mutation| mutation.kind == LockKind::Lock) && mutations.len() < 2 {
+        if mutations.is_empty() {
             return Ok(inner.start_ts);
         }
         if let Some(why) = mutations.iter().find_map(|mutation| mutation.cell.invalid()) {

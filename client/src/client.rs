@@ -1,0 +1,363 @@
+//! The way in: a cluster, seen from an application.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use percolator_protocol::actions::Status;
+use percolator_protocol::txn::MetLock;
+use percolator_protocol::types::{Cell, Lock, LockKind, Timestamp};
+use percolator_wire::v1;
+
+use crate::Error;
+use crate::network::Network;
+use crate::router::{CallError, Deadline, Router, backoff, master_message};
+use crate::transport::{Backoff, MasterError, Transport};
+use crate::txn::Txn;
+
+/// How a client behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How long a call is tried before it fails with [`Error::Timeout`]. Default: 10 s.
+    pub patience: Duration,
+    /// How long a transaction that is being committed counts as alive without a sign of its client.
+    /// Default: 3 s. It is renewed while the commit goes on.
+    pub lock_ttl: Duration,
+    /// How long [`Client::transact`] begins again after conflicts. Default: 30 s.
+    pub retry_for: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            patience: Duration::from_secs(10),
+            lock_ttl: Duration::from_secs(3),
+            retry_for: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A cluster. Clones share their connections.
+#[derive(Clone)]
+pub struct Client {
+    router: Arc<Router>,
+    options: Options,
+}
+
+/// What became of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is committed.
+    Committed(Timestamp),
+    /// It was rolled back, now at the latest.
+    RolledBack,
+    /// Its client is alive and may still commit it. Ask again.
+    Pending,
+}
+
+/// A table, as the master has it.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub id: u32,
+    /// Whether every tablet is in place.
+    pub ready: bool,
+    /// Its tablets, in order.
+    pub tablets: Vec<Tablet>,
+}
+
+/// A tablet, as the master has it.
+#[derive(Clone, Debug)]
+pub struct Tablet {
+    /// Its number.
+    pub id: u64,
+    /// Its first row.
+    pub start_row: Bytes,
+    /// The row behind its last one; empty: none.
+    pub end_row: Bytes,
+    /// How often it has changed.
+    pub epoch: u64,
+    /// Its owner.
+    pub server: String,
+}
+
+impl Client {
+    /// Connects to the cluster whose master is at this address, HOST:PORT.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it's no address; [`Error::Unavailable`] if nobody answers there.
+    pub async fn connect(master: &str) -> Result<Self, Error> {
+        Self::connect_with(master, Options::default()).await
+    }
+
+    /// [`Self::connect`], with options.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub async fn connect_with(master: &str, options: Options) -> Result<Self, Error> {
+        let network = Network::new(master).map_err(Error::Invalid)?;
+        let client = Self::over(Arc::new(network), options);
+        match client.router.refresh().await {
+            Ok(_) => Ok(client),
+            Err(error) => Err(Error::Unavailable(format!(
+                "{}; is a cluster running there? `percolator up` starts one",
+                master_message(error)
+            ))),
+        }
+    }
+
+    /// A client over another transport than the network.
+    pub fn over(transport: Arc<dyn Transport>, options: Options) -> Self {
+        Self {
+            router: Arc::new(Router::new(transport)),
+            options,
+        }
+    }
+
+    /// Its options.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Begins a transaction at a snapshot of now.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] where the oracle isn't reached.
+    pub async fn begin(&self) -> Result<Txn, Error> {
+        let start_ts = self.timestamp().await?;
+        Ok(Txn::new(self.router.clone(), self.options, start_ts))
+    }
+
+    /// Begins a transaction at an earlier snapshot. It can write, but conflicts with whatever was
+    /// committed since.
+    ///
+    /// # Errors
+    /// [`Error::NoSnapshot`] if the oracle hasn't handed out the timestamp yet: what is to be committed
+    /// below it isn't settled.
+    pub async fn begin_at(&self, snapshot: Timestamp) -> Result<Txn, Error> {
+        let now = self.timestamp().await?;
+        let why = if snapshot == Timestamp::ZERO {
+            "timestamps are above 0".to_owned()
+        } else if snapshot > now {
+            format!("it lies in the future: the oracle is at {now}")
+        } else {
+            return Ok(Txn::new(self.router.clone(), self.options, snapshot));
+        };
+        Err(Error::NoSnapshot {
+            asked: snapshot,
+            why,
+        })
+    }
+
+    /// A timestamp of the oracle: everything committed before this call lies below it.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] where the oracle isn't reached.
+    pub async fn timestamp(&self) -> Result<Timestamp, Error> {
+        let deadline = self.deadline();
+        self.router
+            .timestamp(deadline)
+            .await
+            .map_err(|error| self.failed(deadline, "taking a timestamp", error))
+    }
+
+    /// Runs a transaction and commits it; begins it again while others are first, with growing pauses,
+    /// until the deadline of [`Options::retry_for`]. Returns what the closure returned.
+    ///
+    /// # Errors
+    /// The closure's, or the commit's. An [`Error::Unknown`] isn't retried: it may be committed.
+    pub async fn transact<T, F, Fut>(&self, mut work: F) -> Result<T, Error>
+    where
+        F: FnMut(Txn) -> Fut,
+        Fut: Future<Output = Result<T, Error>>,
+    {
+        let deadline = self.router.deadline(self.options.retry_for);
+        let mut pause = Backoff::new(Duration::from_millis(1), Duration::from_millis(100));
+        loop {
+            let txn = self.begin().await?;
+            let result = match work(txn.clone()).await {
+                Ok(output) => txn.commit().await.map(|_| output),
+                Err(error) => Err(error),
+            };
+            match result {
+                Err(error) if error.retryable() && !deadline.passed(&*self.router.transport) => {
+                    pause.wait(&*self.router.transport).await;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// What became of a transaction, by its primary: for an answer that was lost
+    /// ([`Error::Unknown`]). A transaction whose life time is over is rolled back by this.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] where the primary's server or the oracle isn't reached.
+    pub async fn outcome(&self, start_ts: Timestamp, primary: &Cell) -> Result<Outcome, Error> {
+        let met = MetLock {
+            cell: primary.clone(),
+            lock: Lock {
+                kind: LockKind::Put,
+                primary: primary.clone(),
+                start_ts,
+                ttl_ms: u64::try_from(self.options.lock_ttl.as_millis()).unwrap_or(u64::MAX / 2),
+                min_commit_ts: Timestamp::ZERO,
+                committing: false,
+                short_value: None,
+            },
+        };
+        let deadline = self.deadline();
+        let status = self
+            .router
+            .check_status(&met, None, false, deadline)
+            .await
+            .map_err(|error| self.failed(deadline, "asking for an outcome", error))?;
+        Ok(match status {
+            Status::Committed(commit_ts) => Outcome::Committed(commit_ts),
+            Status::RolledBack => Outcome::RolledBack,
+            Status::Alive { .. } | Status::PrimaryPending => Outcome::Pending,
+        })
+    }
+
+    /// Makes a table, cut into tablets at these rows.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyExists`], [`Error::Invalid`], [`Error::Unavailable`].
+    pub async fn create_table(&self, name: &str, split_at: &[Bytes]) -> Result<(), Error> {
+        let request = v1::CreateTableRequest {
+            name: name.to_owned(),
+            split_at: split_at.to_vec(),
+        };
+        let transport = &self.router.transport;
+        let deadline = self.deadline();
+        let mut pause = backoff();
+        let mut asked_before = false;
+        loop {
+            match transport.create_table(request.clone()).await {
+                Ok(_) => break,
+                // Our own earlier request, whose answer was lost.
+                Err(MasterError::AlreadyExists(_)) if asked_before => break,
+                Err(MasterError::Unavailable(_)) if !deadline.passed(&**transport) => {
+                    asked_before = true;
+                    pause.wait(&**transport).await;
+                }
+                Err(error) => return Err(self.refused(name, error)),
+            }
+        }
+        self.directory().await.map(drop)
+    }
+
+    /// Deletes a table with all its rows, for every snapshot.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTable`], [`Error::Unavailable`].
+    pub async fn delete_table(&self, name: &str) -> Result<(), Error> {
+        let request = v1::DeleteTableRequest {
+            name: name.to_owned(),
+        };
+        let transport = &self.router.transport;
+        let deadline = self.deadline();
+        let mut pause = backoff();
+        let mut asked_before = false;
+        loop {
+            match transport.delete_table(request.clone()).await {
+                Ok(_) => break,
+                Err(MasterError::NotFound(_)) if asked_before => break,
+                Err(MasterError::Unavailable(_)) if !deadline.passed(&**transport) => {
+                    asked_before = true;
+                    pause.wait(&**transport).await;
+                }
+                Err(error) => return Err(self.refused(name, error)),
+            }
+        }
+        self.directory().await.map(drop)
+    }
+
+    /// The tables, by name.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub async fn tables(&self) -> Result<Vec<Table>, Error> {
+        let directory = self.directory().await?;
+        let table = |info: &v1::TableInfo| Table {
+            name: info.name.clone(),
+            id: info.id,
+            ready: info.state() == v1::TableState::Ready,
+            tablets: directory
+                .tablets(percolator_protocol::types::TableId(info.id))
+                .iter()
+                .filter_map(|place| {
+                    let tablet = place.tablet.as_ref()?;
+                    Some(Tablet {
+                        id: tablet.id,
+                        start_row: tablet.start_row.clone(),
+                        end_row: tablet.end_row.clone(),
+                        epoch: tablet.epoch,
+                        server: place.server.clone(),
+                    })
+                })
+                .collect(),
+        };
+        Ok(directory.tables.values().map(table).collect())
+    }
+
+    /// The servers that have reported to the master, and whether they are alive.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub async fn servers(&self) -> Result<Vec<v1::ServerInfo>, Error> {
+        Ok(self.directory().await?.servers.clone())
+    }
+
+    /// The cluster's id.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub async fn cluster_id(&self) -> Result<String, Error> {
+        Ok(self.directory().await?.cluster_id.clone())
+    }
+
+    /// Plain access to a tablet server's engine, past every transaction. For benchmarks of servers
+    /// that were started for it.
+    #[doc(hidden)]
+    pub async fn raw(
+        &self,
+        address: &str,
+        body: v1::request::Body,
+    ) -> Result<v1::response::Body, Error> {
+        use crate::router::Attempt;
+        match self.router.send(address, Vec::new(), body).await {
+            Attempt::Done(body) => Ok(body),
+            Attempt::Again(why) => Err(Error::Unavailable(why)),
+            Attempt::Invalid(why) => Err(Error::Invalid(why)),
+        }
+    }
+
+    async fn directory(&self) -> Result<Arc<crate::directory::Directory>, Error> {
+        self.router
+            .refresh()
+            .await
+            .map_err(|error| Error::Unavailable(master_message(error)))
+    }
+
+    fn deadline(&self) -> Deadline {
+        self.router.deadline(self.options.patience)
+    }
+
+    fn failed(&self, deadline: Deadline, doing: &'static str, error: CallError) -> Error {
+        deadline.error(&*self.router.transport, doing, error)
+    }
+
+    fn refused(&self, name: &str, error: MasterError) -> Error {
+        match error {
+            MasterError::Unavailable(why) => Error::Unavailable(why),
+            MasterError::Invalid(why) => Error::Invalid(why),
+            MasterError::AlreadyExists(why) => Error::AlreadyExists(why),
+            MasterError::NotFound(_) => Error::UnknownTable {
+                name: name.to_owned(),
+            },
+        }
+    }
+}

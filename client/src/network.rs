@@ -1,0 +1,169 @@
+//! The world of a real client: servers over TCP, the machine's monotonic clock, its randomness, tokio.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+use percolator_protocol::types::Timestamp;
+use percolator_wire::v1;
+use percolator_wire::v1::master_client::MasterClient;
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::connection::{Connection, cause};
+use crate::oracle::OracleClient;
+use crate::transport::{BoxFuture, Lost, MasterError, Transport};
+
+/// The master answers within this, or is asked again.
+const MASTER_TIMEOUT: Duration = Duration::from_secs(5);
+/// A directory may be this large: some hundred thousand tablets.
+const DIRECTORY_BYTES_MAX: usize = 256 << 20;
+
+pub(crate) struct Network {
+    master_address: String,
+    master: MasterClient<Channel>,
+    oracle: OracleClient,
+    connections: Mutex<HashMap<String, Arc<Connection>>>,
+    started: Instant,
+}
+
+impl Network {
+    /// Connects with the first use.
+    pub(crate) fn new(master: &str) -> Result<Self, String> {
+        let channel = Endpoint::from_shared(format!("http://{master}"))
+            .map_err(|error| format!("{master:?} is not an address, as HOST:PORT is: {error}"))?
+            .connect_timeout(Duration::from_secs(2))
+            .timeout(MASTER_TIMEOUT)
+            .tcp_nodelay(true)
+            .connect_lazy();
+        let client = MasterClient::new(channel).max_decoding_message_size(DIRECTORY_BYTES_MAX);
+        let oracle = {
+            let (client, master) = (client.clone(), master.to_owned());
+            OracleClient::new(move || {
+                let (client, master) = (client.clone(), master.clone());
+                async move {
+                    let directory = directory(client, &master)
+                        .await
+                        .map_err(crate::router::master_message)?;
+                    crate::directory::Directory::new(directory)
+                        .oracle()
+                        .map(str::to_owned)
+                        .ok_or_else(|| "no oracle has reported to the master yet".into())
+                }
+                .boxed()
+            })
+        };
+        Ok(Self {
+            master_address: master.to_owned(),
+            master: client,
+            oracle,
+            connections: Mutex::default(),
+            started: Instant::now(),
+        })
+    }
+
+    fn connection(&self, address: &str) -> Arc<Connection> {
+        let mut connections = self.connections.lock();
+        if let Some(known) = connections.get(address)
+            && !known.is_lost()
+        {
+            return known.clone();
+        }
+        let connection = Connection::open(address);
+        connections.insert(address.to_owned(), connection.clone());
+        connection
+    }
+}
+
+async fn directory(
+    mut client: MasterClient<Channel>,
+    address: &str,
+) -> Result<v1::DirectoryResponse, MasterError> {
+    client
+        .directory(v1::DirectoryRequest {})
+        .await
+        .map(tonic::Response::into_inner)
+        .map_err(|status| master_error(address, &status))
+}
+
+fn master_error(address: &str, status: &tonic::Status) -> MasterError {
+    let message = status.message().to_owned();
+    match status.code() {
+        Code::InvalidArgument | Code::FailedPrecondition => MasterError::Invalid(message),
+        Code::AlreadyExists => MasterError::AlreadyExists(message),
+        Code::NotFound => MasterError::NotFound(message),
+        _ => {
+            let why = std::error::Error::source(status).map_or(message, cause);
+            MasterError::Unavailable(format!("{address}: {why}"))
+        }
+    }
+}
+
+impl Transport for Network {
+    fn tablet(
+        &self,
+        address: &str,
+        request: v1::Request,
+    ) -> BoxFuture<'_, Result<v1::Response, Lost>> {
+        self.connection(address).call(request).boxed()
+    }
+
+    fn timestamp(&self) -> BoxFuture<'_, Result<Timestamp, Lost>> {
+        self.oracle
+            .timestamp()
+            .map(|result| result.map_err(|error| Lost(error.to_string())))
+            .boxed()
+    }
+
+    fn directory(&self) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>> {
+        directory(self.master.clone(), &self.master_address).boxed()
+    }
+
+    fn create_table(
+        &self,
+        request: v1::CreateTableRequest,
+    ) -> BoxFuture<'_, Result<v1::CreateTableResponse, MasterError>> {
+        let mut client = self.master.clone();
+        async move {
+            client
+                .create_table(request)
+                .await
+                .map(tonic::Response::into_inner)
+                .map_err(|status| master_error(&self.master_address, &status))
+        }
+        .boxed()
+    }
+
+    fn delete_table(
+        &self,
+        request: v1::DeleteTableRequest,
+    ) -> BoxFuture<'_, Result<v1::DeleteTableResponse, MasterError>> {
+        let mut client = self.master.clone();
+        async move {
+            client
+                .delete_table(request)
+                .await
+                .map(tonic::Response::into_inner)
+                .map_err(|status| master_error(&self.master_address, &status))
+        }
+        .boxed()
+    }
+
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
+        tokio::time::sleep(duration).boxed()
+    }
+
+    fn random(&self) -> u64 {
+        rand::random()
+    }
+
+    fn spawn(&self, future: BoxFuture<'static, ()>) {
+        tokio::spawn(future);
+    }
+}
