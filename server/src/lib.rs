@@ -1,1 +1,20 @@
-//! What every server process shares: listening, signals, logs, small durable facts.
+//! What every server process shares: listening, signals, logs, heartbeats, small durable facts.
+//!
+//! No rules live here: it must not know what a timestamp, a lock or a tablet means.
+
+mod error;
+pub mod folder;
+pub mod heartbeat;
+mod listen;
+pub mod logs;
+mod runtime;
+mod serve;
+pub mod signals;
+pub mod small_file;
+
+pub use error::{BoxError, Error};
+pub use folder::Folder;
+pub use listen::{announce, listen};
+pub use runtime::run_on_current_thread;
+pub use serve::serve;
+pub use small_file::{SmallFile, SmallTruth};

@@ -1,0 +1,223 @@
+//! Why a server process cannot start or go on.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Any error of a caller, as tonic and tower write it.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why a server process cannot start or go on. Every message says what is, what was asked for and
+/// what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another process listens on the address.
+    #[error(
+        "cannot listen on {address}: the address is in use by another process; \
+         stop that process, or listen on another port (port 0 picks a free one)"
+    )]
+    AddressInUse {
+        /// Where to listen.
+        address: SocketAddr,
+    },
+    /// The system does not let this user listen on the address.
+    #[error(
+        "cannot listen on {address}: not permitted; \
+         ports below 1024 need a privilege: choose a port from 1024 on"
+    )]
+    AddressNotPermitted {
+        /// Where to listen.
+        address: SocketAddr,
+    },
+    /// The machine has no such address.
+    #[error(
+        "cannot listen on {address}: this machine has no such address; \
+         listen on 127.0.0.1 (this machine only), 0.0.0.0 (every address) or an address it has"
+    )]
+    AddressNotHere {
+        /// Where to listen.
+        address: SocketAddr,
+    },
+    /// Listening failed for another reason.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Where to listen.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Standard output does not take the line that tells where the server listens.
+    #[error("cannot tell on standard output where the server listens: {source}")]
+    Announce {
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Serving ended with an error.
+    #[error("serving on {address} failed: {source}")]
+    Serve {
+        /// Where the server listened.
+        address: SocketAddr,
+        /// What the transport said.
+        source: tonic::transport::Error,
+    },
+    /// The runtime cannot be built.
+    #[error("cannot start the runtime of {name}: {source}")]
+    Runtime {
+        /// Whose runtime.
+        name: String,
+        /// What the system said.
+        source: io::Error,
+    },
+
+    /// A file or folder cannot be read or written.
+    #[error("cannot {action} {}: {source}", .path.display())]
+    File {
+        /// What was tried: "read", "write", "create", ...
+        action: &'static str,
+        /// Which file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The user of this process may not use the file or folder.
+    #[error(
+        "cannot {action} {}: permission denied; give it to the user that runs this process \
+         (chown, or a volume's fsGroup), or choose another folder", .path.display()
+    )]
+    Permission {
+        /// What was tried: "read", "write", "create", ...
+        action: &'static str,
+        /// Which file or folder.
+        path: PathBuf,
+    },
+    /// A file does not hold what this program wrote.
+    #[error(
+        "{} is damaged: {reason}; restore it from a copy of the same volume: \
+         without it this server would forget what it promised", .path.display()
+    )]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A value is too large for a small file.
+    #[error(
+        "{bytes} bytes are too many for {}: at most {bytes_max}", .path.display()
+    )]
+    TooLarge {
+        /// Which file.
+        path: PathBuf,
+        /// Size of the value.
+        bytes: usize,
+        /// The most that such a file holds.
+        bytes_max: usize,
+    },
+
+    /// Another process has the folder.
+    #[error(
+        "the folder {} is in use by another process; stop that process, \
+         or give {server} a folder of its own", .path.display()
+    )]
+    FolderInUse {
+        /// Which folder.
+        path: PathBuf,
+        /// The server that was to start.
+        server: String,
+    },
+    /// The folder holds files of something else.
+    #[error(
+        "the folder {} has no IDENTITY but holds other files ({found}, for example); \
+         give {server} an empty folder or one that does not exist yet", .path.display()
+    )]
+    FolderForeign {
+        /// Which folder.
+        path: PathBuf,
+        /// One of the files in it.
+        found: String,
+        /// The server that was to start.
+        server: String,
+    },
+    /// The folder belongs to another role, server or cluster.
+    #[error(
+        "the folder {} belongs to {what} {found:?}, not to {what} {asked:?}; \
+         start it with the folder that is its own, or start {found:?} with this one", .path.display()
+    )]
+    FolderOfAnother {
+        /// Which folder.
+        path: PathBuf,
+        /// What differs: "role", "server" or "cluster".
+        what: &'static str,
+        /// Whose it is.
+        found: String,
+        /// Who asked for it.
+        asked: String,
+    },
+    /// The folder's format is one that this program does not know.
+    #[error(
+        "the folder {} has format {found}, and this program knows format {known}; \
+         run the version of the program that wrote it", .path.display()
+    )]
+    FolderFormat {
+        /// Which folder.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The format of this program.
+        known: u32,
+    },
+
+    /// The address of the master is no address.
+    #[error("the master's address {address:?} is no HOST:PORT: {source}")]
+    MasterAddress {
+        /// What was given.
+        address: String,
+        /// What is wrong with it.
+        source: tonic::transport::Error,
+    },
+    /// The master refuses this server.
+    #[error(
+        "the master at {master} refuses {server}: {reason}; \
+         check that --master names the master of this server's cluster"
+    )]
+    Refused {
+        /// Where the master is.
+        master: String,
+        /// The refused server.
+        server: String,
+        /// What the master said.
+        reason: String,
+    },
+    /// The server cannot join the cluster that the master told it.
+    #[error("{server} cannot belong to cluster {cluster_id:?} of the master at {master}: {source}")]
+    Adopt {
+        /// Where the master is.
+        master: String,
+        /// The server.
+        server: String,
+        /// The cluster that the master told.
+        cluster_id: String,
+        /// Why not.
+        source: BoxError,
+    },
+}
+
+impl Error {
+    /// The error of a system call on a file or folder.
+    pub(crate) fn file(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| match source.kind() {
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                Self::Permission { action, path }
+            }
+            _ => Self::File {
+                action,
+                path,
+                source,
+            },
+        }
+    }
+}

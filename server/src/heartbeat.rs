@@ -1,0 +1,157 @@
+//! Telling the master where this server is and what it owns.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use percolator_wire::v1::master_client::MasterClient;
+use percolator_wire::v1::{HeartbeatRequest, HeartbeatResponse, Role, TabletInfo};
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::{BoxError, Error};
+
+/// Who beats, and to whom.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the master is: HOST:PORT. The name is looked up again for each connection.
+    pub master: String,
+    /// What this server is.
+    pub role: Role,
+    /// Its stable name, for example "tablet-0".
+    pub server: String,
+    /// Where clients reach it: HOST:PORT.
+    pub address: String,
+    /// The cluster that it belongs to; none if it belongs to none yet.
+    pub cluster_id: Option<String>,
+    /// A number of this start of the process; see [`incarnation`].
+    pub incarnation: u64,
+}
+
+/// A random number for this start of the process.
+pub fn incarnation() -> u64 {
+    rand::random()
+}
+
+/// An answer must come within this, or the beat is repeated.
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// A master that is away is asked again after the first pause, then after twice as long each time.
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+/// Whatever the master says, beats are not closer nor further apart than this.
+const INTERVAL_MIN: Duration = Duration::from_millis(10);
+const INTERVAL_MAX: Duration = Duration::from_secs(60);
+
+/// Beats until `shutdown` ends: at once, then whenever the interval has passed that the master
+/// answers. A master that is away is logged once and asked again. `report` tells the server's
+/// tablets for each beat; `adopt` is called with the cluster's id when the master tells it for the
+/// first time, and must make it durable before it returns.
+///
+/// # Errors
+/// [`Error::MasterAddress`]; [`Error::Refused`] if the master says that this server is not one of
+/// its own (`FAILED_PRECONDITION`); [`Error::Adopt`]. The process should stop then.
+pub async fn run<E: Into<BoxError>>(
+    options: Options,
+    report: impl Fn() -> Vec<TabletInfo>,
+    adopt: impl FnMut(&str) -> Result<(), E>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    tokio::select! {
+        biased;
+        () = pin!(shutdown) => Ok(()),
+        result = beat(options, report, adopt) => result,
+    }
+}
+
+/// What was last told to the operator.
+#[derive(PartialEq)]
+enum Told {
+    Nothing,
+    Connected,
+    Away,
+}
+
+async fn beat<E: Into<BoxError>>(
+    options: Options,
+    report: impl Fn() -> Vec<TabletInfo>,
+    mut adopt: impl FnMut(&str) -> Result<(), E>,
+) -> Result<(), Error> {
+    let mut master = connect(&options.master)?;
+    let mut cluster_id = options.cluster_id.clone();
+    let mut told = Told::Nothing;
+    let mut retry = RETRY_FIRST;
+    loop {
+        let request = HeartbeatRequest {
+            cluster_id: cluster_id.clone().unwrap_or_default(),
+            role: options.role.into(),
+            server: options.server.clone(),
+            address: options.address.clone(),
+            incarnation: options.incarnation,
+            tablets: report(),
+        };
+        let pause = match master.heartbeat(request).await {
+            Ok(response) => {
+                let HeartbeatResponse {
+                    cluster_id: learned,
+                    interval_ms,
+                } = response.into_inner();
+                if !learned.is_empty() && cluster_id.as_ref() != Some(&learned) {
+                    adopt(&learned).map_err(|source| Error::Adopt {
+                        master: options.master.clone(),
+                        server: options.server.clone(),
+                        cluster_id: learned.clone(),
+                        source: source.into(),
+                    })?;
+                    cluster_id = Some(learned.clone());
+                }
+                if told != Told::Connected {
+                    tracing::info!(
+                        master = options.master,
+                        cluster = learned,
+                        "the master answers"
+                    );
+                    told = Told::Connected;
+                }
+                retry = RETRY_FIRST;
+                Duration::from_millis(interval_ms.into()).clamp(INTERVAL_MIN, INTERVAL_MAX)
+            }
+            Err(status) if status.code() == Code::FailedPrecondition => {
+                return Err(Error::Refused {
+                    master: options.master,
+                    server: options.server,
+                    reason: status.message().to_owned(),
+                });
+            }
+            Err(status) => {
+                if told != Told::Away {
+                    tracing::warn!(
+                        master = options.master,
+                        code = ?status.code(),
+                        cause = status.message(),
+                        "the master does not answer; asking again until it does"
+                    );
+                    told = Told::Away;
+                }
+                let pause = retry;
+                retry = (retry * 2).min(RETRY_MAX);
+                pause
+            }
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// A connection that is made with the first request, and again after a loss.
+fn connect(master: &str) -> Result<MasterClient<Channel>, Error> {
+    let endpoint = Endpoint::from_shared(format!("http://{master}")).map_err(|source| {
+        Error::MasterAddress {
+            address: master.to_owned(),
+            source,
+        }
+    })?;
+    let channel = endpoint
+        .connect_timeout(TIMEOUT)
+        .timeout(TIMEOUT)
+        .tcp_nodelay(true)
+        .connect_lazy();
+    Ok(MasterClient::new(channel))
+}

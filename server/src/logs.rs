@@ -1,0 +1,33 @@
+//! What the process tells its operator: lines on standard error.
+
+use std::io::{self, IsTerminal};
+
+use tracing_subscriber::EnvFilter;
+
+/// The variable that says how much is told: a level (`error`, `warn`, `info`, `debug`, `trace`) or
+/// a list of `target=level`.
+pub const LEVEL_VARIABLE: &str = "PERCOLATOR_LOG";
+
+/// Sends the process's events to standard error, in colour on a terminal, from level `info` on
+/// unless [`LEVEL_VARIABLE`] says otherwise. Does nothing if events go somewhere already.
+pub fn init() {
+    let asked = std::env::var(LEVEL_VARIABLE).unwrap_or_default();
+    let parsed = if asked.is_empty() {
+        Ok(EnvFilter::new("info"))
+    } else {
+        EnvFilter::try_new(&asked)
+    };
+    let (filter, problem) = match parsed {
+        Ok(filter) => (filter, None),
+        Err(error) => (EnvFilter::new("info"), Some(error)),
+    };
+    let installed = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .try_init()
+        .is_ok();
+    if let (true, Some(error)) = (installed, problem) {
+        tracing::warn!(%error, asked, "{LEVEL_VARIABLE} is not understood: telling from info on");
+    }
+}

@@ -1,0 +1,169 @@
+//! Serving gRPC, and stopping although clients hold streams open.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tonic::body::Body;
+use tonic::codegen::tokio_stream::{Stream, StreamExt};
+use tonic::codegen::{Service, http};
+use tonic::transport::server::{Connected, TcpConnectInfo, TcpIncoming};
+
+use crate::Error;
+
+/// Windows of HTTP/2: a packed stream carries everything of a client, and with the default of
+/// 64 KiB it would wait for its peer's acknowledgements.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+/// A silent connection is asked for a sign of life, and closed without one.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// After connections were cut, how long their tasks may take to notice.
+const CUT: Duration = Duration::from_secs(5);
+
+/// Serves a generated gRPC server (or tonic `Routes` of several) on the listener until `shutdown`
+/// ends. Then no connection is accepted any more, what is under way may go on for `grace`, and
+/// whatever is open after that, such as the endless streams of clients, is cut.
+///
+/// # Errors
+/// [`Error::Serve`] if the transport fails.
+pub async fn serve<S>(
+    listener: TcpListener,
+    service: S,
+    grace: Duration,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error>
+where
+    S: Service<
+            http::Request<Body>,
+            Response = http::Response<Body>,
+            Error = Infallible,
+            Future: Send,
+        > + Clone
+        + Send
+        + 'static,
+{
+    let address = listener
+        .local_addr()
+        .unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
+    let (cut, is_cut) = watch::channel(false);
+    let (stopping, is_stopping) = watch::channel(());
+    let incoming = TcpIncoming::from(listener)
+        .with_nodelay(Some(true))
+        .with_keepalive(Some(KEEPALIVE_INTERVAL));
+    let mut serving = pin!(
+        tonic::transport::Server::builder()
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+            .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+            .serve_with_incoming_shutdown(service, cuttable(incoming, is_cut), async move {
+                shutdown.await;
+                drop(stopping);
+            })
+    );
+    let mut ended_by_itself = is_stopping;
+    let bound = async {
+        // Ends when the shutdown was asked for, which drops the sender.
+        while ended_by_itself.changed().await.is_ok() {}
+        tokio::time::sleep(grace).await;
+    };
+    let failed = |source| Error::Serve { address, source };
+    tokio::select! {
+        result = &mut serving => return result.map_err(failed),
+        () = bound => {}
+    }
+    let _ = cut.send(true);
+    match tokio::time::timeout(CUT, serving).await {
+        Ok(result) => result.map_err(failed),
+        Err(_) => {
+            tracing::warn!(%address, "some connections did not end in time");
+            Ok(())
+        }
+    }
+}
+
+fn cuttable(
+    incoming: TcpIncoming,
+    cut: watch::Receiver<bool>,
+) -> impl Stream<Item = io::Result<Cuttable>> {
+    incoming.map(move |stream| {
+        let mut cut = cut.clone();
+        stream.map(|stream| Cuttable {
+            stream,
+            cut: Some(Box::pin(async move {
+                // An error means that the server is gone: that cuts as well.
+                let _ = cut.wait_for(|cut| *cut).await;
+            })),
+        })
+    })
+}
+
+/// A connection that reads as closed once it is cut.
+struct Cuttable {
+    stream: TcpStream,
+    /// Ends when the connection is to be cut; none after that.
+    cut: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl Connected for Cuttable {
+    type ConnectInfo = TcpConnectInfo;
+
+    fn connect_info(&self) -> TcpConnectInfo {
+        self.stream.connect_info()
+    }
+}
+
+impl AsyncRead for Cuttable {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let cut = match &mut self.cut {
+            Some(cut) => cut.as_mut().poll(cx).is_ready(),
+            None => true,
+        };
+        if cut {
+            self.cut = None;
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Cuttable {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

@@ -1,0 +1,156 @@
+//! Heartbeats against a master that is away, comes, and refuses.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use percolator_server::heartbeat::{self, Options};
+use percolator_server::{Error, listen, serve};
+use percolator_wire::v1::master_server::{Master, MasterServer};
+use percolator_wire::v1::{
+    CreateTableRequest, CreateTableResponse, DeleteTableRequest, DeleteTableResponse,
+    DirectoryRequest, DirectoryResponse, HeartbeatRequest, HeartbeatResponse, Role, TabletInfo,
+};
+use tokio::sync::mpsc;
+use tonic::{Request, Response, Status};
+
+/// Answers beats with cluster "c1", or refuses those of other clusters; passes on what came.
+struct FakeMaster {
+    beats: mpsc::UnboundedSender<HeartbeatRequest>,
+}
+
+#[tonic::async_trait]
+impl Master for FakeMaster {
+    async fn heartbeat(
+        &self,
+        request: Request<HeartbeatRequest>,
+    ) -> Result<Response<HeartbeatResponse>, Status> {
+        let request = request.into_inner();
+        let _ = self.beats.send(request.clone());
+        if !["", "c1"].contains(&request.cluster_id.as_str()) {
+            return Err(Status::failed_precondition("this is cluster c1"));
+        }
+        Ok(Response::new(HeartbeatResponse {
+            cluster_id: "c1".to_owned(),
+            interval_ms: 10,
+        }))
+    }
+
+    async fn directory(
+        &self,
+        _: Request<DirectoryRequest>,
+    ) -> Result<Response<DirectoryResponse>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn create_table(
+        &self,
+        _: Request<CreateTableRequest>,
+    ) -> Result<Response<CreateTableResponse>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn delete_table(
+        &self,
+        _: Request<DeleteTableRequest>,
+    ) -> Result<Response<DeleteTableResponse>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+}
+
+fn start_master(address: SocketAddr) -> (SocketAddr, mpsc::UnboundedReceiver<HeartbeatRequest>) {
+    let (beats, received) = mpsc::unbounded_channel();
+    let listener = listen(address).unwrap();
+    let address = listener.local_addr().unwrap();
+    let service = MasterServer::new(FakeMaster { beats });
+    tokio::spawn(serve(
+        listener,
+        service,
+        Duration::ZERO,
+        std::future::pending(),
+    ));
+    (address, received)
+}
+
+fn options(master: SocketAddr, cluster_id: Option<&str>) -> Options {
+    Options {
+        master: master.to_string(),
+        role: Role::Tablet,
+        server: "tablet-0".to_owned(),
+        address: "127.0.0.1:1".to_owned(),
+        cluster_id: cluster_id.map(str::to_owned),
+        incarnation: heartbeat::incarnation(),
+    }
+}
+
+fn any_port() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+#[tokio::test]
+async fn a_server_joins_when_the_master_comes_and_beats_on() {
+    // An address where nothing listens until the first beat was tried.
+    let free = listen(any_port()).unwrap().local_addr().unwrap();
+    let adopted = Arc::new(Mutex::new(Vec::new()));
+    let (reports, mut reported) = mpsc::unbounded_channel();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let into = adopted.clone();
+    let beating = tokio::spawn(heartbeat::run(
+        options(free, None),
+        move || {
+            let _ = reports.send(());
+            vec![TabletInfo {
+                id: 7,
+                ..TabletInfo::default()
+            }]
+        },
+        move |id: &str| {
+            into.lock().unwrap().push(id.to_owned());
+            Ok::<(), Error>(())
+        },
+        async move {
+            let _ = stopped.await;
+        },
+    ));
+    reported.recv().await.unwrap();
+    let (_, mut beats) = start_master(free);
+    let first = beats.recv().await.unwrap();
+    assert_eq!((first.cluster_id.as_str(), first.tablets[0].id), ("", 7));
+    let second = beats.recv().await.unwrap();
+    assert_eq!(second.cluster_id, "c1");
+    assert_eq!(second.incarnation, first.incarnation);
+    assert_eq!(*adopted.lock().unwrap(), ["c1"]);
+    stop.send(()).unwrap();
+    beating.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_refusal_ends_the_beats_with_what_the_master_said() {
+    let (master, _beats) = start_master(any_port());
+    let adopted = RefCell::new(Vec::new());
+    let error = heartbeat::run(
+        options(master, Some("c2")),
+        Vec::new,
+        |id: &str| {
+            adopted.borrow_mut().push(id.to_owned());
+            Ok::<(), Error>(())
+        },
+        std::future::pending(),
+    )
+    .await
+    .unwrap_err();
+    assert!(matches!(error, Error::Refused { .. }));
+    assert!(error.to_string().contains("this is cluster c1"), "{error}");
+    assert!(adopted.borrow().is_empty());
+}
+
+#[tokio::test]
+async fn a_cluster_that_cannot_be_made_durable_ends_the_beats() {
+    let (master, _beats) = start_master(any_port());
+    let refuse = |_: &str| Err("the disk is full");
+    let never = std::future::pending();
+    let run = heartbeat::run(options(master, None), Vec::new, refuse, never);
+    let error = run.await.unwrap_err();
+    assert!(error.to_string().contains("the disk is full"), "{error}");
+}

@@ -1,0 +1,78 @@
+//! Stopping a server that has endless streams open.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use percolator_server::{listen, serve};
+use percolator_wire::v1::oracle_client::OracleClient;
+use percolator_wire::v1::oracle_server::{Oracle, OracleServer};
+use percolator_wire::v1::{TimestampsRequest, TimestampsResponse};
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Request, Response, Status, Streaming};
+
+/// Answers every request with its own count.
+struct Echo;
+
+type Answers = Box<dyn Stream<Item = Result<TimestampsResponse, Status>> + Send + Unpin>;
+
+#[tonic::async_trait]
+impl Oracle for Echo {
+    type TimestampsStream = Answers;
+
+    async fn timestamps(
+        &self,
+        request: Request<Streaming<TimestampsRequest>>,
+    ) -> Result<Response<Answers>, Status> {
+        let answers = request.into_inner().map(|request| {
+            let count = request?.count;
+            Ok(TimestampsResponse { first: 1, count })
+        });
+        Ok(Response::new(Box::new(answers)))
+    }
+}
+
+#[tokio::test]
+async fn an_open_stream_does_not_keep_a_server_from_stopping() {
+    let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = tokio::spawn(serve(
+        listener,
+        OracleServer::new(Echo),
+        Duration::from_millis(10),
+        async move {
+            let _ = stopped.await;
+        },
+    ));
+
+    let mut client = OracleClient::connect(format!("http://{address}"))
+        .await
+        .unwrap();
+    let (requests, receiver) = mpsc::channel(1);
+    let stream = client.timestamps(ReceiverStream::new(receiver)).await;
+    let mut stream = stream.unwrap().into_inner();
+    requests.send(TimestampsRequest { count: 3 }).await.unwrap();
+    assert_eq!(stream.message().await.unwrap().unwrap().count, 3);
+
+    stop.send(()).unwrap();
+    // The client keeps its end open, and learns that the stream is gone.
+    let end = tokio::time::timeout(Duration::from_secs(30), stream.message()).await;
+    assert!(!matches!(end.unwrap(), Ok(Some(_))));
+    let ended = tokio::time::timeout(Duration::from_secs(30), serving).await;
+    ended.unwrap().unwrap().unwrap();
+    drop(requests);
+    // Nothing is left of it: the address is free.
+    let again: SocketAddr = address;
+    listen(again).unwrap();
+}
+
+#[tokio::test]
+async fn a_server_without_clients_stops_at_once() {
+    let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let hours = Duration::from_secs(3600);
+    let serving = serve(listener, OracleServer::new(Echo), hours, async {});
+    let ended = tokio::time::timeout(Duration::from_secs(30), serving).await;
+    ended.unwrap().unwrap();
+}
