@@ -269,9 +269,12 @@ fn broken_yaml_is_refused_with_its_place() {
         ),
         (
             "  image: \"unfinished\n",
-            "",
+            "line 6, column 1: not valid YAML: invalid indentation in multiline quoted scalar",
         ),
-        ("\ttablets: 3\n", ""),
+        (
+            "\ttablets: 3\n",
+            "line 5, column 2: not valid YAML: tabs disallowed within this context (block indentation)",
+        ),
     ] {
         assert_eq!(refusal(&with_spec(spec)), message, "{spec}");
     }
