@@ -1,2 +1,148 @@
-//! The percolator command.
-fn main() {}
+//! The `percolator` command.
+
+mod bank;
+mod cells;
+mod cluster;
+mod output;
+mod table;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use percolator_client::Client;
+
+use output::{Format, Output};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Distributed transactions: runs clusters, and works with the data in them.
+///
+/// Rows, columns and values are bytes. Those that aren't printable are shown, and typed, as \xNN (two
+/// hexadecimal digits); \\ is a backslash, and \n, \r and \t are understood too.
+///
+/// Results go to standard output, messages to standard error. Exit codes: 0 done; 1 failed, or a check
+/// found something; 2 wrong usage; 3 the transaction conflicted with others; 4 the outcome of a commit
+/// is unknown; 5 the cluster, or a part of it, wasn't reached in time.
+#[derive(Debug, Parser)]
+#[command(name = "percolator", version, max_term_width = 100, after_help = EXAMPLES)]
+struct Arguments {
+    /// The cluster: address of its master.
+    #[arg(
+        long,
+        short = 'c',
+        global = true,
+        env = "PERCOLATOR_CLUSTER",
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:7400"
+    )]
+    cluster: String,
+    /// How results are printed.
+    #[arg(long, short = 'o', global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    output: Format,
+    /// Leave out messages that nobody has to act on.
+    #[arg(long, short = 'q', global = true)]
+    quiet: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  percolator up -f examples/cluster.yaml               run a cluster on this machine
+  percolator table create accounts --split-at m        make a table of two tablets
+  percolator put accounts bob balance 10               write a cell
+  percolator get accounts bob balance                  read it
+  percolator scan accounts --prefix b                  read rows
+  percolator up --ephemeral -- percolator bank         try the bank on a cluster that goes away";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a cluster on this machine.
+    Up(cluster::Args),
+    /// Make, list and delete tables.
+    #[command(subcommand)]
+    Table(table::Command),
+    /// Read a cell, or the cells of a row.
+    Get(cells::GetArgs),
+    /// Write cells of a row.
+    Put(cells::PutArgs),
+    /// Delete a cell, or every cell of a row.
+    Delete(cells::DeleteArgs),
+    /// Read a range of rows.
+    Scan(cells::ScanArgs),
+    /// What became of a transaction whose commit was not answered.
+    Outcome(cells::OutcomeArgs),
+    /// Transfer money between accounts, and check that none is lost.
+    Bank(bank::Args),
+    /// Print the completions of a shell: bash, zsh, fish and others.
+    #[command(after_help = "Example:\n  source <(percolator completions bash)")]
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let output = Output {
+        format: arguments.output,
+        quiet: arguments.quiet,
+    };
+    let result = match arguments.command {
+        Command::Completions { shell } => {
+            let mut command = Arguments::command();
+            clap_complete::generate(shell, &mut command, "percolator", &mut io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+        command => {
+            percolator_server::run_on_current_thread("percolator", async {
+                run(&arguments.cluster, command, output).await
+            })
+            .map_err(anyhow::Error::from)
+            .and_then(|result| result)
+        }
+    };
+    result.unwrap_or_else(|error| {
+        // Whoever reads our results has gone: there's nobody to tell.
+        if error
+            .downcast_ref::<io::Error>()
+            .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+        {
+            return ExitCode::SUCCESS;
+        }
+        let _ = writeln!(io::stderr().lock(), "error: {error:#}");
+        exit_code(&error)
+    })
+}
+
+async fn run(cluster: &str, command: Command, output: Output) -> anyhow::Result<ExitCode> {
+    let command = match command {
+        Command::Up(args) => return cluster::up(args, output).await,
+        command => command,
+    };
+    let client = Client::connect(cluster).await?;
+    match command {
+        Command::Table(command) => table::run(&client, command, output).await,
+        Command::Get(args) => cells::get(&client, args, output).await,
+        Command::Put(args) => cells::put(&client, args, output).await,
+        Command::Delete(args) => cells::delete(&client, args, output).await,
+        Command::Scan(args) => cells::scan(&client, args, output).await,
+        Command::Outcome(args) => cells::outcome(&client, args, output).await,
+        Command::Bank(args) => bank::run(cluster, args, output).await,
+        Command::Up(_) | Command::Completions { .. } => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// What scripts can tell errors apart by; the help of the command lists them.
+fn exit_code(error: &anyhow::Error) -> ExitCode {
+    use percolator_client::Error as E;
+    match error.downcast_ref::<E>() {
+        Some(E::Invalid(_) | E::NoSnapshot { .. }) => ExitCode::from(2),
+        Some(E::Conflict(_)) => ExitCode::from(3),
+        Some(E::Unknown { .. }) => ExitCode::from(4),
+        Some(E::Timeout { .. } | E::Unavailable(_)) => ExitCode::from(5),
+        _ => ExitCode::FAILURE,
+    }
+}

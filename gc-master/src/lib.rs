@@ -1,1 +1,25 @@
 //! The master: the directory of tables, tablets and servers.
+//!
+//! [`Directory`] is the pure core; [`Server`] runs it over gRPC with its state in a file. The
+//! master knows where tablets are because their owners say so: its own state is durable for
+//! speed, and a master that has lost it is told everything again by heartbeats.
+
+mod convert;
+mod core;
+mod events;
+mod names;
+mod refusal;
+mod reports;
+mod runner;
+mod server;
+mod service;
+mod tables;
+mod truth;
+
+pub use crate::core::{Directory, HEARTBEAT_INTERVAL, SILENCE_MAX};
+pub use events::{Action, Command, Effects, Heartbeat, Note, Report, Start};
+pub use names::{CUT_BYTES_MAX, CUTS_MAX, NAME_BYTES_MAX};
+pub use refusal::Refusal;
+pub use server::{Error, Options, Server};
+pub use tables::STATE_BYTES_MAX;
+pub use truth::{Role, Rows, Server as KnownServer, Table, TableState, Tablet, Truth, TruthError};

@@ -1,0 +1,107 @@
+//! Which servers a local cluster has, where they listen and where their data lies.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use percolator_api::PercolatorCluster;
+use percolator_engine::EngineKind;
+
+/// A local cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    pub(crate) data_dir: PathBuf,
+    /// The folder was empty: this is the cluster's first start.
+    pub(crate) new: bool,
+    /// Port of the master; 0: any.
+    port: u16,
+    pub(crate) tablets: u32,
+    pub(crate) engine: EngineKind,
+    pub(crate) cache_bytes: u64,
+    pub(crate) window_ms: u64,
+    pub(crate) raw: bool,
+}
+
+impl Layout {
+    /// Checks the folder against the manifest, and makes it.
+    pub(crate) fn open(
+        data_dir: &Path,
+        manifest: &PercolatorCluster,
+        port: u16,
+        raw: bool,
+    ) -> anyhow::Result<Self> {
+        let spec = &manifest.spec;
+        std::fs::create_dir_all(data_dir).with_context(|| {
+            format!(
+                "cannot make the data folder {}; choose another with --data-dir",
+                data_dir.display()
+            )
+        })?;
+        let data_dir = data_dir
+            .canonicalize()
+            .with_context(|| format!("cannot use the data folder {}", data_dir.display()))?;
+        let folders = std::fs::read_dir(&data_dir)
+            .with_context(|| format!("cannot read the data folder {}", data_dir.display()))?;
+        let mut names = Vec::new();
+        for folder in folders {
+            names.push(folder?.file_name().to_string_lossy().into_owned());
+        }
+        let new = !names.iter().any(|name| name == MASTER);
+        if new && !names.is_empty() {
+            bail!(
+                "{} holds other things and no cluster: choose an empty folder, or one that is yet to be made, with \
+                 --data-dir",
+                data_dir.display()
+            );
+        }
+        let owners = names
+            .iter()
+            .filter_map(|name| name.strip_prefix("tablet-")?.parse::<u32>().ok())
+            .max()
+            .map_or(0, |highest| highest + 1);
+        if owners > spec.tablets.replicas {
+            bail!(
+                "the cluster in {} has {owners} tablet servers, the manifest asks for {}: they own data, and tablets \
+                 can't be moved off a server yet; set spec.tablets.replicas to {owners} or more",
+                data_dir.display(),
+                spec.tablets.replicas
+            );
+        }
+        Ok(Self {
+            data_dir,
+            new,
+            port,
+            tablets: spec.tablets.replicas,
+            engine: spec.tablets.storage.engine.name().parse()?,
+            cache_bytes: spec.tablets.storage.cache_size.bytes(),
+            window_ms: spec.oracle.window.as_millis(),
+            raw,
+        })
+    }
+
+    /// Where a server listens: the master at the port that was asked for, the others behind it.
+    pub(crate) fn listen(&self, number: u16) -> anyhow::Result<SocketAddr> {
+        let port = match self.port {
+            0 => 0,
+            first => first.checked_add(number).with_context(|| {
+                format!("there are not enough ports above {first} for every server; choose a lower --port")
+            })?,
+        };
+        Ok((Ipv4Addr::LOCALHOST, port).into())
+    }
+
+    /// The folder of a server.
+    pub(crate) fn folder(&self, server: &str) -> PathBuf {
+        self.data_dir.join(server)
+    }
+
+    /// The tablet servers' names.
+    pub(crate) fn tablet_servers(&self) -> impl Iterator<Item = String> + use<> {
+        (0..self.tablets).map(|number| format!("tablet-{number}"))
+    }
+}
+
+/// The master's name.
+pub(crate) const MASTER: &str = "gc-master-0";
+/// The oracle's name.
+pub(crate) const ORACLE: &str = "tso-0";

@@ -1,0 +1,271 @@
+//! `percolator up`: a cluster on this machine, from the manifest that Kubernetes takes too.
+
+mod layout;
+mod processes;
+mod threads;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use percolator_api::PercolatorCluster;
+use percolator_client::Client;
+use serde::Serialize;
+
+use crate::output::{Format, Output, columns};
+use layout::Layout;
+
+/// A cluster that isn't ready by then won't be.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+
+/// What to run.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolator up -f examples/cluster.yaml
+  percolator up --processes --data-dir /var/lib/percolator
+  percolator up --ephemeral -- percolator bank --duration 10s
+
+A command after -- finds the cluster in PERCOLATOR_CLUSTER; up ends with its exit code.")]
+pub(crate) struct Args {
+    /// Manifest of the cluster, a PercolatorCluster; - reads standard input. Without it: three tablet
+    /// servers, with every default.
+    #[arg(long, short = 'f', value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Folder of the cluster's data; made if it isn't there.
+    #[arg(long, value_name = "DIR", default_value = "percolator-data")]
+    data_dir: PathBuf,
+    /// Keep the data in a folder that goes away with the cluster, on ports that are free.
+    #[arg(long, conflicts_with = "data_dir")]
+    ephemeral: bool,
+    /// Run every server as a process of its own, and start it again when it dies.
+    #[arg(long)]
+    processes: bool,
+    /// Port of the master; the other servers take the following ones. 0: any that are free. Default:
+    /// 7400, and 0 with --ephemeral.
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+    /// Allow plain engine access, for benchmarks alone.
+    #[arg(long, hide = true)]
+    raw: bool,
+    /// Run this command when the cluster is ready, and stop the cluster when it ends.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// What runs where.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Running {
+    pub(crate) role: &'static str,
+    pub(crate) server: String,
+    pub(crate) address: String,
+    /// The process, where it's one of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pid: Option<u32>,
+    pub(crate) data: PathBuf,
+}
+
+enum Cluster {
+    Threads(threads::Threads),
+    Processes(processes::Processes),
+}
+
+pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
+    let started = Instant::now();
+    let manifest = read_manifest(&args)?;
+    let ephemeral = args
+        .ephemeral
+        .then(tempfile::tempdir)
+        .transpose()
+        .context("cannot make a folder for the cluster's data")?;
+    let (data_dir, port) = match &ephemeral {
+        Some(folder) => (folder.path().to_owned(), args.port.unwrap_or(0)),
+        None => (args.data_dir, args.port.unwrap_or(7400)),
+    };
+    let layout = Layout::open(&data_dir, &manifest, port, args.raw)?;
+    let mut stop = Box::pin(percolator_server::signals::shutdown());
+    let mut cluster = if args.processes {
+        Cluster::Processes(processes::start(layout).await?)
+    } else {
+        percolator_server::logs::init();
+        Cluster::Threads(threads::start(layout).await?)
+    };
+    let running = cluster.running();
+    let master = running
+        .first()
+        .map(|master| master.address.clone())
+        .unwrap_or_default();
+    tokio::select! {
+        biased;
+        () = &mut stop => {
+            cluster.stop().await?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        failed = cluster.failed() => {
+            let _ = cluster.stop().await;
+            return Err(failed);
+        }
+        ready = ready(&master, running.len() - 1) => {
+            if let Err(error) = ready {
+                let _ = cluster.stop().await;
+                return Err(error);
+            }
+        }
+    }
+    print(&running, output)?;
+    output.note(&format!(
+        "ready in {:.1} s; {}",
+        started.elapsed().as_secs_f64(),
+        if args.command.is_empty() {
+            format!("percolator -c {master} reaches it, Ctrl-C stops it")
+        } else {
+            format!("running {}", args.command.join(" "))
+        }
+    ));
+    let mut command = start_command(&args.command, &master)?;
+    let result = tokio::select! {
+        biased;
+        () = &mut stop => Ok(ExitCode::SUCCESS),
+        status = wait_for(&mut command) => status,
+        failed = cluster.failed() => Err(failed),
+    };
+    if let Some(command) = &mut command {
+        // Where the command has ended, there's nobody left to kill.
+        let _ = command.kill().await;
+    }
+    let stopped = cluster.stop().await;
+    let code = result?;
+    stopped?;
+    drop(ephemeral);
+    Ok(code)
+}
+
+fn read_manifest(args: &Args) -> anyhow::Result<PercolatorCluster> {
+    let (name, text) = match &args.file {
+        None => ("the defaults".to_owned(), DEFAULT_MANIFEST.to_owned()),
+        Some(file) if file.as_os_str() == "-" => {
+            let text = std::io::read_to_string(std::io::stdin())
+                .context("cannot read the manifest from standard input")?;
+            ("standard input".to_owned(), text)
+        }
+        Some(file) => {
+            let text = std::fs::read_to_string(file)
+                .with_context(|| format!("cannot read the manifest {}", file.display()))?;
+            (file.display().to_string(), text)
+        }
+    };
+    PercolatorCluster::from_yaml(&text).with_context(|| format!("{name} is no valid manifest"))
+}
+
+const DEFAULT_MANIFEST: &str =
+    "{apiVersion: percolator.dev/v1alpha1, kind: PercolatorCluster, metadata: {name: local}}";
+
+/// Waits until every server has told the master where it is, and the oracle hands out timestamps.
+async fn ready(master: &str, servers: usize) -> anyhow::Result<()> {
+    let deadline = Instant::now() + READY_WITHIN;
+    let mut seen = String::new();
+    while Instant::now() < deadline {
+        match Client::connect(master).await {
+            Ok(client) => {
+                let alive = client
+                    .servers()
+                    .await?
+                    .iter()
+                    .filter(|server| server.alive)
+                    .count();
+                if alive >= servers {
+                    client.timestamp().await?;
+                    return Ok(());
+                }
+                seen = format!("{alive} of {servers} servers have reported to the master");
+            }
+            Err(error) => seen = error.to_string(),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    bail!("the cluster was not ready within {READY_WITHIN:?}: {seen}")
+}
+
+fn print(running: &[Running], output: Output) -> anyhow::Result<()> {
+    if output.format == Format::Json {
+        output.line(&serde_json::to_string(running)?)?;
+        return Ok(());
+    }
+    let with_pid = running.iter().any(|server| server.pid.is_some());
+    let mut rows = vec![vec!["ROLE".to_owned(), "NAME".into(), "ADDRESS".into()]];
+    if with_pid {
+        rows[0].push("PID".into());
+    }
+    rows[0].push("DATA".into());
+    rows.extend(running.iter().map(|server| {
+        let mut row = vec![
+            server.role.to_owned(),
+            server.server.clone(),
+            server.address.clone(),
+        ];
+        if with_pid {
+            row.push(server.pid.map(|pid| pid.to_string()).unwrap_or_default());
+        }
+        row.push(server.data.display().to_string());
+        row
+    }));
+    output.line(&columns(&rows))?;
+    Ok(())
+}
+
+fn start_command(
+    command: &[String],
+    master: &str,
+) -> anyhow::Result<Option<tokio::process::Child>> {
+    let Some((program, arguments)) = command.split_first() else {
+        return Ok(None);
+    };
+    // `percolator` is this very program, wherever it lies.
+    let itself = std::env::current_exe().ok().filter(|_| program == "percolator");
+    let child = tokio::process::Command::new(itself.unwrap_or_else(|| program.into()))
+        .args(arguments)
+        .env("PERCOLATOR_CLUSTER", master)
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| format!("cannot run {program}"))?;
+    Ok(Some(child))
+}
+
+/// Ends with the command, or never where there's none.
+async fn wait_for(command: &mut Option<tokio::process::Child>) -> anyhow::Result<ExitCode> {
+    use std::os::unix::process::ExitStatusExt;
+    let Some(command) = command else {
+        return std::future::pending().await;
+    };
+    let status = command.wait().await.context("cannot wait for the command")?;
+    // As shells do for a command that a signal ended.
+    let code = status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+impl Cluster {
+    fn running(&self) -> Vec<Running> {
+        match self {
+            Self::Threads(threads) => threads.running(),
+            Self::Processes(processes) => processes.running(),
+        }
+    }
+
+    /// Ends with why the cluster can't go on, if that happens.
+    async fn failed(&mut self) -> anyhow::Error {
+        match self {
+            Self::Threads(threads) => threads.failed().await,
+            Self::Processes(processes) => processes.failed().await,
+        }
+    }
+
+    async fn stop(self) -> anyhow::Result<()> {
+        match self {
+            Self::Threads(threads) => threads.stop().await,
+            Self::Processes(processes) => processes.stop().await,
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! Every server as a process of its own, started again when it dies.
+
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, bail};
+use parking_lot::Mutex;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use super::Running;
+use super::layout::{Layout, MASTER, ORACLE};
+
+/// A server that dies this soon after its start is failing, not unlucky.
+const SOON: Duration = Duration::from_secs(2);
+/// After so many early deaths in a row it isn't started again.
+const EARLY_DEATHS_MAX: u32 = 5;
+/// A server says within this where it listens.
+const LISTENS_WITHIN: Duration = Duration::from_secs(60);
+/// A server that was asked to stop is killed after this.
+const STOPS_WITHIN: Duration = Duration::from_secs(10);
+
+/// A cluster of processes.
+pub(crate) struct Processes {
+    servers: Servers,
+    supervisors: Vec<JoinHandle<()>>,
+    failures: mpsc::UnboundedReceiver<anyhow::Error>,
+    stop: watch::Sender<bool>,
+}
+
+/// What runs, also written to `servers.json` in the data folder, so that others can find the processes.
+#[derive(Clone)]
+struct Servers {
+    list: Arc<Mutex<Vec<Running>>>,
+    file: PathBuf,
+}
+
+/// How to start a server.
+#[derive(Clone)]
+struct Recipe {
+    role: &'static str,
+    server: String,
+    program: PathBuf,
+    arguments: Vec<String>,
+    data: PathBuf,
+    log: PathBuf,
+}
+
+pub(crate) async fn start(layout: Layout) -> anyhow::Result<Processes> {
+    let logs = layout.data_dir.join("logs");
+    std::fs::create_dir_all(&logs)
+        .with_context(|| format!("cannot make the folder {}", logs.display()))?;
+    let (failed, failures) = mpsc::unbounded_channel();
+    let (stop, _) = watch::channel(false);
+    let mut processes = Processes {
+        servers: Servers {
+            list: Arc::default(),
+            file: layout.data_dir.join("servers.json"),
+        },
+        supervisors: Vec::new(),
+        failures,
+        stop,
+    };
+    if let Err(error) = processes.start_each(&layout, &logs, &failed).await {
+        processes.stop().await?;
+        return Err(error);
+    }
+    Ok(processes)
+}
+
+impl Processes {
+    async fn start_each(
+        &mut self,
+        layout: &Layout,
+        logs: &Path,
+        failed: &mpsc::UnboundedSender<anyhow::Error>,
+    ) -> anyhow::Result<()> {
+        let recipe = |role, program: &str, server: &str, more: Vec<String>| {
+            let data = layout.folder(server);
+            let mut arguments = vec![
+                "--data-dir".to_owned(),
+                data.display().to_string(),
+                "--server".to_owned(),
+                server.to_owned(),
+            ];
+            arguments.extend(more);
+            anyhow::Ok(Recipe {
+                role,
+                server: server.to_owned(),
+                program: beside_us(program)?,
+                arguments,
+                data,
+                log: logs.join(format!("{server}.log")),
+            })
+        };
+        let more = if layout.new {
+            vec!["--new-cluster".to_owned()]
+        } else {
+            Vec::new()
+        };
+        let master = recipe("master", "percolator-gc-master", MASTER, more)?;
+        let master = self
+            .supervise(master, layout.listen(0)?.to_string(), failed)
+            .await?;
+        let to_master = vec!["--master".to_owned(), master];
+        let mut more = to_master.clone();
+        more.extend(["--window".to_owned(), format!("{}ms", layout.window_ms)]);
+        let oracle = recipe("oracle", "percolator-tso", ORACLE, more)?;
+        self.supervise(oracle, layout.listen(1)?.to_string(), failed)
+            .await?;
+        for (number, name) in layout.tablet_servers().enumerate() {
+            let mut more = to_master.clone();
+            more.extend([
+                "--engine".to_owned(),
+                layout.engine.to_string(),
+                "--cache-bytes".to_owned(),
+                layout.cache_bytes.to_string(),
+            ]);
+            if layout.raw {
+                more.push("--raw".to_owned());
+            }
+            let listen = layout.listen(2 + u16::try_from(number).unwrap_or(u16::MAX - 2))?;
+            let tablet = recipe("tablet", "percolator-tablet", &name, more)?;
+            self.supervise(tablet, listen.to_string(), failed).await?;
+        }
+        Ok(())
+    }
+
+    /// Starts a server, waits until it listens, and looks after it from then on. Returns its address.
+    async fn supervise(
+        &mut self,
+        recipe: Recipe,
+        listen: String,
+        failed: &mpsc::UnboundedSender<anyhow::Error>,
+    ) -> anyhow::Result<String> {
+        let (child, address) = launch(&recipe, &listen).await?;
+        self.servers.set(&recipe, &address, child.id());
+        let supervisor = Supervisor {
+            recipe,
+            address: address.clone(),
+            servers: self.servers.clone(),
+            stop: self.stop.subscribe(),
+        };
+        let failed = failed.clone();
+        self.supervisors.push(tokio::spawn(async move {
+            if let Err(error) = supervisor.run(child).await {
+                let _ = failed.send(error);
+            }
+        }));
+        Ok(address)
+    }
+
+    pub(crate) fn running(&self) -> Vec<Running> {
+        self.servers.list.lock().clone()
+    }
+
+    pub(crate) async fn failed(&mut self) -> anyhow::Error {
+        match self.failures.recv().await {
+            Some(error) => error,
+            None => std::future::pending().await,
+        }
+    }
+
+    pub(crate) async fn stop(self) -> anyhow::Result<()> {
+        let _ = self.stop.send(true);
+        for supervisor in self.supervisors {
+            supervisor.await?;
+        }
+        // Stale process numbers must not be taken for ours.
+        match std::fs::remove_file(&self.servers.file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Servers {
+    fn set(&self, recipe: &Recipe, address: &str, pid: Option<u32>) {
+        let mut list = self.list.lock();
+        let running = Running {
+            role: recipe.role,
+            server: recipe.server.clone(),
+            address: address.to_owned(),
+            pid,
+            data: recipe.data.clone(),
+        };
+        match list.iter_mut().find(|known| known.server == recipe.server) {
+            Some(known) => *known = running,
+            None => list.push(running),
+        }
+        let temporary = self.file.with_extension("json.new");
+        let written = serde_json::to_vec(&*list)
+            .map_err(std::io::Error::from)
+            .and_then(|json| std::fs::write(&temporary, json))
+            .and_then(|()| std::fs::rename(&temporary, &self.file));
+        if let Err(error) = written {
+            say(&format!("cannot write {}: {error}", self.file.display()));
+        }
+    }
+}
+
+struct Supervisor {
+    recipe: Recipe,
+    address: String,
+    servers: Servers,
+    stop: watch::Receiver<bool>,
+}
+
+impl Supervisor {
+    async fn run(mut self, mut child: Child) -> anyhow::Result<()> {
+        let mut early_deaths = 0;
+        let mut started = Instant::now();
+        loop {
+            let status = tokio::select! {
+                biased;
+                _ = self.stop.wait_for(|stop| *stop) => return self.end(child).await,
+                status = child.wait() => status?,
+            };
+            if status.success() {
+                // It was asked to stop by somebody else, such as by Ctrl-C, which reaches everyone.
+                return Ok(());
+            }
+            early_deaths = if started.elapsed() < SOON {
+                early_deaths + 1
+            } else {
+                0
+            };
+            if early_deaths >= EARLY_DEATHS_MAX {
+                bail!("{}", self.recipe.gave_up(status));
+            }
+            started = Instant::now();
+            // The address stays the same: a dead process has left it.
+            let relaunch = launch(&self.recipe, &self.address);
+            let (next, _) = tokio::select! {
+                biased;
+                _ = self.stop.wait_for(|stop| *stop) => return Ok(()),
+                launched = relaunch => launched?,
+            };
+            child = next;
+            self.servers.set(&self.recipe, &self.address, child.id());
+            say(&format!(
+                "{} ended ({status}) and was started again as process {}",
+                self.recipe.server,
+                child.id().unwrap_or_default()
+            ));
+        }
+    }
+
+    async fn end(&self, mut child: Child) -> anyhow::Result<()> {
+        if let Some(pid) = child
+            .id()
+            .and_then(|pid| i32::try_from(pid).ok())
+            .and_then(rustix::process::Pid::from_raw)
+        {
+            // It may have ended by itself meanwhile.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        match tokio::time::timeout(STOPS_WITHIN, child.wait()).await {
+            Ok(status) => {
+                status?;
+                Ok(())
+            }
+            Err(_) => {
+                say(&format!(
+                    "{} did not stop within {STOPS_WITHIN:?} and is killed",
+                    self.recipe.server
+                ));
+                Ok(child.kill().await?)
+            }
+        }
+    }
+}
+
+impl Recipe {
+    fn gave_up(&self, status: ExitStatus) -> String {
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let last: Vec<&str> = log.lines().rev().take(5).collect();
+        let last: Vec<&str> = last.into_iter().rev().collect();
+        format!(
+            "{} {} ended ({status}); the end of its log {}:\n  {}",
+            self.role,
+            self.server,
+            self.log.display(),
+            last.join("\n  ")
+        )
+    }
+}
+
+/// Starts a process and waits until it says where it listens.
+async fn launch(recipe: &Recipe, listen: &str) -> anyhow::Result<(Child, String)> {
+    let log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&recipe.log)
+        .with_context(|| format!("cannot write the log {}", recipe.log.display()))?;
+    let mut child = Command::new(&recipe.program)
+        .args(&recipe.arguments)
+        .args(["--listen", listen])
+        // The end of this pipe tells the server that we are gone, also when we are killed.
+        .env(percolator_server::signals::LIFELINE_VARIABLE, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| format!("cannot run {}", recipe.program.display()))?;
+    let stdout = child
+        .stdout
+        .take()
+        .ok_or_else(|| anyhow!("{} has no output", recipe.server))?;
+    let mut lines = BufReader::new(stdout).lines();
+    let said = tokio::time::timeout(LISTENS_WITHIN, lines.next_line())
+        .await
+        .with_context(|| format!("{} did not listen within {LISTENS_WITHIN:?}", recipe.server))??;
+    match said.as_deref().and_then(|line| line.strip_prefix("listening on ")) {
+        Some(address) => Ok((child, address.to_owned())),
+        None => {
+            let status = child.wait().await?;
+            bail!("{}", recipe.gave_up(status))
+        }
+    }
+}
+
+/// A program that lies beside this one.
+fn beside_us(name: &str) -> anyhow::Result<PathBuf> {
+    let us = std::env::current_exe().context("cannot find out where this program lies")?;
+    let program = us.with_file_name(name);
+    if !program.exists() {
+        bail!(
+            "{} is not there: --processes runs the servers' own programs; `cargo build --release` makes them",
+            program.display()
+        );
+    }
+    Ok(program)
+}
+
+fn say(message: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr().lock(), "{message}");
+}

@@ -1,0 +1,185 @@
+//! Every server as a thread of this process, each with a runtime of its own.
+
+use std::net::SocketAddr;
+use std::thread::JoinHandle;
+
+use anyhow::{Context, anyhow};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::Running;
+use super::layout::{Layout, MASTER, ORACLE};
+
+/// A cluster of threads.
+pub(crate) struct Threads {
+    servers: Vec<Thread>,
+    failures: mpsc::UnboundedReceiver<anyhow::Error>,
+}
+
+struct Thread {
+    running: Running,
+    stop: watch::Sender<bool>,
+    thread: JoinHandle<()>,
+}
+
+pub(crate) async fn start(layout: Layout) -> anyhow::Result<Threads> {
+    let (failed, failures) = mpsc::unbounded_channel();
+    let mut threads = Threads {
+        servers: Vec::new(),
+        failures,
+    };
+    let started = start_each(&layout, &mut threads.servers, &failed).await;
+    if let Err(error) = started {
+        threads.stop().await?;
+        return Err(error);
+    }
+    Ok(threads)
+}
+
+async fn start_each(
+    layout: &Layout,
+    servers: &mut Vec<Thread>,
+    failed: &mpsc::UnboundedSender<anyhow::Error>,
+) -> anyhow::Result<()> {
+    let options = percolator_gc_master::Options {
+        data_dir: layout.folder(MASTER),
+        listen: layout.listen(0)?,
+        server: MASTER.to_owned(),
+        new_cluster: layout.new,
+    };
+    let master = spawn("master", MASTER, layout, failed, move |bound, stop| async move {
+        let server = percolator_gc_master::Server::bind(options).await?;
+        let _ = bound.send(server.address());
+        Ok(server.run(stop).await?)
+    })
+    .await?;
+    let address = master.running.address.clone();
+    servers.push(master);
+
+    let mut options = percolator_tso::Options::new(layout.folder(ORACLE));
+    options.listen = layout.listen(1)?;
+    options.master = Some(address.clone());
+    options.server = ORACLE.to_owned();
+    options.settings.window_ms = layout.window_ms;
+    let oracle = spawn("oracle", ORACLE, layout, failed, move |bound, stop| async move {
+        let server = percolator_tso::Server::bind(options).await?;
+        let _ = bound.send(server.address());
+        Ok(server.run(stop).await?)
+    })
+    .await?;
+    servers.push(oracle);
+
+    for (number, name) in layout.tablet_servers().enumerate() {
+        let options = percolator_tablet::Options {
+            data_dir: layout.folder(&name),
+            listen: layout.listen(2 + u16::try_from(number).unwrap_or(u16::MAX - 2))?,
+            advertise: None,
+            master: address.clone(),
+            server: name.clone(),
+            engine: layout.engine,
+            cache_bytes: layout.cache_bytes,
+            raw: layout.raw,
+        };
+        let tablet = spawn("tablet", &name, layout, failed, move |bound, stop| async move {
+            let server = percolator_tablet::Server::bind(options).await?;
+            let _ = bound.send(server.address());
+            Ok(server.run(stop).await?)
+        })
+        .await?;
+        servers.push(tablet);
+    }
+    Ok(())
+}
+
+/// Starts a server in a thread, and waits until it listens.
+async fn spawn<F, Fut>(
+    role: &'static str,
+    name: &str,
+    layout: &Layout,
+    failed: &mpsc::UnboundedSender<anyhow::Error>,
+    serve: F,
+) -> anyhow::Result<Thread>
+where
+    F: FnOnce(oneshot::Sender<SocketAddr>, Stop) -> Fut + Send + 'static,
+    Fut: Future<Output = anyhow::Result<()>>,
+{
+    let (bound, address) = oneshot::channel();
+    let (stop, mut stopped) = watch::channel(false);
+    let (could_not, why) = oneshot::channel();
+    let (server, failed) = (name.to_owned(), failed.clone());
+    let thread = std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || {
+            let stop: Stop = Box::pin(async move {
+                // An error means that the cluster is gone: that stops it as well.
+                let _ = stopped.wait_for(|stop| *stop).await;
+            });
+            let result = percolator_server::run_on_current_thread(&server, async {
+                serve(bound, stop).await
+            })
+            .map_err(anyhow::Error::from)
+            .and_then(|result| result)
+            .with_context(|| format!("{role} {server}"));
+            if let Err(error) = result
+                && let Err(error) = could_not.send(error)
+            {
+                let _ = failed.send(error);
+            }
+        })
+        .with_context(|| format!("cannot start a thread for {name}"))?;
+    let address = match address.await {
+        Ok(address) => address,
+        Err(_) => {
+            return Err(why
+                .await
+                .unwrap_or_else(|_| anyhow!("{role} {name} ended before it listened")));
+        }
+    };
+    drop(why);
+    Ok(Thread {
+        running: Running {
+            role,
+            server: name.to_owned(),
+            address: address.to_string(),
+            pid: None,
+            data: layout.folder(name),
+        },
+        stop,
+        thread,
+    })
+}
+
+type Stop = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Threads {
+    pub(crate) fn running(&self) -> Vec<Running> {
+        self.servers
+            .iter()
+            .map(|server| server.running.clone())
+            .collect()
+    }
+
+    pub(crate) async fn failed(&mut self) -> anyhow::Error {
+        match self.failures.recv().await {
+            Some(error) => error,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Tablet servers first, so that they can still tell the others.
+    pub(crate) async fn stop(self) -> anyhow::Result<()> {
+        tokio::task::spawn_blocking(move || {
+            for server in self.servers.iter().rev() {
+                let _ = server.stop.send(true);
+            }
+            for server in self.servers.into_iter().rev() {
+                let name = server.running.server;
+                server
+                    .thread
+                    .join()
+                    .map_err(|_| anyhow!("{name} ended in a panic"))?;
+            }
+            Ok(())
+        })
+        .await?
+    }
+}

@@ -1,0 +1,162 @@
+//! Between the messages and the directory's own types.
+
+use std::time::Duration;
+
+use percolator_wire::v1;
+use tonic::{Code, Status};
+
+use crate::core::Directory;
+use crate::events::{Heartbeat, Report};
+use crate::refusal::Refusal;
+use crate::truth::{Role, Rows, Table, TableState, Tablet, Truth};
+
+impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
+    type Error = Refusal;
+
+    fn try_from(request: v1::HeartbeatRequest) -> Result<Self, Refusal> {
+        let role = match request.role() {
+            v1::Role::Oracle => Role::Oracle,
+            v1::Role::Tablet => Role::Tablet,
+            v1::Role::Unspecified => {
+                return Err(Refusal::Heartbeat {
+                    server: request.server,
+                    wrong: format!("its role {} is not known", request.role),
+                });
+            }
+        };
+        Ok(Self {
+            cluster_id: Some(request.cluster_id).filter(|id| !id.is_empty()),
+            role,
+            server: request.server,
+            address: request.address,
+            incarnation: request.incarnation,
+            tablets: request.tablets.into_iter().map(Report::from).collect(),
+        })
+    }
+}
+
+impl From<v1::TabletInfo> for Report {
+    fn from(info: v1::TabletInfo) -> Self {
+        Self {
+            id: info.id,
+            table: info.table_id,
+            table_name: info.table_name,
+            rows: Rows {
+                start: info.start_row.into(),
+                end: info.end_row.into(),
+            },
+            epoch: info.epoch,
+        }
+    }
+}
+
+impl From<Report> for v1::TabletInfo {
+    fn from(report: Report) -> Self {
+        Self {
+            id: report.id,
+            table_id: report.table,
+            table_name: report.table_name,
+            start_row: report.rows.start.into(),
+            end_row: report.rows.end.into(),
+            epoch: report.epoch,
+            state: v1::TabletState::Serving.into(),
+        }
+    }
+}
+
+/// Everything, sorted: servers by role and name, tables by id, tablets by table and first row.
+pub(crate) fn directory(
+    directory: &Directory,
+    now: Duration,
+) -> Result<v1::DirectoryResponse, Refusal> {
+    let truth = directory.truth()?;
+    let mut servers: Vec<_> = truth.servers.iter().collect();
+    servers.sort_by_key(|(name, server)| (server.role, *name));
+    let server_info = |(name, server): (&String, &crate::truth::Server)| v1::ServerInfo {
+        role: match server.role {
+            Role::Oracle => v1::Role::Oracle.into(),
+            Role::Tablet => v1::Role::Tablet.into(),
+        },
+        server: name.clone(),
+        address: server.address.clone(),
+        alive: directory.is_alive(name, now),
+    };
+    let mut tablets: Vec<_> = truth.tablets.iter().collect();
+    tablets.sort_by(|a, b| (a.1.table, &a.1.rows.start).cmp(&(b.1.table, &b.1.rows.start)));
+    Ok(v1::DirectoryResponse {
+        cluster_id: truth.cluster_id.clone(),
+        servers: servers.into_iter().map(server_info).collect(),
+        tables: truth
+            .tables
+            .iter()
+            .map(|(id, table)| table_info(*id, table))
+            .collect(),
+        tablets: tablets
+            .into_iter()
+            .map(|(id, tablet)| place(truth, *id, tablet))
+            .collect(),
+    })
+}
+
+/// A table's tablets, in the order of their rows.
+pub(crate) fn places(truth: &Truth, table: u32) -> Vec<v1::TabletPlace> {
+    truth
+        .tablets_of(table)
+        .into_iter()
+        .map(|(id, tablet)| place(truth, id, tablet))
+        .collect()
+}
+
+pub(crate) fn table_info(id: u32, table: &Table) -> v1::TableInfo {
+    let state = match table.state {
+        TableState::Creating => v1::TableState::Creating,
+        TableState::Ready => v1::TableState::Ready,
+        TableState::Deleting => v1::TableState::Deleting,
+    };
+    v1::TableInfo {
+        id,
+        name: table.name.clone(),
+        state: state.into(),
+    }
+}
+
+fn place(truth: &Truth, id: u64, tablet: &Tablet) -> v1::TabletPlace {
+    let table_name = truth.tables.get(&tablet.table).map(|table| &table.name);
+    let report = Report {
+        id,
+        table: tablet.table,
+        table_name: table_name.cloned().unwrap_or_default(),
+        rows: tablet.rows.clone(),
+        epoch: tablet.epoch,
+    };
+    v1::TabletPlace {
+        tablet: Some(report.into()),
+        server: tablet.owner.clone(),
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        let code = match refusal {
+            // A server stops when it hears FAILED_PRECONDITION to its heartbeat: so that is kept
+            // for what does not change by itself.
+            Refusal::OtherCluster { .. }
+            | Refusal::SecondOracle { .. }
+            | Refusal::OtherRole { .. }
+            | Refusal::BeingDeleted { .. } => Code::FailedPrecondition,
+            Refusal::NoState | Refusal::Settling { .. } | Refusal::NoTabletServer { .. } => {
+                Code::Unavailable
+            }
+            Refusal::Duplicate { .. } | Refusal::TableExists { .. } | Refusal::OtherCuts { .. } => {
+                Code::AlreadyExists
+            }
+            Refusal::Heartbeat { .. }
+            | Refusal::TableName { .. }
+            | Refusal::TooManyCuts { .. }
+            | Refusal::Cut { .. } => Code::InvalidArgument,
+            Refusal::NoSuchTable { .. } => Code::NotFound,
+            Refusal::NoTableIds | Refusal::DirectoryFull { .. } => Code::ResourceExhausted,
+        };
+        Self::new(code, refusal.to_string())
+    }
+}

@@ -1,0 +1,294 @@
+//! The directory as a state machine: heartbeats and requests in, effects out. It does no I/O and
+//! reads no clock; time comes in as what has passed since this start of the master.
+//!
+//! Whoever runs it calls one of its functions, then takes the [`Effects`] and carries them out in
+//! their order: what is to be durable first, then the commands; and only then answers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::events::{Action, Command, Effects, Heartbeat, Note, Report, Start};
+use crate::refusal::Refusal;
+use crate::truth::{Role, Server, TableState, Truth, TruthError};
+
+/// How often servers are to send a heartbeat.
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
+/// A server that was not heard for this long counts as down.
+pub const SILENCE_MAX: Duration = Duration::from_millis(1_500);
+
+/// The directory of tables, tablets and servers.
+#[derive(Debug)]
+pub struct Directory {
+    /// None: it waits for a server that knows the cluster.
+    pub(crate) truth: Option<Truth>,
+    /// The servers that were heard since the start.
+    pub(crate) live: BTreeMap<String, Live>,
+    /// Commands that were given and have not finished: server and tablet.
+    pub(crate) in_flight: BTreeSet<(String, u64)>,
+    /// Until then, servers that are up may not have been heard.
+    settled_at: Duration,
+    random: u128,
+    pub(crate) dirty: bool,
+    pub(crate) effects: Effects,
+}
+
+/// What is known of a server since this start of the master.
+#[derive(Debug)]
+pub(crate) struct Live {
+    incarnation: u64,
+    heard_at: Duration,
+    /// Tablets that it owns and did not report: since when, and whether that was noted.
+    pub(crate) missing: BTreeMap<u64, (Duration, bool)>,
+    /// Reports that were ignored, and noted.
+    pub(crate) conflicts: BTreeSet<u64>,
+}
+
+impl Directory {
+    /// A directory at time zero. `random` makes the id of a new cluster.
+    ///
+    /// # Errors
+    /// Those of [`Truth::decode`].
+    pub fn open(start: Start, random: u128) -> Result<Self, TruthError> {
+        let mut directory = Self {
+            truth: None,
+            live: BTreeMap::new(),
+            in_flight: BTreeSet::new(),
+            settled_at: SILENCE_MAX,
+            random,
+            dirty: false,
+            effects: Effects::default(),
+        };
+        match start {
+            Start::State(bytes) => directory.truth = Some(Truth::decode(&bytes)?),
+            Start::NewCluster => {
+                directory.truth = Some(Truth::new(format!("{random:032x}")));
+                // Nobody knows of this cluster yet, so there is nobody to wait for.
+                directory.settled_at = Duration::ZERO;
+                directory.dirty = true;
+            }
+            Start::Rebuild {
+                cluster_id: Some(cluster_id),
+            } => directory.take_over(cluster_id, Duration::ZERO),
+            Start::Rebuild { cluster_id: None } => {}
+        }
+        Ok(directory)
+    }
+
+    /// What is to be done since this was last asked.
+    pub fn take_effects(&mut self) -> Effects {
+        if std::mem::take(&mut self.dirty) {
+            self.effects.persist = self.truth.as_ref().map(Truth::encode);
+        }
+        std::mem::take(&mut self.effects)
+    }
+
+    /// The state: what is durable once the effects are carried out.
+    ///
+    /// # Errors
+    /// [`Refusal::NoState`].
+    pub fn truth(&self) -> Result<&Truth, Refusal> {
+        self.truth.as_ref().ok_or(Refusal::NoState)
+    }
+
+    /// Whether a heartbeat came within three intervals.
+    pub fn is_alive(&self, server: &str, now: Duration) -> bool {
+        self.live
+            .get(server)
+            .is_some_and(|live| now.saturating_sub(live.heard_at) < SILENCE_MAX)
+    }
+
+    /// How long ago the server was heard; none: not since this start.
+    pub(crate) fn silence(&self, server: &str, now: Duration) -> Option<Duration> {
+        let live = self.live.get(server)?;
+        Some(now.saturating_sub(live.heard_at))
+    }
+
+    /// Takes a heartbeat in; answers with the cluster's id.
+    ///
+    /// # Errors
+    /// Those of servers and heartbeats, and [`Refusal::NoState`].
+    pub fn heartbeat(&mut self, now: Duration, beat: Heartbeat) -> Result<String, Refusal> {
+        beat.check_form()?;
+        if self.truth.is_none() {
+            let cluster_id = beat.cluster_id.clone().ok_or(Refusal::NoState)?;
+            self.take_over(cluster_id, now);
+        }
+        let Some(truth) = &mut self.truth else {
+            return Err(Refusal::NoState);
+        };
+        beat.check_cluster(truth)?;
+        beat.check_role(truth)?;
+        if let Some(live) = self.live.get(&beat.server) {
+            let first = &truth.servers[&beat.server].address;
+            let silence = now.saturating_sub(live.heard_at);
+            // At one address there is one process: the old one has ended, and left its port.
+            if live.incarnation != beat.incarnation
+                && *first != beat.address
+                && silence < SILENCE_MAX
+            {
+                return Err(Refusal::Duplicate {
+                    server: beat.server,
+                    first: first.clone(),
+                    second: beat.address,
+                    silence_ms: SILENCE_MAX.as_millis(),
+                });
+            }
+        }
+
+        let heard = Server {
+            role: beat.role,
+            address: beat.address,
+        };
+        if truth.servers.get(&beat.server) != Some(&heard) {
+            truth.servers.insert(beat.server.clone(), heard);
+            self.dirty = true;
+        }
+        let cluster_id = truth.cluster_id.clone();
+        let live = self.live.entry(beat.server.clone()).or_insert(Live {
+            incarnation: beat.incarnation,
+            heard_at: now,
+            missing: BTreeMap::new(),
+            conflicts: BTreeSet::new(),
+        });
+        live.incarnation = beat.incarnation;
+        live.heard_at = now;
+        if beat.role == Role::Tablet {
+            self.merge(now, &beat.server, beat.tablets);
+            self.command(now, &beat.server);
+        }
+        Ok(cluster_id)
+    }
+
+    /// The outcome of a command: whether the server did it. What was not done is asked again with
+    /// the server's next heartbeat.
+    pub fn finished(&mut self, now: Duration, command: &Command, done: bool) {
+        let tablet_id = command.action.tablet();
+        self.in_flight.remove(&(command.server.clone(), tablet_id));
+        let Some(truth) = &mut self.truth else { return };
+        let Some(tablet) = truth.tablets.get_mut(&tablet_id) else {
+            return;
+        };
+        if !done || tablet.owner != command.server {
+            return;
+        }
+        let table = tablet.table;
+        match command.action {
+            Action::Create(_) => tablet.made = true,
+            Action::Drop { .. } => {
+                truth.tablets.remove(&tablet_id);
+            }
+        }
+        self.settle(table);
+        self.command(now, &command.server);
+    }
+
+    /// When tablets may be placed: by then, every server that is up was heard.
+    pub(crate) fn check_settled(&self, now: Duration) -> Result<(), Refusal> {
+        let truth = self.truth()?;
+        let unheard = |(name, server): (&String, &Server)| {
+            server.role == Role::Tablet && !self.live.contains_key(name)
+        };
+        // A rebuilt directory does not even know whom to wait for.
+        let waits = truth.servers.iter().any(unheard) || truth.rebuilt;
+        if waits && now < self.settled_at {
+            return Err(Refusal::Settling {
+                until: self.settled_at,
+            });
+        }
+        Ok(())
+    }
+
+    /// Begins a state that holds nothing but the cluster's id.
+    fn take_over(&mut self, cluster_id: String, now: Duration) {
+        self.effects.notes.push(Note::TookOver {
+            cluster_id: cluster_id.clone(),
+        });
+        self.truth = Some(Truth::rebuilt(cluster_id, self.random));
+        self.settled_at = now + SILENCE_MAX;
+        self.dirty = true;
+    }
+
+    /// From now on ids may be around that this directory never gave.
+    pub(crate) fn distrust_ids(&mut self) {
+        if let Some(truth) = &mut self.truth {
+            truth.distrust_ids(self.random);
+            self.dirty = true;
+        }
+    }
+
+    /// After a table's tablets changed: whether it is ready, or gone.
+    pub(crate) fn settle(&mut self, id: u32) {
+        let Some(truth) = &mut self.truth else { return };
+        let Some(state) = truth.tables.get(&id).map(|table| table.state) else {
+            return;
+        };
+        let settled = match state {
+            TableState::Deleting => {
+                if truth.tablets.values().all(|tablet| tablet.table != id) {
+                    truth.tables.remove(&id);
+                    if truth.rebuilt {
+                        truth.deleted_tables.insert(id);
+                    }
+                    self.dirty = true;
+                }
+                return;
+            }
+            _ if truth.is_complete(id) => TableState::Ready,
+            _ => TableState::Creating,
+        };
+        if settled != state
+            && let Some(table) = truth.tables.get_mut(&id)
+        {
+            table.state = settled;
+            self.dirty = true;
+        }
+    }
+
+    /// Asks the server for whatever it should do and has not been asked, if it is up.
+    pub(crate) fn command(&mut self, now: Duration, server: &str) {
+        let Some(truth) = &self.truth else { return };
+        let settled = |state| state == TableState::Ready;
+        if truth.tables.values().all(|table| settled(table.state)) || !self.is_alive(server, now) {
+            return;
+        }
+        let mut actions = Vec::new();
+        for (id, tablet) in &truth.tablets {
+            let Some(table) = truth.tables.get(&tablet.table) else {
+                continue;
+            };
+            if tablet.owner != server {
+                continue;
+            }
+            match table.state {
+                TableState::Creating if !tablet.made => actions.push(Action::Create(Report {
+                    id: *id,
+                    table: tablet.table,
+                    table_name: table.name.clone(),
+                    rows: tablet.rows.clone(),
+                    epoch: tablet.epoch,
+                })),
+                TableState::Deleting => actions.push(Action::Drop { tablet: *id }),
+                TableState::Creating | TableState::Ready => {}
+            }
+        }
+        for action in actions {
+            self.ask(server, action);
+        }
+    }
+
+    /// One command for a tablet at a time: a drop must not overtake a create.
+    pub(crate) fn ask(&mut self, server: &str, action: Action) {
+        let Some(truth) = &self.truth else { return };
+        let Some(known) = truth.servers.get(server) else {
+            return;
+        };
+        if self.in_flight.insert((server.to_owned(), action.tablet())) {
+            self.effects.commands.push(Command {
+                cluster_id: truth.cluster_id.clone(),
+                server: server.to_owned(),
+                address: known.address.clone(),
+                action,
+            });
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! What goes into the directory and what comes out of it.
+
+use crate::names::is_name;
+use crate::refusal::Refusal;
+use crate::truth::{Role, Rows, Truth};
+
+/// What a master begins with.
+#[derive(Clone, Debug)]
+pub enum Start {
+    /// The state that an earlier start made durable.
+    State(Vec<u8>),
+    /// Nothing, and it was told to begin a new cluster.
+    NewCluster,
+    /// Nothing. The state is rebuilt from what servers report; the cluster's id too, unless it is
+    /// known from elsewhere.
+    Rebuild {
+        /// The cluster's id.
+        cluster_id: Option<String>,
+    },
+}
+
+/// A server's sign of life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// The cluster that it belongs to; none yet.
+    pub cluster_id: Option<String>,
+    /// What it is.
+    pub role: Role,
+    /// Its stable name.
+    pub server: String,
+    /// Where clients reach it: HOST:PORT.
+    pub address: String,
+    /// A random number of this start of its process.
+    pub incarnation: u64,
+    /// Every tablet that it owns.
+    pub tablets: Vec<Report>,
+}
+
+/// A tablet, as its owner reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The tablet.
+    pub id: u64,
+    /// Its table.
+    pub table: u32,
+    /// Its table's name when the tablet was made.
+    pub table_name: String,
+    /// Its rows.
+    pub rows: Rows,
+    /// Its epoch.
+    pub epoch: u64,
+}
+
+/// What is to be done, in this order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Effects {
+    /// The new state: durable before anything else happens.
+    pub persist: Option<Vec<u8>>,
+    /// What to ask of tablet servers; the outcome of each goes to [`Directory::finished`].
+    pub commands: Vec<Command>,
+    /// For the log.
+    pub notes: Vec<Note>,
+}
+
+/// Something to ask of a tablet server. Harmless when repeated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// The cluster.
+    pub cluster_id: String,
+    /// Whom to ask.
+    pub server: String,
+    /// Where it is.
+    pub address: String,
+    /// What to ask.
+    pub action: Action,
+}
+
+/// What a tablet server is asked to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Own this tablet.
+    Create(Report),
+    /// Forget this tablet.
+    Drop {
+        /// The tablet.
+        tablet: u64,
+    },
+}
+
+impl Action {
+    pub(crate) fn tablet(&self) -> u64 {
+        match self {
+            Self::Create(report) => report.id,
+            Self::Drop { tablet } => *tablet,
+        }
+    }
+}
+
+/// Something that whoever runs the cluster may want to know.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // The fields are the facts of the messages.
+pub enum Note {
+    #[error("the state is empty: rebuilding the directory of cluster {cluster_id} from reports")]
+    TookOver { cluster_id: String },
+    #[error("{server} reports table {table} ({name}), which was not known: taken over")]
+    Adopted {
+        server: String,
+        table: u32,
+        name: String,
+    },
+    #[error(
+        "{server} reports tablet {tablet} at epoch {epoch}, but the directory has tablet \
+         {winner} of {owner} at epoch {winner_epoch} for these rows: the report is ignored"
+    )]
+    Conflict {
+        server: String,
+        tablet: u64,
+        epoch: u64,
+        winner: u64,
+        owner: String,
+        winner_epoch: u64,
+    },
+    #[error("{server} no longer reports its tablet {tablet} of table {table}: are its data lost?")]
+    Missing {
+        server: String,
+        tablet: u64,
+        table: String,
+    },
+}
+
+impl Heartbeat {
+    /// Whether it has the documented form.
+    pub(crate) fn check_form(&self) -> Result<(), Refusal> {
+        let malformed = |wrong: String| {
+            Err(Refusal::Heartbeat {
+                server: self.server.clone(),
+                wrong,
+            })
+        };
+        if !is_name(&self.server) {
+            return malformed(
+                "the server's name must be 1 to 64 of a-z, 0-9, '_', '.' and '-', starting with a \
+             letter or digit"
+                    .into(),
+            );
+        }
+        let has_port = |address: &str| {
+            address
+                .rsplit_once(':')
+                .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        };
+        if !has_port(&self.address) {
+            return malformed(format!("its address {:?} is no HOST:PORT", self.address));
+        }
+        for (index, report) in self.tablets.iter().enumerate() {
+            let rows = &report.rows;
+            let is_empty = !rows.end.is_empty() && rows.start >= rows.end;
+            // The ids above these bounds are never given, so that there always is a next one.
+            let bad_id = report.id == 0
+                || report.id == u64::MAX
+                || report.table == 0
+                || report.table == u32::MAX;
+            if bad_id || is_empty || report.epoch == 0 || !is_name(&report.table_name) {
+                return malformed(format!("tablet {} (at {index}) is no tablet", report.id));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the server belongs to this cluster, or to none.
+    pub(crate) fn check_cluster(&self, truth: &Truth) -> Result<(), Refusal> {
+        match &self.cluster_id {
+            Some(theirs) if *theirs != truth.cluster_id => Err(Refusal::OtherCluster {
+                server: self.server.clone(),
+                theirs: theirs.clone(),
+                ours: truth.cluster_id.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the server may have this role.
+    pub(crate) fn check_role(&self, truth: &Truth) -> Result<(), Refusal> {
+        if let Some(known) = truth.servers.get(&self.server)
+            && known.role != self.role
+        {
+            return Err(Refusal::OtherRole {
+                server: self.server.clone(),
+                known: known.role.describe(),
+                asked: self.role.describe(),
+            });
+        }
+        let other_oracle = truth
+            .servers
+            .iter()
+            .find(|(name, server)| server.role == Role::Oracle && **name != self.server);
+        match other_oracle {
+            Some((first, _)) if self.role == Role::Oracle => Err(Refusal::SecondOracle {
+                first: first.clone(),
+                second: self.server.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+}

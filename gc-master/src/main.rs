@@ -1,0 +1,73 @@
+//! `percolator-gc-master`: the master as a process of its own.
+
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::task::Poll;
+
+use anyhow::Context;
+use clap::Parser;
+use percolator_gc_master::{Options, Server};
+
+/// The master of a Percolator cluster: the directory of tables, tablets and servers.
+///
+/// Prints one line on standard output once it can be reached: `listening on ADDRESS`. Its log goes
+/// to standard error; PERCOLATOR_LOG says how much (default: info).
+#[derive(Parser)]
+#[command(name = "percolator-gc-master", version, after_help = EXAMPLES)]
+struct Flags {
+    /// The folder of its state; created if it's missing
+    #[arg(long, value_name = "FOLDER")]
+    data_dir: PathBuf,
+
+    /// Where to listen; port 0 picks a free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7400")]
+    listen: SocketAddr,
+
+    /// Its stable name
+    #[arg(long, value_name = "NAME", default_value = "gc-master-0")]
+    server: String,
+
+    /// Begin a new cluster if the folder is empty (default: an empty folder means that the state
+    /// was lost, and is rebuilt from what the cluster's servers report)
+    #[arg(long)]
+    new_cluster: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  # The first start of a new cluster
+  percolator-gc-master --data-dir data/gc-master-0 --new-cluster
+
+  # Every later start
+  percolator-gc-master --data-dir data/gc-master-0
+
+  # Any free port, for a test
+  percolator-gc-master --data-dir data/gc-master-0 --listen 127.0.0.1:0";
+
+fn main() -> anyhow::Result<()> {
+    let flags = Flags::parse();
+    percolator_server::logs::init();
+    percolator_server::run_on_current_thread("gc-master", run(flags))?
+}
+
+async fn run(flags: Flags) -> anyhow::Result<()> {
+    let name = flags.server.clone();
+    let server = Server::bind(Options {
+        data_dir: flags.data_dir,
+        listen: flags.listen,
+        server: flags.server,
+        new_cluster: flags.new_cluster,
+    })
+    .await
+    .with_context(|| format!("{name} can't start"))?;
+    // Signals are caught from the first poll on: before anyone knows that there is a master to stop.
+    let mut shutdown = pin!(percolator_server::signals::shutdown());
+    let _ = poll_fn(|context| Poll::Ready(shutdown.as_mut().poll(context))).await;
+    percolator_server::announce(server.address())?;
+    server
+        .run(shutdown)
+        .await
+        .with_context(|| format!("{name} had to stop"))
+}

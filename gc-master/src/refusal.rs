@@ -1,0 +1,80 @@
+//! What the directory does not do, and why.
+
+use std::time::Duration;
+
+use crate::names::{CUTS_MAX, NAME_BYTES_MAX};
+
+/// Why a request is not carried out. Nothing has changed then.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // The fields are the facts of the messages.
+pub enum Refusal {
+    /// The master has no state, and was not told to begin a cluster.
+    #[error(
+        "this master has no state: it waits for a server that knows its cluster; \
+         to begin a new cluster, start it once with --new-cluster"
+    )]
+    NoState,
+    /// The servers that hold tablets had no time yet to tell of themselves.
+    #[error("the master has just started and waits to hear from its tablet servers")]
+    Settling { until: Duration },
+
+    /// A heartbeat of another cluster's server.
+    #[error("{server} belongs to cluster {theirs}, and this is the master of cluster {ours}")]
+    OtherCluster {
+        server: String,
+        theirs: String,
+        ours: String,
+    },
+    /// Two processes use one server's name.
+    #[error(
+        "{server} is alive at {first}: a second {server} at {second} is not accepted \
+         until the first has been silent for {silence_ms} ms"
+    )]
+    Duplicate {
+        server: String,
+        first: String,
+        second: String,
+        silence_ms: u128,
+    },
+    /// There may be one oracle, or timestamps would not be in order.
+    #[error("{second} is not accepted: the cluster's oracle is {first}, and there may be only one")]
+    SecondOracle { first: String, second: String },
+    /// A server's role does not change.
+    #[error("{server} is known as {known}, and now calls itself {asked}")]
+    OtherRole {
+        server: String,
+        known: &'static str,
+        asked: &'static str,
+    },
+    /// A heartbeat breaks the documented form.
+    #[error("the heartbeat of {server:?} is malformed: {wrong}")]
+    Heartbeat { server: String, wrong: String },
+
+    #[error(
+        "{name:?} can't be a table's name: it must be 1 to {NAME_BYTES_MAX} of a-z, 0-9, '_', '.' \
+         and '-', starting with a letter or digit"
+    )]
+    TableName { name: String },
+    #[error("{cuts} cuts are too many: a table may be created with at most {CUTS_MAX}")]
+    TooManyCuts { cuts: usize },
+    #[error("cut {index} (counted from 0) is refused: {wrong}")]
+    Cut { index: usize, wrong: &'static str },
+
+    #[error("the table {name} exists already")]
+    TableExists { name: String },
+    #[error("the table {name} is being created with other cuts")]
+    OtherCuts { name: String },
+    #[error("the table {name} is being deleted; try again when that is done")]
+    BeingDeleted { name: String },
+    #[error("there is no table {name}")]
+    NoSuchTable { name: String },
+    #[error("no tablet server is up to hold the table: {known}")]
+    NoTabletServer { known: String },
+    #[error("every table id has been used")]
+    NoTableIds,
+    #[error(
+        "with this table the directory would have {bytes} bytes, and {bytes_max} are the most: \
+         use fewer or shorter cuts"
+    )]
+    DirectoryFull { bytes: usize, bytes_max: usize },
+}

@@ -1,0 +1,210 @@
+//! What tablet servers report, merged into the directory. The owners' word counts: ownership is
+//! the owner's durable fact, and of two reports of the same rows the higher epoch is the newer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::core::{Directory, Live, SILENCE_MAX};
+use crate::events::{Action, Note, Report};
+use crate::names::NAME_BYTES_MAX;
+use crate::truth::{Table, TableState, Tablet, Truth};
+
+/// The tablet that a report loses against.
+struct Winner {
+    id: u64,
+    owner: String,
+    epoch: u64,
+}
+
+impl Directory {
+    /// Merges everything that a tablet server owns.
+    pub(crate) fn merge(&mut self, now: Duration, server: &str, mut reports: Vec<Report>) {
+        let reported: BTreeSet<u64> = reports.iter().map(|report| report.id).collect();
+        if let Some(truth) = &self.truth {
+            // Known tablets first: one that was split has made room for its sibling then. After
+            // them the newest, so that what is older finds its rows taken.
+            reports.sort_by_key(|report| {
+                let is_new = !truth.tablets.contains_key(&report.id);
+                (is_new, std::cmp::Reverse(report.epoch), report.id)
+            });
+        }
+        let mut changed = BTreeSet::new();
+        let mut conflicts = BTreeSet::new();
+        for report in reports {
+            let (id, table, epoch) = (report.id, report.table, report.epoch);
+            match self.claim(server, report) {
+                Ok(true) => {
+                    changed.insert(table);
+                }
+                Ok(false) => {}
+                Err(winner) => {
+                    conflicts.insert(id);
+                    let is_told = |live: &Live| live.conflicts.contains(&id);
+                    if !self.live.get(server).is_some_and(is_told) {
+                        self.effects.notes.push(Note::Conflict {
+                            server: server.to_owned(),
+                            tablet: id,
+                            epoch,
+                            winner: winner.id,
+                            owner: winner.owner,
+                            winner_epoch: winner.epoch,
+                        });
+                    }
+                }
+            }
+        }
+        for table in changed {
+            self.settle(table);
+        }
+        if let Some(live) = self.live.get_mut(server) {
+            live.conflicts = conflicts;
+        }
+        self.watch_missing(now, server, &reported);
+    }
+
+    /// Takes one report in. Whether the table's tablets changed; or what it loses against.
+    fn claim(&mut self, server: &str, report: Report) -> Result<bool, Winner> {
+        let Some(truth) = &self.truth else {
+            return Ok(false);
+        };
+        let state = truth.tables.get(&report.table).map(|table| table.state);
+        let known = truth.tablets.get(&report.id);
+        let is_ours = known.is_none_or(|tablet| tablet.owner == server);
+        match state {
+            None if known.is_none() && truth.was_deleted(report.table) => {
+                self.ask(server, Action::Drop { tablet: report.id });
+                return Ok(false);
+            }
+            None if known.is_none() => self.adopt_table(server, &report),
+            Some(TableState::Deleting) if !is_ours => {
+                self.ask(server, Action::Drop { tablet: report.id });
+                return Ok(false);
+            }
+            _ => {}
+        }
+        let Some(truth) = &mut self.truth else {
+            return Ok(false);
+        };
+        if let Some(winner) = winner_over(truth, server, &report) {
+            return Err(winner);
+        }
+        let claimed = Tablet {
+            table: report.table,
+            rows: report.rows,
+            epoch: report.epoch,
+            owner: server.to_owned(),
+            made: true,
+        };
+        let (was_made, is_news) = match truth.tablets.get_mut(&report.id) {
+            Some(known) => {
+                let was_made = std::mem::replace(&mut known.made, true);
+                (was_made, *known != claimed)
+            }
+            None => (true, true),
+        };
+        if is_news {
+            truth.tablets.retain(|id, tablet| {
+                *id == report.id
+                    || tablet.table != claimed.table
+                    || !tablet.rows.overlaps(&claimed.rows)
+            });
+            truth.tablets.insert(report.id, claimed);
+            truth.next_tablet_id = truth.next_tablet_id.max(report.id + 1);
+            self.dirty = true;
+        }
+        Ok(is_news || !was_made)
+    }
+
+    /// A table that the directory has never heard of: it is older than what the servers hold.
+    fn adopt_table(&mut self, server: &str, report: &Report) {
+        self.distrust_ids();
+        let Some(truth) = &mut self.truth else { return };
+        let name = free_name(truth, &report.table_name, report.table);
+        self.effects.notes.push(Note::Adopted {
+            server: server.to_owned(),
+            table: report.table,
+            name: name.clone(),
+        });
+        let state = TableState::Creating;
+        truth.tables.insert(report.table, Table { name, state });
+        truth.next_table_id = truth.next_table_id.max(report.table + 1);
+        self.dirty = true;
+    }
+
+    /// A tablet that its owner had and no longer reports is lost, or its creation crossed this
+    /// heartbeat on the way: noted when it stays away, and never replaced by an empty one.
+    fn watch_missing(&mut self, now: Duration, server: &str, reported: &BTreeSet<u64>) {
+        let (Some(truth), Some(live)) = (&self.truth, self.live.get_mut(server)) else {
+            return;
+        };
+        let mut missing = BTreeMap::new();
+        for (id, tablet) in &truth.tablets {
+            if tablet.owner != server || !tablet.made || reported.contains(id) {
+                continue;
+            }
+            let Some(table) = truth.tables.get(&tablet.table) else {
+                continue;
+            };
+            if table.state == TableState::Deleting {
+                continue;
+            }
+            let (since, told) = live.missing.get(id).copied().unwrap_or((now, false));
+            let overdue = now.saturating_sub(since) >= SILENCE_MAX;
+            if overdue && !told {
+                self.effects.notes.push(Note::Missing {
+                    server: server.to_owned(),
+                    tablet: *id,
+                    table: table.name.clone(),
+                });
+            }
+            missing.insert(*id, (since, told || overdue));
+        }
+        live.missing = missing;
+    }
+}
+
+/// What the directory already has for these rows, unless the report is newer.
+fn winner_over(truth: &Truth, server: &str, report: &Report) -> Option<Winner> {
+    let winner = |(id, tablet): (&u64, &Tablet)| Winner {
+        id: *id,
+        owner: tablet.owner.clone(),
+        epoch: tablet.epoch,
+    };
+    if let Some(known) = truth.tablets.get_key_value(&report.id) {
+        let tablet = known.1;
+        let is_newer = match tablet.owner == server {
+            true => report.epoch >= tablet.epoch,
+            false => report.epoch > tablet.epoch,
+        };
+        if tablet.table != report.table || !is_newer {
+            return Some(winner(known));
+        }
+        if tablet.rows == report.rows {
+            return None;
+        }
+    }
+    truth
+        .tablets
+        .iter()
+        .filter(|(id, tablet)| {
+            **id != report.id && tablet.table == report.table && tablet.epoch >= report.epoch
+        })
+        .find(|(_, tablet)| tablet.rows.overlaps(&report.rows))
+        .map(winner)
+}
+
+/// The reported name; or, while another table has it, one with the id at its end.
+fn free_name(truth: &Truth, reported: &str, table: u32) -> String {
+    let mut name = reported.to_owned();
+    while truth.table_named(&name).is_some() {
+        let suffix = format!(".{table}");
+        // Names are ASCII: `check_form` saw to that.
+        name.truncate(NAME_BYTES_MAX - suffix.len());
+        if name.ends_with(&suffix) {
+            name.truncate(name.len() - suffix.len());
+            name.push('.');
+        }
+        name.push_str(&suffix);
+    }
+    name
+}

@@ -1,0 +1,122 @@
+//! Runs the directory: its state in a file, its requests and commands over gRPC.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use percolator_server::{Folder, SmallFile, SmallTruth};
+use percolator_wire::v1::master_server::MasterServer;
+use tokio::net::TcpListener;
+
+use crate::core::Directory;
+use crate::events::Start;
+use crate::runner::Runner;
+use crate::service::Service;
+use crate::truth::TruthError;
+
+/// What a master needs to start.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Its own folder; it is created if it's missing.
+    pub data_dir: PathBuf,
+    /// Where to listen; port 0 picks a free one.
+    pub listen: SocketAddr,
+    /// Its stable name, for example "gc-master-0".
+    pub server: String,
+    /// Begin a new cluster if the folder is empty. Without this, an empty folder means that the
+    /// state was lost: the master then waits for a server that knows the cluster.
+    pub new_cluster: bool,
+}
+
+/// Why a master can't start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Of the folder, the file, the address or the serving.
+    #[error(transparent)]
+    Server(#[from] percolator_server::Error),
+    /// The state is not one of this program.
+    #[error("{}: {source}", .path.display())]
+    State {
+        /// The file that holds it.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: TruthError,
+    },
+}
+
+/// A master that listens.
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    runner: Arc<Runner>,
+}
+
+/// The role in the folder's identity.
+const ROLE: &str = "master";
+/// The file in the folder that holds the state.
+const STATE_FILE: &str = "directory";
+/// How long requests may go on after the master was asked to stop.
+const GRACE: Duration = Duration::from_secs(2);
+/// The longest heartbeat: a hundred thousand tablets with short rows, and then some.
+const REQUEST_BYTES_MAX: usize = 64 << 20;
+
+impl Server {
+    /// Reads the state and listens. What the state must hold by now is durable when this returns.
+    ///
+    /// # Errors
+    /// Of the folder, the state and the address.
+    pub async fn bind(options: Options) -> Result<Self, Error> {
+        let folder = Folder::open(&options.data_dir, ROLE, &options.server, None)?;
+        let file = SmallFile::new(folder.path().join(STATE_FILE));
+        let start = match file.load()? {
+            Some(bytes) => Start::State(bytes),
+            None => match folder.cluster_id() {
+                None if options.new_cluster => Start::NewCluster,
+                cluster_id => Start::Rebuild { cluster_id },
+            },
+        };
+        let directory = Directory::open(start, rand::random()).map_err(|source| Error::State {
+            path: file.path().to_owned(),
+            source,
+        })?;
+        if let Err(waiting) = directory.truth() {
+            tracing::warn!("{waiting}");
+        }
+        let runner = Runner::new(directory, file, folder)?;
+        let listener = percolator_server::listen(options.listen)?;
+        let address = listener.local_addr().unwrap_or(options.listen);
+        Ok(Self {
+            listener,
+            address,
+            runner,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `shutdown` ends.
+    ///
+    /// # Errors
+    /// Of serving; and when the state can't be made durable: what was decided is not known to be
+    /// true then, so the master stops.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+        let service = MasterServer::new(Service::new(self.runner.clone()))
+            .max_decoding_message_size(REQUEST_BYTES_MAX);
+        let failed = self.runner.clone();
+        let stop = async {
+            tokio::select! {
+                () = shutdown => {}
+                () = failed.failed() => {}
+            }
+        };
+        percolator_server::serve(self.listener, service, GRACE, stop).await?;
+        match self.runner.take_failure() {
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        }
+    }
+}

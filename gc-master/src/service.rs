@@ -1,0 +1,152 @@
+//! The master's requests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use percolator_wire::v1;
+use percolator_wire::v1::master_server::Master;
+use tonic::{Request, Response, Status};
+
+use crate::convert;
+use crate::core::HEARTBEAT_INTERVAL;
+use crate::events::Heartbeat;
+use crate::refusal::Refusal;
+use crate::runner::Runner;
+use crate::truth::{Table, TableState};
+
+/// A request about a table waits this long for tablet servers. What it began goes on after that.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
+pub(crate) struct Service {
+    runner: Arc<Runner>,
+}
+
+impl Service {
+    pub(crate) fn new(runner: Arc<Runner>) -> Self {
+        Self { runner }
+    }
+
+    /// Begins the table, once the servers that are up had their time to be heard.
+    async fn begin(&self, name: &str, cuts: &[Vec<u8>]) -> Result<u32, Status> {
+        loop {
+            let mut changes = self.runner.changes();
+            let begun = self
+                .runner
+                .step(|directory, now| directory.create_table(now, name, cuts))?;
+            match begun {
+                Err(Refusal::Settling { until }) => {
+                    let until = tokio::time::sleep_until(self.runner.at(until));
+                    tokio::select! {
+                        () = until => {}
+                        _ = changes.changed() => {}
+                    }
+                }
+                begun => return Ok(begun?),
+            }
+        }
+    }
+
+    /// Waits until the table is as wanted; `None` is a table that is gone.
+    async fn wait<R>(
+        &self,
+        id: u32,
+        what: &str,
+        wanted: impl Fn(Option<&Table>) -> Option<R>,
+    ) -> Result<R, Status> {
+        let mut changes = self.runner.changes();
+        let reached = async {
+            loop {
+                let seen = self
+                    .runner
+                    .look(|directory, _| wanted(directory.table(id)))?;
+                if let Some(result) = seen {
+                    return Ok::<_, Status>(result);
+                }
+                changes
+                    .changed()
+                    .await
+                    .map_err(|_| Status::unavailable("the master is stopping"))?;
+            }
+        };
+        match tokio::time::timeout(WAIT_MAX, reached).await {
+            Ok(result) => result,
+            Err(_) => {
+                let waits_for = self
+                    .runner
+                    .look(|directory, now| directory.waits_for(id, now))?;
+                Err(Status::deadline_exceeded(format!(
+                    "{what}, and goes on by itself: it waits for {waits_for}"
+                )))
+            }
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Master for Service {
+    async fn heartbeat(
+        &self,
+        request: Request<v1::HeartbeatRequest>,
+    ) -> Result<Response<v1::HeartbeatResponse>, Status> {
+        let beat = Heartbeat::try_from(request.into_inner())?;
+        let cluster_id = self
+            .runner
+            .step(|directory, now| directory.heartbeat(now, beat))??;
+        Ok(Response::new(v1::HeartbeatResponse {
+            cluster_id,
+            interval_ms: u32::try_from(HEARTBEAT_INTERVAL.as_millis()).unwrap_or(u32::MAX),
+        }))
+    }
+
+    async fn directory(
+        &self,
+        _: Request<v1::DirectoryRequest>,
+    ) -> Result<Response<v1::DirectoryResponse>, Status> {
+        Ok(Response::new(self.runner.look(convert::directory)??))
+    }
+
+    async fn create_table(
+        &self,
+        request: Request<v1::CreateTableRequest>,
+    ) -> Result<Response<v1::CreateTableResponse>, Status> {
+        let v1::CreateTableRequest { name, split_at } = request.into_inner();
+        let cuts: Vec<Vec<u8>> = split_at.into_iter().map(Vec::from).collect();
+        let id = self.begin(&name, &cuts).await?;
+        let what = format!("the table {name} is being created");
+        self.wait(id, &what, |table| match table.map(|table| table.state) {
+            Some(TableState::Creating) => None,
+            Some(TableState::Ready) => Some(Ok(())),
+            Some(TableState::Deleting) | None => Some(Err(Status::aborted(format!(
+                "the table {name} was deleted while it was being created"
+            )))),
+        })
+        .await??;
+        let response = self.runner.look(|directory, _| {
+            let truth = directory.truth()?;
+            Ok::<_, Refusal>(v1::CreateTableResponse {
+                table: directory
+                    .table(id)
+                    .map(|table| convert::table_info(id, table)),
+                tablets: convert::places(truth, id),
+            })
+        })??;
+        Ok(Response::new(response))
+    }
+
+    async fn delete_table(
+        &self,
+        request: Request<v1::DeleteTableRequest>,
+    ) -> Result<Response<v1::DeleteTableResponse>, Status> {
+        let name = request.into_inner().name;
+        let id = self
+            .runner
+            .step(|directory, now| directory.delete_table(now, &name))??;
+        let what = format!("the table {name} is being deleted");
+        self.wait(id, &what, |table| table.is_none().then_some(()))
+            .await?;
+        let state = TableState::Deleting;
+        Ok(Response::new(v1::DeleteTableResponse {
+            table: Some(convert::table_info(id, &Table { name, state })),
+        }))
+    }
+}

@@ -1,0 +1,275 @@
+//! What the master must not forget: its durable state, and the bytes that hold it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+/// The format of the bytes that this program reads and writes.
+const FORMAT: u32 = 1;
+
+/// The durable state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Truth {
+    format: u32,
+    /// The cluster.
+    pub cluster_id: String,
+    /// The directory was begun by a master that had lost its folder. Then it does not know every
+    /// id that was ever given, so it keeps a list of what it deleted.
+    pub rebuilt: bool,
+    /// The id of the next new table; ids are never given twice.
+    pub next_table_id: u32,
+    /// The id of the next new tablet; ids are never given twice.
+    pub next_tablet_id: u64,
+    /// By id.
+    pub tables: BTreeMap<u32, Table>,
+    /// By id.
+    pub tablets: BTreeMap<u64, Tablet>,
+    /// By name.
+    pub servers: BTreeMap<String, Server>,
+    /// Ids of deleted tables; only where `rebuilt`.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub deleted_tables: BTreeSet<u32>,
+}
+
+/// A table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    /// Unique among tables.
+    pub name: String,
+    /// Whether clients may use it.
+    pub state: TableState,
+}
+
+/// Whether a table may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TableState {
+    /// Not every tablet is at its owner yet, or not every part of the table is known.
+    Creating,
+    /// Every row lies in a tablet that its owner has.
+    Ready,
+    /// Its tablets are being dropped.
+    Deleting,
+}
+
+/// A tablet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tablet {
+    /// The id of its table.
+    pub table: u32,
+    /// Its rows.
+    #[serde(flatten)]
+    pub rows: Rows,
+    /// Grows with each change of its rows or owner.
+    pub epoch: u64,
+    /// The server that holds it.
+    pub owner: String,
+    /// The owner has said that it has the tablet. From then on its absence is a loss: the master
+    /// never again asks for an empty one in its place.
+    pub made: bool,
+}
+
+/// Rows from `start` on, up to and without `end`; an empty `end` means: to the end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rows {
+    /// The first row.
+    #[serde(with = "hex")]
+    pub start: Vec<u8>,
+    /// The first row that no longer belongs to it.
+    #[serde(with = "hex")]
+    pub end: Vec<u8>,
+}
+
+/// A server that was heard at least once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Server {
+    /// What it is.
+    pub role: Role,
+    /// Where it was last heard: HOST:PORT.
+    pub address: String,
+}
+
+/// What a server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// It gives timestamps.
+    Oracle,
+    /// It holds tablets.
+    Tablet,
+}
+
+impl Role {
+    /// For messages.
+    pub(crate) fn describe(self) -> &'static str {
+        match self {
+            Self::Oracle => "an oracle",
+            Self::Tablet => "a tablet server",
+        }
+    }
+}
+
+/// Why bytes are not a state that this program can go on with.
+#[derive(Debug, thiserror::Error)]
+pub enum TruthError {
+    /// Another version of the program wrote them.
+    #[error("the directory has format {found}, and this program knows format {FORMAT}")]
+    Format {
+        /// Their format.
+        found: u32,
+    },
+    /// They are not what this program writes.
+    #[error("the directory can't be read: {0}")]
+    Malformed(#[from] serde_json::Error),
+}
+
+/// The one field that every format has.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
+/// A rebuilt directory gives ids from a block that it picks at random: servers that are away may
+/// hold tablets with ids that nobody has told it of.
+const TABLE_BLOCK_BITS: u32 = 16;
+const TABLET_BLOCK_BITS: u32 = 32;
+
+impl Truth {
+    /// The state of a new cluster.
+    pub(crate) fn new(cluster_id: String) -> Self {
+        Self {
+            format: FORMAT,
+            cluster_id,
+            rebuilt: false,
+            next_table_id: 1,
+            next_tablet_id: 1,
+            tables: BTreeMap::new(),
+            tablets: BTreeMap::new(),
+            servers: BTreeMap::new(),
+            deleted_tables: BTreeSet::new(),
+        }
+    }
+
+    /// The state of a master that knows nothing of its cluster but the id.
+    pub(crate) fn rebuilt(cluster_id: String, random: u128) -> Self {
+        let mut truth = Self::new(cluster_id);
+        truth.distrust_ids(random);
+        truth
+    }
+
+    /// From now on every id may have been given before: new ones come from a block of their own,
+    /// and a table that is not known was deleted only if it stands on the list.
+    pub(crate) fn distrust_ids(&mut self, random: u128) {
+        if self.rebuilt {
+            return;
+        }
+        self.rebuilt = true;
+        let [low, high, ..] = random.to_le_bytes();
+        let block = u16::from_le_bytes([low, high]).clamp(1, u16::MAX - 1);
+        let table = u32::from(block) << TABLE_BLOCK_BITS;
+        let tablet = u64::from(block) << TABLET_BLOCK_BITS;
+        self.next_table_id = self.next_table_id.max(table);
+        self.next_tablet_id = self.next_tablet_id.max(tablet);
+    }
+
+    /// The state in bytes: JSON.
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("every part of the state has a form in JSON")
+    }
+
+    /// The state that the bytes hold.
+    ///
+    /// # Errors
+    /// Bytes that [`Truth::encode`] did not make, or that of another version did.
+    pub fn decode(bytes: &[u8]) -> Result<Self, TruthError> {
+        let Format { format } = serde_json::from_slice(bytes)?;
+        if format != FORMAT {
+            return Err(TruthError::Format { found: format });
+        }
+        Ok(serde_json::from_slice(bytes)?)
+    }
+
+    /// The tablets of a table, ordered by their first row.
+    pub fn tablets_of(&self, table: u32) -> Vec<(u64, &Tablet)> {
+        let mut tablets: Vec<(u64, &Tablet)> = self
+            .tablets
+            .iter()
+            .filter(|(_, tablet)| tablet.table == table)
+            .map(|(id, tablet)| (*id, tablet))
+            .collect();
+        tablets.sort_by(|a, b| a.1.rows.start.cmp(&b.1.rows.start));
+        tablets
+    }
+
+    /// The id of the table with this name.
+    pub(crate) fn table_named(&self, name: &str) -> Option<u32> {
+        let named = |(id, table): (&u32, &Table)| (table.name == name).then_some(*id);
+        self.tables.iter().find_map(named)
+    }
+
+    /// A table that is not known: whether that is because it was deleted.
+    pub(crate) fn was_deleted(&self, table: u32) -> bool {
+        if self.rebuilt {
+            self.deleted_tables.contains(&table)
+        } else {
+            table < self.next_table_id
+        }
+    }
+
+    /// Whether every row of the table lies in one of its tablets, and each owner has its tablet.
+    pub(crate) fn is_complete(&self, table: u32) -> bool {
+        let tablets = self.tablets_of(table);
+        let mut reached: Option<&[u8]> = Some(&[]);
+        for (_, tablet) in &tablets {
+            if !tablet.made || reached != Some(&tablet.rows.start) {
+                return false;
+            }
+            reached = Some(tablet.rows.end.as_slice()).filter(|end| !end.is_empty());
+        }
+        !tablets.is_empty() && reached.is_none()
+    }
+}
+
+impl Rows {
+    /// Whether some row belongs to both.
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        let begins_before_end = |a: &Self, b: &Self| b.end.is_empty() || a.start < b.end;
+        begins_before_end(self, other) && begins_before_end(other, self)
+    }
+}
+
+/// Rows are bytes, and JSON has only text.
+mod hex {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
+        let text: String = bytes
+            .iter()
+            .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
+            .collect();
+        serializer.serialize_str(&text)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<u8>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let malformed = || D::Error::custom(format_args!("{text:?} is not a row in hexadecimal"));
+        let nibble = |digit: u8| char::from(digit).to_digit(16).ok_or_else(malformed);
+        if !text.len().is_multiple_of(2) {
+            return Err(malformed());
+        }
+        text.as_bytes()
+            .chunks(2)
+            .map(|pair| {
+                let byte = nibble(pair[0])? << 4 | nibble(pair[1])?;
+                u8::try_from(byte).map_err(|_| malformed())
+            })
+            .collect()
+    }
+}

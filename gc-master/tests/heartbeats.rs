@@ -1,0 +1,284 @@
+//! Which heartbeats are taken, and what is learned from them.
+
+mod world;
+
+use std::time::Duration;
+
+use percolator_gc_master::{Directory, Heartbeat, Refusal, Role, SILENCE_MAX, Start, TableState};
+use world::{RANDOM, World, report};
+
+fn oracle(name: &str) -> Heartbeat {
+    Heartbeat {
+        cluster_id: None,
+        role: Role::Oracle,
+        server: name.into(),
+        address: format!("{name}:7401"),
+        incarnation: 1,
+        tablets: Vec::new(),
+    }
+}
+
+#[test]
+fn a_new_cluster_gives_its_id_to_servers_that_have_none() {
+    let mut world = World::new(0);
+    let told = world.directory.heartbeat(world.now, oracle("oracle-0"));
+    assert_eq!(told, Ok("123456789abcdef00fedcba987654321".into()));
+}
+
+#[test]
+fn a_server_of_another_cluster_is_refused() {
+    let mut world = World::new(1);
+    let mut beat = world.heartbeat_of("tablet-0");
+    beat.cluster_id = Some("ffff".into());
+    let refused = world.directory.heartbeat(world.now, beat).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "tablet-0 belongs to cluster ffff, and this is the master of cluster \
+         123456789abcdef00fedcba987654321"
+    );
+}
+
+#[test]
+fn of_two_servers_with_one_name_the_living_one_stays() {
+    let mut world = World::new(1);
+    let first = world.heartbeat_of("tablet-0");
+    let second = Heartbeat {
+        address: "elsewhere:7402".into(),
+        incarnation: 2,
+        ..first.clone()
+    };
+    let mut beat = |now, beat: &Heartbeat| world.directory.heartbeat(now, beat.clone());
+    let start = Duration::from_secs(10);
+    beat(start, &first).unwrap();
+    let refused = beat(start + SILENCE_MAX / 2, &second).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "tablet-0 is alive at tablet-0:7402: a second tablet-0 at elsewhere:7402 is not accepted \
+         until the first has been silent for 1500 ms"
+    );
+    // The refused one does not count as a sign of life; then the first is the one too many.
+    beat(start + SILENCE_MAX, &second).unwrap();
+    let refused = beat(start + SILENCE_MAX, &first);
+    assert!(matches!(refused, Err(Refusal::Duplicate { .. })));
+
+    // At the same address the old process has ended for sure.
+    let restarted = Heartbeat {
+        incarnation: 3,
+        ..second.clone()
+    };
+    beat(start + SILENCE_MAX, &restarted).unwrap();
+}
+
+#[test]
+fn there_is_one_oracle_and_roles_do_not_change() {
+    let mut world = World::new(1);
+    let now = Duration::from_secs(60);
+    world
+        .directory
+        .heartbeat(Duration::ZERO, oracle("oracle-0"))
+        .unwrap();
+    assert_eq!(
+        world
+            .directory
+            .heartbeat(now, oracle("oracle-1"))
+            .unwrap_err()
+            .to_string(),
+        "oracle-1 is not accepted: the cluster's oracle is oracle-0, and there may be only one"
+    );
+    assert_eq!(
+        world
+            .directory
+            .heartbeat(now, oracle("tablet-0"))
+            .unwrap_err()
+            .to_string(),
+        "tablet-0 is known as a tablet server, and now calls itself an oracle"
+    );
+}
+
+#[test]
+fn malformed_heartbeats_change_nothing() {
+    let mut world = World::new(1);
+    let before = world.truth().clone();
+    let good = world.heartbeat_of("tablet-0");
+    let with = |tablet| Heartbeat {
+        tablets: vec![tablet],
+        ..good.clone()
+    };
+    for beat in [
+        Heartbeat {
+            server: "Tablet 0".into(),
+            ..good.clone()
+        },
+        Heartbeat {
+            address: "tablet-0".into(),
+            ..good.clone()
+        },
+        Heartbeat {
+            address: ":7402".into(),
+            ..good.clone()
+        },
+        with(report(0, 1, "a", ("", ""), 1)),
+        with(report(u64::MAX, 1, "a", ("", ""), 1)),
+        with(report(1, 0, "a", ("", ""), 1)),
+        with(report(1, u32::MAX, "a", ("", ""), 1)),
+        with(report(1, 1, "", ("", ""), 1)),
+        with(report(1, 1, "a", ("m", "m"), 1)),
+        with(report(1, 1, "a", ("", ""), 0)),
+    ] {
+        let refused = world.directory.heartbeat(world.now, beat.clone());
+        assert!(
+            matches!(refused, Err(Refusal::Heartbeat { .. })),
+            "{beat:?}"
+        );
+    }
+    assert_eq!(world.truth(), &before);
+}
+
+#[test]
+fn an_empty_master_waits_for_a_server_that_knows_the_cluster() {
+    let mut directory = Directory::open(Start::Rebuild { cluster_id: None }, RANDOM).unwrap();
+    let refused = directory.heartbeat(Duration::ZERO, oracle("oracle-0"));
+    assert_eq!(refused, Err(Refusal::NoState));
+    assert_eq!(
+        directory.create_table(Duration::ZERO, "a", &[]),
+        Err(Refusal::NoState)
+    );
+    assert!(directory.take_effects().persist.is_none());
+    let known = Heartbeat {
+        cluster_id: Some("c0ffee".into()),
+        ..oracle("oracle-0")
+    };
+    assert_eq!(
+        directory.heartbeat(Duration::ZERO, known),
+        Ok("c0ffee".into())
+    );
+    assert!(directory.take_effects().persist.is_some());
+}
+
+#[test]
+fn a_lost_directory_is_rebuilt_from_reports() {
+    let mut world = World::new(2);
+    world.create("accounts", &["g", "p"]).unwrap();
+    world.create("log", &[]).unwrap();
+    let mut before = world.rows();
+    world.lose_state();
+    world.beat("tablet-0").unwrap();
+    assert_eq!(world.state_of("accounts"), Some(TableState::Creating));
+    assert!(matches!(
+        world.create("other", &[]),
+        Err(Refusal::Settling { .. })
+    ));
+    world.beat("tablet-1").unwrap();
+    let mut after = world.rows();
+    before.sort();
+    after.sort();
+    assert_eq!(after, before);
+
+    // Its new ids are above all that were heard, and far from those that were not.
+    world.now = SILENCE_MAX;
+    world.beat_all();
+    let id = world.create("other", &[]).unwrap();
+    assert!(id > 65_535, "{id}");
+    world.restart();
+    world.beat_all();
+    assert_eq!(world.rows().len(), 5);
+    world.assert_agreement("after the rebuild");
+}
+
+/// The rule that drops leftovers must not take a server's data for a leftover.
+#[test]
+fn a_server_that_comes_late_to_a_rebuild_loses_nothing() {
+    let mut world = World::new(2);
+    world.create("early", &[]).unwrap();
+    world.create("late", &[]).unwrap();
+    world.delete("early").unwrap();
+    world.create("early", &[]).unwrap();
+    world.lose_state();
+    world.down.push("tablet-1".into());
+    world.beat_all();
+    world.now = SILENCE_MAX;
+    world.beat_all();
+    let again = world.create("late", &[]).unwrap();
+    world.down.clear();
+    world.beat_all();
+    assert_eq!(world.state_of("late"), Some(TableState::Ready));
+    assert_eq!(world.state_of("late.2"), Some(TableState::Ready));
+    world.assert_agreement("both are there");
+    assert_eq!(world.delete("late"), Ok(again));
+    assert_eq!(world.delete("late.2"), Ok(2));
+    world.assert_agreement("both are gone");
+
+    // What a rebuilt directory deleted stays deleted, also after its next start.
+    let mut leftover = world.heartbeat_of("tablet-1");
+    leftover.tablets.push(report(2, 2, "late", ("", ""), 1));
+    world.restart();
+    world.directory.heartbeat(world.now, leftover).unwrap();
+    assert_eq!(world.directory.take_effects().commands.len(), 1);
+    assert_eq!(world.state_of("late"), None);
+}
+
+#[test]
+fn a_state_that_is_older_than_its_servers_drops_nothing() {
+    let mut world = World::new(1);
+    world.create("old", &[]).unwrap();
+    let backup = world.disk.clone();
+    world.create("new", &[]).unwrap();
+    world.create("newer", &[]).unwrap();
+    world.disk = backup;
+    world.restart();
+    world.beat_all();
+    assert_eq!(world.state_of("new"), Some(TableState::Ready));
+    assert_eq!(world.state_of("newer"), Some(TableState::Ready));
+    world.assert_agreement("everything is back");
+}
+
+#[test]
+fn of_overlapping_reports_the_higher_epoch_wins() {
+    let mut world = World::new(2);
+    world.create("a", &[]).unwrap();
+    // A split, as its owner reports it.
+    let owner = world.servers.get_mut("tablet-0").unwrap();
+    owner.insert(1, report(1, 1, "a", ("", "m"), 2));
+    owner.insert(9, report(9, 1, "a", ("m", ""), 2));
+    world.beat_all();
+    let split = ["a ready 1@2 [..m) tablet-0", "a ready 9@2 [m..) tablet-0"];
+    assert_eq!(world.rows(), split);
+
+    // An older copy elsewhere is ignored, and noted once.
+    world
+        .servers
+        .get_mut("tablet-1")
+        .unwrap()
+        .insert(1, report(1, 1, "a", ("", ""), 1));
+    world.beat_all();
+    world.beat_all();
+    assert_eq!(world.rows(), split);
+    let notes: Vec<String> = world.notes.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        notes,
+        [
+            "tablet-1 reports tablet 1 at epoch 1, but the directory has tablet 1 of tablet-0 at \
+          epoch 2 for these rows: the report is ignored"
+        ]
+    );
+
+    // A newer owner takes the rows; what is not covered any more makes the table unready.
+    world
+        .servers
+        .get_mut("tablet-1")
+        .unwrap()
+        .insert(1, report(1, 1, "a", ("", "t"), 3));
+    world.servers.get_mut("tablet-0").unwrap().clear();
+    world.beat_all();
+    assert_eq!(world.rows(), ["a creating 1@3 [..t) tablet-1"]);
+    world
+        .servers
+        .get_mut("tablet-0")
+        .unwrap()
+        .insert(10, report(10, 1, "a", ("t", ""), 3));
+    world.beat_all();
+    assert_eq!(
+        world.rows(),
+        ["a ready 1@3 [..t) tablet-1", "a ready 10@3 [t..) tablet-0"]
+    );
+}

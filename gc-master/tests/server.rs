@@ -1,0 +1,393 @@
+//! The real master over gRPC, with tablet servers that only remember what they own.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use percolator_gc_master::{Options, Server};
+use percolator_wire::v1;
+use percolator_wire::v1::master_client::MasterClient;
+use percolator_wire::v1::tablets_server::{Tablets, TabletsServer};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::Semaphore;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response, Status, Streaming};
+
+/// Longer than anything here takes on a loaded machine.
+const BOUND: Duration = Duration::from_secs(8);
+
+type Owned = Arc<Mutex<BTreeMap<u64, v1::TabletInfo>>>;
+
+/// A tablet server that owns tablets, and serves nothing.
+#[derive(Clone)]
+struct FakeTablets {
+    owned: Owned,
+    /// A permit for each tablet that it makes; without one it keeps the master waiting.
+    permits: Arc<Semaphore>,
+}
+
+#[tonic::async_trait]
+impl Tablets for FakeTablets {
+    type ServeStream = tokio_stream::Empty<Result<v1::ResponsePack, Status>>;
+
+    async fn serve(
+        &self,
+        _: Request<Streaming<v1::RequestPack>>,
+    ) -> Result<Response<Self::ServeStream>, Status> {
+        Err(Status::unimplemented("a fake"))
+    }
+
+    async fn create_tablet(
+        &self,
+        request: Request<v1::CreateTabletRequest>,
+    ) -> Result<Response<v1::CreateTabletResponse>, Status> {
+        let tablet = request.into_inner().tablet.expect("the tablet is set");
+        self.permits.acquire().await.expect("never closed").forget();
+        let mut owned = self.owned.lock().unwrap();
+        owned.entry(tablet.id).or_insert(tablet);
+        Ok(Response::new(v1::CreateTabletResponse {}))
+    }
+
+    async fn drop_tablet(
+        &self,
+        request: Request<v1::DropTabletRequest>,
+    ) -> Result<Response<v1::DropTabletResponse>, Status> {
+        let id = request.into_inner().tablet_id;
+        self.owned.lock().unwrap().remove(&id);
+        Ok(Response::new(v1::DropTabletResponse {}))
+    }
+}
+
+struct Fake {
+    name: String,
+    address: SocketAddr,
+    owned: Owned,
+    permits: Arc<Semaphore>,
+}
+
+impl Fake {
+    /// Serves until the test's runtime ends; it does not send heartbeats yet.
+    async fn start(name: &str) -> Self {
+        let listener = percolator_server::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let owned = Owned::default();
+        let permits = Arc::new(Semaphore::new(Semaphore::MAX_PERMITS));
+        let service = TabletsServer::new(FakeTablets {
+            owned: owned.clone(),
+            permits: permits.clone(),
+        });
+        tokio::spawn(percolator_server::serve(
+            listener,
+            service,
+            Duration::ZERO,
+            pending(),
+        ));
+        Self {
+            name: name.into(),
+            address,
+            owned,
+            permits,
+        }
+    }
+
+    /// From now on it makes so many tablets, and no more.
+    fn allow(&self, tablets: usize) {
+        self.permits.forget_permits(Semaphore::MAX_PERMITS);
+        self.permits.add_permits(tablets);
+    }
+
+    /// Sends heartbeats, with its address and what it owns, until the test's runtime ends.
+    fn beat(&self, master: SocketAddr, cluster_id: Option<String>) {
+        let options = percolator_server::heartbeat::Options {
+            master: master.to_string(),
+            role: v1::Role::Tablet,
+            server: self.name.clone(),
+            address: self.address.to_string(),
+            cluster_id,
+            incarnation: percolator_server::heartbeat::incarnation(),
+        };
+        let owned = self.owned.clone();
+        let report = move || owned.lock().unwrap().values().cloned().collect();
+        tokio::spawn(async move {
+            let adopt = |_: &str| Ok::<(), Status>(());
+            percolator_server::heartbeat::run(options, report, adopt, pending())
+                .await
+                .expect("the master takes the heartbeats");
+        });
+    }
+
+    fn ids(&self) -> Vec<u64> {
+        self.owned.lock().unwrap().keys().copied().collect()
+    }
+}
+
+fn connect(master: SocketAddr) -> MasterClient<Channel> {
+    let endpoint = Channel::from_shared(format!("http://{master}")).unwrap();
+    MasterClient::new(endpoint.connect_lazy())
+}
+
+/// Asks until the directory is as wanted.
+async fn wait_for(
+    master: &mut MasterClient<Channel>,
+    what: &str,
+    wanted: impl Fn(&v1::DirectoryResponse) -> bool,
+) -> v1::DirectoryResponse {
+    let mut last = None;
+    let reached = async {
+        loop {
+            let answer = master.directory(v1::DirectoryRequest {}).await;
+            match answer.map(Response::into_inner) {
+                Ok(directory) if wanted(&directory) => return directory,
+                other => last = Some(other),
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    match tokio::time::timeout(BOUND, reached).await {
+        Ok(directory) => directory,
+        Err(_) => panic!("{what} did not come true; last seen: {last:#?}"),
+    }
+}
+
+fn alive(directory: &v1::DirectoryResponse) -> usize {
+    directory
+        .servers
+        .iter()
+        .filter(|server| server.alive)
+        .count()
+}
+
+fn create(name: &str, cuts: &[&'static str]) -> v1::CreateTableRequest {
+    v1::CreateTableRequest {
+        name: name.into(),
+        split_at: cuts.iter().map(|cut| cut.as_bytes().into()).collect(),
+    }
+}
+
+async fn in_process(data_dir: &Path, new_cluster: bool) -> SocketAddr {
+    let server = Server::bind(Options {
+        data_dir: data_dir.into(),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        server: "gc-master-0".into(),
+        new_cluster,
+    })
+    .await
+    .unwrap();
+    let address = server.address();
+    tokio::spawn(server.run(pending()));
+    address
+}
+
+#[tokio::test]
+async fn tables_are_created_and_deleted() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = in_process(folder.path(), true).await;
+    let mut master = connect(address);
+    let fakes = [Fake::start("tablet-0").await, Fake::start("tablet-1").await];
+
+    let refused = master.create_table(create("a", &[])).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert_eq!(
+        refused.message(),
+        "no tablet server is up to hold the table: none has ever sent a heartbeat"
+    );
+    for fake in &fakes {
+        fake.beat(address, None);
+    }
+    let directory = wait_for(&mut master, "both up", |seen| alive(seen) == 2).await;
+    assert_eq!(directory.cluster_id.len(), 32);
+    assert_eq!(directory.servers[1].server, "tablet-1");
+    assert_eq!(directory.servers[1].address, fakes[1].address.to_string());
+
+    let created = master.create_table(create("a", &["g", "p"])).await.unwrap();
+    let created = created.into_inner();
+    let table = created.table.unwrap();
+    assert_eq!((table.id, table.name.as_str()), (1, "a"));
+    assert_eq!(table.state(), v1::TableState::Ready);
+    let starts: Vec<_> = created
+        .tablets
+        .iter()
+        .map(|place| place.tablet.as_ref().unwrap().start_row.clone())
+        .collect();
+    assert_eq!(starts, ["", "g", "p"]);
+    assert_eq!((fakes[0].ids(), fakes[1].ids()), (vec![1, 3], vec![2]));
+    let seen = master.directory(v1::DirectoryRequest {}).await.unwrap();
+    assert_eq!(seen.into_inner().tablets, created.tablets);
+
+    let again = master.create_table(create("a", &["g", "p"])).await;
+    assert_eq!(again.unwrap_err().code(), Code::AlreadyExists);
+    let wrong = master.create_table(create("A", &[])).await;
+    assert_eq!(wrong.unwrap_err().code(), Code::InvalidArgument);
+
+    let delete = v1::DeleteTableRequest { name: "a".into() };
+    let deleted = master.delete_table(delete.clone()).await.unwrap();
+    assert_eq!(deleted.into_inner().table.unwrap().id, 1);
+    assert_eq!((fakes[0].ids(), fakes[1].ids()), (vec![], vec![]));
+    let again = master.delete_table(delete).await.unwrap_err();
+    assert_eq!(again.code(), Code::NotFound);
+    assert_eq!(again.message(), "there is no table a");
+}
+
+#[tokio::test]
+async fn a_master_without_a_state_waits_and_takes_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = in_process(folder.path(), false).await;
+    let mut master = connect(address);
+    let refused = master.directory(v1::DirectoryRequest {}).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.message().contains("--new-cluster"), "{refused}");
+
+    let fake = Fake::start("tablet-0").await;
+    let tablet = v1::TabletInfo {
+        id: 7,
+        table_id: 3,
+        table_name: "kept".into(),
+        epoch: 2,
+        ..v1::TabletInfo::default()
+    };
+    fake.owned.lock().unwrap().insert(7, tablet);
+    fake.beat(address, Some("c0ffee".into()));
+    let seen = wait_for(&mut master, "the table is back", |seen| {
+        seen.tables
+            .iter()
+            .any(|table| table.state() == v1::TableState::Ready)
+    })
+    .await;
+    assert_eq!(seen.cluster_id, "c0ffee");
+    assert_eq!(seen.tables[0].name, "kept");
+
+    let other = v1::HeartbeatRequest {
+        cluster_id: "decaf".into(),
+        role: v1::Role::Tablet.into(),
+        server: "tablet-1".into(),
+        address: "127.0.0.1:1".into(),
+        incarnation: 1,
+        tablets: Vec::new(),
+    };
+    let refused = master.heartbeat(other).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert_eq!(
+        refused.message(),
+        "tablet-1 belongs to cluster decaf, and this is the master of cluster c0ffee"
+    );
+}
+
+struct Process {
+    child: Child,
+    address: SocketAddr,
+}
+
+/// Starts the real program; it listens when this returns.
+async fn process(data_dir: &Path, listen: &str, new_cluster: bool) -> Process {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_percolator-gc-master"));
+    command.arg("--data-dir").arg(data_dir);
+    command.args(["--listen", listen]);
+    if new_cluster {
+        command.arg("--new-cluster");
+    }
+    command
+        .stdout(std::process::Stdio::piped())
+        .kill_on_drop(true);
+    let mut child = command.spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let line = tokio::time::timeout(BOUND, lines.next_line()).await;
+    let line = line.expect("it starts in time").unwrap().expect("a line");
+    let address = line.strip_prefix("listening on ").expect(&line);
+    Process {
+        address: address.parse().unwrap(),
+        child,
+    }
+}
+
+const TABLES_A_ROUND: usize = 20;
+
+/// Kills the master again and again while tables are created: none is half there, none is lost
+/// that was answered, and no id is given twice.
+#[tokio::test]
+async fn a_killed_master_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut running = process(folder.path(), "127.0.0.1:0", true).await;
+    let address = running.address;
+    let listen = address.to_string();
+    let mut master = connect(address);
+    let mut fakes = Vec::new();
+    for index in 0..3 {
+        let fake = Fake::start(&format!("tablet-{index}")).await;
+        fake.beat(address, None);
+        fakes.push(fake);
+    }
+    wait_for(&mut master, "all up", |seen| alive(seen) == 3).await;
+
+    let mut answered = BTreeMap::new();
+    let mut tables = 0;
+    for round in 0..4 {
+        fakes.iter().for_each(|fake| fake.allow(round * 7));
+        let mut creating = tokio::task::JoinSet::new();
+        for _ in 0..TABLES_A_ROUND {
+            let name = format!("t{tables}");
+            tables += 1;
+            let mut master = master.clone();
+            creating.spawn(async move { master.create_table(create(&name, &["g", "p"])).await });
+        }
+        // The kill comes when every table is known, and no tablet server makes another tablet.
+        wait_for(&mut master, "the middle", |seen| {
+            let is_used_up = |fake: &Fake| fake.permits.available_permits() == 0;
+            seen.tables.len() == tables && fakes.iter().all(is_used_up)
+        })
+        .await;
+        running.child.start_kill().unwrap();
+        running.child.wait().await.unwrap();
+        let mut cut_off = 0;
+        while let Some(created) = creating.join_next().await {
+            match created.unwrap() {
+                Ok(created) => {
+                    let table = created.into_inner().table.unwrap();
+                    answered.insert(table.name, table.id);
+                }
+                Err(_) => cut_off += 1,
+            }
+        }
+        assert!(cut_off > 0, "round {round}: the kill came too late");
+        fakes.iter().for_each(|fake| fake.allow(1_000));
+        running = process(folder.path(), &listen, false).await;
+        wait_for(&mut master, "every table ready", |seen| {
+            let is_ready = |table: &v1::TableInfo| table.state() == v1::TableState::Ready;
+            alive(seen) == 3 && seen.tables.len() == tables && seen.tables.iter().all(is_ready)
+        })
+        .await;
+    }
+
+    let seen = master.directory(v1::DirectoryRequest {}).await.unwrap();
+    let seen = seen.into_inner();
+    assert!(!answered.is_empty());
+    for (name, id) in &answered {
+        let found = seen.tables.iter().find(|table| table.name == *name);
+        assert_eq!(found.map(|table| table.id), Some(*id), "{name}");
+    }
+    assert_eq!(seen.tablets.len(), seen.tables.len() * 3);
+    for fake in &fakes {
+        let mut places: Vec<u64> = seen
+            .tablets
+            .iter()
+            .filter(|place| place.server == fake.name)
+            .map(|place| place.tablet.as_ref().unwrap().id)
+            .collect();
+        places.sort_unstable();
+        assert_eq!(fake.ids(), places, "{}", fake.name);
+    }
+}
+
+#[tokio::test]
+async fn asked_to_stop_it_ends_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut running = process(folder.path(), "127.0.0.1:0", true).await;
+    let id = running.child.id().unwrap().to_string();
+    let kill = Command::new("kill").arg(id).status().await.unwrap();
+    assert!(kill.success());
+    let status = tokio::time::timeout(BOUND, running.child.wait()).await;
+    assert!(status.expect("it stops in time").unwrap().success());
+}

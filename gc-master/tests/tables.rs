@@ -1,0 +1,290 @@
+//! Creating and deleting tables, with crashes of the master at every step.
+
+mod world;
+
+use std::time::Duration;
+
+use percolator_gc_master::{Refusal, SILENCE_MAX, TableState};
+use world::World;
+
+#[test]
+fn a_table_is_spread_over_the_servers_and_ready_when_all_have_it() {
+    let mut world = World::new(2);
+    assert_eq!(world.create("accounts", &["g", "p"]), Ok(1));
+    assert_eq!(
+        world.rows(),
+        [
+            "accounts ready 1@1 [..g) tablet-0",
+            "accounts ready 2@1 [g..p) tablet-1",
+            "accounts ready 3@1 [p..) tablet-0",
+        ]
+    );
+    // The next goes where there is less.
+    assert_eq!(world.create("log", &[]), Ok(2));
+    assert_eq!(world.rows()[3], "log ready 4@1 [..) tablet-1");
+    world.assert_agreement("after two tables");
+}
+
+#[test]
+fn ids_are_never_given_twice() {
+    let mut world = World::new(1);
+    assert_eq!(world.create("a", &["m"]), Ok(1));
+    world.delete("a").unwrap();
+    assert_eq!(world.state_of("a"), None);
+    world.restart();
+    world.beat_all();
+    assert_eq!(world.create("a", &[]), Ok(2));
+    assert_eq!(world.rows(), ["a ready 3@1 [..) tablet-0"]);
+}
+
+#[test]
+fn a_create_goes_on_when_its_server_comes_back() {
+    let mut world = World::new(2);
+    world.down.push("tablet-1".into());
+    assert_eq!(world.create("accounts", &["m"]), Ok(1));
+    assert_eq!(world.state_of("accounts"), Some(TableState::Creating));
+    assert_eq!(
+        world.directory.waits_for(1, world.now),
+        "tablet-1 (up)",
+        "it has not been silent for long"
+    );
+
+    // The same again goes on; other cuts are another table.
+    assert_eq!(world.create("accounts", &["m"]), Ok(1));
+    assert_eq!(
+        world.create("accounts", &["n"]),
+        Err(Refusal::OtherCuts {
+            name: "accounts".into()
+        })
+    );
+    world.now += Duration::from_secs(60);
+    world.beat_all();
+    assert_eq!(
+        world.directory.waits_for(1, world.now),
+        "tablet-1 (last heard 61 s ago)"
+    );
+    world.down.clear();
+    world.beat_all();
+    assert_eq!(world.state_of("accounts"), Some(TableState::Ready));
+    assert_eq!(
+        world.create("accounts", &["m"]),
+        Err(Refusal::TableExists {
+            name: "accounts".into()
+        })
+    );
+    world.assert_agreement("after the server came back");
+}
+
+#[test]
+fn a_delete_goes_on_when_its_server_comes_back() {
+    let mut world = World::new(2);
+    world.create("accounts", &["m"]).unwrap();
+    world.down.push("tablet-0".into());
+    assert_eq!(world.delete("accounts"), Ok(1));
+    assert_eq!(world.state_of("accounts"), Some(TableState::Deleting));
+    assert_eq!(
+        world.create("accounts", &["m"]),
+        Err(Refusal::BeingDeleted {
+            name: "accounts".into()
+        })
+    );
+    assert_eq!(world.delete("accounts"), Ok(1));
+    world.down.clear();
+    world.beat_all();
+    assert_eq!(world.state_of("accounts"), None);
+    assert_eq!(
+        world.delete("accounts"),
+        Err(Refusal::NoSuchTable {
+            name: "accounts".into()
+        })
+    );
+    world.assert_agreement("after the delete");
+}
+
+/// Creates, crashes at one step, and goes on with what servers report alone.
+#[test]
+fn a_create_survives_a_crash_at_every_step() {
+    for step in 0.. {
+        let mut world = World::new(2);
+        world.effects_left = step;
+        let created = world.create("accounts", &["g", "p"]);
+        let is_known = world.state_of("accounts").is_some();
+        if world.crashed {
+            assert_eq!(is_known, step > 0, "step {step}: durable before it is sent");
+        }
+        let crashed = world.crashed;
+        world.effects_left = usize::MAX;
+        world.beat_all();
+        world.beat_all();
+        world.assert_agreement(&format!("step {step}"));
+        let expected = is_known.then_some(TableState::Ready);
+        assert_eq!(world.state_of("accounts"), expected, "step {step}");
+        // Whether or not the first became known, the name can be used.
+        if !is_known {
+            assert_eq!(world.create("accounts", &["g", "p"]), Ok(1));
+            assert_eq!(world.state_of("accounts"), Some(TableState::Ready));
+        }
+        if !crashed {
+            assert_eq!(created, Ok(1));
+            assert!(step > 6, "three tablets, each made and answered");
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_delete_survives_a_crash_at_every_step() {
+    for step in 0.. {
+        let mut world = World::new(2);
+        world.create("accounts", &["g", "p"]).unwrap();
+        world.effects_left = step;
+        world.delete("accounts").unwrap();
+        let crashed = world.crashed;
+        let is_begun = world.state_of("accounts") != Some(TableState::Ready);
+        assert_eq!(is_begun, step > 0, "step {step}: durable before it is sent");
+        world.effects_left = usize::MAX;
+        world.beat_all();
+        world.beat_all();
+        world.assert_agreement(&format!("step {step}"));
+        let expected = (!is_begun).then_some(TableState::Ready);
+        assert_eq!(world.state_of("accounts"), expected, "step {step}");
+        if !crashed {
+            assert!(step > 6, "three tablets, each dropped and answered");
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_create_that_arrives_after_the_delete_is_dropped_again() {
+    let mut world = World::new(1);
+    world.create("a", &[]).unwrap();
+    let late = world.servers["tablet-0"].clone();
+    world.delete("a").unwrap();
+    world.servers.insert("tablet-0".into(), late);
+    world.beat_all();
+    world.assert_agreement("the late one is dropped");
+    assert!(world.servers["tablet-0"].is_empty());
+}
+
+#[test]
+fn a_ready_table_is_never_replaced_by_an_empty_one() {
+    let mut world = World::new(1);
+    world.create("a", &[]).unwrap();
+    let sent = world.sent.len();
+    world.servers.get_mut("tablet-0").unwrap().clear();
+    for _ in 0..3 {
+        world.beat_all();
+    }
+    assert_eq!(world.notes, []);
+    for _ in 0..5 {
+        world.beat_all();
+    }
+    assert_eq!(world.sent.len(), sent);
+    assert_eq!(world.state_of("a"), Some(TableState::Ready));
+    let notes: Vec<String> = world.notes.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        notes,
+        ["tablet-0 no longer reports its tablet 1 of table a: are its data lost?"]
+    );
+}
+
+#[test]
+fn heartbeats_that_say_nothing_new_write_nothing() {
+    let mut world = World::new(2);
+    world.create("a", &["m"]).unwrap();
+    world.effects_left = 0;
+    for _ in 0..10 {
+        world.beat_all();
+    }
+    assert!(!world.crashed, "an effect was carried out");
+}
+
+#[test]
+fn without_a_tablet_server_the_refusal_says_what_is_known() {
+    let mut world = World::new(0);
+    assert_eq!(
+        world.create("a", &[]).unwrap_err().to_string(),
+        "no tablet server is up to hold the table: none has ever sent a heartbeat"
+    );
+    let mut world = World::new(2);
+    world.now = Duration::from_secs(10);
+    assert_eq!(
+        world.create("a", &[]).unwrap_err().to_string(),
+        "no tablet server is up to hold the table: tablet-0 (last heard 10 s ago), \
+         tablet-1 (last heard 10 s ago)"
+    );
+}
+
+#[test]
+fn after_a_start_tables_wait_for_known_servers() {
+    let mut world = World::new(2);
+    world.restart();
+    world.beat("tablet-0").unwrap();
+    assert_eq!(
+        world.create("a", &["m"]),
+        Err(Refusal::Settling { until: SILENCE_MAX })
+    );
+    world.beat("tablet-1").unwrap();
+    assert_eq!(world.create("a", &["m"]), Ok(1));
+    assert_eq!(world.servers["tablet-1"].len(), 1);
+
+    // A server that stays away is not waited for longer than it takes to call it down.
+    world.restart();
+    world.now = SILENCE_MAX;
+    world.beat("tablet-0").unwrap();
+    assert_eq!(world.create("b", &["m"]), Ok(2));
+    assert_eq!(world.servers["tablet-0"].len(), 3);
+}
+
+#[test]
+fn names_and_cuts_have_rules() {
+    let mut world = World::new(1);
+    for name in ["", "A", "-a", ".a", "a b", "ä", &"a".repeat(65)] {
+        assert_eq!(
+            world.create(name, &[]).unwrap_err().to_string(),
+            format!(
+                "{name:?} can't be a table's name: it must be 1 to 64 of a-z, 0-9, '_', '.' and \
+                 '-', starting with a letter or digit"
+            )
+        );
+    }
+    for (cuts, message) in [
+        (
+            &["a", ""][..],
+            "cut 1 (counted from 0) is refused: it is empty",
+        ),
+        (
+            &["b", "b"],
+            "cut 1 (counted from 0) is refused: it is not greater than the one before",
+        ),
+        (
+            &["b", "c", "a"],
+            "cut 2 (counted from 0) is refused: it is not greater than the one before",
+        ),
+        (
+            &[&"x".repeat(4_097)],
+            "cut 0 (counted from 0) is refused: it has more than 4096 bytes",
+        ),
+    ] {
+        assert_eq!(world.create("t", cuts).unwrap_err().to_string(), message);
+    }
+    let cuts: Vec<String> = (0..1_024).map(|cut| format!("{cut:04}")).collect();
+    let cuts: Vec<&str> = cuts.iter().map(String::as_str).collect();
+    assert_eq!(
+        world.create("t", &cuts).unwrap_err().to_string(),
+        "1024 cuts are too many: a table may be created with at most 1023"
+    );
+    assert_eq!(world.rows(), Vec::<String>::new());
+    let longest = "0_.-".repeat(16);
+    world.create(&longest, &cuts[1..]).unwrap();
+    assert_eq!(world.servers["tablet-0"].len(), 1_024);
+
+    let long: Vec<String> = cuts.iter().map(|cut| cut.repeat(1_024)).collect();
+    let long: Vec<&str> = long[1..].iter().map(String::as_str).collect();
+    assert!(matches!(
+        world.create("t", &long),
+        Err(Refusal::DirectoryFull { .. })
+    ));
+    assert_eq!(world.state_of("t"), None);
+}

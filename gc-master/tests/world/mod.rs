@@ -1,0 +1,233 @@
+//! A directory with a disk and tablet servers that do what they are asked, without a network: the
+//! master can be crashed before or after any single effect.
+
+#![allow(dead_code)] // Each test file uses its part.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use percolator_gc_master::{
+    Action, Command, Directory, HEARTBEAT_INTERVAL, Heartbeat, Note, Refusal, Report, Role, Rows,
+    Start, TableState, Truth,
+};
+
+pub(crate) const RANDOM: u128 = 0x1234_5678_9abc_def0_0fed_cba9_8765_4321;
+
+pub(crate) struct World {
+    pub(crate) directory: Directory,
+    pub(crate) disk: Option<Vec<u8>>,
+    /// What each tablet server durably owns.
+    pub(crate) servers: BTreeMap<String, BTreeMap<u64, Report>>,
+    pub(crate) down: Vec<String>,
+    pub(crate) now: Duration,
+    pub(crate) notes: Vec<Note>,
+    pub(crate) sent: Vec<Command>,
+    /// So many effects are carried out before the master crashes.
+    pub(crate) effects_left: usize,
+    pub(crate) crashed: bool,
+}
+
+impl World {
+    /// A new cluster with so many tablet servers, all of them heard.
+    pub(crate) fn new(servers: usize) -> Self {
+        let mut world = Self {
+            directory: Directory::open(Start::NewCluster, RANDOM).unwrap(),
+            disk: None,
+            servers: (0..servers)
+                .map(|index| (format!("tablet-{index}"), BTreeMap::new()))
+                .collect(),
+            down: Vec::new(),
+            now: Duration::ZERO,
+            notes: Vec::new(),
+            sent: Vec::new(),
+            effects_left: usize::MAX,
+            crashed: false,
+        };
+        world.carry_out();
+        world.beat_all();
+        world
+    }
+
+    /// The same servers, and a master that has lost its folder.
+    pub(crate) fn lose_state(&mut self) {
+        self.disk = None;
+        self.restart();
+    }
+
+    pub(crate) fn restart(&mut self) {
+        let start = match &self.disk {
+            Some(bytes) => Start::State(bytes.clone()),
+            None => Start::Rebuild { cluster_id: None },
+        };
+        self.directory = Directory::open(start, RANDOM).unwrap();
+        self.now = Duration::ZERO;
+        self.effects_left = usize::MAX;
+        self.carry_out();
+    }
+
+    pub(crate) fn cluster_id() -> String {
+        format!("{RANDOM:032x}")
+    }
+
+    pub(crate) fn heartbeat_of(&self, server: &str) -> Heartbeat {
+        Heartbeat {
+            cluster_id: Some(Self::cluster_id()),
+            role: Role::Tablet,
+            server: server.into(),
+            address: format!("{server}:7402"),
+            incarnation: 1,
+            tablets: self.servers[server].values().cloned().collect(),
+        }
+    }
+
+    pub(crate) fn beat(&mut self, server: &str) -> Result<String, Refusal> {
+        let beat = self.heartbeat_of(server);
+        let result = self.directory.heartbeat(self.now, beat);
+        self.carry_out();
+        result
+    }
+
+    /// Every server that is up beats once, and time goes on by one interval.
+    pub(crate) fn beat_all(&mut self) {
+        let names: Vec<String> = self.servers.keys().cloned().collect();
+        for name in names {
+            if !self.down.contains(&name) {
+                self.beat(&name).unwrap();
+            }
+        }
+        self.now += HEARTBEAT_INTERVAL;
+    }
+
+    pub(crate) fn create(&mut self, name: &str, cuts: &[&str]) -> Result<u32, Refusal> {
+        let cuts: Vec<Vec<u8>> = cuts.iter().map(|cut| cut.as_bytes().to_vec()).collect();
+        let result = self.directory.create_table(self.now, name, &cuts);
+        self.carry_out();
+        result
+    }
+
+    pub(crate) fn delete(&mut self, name: &str) -> Result<u32, Refusal> {
+        let result = self.directory.delete_table(self.now, name);
+        self.carry_out();
+        result
+    }
+
+    fn has_crashed(&mut self) -> bool {
+        if self.effects_left == 0 {
+            self.crashed = true;
+            self.restart();
+            return true;
+        }
+        self.effects_left -= 1;
+        false
+    }
+
+    /// Carries out every effect, and those that follow from it; restarts the master in the middle
+    /// when it is due to crash.
+    pub(crate) fn carry_out(&mut self) {
+        let mut commands = Vec::new();
+        loop {
+            let effects = self.directory.take_effects();
+            self.notes.extend(effects.notes);
+            if let Some(bytes) = effects.persist {
+                if self.has_crashed() {
+                    return;
+                }
+                self.disk = Some(bytes);
+                let reread = Truth::decode(self.disk.as_ref().unwrap()).unwrap();
+                assert_eq!(self.directory.truth(), Ok(&reread));
+            }
+            commands.extend(effects.commands);
+            if commands.is_empty() {
+                return;
+            }
+            let command = commands.remove(0);
+            if self.has_crashed() {
+                return;
+            }
+            let done = self.obey(&command);
+            if self.has_crashed() {
+                return;
+            }
+            self.directory.finished(self.now, &command, done);
+        }
+    }
+
+    fn obey(&mut self, command: &Command) -> bool {
+        self.sent.push(command.clone());
+        assert_eq!(command.cluster_id, Self::cluster_id());
+        if self.down.contains(&command.server) {
+            return false;
+        }
+        let tablets = self.servers.get_mut(&command.server).unwrap();
+        match &command.action {
+            Action::Create(report) => {
+                tablets.entry(report.id).or_insert_with(|| report.clone());
+            }
+            Action::Drop { tablet } => {
+                tablets.remove(tablet);
+            }
+        }
+        true
+    }
+
+    pub(crate) fn truth(&self) -> &Truth {
+        self.directory.truth().unwrap()
+    }
+
+    pub(crate) fn state_of(&self, name: &str) -> Option<TableState> {
+        let tables = &self.truth().tables;
+        let found = tables.values().find(|table| table.name == name)?;
+        Some(found.state)
+    }
+
+    /// The directory as text, a line for each tablet: `accounts ready 1@1 [..m) tablet-0`.
+    pub(crate) fn rows(&self) -> Vec<String> {
+        let truth = self.truth();
+        let mut rows = Vec::new();
+        for (id, table) in &truth.tables {
+            for (tablet_id, tablet) in truth.tablets_of(*id) {
+                let text = |row: &[u8]| String::from_utf8_lossy(row).into_owned();
+                rows.push(format!(
+                    "{} {} {tablet_id}@{} [{}..{}) {}",
+                    table.name,
+                    format!("{:?}", table.state).to_lowercase(),
+                    tablet.epoch,
+                    text(&tablet.rows.start),
+                    text(&tablet.rows.end),
+                    tablet.owner
+                ));
+            }
+        }
+        rows
+    }
+
+    /// Every tablet of the directory is at its owner, and nothing else is anywhere.
+    pub(crate) fn assert_agreement(&self, context: &str) {
+        let owned: Vec<(u64, &str)> = self
+            .servers
+            .iter()
+            .flat_map(|(name, tablets)| tablets.keys().map(move |id| (*id, name.as_str())))
+            .collect();
+        let mut known: Vec<(u64, &str)> = self
+            .truth()
+            .tablets
+            .iter()
+            .map(|(id, tablet)| (*id, tablet.owner.as_str()))
+            .collect();
+        known.sort_by_key(|(id, owner)| (*owner, *id));
+        assert_eq!(owned, known, "{context}");
+    }
+}
+
+pub(crate) fn report(id: u64, table: u32, name: &str, rows: (&str, &str), epoch: u64) -> Report {
+    Report {
+        id,
+        table,
+        table_name: name.into(),
+        rows: Rows {
+            start: rows.0.into(),
+            end: rows.1.into(),
+        },
+        epoch,
+    }
+}

@@ -1,0 +1,119 @@
+//! Reading a manifest: from YAML text to a checked resource, or to everything that is wrong.
+
+mod fields;
+mod tree;
+
+use serde::Deserialize;
+
+use crate::validate::Problem;
+use crate::{API_VERSION, KIND, PercolatorCluster};
+use fields::{Fault, Fields};
+use tree::{Node, Value};
+
+/// Why a text is no usable manifest. Lines and columns count from 1.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ManifestError {
+    /// It is not YAML.
+    #[error("line {line}, column {column}: not valid YAML: {message}")]
+    Syntax {
+        /// Where reading stopped.
+        line: u64,
+        /// Where in that line.
+        column: u64,
+        /// The reader's reason.
+        message: String,
+    },
+    /// There is nothing but blanks and comments.
+    #[error(
+        "the manifest is empty: it needs `apiVersion: {API_VERSION}`, `kind: {KIND}` and \
+         `metadata.name`"
+    )]
+    Empty,
+    /// There is a second YAML document.
+    #[error(
+        "line {line}: a second document begins here: keep one {KIND} in a file, \
+         and put other resources into files of their own"
+    )]
+    SeveralDocuments {
+        /// Where the second document begins.
+        line: u64,
+    },
+    /// It is YAML, but not a good resource: every problem found, in the order of the text.
+    #[error("{}", lines(.problems))]
+    Invalid {
+        /// Never empty.
+        problems: Vec<Problem>,
+    },
+}
+
+fn lines(problems: &[Problem]) -> String {
+    let lines: Vec<String> = problems.iter().map(Problem::to_string).collect();
+    lines.join("\n")
+}
+
+impl PercolatorCluster {
+    /// Reads a manifest and checks it, as [`PercolatorCluster::validate`] does.
+    ///
+    /// All unknown fields and all values out of bounds are reported at once, each with its line;
+    /// of values of a wrong type only the first.
+    pub fn from_yaml(text: &str) -> Result<Self, ManifestError> {
+        let root = tree::parse(text)?;
+        kind_of_resource(&root)?;
+
+        let fields = Fields::default();
+        let read = Self::deserialize(fields.of(&root));
+        let mut problems = fields.into_problems();
+        let cluster = match read {
+            Ok(cluster) => {
+                problems.extend(cluster.validate().into_iter().map(|problem| Problem {
+                    line: root.line_of(&problem.path),
+                    ..problem
+                }));
+                Some(cluster)
+            }
+            Err(Fault(problem)) => {
+                problems.push(problem);
+                None
+            }
+        };
+        problems.sort_by_key(|problem| problem.line);
+        match cluster {
+            Some(cluster) if problems.is_empty() => Ok(cluster),
+            _ => Err(ManifestError::Invalid { problems }),
+        }
+    }
+}
+
+/// Asked before anything else: the fields of another kind of resource would all be called unknown.
+fn kind_of_resource(root: &Node) -> Result<(), ManifestError> {
+    let invalid = |problems| Err(ManifestError::Invalid { problems });
+    let Value::Map(entries) = &root.value else {
+        return invalid(vec![Problem {
+            path: String::new(),
+            line: Some(root.line),
+            message: format!(
+                "expected a {KIND} with the fields apiVersion, kind, metadata and spec, found {}",
+                root.value.describe()
+            ),
+        }]);
+    };
+    let mut problems = Vec::new();
+    for (field, wanted) in [("apiVersion", API_VERSION), ("kind", KIND)] {
+        let entry = entries.iter().find(|entry| entry.key == field);
+        let message = match entry.map(|entry| &entry.node.value) {
+            Some(Value::String(found)) if found == wanted => continue,
+            Some(found) => format!("expected \"{wanted}\", found {}", found.describe()),
+            None => format!("missing: write `{field}: {wanted}`"),
+        };
+        problems.push(Problem {
+            path: field.into(),
+            line: Some(entry.map_or(root.line, |entry| entry.line)),
+            message,
+        });
+    }
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        invalid(problems)
+    }
+}

@@ -1,0 +1,202 @@
+//! What a manifest's values must be, beyond their types.
+
+use std::fmt;
+
+use crate::{Duration, PercolatorCluster, Quantity};
+
+/// Something wrong with one field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The field, from the top: `spec.tablets.replicas`. Empty: the whole manifest.
+    pub path: String,
+    /// Where it stands in the manifest, counted from 1; none where there is no text.
+    pub line: Option<u64>,
+    /// What is wrong, and what to do.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(line) = self.line {
+            write!(f, "line {line}: ")?;
+        }
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// Pods and their controllers add up to 22 letters to a cluster's name, and a host's name may
+/// have 63.
+const NAME_LEN_MAX: usize = 40;
+const LABEL_LEN_MAX: usize = 63;
+const LABEL_PREFIX_LEN_MAX: usize = 253;
+const TABLET_SERVERS_MAX: u32 = 1_000;
+const WINDOW_MIN: Duration = Duration::from_millis(100);
+const WINDOW_MAX: Duration = Duration::from_millis(60_000);
+const CACHE_SIZE_MIN: Quantity = Quantity::from_bytes(1 << 20);
+const SIZE_MIN: Quantity = Quantity::from_bytes(64 << 20);
+
+impl PercolatorCluster {
+    /// Every value that the resource may not have; empty when it is good. Paths are set, lines
+    /// are not.
+    pub fn validate(&self) -> Vec<Problem> {
+        let mut problems = Problems::default();
+        self.check_metadata(&mut problems);
+        self.check_spec(&mut problems);
+        problems.found
+    }
+
+    fn check_metadata(&self, problems: &mut Problems) {
+        let name = |max: usize| {
+            format!(
+                "must be 1 to {max} of a-z, 0-9 and '-', starting and ending with a letter or digit"
+            )
+        };
+        let metadata = &self.metadata;
+        if !is_host_name(&metadata.name, NAME_LEN_MAX) {
+            problems.add(
+                "metadata.name",
+                format!("{:?} {}", metadata.name, name(NAME_LEN_MAX)),
+            );
+        }
+        if let Some(namespace) = &metadata.namespace
+            && !is_host_name(namespace, LABEL_LEN_MAX)
+        {
+            problems.add(
+                "metadata.namespace",
+                format!("{namespace:?} {}", name(LABEL_LEN_MAX)),
+            );
+        }
+        for (key, value) in &metadata.labels {
+            check_key("labels", key, problems);
+            if !value.is_empty() && !is_label(value) {
+                problems.add(
+                    format!("metadata.labels.{key}"),
+                    format!("{value:?} {LABEL_RULE}, or be empty"),
+                );
+            }
+        }
+        for key in metadata.annotations.keys() {
+            check_key("annotations", key, problems);
+        }
+    }
+
+    fn check_spec(&self, problems: &mut Problems) {
+        let spec = &self.spec;
+        if let Some(image) = &spec.image
+            && (image.is_empty() || image.contains(char::is_whitespace))
+        {
+            problems.add(
+                "spec.image",
+                format!("{image:?} must be an image's name without blanks, or be left out"),
+            );
+        }
+        for (path, replicas, why) in [
+            (
+                "spec.oracle.replicas",
+                spec.oracle.replicas,
+                "standby oracles are not supported yet",
+            ),
+            (
+                "spec.gcMaster.replicas",
+                spec.gc_master.replicas,
+                "standby masters are not supported yet",
+            ),
+        ] {
+            if replicas != 1 {
+                problems.add(path, format!("{replicas} must be 1: {why}"));
+            }
+        }
+        let window = spec.oracle.window;
+        if !(WINDOW_MIN..=WINDOW_MAX).contains(&window) {
+            problems.add(
+                "spec.oracle.window",
+                format!(
+                    "{window} must be from {WINDOW_MIN} to {}s",
+                    WINDOW_MAX.as_millis() / 1_000
+                ),
+            );
+        }
+        let tablets = &spec.tablets;
+        if !(1..=TABLET_SERVERS_MAX).contains(&tablets.replicas) {
+            problems.add(
+                "spec.tablets.replicas",
+                format!(
+                    "{} must be from 1 to {TABLET_SERVERS_MAX}",
+                    tablets.replicas
+                ),
+            );
+        }
+        for (field, value, min) in [
+            ("cacheSize", tablets.storage.cache_size, CACHE_SIZE_MIN),
+            ("size", tablets.storage.size, SIZE_MIN),
+        ] {
+            if value < min {
+                problems.add(
+                    format!("spec.tablets.storage.{field}"),
+                    format!("{value} must be at least {min}"),
+                );
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Problems {
+    found: Vec<Problem>,
+}
+
+impl Problems {
+    fn add(&mut self, path: impl Into<String>, message: String) {
+        self.found.push(Problem {
+            path: path.into(),
+            line: None,
+            message,
+        });
+    }
+}
+
+const LABEL_RULE: &str = "must be at most 63 of letters, digits, '-', '_' and '.', starting and \
+                          ending with a letter or digit";
+
+fn check_key(field: &str, key: &str, problems: &mut Problems) {
+    let (prefix, name) = match key.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, key),
+    };
+    let path = || format!("metadata.{field}.{key}");
+    if !is_label(name) {
+        problems.add(path(), format!("the key's name {name:?} {LABEL_RULE}"));
+    }
+    if let Some(prefix) = prefix
+        && !(prefix.len() <= LABEL_PREFIX_LEN_MAX
+            && prefix
+                .split('.')
+                .all(|part| is_host_name(part, LABEL_LEN_MAX)))
+    {
+        problems.add(
+            path(),
+            format!("the key's prefix {prefix:?} must be the name of a domain"),
+        );
+    }
+}
+
+fn is_host_name(text: &str, len_max: usize) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    (1..=len_max).contains(&text.len())
+        && text.bytes().all(inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+fn is_label(text: &str) -> bool {
+    let outer = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_alphanumeric());
+    text.len() <= LABEL_LEN_MAX
+        && outer(text.bytes().next())
+        && outer(text.bytes().last())
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+}

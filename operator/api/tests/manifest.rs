@@ -1,0 +1,310 @@
+//! What manifests may say, and the exact words for what they may not.
+
+use percolator_api::{Duration, Engine, ManifestError, PercolatorCluster, Quantity};
+
+const EXAMPLE: &str = include_str!("../../../examples/cluster.yaml");
+
+const HEAD: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\n";
+
+/// A manifest whose spec begins on line 5.
+fn with_spec(spec: &str) -> String {
+    format!("{HEAD}metadata: {{name: demo}}\nspec:\n{spec}")
+}
+
+fn refusal(text: &str) -> String {
+    match PercolatorCluster::from_yaml(text) {
+        Ok(cluster) => panic!("accepted: {cluster:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn the_example_says_the_defaults() {
+    let example = PercolatorCluster::from_yaml(EXAMPLE).expect("the example is good");
+    let shortest = format!("{HEAD}metadata:\n  name: demo\n");
+    assert_eq!(PercolatorCluster::from_yaml(&shortest), Ok(example.clone()));
+
+    assert_eq!(example.metadata.name, "demo");
+    assert_eq!(example.spec.tablets.replicas, 3);
+    assert_eq!(example.spec.tablets.storage.engine, Engine::Sled);
+    assert_eq!(
+        example.spec.tablets.storage.cache_size,
+        Quantity::from_bytes(256 << 20)
+    );
+    assert_eq!(example.spec.oracle.window, Duration::from_millis(3_000));
+}
+
+#[test]
+fn every_field_can_be_set() {
+    let text = format!(
+        "{HEAD}metadata: {{name: a-1, namespace: data, labels: {{app.example.com/part: db}}, \
+         annotations: {{owner: 'Ann, B.'}}}}\n\
+         spec: {{image: 'registry.example.com/percolator:1', oracle: {{replicas: 1, window: 1m}},\n\
+         tablets: {{replicas: 7, storage: {{engine: fjall, cacheSize: 1048576, size: 1.5Gi}}}},\n\
+         gcMaster: {{replicas: 1}}}}\n"
+    );
+    let cluster = PercolatorCluster::from_yaml(&text).expect(&text);
+    assert_eq!(cluster.metadata.namespace.as_deref(), Some("data"));
+    assert_eq!(cluster.spec.tablets.replicas, 7);
+    assert_eq!(cluster.spec.tablets.storage.engine, Engine::Fjall);
+    assert_eq!(cluster.spec.tablets.storage.cache_size.bytes(), 1 << 20);
+    assert_eq!(cluster.spec.tablets.storage.size.bytes(), 3 << 29);
+
+    // What is written can be read again.
+    let written = serde_json::to_string(&cluster).expect("resources can be written");
+    assert_eq!(PercolatorCluster::from_yaml(&written), Ok(cluster));
+}
+
+#[test]
+fn a_field_without_a_value_has_its_default() {
+    let text = with_spec("  tablets:\n    replicas:\n    storage:\n  oracle:\n");
+    let cluster = PercolatorCluster::from_yaml(&text).expect(&text);
+    assert_eq!(cluster.spec.tablets.replicas, 3);
+}
+
+#[test]
+fn unknown_fields_are_all_named_with_path_and_line() {
+    assert_eq!(
+        refusal(&with_spec(
+            "  tablets:\n    replicas: 0\n    storage:\n      engin: fjall\n      \
+             cachesize: 1Gi\n  colour: blue\n"
+        )),
+        "line 6: spec.tablets.replicas: 0 must be from 1 to 1000\n\
+         line 8: spec.tablets.storage.engin: unknown field; did you mean \"engine\"?\n\
+         line 9: spec.tablets.storage.cachesize: unknown field; did you mean \"cacheSize\"?\n\
+         line 10: spec.colour: unknown field; the fields here are image, oracle, tablets, gcMaster"
+    );
+    assert_eq!(
+        refusal(&format!("{HEAD}metadata: {{name: demo}}\nspecs:\n")),
+        "line 4: specs: unknown field; did you mean \"spec\"?"
+    );
+}
+
+#[test]
+fn wrong_values_are_named_with_what_to_do() {
+    for (spec, message) in [
+        (
+            "  tablets: {replicas: 0}\n",
+            "line 5: spec.tablets.replicas: 0 must be from 1 to 1000",
+        ),
+        (
+            "  tablets: {replicas: -2}\n",
+            "line 5: spec.tablets.replicas: expected a whole number from 0 to 4294967295, \
+             found the number -2",
+        ),
+        (
+            "  tablets: {replicas: 2.5}\n",
+            "line 5: spec.tablets.replicas: expected a whole number from 0 to 4294967295, \
+             found the number 2.5",
+        ),
+        (
+            "  tablets: {replicas: 5000000000}\n",
+            "line 5: spec.tablets.replicas: expected a whole number from 0 to 4294967295, \
+             found the number 5000000000",
+        ),
+        (
+            "  tablets: {replicas: \"3\"}\n",
+            "line 5: spec.tablets.replicas: expected a whole number from 0 to 4294967295, \
+             found the string \"3\"",
+        ),
+        (
+            "  tablets: 3\n",
+            "line 5: spec.tablets: expected a group of fields, found the number 3",
+        ),
+        (
+            "  - tablets\n",
+            "line 4: spec: expected a group of fields, found a list",
+        ),
+        (
+            "  image: true\n",
+            "line 5: spec.image: expected a string, found the boolean true",
+        ),
+        (
+            "  image: ''\n",
+            "line 5: spec.image: \"\" must be an image's name without blanks, or be left out",
+        ),
+        (
+            "  tablets:\n    storage:\n      engine: rocksdb\n",
+            "line 7: spec.tablets.storage.engine: \"rocksdb\" is not known; \
+             use one of sled, fjall, memory",
+        ),
+        (
+            "  tablets: {storage: {engine: Sled}}\n",
+            "line 5: spec.tablets.storage.engine: \"Sled\" is not known; did you mean \"sled\"?",
+        ),
+        (
+            "  tablets: {storage: {engine: 7}}\n",
+            "line 5: spec.tablets.storage.engine: expected one of sled, fjall, memory, \
+             found the number 7",
+        ),
+        (
+            "  tablets: {storage: {cacheSize: 256MB}}\n",
+            "line 5: spec.tablets.storage.cacheSize: \"256MB\" is not a quantity: write a number \
+             of bytes, if need be with one of the suffixes Ki Mi Gi Ti Pi Ei (powers of 1024) or \
+             k M G T P E (powers of 1000), such as \"256Mi\"",
+        ),
+        (
+            "  tablets: {storage: {cacheSize: [1]}}\n",
+            "line 5: spec.tablets.storage.cacheSize: expected a quantity, such as \"256Mi\", \
+             found a list",
+        ),
+        (
+            "  tablets: {storage: {cacheSize: 4Ki, size: 1Mi}}\n",
+            "line 5: spec.tablets.storage.cacheSize: 4Ki must be at least 1Mi\n\
+             line 5: spec.tablets.storage.size: 1Mi must be at least 64Mi",
+        ),
+        (
+            "  oracle: {replicas: 3, window: 10ms}\n  gcMaster: {replicas: 0}\n",
+            "line 5: spec.oracle.replicas: 3 must be 1: standby oracles are not supported yet\n\
+             line 5: spec.oracle.window: 10ms must be from 100ms to 60s\n\
+             line 6: spec.gcMaster.replicas: 0 must be 1: standby masters are not supported yet",
+        ),
+        (
+            "  oracle:\n    window: 3\n",
+            "line 6: spec.oracle.window: expected a duration with its unit, such as \"3s\" or \
+             \"500ms\", found the number 3",
+        ),
+        (
+            "  oracle:\n    window: 3 seconds\n",
+            "line 6: spec.oracle.window: \"3 seconds\" is not a duration: write whole numbers \
+             with the units h, m, s and ms, largest first, such as \"3s\", \"500ms\" or \"1m30s\"",
+        ),
+    ] {
+        assert_eq!(refusal(&with_spec(spec)), message, "{spec}");
+    }
+}
+
+#[test]
+fn the_metadata_is_checked() {
+    for (metadata, message) in [
+        (
+            "metadata: {}\n",
+            "line 3: metadata.name: missing: this field is required",
+        ),
+        ("", "line 1: metadata: missing: this field is required"),
+        (
+            "metadata:\n  name: Demo_1\n  namespace: -x\n",
+            "line 4: metadata.name: \"Demo_1\" must be 1 to 40 of a-z, 0-9 and '-', starting and \
+             ending with a letter or digit\n\
+             line 5: metadata.namespace: \"-x\" must be 1 to 63 of a-z, 0-9 and '-', starting and \
+             ending with a letter or digit",
+        ),
+        (
+            "metadata:\n  name: 17\n",
+            "line 4: metadata.name: expected a string, found the number 17",
+        ),
+        (
+            "metadata:\n  name: a\n  labels:\n    app.example.com/part: a b\n",
+            "line 6: metadata.labels.app.example.com/part: \"a b\" must be at most 63 of letters, \
+             digits, '-', '_' and '.', starting and ending with a letter or digit, or be empty",
+        ),
+        (
+            "metadata:\n  name: a\n  annotations:\n    Up.Case/x: ok\n    '-': ok\n",
+            "line 6: metadata.annotations.Up.Case/x: the key's prefix \"Up.Case\" must be the \
+             name of a domain\n\
+             line 7: metadata.annotations.-: the key's name \"-\" must be at most 63 of letters, \
+             digits, '-', '_' and '.', starting and ending with a letter or digit",
+        ),
+    ] {
+        assert_eq!(refusal(&format!("{HEAD}{metadata}")), message, "{metadata}");
+    }
+}
+
+#[test]
+fn another_kind_of_resource_is_called_so() {
+    assert_eq!(
+        refusal("apiVersion: apps/v1\nkind: Deployment\nspec: {replicas: 3}\n"),
+        "line 1: apiVersion: expected \"percolator.dev/v1alpha1\", found the string \"apps/v1\"\n\
+         line 2: kind: expected \"PercolatorCluster\", found the string \"Deployment\""
+    );
+    assert_eq!(
+        refusal("metadata: {name: demo}\n"),
+        "line 1: apiVersion: missing: write `apiVersion: percolator.dev/v1alpha1`\n\
+         line 1: kind: missing: write `kind: PercolatorCluster`"
+    );
+    assert_eq!(
+        refusal("- one\n- two\n"),
+        "line 1: expected a PercolatorCluster with the fields apiVersion, kind, metadata and \
+         spec, found a list"
+    );
+}
+
+#[test]
+fn files_that_hold_no_single_document_are_refused() {
+    for empty in ["", "\n\n", "# only a remark\n", "---\n"] {
+        assert_eq!(
+            PercolatorCluster::from_yaml(empty),
+            Err(ManifestError::Empty),
+            "{empty:?}"
+        );
+    }
+    assert_eq!(
+        refusal(""),
+        "the manifest is empty: it needs `apiVersion: percolator.dev/v1alpha1`, \
+         `kind: PercolatorCluster` and `metadata.name`"
+    );
+    let one = with_spec("  tablets: {replicas: 1}\n");
+    assert_eq!(
+        refusal(&format!("{one}---\n{one}")),
+        "line 7: a second document begins here: keep one PercolatorCluster in a file, and put \
+         other resources into files of their own"
+    );
+}
+
+#[test]
+fn broken_yaml_is_refused_with_its_place() {
+    let twice = with_spec("  oracle: {replicas: 1}\n  oracle: {replicas: 1}\n");
+    assert_eq!(
+        refusal(&twice),
+        "line 6, column 3: not valid YAML: the field oracle stands here a second time"
+    );
+    for (spec, message) in [
+        (
+            "  tablets: {replicas: 3\n",
+            "line 5, column 12: not valid YAML: unclosed bracket '{'",
+        ),
+        (
+            "  tablets:\n   storage: 1\n    engine: sled\n",
+            "line 7, column 11: not valid YAML: mapping values are not allowed in this context",
+        ),
+        (
+            "  image: \"unfinished\n",
+            "line 6, column 1: not valid YAML: invalid indentation in multiline quoted scalar",
+        ),
+        (
+            "\ttablets: 3\n",
+            "line 5, column 2: not valid YAML: tabs disallowed within this context (block indentation)",
+        ),
+    ] {
+        assert_eq!(refusal(&with_spec(spec)), message, "{spec}");
+    }
+}
+
+#[test]
+fn every_field_is_documented_in_the_schema() {
+    fn walk(path: &str, schema: &serde_json::Value, undocumented: &mut Vec<String>) {
+        if let Some(properties) = schema.get("properties").and_then(|p| p.as_object()) {
+            for (name, property) in properties {
+                let path = format!("{path}.{name}");
+                if property.get("description").is_none() {
+                    undocumented.push(path.clone());
+                }
+                walk(&path, property, undocumented);
+            }
+        }
+    }
+    let settings = schemars::generate::SchemaSettings::default().with(|settings| {
+        settings.inline_subschemas = true;
+    });
+    let schema = settings
+        .into_generator()
+        .into_root_schema_for::<PercolatorCluster>();
+    let schema = serde_json::to_value(schema).expect("a schema is JSON");
+    let mut undocumented = Vec::new();
+    walk("", &schema, &mut undocumented);
+    assert_eq!(undocumented, Vec::<String>::new());
+
+    let storage = &schema["properties"]["spec"]["properties"]["tablets"]["properties"]["storage"];
+    assert_eq!(storage["additionalProperties"], false);
+    assert_eq!(storage["properties"]["cacheSize"]["default"], "256Mi");
+}
