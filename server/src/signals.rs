@@ -1,7 +1,9 @@
 //! Being told to stop.
 
-use tokio::io::AsyncReadExt;
+use std::io::Read;
+
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
 /// Set to 1 by a parent that holds the other end of the process's standard input: when that end is
 /// closed, however the parent died, the process stops too.
@@ -27,7 +29,14 @@ async fn parent_gone() {
     if std::env::var_os(LIFELINE_VARIABLE).is_none_or(|value| value != "1") {
         return std::future::pending().await;
     }
-    let mut nothing = [0];
-    // Neither bytes nor an error is the end of the pipe.
-    while !matches!(tokio::io::stdin().read(&mut nothing).await, Ok(0)) {}
+    let (gone, is_gone) = oneshot::channel();
+    // A thread of its own, which nobody waits for: reading can't be interrupted.
+    let reader = std::thread::Builder::new().name("lifeline".into()).spawn(move || {
+        let mut nothing = [0];
+        while matches!(std::io::stdin().read(&mut nothing), Ok(1)) {}
+        let _ = gone.send(());
+    });
+    if reader.is_err() || is_gone.await.is_err() {
+        std::future::pending().await
+    }
 }

@@ -215,10 +215,13 @@ impl Supervisor {
         let mut early_deaths = 0;
         let mut started = Instant::now();
         loop {
-            let status = tokio::select! {
+            let ended = tokio::select! {
                 biased;
-                _ = self.stop.wait_for(|stop| *stop) => return self.end(child).await,
-                status = child.wait() => status?,
+                _ = self.stop.wait_for(|stop| *stop) => None,
+                status = child.wait() => Some(status?),
+            };
+            let Some(status) = ended else {
+                return self.end(child).await;
             };
             if status.success() {
                 // It was asked to stop by somebody else, such as by Ctrl-C, which reaches everyone.
