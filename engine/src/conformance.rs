@@ -263,7 +263,7 @@ fn readers_see_whole_batches(bed: &Bed<'_>) {
             }
         }
         // Comes and goes, so that the number of pairs tells too.
-        if round % 2 == 0 {
+        if round.is_multiple_of(2) {
             batch.put(Column::Lock, "d", number(round));
         } else {
             batch.delete(Column::Lock, "d");
@@ -288,7 +288,7 @@ fn readers_see_whole_batches(bed: &Bed<'_>) {
                     let found = pairs(&*engine, Column::Lock, b"", b"", Forward);
                     let now = found[0].1.clone();
                     assert!(found.iter().all(|(_, value)| *value == now), "{found:?}");
-                    assert_eq!(found.len() == 4, now[3] % 2 == 0, "{found:?}");
+                    assert_eq!(found.len() == 4, now[3].is_multiple_of(2), "{found:?}");
                     last = now;
                     let snapshot = engine.snapshot().expect("a snapshot");
                     let now = get(&*snapshot, Column::Meta, b"a").expect("a value");
