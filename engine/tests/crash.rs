@@ -165,7 +165,7 @@ fn killed_at_any_moment() {
         },
         |text| text.parse().expect("a seed"),
     );
-    println!("seed: PERCOLATOR_TEST_SEED={seed}");
+    eprintln!("seed: PERCOLATOR_TEST_SEED={seed}");
     let mut numbers = seed;
     let mut below = |limit: u64| {
         numbers = numbers
@@ -200,7 +200,7 @@ fn killed_at_any_moment() {
         let engine = open(folder.path(), &options(kind)).expect("an engine");
         let there = check(&*engine);
         assert!(there >= acknowledged, "{kind}: {there} < {acknowledged}");
-        println!(
+        eprintln!(
             "{kind}: {there} batches over {ROUNDS} kills, {acknowledged} of them acknowledged"
         );
     }
@@ -238,11 +238,11 @@ fn acknowledged_is_synced() {
             Ok(output) => {
                 let why = String::from_utf8_lossy(&output.stderr).into_owned();
                 assert!(!why.contains("open "), "the child failed: {why}");
-                println!("SKIPPED: strace cannot trace here: {why}");
+                eprintln!("SKIPPED: strace cannot trace here: {why}");
                 return;
             }
             Err(error) => {
-                println!("SKIPPED: there is no strace: {error}");
+                eprintln!("SKIPPED: there is no strace: {error}");
                 return;
             }
         };
@@ -253,7 +253,7 @@ fn acknowledged_is_synced() {
         let trace = std::fs::read_to_string(&trace).expect("a trace");
         let commits = synced_commits(&trace);
         assert_eq!(commits, COUNT, "{kind}");
-        println!("{kind}: {commits} groups acknowledged, each synced before");
+        eprintln!("{kind}: {commits} groups acknowledged, each synced before");
     }
 }
 
