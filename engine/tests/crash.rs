@@ -112,6 +112,7 @@ fn child() {
         next += size;
         writeln!(acknowledge, "ack {next}").expect("a parent");
     }
+    engine.close().expect("a close");
 }
 
 fn command(program: &str, folder: &Path, kind: EngineKind) -> Command {
