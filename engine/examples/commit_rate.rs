@@ -72,8 +72,14 @@ fn main() -> Result<(), Failure> {
         engine.close()?;
         drop(engine);
         let begin = Instant::now();
-        drop(open(folder.path(), &Options::new(kind, "bench"))?);
-        println!("  open and drop after close {:.0?}", begin.elapsed());
+        let engine = open(folder.path(), &Options::new(kind, "bench"))?;
+        let opened = begin.elapsed();
+        let begin = Instant::now();
+        drop(engine);
+        println!(
+            "  open after close {opened:.0?}, drop {:.0?}",
+            begin.elapsed()
+        );
     }
     Ok(())
 }
@@ -152,5 +158,5 @@ fn resident_mib() -> u64 {
     std::fs::read_to_string("/proc/self/statm")
         .ok()
         .and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok())
-        .map_or(0, |pages| pages * 4096 >> 20)
+        .map_or(0, |pages| (pages * 4096) >> 20)
 }

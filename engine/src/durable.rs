@@ -53,9 +53,11 @@ struct Shared<B> {
     orders: Mutex<Orders>,
     changed: Condvar,
     checkpoints: Checkpoints,
+    /// Held during a checkpoint that is made without holding the log, and locked before it.
+    checkpointing: Mutex<()>,
 }
 
-/// What the checkpointer is to do. `closing` serialises: the thread has ended once it is joined.
+/// What the checkpointer is to do.
 #[derive(Default)]
 struct Orders {
     /// Make a checkpoint, then remove the segments up to this one.
@@ -124,6 +126,7 @@ impl<B: Backend> Durable<B> {
             orders: Mutex::new(Orders::default()),
             changed: Condvar::new(),
             checkpoints,
+            checkpointing: Mutex::new(()),
         });
         let checkpointer = match checkpoints {
             Checkpoints::Inline => None,
@@ -249,6 +252,11 @@ impl<B: Backend> Shared<B> {
         })
     }
 
+    fn checkpoint_beside_commits(&self, through: u64) -> Result<(), Error> {
+        let _one = self.checkpointing.lock();
+        self.checkpoint(through, |last| self.log.lock().forget_through(last))
+    }
+
     fn checkpoint_when_asked(&self) {
         loop {
             let through = {
@@ -264,7 +272,7 @@ impl<B: Backend> Shared<B> {
                 }
             };
             // A failure is kept as the poison.
-            let _ = self.checkpoint(through, |last| self.log.lock().forget_through(last));
+            let _ = self.checkpoint_beside_commits(through);
         }
     }
 }
@@ -348,9 +356,7 @@ impl<B: Backend> Engine for Durable<B> {
             }
         };
         match last {
-            Some(last) => self
-                .shared
-                .checkpoint(last, |last| self.shared.log.lock().forget_through(last)),
+            Some(last) => self.shared.checkpoint_beside_commits(last),
             None => Ok(()),
         }
     }

@@ -1,7 +1,8 @@
 //! sled 0.34 as a store.
 //!
-//! All columns lie in one tree, behind a prefix byte: a batch is atomic on one tree, not across
-//! trees.
+//! All columns lie in one tree, behind a prefix byte: one order of changes, and one set of pages to
+//! cache. A batch is made atomic above sled: for readers by the gate of [`crate::Versioned`], over a
+//! crash by the log, which holds each batch before sled does.
 //!
 //! sled's own flush calls sync_file_range, which flushes neither the file's length nor the device's
 //! cache; a checkpoint therefore syncs sled's files itself. Between checkpoints sled moves pages and
@@ -224,15 +225,17 @@ impl Store for SledStore {
     }
 
     fn apply(&self, group: &[Batch]) -> Result<(), Error> {
-        // The caller keeps readers out, so the group may become visible as one.
-        let mut batch = sled::Batch::default();
+        // The gate keeps readers out meanwhile, and after a crash the log replays the whole group: sled's
+        // own batch would only add its cost, and a lock around every read of sled from then on.
         for (column, name, value) in group.iter().flat_map(Batch::ops) {
+            let key = key(column, name);
             match value {
-                Some(value) => batch.insert(key(column, name), &value[..]),
-                None => batch.remove(key(column, name)),
+                Some(value) => self.tree.insert(key, &value[..]),
+                None => self.tree.remove(key),
             }
+            .map_err(self.fail())?;
         }
-        self.tree.apply_batch(batch).map_err(self.fail())
+        Ok(())
     }
 
     fn checkpoint(&self) -> Result<Checkpoint, Error> {

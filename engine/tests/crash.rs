@@ -112,6 +112,7 @@ fn child() {
         next += size;
         writeln!(acknowledge, "ack {next}").expect("a parent");
     }
+    engine.close().expect("a close");
 }
 
 fn command(program: &str, folder: &Path, kind: EngineKind) -> Command {
@@ -165,7 +166,7 @@ fn killed_at_any_moment() {
         },
         |text| text.parse().expect("a seed"),
     );
-    println!("seed: PERCOLATOR_TEST_SEED={seed}");
+    eprintln!("seed: PERCOLATOR_TEST_SEED={seed}");
     let mut numbers = seed;
     let mut below = |limit: u64| {
         numbers = numbers
@@ -200,7 +201,7 @@ fn killed_at_any_moment() {
         let engine = open(folder.path(), &options(kind)).expect("an engine");
         let there = check(&*engine);
         assert!(there >= acknowledged, "{kind}: {there} < {acknowledged}");
-        println!(
+        eprintln!(
             "{kind}: {there} batches over {ROUNDS} kills, {acknowledged} of them acknowledged"
         );
     }
@@ -219,7 +220,8 @@ fn a_second_process_is_refused() {
     }
 }
 
-/// Between writing a group and acknowledging it, the same thread has synced the file it wrote to.
+/// Between writing a group and acknowledging it, the same thread has synced the file it wrote to; and
+/// before the first segment of the log goes, the store's files were synced.
 #[test]
 fn acknowledged_is_synced() {
     const COUNT: usize = 40;
@@ -228,7 +230,13 @@ fn acknowledged_is_synced() {
         let trace = folder.path().join("trace");
         let child = command("strace", &folder.path().join("data"), kind)
             .env(GROUPS, COUNT.to_string())
-            .args(["-f", "-y", "-e", "trace=write,fdatasync", "-o"])
+            .args([
+                "-f",
+                "-y",
+                "-e",
+                "trace=write,fdatasync,fsync,unlink,unlinkat",
+                "-o",
+            ])
             .arg(&trace)
             .arg(this_program())
             .args(["--exact", "child", "--nocapture"])
@@ -238,11 +246,11 @@ fn acknowledged_is_synced() {
             Ok(output) => {
                 let why = String::from_utf8_lossy(&output.stderr).into_owned();
                 assert!(!why.contains("open "), "the child failed: {why}");
-                println!("SKIPPED: strace cannot trace here: {why}");
+                eprintln!("SKIPPED: strace cannot trace here: {why}");
                 return;
             }
             Err(error) => {
-                println!("SKIPPED: there is no strace: {error}");
+                eprintln!("SKIPPED: there is no strace: {error}");
                 return;
             }
         };
@@ -253,7 +261,11 @@ fn acknowledged_is_synced() {
         let trace = std::fs::read_to_string(&trace).expect("a trace");
         let commits = synced_commits(&trace);
         assert_eq!(commits, COUNT, "{kind}");
-        println!("{kind}: {commits} groups acknowledged, each synced before");
+        let removed = segments_removed(&trace);
+        assert!(removed > 0, "{kind}: no segment was removed");
+        eprintln!(
+            "{kind}: {commits} groups acknowledged, each synced before; {removed} segments removed"
+        );
     }
 }
 
@@ -290,6 +302,29 @@ fn synced_commits(trace: &str) -> usize {
         } else if call.contains("\"ack ") {
             assert_eq!(state, State::Synced, "acknowledged without a sync: {line}");
             state = State::Idle;
+            count += 1;
+        }
+    }
+    count
+}
+
+/// Number of segments of the log that were removed in a trace; panics if the thread that did it had not
+/// synced the store before.
+fn segments_removed(trace: &str) -> usize {
+    let is_removal = |line: &&str| line.contains(" unlink") && line.contains(".log\"");
+    let checkpointer = trace
+        .lines()
+        .find(is_removal)
+        .and_then(|line| line.split(' ').next())
+        .expect("a removal");
+    let mut synced = false;
+    let mut count = 0;
+    for line in trace.lines().filter(|line| line.starts_with(checkpointer)) {
+        if line.contains("sync(") && line.contains("/store/") {
+            synced = true;
+        }
+        if is_removal(&line) {
+            assert!(synced, "removed before the store was synced: {line}");
             count += 1;
         }
     }

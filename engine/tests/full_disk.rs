@@ -22,11 +22,11 @@ impl Tmpfs {
             Ok(output) if output.status.success() => Some(Tmpfs(at.to_owned())),
             Ok(output) => {
                 let why = String::from_utf8_lossy(&output.stderr).into_owned();
-                println!("SKIPPED: cannot mount a tmpfs (this needs root): {why}");
+                eprintln!("SKIPPED: cannot mount a tmpfs (this needs root): {why}");
                 None
             }
             Err(error) => {
-                println!("SKIPPED: cannot run mount: {error}");
+                eprintln!("SKIPPED: cannot run mount: {error}");
                 None
             }
         }
@@ -92,7 +92,7 @@ fn full_and_then_room_again() {
             assert!(next < 100_000, "the disk is never full");
         };
         assert!(matches!(error, Error::Full { .. }), "{kind}: {error}");
-        println!("{kind}: full after {next} commits: {error}");
+        eprintln!("{kind}: full after {next} commits: {error}");
         assert!((0..next).all(|i| is_there(&*engine, i)) && !is_there(&*engine, next));
         fs::remove_file(&ballast).expect("room");
         for _ in 0..50 {
@@ -127,7 +127,7 @@ fn full_without_a_reserve() {
                 Ok(()) => acknowledged.push(i),
                 Err(Error::Full { .. }) if refusals < 100 => refusals += 1,
                 Err(error) => {
-                    println!("{kind}: {} commits, then {error}", acknowledged.len());
+                    eprintln!("{kind}: {} commits, then {error}", acknowledged.len());
                     break;
                 }
             }

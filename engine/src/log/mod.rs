@@ -159,9 +159,11 @@ impl Log {
     pub(crate) fn forget_through(&mut self, last: u64) {
         while self
             .older
-            .pop_front_if(|(segment, _)| *segment <= last)
-            .is_some()
-        {}
+            .front()
+            .is_some_and(|(segment, _)| *segment <= last)
+        {
+            self.older.pop_front();
+        }
     }
 }
 

@@ -7,6 +7,9 @@ use crate::{Column, Error, Key, Value};
 /// A key and what it held before a change (nothing, or a value).
 pub(super) type PreImage = (Column, Key, Option<Value>);
 
+/// Of one key: the version of a change, and what it held before.
+type Entries = Vec<(u64, Option<Value>)>;
+
 /// What a pre-image costs besides its bytes: the nodes of the map and of the queue.
 const OVERHEAD_BYTES: u64 = 160;
 
@@ -17,7 +20,7 @@ pub(super) struct History {
     version: u64,
     /// Of each key, (version of the change, what it held before), in order of version: a snapshot
     /// taken at v finds its value in the first entry above v.
-    columns: [BTreeMap<Key, Vec<(u64, Option<Value>)>>; Column::ALL.len()],
+    columns: [BTreeMap<Key, Entries>; Column::ALL.len()],
     /// The same entries in order of version, to forget them.
     queue: VecDeque<(u64, Column, Key)>,
     bytes: u64,
@@ -163,9 +166,14 @@ impl History {
     /// Drops the entries no snapshot looks for: those at or below the oldest.
     fn forget(&mut self) {
         let oldest = self.oldest().unwrap_or(u64::MAX);
-        while let Some((version, column, key)) =
-            self.queue.pop_front_if(|(version, ..)| *version <= oldest)
+        while self
+            .queue
+            .front()
+            .is_some_and(|(version, ..)| *version <= oldest)
         {
+            let Some((version, column, key)) = self.queue.pop_front() else {
+                break;
+            };
             let map = &mut self.columns[column.index()];
             if let Some(entries) = map.get_mut(&key) {
                 entries.retain(|(other, value)| {

@@ -18,9 +18,9 @@ use crate::{
     backend::{Backend, Checkpoint, Store},
 };
 
-/// Batches are made visible in slices of about this many puts and deletes, so that a large group
-/// does not hold up the readers.
-const SLICE_OPS: usize = 256;
+/// Batches are made visible in slices of about this many puts and deletes, so that a large group does
+/// not hold up the readers: sled takes some 5 us for each.
+const SLICE_OPS: usize = 32;
 
 /// A [`Store`] with snapshots.
 #[derive(Debug)]
