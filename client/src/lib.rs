@@ -1,1 +1,3 @@
 //! Transactions for applications.
+
+pub mod oracle;

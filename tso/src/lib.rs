@@ -1,1 +1,15 @@
 //! The timestamp oracle: strictly increasing timestamps, across restarts and clock trouble.
+//!
+//! [`core`] decides, and knows no socket, clock, disk or thread. [`Server`] runs it: it answers
+//! requests where it reads them, from memory, and makes limits durable in the background, well
+//! ahead of use.
+
+pub mod clock;
+pub mod core;
+mod error;
+mod keeper;
+mod server;
+mod service;
+
+pub use error::Error;
+pub use server::{Options, Server};

@@ -71,6 +71,9 @@ mod tests {
     #[test]
     fn the_ends_saturate() {
         assert_eq!(Timestamp::MAX.next(), Timestamp::MAX);
-        assert_eq!(Timestamp::from_millis(u64::MAX).physical_ms(), u64::MAX >> 18);
+        assert_eq!(
+            Timestamp::from_millis(u64::MAX).physical_ms(),
+            u64::MAX >> 18
+        );
     }
 }

@@ -1,0 +1,229 @@
+//! Callers in batches, each batch with one result: a list of wakers and a first timestamp do what
+//! a channel for each caller would, at a third less cost.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Waker};
+
+use parking_lot::Mutex;
+use percolator_protocol::oracle::Granted;
+use percolator_protocol::types::Timestamp;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::{COUNT_MAX, OracleError};
+
+/// How many timestamps may be waited for at a time.
+const WAITING_MAX: u32 = 16 * COUNT_MAX;
+
+/// The batches that are not asked for yet.
+#[derive(Default)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+    /// There is a batch, or the queue is closed.
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// The last one takes callers; the ones before are full.
+    batches: VecDeque<Arc<Batch>>,
+    /// Timestamps that the batches ask for.
+    waiting: u32,
+    /// Callers of the batch that was taken last: as many are expected again.
+    callers: usize,
+    has_driver: bool,
+    closed: bool,
+}
+
+/// What a caller gets when it joins.
+pub(super) struct Joined {
+    pub(super) ticket: Ticket,
+    /// Nobody takes batches from the queue: the caller starts somebody.
+    pub(super) needs_driver: bool,
+}
+
+impl Queue {
+    /// Adds a caller to a batch that is not asked for yet.
+    pub(super) fn join(&self, waker: &Waker, count: u32) -> Result<Joined, OracleError> {
+        let mut state = self.state.lock();
+        let State {
+            batches,
+            waiting,
+            callers,
+            ..
+        } = &mut *state;
+        if *waiting + count > WAITING_MAX {
+            return Err(OracleError::Overloaded { waiting: *waiting });
+        }
+        let joined = batches
+            .back()
+            .and_then(|batch| Ticket::in_batch(batch, waker, count));
+        let ticket = match joined {
+            Some(ticket) => ticket,
+            None => {
+                let batch = Arc::new(Batch::new(*callers));
+                let Some(ticket) = Ticket::in_batch(&batch, waker, count) else {
+                    return Err(OracleError::Count { count });
+                };
+                batches.push_back(batch);
+                if batches.len() == 1 {
+                    self.changed.notify_one();
+                }
+                ticket
+            }
+        };
+        *waiting += count;
+        let needs_driver = !std::mem::replace(&mut state.has_driver, true);
+        Ok(Joined {
+            ticket,
+            needs_driver,
+        })
+    }
+
+    /// Takes the oldest batch, when there is one: nobody joins it from then on. None when every
+    /// client is gone.
+    pub(super) async fn take(&self) -> Option<Arc<Batch>> {
+        loop {
+            {
+                let mut state = self.state.lock();
+                if state.closed {
+                    return None;
+                }
+                if let Some(batch) = state.batches.pop_front() {
+                    let (count, callers) = batch.size();
+                    state.waiting -= count;
+                    state.callers = callers;
+                    return Some(batch);
+                }
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    /// Every client is gone.
+    pub(super) fn close(&self) {
+        self.state.lock().closed = true;
+        self.changed.notify_one();
+    }
+
+    /// Nobody takes batches any more: their callers hear of it, the next one starts somebody.
+    pub(super) fn driver_ended(&self) {
+        let batches = {
+            let mut state = self.state.lock();
+            state.has_driver = false;
+            state.waiting = 0;
+            std::mem::take(&mut state.batches)
+        };
+        for batch in batches {
+            batch.finish(Err(OracleError::Stopped));
+        }
+    }
+}
+
+/// Callers that get their timestamps from one request.
+pub(super) struct Batch {
+    /// When its first caller came.
+    pub(super) since: Instant,
+    callers: Mutex<Callers>,
+    result: OnceLock<Result<Granted, OracleError>>,
+}
+
+struct Callers {
+    count: u32,
+    wakers: Vec<Waker>,
+}
+
+impl Batch {
+    fn new(callers: usize) -> Self {
+        Self {
+            since: Instant::now(),
+            callers: Mutex::new(Callers {
+                count: 0,
+                wakers: Vec::with_capacity(callers),
+            }),
+            result: OnceLock::new(),
+        }
+    }
+
+    /// How many timestamps it asks for, and how many callers it has.
+    fn size(&self) -> (u32, usize) {
+        let callers = self.callers.lock();
+        (callers.count, callers.wakers.len())
+    }
+
+    /// How many timestamps it asks for.
+    pub(super) fn count(&self) -> u32 {
+        self.size().0
+    }
+
+    /// Tells the callers what came of it; the first result stays.
+    pub(super) fn finish(&self, result: Result<Granted, OracleError>) {
+        // The result comes first: a caller that changes its waker looks for it under the lock.
+        let _ = self.result.set(result);
+        let wakers = std::mem::take(&mut self.callers.lock().wakers);
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+}
+
+/// A caller's place in a batch. To drop it wastes the timestamps, nothing else.
+pub(super) struct Ticket {
+    batch: Arc<Batch>,
+    /// Which of the batch's wakers is this caller's.
+    caller: usize,
+    /// Which of the batch's timestamps is this caller's first.
+    offset: u32,
+    count: u32,
+}
+
+impl Ticket {
+    /// A place in the batch; none if it's full.
+    fn in_batch(batch: &Arc<Batch>, waker: &Waker, count: u32) -> Option<Self> {
+        let mut callers = batch.callers.lock();
+        let offset = callers.count;
+        if offset + count > COUNT_MAX {
+            return None;
+        }
+        callers.count += count;
+        callers.wakers.push(waker.clone());
+        Some(Self {
+            batch: batch.clone(),
+            caller: callers.wakers.len() - 1,
+            offset,
+            count,
+        })
+    }
+
+    /// The caller's timestamps; none if the oracle granted too few for this caller.
+    pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Granted>, OracleError>> {
+        if self.batch.result.get().is_none() {
+            let mut callers = self.batch.callers.lock();
+            // Whoever finishes the batch takes the wakers after it set the result.
+            if self.batch.result.get().is_none() {
+                // The future may have moved to another task since.
+                if let Some(waker) = callers.wakers.get_mut(self.caller) {
+                    waker.clone_from(cx.waker());
+                }
+                return Poll::Pending;
+            }
+        }
+        match self.batch.result.get() {
+            None => Poll::Pending,
+            Some(Err(error)) => Poll::Ready(Err(error.clone())),
+            Some(Ok(granted)) => Poll::Ready(Ok(self.share(*granted))),
+        }
+    }
+
+    fn share(&self, granted: Granted) -> Option<Granted> {
+        if self.offset + self.count > granted.count {
+            return None;
+        }
+        let first = granted.first.as_u64() + u64::from(self.offset);
+        Some(Granted {
+            first: Timestamp::from_u64(first),
+            count: self.count,
+        })
+    }
+}

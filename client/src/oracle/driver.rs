@@ -1,0 +1,192 @@
+//! The one task that talks to the oracle: takes a batch, asks, hands over, takes the next.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use percolator_protocol::oracle::Granted;
+use percolator_protocol::types::Timestamp;
+use percolator_wire::v1::oracle_client::OracleClient;
+use percolator_wire::v1::{TimestampsRequest, TimestampsResponse};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout_at};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::Endpoint;
+
+use super::batch::Batch;
+use super::{OracleError, Shared};
+
+/// After a lost stream the first pause, then twice as long each time, up to the longest.
+const RETRY_FIRST: Duration = Duration::from_millis(1);
+const RETRY_MAX: Duration = Duration::from_millis(500);
+/// A connection must be made within this.
+const CONNECT: Duration = Duration::from_secs(2);
+/// A silent connection is asked for a sign of life, and lost without one.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Starts the task on the caller's runtime.
+pub(super) fn start(shared: Arc<Shared>) -> Result<(), OracleError> {
+    let driver = Driver {
+        shared,
+        batch: None,
+        stream: None,
+        address: "(address unknown)".to_owned(),
+        cause: "it was not asked yet".to_owned(),
+        last: Timestamp::ZERO,
+        retry: RETRY_FIRST,
+    };
+    // If there is no runtime, dropping the driver tells the queue.
+    let runtime = Handle::try_current().map_err(|_| OracleError::NoRuntime)?;
+    runtime.spawn(driver.run());
+    Ok(())
+}
+
+struct Driver {
+    shared: Arc<Shared>,
+    /// The batch that is asked for.
+    batch: Option<Arc<Batch>>,
+    stream: Option<Stream>,
+    /// Where the oracle was asked last.
+    address: String,
+    /// What went wrong last.
+    cause: String,
+    /// The highest timestamp that was granted.
+    last: Timestamp,
+    retry: Duration,
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if let Some(batch) = self.batch.take() {
+            batch.finish(Err(OracleError::Stopped));
+        }
+        self.shared.queue.driver_ended();
+    }
+}
+
+impl Driver {
+    async fn run(mut self) {
+        while let Some(batch) = self.shared.clone().queue.take().await {
+            self.batch = Some(batch.clone());
+            let deadline = batch.since + self.shared.deadline;
+            let result = match timeout_at(deadline, self.ask(batch.count())).await {
+                Ok(granted) => Ok(granted),
+                Err(_) => {
+                    // Whatever the stream still answers belongs to nobody: it must not be read as
+                    // the answer to a later request.
+                    if self.stream.take().is_some() {
+                        self.cause = "it did not answer".to_owned();
+                    }
+                    let waited_ms = batch.since.elapsed().as_millis();
+                    Err(OracleError::Unavailable {
+                        address: self.address.clone(),
+                        cause: self.cause.clone(),
+                        waited_ms: u64::try_from(waited_ms).unwrap_or(u64::MAX),
+                    })
+                }
+            };
+            self.batch = None;
+            batch.finish(result);
+        }
+    }
+
+    /// Asks until there is an answer. To ask again is harmless: the timestamps of an answer that
+    /// was lost are nobody's.
+    async fn ask(&mut self, count: u32) -> Granted {
+        loop {
+            match self.attempt(count).await {
+                Ok(granted) => {
+                    self.retry = RETRY_FIRST;
+                    return granted;
+                }
+                Err(cause) => {
+                    if self.retry == RETRY_FIRST {
+                        tracing::debug!(address = self.address, cause, "asking the oracle again");
+                    }
+                    self.cause = cause;
+                    self.stream = None;
+                    let pause = self.retry;
+                    self.retry = (pause * 2).min(RETRY_MAX);
+                    sleep(pause).await;
+                }
+            }
+        }
+    }
+
+    async fn attempt(&mut self, count: u32) -> Result<Granted, String> {
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            None => {
+                self.address = (self.shared.address)().await?;
+                self.stream.insert(Stream::open(&self.address).await?)
+            }
+        };
+        let TimestampsResponse { first, count: got } = stream.ask(count).await?;
+        if !(1..=count).contains(&got) || first.checked_add(u64::from(got)).is_none() {
+            return Err(format!(
+                "it answered {count} timestamps with {first} + {got}"
+            ));
+        }
+        // Never hand out what breaks the order, whoever is at fault.
+        let first = Timestamp::from_u64(first);
+        if first <= self.last {
+            return Err(format!("it answered {first} after {}", self.last));
+        }
+        self.last = Timestamp::from_u64(first.as_u64() + u64::from(got) - 1);
+        Ok(Granted { first, count: got })
+    }
+}
+
+/// A stream to the oracle, with at most one request on it.
+struct Stream {
+    requests: mpsc::Sender<TimestampsRequest>,
+    responses: Streaming<TimestampsResponse>,
+}
+
+impl Stream {
+    async fn open(address: &str) -> Result<Self, String> {
+        let channel = Endpoint::from_shared(format!("http://{address}"))
+            .map_err(|error| format!("this is no HOST:PORT: {error}"))?
+            .connect_timeout(CONNECT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+            .connect()
+            .await
+            .map_err(|error| cause(&error))?;
+        let (requests, receiver) = mpsc::channel(1);
+        let responses = OracleClient::new(channel)
+            .timestamps(ReceiverStream::new(receiver))
+            .await
+            .map_err(|status| status.message().to_owned())?
+            .into_inner();
+        Ok(Self {
+            requests,
+            responses,
+        })
+    }
+
+    async fn ask(&mut self, count: u32) -> Result<TimestampsResponse, String> {
+        let ended = || "the stream ended".to_owned();
+        let sent = self.requests.send(TimestampsRequest { count }).await;
+        let response = self.responses.message().await;
+        match response {
+            Ok(Some(response)) => sent.map(|()| response).map_err(|_| ended()),
+            Ok(None) => Err(ended()),
+            Err(status) => Err(status.message().to_owned()),
+        }
+    }
+}
+
+/// An error with what caused it.
+fn cause(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        text = format!("{text}: {source}");
+        next = source.source();
+    }
+    text
+}

@@ -1,0 +1,176 @@
+//! Timestamps from the oracle, for any number of callers over one stream.
+//!
+//! At most one request is in flight. Whoever asks meanwhile is collected into the next request, so
+//! that one message carries thousands of timestamps under load, and one when there is none.
+//!
+//! **A timestamp is always requested after the call for it began.** Reads at a snapshot rely on it:
+//! whatever was committed before the call has a lower timestamp. A batch is therefore closed before
+//! its request is sent, and nobody joins it later.
+
+mod batch;
+mod driver;
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use percolator_protocol::oracle::Granted;
+use percolator_protocol::types::Timestamp;
+
+use batch::{Queue, Ticket};
+
+/// The most timestamps that one call may ask for; the oracle's own bound for a request.
+pub const COUNT_MAX: u32 = 65_536;
+
+/// Why there is no timestamp.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OracleError {
+    /// The oracle gave none within the deadline, although it was asked again and again.
+    #[error("no timestamp within {waited_ms} ms from the oracle at {address}: {cause}")]
+    Unavailable {
+        /// Where the oracle was asked last; "(address unknown)" if that could not be found out.
+        address: String,
+        /// What went wrong last.
+        cause: String,
+        /// How long it was tried, in milliseconds.
+        waited_ms: u64,
+    },
+    /// More callers wait than may.
+    #[error("{waiting} timestamps are waited for already; ask again when the oracle answers")]
+    Overloaded {
+        /// How many are waited for.
+        waiting: u32,
+    },
+    /// A call for none or for too many.
+    #[error("{count} timestamps were asked for; ask for 1 to {COUNT_MAX} at a time")]
+    Count {
+        /// What was asked for.
+        count: u32,
+    },
+    /// The runtime that held the connection ended while the call waited. Calling again connects on
+    /// the caller's runtime.
+    #[error("the runtime that held the connection to the oracle ended")]
+    Stopped,
+    /// Called outside a tokio runtime.
+    #[error("timestamps can be asked for only within a tokio runtime")]
+    NoRuntime,
+}
+
+/// Finds out where the oracle is, HOST:PORT; asked before each connection.
+pub type Address = dyn Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync;
+
+/// Asks the oracle for timestamps. Clones share one stream.
+#[derive(Clone)]
+pub struct OracleClient {
+    handle: Arc<Handle>,
+}
+
+impl fmt::Debug for OracleClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OracleClient").finish_non_exhaustive()
+    }
+}
+
+/// What the clones share; with the last of them the connection ends.
+struct Handle {
+    shared: Arc<Shared>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.queue.close();
+    }
+}
+
+/// What the callers and the driver share.
+struct Shared {
+    queue: Queue,
+    address: Box<Address>,
+    deadline: Duration,
+}
+
+impl OracleClient {
+    /// How long a call waits for an oracle that does not answer.
+    pub const DEADLINE: Duration = Duration::from_secs(10);
+
+    /// A client that connects with its first call, to wherever `address` says then.
+    pub fn new(
+        address: impl Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync + 'static,
+    ) -> Self {
+        Self::with_deadline(address, Self::DEADLINE)
+    }
+
+    /// The same with another deadline than [`Self::DEADLINE`].
+    pub fn with_deadline(
+        address: impl Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync + 'static,
+        deadline: Duration,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            queue: Queue::default(),
+            address: Box::new(address),
+            deadline,
+        });
+        Self {
+            handle: Arc::new(Handle { shared }),
+        }
+    }
+
+    /// A timestamp that is higher than any that was granted before this call began.
+    ///
+    /// A lost connection is made again and the timestamp asked for again, until the deadline. To
+    /// drop the call wastes at most the timestamp.
+    ///
+    /// # Errors
+    /// [`OracleError`].
+    pub async fn timestamp(&self) -> Result<Timestamp, OracleError> {
+        Ok(self.granted(1).await?.first)
+    }
+
+    /// `count` timestamps in a row, all higher than any that was granted before this call began.
+    ///
+    /// # Errors
+    /// [`OracleError::Count`] if `count` is 0 or more than [`COUNT_MAX`], and others.
+    pub async fn timestamps(&self, count: u32) -> Result<Granted, OracleError> {
+        if !(1..=COUNT_MAX).contains(&count) {
+            return Err(OracleError::Count { count });
+        }
+        self.granted(count).await
+    }
+
+    async fn granted(&self, count: u32) -> Result<Granted, OracleError> {
+        let mut ticket = None;
+        poll_fn(|cx| self.poll_granted(cx, count, &mut ticket)).await
+    }
+
+    fn poll_granted(
+        &self,
+        cx: &mut Context<'_>,
+        count: u32,
+        ticket: &mut Option<Ticket>,
+    ) -> Poll<Result<Granted, OracleError>> {
+        let shared = &self.handle.shared;
+        if let Some(waiting) = ticket {
+            match waiting.poll(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(Some(granted))) => return Poll::Ready(Ok(granted)),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                // The oracle granted fewer than the batch asked for: this caller asks again.
+                Poll::Ready(Ok(None)) => {}
+            }
+        }
+        let joined = match shared.queue.join(cx.waker(), count) {
+            Ok(joined) => joined,
+            Err(error) => return Poll::Ready(Err(error)),
+        };
+        *ticket = Some(joined.ticket);
+        if joined.needs_driver
+            && let Err(error) = driver::start(shared.clone())
+        {
+            return Poll::Ready(Err(error));
+        }
+        Poll::Pending
+    }
+}

@@ -1,0 +1,49 @@
+//! The time, as the oracle sees it.
+
+use std::time::SystemTime;
+
+use percolator_protocol::oracle::Now;
+
+/// Two clocks: one that tells the time and may jump, one that only goes forward.
+pub trait Clock: Send + Sync + 'static {
+    /// Milliseconds since the Unix epoch.
+    fn unix_ms(&self) -> u64;
+
+    /// Milliseconds since some fixed point; never goes back within a run of the process.
+    fn mono_ms(&self) -> u64;
+
+    /// What both say.
+    fn now(&self) -> Now {
+        Now {
+            unix_ms: self.unix_ms(),
+            mono_ms: self.mono_ms(),
+        }
+    }
+}
+
+/// The clocks of the system.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn unix_ms(&self) -> u64 {
+        // A clock before 1970 is as good as one at 1970: the oracle waits for it.
+        SystemTime::UNIX_EPOCH
+            .elapsed()
+            .ok()
+            .and_then(|since| u64::try_from(since.as_millis()).ok())
+            .unwrap_or(0)
+    }
+
+    fn mono_ms(&self) -> u64 {
+        // On Linux the clock that goes on while the machine sleeps: otherwise a machine that wakes
+        // up looks like one whose wall clock jumped.
+        #[cfg(target_os = "linux")]
+        let id = rustix::time::ClockId::Boottime;
+        #[cfg(not(target_os = "linux"))]
+        let id = rustix::time::ClockId::Monotonic;
+        let time = rustix::time::clock_gettime(id);
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        seconds * 1_000 + u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000_000
+    }
+}

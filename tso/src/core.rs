@@ -1,0 +1,183 @@
+//! What the server answers, without socket, clock, disk or thread: requests and the time come in,
+//! answers and what to store go out.
+
+use percolator_protocol::oracle::{ClockEvent, Granted, Now, Oracle, RecoverError, Settings};
+use percolator_protocol::types::Timestamp;
+
+/// The most timestamps that one request may ask for.
+pub const COUNT_MAX: u32 = 65_536;
+
+/// The answer to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Timestamps that nobody else has; perhaps fewer than asked for.
+    Granted(Granted),
+    /// Everything below the durable limit is used up: ask again when the next one is durable.
+    Wait,
+}
+
+/// A request that makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{count} timestamps were asked for; ask for 1 to {COUNT_MAX} at a time")]
+pub struct CountRefused {
+    /// What was asked for.
+    pub count: u32,
+}
+
+/// Why there is no oracle to be made of what was stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// What was stored is not a limit.
+    #[error("{bytes} bytes were stored as the limit, which has 8")]
+    NoLimit {
+        /// How many bytes there are.
+        bytes: usize,
+    },
+    /// The rule refuses.
+    #[error(transparent)]
+    Recover(#[from] RecoverError),
+}
+
+/// A limit to be made durable, in 8 bytes, little endian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Store {
+    limit: Timestamp,
+}
+
+impl Store {
+    /// What to store.
+    pub fn value(&self) -> [u8; 8] {
+        self.limit.as_u64().to_le_bytes()
+    }
+}
+
+/// The oracle behind the server.
+#[derive(Debug)]
+pub struct Core {
+    oracle: Oracle,
+    event: Option<ClockEvent>,
+}
+
+impl Core {
+    /// Goes on from what was stored last; none at the first start.
+    ///
+    /// # Errors
+    /// [`StartError`] if the value is no limit, or the clock is beyond belief.
+    pub fn recover(
+        stored: Option<&[u8]>,
+        now: Now,
+        settings: Settings,
+    ) -> Result<Self, StartError> {
+        let limit = match stored {
+            Some(value) => {
+                let bytes = value.len();
+                let value = value
+                    .try_into()
+                    .map_err(|_| StartError::NoLimit { bytes })?;
+                Some(Timestamp::from_u64(u64::from_le_bytes(value)))
+            }
+            None => None,
+        };
+        Ok(Self {
+            oracle: Oracle::recover(limit, now, settings)?,
+            event: None,
+        })
+    }
+
+    /// Answers a request for `count` timestamps.
+    ///
+    /// # Errors
+    /// [`CountRefused`] if that is 0 or more than [`COUNT_MAX`].
+    pub fn request(&mut self, now: Now, count: u32) -> Result<Answer, CountRefused> {
+        if !(1..=COUNT_MAX).contains(&count) {
+            return Err(CountRefused { count });
+        }
+        self.observe(now);
+        Ok(match self.oracle.grant(count) {
+            Some(granted) => Answer::Granted(granted),
+            None => Answer::Wait,
+        })
+    }
+
+    /// What to store now, if anything. [`Self::stored`] or [`Self::not_stored`] must follow.
+    pub fn store(&mut self, now: Now) -> Option<Store> {
+        self.observe(now);
+        self.oracle.extend().map(|limit| Store { limit })
+    }
+
+    /// That is durable.
+    pub fn stored(&mut self, store: Store) {
+        self.oracle.limit_durable(store.limit);
+    }
+
+    /// That may or may not be durable.
+    pub fn not_stored(&mut self) {
+        self.oracle.limit_failed();
+    }
+
+    /// What happened to the clock since the last call.
+    pub fn take_event(&mut self) -> Option<ClockEvent> {
+        self.event.take()
+    }
+
+    fn observe(&mut self, now: Now) {
+        if let Some(event) = self.oracle.observe(now) {
+            self.event = Some(event);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Now = Now {
+        unix_ms: 1_700_000_000_000,
+        mono_ms: 5,
+    };
+
+    #[test]
+    fn answers_once_a_limit_is_stored_and_goes_on_from_it() {
+        let mut core = Core::recover(None, NOW, Settings::default()).unwrap();
+        assert_eq!(core.request(NOW, 1), Ok(Answer::Wait));
+        let store = core.store(NOW).unwrap();
+        core.stored(store);
+        let Ok(Answer::Granted(granted)) = core.request(NOW, COUNT_MAX) else {
+            panic!("nothing granted");
+        };
+        assert_eq!(granted.count, COUNT_MAX);
+
+        let stored = Some(&store.value()[..]);
+        let mut core = Core::recover(stored, NOW, Settings::default()).unwrap();
+        core.store(NOW).map(|store| core.stored(store)).unwrap();
+        let Ok(Answer::Granted(again)) = core.request(NOW, 1) else {
+            panic!("nothing granted");
+        };
+        assert!(again.first.as_u64() >= granted.first.as_u64() + u64::from(COUNT_MAX));
+    }
+
+    #[test]
+    fn a_limit_that_was_not_stored_is_tried_again() {
+        let mut core = Core::recover(None, NOW, Settings::default()).unwrap();
+        assert!(core.store(NOW).is_some());
+        assert_eq!(core.store(NOW), None);
+        core.not_stored();
+        assert_eq!(core.request(NOW, 1), Ok(Answer::Wait));
+        assert!(core.store(NOW).is_some());
+    }
+
+    #[test]
+    fn refuses_counts_that_make_no_sense() {
+        let mut core = Core::recover(None, NOW, Settings::default()).unwrap();
+        for count in [0, COUNT_MAX + 1, u32::MAX] {
+            let refused = core.request(NOW, count).unwrap_err();
+            assert!(refused.to_string().contains("1 to 65536"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_no_limit_is_refused() {
+        let error = Core::recover(Some(b"abc"), NOW, Settings::default()).unwrap_err();
+        assert_eq!(error, StartError::NoLimit { bytes: 3 });
+    }
+}

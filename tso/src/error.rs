@@ -1,0 +1,53 @@
+//! Why the oracle cannot start or go on.
+
+use std::path::PathBuf;
+
+use percolator_protocol::oracle::RecoverError;
+
+use crate::core::StartError;
+
+/// Why the oracle cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// What every server shares failed: the folder, the address, the master's word.
+    #[error(transparent)]
+    Server(#[from] percolator_server::Error),
+    /// The clock is beyond belief.
+    #[error(
+        "{source}; set the clock of this machine right, \
+         or, if it is right, start with a larger --stopped-max"
+    )]
+    Clock {
+        /// What the rule says.
+        source: RecoverError,
+    },
+    /// The limit's file holds something else.
+    #[error("{} holds no limit: {source}; restore it from a copy of the volume", .path.display())]
+    NoLimit {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: StartError,
+    },
+    /// The oracle granted timestamps before, but its limit is gone.
+    #[error(
+        "{} is missing, although this oracle belongs to cluster {cluster_id:?} and granted \
+         timestamps for it; without the file it could grant them again: restore it from a copy of \
+         the volume", .path.display()
+    )]
+    LimitMissing {
+        /// Which file.
+        path: PathBuf,
+        /// The cluster that the folder belongs to.
+        cluster_id: String,
+    },
+    /// Nobody can reach an address such as 0.0.0.0.
+    #[error(
+        "the oracle listens on every address ({address}), which is none that clients could \
+         connect to; say with --advertise HOST:PORT where they reach it"
+    )]
+    AdvertiseMissing {
+        /// Where it listens.
+        address: std::net::SocketAddr,
+    },
+}

@@ -1,0 +1,147 @@
+//! `percolator-tso`: the timestamp oracle as a process of its own.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use percolator_protocol::oracle::Settings;
+use percolator_server::{announce, logs, run_on_current_thread, signals};
+use percolator_tso::{Options, Server};
+
+const EXAMPLES: &str = "\
+Examples:
+  On this machine, for trying it out (prints the port that it got):
+    percolator-tso --data-dir ./data/tso-0
+
+  In a cluster, telling the master where clients reach it:
+    percolator-tso --data-dir /var/lib/percolator --listen 0.0.0.0:7400 \\
+      --advertise tso-0.tso.example.svc:7400 --master master.example.svc:7401
+
+When it serves, it prints one line on standard output: listening on ADDRESS.
+Its log goes to standard error; PERCOLATOR_LOG sets the level (default: info).";
+
+/// The timestamp oracle: strictly increasing timestamps, across restarts and clock trouble.
+#[derive(Debug, Parser)]
+#[command(name = "percolator-tso", version, after_help = EXAMPLES)]
+struct Flags {
+    /// Folder of this oracle alone; created if it's missing.
+    #[arg(long, value_name = "DIR", env = "PERCOLATOR_TSO_DATA_DIR")]
+    data_dir: PathBuf,
+
+    /// Where to listen, IP:PORT; port 0 picks a free one.
+    #[arg(
+        long,
+        value_name = "IP:PORT",
+        default_value = "127.0.0.1:0",
+        env = "PERCOLATOR_TSO_LISTEN"
+    )]
+    listen: SocketAddr,
+
+    /// Where clients reach it, HOST:PORT. Default: where it listens; needed with --master when it
+    /// listens on every address (0.0.0.0).
+    #[arg(long, value_name = "HOST:PORT", env = "PERCOLATOR_TSO_ADVERTISE")]
+    advertise: Option<String>,
+
+    /// Where the master is, HOST:PORT. Default: none, the oracle serves alone. A master that is
+    /// away is waited for; timestamps are granted meanwhile.
+    #[arg(long, value_name = "HOST:PORT", env = "PERCOLATOR_TSO_MASTER")]
+    master: Option<String>,
+
+    /// Stable name of this oracle; its folder is bound to it.
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "tso-0",
+        env = "PERCOLATOR_TSO_SERVER"
+    )]
+    server: String,
+
+    /// How far ahead of use the limit of timestamps is made durable, for example 500ms or 3s. One
+    /// small write happens each half of it; a restart leaves out at most this much time.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "3s",
+        value_parser = humantime::parse_duration,
+        env = "PERCOLATOR_TSO_WINDOW"
+    )]
+    window: Duration,
+
+    /// How far the clock may jump ahead while the oracle runs and still be followed.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "10s",
+        value_parser = humantime::parse_duration,
+        env = "PERCOLATOR_TSO_JUMP_MAX"
+    )]
+    jump_max: Duration,
+
+    /// How long the oracle may have been stopped: with a clock further than this beyond its last
+    /// limit it refuses to start.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "365days",
+        value_parser = humantime::parse_duration,
+        env = "PERCOLATOR_TSO_STOPPED_MAX"
+    )]
+    stopped_max: Duration,
+
+    /// How long a request waits when no timestamp may be granted, because the disk fails, before
+    /// it is refused as unavailable.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "5s",
+        value_parser = humantime::parse_duration,
+        env = "PERCOLATOR_TSO_WAIT_MAX"
+    )]
+    wait_max: Duration,
+}
+
+impl Flags {
+    fn options(self) -> Options {
+        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        Options {
+            data_dir: self.data_dir,
+            listen: self.listen,
+            advertise: self.advertise,
+            master: self.master,
+            server: self.server,
+            settings: Settings {
+                window_ms: ms(self.window),
+                jump_ms_max: ms(self.jump_max),
+                stopped_ms_max: ms(self.stopped_max),
+            },
+            wait_max: self.wait_max,
+        }
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let options = Flags::parse().options();
+    logs::init();
+    run_on_current_thread("percolator-tso", async {
+        let server = Server::bind(options).await?;
+        announce(server.address())?;
+        server.run(signals::shutdown()).await
+    })?
+    .context("the timestamp oracle stopped")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flags_are_sound_and_their_defaults_are_the_librarys() {
+        use clap::CommandFactory;
+        Flags::command().debug_assert();
+        let flags = Flags::parse_from(["percolator-tso", "--data-dir", "x"]);
+        let expected = format!("{:?}", Options::new("x"));
+        assert_eq!(format!("{:?}", flags.options()), expected);
+    }
+}

@@ -1,0 +1,191 @@
+//! The server: the core, bound to a folder, an address and a clock.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use percolator_protocol::oracle::Settings;
+use percolator_server::heartbeat::{self, incarnation};
+use percolator_server::{Folder, SmallFile, SmallTruth, listen, serve};
+use percolator_wire::v1::Role;
+use percolator_wire::v1::oracle_server::OracleServer;
+use tokio::net::TcpListener;
+
+use crate::Error;
+use crate::clock::{Clock, SystemClock};
+use crate::core::{Core, StartError};
+use crate::keeper::Keeper;
+use crate::service::{Service, Shared};
+
+/// The name of the oracle's role in a folder's identity.
+const ROLE: &str = "oracle";
+/// The file of the durable limit.
+const LIMIT: &str = "limit";
+/// A request is a few bytes.
+const REQUEST_BYTES_MAX: usize = 1024;
+/// Answers take microseconds: what is under way when the server stops is done in this time.
+const GRACE: Duration = Duration::from_millis(50);
+
+/// How an oracle is started.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Its folder; created if it's missing.
+    pub data_dir: PathBuf,
+    /// Where it listens; port 0 picks a free one.
+    pub listen: SocketAddr,
+    /// Where clients reach it, HOST:PORT; without it, where it listens.
+    pub advertise: Option<String>,
+    /// Where the master is, HOST:PORT; without it the oracle serves alone, and nobody is told.
+    pub master: Option<String>,
+    /// Its stable name.
+    pub server: String,
+    /// How far ahead of use the limit is made durable, in milliseconds, and what clocks may do.
+    pub settings: Settings,
+    /// How long a request waits for a limit to be durable before it's refused as unavailable.
+    pub wait_max: Duration,
+}
+
+impl Options {
+    /// The defaults around a folder: any free port of this machine alone, the name "tso-0", the
+    /// rule's own settings, waits of up to 5 s.
+    pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            data_dir: data_dir.into(),
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            advertise: None,
+            master: None,
+            server: "tso-0".to_owned(),
+            settings: Settings::default(),
+            wait_max: Duration::from_secs(5),
+        }
+    }
+}
+
+/// An oracle that listens, and serves once [`Self::run`] is polled.
+#[derive(Debug)]
+pub struct Server {
+    options: Options,
+    listener: TcpListener,
+    address: SocketAddr,
+    advertised: String,
+    folder: Arc<Folder>,
+    keeper: Keeper,
+    shared: Arc<Shared>,
+}
+
+impl Server {
+    /// Takes the folder, makes the first limit durable, and listens.
+    ///
+    /// # Errors
+    /// [`Error`]: the folder is another's, the limit is damaged or missing, the clock is beyond
+    /// belief, the address is taken.
+    pub async fn bind(options: Options) -> Result<Self, Error> {
+        Self::bind_with(options, Arc::new(SystemClock), |file| Arc::new(file)).await
+    }
+
+    /// The same with another clock, and with something between the oracle and its file.
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    pub async fn bind_with(
+        options: Options,
+        clock: Arc<dyn Clock>,
+        truth: impl FnOnce(SmallFile) -> Arc<dyn SmallTruth + Send + Sync>,
+    ) -> Result<Self, Error> {
+        let folder = Folder::open(&options.data_dir, ROLE, &options.server, None)?;
+        let folder = Arc::new(folder);
+        let file = SmallFile::new(folder.path().join(LIMIT));
+        let path = file.path().to_owned();
+        let truth = truth(file);
+        let stored = truth.load()?;
+        // The first limit is durable before the master, who names the cluster, hears of us.
+        if let (None, Some(cluster_id)) = (&stored, folder.cluster_id()) {
+            return Err(Error::LimitMissing { path, cluster_id });
+        }
+        let core = Core::recover(stored.as_deref(), clock.now(), options.settings);
+        let core = core.map_err(|error| match error {
+            StartError::Recover(source) => Error::Clock { source },
+            source @ StartError::NoLimit { .. } => Error::NoLimit { path, source },
+        })?;
+        let shared = Arc::new(Shared::new(core, clock));
+        let keeper = Keeper::new(
+            shared.clone(),
+            truth,
+            folder.clone(),
+            options.settings.window_ms,
+        );
+        keeper.extend().await?;
+
+        let listener = listen(options.listen)?;
+        let address = listener.local_addr().map_err(|source| {
+            let address = options.listen;
+            percolator_server::Error::Listen { address, source }
+        })?;
+        let advertised = match &options.advertise {
+            Some(advertise) => advertise.clone(),
+            None if address.ip().is_unspecified() && options.master.is_some() => {
+                return Err(Error::AdvertiseMissing { address });
+            }
+            None => address.to_string(),
+        };
+        Ok(Self {
+            options,
+            listener,
+            address,
+            advertised,
+            folder,
+            keeper,
+            shared,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `shutdown` ends, or the master says that this oracle is not one of its own.
+    ///
+    /// # Errors
+    /// [`Error::Server`]: the transport failed, or the master refuses.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+        let Self {
+            options,
+            listener,
+            address,
+            advertised,
+            folder,
+            keeper,
+            shared,
+        } = self;
+        tracing::info!(%address, advertised, server = options.server, "the oracle serves");
+        let service = OracleServer::new(Service::new(shared, options.wait_max))
+            .max_decoding_message_size(REQUEST_BYTES_MAX);
+        let beats = async {
+            let Some(master) = options.master else {
+                return std::future::pending().await;
+            };
+            let beat = heartbeat::Options {
+                master,
+                role: Role::Oracle,
+                server: options.server,
+                address: advertised,
+                cluster_id: folder.cluster_id(),
+                incarnation: incarnation(),
+            };
+            let adopt = |id: &str| folder.adopt_cluster(id);
+            heartbeat::run(beat, Vec::new, adopt, std::future::pending()).await
+        };
+        let mut ended = Ok(());
+        serve(listener, service, GRACE, async {
+            tokio::select! {
+                () = shutdown => {}
+                result = beats => ended = result,
+                () = keeper.run() => {}
+            }
+        })
+        .await?;
+        Ok(ended?)
+    }
+}

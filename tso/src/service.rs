@@ -1,0 +1,177 @@
+//! The gRPC service: each message of a stream is answered where it is read.
+
+use std::fmt;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::stream::{Stream, try_unfold};
+use percolator_protocol::oracle::ClockEvent;
+use percolator_wire::v1::oracle_server::Oracle;
+use percolator_wire::v1::{TimestampsRequest, TimestampsResponse};
+use tokio::sync::Notify;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::clock::Clock;
+use crate::core::{Answer, Core, CountRefused, Store};
+
+/// The core, and who waits for what on it.
+pub(crate) struct Shared {
+    core: Mutex<Core>,
+    clock: Arc<dyn Clock>,
+    /// A limit became durable: requests go on.
+    extended: Notify,
+    /// A request waits for a limit: the keeper goes on.
+    exhausted: Notify,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("core", &self.core).finish()
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(core: Core, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            core: Mutex::new(core),
+            clock,
+            extended: Notify::new(),
+            exhausted: Notify::new(),
+        }
+    }
+
+    /// What to make durable now.
+    pub(crate) fn store(&self) -> Option<Store> {
+        let now = self.clock.now();
+        let mut core = self.core();
+        let store = core.store(now);
+        tell(&mut core);
+        store
+    }
+
+    /// That is durable.
+    pub(crate) fn stored(&self, store: Store) {
+        self.core().stored(store);
+        self.extended.notify_waiters();
+    }
+
+    /// That may not be durable.
+    pub(crate) fn not_stored(&self) {
+        self.core().not_stored();
+    }
+
+    /// Ends when a request waits for a limit.
+    pub(crate) async fn exhausted(&self) {
+        self.exhausted.notified().await;
+    }
+
+    fn request(&self, count: u32) -> Result<Answer, CountRefused> {
+        let now = self.clock.now();
+        let mut core = self.core();
+        let answer = core.request(now, count);
+        tell(&mut core);
+        answer
+    }
+
+    /// A core whose rule panicked must not grant anything any more: that panic goes on.
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.core
+            .lock()
+            .unwrap_or_else(|_: PoisonError<_>| panic!("the oracle's rule was broken before"))
+    }
+}
+
+/// Tells the operator what happened to the clock.
+fn tell(core: &mut Core) {
+    match core.take_event() {
+        Some(ClockEvent::JumpedAhead {
+            unix_ms,
+            expected_ms,
+            jump_ms_max,
+        }) => tracing::error!(
+            unix_ms,
+            expected_ms,
+            jump_ms_max,
+            "the clock jumped ahead and is not followed; time goes on by the monotonic clock. Set \
+             the clock right, or, if it is right, restart the oracle"
+        ),
+        Some(ClockEvent::Followed { unix_ms }) => {
+            tracing::info!(unix_ms, "the clock is within its bound again, and followed");
+        }
+        None => {}
+    }
+}
+
+/// One stream a client.
+#[derive(Clone, Debug)]
+pub(crate) struct Service {
+    shared: Arc<Shared>,
+    wait_max: Duration,
+}
+
+impl Service {
+    pub(crate) fn new(shared: Arc<Shared>, wait_max: Duration) -> Self {
+        Self { shared, wait_max }
+    }
+
+    async fn answer(&self, count: u32) -> Result<TimestampsResponse, Status> {
+        match self.granted(count)? {
+            Some(response) => Ok(response),
+            None => tokio::time::timeout(self.wait_max, self.wait(count))
+                .await
+                .unwrap_or_else(|_| {
+                    Err(Status::unavailable(format!(
+                        "no timestamp within {} ms: the oracle cannot make its next limit durable",
+                        self.wait_max.as_millis()
+                    )))
+                }),
+        }
+    }
+
+    async fn wait(&self, count: u32) -> Result<TimestampsResponse, Status> {
+        loop {
+            let mut extended = pin!(self.shared.extended.notified());
+            // From here on a new limit is noticed, so that none can fall between look and wait.
+            extended.as_mut().enable();
+            if let Some(response) = self.granted(count)? {
+                return Ok(response);
+            }
+            self.shared.exhausted.notify_one();
+            extended.await;
+        }
+    }
+
+    fn granted(&self, count: u32) -> Result<Option<TimestampsResponse>, Status> {
+        match self.shared.request(count) {
+            Ok(Answer::Granted(granted)) => Ok(Some(TimestampsResponse {
+                first: granted.first.as_u64(),
+                count: granted.count,
+            })),
+            Ok(Answer::Wait) => Ok(None),
+            Err(refused) => Err(Status::invalid_argument(refused.to_string())),
+        }
+    }
+}
+
+type Answers = Pin<Box<dyn Stream<Item = Result<TimestampsResponse, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Oracle for Service {
+    type TimestampsStream = Answers;
+
+    async fn timestamps(
+        &self,
+        request: Request<Streaming<TimestampsRequest>>,
+    ) -> Result<Response<Answers>, Status> {
+        let state = (request.into_inner(), self.clone());
+        let answers = try_unfold(state, |(mut requests, service)| async move {
+            let Some(request) = requests.message().await? else {
+                return Ok(None);
+            };
+            let response = service.answer(request.count).await?;
+            Ok(Some((response, (requests, service))))
+        });
+        Ok(Response::new(Box::pin(answers)))
+    }
+}
