@@ -128,6 +128,8 @@ pub enum Note {
     },
 }
 
+const TABLET_ID_MAX: u64 = u64::MAX / 2;
+
 impl Heartbeat {
     /// Whether it has the documented form.
     pub(crate) fn check_form(&self) -> Result<(), Refusal> {
@@ -155,11 +157,9 @@ impl Heartbeat {
         for (index, report) in self.tablets.iter().enumerate() {
             let rows = &report.rows;
             let is_empty = !rows.end.is_empty() && rows.start >= rows.end;
-            // The ids above these bounds are never given, so that there always is a next one.
-            let bad_id = report.id == 0
-                || report.id == u64::MAX
-                || report.table == 0
-                || report.table == u32::MAX;
+            // Ids above these bounds are never given, so that there always is a next one.
+            let bad_id =
+                !(1..=TABLET_ID_MAX).contains(&report.id) || !(1..u32::MAX).contains(&report.table);
             if bad_id || is_empty || report.epoch == 0 || !is_name(&report.table_name) {
                 return malformed(format!("tablet {} (at {index}) is no tablet", report.id));
             }

@@ -273,3 +273,80 @@ mod hex {
             .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let mut truth = Truth::rebuilt("c0ffee".into(), 7);
+        let (name, state) = ("a".into(), TableState::Deleting);
+        truth.tables.insert(3, Table { name, state });
+        truth.deleted_tables.insert(2);
+        let rows = Rows {
+            start: (0..=255).collect(),
+            end: Vec::new(),
+        };
+        let tablet = Tablet {
+            table: 3,
+            rows,
+            epoch: u64::MAX,
+            owner: "tablet-0".into(),
+            made: true,
+        };
+        truth.tablets.insert(u64::MAX, tablet);
+        let (role, address) = (Role::Oracle, "oracle-0:7401".into());
+        truth
+            .servers
+            .insert("oracle-0".into(), Server { role, address });
+        assert_eq!(Truth::decode(&truth.encode()).unwrap(), truth);
+    }
+
+    #[test]
+    fn another_format_is_refused_by_its_number() {
+        let error = Truth::decode(br#"{"format":2,"anything":[]}"#).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the directory has format 2, and this program knows format 1"
+        );
+        for bytes in [&b""[..], b"{}", br#"{"format":1}"#] {
+            assert!(matches!(
+                Truth::decode(bytes),
+                Err(TruthError::Malformed(_))
+            ));
+        }
+    }
+
+    #[test]
+    fn a_table_is_complete_when_its_tablets_leave_no_gap() {
+        for (tablets, complete) in [
+            (&[][..], false),
+            (&[("", "")], true),
+            (&[("", "m"), ("m", "")], true),
+            (&[("", "m"), ("n", "")], false),
+            (&[("", "m")], false),
+            (&[("m", "")], false),
+        ] {
+            let mut truth = Truth::new("c0ffee".into());
+            for (id, (start, end)) in (1..).zip(tablets) {
+                let tablet = Tablet {
+                    table: 1,
+                    rows: Rows {
+                        start: (*start).into(),
+                        end: (*end).into(),
+                    },
+                    epoch: 1,
+                    owner: "tablet-0".into(),
+                    made: true,
+                };
+                truth.tablets.insert(id, tablet);
+            }
+            assert_eq!(truth.is_complete(1), complete, "{tablets:?}");
+            if let Some(tablet) = truth.tablets.get_mut(&1) {
+                tablet.made = false;
+                assert!(!truth.is_complete(1), "{tablets:?}");
+            }
+        }
+    }
+}
