@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::Parser;
 use percolator_protocol::oracle::Settings;
 use percolator_server::{announce, logs, run_on_current_thread, signals};
-use percolator_tso::{Options, Server};
+use percolator_tso::{Error, Options, Server};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -121,15 +121,21 @@ impl Flags {
     }
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
     let options = Flags::parse().options();
     logs::init();
-    run_on_current_thread("percolator-tso", async {
+    let ended = run_on_current_thread("percolator-tso", async {
         let server = Server::bind(options).await?;
         announce(server.address())?;
         server.run(signals::shutdown()).await
-    })?
-    .context("the timestamp oracle stopped")
+    });
+    match ended.map_err(Error::from).and_then(|ended| ended) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("percolator-tso: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 #[cfg(test)]
