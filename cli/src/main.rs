@@ -1,6 +1,7 @@
 //! The `percolator` command.
 
 mod bank;
+mod bench;
 mod cells;
 mod cluster;
 mod output;
@@ -76,6 +77,8 @@ enum Command {
     Outcome(cells::OutcomeArgs),
     /// Transfer money between accounts, and check that none is lost.
     Bank(bank::Args),
+    /// Measure what the cluster can do.
+    Bench(bench::Args),
     /// Print the completions of a shell: bash, zsh, fish and others.
     #[command(after_help = "Example:\n  source <(percolator completions bash)")]
     Completions {
@@ -131,6 +134,7 @@ async fn run(cluster: &str, command: Command, output: Output) -> anyhow::Result<
         Command::Scan(args) => cells::scan(&client, args, output).await,
         Command::Outcome(args) => cells::outcome(&client, args, output).await,
         Command::Bank(args) => bank::run(cluster, args, output).await,
+        Command::Bench(args) => bench::run(&client, args, output).await,
         Command::Up(_) | Command::Completions { .. } => Ok(ExitCode::SUCCESS),
     }
 }

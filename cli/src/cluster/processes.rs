@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use parking_lot::Mutex;
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -37,6 +37,13 @@ pub(crate) struct Processes {
 struct Servers {
     list: Arc<Mutex<Vec<Running>>>,
     file: PathBuf,
+}
+
+/// A server that runs.
+struct Process {
+    child: Child,
+    /// Waiting for a child closes its standard input, unless that is held elsewhere.
+    _lifeline: Option<ChildStdin>,
 }
 
 /// How to start a server.
@@ -137,8 +144,8 @@ impl Processes {
         listen: String,
         failed: &mpsc::UnboundedSender<anyhow::Error>,
     ) -> anyhow::Result<String> {
-        let (child, address) = launch(&recipe, &listen).await?;
-        self.servers.set(&recipe, &address, child.id());
+        let (process, address) = launch(&recipe, &listen).await?;
+        self.servers.set(&recipe, &address, process.child.id());
         let supervisor = Supervisor {
             recipe,
             address: address.clone(),
@@ -147,7 +154,7 @@ impl Processes {
         };
         let failed = failed.clone();
         self.supervisors.push(tokio::spawn(async move {
-            if let Err(error) = supervisor.run(child).await {
+            if let Err(error) = supervisor.run(process).await {
                 let _ = failed.send(error);
             }
         }));
@@ -211,22 +218,18 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    async fn run(mut self, mut child: Child) -> anyhow::Result<()> {
+    async fn run(mut self, mut process: Process) -> anyhow::Result<()> {
         let mut early_deaths = 0;
         let mut started = Instant::now();
         loop {
             let ended = tokio::select! {
                 biased;
                 _ = self.stop.wait_for(|stop| *stop) => None,
-                status = child.wait() => Some(status?),
+                status = process.child.wait() => Some(status?),
             };
             let Some(status) = ended else {
-                return self.end(child).await;
+                return self.end(process).await;
             };
-            if status.success() {
-                // It was asked to stop by somebody else, such as by Ctrl-C, which reaches everyone.
-                return Ok(());
-            }
             early_deaths = if started.elapsed() < SOON {
                 early_deaths + 1
             } else {
@@ -243,17 +246,19 @@ impl Supervisor {
                 _ = self.stop.wait_for(|stop| *stop) => return Ok(()),
                 launched = relaunch => launched?,
             };
-            child = next;
-            self.servers.set(&self.recipe, &self.address, child.id());
+            process = next;
+            self.servers
+                .set(&self.recipe, &self.address, process.child.id());
             say(&format!(
                 "{} ended ({status}) and was started again as process {}",
                 self.recipe.server,
-                child.id().unwrap_or_default()
+                process.child.id().unwrap_or_default()
             ));
         }
     }
 
-    async fn end(&self, mut child: Child) -> anyhow::Result<()> {
+    async fn end(&self, mut process: Process) -> anyhow::Result<()> {
+        let child = &mut process.child;
         if let Some(pid) = child
             .id()
             .and_then(|pid| i32::try_from(pid).ok())
@@ -294,7 +299,7 @@ impl Recipe {
 }
 
 /// Starts a process and waits until it says where it listens.
-async fn launch(recipe: &Recipe, listen: &str) -> anyhow::Result<(Child, String)> {
+async fn launch(recipe: &Recipe, listen: &str) -> anyhow::Result<(Process, String)> {
     let log = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
@@ -309,8 +314,11 @@ async fn launch(recipe: &Recipe, listen: &str) -> anyhow::Result<(Child, String)
         .stdout(Stdio::piped())
         .stderr(log)
         .kill_on_drop(true)
+        // Ctrl-C is for us; we stop the servers.
+        .process_group(0)
         .spawn()
         .with_context(|| format!("cannot run {}", recipe.program.display()))?;
+    let lifeline = child.stdin.take();
     let stdout = child
         .stdout
         .take()
@@ -320,7 +328,13 @@ async fn launch(recipe: &Recipe, listen: &str) -> anyhow::Result<(Child, String)
         .await
         .with_context(|| format!("{} did not listen within {LISTENS_WITHIN:?}", recipe.server))??;
     match said.as_deref().and_then(|line| line.strip_prefix("listening on ")) {
-        Some(address) => Ok((child, address.to_owned())),
+        Some(address) => {
+            let process = Process {
+                child,
+                _lifeline: lifeline,
+            };
+            Ok((process, address.to_owned()))
+        }
         None => {
             let status = child.wait().await?;
             bail!("{}", recipe.gave_up(status))

@@ -1,0 +1,156 @@
+//! The accounts: rows of one table, cut into tablets over every server.
+
+use bytes::Bytes;
+use percolator_client::{Client, Error, Range, Txn};
+
+use super::wrong_contents;
+use crate::output::Output;
+
+/// What every account starts with.
+const BALANCE: i64 = 100;
+const COLUMN: &[u8] = b"balance";
+/// Accounts that one transaction makes.
+const BATCH: u32 = 1000;
+/// Tablets for each tablet server.
+const TABLETS_PER_SERVER: u32 = 2;
+
+/// The accounts of a bank.
+#[derive(Debug)]
+pub(crate) struct Accounts {
+    table: String,
+    pub(super) count: u32,
+}
+
+/// A transfer between two accounts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Transfer {
+    pub(super) from: u32,
+    pub(super) to: u32,
+    pub(super) amount: i64,
+}
+
+impl Transfer {
+    /// Drawn from one account less, `to` is moved past `from`: every pair is as likely.
+    pub(super) fn between_different(mut self) -> Self {
+        self.to += u32::from(self.to >= self.from);
+        self
+    }
+}
+
+impl Accounts {
+    /// The accounts in this table, made where they aren't there.
+    pub(super) async fn open(
+        client: &Client,
+        table: &str,
+        count: u32,
+        output: Output,
+    ) -> anyhow::Result<Self> {
+        let accounts = Self {
+            table: table.to_owned(),
+            count,
+        };
+        let exists = client.tables().await?.iter().any(|known| known.name == table);
+        if !exists {
+            let servers = client
+                .servers()
+                .await?
+                .iter()
+                .filter(|server| server.server.starts_with("tablet"))
+                .count();
+            let tablets = u32::try_from(servers).unwrap_or(1).max(1) * TABLETS_PER_SERVER;
+            let cuts: Vec<Bytes> = (1..tablets.min(count))
+                .map(|cut| row(u32::try_from(u64::from(count) * u64::from(cut) / u64::from(tablets)).unwrap_or(0)))
+                .collect();
+            client.create_table(table, &cuts).await?;
+        }
+        let (found, sum) = accounts.count_and_sum(client).await?;
+        if found == u64::from(count) && sum == accounts.expected_sum() {
+            output.note(&format!("{count} accounts in table {table}"));
+            return Ok(accounts);
+        }
+        // Accounts are made in order, so an earlier run that was stopped left the first ones.
+        if sum != i64::try_from(found)? * BALANCE || found > u64::from(count) {
+            return wrong_contents(table, &format!("it has {found} cells that sum up to {sum}"));
+        }
+        for first in (0..count).step_by(BATCH as usize) {
+            client
+                .transact(|txn| async move {
+                    for number in first..count.min(first + BATCH) {
+                        txn.put(table, row(number), COLUMN, BALANCE.to_string())?;
+                    }
+                    Ok(())
+                })
+                .await?;
+        }
+        output.note(&format!("made {count} accounts in table {table}"));
+        Ok(accounts)
+    }
+
+    /// What the balances have to sum up to.
+    pub(super) fn expected_sum(&self) -> i64 {
+        i64::from(self.count) * BALANCE
+    }
+
+    /// The sum of the balances at one snapshot.
+    pub(super) async fn sum(&self, client: &Client) -> anyhow::Result<i64> {
+        let (count, sum) = self.count_and_sum(client).await?;
+        if count != u64::from(self.count) {
+            anyhow::bail!("{count} accounts at one snapshot, there are {}", self.count);
+        }
+        Ok(sum)
+    }
+
+    async fn count_and_sum(&self, client: &Client) -> anyhow::Result<(u64, i64)> {
+        let txn = client.begin().await?;
+        let mut scan = txn.scan(&self.table, Range::all()).await?;
+        let (mut count, mut sum) = (0, 0);
+        while let Some(cell) = scan.next().await? {
+            count += 1;
+            sum += balance(Some(cell.value)).map_err(anyhow::Error::from)?;
+        }
+        Ok((count, sum))
+    }
+
+    /// Reads both accounts and writes both: an account may be overdrawn.
+    pub(super) async fn transfer(&self, txn: &Txn, transfer: &Transfer) -> Result<(), Error> {
+        let (from, to) = (row(transfer.from), row(transfer.to));
+        let mut balances = txn
+            .batch_get(&[
+                (&self.table, &from, COLUMN),
+                (&self.table, &to, COLUMN),
+            ])
+            .await?
+            .into_iter();
+        let from_balance = balance(balances.next().flatten())?;
+        let to_balance = balance(balances.next().flatten())?;
+        txn.put(
+            &self.table,
+            &from,
+            COLUMN,
+            (from_balance - transfer.amount).to_string(),
+        )?;
+        txn.put(
+            &self.table,
+            &to,
+            COLUMN,
+            (to_balance + transfer.amount).to_string(),
+        )
+    }
+}
+
+fn row(number: u32) -> Bytes {
+    format!("{number:08}").into()
+}
+
+fn balance(value: Option<Bytes>) -> Result<i64, Error> {
+    let value = value.ok_or_else(|| Error::application("an account is missing"))?;
+    std::str::from_utf8(&value)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| {
+            Error::application(format!(
+                "a balance is {:?}, which is no number",
+                percolator_client::escape(&value)
+            ))
+        })
+}

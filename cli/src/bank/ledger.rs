@@ -1,0 +1,213 @@
+//! What was answered, to be held against what is there.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use percolator_client::{Client, Error, Range, Timestamp, Txn};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::accounts::Transfer;
+use crate::output::Output;
+
+const COLUMN: &[u8] = b"transfer";
+
+/// The transfers' own rows, and the file of answers.
+pub(super) struct Ledger {
+    table: String,
+    file: RefCell<BufWriter<File>>,
+    /// Unlike those of any other run.
+    run: u64,
+    next: Cell<u64>,
+}
+
+/// One line of the file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer {
+    row: String,
+    start_ts: u64,
+    answer: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Committed,
+    Aborted,
+    Unknown,
+}
+
+fn ledger_table(table: &str) -> String {
+    format!("{table}-ledger")
+}
+
+impl Ledger {
+    pub(super) async fn open(client: &Client, table: &str, path: &Path) -> anyhow::Result<Self> {
+        let table = ledger_table(table);
+        match client.create_table(&table, &[]).await {
+            Ok(()) | Err(Error::AlreadyExists(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self {
+            table,
+            file: RefCell::new(BufWriter::new(file)),
+            run: rand::random(),
+            next: Cell::new(0),
+        })
+    }
+
+    /// Writes the transfer's own row, in its transaction.
+    pub(super) fn write(
+        &self,
+        txn: &Txn,
+        client: u32,
+        transfer: &Transfer,
+    ) -> Result<String, Error> {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        let row = format!("{:016x}-{client:05}-{number:012}", self.run);
+        let value = format!("{} {} {}", transfer.from, transfer.to, transfer.amount);
+        txn.put(&self.table, &row, COLUMN, value)?;
+        Ok(row)
+    }
+
+    /// Writes down what was answered, at once: this process may be killed too.
+    pub(super) fn answered(
+        &self,
+        row: &str,
+        start_ts: Timestamp,
+        result: &Result<Timestamp, Error>,
+    ) -> std::io::Result<()> {
+        let answer = Answer {
+            row: row.to_owned(),
+            start_ts: start_ts.as_u64(),
+            answer: match result {
+                Ok(_) => Kind::Committed,
+                Err(Error::Unknown { .. }) => Kind::Unknown,
+                Err(_) => Kind::Aborted,
+            },
+        };
+        let mut file = self.file.borrow_mut();
+        serde_json::to_writer(&mut *file, &answer)?;
+        file.write_all(b"\n")?;
+        file.flush()
+    }
+
+    pub(super) fn finish(&self) -> std::io::Result<()> {
+        self.file.borrow_mut().flush()
+    }
+}
+
+/// Holds the answers against the cluster: what was answered committed is there, what was answered
+/// aborted is not, and the accounts are what the transfers made of them.
+pub(super) async fn verify(
+    client: &Client,
+    table: &str,
+    path: &Path,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let txn = client.begin().await?;
+    let mut there: HashMap<String, String> = HashMap::new();
+    let mut scan = txn.scan(&ledger_table(table), Range::all()).await?;
+    while let Some(cell) = scan.next().await? {
+        there.insert(
+            String::from_utf8_lossy(&cell.row).into_owned(),
+            String::from_utf8_lossy(&cell.value).into_owned(),
+        );
+    }
+    let mut counts = [0_u64; 3];
+    let (mut lost, mut undead, mut unknown_there) = (0_u64, 0_u64, 0_u64);
+    for (number, line) in BufReader::new(file).lines().enumerate() {
+        let line = line?;
+        // A client that was killed leaves half a line at the end; what it was told isn't known then.
+        let Ok(answer) = serde_json::from_str::<Answer>(&line) else {
+            output.note(&format!("line {} is cut off and is left out", number + 1));
+            continue;
+        };
+        let is_there = there.contains_key(&answer.row);
+        match answer.answer {
+            Kind::Committed => {
+                counts[0] += 1;
+                if !is_there {
+                    lost += 1;
+                    output.note(&format!("LOST: {} was answered committed", answer.row));
+                }
+            }
+            Kind::Aborted => {
+                counts[1] += 1;
+                if is_there {
+                    undead += 1;
+                    output.note(&format!("WRONG: {} was answered aborted, and is there", answer.row));
+                }
+            }
+            Kind::Unknown => {
+                counts[2] += 1;
+                unknown_there += u64::from(is_there);
+            }
+        }
+    }
+    let wrong_accounts = wrong_accounts(&txn, table, there.values(), output).await?;
+    let [committed, aborted, unknown] = counts;
+    let text = format!(
+        "committed      {committed}, {lost} of them lost\n\
+         aborted        {aborted}, {undead} of them there\n\
+         unknown        {unknown}, {unknown_there} of them there\n\
+         accounts       {wrong_accounts} differ from what the {} transfers make of them",
+        there.len()
+    );
+    output.result(
+        &text,
+        &json!({
+            "committed": committed, "lost": lost, "aborted": aborted, "aborted_but_there": undead,
+            "unknown": unknown, "unknown_and_there": unknown_there, "transfers": there.len(),
+            "wrong_accounts": wrong_accounts,
+        }),
+    )?;
+    Ok(if lost + undead + wrong_accounts == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// How many accounts aren't what the transfers made of them. Only where every transfer of the bank's
+/// life was kept in the ledger.
+async fn wrong_accounts(
+    txn: &Txn,
+    table: &str,
+    transfers: impl Iterator<Item = &String>,
+    output: Output,
+) -> anyhow::Result<u64> {
+    let mut changes: HashMap<u32, i64> = HashMap::new();
+    for transfer in transfers {
+        let mut parts = transfer.split(' ');
+        let mut next = || parts.next().context("a ledger row without its transfer");
+        let (from, to) = (next()?.parse()?, next()?.parse()?);
+        let amount: i64 = next()?.parse()?;
+        *changes.entry(from).or_default() -= amount;
+        *changes.entry(to).or_default() += amount;
+    }
+    let mut wrong = 0;
+    let mut scan = txn.scan(table, Range::all()).await?;
+    while let Some(cell) = scan.next().await? {
+        let number: u32 = String::from_utf8_lossy(&cell.row).parse()?;
+        let balance: i64 = String::from_utf8_lossy(&cell.value).parse()?;
+        let expected = 100 + changes.get(&number).copied().unwrap_or_default();
+        if balance != expected {
+            wrong += 1;
+            output.note(&format!("WRONG: account {number} has {balance}, expected {expected}"));
+        }
+    }
+    Ok(wrong)
+}

@@ -1,0 +1,264 @@
+//! `percolator bank`: the classical transfer workload. Money moves between accounts, and at every
+//! snapshot the sum is what it was.
+
+mod accounts;
+mod ledger;
+mod stats;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use percolator_client::{Client, Error, Options};
+use rand::RngExt;
+use tokio::task::LocalSet;
+
+use crate::output::{Format, Output};
+use accounts::{Accounts, Transfer};
+use ledger::Ledger;
+use stats::{Stats, Summary};
+
+/// A single call is tried for this long: a server that was killed has to come back meanwhile.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The workload.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolator bank
+  percolator bank --accounts 1000 --clients 8 --duration 1m
+  percolator bank --ledger transfers.jsonl      keep what was answered
+  percolator bank --verify transfers.jsonl      ... and hold it against the cluster
+
+Exit code 1 where money was lost or made, or where an answer turned out to be wrong.")]
+pub(crate) struct Args {
+    /// How many accounts.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..=10_000_000))]
+    accounts: u32,
+    /// How many clients transfer at the same time.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    clients: u32,
+    /// How long, for example 10s or 5m.
+    #[arg(long, default_value = "10s", value_parser = humantime::parse_duration)]
+    duration: Duration,
+    /// Table of the accounts; made if it isn't there.
+    #[arg(long, default_value = "bank")]
+    table: String,
+    /// How often the reader checks the sum at a snapshot.
+    #[arg(long, default_value = "500ms", value_parser = humantime::parse_duration)]
+    check_every: Duration,
+    /// Write every transfer into the table TABLE-ledger too, in the same transaction, and what was
+    /// answered into this file, a JSON object a line.
+    #[arg(long, value_name = "FILE")]
+    ledger: Option<PathBuf>,
+    /// Instead of transferring: hold the answers of such a file against the cluster.
+    #[arg(long, value_name = "FILE", conflicts_with = "ledger")]
+    verify: Option<PathBuf>,
+}
+
+pub(crate) async fn run(cluster: &str, args: Args, output: Output) -> anyhow::Result<ExitCode> {
+    let options = Options {
+        patience: PATIENCE,
+        ..Options::default()
+    };
+    let client = Client::connect_with(cluster, options).await?;
+    if let Some(file) = &args.verify {
+        return ledger::verify(&client, &args.table, file, output).await;
+    }
+    let accounts = Accounts::open(&client, &args.table, args.accounts, output).await?;
+    let ledger = match &args.ledger {
+        Some(file) => Some(Ledger::open(&client, &args.table, file).await?),
+        None => None,
+    };
+    let summary = transfer(client, accounts, ledger, &args, output).await?;
+    output.result(&summary.text(), &summary)?;
+    Ok(if summary.holds() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Runs the workload.
+pub(crate) async fn measure(
+    client: Client,
+    accounts: u32,
+    clients: u32,
+    duration: Duration,
+    output: Output,
+) -> anyhow::Result<Summary> {
+    let args = Args {
+        accounts,
+        clients,
+        duration,
+        table: format!("bank-{accounts}"),
+        check_every: Duration::from_secs(1),
+        ledger: None,
+        verify: None,
+    };
+    let quiet = Output {
+        quiet: true,
+        ..output
+    };
+    let accounts = Accounts::open(&client, &args.table, accounts, quiet).await?;
+    transfer(client, accounts, None, &args, quiet).await
+}
+
+async fn transfer(
+    client: Client,
+    accounts: Accounts,
+    ledger: Option<Ledger>,
+    args: &Args,
+    output: Output,
+) -> anyhow::Result<Summary> {
+    let stats = Stats::new(args.clients);
+    let ledger = ledger.map(Rc::new);
+    let accounts = Rc::new(accounts);
+    let end = Instant::now() + args.duration;
+    let local = LocalSet::new();
+    let mut workers = Vec::new();
+    for number in 0..args.clients {
+        let worker = Worker {
+            client: client.clone(),
+            accounts: accounts.clone(),
+            ledger: ledger.clone(),
+            stats: stats.clone(),
+            number,
+        };
+        workers.push(local.spawn_local(worker.run(end)));
+    }
+    let reader = local.spawn_local(check_sums(
+        client.clone(),
+        accounts.clone(),
+        stats.clone(),
+        args.check_every,
+        end,
+    ));
+    let ticker = local.spawn_local(report(stats.clone(), end, output));
+    local
+        .run_until(async {
+            for worker in workers {
+                worker.await??;
+            }
+            reader.await??;
+            ticker.await?;
+            anyhow::Ok(())
+        })
+        .await?;
+    // What was left in doubt is cleared by this read, or counts as it is.
+    let sum = accounts.sum(&client).await?;
+    if let Some(ledger) = ledger {
+        ledger.finish()?;
+    }
+    Ok(stats.summary(sum, accounts.expected_sum()))
+}
+
+struct Worker {
+    client: Client,
+    accounts: Rc<Accounts>,
+    ledger: Option<Rc<Ledger>>,
+    stats: Stats,
+    number: u32,
+}
+
+impl Worker {
+    async fn run(self, end: Instant) -> anyhow::Result<()> {
+        let mut rng = rand::rng();
+        while Instant::now() < end {
+            let transfer = Transfer {
+                from: rng.random_range(0..self.accounts.count),
+                to: rng.random_range(0..self.accounts.count - 1),
+                amount: rng.random_range(1..=5),
+            }
+            .between_different();
+            let started = Instant::now();
+            loop {
+                match self.attempt(&transfer).await {
+                    Ok(()) => {
+                        self.stats.committed(started.elapsed());
+                        break;
+                    }
+                    Err(Error::Conflict(_)) if Instant::now() < end => {
+                        self.stats.conflict();
+                        let pause = Duration::from_micros(rng.random_range(200..2_000));
+                        tokio::time::sleep(pause).await;
+                    }
+                    Err(Error::Conflict(_)) => break,
+                    Err(Error::Unknown { .. }) => {
+                        self.stats.unknown();
+                        break;
+                    }
+                    Err(error @ (Error::Timeout { .. } | Error::Unavailable(_))) => {
+                        self.stats.failed(&error);
+                        break;
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn attempt(&self, transfer: &Transfer) -> Result<(), Error> {
+        let txn = self.client.begin().await?;
+        let start_ts = txn.start_ts();
+        self.accounts.transfer(&txn, transfer).await?;
+        let Some(ledger) = &self.ledger else {
+            return txn.commit().await.map(drop);
+        };
+        let row = ledger.write(&txn, self.number, transfer)?;
+        let result = txn.commit().await;
+        ledger
+            .answered(&row, start_ts, &result)
+            .map_err(Error::application)?;
+        result.map(drop)
+    }
+}
+
+/// Checks the sum at one snapshot after the other.
+async fn check_sums(
+    client: Client,
+    accounts: Rc<Accounts>,
+    stats: Stats,
+    every: Duration,
+    end: Instant,
+) -> anyhow::Result<()> {
+    loop {
+        match accounts.sum(&client).await {
+            Ok(sum) => stats.checked(sum == accounts.expected_sum()),
+            Err(error) => match error.downcast_ref::<Error>() {
+                Some(error @ (Error::Timeout { .. } | Error::Unavailable(_))) => {
+                    stats.failed(error);
+                }
+                _ => return Err(error),
+            },
+        }
+        if Instant::now() + every >= end {
+            return Ok(());
+        }
+        tokio::time::sleep(every).await;
+    }
+}
+
+/// One line a second.
+async fn report(stats: Stats, end: Instant, output: Output) {
+    let started = Instant::now();
+    let mut next = started + Duration::from_secs(1);
+    while next <= end {
+        tokio::time::sleep_until(next.into()).await;
+        next += Duration::from_secs(1);
+        let line = stats.line(started.elapsed());
+        if output.format == Format::Text {
+            output.note(&line);
+        }
+    }
+}
+
+pub(crate) fn wrong_contents(table: &str, why: &str) -> anyhow::Result<Accounts> {
+    bail!(
+        "table {table} does not hold the accounts of this bank: {why}; give another --table, or the number of accounts \
+         that it was made with, or delete it with `percolator table delete {table}`"
+    )
+}

@@ -1,0 +1,50 @@
+//! What the servers hold in memory, where they are processes of this machine and started by `up`.
+
+use serde::Serialize;
+
+/// A server's process.
+#[derive(Debug, Serialize)]
+pub(super) struct Process {
+    pub(super) name: String,
+    /// Resident set, in MiB.
+    pub(super) mebibytes: f64,
+}
+
+/// The servers that run beside this process, as children of the same parent.
+pub(super) fn now(when: &str) -> (String, Vec<Process>) {
+    let parent = rustix::process::getppid().map(rustix::process::Pid::as_raw_nonzero);
+    let mut processes = Vec::new();
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    for entry in entries {
+        let Ok(status) = std::fs::read_to_string(entry.path().join("status")) else {
+            continue;
+        };
+        let field = |name: &str| {
+            status
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+                .map(str::trim)
+        };
+        let (Some(name), Some(its_parent), Some(rss)) =
+            (field("Name"), field("PPid"), field("VmRSS"))
+        else {
+            continue;
+        };
+        if !name.starts_with("percolator")
+            || its_parent.parse().ok() != parent.map(std::num::NonZero::get)
+        {
+            continue;
+        }
+        let kibibytes: f64 = rss
+            .split_whitespace()
+            .next()
+            .and_then(|number| number.parse().ok())
+            .unwrap_or_default();
+        processes.push(Process {
+            name: name.to_owned(),
+            mebibytes: kibibytes / 1024.0,
+        });
+    }
+    processes.sort_by(|a, b| a.name.cmp(&b.name));
+    (when.to_owned(), processes)
+}

@@ -1,0 +1,192 @@
+//! `percolator bench`: what the cluster can do, against what the machine can do.
+
+mod access;
+mod memory;
+mod oracle;
+mod workers;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use percolator_client::Client;
+use serde_json::{Value, json};
+
+use crate::bank;
+use crate::output::{Output, columns};
+
+/// What to measure.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolator up --processes --ephemeral --raw -- percolator bench all
+  percolator bench bank --json bank.json
+
+The servers have to be started with --raw for `overhead` and `all`: it compares with plain access to the
+engine. Figures of one run belong together; those of two runs differ by what else the machine did.")]
+pub(crate) struct Args {
+    /// Which figures.
+    #[arg(value_enum, default_value_t)]
+    what: What,
+    /// How long each measurement takes.
+    #[arg(long, default_value = "5s", value_parser = humantime::parse_duration)]
+    duration: Duration,
+    /// Write the figures into this file too, as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<std::path::PathBuf>,
+    /// Only see that everything can be measured: a fraction of a second for each.
+    #[arg(long)]
+    smoke: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, clap::ValueEnum)]
+enum What {
+    /// Timestamps a second.
+    Oracle,
+    /// Transactions against plain access to the same engine, over the same connection.
+    Overhead,
+    /// Transfers a second, everything durable.
+    Bank,
+    /// Single random reads, each a transaction.
+    Reads,
+    /// Everything.
+    #[default]
+    All,
+}
+
+/// A measured figure.
+#[derive(Clone, Debug)]
+struct Figure {
+    name: String,
+    per_second: f64,
+    p50_ms: f64,
+    p99_ms: f64,
+    /// Against another figure of the same run.
+    ratio: Option<(f64, String)>,
+    note: String,
+}
+
+impl Figure {
+    fn json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "per_second": self.per_second,
+            "p50_ms": self.p50_ms,
+            "p99_ms": self.p99_ms,
+            "ratio": self.ratio.as_ref().map(|(ratio, _)| ratio),
+            "ratio_to": self.ratio.as_ref().map(|(_, to)| to),
+            "note": self.note,
+        })
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec![
+            self.name.clone(),
+            format!("{:.0}", self.per_second),
+            format!("{:.3}", self.p50_ms),
+            format!("{:.3}", self.p99_ms),
+            self.ratio
+                .as_ref()
+                .map_or_else(String::new, |(ratio, to)| format!("{ratio:.2} of {to}")),
+            self.note.clone(),
+        ]
+    }
+}
+
+pub(crate) async fn run(
+    client: &Client,
+    args: Args,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    let duration = if args.smoke {
+        Duration::from_millis(200)
+    } else {
+        args.duration
+    };
+    let does = |what| args.what == what || args.what == What::All;
+    let mut figures = Vec::new();
+    let mut memory = vec![memory::now("at rest")];
+    if does(What::Oracle) {
+        for requesters in [1000, 128, 1] {
+            output.note(&format!("timestamps, {requesters} requesters ..."));
+            figures.push(oracle::measure(client, requesters, duration).await?);
+        }
+    }
+    if does(What::Overhead) || does(What::Reads) {
+        let table = access::prepare(client, args.smoke, output).await?;
+        if does(What::Overhead) {
+            figures.extend(access::overhead(client, &table, duration, output).await?);
+        }
+        if does(What::Reads) {
+            figures.extend(access::reads(client, &table, duration, output).await?);
+        }
+    }
+    let mut held = true;
+    if does(What::Bank) {
+        let accounts = if args.smoke { 100 } else { 10_000 };
+        for clients in [1, 8, 64, 256] {
+            output.note(&format!("bank, {clients} clients ..."));
+            let summary =
+                bank::measure(client.clone(), accounts, clients, duration, output).await?;
+            held &= summary.holds();
+            figures.push(Figure {
+                name: format!("bank, {clients} clients"),
+                per_second: summary.transfers_per_second,
+                p50_ms: summary.p50_ms,
+                p99_ms: summary.p99_ms,
+                ratio: None,
+                note: format!(
+                    "p99.9 {:.1} ms, {} conflicts, {} unknown, {} failed, sum {}",
+                    summary.p999_ms,
+                    summary.conflicts,
+                    summary.unknown,
+                    summary.failed,
+                    if summary.holds() { "right" } else { "WRONG" }
+                ),
+            });
+        }
+    }
+    memory.push(memory::now("after the load"));
+    print(&figures, &memory, output, args.json.as_deref())?;
+    Ok(if held {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn print(
+    figures: &[Figure],
+    memory: &[(String, Vec<memory::Process>)],
+    output: Output,
+    file: Option<&std::path::Path>,
+) -> anyhow::Result<()> {
+    let mut rows = vec![
+        ["", "PER SECOND", "P50 MS", "P99 MS", "RATIO", ""]
+            .map(String::from)
+            .to_vec(),
+    ];
+    rows.extend(figures.iter().map(Figure::row));
+    let mut text = columns(&rows);
+    for (when, processes) in memory {
+        let sizes: Vec<String> = processes
+            .iter()
+            .map(|process| format!("{} {:.0} MiB", process.name, process.mebibytes))
+            .collect();
+        if !sizes.is_empty() {
+            text += &format!("\nmemory {when}: {}", sizes.join(", "));
+        }
+    }
+    let memory: Vec<Value> = memory
+        .iter()
+        .map(|(when, processes)| json!({"when": when, "processes": processes}))
+        .collect();
+    let json = json!({
+        "figures": figures.iter().map(Figure::json).collect::<Vec<_>>(),
+        "memory": memory,
+    });
+    if let Some(file) = file {
+        std::fs::write(file, serde_json::to_vec_pretty(&json)?)?;
+    }
+    output.result(&text, &json)?;
+    Ok(())
+}
