@@ -88,13 +88,22 @@ fn bounds(args: &str) -> Result<Vec<String>, String> {
     let table = TableId(u32::try_from(table).map_err(text)?);
     Ok(vec![
         format!("row_bound    {}", hex(&key::row_bound(table, &row))),
-        format!("rows_end     {}", hex(&key::rows_end(table, &row))),
+        format!("rows_end     {}", end(&key::rows_end(table, &row))),
         format!("cell         {}", hex(&key::cell(table, &row, b""))),
         format!(
             "behind_cell  {}",
             hex(&key::behind_cell(key::cell(table, &row, b"")))
         ),
     ])
+}
+
+/// `none` for the empty key that stands for no end.
+fn end(key: &[u8]) -> String {
+    if key.is_empty() {
+        "none".into()
+    } else {
+        hex(key)
+    }
 }
 
 fn hex(bytes: &[u8]) -> String {
