@@ -10,7 +10,7 @@ mod support;
 
 use std::path::Path;
 
-use support::script;
+use support::script::{self, Ran};
 
 #[test]
 fn scripts_come_out_as_written() {
@@ -27,29 +27,30 @@ fn scripts_come_out_as_written() {
     for path in paths {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let written = std::fs::read_to_string(&path).expect("a script");
-        let (text, differences) = match script::run(&written) {
+        let ran = match script::run(&written) {
             Ok(ran) => ran,
             Err(why) => panic!("{name}, {why}"),
         };
-        if text == written {
+        if ran.text == written {
             continue;
         }
         if rewrite {
-            std::fs::write(&path, text).expect("writing a script");
+            std::fs::write(&path, ran.text).expect("writing a script");
         } else {
-            wrong.push(difference(&name, &written, &text, &differences));
+            wrong.push(difference(&name, &written, &ran));
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
 /// Names the first lines that differ; the rest is what `REWRITE=1` and a diff show.
-fn difference(name: &str, written: &str, text: &str, steps: &[usize]) -> String {
-    let mut lines = written.lines().zip(text.lines()).zip(1..);
+fn difference(name: &str, written: &str, ran: &Ran) -> String {
+    let mut lines = written.lines().zip(ran.text.lines()).zip(1..);
     let first = lines.find(|((old, new), _)| old != new);
     match first {
         Some(((old, new), line)) => format!(
-            "{name}, line {line}:\n  written: {old}\n  came:    {new}\n  differing commands at lines {steps:?}"
+            "{name}, line {line}:\n  written: {old}\n  came:    {new}\n  differing commands at lines {:?}",
+            ran.differences
         ),
         None => format!("{name}: its end differs"),
     }

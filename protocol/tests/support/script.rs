@@ -22,14 +22,22 @@ struct Step {
 
 /// What the commands of a script change.
 #[derive(Default)]
-pub(crate) struct Runner {
-    pub(crate) store: Store,
-    pub(crate) coordinators: BTreeMap<Timestamp, Coordinator>,
+struct Runner {
+    store: Store,
+    coordinators: BTreeMap<Timestamp, Coordinator>,
 }
 
-/// Runs a script and returns it as it should be, and the first line of the commands whose output
-/// isn't the expected one.
-pub(crate) fn run(script: &str) -> Result<(String, Vec<usize>), String> {
+/// A script that was run.
+pub(crate) struct Ran {
+    /// As it should be.
+    pub(crate) text: String,
+    /// Lines of the commands whose output isn't the expected one.
+    pub(crate) differences: Vec<usize>,
+    pub(crate) store: Store,
+}
+
+/// Runs a script; says which command is no command.
+pub(crate) fn run(script: &str) -> Result<Ran, String> {
     let (steps, tail) = read(script)?;
     let mut runner = Runner::default();
     let mut text = String::new();
@@ -50,7 +58,11 @@ pub(crate) fn run(script: &str) -> Result<(String, Vec<usize>), String> {
     push_lines(&mut text, &tail);
     text.truncate(text.trim_end().len());
     text.push('\n');
-    Ok((text, differences))
+    Ok(Ran {
+        text,
+        differences,
+        store: runner.store,
+    })
 }
 
 /// A script of these commands.
