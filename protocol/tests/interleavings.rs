@@ -19,7 +19,7 @@ use sim::plan::{Plan, plan};
 use sim::world;
 use support::script;
 
-const CASES: u32 = 6_000;
+const CASES: u32 = 20_000;
 
 /// Runs the plan. A rule or a check that panics counts as a failure too.
 fn run(plan: &Plan) -> Result<(), String> {

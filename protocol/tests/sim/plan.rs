@@ -15,6 +15,8 @@ pub(crate) struct Plan {
     /// Which server has which cell, a bit a cell.
     pub(crate) servers: u8,
     pub(crate) txns: Vec<TxnPlan>,
+    /// A client whose messages are overtaken by those of the others.
+    pub(crate) slow: usize,
     pub(crate) steps: Vec<Step>,
     /// Whether what is still under way at the end arrives before the locks are cleared.
     pub(crate) drain: bool,
@@ -53,8 +55,10 @@ pub(crate) enum Step {
     Client(usize),
     /// A message arrives.
     Deliver(usize),
-    /// The oldest message arrives.
+    /// The oldest message arrives, if there is one that isn't the slow client's.
     DeliverOldest,
+    /// The newest one arrives instead: one client gets far ahead of the others.
+    DeliverNewest,
     /// A message gets a double.
     Double(usize),
     /// A message is lost; whoever waits for it asks again.
@@ -129,13 +133,15 @@ pub(crate) fn plan() -> impl Strategy<Value = Plan> {
         1..=4_usize,
         any::<u8>(),
         vec(txn(), 2..=5),
+        0..8_usize,
         vec(step(), 20..160),
         any::<bool>(),
     )
-        .prop_map(|(cells, servers, txns, steps, drain)| Plan {
+        .prop_map(|(cells, servers, txns, slow, steps, drain)| Plan {
             cells,
             servers,
             txns,
+            slow,
             steps,
             drain,
         })
@@ -171,8 +177,9 @@ fn txn() -> impl Strategy<Value = TxnPlan> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         24 => (0..8_usize).prop_map(Step::Client),
-        36 => (0..64_usize).prop_map(Step::Deliver),
-        16 => Just(Step::DeliverOldest),
+        24 => (0..64_usize).prop_map(Step::Deliver),
+        12 => Just(Step::DeliverOldest),
+        28 => Just(Step::DeliverNewest),
         5 => (0..64_usize).prop_map(Step::Double),
         4 => (0..64_usize).prop_map(Step::Lose),
         2 => (0..64_usize).prop_map(Step::GiveUp),

@@ -103,6 +103,8 @@ impl World<'_> {
             (count > 0).then(|| pick % count)
         };
         let clients = self.clients.len();
+        let slow = self.plan.slow;
+        let quick = |message: &Message| message.client != slow;
         match step {
             Step::Client(pick) => self.advance(pick % clients),
             Step::Deliver(pick) => {
@@ -111,8 +113,13 @@ impl World<'_> {
                 }
             }
             Step::DeliverOldest => {
-                if !self.messages.is_empty() {
-                    return self.deliver(0);
+                if let Some(at) = self.messages.iter().position(quick) {
+                    return self.deliver(at);
+                }
+            }
+            Step::DeliverNewest => {
+                if let Some(at) = self.messages.iter().rposition(quick) {
+                    return self.deliver(at);
                 }
             }
             Step::Double(pick) => {
