@@ -87,3 +87,30 @@ fn a_case_as_a_script_leaves_the_same_rows() {
         assert!(again.differences.is_empty() && again.text == ran.text);
     }
 }
+
+/// Cases that never come near the hard places prove nothing.
+#[test]
+fn cases_reach_the_hard_places() {
+    let mut missed = vec![
+        "too-low",
+        "committing",
+        "bypass=",
+        "primary-pending",
+        "conflict",
+        " force",
+        "lock-missing rolled-back",
+        "gave-up prewrite",
+        "gave-up commit-ts",
+        "gave-up commit-primary",
+        "cancel",
+        "status 0 committed",
+    ];
+    let mut runner = TestRunner::deterministic();
+    for _ in 0..4_000 {
+        let plan = plan().new_tree(&mut runner).expect("a plan").current();
+        let mut commands = Vec::new();
+        world::run(&plan, Some(&mut commands)).expect("a good case");
+        missed.retain(|place| !commands.iter().any(|command| command.contains(place)));
+    }
+    assert!(missed.is_empty(), "never reached: {missed:?}");
+}

@@ -29,6 +29,8 @@ pub(crate) struct TxnPlan {
     pub(crate) writes: BTreeMap<usize, WritePlan>,
     /// Which of the mutations is the primary, modulo their number.
     pub(crate) primary: usize,
+    /// Goes on by itself from one read to the next and to the commit; else steps make it go on.
+    pub(crate) eager: bool,
     pub(crate) ttl_ms: u64,
 }
 
@@ -132,9 +134,9 @@ pub(crate) fn plan() -> impl Strategy<Value = Plan> {
     (
         1..=4_usize,
         any::<u8>(),
-        vec(txn(), 2..=5),
-        0..8_usize,
-        vec(step(), 20..160),
+        prop_oneof![1 => vec(txn(), 2), 4 => vec(txn(), 3..=5)],
+        0..6_usize,
+        vec(step(), 20..200),
         any::<bool>(),
     )
         .prop_map(|(cells, servers, txns, slow, steps, drain)| Plan {
@@ -161,23 +163,29 @@ fn txn() -> impl Strategy<Value = TxnPlan> {
         2 => Just(WritePlan::Lock),
     ];
     let writes = prop_oneof![
-        1 => Just(BTreeMap::new()),
-        5 => btree_map(0..4_usize, write, 1..4),
+        2 => Just(BTreeMap::new()),
+        4 => btree_map(0..4_usize, write, 1..=4),
     ];
-    (vec(read, 0..4), writes, 0..4_usize, 5..40_u64).prop_map(|(reads, writes, primary, ttl_ms)| {
-        TxnPlan {
+    (
+        vec(read, 0..5),
+        writes,
+        0..4_usize,
+        any::<bool>(),
+        5..40_u64,
+    )
+        .prop_map(|(reads, writes, primary, eager, ttl_ms)| TxnPlan {
             reads,
             writes,
             primary,
+            eager,
             ttl_ms,
-        }
-    })
+        })
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        24 => (0..8_usize).prop_map(Step::Client),
-        24 => (0..64_usize).prop_map(Step::Deliver),
+        20 => (0..8_usize).prop_map(Step::Client),
+        20 => (0..64_usize).prop_map(Step::Deliver),
         12 => Just(Step::DeliverOldest),
         28 => Just(Step::DeliverNewest),
         5 => (0..64_usize).prop_map(Step::Double),

@@ -196,6 +196,7 @@ impl World<'_> {
                 client.start_ts = start_ts;
                 client.ttl_ms = self.plan.txns[at].ttl_ms;
                 client.state = State::Reading(0);
+                self.go_on(at);
             }
             State::Reading(next) if self.clients[at].waiting.is_empty() => {
                 if next < self.plan.txns[at].reads.len() {
@@ -419,6 +420,13 @@ impl World<'_> {
         client.found.push((read, found));
         if let State::Reading(next) = &mut client.state {
             *next += 1;
+        }
+        self.go_on(at);
+    }
+
+    fn go_on(&mut self, at: usize) {
+        if self.plan.txns[at].eager {
+            self.advance(at);
         }
     }
 
