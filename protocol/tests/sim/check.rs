@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use percolator_protocol::actions::Snapshot;
+use percolator_protocol::actions::{ScanEnd, Snapshot};
 use percolator_protocol::txn::{Ending, Finished};
 use percolator_protocol::types::{Cell, LockKind, Mutation, Timestamp, WriteKind};
 
 use super::client::Client;
 use super::plan::ReadPlan;
 use super::world::World;
-use crate::support::store::{Row, ScanRange, Scanned, Seen, Store};
+use crate::support::store::{Row, ScanRange, Seen, Store};
 
 /// Watches the rows while a case runs.
 #[derive(Default)]
@@ -262,7 +262,7 @@ fn read_again(world: &World<'_>, committed: &[Committed<'_>]) -> Result<(), Stri
             let limit = usize::MAX;
             let scanned = world.store.scan(snapshot, &range);
             let expected = expected(world, &model, ReadPlan::Scan { reverse, limit });
-            if scanned != (expected, Scanned::Done) {
+            if scanned != (expected, ScanEnd::Done) {
                 return Err(format!("a scan at {ts} finds {scanned:?}"));
             }
         }

@@ -46,7 +46,7 @@ pub(crate) enum State {
     NotBegun,
     /// At this one of its reads.
     Reading(usize),
-    Committing(Coordinator),
+    Committing(Box<Coordinator>),
     /// Read everything and had nothing to write, or died.
     Ended,
 }

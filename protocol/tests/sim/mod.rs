@@ -4,5 +4,6 @@
 pub(crate) mod check;
 pub(crate) mod client;
 pub(crate) mod plan;
+pub(crate) mod reading;
 pub(crate) mod request;
 pub(crate) mod world;

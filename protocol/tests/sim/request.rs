@@ -3,11 +3,11 @@
 
 use bytes::Bytes;
 use percolator_protocol::actions::{
-    CommitRejection, Prewrite, PrewriteRejection, Snapshot, Status, StatusQuery,
+    CommitRejection, Prewrite, PrewriteRejection, ScanEnd, Snapshot, Status, StatusQuery,
 };
 use percolator_protocol::types::{Cell, Mutation, Timestamp};
 
-use crate::support::store::{ScanRange, Scanned, Seen, Store};
+use crate::support::store::{ScanRange, Seen, Store};
 use crate::support::{args, rows};
 
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ pub(crate) enum Answer {
     Commit(Result<(), CommitRejection>),
     CheckStatus(Status),
     Get(Seen),
-    Scan(Vec<(Cell, Bytes)>, Scanned),
+    Scan(Vec<(Cell, Bytes)>, ScanEnd<Cell>),
     Timestamp(Timestamp),
     Done,
 }

@@ -2,19 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use percolator_protocol::actions::Prewrite;
-use percolator_protocol::txn::{
-    Command, Coordinator, Ending, Event, MetLock, ReadNext, after_status_read,
-};
+use percolator_protocol::txn::{Command, Coordinator, Ending, Event, ReadNext, after_status_read};
 use percolator_protocol::types::{Cell, Timestamp};
 
 use super::check::{self, Watch};
 use super::client::{Client, Purpose, State, ask, resolve};
-use super::plan::{Plan, ReadPlan, Step};
+use super::plan::{Plan, Step};
 use super::request::{Answer, Request};
 use crate::support::args;
-use crate::support::store::{ScanRange, Scanned, Seen, Store};
+use crate::support::store::Store;
 use crate::support::txn::event_command;
 
 /// More than any case needs to come to rest.
@@ -88,7 +85,7 @@ impl World<'_> {
         }
     }
 
-    fn tick(&mut self) -> Timestamp {
+    pub(super) fn tick(&mut self) -> Timestamp {
         self.clock = self.clock.next();
         self.clock
     }
@@ -188,7 +185,7 @@ impl World<'_> {
         }
     }
 
-    fn advance(&mut self, at: usize) {
+    pub(super) fn advance(&mut self, at: usize) {
         match self.clients[at].state {
             State::NotBegun => {
                 let start_ts = self.tick();
@@ -217,36 +214,11 @@ impl World<'_> {
                     Some(format!("txn {ts} primary={cell} mutations={count}"))
                 });
                 let (coordinator, commands) = Coordinator::start(start_ts, primary, count);
-                self.clients[at].state = State::Committing(coordinator);
+                self.clients[at].state = State::Committing(Box::new(coordinator));
                 self.carry_out(at, commands);
             }
             State::Reading(_) | State::Committing(_) | State::Ended => {}
         }
-    }
-
-    fn read(&mut self, at: usize) {
-        let client = &self.clients[at];
-        let State::Reading(next) = client.state else {
-            return;
-        };
-        let (ts, bypass) = (client.start_ts, client.bypass.clone());
-        let request = match self.plan.txns[at].reads[next] {
-            ReadPlan::Cell(cell) => Request::Get {
-                ts,
-                bypass,
-                cell: self.plan.cell(cell),
-            },
-            ReadPlan::Scan { reverse, limit } => Request::Scan {
-                ts,
-                bypass,
-                range: ScanRange {
-                    reverse,
-                    limit: Some(limit),
-                    ..ScanRange::default()
-                },
-            },
-        };
-        self.call(at, Purpose::Read, request);
     }
 
     fn keep_alive(&mut self, at: usize) {
@@ -261,7 +233,7 @@ impl World<'_> {
         }
     }
 
-    fn call(&mut self, at: usize, purpose: Purpose, request: Request) {
+    pub(super) fn call(&mut self, at: usize, purpose: Purpose, request: Request) {
         self.calls += 1;
         let call = self.calls;
         let waiting = &mut self.clients[at].waiting;
@@ -336,50 +308,9 @@ impl World<'_> {
 
     fn answered(&mut self, at: usize, purpose: Purpose, answer: Answer) {
         let event = match (purpose, answer) {
-            (Purpose::Read, Answer::Get(Seen::Locked(lock))) => {
-                let Some(ReadPlan::Cell(cell)) = self.current_read(at) else {
-                    return;
-                };
-                let cell = self.plan.cell(cell);
-                self.met(at, MetLock { cell, lock });
-                return;
+            (purpose @ (Purpose::Read | Purpose::ReadStatus(_) | Purpose::ReadResolve), answer) => {
+                return self.read_answered(at, purpose, answer);
             }
-            (Purpose::Read, Answer::Scan(_, Scanned::Locked(met))) => {
-                self.met(at, met);
-                return;
-            }
-            (Purpose::Read, Answer::Get(seen)) => {
-                let Some(read @ ReadPlan::Cell(cell)) = self.current_read(at) else {
-                    return;
-                };
-                let found = match seen {
-                    Seen::Value(value) => vec![(self.plan.cell(cell), value)],
-                    _ => Vec::new(),
-                };
-                self.found(at, read, found);
-                return;
-            }
-            (Purpose::Read, Answer::Scan(found, _)) => {
-                if let Some(read) = self.current_read(at) {
-                    self.found(at, read, found);
-                }
-                return;
-            }
-            (Purpose::ReadStatus(met), Answer::CheckStatus(status)) => {
-                let snapshot = self.clients[at].start_ts;
-                match after_status_read(status, snapshot) {
-                    ReadNext::Resolve(ending) => {
-                        self.call(at, Purpose::ReadResolve, resolve(&met, ending));
-                    }
-                    ReadNext::Bypass => {
-                        self.clients[at].bypass.push(met.lock.start_ts);
-                        self.read(at);
-                    }
-                    ReadNext::Wait => self.met(at, met),
-                }
-                return;
-            }
-            (Purpose::ReadResolve, _) => return self.read(at),
             (Purpose::Rollback, _) => return self.rolled_back(at),
             (Purpose::Prewrite(mutations), Answer::Prewrite(rejections)) => {
                 if rejections.is_empty() {
@@ -400,34 +331,6 @@ impl World<'_> {
             (purpose, answer) => unreachable!("{purpose:?} was answered by {answer:?}"),
         };
         self.event(at, event);
-    }
-
-    fn current_read(&self, at: usize) -> Option<ReadPlan> {
-        match self.clients[at].state {
-            State::Reading(next) => self.plan.txns[at].reads.get(next).copied(),
-            _ => None,
-        }
-    }
-
-    fn met(&mut self, at: usize, met: MetLock) {
-        let snapshot = self.clients[at].start_ts;
-        let request = ask(&met, self.tick(), Some(snapshot), false);
-        self.call(at, Purpose::ReadStatus(met), request);
-    }
-
-    fn found(&mut self, at: usize, read: ReadPlan, found: Vec<(Cell, Bytes)>) {
-        let client = &mut self.clients[at];
-        client.found.push((read, found));
-        if let State::Reading(next) = &mut client.state {
-            *next += 1;
-        }
-        self.go_on(at);
-    }
-
-    fn go_on(&mut self, at: usize) {
-        if self.plan.txns[at].eager {
-            self.advance(at);
-        }
     }
 
     fn rolled_back(&mut self, at: usize) {

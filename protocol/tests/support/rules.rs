@@ -11,12 +11,13 @@
 //! | `get at=8 [bypass=7,5] bob ..` | |
 //! | `scan at=8 [bypass=7,5] [from=a] [to=c] [reverse] [limit=2]` | |
 
-use percolator_protocol::actions::{Prewrite, Snapshot, StatusQuery};
+use bytes::Bytes;
+use percolator_protocol::actions::{Prewrite, ScanEnd, Snapshot, StatusQuery};
 use percolator_protocol::txn::after_status_read;
 use percolator_protocol::types::{Cell, Lock, Mutation, Timestamp};
 
 use super::args::{self, Args, read_ts};
-use super::store::{ScanRange, Scanned, Seen, Store};
+use super::store::{ScanRange, Seen, Store};
 use super::{outcomes, rows};
 
 pub(crate) const TTL_MS: u64 = 3000;
@@ -135,15 +136,15 @@ pub(crate) fn run(
     Ok(output)
 }
 
-fn scan_lines((found, end): (Vec<(Cell, bytes::Bytes)>, Scanned)) -> Vec<String> {
+fn scan_lines((found, end): (Vec<(Cell, Bytes)>, ScanEnd<Cell>)) -> Vec<String> {
     let found = found.iter();
     let mut lines: Vec<String> = found
         .map(|(cell, value)| format!("{} {}", args::cell(cell), args::value(value)))
         .collect();
     lines.push(match end {
-        Scanned::Done => "done".into(),
-        Scanned::Stopped => "stopped".into(),
-        Scanned::Locked(met) => locked(&met.cell, &met.lock),
+        ScanEnd::Done => "done".into(),
+        ScanEnd::Stopped => "stopped".into(),
+        ScanEnd::Locked(cell, lock) => locked(&cell, &lock),
     });
     lines
 }

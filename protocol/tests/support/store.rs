@@ -22,14 +22,6 @@ pub(crate) enum Seen {
     Locked(Lock),
 }
 
-/// How a scan ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Scanned {
-    Done,
-    Stopped,
-    Locked(MetLock),
-}
-
 /// What a scan is to read.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct ScanRange {
@@ -237,7 +229,7 @@ impl Store {
         &self,
         snapshot: Snapshot<'_>,
         range: &ScanRange,
-    ) -> (Vec<(Cell, Bytes)>, Scanned) {
+    ) -> (Vec<(Cell, Bytes)>, ScanEnd<Cell>) {
         let from = range.from.as_ref().map_or(Vec::new(), cell_key);
         let to = range.to.as_ref().map_or(vec![0xff; 32], cell_key);
         let decode = |key: &[u8]| key::decode_cell(key).expect("a cell");
@@ -272,12 +264,9 @@ impl Store {
             scan_forward(snapshot, records, locks, emit)
         };
         let end = match end {
-            ScanEnd::Done => Scanned::Done,
-            ScanEnd::Stopped => Scanned::Stopped,
-            ScanEnd::Locked(key, lock) => Scanned::Locked(MetLock {
-                cell: decode(&key),
-                lock,
-            }),
+            ScanEnd::Done => ScanEnd::Done,
+            ScanEnd::Stopped => ScanEnd::Stopped,
+            ScanEnd::Locked(key, lock) => ScanEnd::Locked(decode(&key), lock),
         };
         (found, end)
     }
