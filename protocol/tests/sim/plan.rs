@@ -134,7 +134,7 @@ impl Plan {
 /// that is pushed while it commits, and read again after that, is rare otherwise.
 pub(crate) fn plan() -> impl Strategy<Value = Plan> {
     let anything = prop_oneof![1 => vec(txn(), 2), 4 => vec(txn(), 3..=5)];
-    let readers = vec(reads(), 1..=4).prop_map(|all| {
+    let readers = vec(reads(), 2..=5).prop_map(|all| {
         let reader = |reads| TxnPlan {
             reads,
             eager: true,
@@ -142,7 +142,9 @@ pub(crate) fn plan() -> impl Strategy<Value = Plan> {
         };
         all.into_iter().map(reader).collect::<Vec<_>>()
     });
-    let one_writer = (txn(), readers).prop_map(|(writer, mut txns)| {
+    let one_writer = (txn(), readers).prop_map(|(mut writer, mut txns)| {
+        writer.reads.clear();
+        writer.eager = true;
         txns.insert(0, writer);
         txns
     });
@@ -154,7 +156,7 @@ pub(crate) fn plan() -> impl Strategy<Value = Plan> {
         1..=4_usize,
         any::<u8>(),
         txns,
-        vec(step(), 20..200),
+        vec(step(), 30..200),
         any::<bool>(),
     )
         .prop_map(|(cells, servers, (txns, slow), steps, drain)| Plan {
@@ -185,7 +187,7 @@ fn txn() -> impl Strategy<Value = TxnPlan> {
         2 => Just(WritePlan::Lock),
     ];
     let writes = prop_oneof![
-        2 => Just(BTreeMap::new()),
+        1 => Just(BTreeMap::new()),
         4 => btree_map(0..4_usize, write, 1..=4),
     ];
     (reads(), writes, 0..4_usize, any::<bool>(), 5..40_u64).prop_map(
@@ -202,7 +204,7 @@ fn txn() -> impl Strategy<Value = TxnPlan> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         20 => (0..8_usize).prop_map(Step::Client),
-        20 => (0..64_usize).prop_map(Step::Deliver),
+        28 => (0..64_usize).prop_map(Step::Deliver),
         12 => Just(Step::DeliverOldest),
         28 => Just(Step::DeliverNewest),
         5 => (0..64_usize).prop_map(Step::Double),
