@@ -40,13 +40,25 @@ pub fn commit(
         commit_ts > start_ts,
         "commit_ts {commit_ts} is not above start_ts {start_ts}"
     );
-    let Some(lock) = view.own_lock(start_ts) else {
-        let result = match view.own {
-            OwnRecord::Committed(_) => Ok(()),
-            OwnRecord::RolledBack => Err(CommitRejection::LockMissing { rolled_back: true }),
-            OwnRecord::None => Err(CommitRejection::LockMissing { rolled_back: false }),
-        };
-        return (Vec::new(), result);
+    let own_lock = view.own_lock(start_ts);
+    let missing = |rolled_back| {
+        (
+            Vec::new(),
+            Err(CommitRejection::LockMissing { rolled_back }),
+        )
+    };
+    // As in every other rule, a record counts for more than a lock. No rule leaves both; should they
+    // be there, the lock goes, or nobody could ever clear it.
+    match view.own {
+        OwnRecord::Committed(_) => {
+            let stray = own_lock.map(|_| Effect::DeleteLock);
+            return (stray.into_iter().collect(), Ok(()));
+        }
+        OwnRecord::RolledBack => return missing(true),
+        OwnRecord::None => {}
+    }
+    let Some(lock) = own_lock else {
+        return missing(false);
     };
     if commit_ts < lock.min_commit_ts {
         let min_commit_ts = lock.min_commit_ts;
@@ -65,10 +77,7 @@ pub fn commit(
         None => false,
         Some(at) if at.kind == WriteKind::Rollback => true,
         Some(at) => {
-            return (
-                Vec::new(),
-                Err(CommitRejection::Taken { by: at.start_ts }),
-            );
+            return (Vec::new(), Err(CommitRejection::Taken { by: at.start_ts }));
         }
     };
     let write = Write {

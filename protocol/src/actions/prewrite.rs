@@ -39,6 +39,10 @@ pub enum PrewriteRejection {
 ///
 /// # Errors
 /// Why not; nothing is to be written then.
+#[allow(
+    clippy::result_large_err,
+    reason = "one a cell, and taken apart at once; a box would cost more than it saves"
+)]
 pub fn prewrite(
     view: &CellView,
     mutation: &Mutation,

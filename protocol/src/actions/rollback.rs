@@ -17,23 +17,26 @@ pub struct AlreadyCommitted {
 /// # Errors
 /// It has committed here.
 pub fn rollback(view: &CellView, start_ts: Timestamp) -> Result<Vec<Effect>, AlreadyCommitted> {
+    let mut effects = Vec::new();
     match view.own {
         OwnRecord::Committed(commit_ts) => return Err(AlreadyCommitted { commit_ts }),
-        OwnRecord::RolledBack => return Ok(Vec::new()),
-        OwnRecord::None => {}
-    }
-    let record = match &view.at_start {
-        // Another transaction committed at exactly this start_ts: its record carries ours.
-        Some(at_start) => {
-            debug_assert!(at_start.kind != WriteKind::Rollback);
-            Write {
-                overlapped_rollback: true,
-                ..at_start.clone()
-            }
+        OwnRecord::RolledBack => {}
+        OwnRecord::None => {
+            let record = match &view.at_start {
+                // Another transaction committed at exactly this start_ts: its record carries ours.
+                Some(at_start) => {
+                    debug_assert!(at_start.kind != WriteKind::Rollback);
+                    Write {
+                        overlapped_rollback: true,
+                        ..at_start.clone()
+                    }
+                }
+                None => Write::rollback(start_ts),
+            };
+            effects.push(Effect::PutWrite(start_ts, record));
         }
-        None => Write::rollback(start_ts),
-    };
-    let mut effects = vec![Effect::PutWrite(start_ts, record)];
+    }
+    // Also beside a record that is there already, should a store have both.
     if let Some(lock) = view.own_lock(start_ts) {
         effects.push(Effect::DeleteLock);
         if lock.kind == LockKind::Put && lock.short_value.is_none() {

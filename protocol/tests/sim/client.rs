@@ -1,0 +1,116 @@
+//! A client: reads at its snapshot, then commits through the coordinator.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use percolator_protocol::actions::StatusQuery;
+use percolator_protocol::txn::{Coordinator, Ending, Event, Finished, MetLock, Step};
+use percolator_protocol::types::{Cell, Mutation, Timestamp};
+
+use super::plan::ReadPlan;
+use super::request::Request;
+
+/// What a client waits for.
+#[derive(Clone, Debug)]
+pub(crate) enum Purpose {
+    Read,
+    /// The status of a lock that a read has met.
+    ReadStatus(MetLock),
+    ReadResolve,
+    /// Indices of mutations.
+    Prewrite(Vec<usize>),
+    Status(usize),
+    Resolve(usize),
+    CommitTs,
+    CommitPrimary,
+    /// One of the servers of a rollback.
+    Rollback,
+}
+
+impl Purpose {
+    /// What the coordinator is told when the client gives up on it; reads never are given up.
+    pub(crate) fn given_up(&self) -> Option<Event> {
+        let step = match self {
+            Self::Prewrite(_) | Self::Status(_) | Self::Resolve(_) => Step::Prewrite,
+            Self::CommitTs => Step::CommitTs,
+            Self::CommitPrimary => Step::CommitPrimary,
+            Self::Read | Self::ReadStatus(_) | Self::ReadResolve | Self::Rollback => return None,
+        };
+        Some(Event::GaveUp(step))
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) enum State {
+    #[default]
+    NotBegun,
+    /// At this one of its reads.
+    Reading(usize),
+    Committing(Box<Coordinator>),
+    /// Read everything and had nothing to write, or died.
+    Ended,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Client {
+    pub(crate) state: State,
+    pub(crate) start_ts: Timestamp,
+    pub(crate) mutations: Vec<Mutation>,
+    pub(crate) ttl_ms: u64,
+    /// Transactions that its reads look through.
+    pub(crate) bypass: Vec<Timestamp>,
+    /// What it waits for, by call.
+    pub(crate) waiting: BTreeMap<u64, (Purpose, Request)>,
+    /// Servers whose rollback hasn't been answered.
+    pub(crate) rollbacks: usize,
+    /// What it has read.
+    pub(crate) found: Vec<(ReadPlan, Vec<(Cell, Bytes)>)>,
+    /// What its application was told.
+    pub(crate) told: Option<Finished>,
+}
+
+impl Client {
+    pub(crate) fn primary(&self) -> &Cell {
+        &self.mutations[0].cell
+    }
+
+    /// Its life time from start_ts on, so that `ttl_ms` of it are left at `now`.
+    pub(crate) fn ttl_at(&self, now: Timestamp) -> u64 {
+        now.physical_ms() - self.start_ts.physical_ms() + self.ttl_ms
+    }
+
+    pub(crate) fn die(&mut self) {
+        self.waiting.clear();
+        self.state = State::Ended;
+    }
+}
+
+/// Asks about a lock.
+pub(crate) fn ask(
+    met: &MetLock,
+    now: Timestamp,
+    push_past: Option<Timestamp>,
+    force: bool,
+) -> Request {
+    let query = StatusQuery {
+        start_ts: met.lock.start_ts,
+        now,
+        push_past,
+        force,
+        met_ttl_ms: met.lock.ttl_ms,
+    };
+    Request::CheckStatus(met.lock.primary.clone(), query)
+}
+
+/// Clears a lock.
+pub(crate) fn resolve(met: &MetLock, ending: Ending) -> Request {
+    let (start_ts, cells) = (met.lock.start_ts, vec![met.cell.clone()]);
+    match ending {
+        Ending::Committed(commit_ts) => Request::Commit {
+            start_ts,
+            commit_ts,
+            cells,
+        },
+        Ending::RolledBack => Request::Rollback { start_ts, cells },
+    }
+}

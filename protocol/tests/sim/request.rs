@@ -1,0 +1,189 @@
+//! The requests of clients: what they do to the store, what is answered, and how they read in a
+//! script.
+
+use bytes::Bytes;
+use percolator_protocol::actions::{
+    CommitRejection, Prewrite, PrewriteRejection, ScanEnd, Snapshot, Status, StatusQuery,
+};
+use percolator_protocol::types::{Cell, Mutation, Timestamp};
+
+use crate::support::store::{ScanRange, Seen, Store};
+use crate::support::{args, rows};
+
+#[derive(Clone, Debug)]
+pub(crate) enum Request {
+    Prewrite(Prewrite, Vec<Mutation>),
+    Commit {
+        start_ts: Timestamp,
+        commit_ts: Timestamp,
+        cells: Vec<Cell>,
+    },
+    Rollback {
+        start_ts: Timestamp,
+        cells: Vec<Cell>,
+    },
+    CheckStatus(Cell, StatusQuery),
+    KeepAlive {
+        primary: Cell,
+        start_ts: Timestamp,
+        ttl_ms: u64,
+    },
+    Get {
+        ts: Timestamp,
+        bypass: Vec<Timestamp>,
+        cell: Cell,
+    },
+    Scan {
+        ts: Timestamp,
+        bypass: Vec<Timestamp>,
+        range: ScanRange,
+    },
+    /// To the oracle.
+    Timestamp,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    Prewrite(Vec<(Cell, PrewriteRejection)>),
+    /// The first rejection, where there is one.
+    Commit(Result<(), CommitRejection>),
+    CheckStatus(Status),
+    Get(Seen),
+    Scan(Vec<(Cell, Bytes)>, ScanEnd<Cell>),
+    Timestamp(Timestamp),
+    Done,
+}
+
+impl Request {
+    /// Does it, as a server does; a timestamp is the world's to give.
+    pub(crate) fn run(&self, store: &mut Store) -> Answer {
+        match self {
+            Self::Prewrite(txn, mutations) => Answer::Prewrite(store.prewrite(txn, mutations)),
+            Self::Commit {
+                start_ts,
+                commit_ts,
+                cells,
+            } => {
+                let mut result = Ok(());
+                for cell in cells {
+                    result = result.and(store.commit(*start_ts, *commit_ts, cell));
+                }
+                Answer::Commit(result)
+            }
+            Self::Rollback { start_ts, cells } => {
+                for cell in cells {
+                    let _ = store.rollback(*start_ts, cell);
+                }
+                Answer::Done
+            }
+            Self::CheckStatus(primary, query) => {
+                Answer::CheckStatus(store.check_status(primary, query))
+            }
+            Self::KeepAlive {
+                primary,
+                start_ts,
+                ttl_ms,
+            } => {
+                store.keep_alive(primary, *start_ts, *ttl_ms);
+                Answer::Done
+            }
+            Self::Get { ts, bypass, cell } => {
+                Answer::Get(store.get(Snapshot { ts: *ts, bypass }, cell))
+            }
+            Self::Scan { ts, bypass, range } => {
+                let (found, end) = store.scan(Snapshot { ts: *ts, bypass }, range);
+                Answer::Scan(found, end)
+            }
+            Self::Timestamp => Answer::Done,
+        }
+    }
+
+    /// The script's command for it, if it has one.
+    pub(crate) fn command(&self) -> Option<String> {
+        Some(match self {
+            Self::Prewrite(txn, mutations) => {
+                let mut text = format!(
+                    "prewrite start={} primary={} ttl={}",
+                    args::ts(txn.start_ts),
+                    args::cell(&txn.primary),
+                    txn.ttl_ms
+                );
+                for mutation in mutations {
+                    text += "\n  ";
+                    text += &rows::mutation(mutation);
+                }
+                text
+            }
+            Self::Commit {
+                start_ts,
+                commit_ts,
+                cells,
+            } => format!(
+                "commit start={} at={}{}",
+                args::ts(*start_ts),
+                args::ts(*commit_ts),
+                names(cells)
+            ),
+            Self::Rollback { start_ts, cells } => {
+                format!("rollback start={}{}", args::ts(*start_ts), names(cells))
+            }
+            Self::CheckStatus(primary, query) => {
+                let mut text = format!(
+                    "check-status start={} primary={} now={} met-ttl={}",
+                    args::ts(query.start_ts),
+                    args::cell(primary),
+                    args::ts(query.now),
+                    query.met_ttl_ms
+                );
+                if let Some(snapshot) = query.push_past {
+                    text += &format!(" push={}", args::ts(snapshot));
+                }
+                text + if query.force { " force" } else { "" }
+            }
+            Self::KeepAlive {
+                primary,
+                start_ts,
+                ttl_ms,
+            } => format!(
+                "keep-alive start={} primary={} ttl={ttl_ms}",
+                args::ts(*start_ts),
+                args::cell(primary)
+            ),
+            Self::Get { ts, bypass, cell } => {
+                format!(
+                    "get at={}{} {}",
+                    args::ts(*ts),
+                    through(bypass),
+                    args::cell(cell)
+                )
+            }
+            Self::Scan { ts, bypass, range } => {
+                let reverse = if range.reverse { " reverse" } else { "" };
+                let limit = range
+                    .limit
+                    .map_or(String::new(), |limit| format!(" limit={limit}"));
+                format!(
+                    "scan at={}{}{limit}{reverse}",
+                    args::ts(*ts),
+                    through(bypass)
+                )
+            }
+            Self::Timestamp => return None,
+        })
+    }
+}
+
+fn names(cells: &[Cell]) -> String {
+    cells
+        .iter()
+        .map(|cell| format!(" {}", args::cell(cell)))
+        .collect()
+}
+
+fn through(bypass: &[Timestamp]) -> String {
+    let bypass: Vec<String> = bypass.iter().map(|ts| args::ts(*ts)).collect();
+    match bypass.as_slice() {
+        [] => String::new(),
+        _ => format!(" bypass={}", bypass.join(",")),
+    }
+}

@@ -1,0 +1,444 @@
+//! Runs a plan.
+
+use std::collections::BTreeMap;
+
+use percolator_protocol::actions::Prewrite;
+use percolator_protocol::txn::{Command, Coordinator, Ending, Event, ReadNext, after_status_read};
+use percolator_protocol::types::{Cell, Timestamp};
+
+use super::check::{self, Watch};
+use super::client::{Client, Purpose, State, ask, resolve};
+use super::plan::{Plan, Step};
+use super::request::{Answer, Request};
+use crate::support::args;
+use crate::support::store::Store;
+use crate::support::txn::event_command;
+
+/// More than any case needs to come to rest.
+const DRAIN_MAX: usize = 400;
+
+/// A message under way.
+#[derive(Clone, Debug)]
+struct Message {
+    client: usize,
+    /// Which of its calls it belongs to; `None` where nobody waits.
+    call: Option<u64>,
+    content: Content,
+}
+
+#[derive(Clone, Debug)]
+enum Content {
+    Ask(Request),
+    Answer(Answer),
+}
+
+pub(crate) struct World<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) store: Store,
+    pub(crate) clients: Vec<Client>,
+    /// The oracle: the last timestamp handed out.
+    clock: Timestamp,
+    messages: Vec<Message>,
+    calls: u64,
+    watch: Watch,
+    /// The commands of a script that does the same, where one is wanted.
+    script: Option<&'a mut Vec<String>>,
+}
+
+/// Runs the plan to its end, and says what is wrong.
+pub(crate) fn run(plan: &Plan, script: Option<&mut Vec<String>>) -> Result<Store, String> {
+    let mut world = World {
+        plan,
+        store: Store::default(),
+        clients: (0..plan.txns.len()).map(|_| Client::default()).collect(),
+        clock: Timestamp::ZERO,
+        messages: Vec::new(),
+        calls: 0,
+        watch: Watch::default(),
+        script,
+    };
+    world.run()?;
+    Ok(world.store)
+}
+
+impl World<'_> {
+    fn run(&mut self) -> Result<(), String> {
+        for step in &self.plan.steps {
+            self.step(*step)?;
+        }
+        if self.plan.drain {
+            self.drain()?;
+        }
+        self.clear_locks()?;
+        // Nobody waits any more; what is still under way arrives all the same.
+        self.clients.iter_mut().for_each(Client::die);
+        while !self.messages.is_empty() {
+            self.deliver(0)?;
+        }
+        self.clear_locks()?;
+        check::outcomes(self)
+    }
+
+    fn note(&mut self, command: impl FnOnce() -> Option<String>) {
+        if let Some(script) = &mut self.script {
+            script.extend(command());
+        }
+    }
+
+    pub(super) fn tick(&mut self) -> Timestamp {
+        self.clock = self.clock.next();
+        self.clock
+    }
+
+    fn pass(&mut self, ms: u64) {
+        self.clock = Timestamp::from_millis(self.clock.physical_ms() + ms);
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), String> {
+        let message = |pick: usize, world: &Self| {
+            let count = world.messages.len();
+            (count > 0).then(|| pick % count)
+        };
+        let clients = self.clients.len();
+        let slow = self.plan.slow;
+        let quick = |message: &Message| message.client != slow;
+        match step {
+            Step::Client(pick) => self.advance(pick % clients),
+            Step::Deliver(pick) => {
+                if let Some(at) = message(pick, self) {
+                    return self.deliver(at);
+                }
+            }
+            Step::DeliverOldest => {
+                if let Some(at) = self.messages.iter().position(quick) {
+                    return self.deliver(at);
+                }
+            }
+            Step::DeliverNewest => {
+                if let Some(at) = self.messages.iter().rposition(quick) {
+                    return self.deliver(at);
+                }
+            }
+            Step::Double(pick) => {
+                if let Some(at) = message(pick, self) {
+                    self.messages.push(self.messages[at].clone());
+                }
+            }
+            Step::Lose(pick) => {
+                if let Some(at) = message(pick, self) {
+                    let lost = self.messages.remove(at);
+                    self.ask_again(&lost);
+                }
+            }
+            Step::GiveUp(pick) => {
+                if let Some(at) = message(pick, self) {
+                    let Message { client, call, .. } = self.messages[at];
+                    self.give_up(client, call);
+                }
+            }
+            Step::Kill(pick) => self.clients[pick % clients].die(),
+            Step::Cancel(pick) => self.event(pick % clients, Event::Cancel),
+            Step::KeepAlive(pick) => self.keep_alive(pick % clients),
+            Step::Pass { ms } => self.pass(ms),
+        }
+        Ok(())
+    }
+
+    /// Everything arrives, in order, and the clients go on; time passes, so that nobody waits for the
+    /// dead forever.
+    fn drain(&mut self) -> Result<(), String> {
+        for round in 0..DRAIN_MAX {
+            if self.messages.is_empty() {
+                for client in 0..self.clients.len() {
+                    if !matches!(self.clients[client].state, State::NotBegun) {
+                        self.advance(client);
+                    }
+                }
+                if self.messages.is_empty() {
+                    return Ok(());
+                }
+            }
+            if round % 8 == 7 {
+                self.pass(1);
+            }
+            self.deliver(0)?;
+        }
+        Ok(())
+    }
+
+    /// The end: every owner is dead, and a reader of everything clears each lock that it meets.
+    fn clear_locks(&mut self) -> Result<(), String> {
+        self.pass(1_000_000);
+        for met in self.store.locks() {
+            let now = self.tick();
+            let Answer::CheckStatus(status) = self.serve(&ask(&met, now, Some(now), false))? else {
+                unreachable!("the status was asked for");
+            };
+            match after_status_read(status, now) {
+                ReadNext::Resolve(ending) => self.serve(&resolve(&met, ending))?,
+                other => return Err(format!("the lock on {} stays: {other:?}", met.cell)),
+            };
+        }
+        match self.store.locks().first() {
+            Some(met) => Err(format!("the lock on {} can't be cleared", met.cell)),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn advance(&mut self, at: usize) {
+        match self.clients[at].state {
+            State::NotBegun => {
+                let start_ts = self.tick();
+                let client = &mut self.clients[at];
+                client.start_ts = start_ts;
+                client.ttl_ms = self.plan.txns[at].ttl_ms;
+                client.state = State::Reading(0);
+                self.go_on(at);
+            }
+            State::Reading(next) if self.clients[at].waiting.is_empty() => {
+                if next < self.plan.txns[at].reads.len() {
+                    self.read(at);
+                    return;
+                }
+                let mutations = self.plan.mutations(at);
+                if mutations.is_empty() {
+                    self.clients[at].state = State::Ended;
+                    return;
+                }
+                let client = &mut self.clients[at];
+                let (start_ts, count) = (client.start_ts, mutations.len());
+                let primary = mutations[0].cell.clone();
+                client.mutations = mutations;
+                self.note(|| {
+                    let (ts, cell) = (args::ts(start_ts), args::cell(&primary));
+                    Some(format!("txn {ts} primary={cell} mutations={count}"))
+                });
+                let (coordinator, commands) = Coordinator::start(start_ts, primary, count);
+                self.clients[at].state = State::Committing(Box::new(coordinator));
+                self.carry_out(at, commands);
+            }
+            State::Reading(_) | State::Committing(_) | State::Ended => {}
+        }
+    }
+
+    fn keep_alive(&mut self, at: usize) {
+        let client = &self.clients[at];
+        if matches!(client.state, State::Committing(_)) {
+            let request = Request::KeepAlive {
+                primary: client.primary().clone(),
+                start_ts: client.start_ts,
+                ttl_ms: client.ttl_at(self.clock),
+            };
+            self.send(at, None, request);
+        }
+    }
+
+    pub(super) fn call(&mut self, at: usize, purpose: Purpose, request: Request) {
+        self.calls += 1;
+        let call = self.calls;
+        let waiting = &mut self.clients[at].waiting;
+        waiting.insert(call, (purpose, request.clone()));
+        self.send(at, Some(call), request);
+    }
+
+    fn send(&mut self, client: usize, call: Option<u64>, request: Request) {
+        self.messages.push(Message {
+            client,
+            call,
+            content: Content::Ask(request),
+        });
+    }
+
+    fn ask_again(&mut self, lost: &Message) {
+        let waiting = &self.clients[lost.client].waiting;
+        if let Some((_, request)) = lost.call.and_then(|call| waiting.get(&call)) {
+            let request = request.clone();
+            self.send(lost.client, lost.call, request);
+        }
+    }
+
+    fn give_up(&mut self, at: usize, call: Option<u64>) {
+        let client = &mut self.clients[at];
+        let Some(call) = call else { return };
+        let Some((purpose, _)) = client.waiting.get(&call) else {
+            return;
+        };
+        if let Some(event) = purpose.given_up() {
+            client.waiting.remove(&call);
+            self.event(at, event);
+        } else if matches!(purpose, Purpose::Rollback) {
+            client.waiting.remove(&call);
+            self.rolled_back(at);
+        }
+    }
+
+    fn deliver(&mut self, at: usize) -> Result<(), String> {
+        let message = self.messages.remove(at);
+        match message.content {
+            Content::Ask(request) => {
+                let answer = self.serve(&request)?;
+                if message.call.is_some() {
+                    let content = Content::Answer(answer);
+                    self.messages.push(Message { content, ..message });
+                }
+            }
+            Content::Answer(answer) => {
+                let client = &mut self.clients[message.client];
+                let waiting = message.call.and_then(|call| client.waiting.remove(&call));
+                // A double, or nobody waits any more.
+                if let Some((purpose, _)) = waiting {
+                    self.answered(message.client, purpose, answer);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn serve(&mut self, request: &Request) -> Result<Answer, String> {
+        if let Request::Timestamp = request {
+            return Ok(Answer::Timestamp(self.tick()));
+        }
+        self.note(|| request.command());
+        let answer = request.run(&mut self.store);
+        if !matches!(answer, Answer::Get(_) | Answer::Scan(..)) {
+            self.watch.look(&self.store)?;
+        }
+        Ok(answer)
+    }
+
+    fn answered(&mut self, at: usize, purpose: Purpose, answer: Answer) {
+        let event = match (purpose, answer) {
+            (purpose @ (Purpose::Read | Purpose::ReadStatus(_) | Purpose::ReadResolve), answer) => {
+                return self.read_answered(at, purpose, answer);
+            }
+            (Purpose::Rollback, _) => return self.rolled_back(at),
+            (Purpose::Prewrite(mutations), Answer::Prewrite(rejections)) => {
+                if rejections.is_empty() {
+                    Event::Prewritten { mutations }
+                } else {
+                    Event::Rejected {
+                        mutations,
+                        rejections,
+                    }
+                }
+            }
+            (Purpose::Status(obstacle), Answer::CheckStatus(status)) => {
+                Event::Status { obstacle, status }
+            }
+            (Purpose::Resolve(obstacle), _) => Event::Resolved { obstacle },
+            (Purpose::CommitTs, Answer::Timestamp(ts)) => Event::CommitTs(ts),
+            (Purpose::CommitPrimary, Answer::Commit(result)) => Event::PrimaryCommit(result),
+            (purpose, answer) => unreachable!("{purpose:?} was answered by {answer:?}"),
+        };
+        self.event(at, event);
+    }
+
+    fn rolled_back(&mut self, at: usize) {
+        let client = &mut self.clients[at];
+        client.rollbacks = client.rollbacks.saturating_sub(1);
+        if client.rollbacks == 0 {
+            self.event(at, Event::RollbackEnded);
+        }
+    }
+
+    fn event(&mut self, at: usize, event: Event) {
+        let client = &mut self.clients[at];
+        let State::Committing(coordinator) = &mut client.state else {
+            return;
+        };
+        let start_ts = client.start_ts;
+        let commands = coordinator.on(event.clone());
+        self.note(|| Some(event_command(start_ts, &event)));
+        self.carry_out(at, commands);
+    }
+
+    fn carry_out(&mut self, at: usize, commands: Vec<Command>) {
+        for command in commands {
+            match command {
+                Command::Prewrite { mutations } => self.prewrite(at, &mutations),
+                Command::CheckStatus {
+                    obstacle,
+                    met,
+                    force,
+                } => {
+                    let request = ask(&met, self.tick(), None, force);
+                    self.call(at, Purpose::Status(obstacle), request);
+                }
+                Command::Resolve {
+                    obstacle,
+                    met,
+                    ending,
+                } => self.call(at, Purpose::Resolve(obstacle), resolve(&met, ending)),
+                Command::TakeCommitTs => self.call(at, Purpose::CommitTs, Request::Timestamp),
+                Command::CommitPrimary { commit_ts } => {
+                    let client = &self.clients[at];
+                    let request = Request::Commit {
+                        start_ts: client.start_ts,
+                        commit_ts,
+                        cells: vec![client.primary().clone()],
+                    };
+                    self.call(at, Purpose::CommitPrimary, request);
+                }
+                Command::Finish(finished) => self.clients[at].told = Some(finished),
+                Command::CommitSecondaries { commit_ts } => {
+                    let start_ts = self.clients[at].start_ts;
+                    for cells in self.by_server(at, 1) {
+                        let ending = Request::Commit {
+                            start_ts,
+                            commit_ts,
+                            cells,
+                        };
+                        self.send(at, None, ending);
+                    }
+                }
+                Command::Rollback => {
+                    let start_ts = self.clients[at].start_ts;
+                    let servers = self.by_server(at, 0);
+                    self.clients[at].rollbacks = servers.len();
+                    for cells in servers {
+                        self.call(at, Purpose::Rollback, Request::Rollback { start_ts, cells });
+                    }
+                }
+            }
+        }
+    }
+
+    /// One request a server.
+    fn prewrite(&mut self, at: usize, mutations: &[usize]) {
+        let client = &self.clients[at];
+        let txn = Prewrite {
+            start_ts: client.start_ts,
+            primary: client.primary().clone(),
+            ttl_ms: client.ttl_at(self.clock),
+        };
+        let mut servers: BTreeMap<u8, Vec<usize>> = BTreeMap::new();
+        for index in mutations {
+            let server = self.plan.server(&client.mutations[*index].cell);
+            servers.entry(server).or_default().push(*index);
+        }
+        for indices in servers.into_values() {
+            let all = &self.clients[at].mutations;
+            let mutations = indices.iter().map(|index| all[*index].clone()).collect();
+            let request = Request::Prewrite(txn.clone(), mutations);
+            self.call(at, Purpose::Prewrite(indices), request);
+        }
+    }
+
+    /// The cells of the mutations from `first` on, one list a server.
+    fn by_server(&self, at: usize, first: usize) -> Vec<Vec<Cell>> {
+        let mut servers: BTreeMap<u8, Vec<Cell>> = BTreeMap::new();
+        for mutation in &self.clients[at].mutations[first..] {
+            let server = self.plan.server(&mutation.cell);
+            servers
+                .entry(server)
+                .or_default()
+                .push(mutation.cell.clone());
+        }
+        servers.into_values().collect()
+    }
+
+    /// How the transaction ended, as its primary says at the end.
+    pub(crate) fn ending(&self, client: &Client) -> Option<Ending> {
+        check::ending(&self.store, client.primary(), client.start_ts)
+    }
+}

@@ -1,0 +1,176 @@
+//! The commands that run a rule:
+//!
+//! | command | further lines |
+//! |---|---|
+//! | `rows` | rows to put, whatever the rules think of them |
+//! | `prewrite start=7 primary=bob [ttl=3000]` | mutations: `put bob "3"`, `delete joe`, `lock ann` |
+//! | `commit start=7 at=8 bob ..` | |
+//! | `rollback start=7 bob ..` | |
+//! | `check-status start=7 primary=bob now=9 [push=8] [force] [met-ttl=3000]` | |
+//! | `keep-alive start=7 primary=bob ttl=5000` | |
+//! | `get at=8 [bypass=7,5] bob ..` | |
+//! | `scan at=8 [bypass=7,5] [from=a] [to=c] [reverse] [limit=2]` | |
+
+use bytes::Bytes;
+use percolator_protocol::actions::{Prewrite, ScanEnd, Snapshot, StatusQuery};
+use percolator_protocol::txn::after_status_read;
+use percolator_protocol::types::{Cell, Lock, Mutation, Timestamp};
+
+use super::args::{self, Args, read_ts};
+use super::store::{ScanRange, Seen, Store};
+use super::{outcomes, rows};
+
+pub(crate) const TTL_MS: u64 = 3000;
+
+pub(crate) fn run(
+    store: &mut Store,
+    name: &str,
+    args: &str,
+    input: &[String],
+) -> Result<Vec<String>, String> {
+    let mut args = Args::read(args)?;
+    if !input.is_empty() && !matches!(name, "rows" | "prewrite") {
+        return Err(format!("{name} takes no further lines"));
+    }
+    let output = match name {
+        "rows" => {
+            for line in input {
+                let (cell, row) = rows::read_row(line)?;
+                store.put_row(&cell, row);
+            }
+            Vec::new()
+        }
+        "prewrite" => {
+            let txn = Prewrite {
+                start_ts: args.ts("start")?,
+                primary: args.cell("primary")?,
+                ttl_ms: ttl(&mut args, "ttl")?,
+            };
+            let mutations: Result<Vec<Mutation>, String> =
+                input.iter().map(|line| rows::read_mutation(line)).collect();
+            let rejections = store.prewrite(&txn, &mutations?);
+            let lines = rejections
+                .iter()
+                .map(|(cell, rejection)| outcomes::rejection(cell, rejection));
+            or_ok(lines.collect())
+        }
+        "commit" => {
+            let (start_ts, commit_ts) = (args.ts("start")?, args.ts("at")?);
+            let commit = |cell| {
+                let result = store.commit(start_ts, commit_ts, &cell);
+                format!("{} {}", args::cell(&cell), outcomes::commit(&result))
+            };
+            args.cells()?.into_iter().map(commit).collect()
+        }
+        "rollback" => {
+            let start_ts = args.ts("start")?;
+            let rollback = |cell| match store.rollback(start_ts, &cell) {
+                Ok(()) => format!("{} ok", args::cell(&cell)),
+                Err(already) => format!(
+                    "{} committed {}",
+                    args::cell(&cell),
+                    args::ts(already.commit_ts)
+                ),
+            };
+            args.cells()?.into_iter().map(rollback).collect()
+        }
+        "check-status" => {
+            let push = args.named("push");
+            let query = StatusQuery {
+                start_ts: args.ts("start")?,
+                now: args.ts("now")?,
+                push_past: push.map(|ts| read_ts(&ts)).transpose()?,
+                force: args.flag("force"),
+                met_ttl_ms: ttl(&mut args, "met-ttl")?,
+            };
+            let status = store.check_status(&args.cell("primary")?, &query);
+            let mut lines = vec![outcomes::status(status)];
+            if let Some(snapshot) = query.push_past {
+                let next = after_status_read(status, snapshot);
+                lines.push(format!("the reader: {}", outcomes::read_next(next)));
+            }
+            lines
+        }
+        "keep-alive" => {
+            let (primary, start_ts) = (args.cell("primary")?, args.ts("start")?);
+            match store.keep_alive(&primary, start_ts, args.number("ttl")?) {
+                Some(ttl_ms) => vec![format!("ttl={ttl_ms}")],
+                None => vec!["lock-missing".into()],
+            }
+        }
+        "get" => {
+            let (ts, bypass) = snapshot(&mut args)?;
+            let snapshot = Snapshot {
+                ts,
+                bypass: &bypass,
+            };
+            let get = |cell: Cell| match store.get(snapshot, &cell) {
+                Seen::Value(value) => format!("{} {}", args::cell(&cell), args::value(&value)),
+                Seen::Absent => format!("{} absent", args::cell(&cell)),
+                Seen::Locked(lock) => locked(&cell, &lock),
+            };
+            args.cells()?.into_iter().map(get).collect()
+        }
+        "scan" => {
+            let (ts, bypass) = snapshot(&mut args)?;
+            let snapshot = Snapshot {
+                ts,
+                bypass: &bypass,
+            };
+            let cell = |text: Option<String>| text.map(|text| args::read_cell(&text)).transpose();
+            let limit = args.named("limit");
+            let range = ScanRange {
+                from: cell(args.named("from"))?,
+                to: cell(args.named("to"))?,
+                reverse: args.flag("reverse"),
+                limit: limit
+                    .map(|limit| args::read_number(&limit))
+                    .transpose()?
+                    .map(|n| n as usize),
+            };
+            scan_lines(store.scan(snapshot, &range))
+        }
+        other => return Err(format!("{other} is no command")),
+    };
+    args.end()?;
+    Ok(output)
+}
+
+fn scan_lines((found, end): (Vec<(Cell, Bytes)>, ScanEnd<Cell>)) -> Vec<String> {
+    let found = found.iter();
+    let mut lines: Vec<String> = found
+        .map(|(cell, value)| format!("{} {}", args::cell(cell), args::value(value)))
+        .collect();
+    lines.push(match end {
+        ScanEnd::Done => "done".into(),
+        ScanEnd::Stopped => "stopped".into(),
+        ScanEnd::Locked(cell, lock) => locked(&cell, &lock),
+    });
+    lines
+}
+
+fn locked(cell: &Cell, lock: &Lock) -> String {
+    format!("{} locked {}", args::cell(cell), rows::lock(lock))
+}
+
+fn or_ok(lines: Vec<String>) -> Vec<String> {
+    if lines.is_empty() {
+        vec!["ok".into()]
+    } else {
+        lines
+    }
+}
+
+fn ttl(args: &mut Args, name: &str) -> Result<u64, String> {
+    args.named(name)
+        .map_or(Ok(TTL_MS), |text| args::read_number(&text))
+}
+
+fn snapshot(args: &mut Args) -> Result<(Timestamp, Vec<Timestamp>), String> {
+    let bypass = args.named("bypass").unwrap_or_default();
+    let bypass = bypass.split(',').filter(|ts| !ts.is_empty());
+    Ok((
+        args.ts("at")?,
+        bypass.map(read_ts).collect::<Result<_, _>>()?,
+    ))
+}
