@@ -102,12 +102,12 @@ fn say(message: &str) {
     let _ = writeln!(io::stderr().lock(), "{message}");
 }
 
-/// `1 row`, `2 rows`.
+/// `1 row`, `2 rows`, `2 entries`.
 fn count(number: u64, what: &str) -> String {
-    match (number, what) {
-        (1, _) => format!("1 {what}"),
-        (_, "entry") => format!("{number} entries"),
-        _ => format!("{number} {what}s"),
+    match what.strip_suffix('y') {
+        _ if number == 1 => format!("1 {what}"),
+        Some(stem) => format!("{number} {stem}ies"),
+        None => format!("{number} {what}s"),
     }
 }
 
