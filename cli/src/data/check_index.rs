@@ -149,7 +149,11 @@ impl<'a> Check<'a> {
 
     /// Reads the data, and looks up the entry of every indexed value.
     async fn values_have_entries(&mut self) -> anyhow::Result<()> {
-        let mut cells = self.snapshot.txn.scan(&self.args.table, Range::all()).await?;
+        let mut cells = self
+            .snapshot
+            .txn
+            .scan(&self.args.table, Range::all())
+            .await?;
         let mut row = Bytes::new();
         let mut expected: Vec<(&IndexArg, Bytes, Bytes)> = Vec::new();
         while let Some(cell) = self.snapshot.next(&mut cells).await? {
@@ -305,7 +309,8 @@ impl<'a> Check<'a> {
         let snapshot = self.snapshot.txn.start_ts();
         if found > self.args.show {
             let rest = found - self.args.show;
-            self.output.note(&format!("{rest} more; --show N names more of them"));
+            self.output
+                .note(&format!("{rest} more; --show N names more of them"));
         }
         let text = format!(
             "{}: {}, {} of indexed fields, {}; {} missing, {} dangling; snapshot {snapshot}",

@@ -157,15 +157,21 @@ mod tests {
 
     #[test]
     fn rows_are_read() {
-        assert_eq!(fields("a,b\r\n1,\r\n\r\n,2"), [
-            (1, vec!["a".into(), "b".into()]),
-            (2, vec!["1".into(), String::new()]),
-            (4, vec![String::new(), "2".into()]),
-        ]);
-        assert_eq!(fields("\"a\"\"b\",\"c,\nd\r\n\"\ne,f\n"), [
-            (1, vec!["a\"b".into(), "c,\nd\r\n".into()]),
-            (4, vec!["e".into(), "f".into()]),
-        ]);
+        assert_eq!(
+            fields("a,b\r\n1,\r\n\r\n,2"),
+            [
+                (1, vec!["a".into(), "b".into()]),
+                (2, vec!["1".into(), String::new()]),
+                (4, vec![String::new(), "2".into()]),
+            ]
+        );
+        assert_eq!(
+            fields("\"a\"\"b\",\"c,\nd\r\n\"\ne,f\n"),
+            [
+                (1, vec!["a\"b".into(), "c,\nd\r\n".into()]),
+                (4, vec!["e".into(), "f".into()]),
+            ]
+        );
         assert_eq!(fields("\"\"\n"), [(1, vec![String::new()])]);
     }
 

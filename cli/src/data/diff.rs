@@ -66,7 +66,10 @@ impl<'a> Diff<'a> {
     }
 
     pub(crate) fn change(&self) -> Change {
-        match (self.old_seen, self.puts().next().is_none() && self.gone.is_empty()) {
+        match (
+            self.old_seen,
+            self.puts().next().is_none() && self.gone.is_empty(),
+        ) {
             (false, _) => Change::New,
             (true, false) => Change::Changed,
             (true, true) => Change::Unchanged,
@@ -130,10 +133,22 @@ mod tests {
             .puts()
             .map(|(column, value)| format!("put {} {}", text(column), text(value)))
             .collect();
-        ops.extend(diff.gone().iter().map(|column| format!("delete {}", text(column))));
-        ops.extend(diff.stale().iter().map(|(at, row)| format!("stale {at} {}", entry(row))));
+        ops.extend(
+            diff.gone()
+                .iter()
+                .map(|column| format!("delete {}", text(column))),
+        );
+        ops.extend(
+            diff.stale()
+                .iter()
+                .map(|(at, row)| format!("stale {at} {}", entry(row))),
+        );
         ops.extend(diff.entries().map(|(at, row, same)| {
-            format!("{} {at} {}", if same { "keep" } else { "enter" }, entry(&row))
+            format!(
+                "{} {at} {}",
+                if same { "keep" } else { "enter" },
+                entry(&row)
+            )
         }));
         (diff.change(), ops)
     }
@@ -177,7 +192,10 @@ mod tests {
         let record = record(&[("name", "Bob")]);
         let mut diff = Diff::new(&record, &indexes);
         diff.old("name".into(), b"Bob");
-        assert_eq!(seen(&diff), (Change::Unchanged, vec!["keep 0 Bob/bob".into()]));
+        assert_eq!(
+            seen(&diff),
+            (Change::Unchanged, vec!["keep 0 Bob/bob".into()])
+        );
     }
 
     #[test]

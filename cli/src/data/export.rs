@@ -76,7 +76,9 @@ struct Row {
 
 pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::Result<ExitCode> {
     if !args.columns.is_empty() && args.format != FileFormat::Csv {
-        return Ok(usage("--columns is for --format csv; JSON lines have every column"));
+        return Ok(usage(
+            "--columns is for --format csv; JSON lines have every column",
+        ));
     }
     let progress = Mutex::new(Progress::new(output, None));
     let say = |message: &str| progress.lock().note(message);
@@ -217,7 +219,12 @@ fn json_line(row: &Row, key: Option<&str>, escape: bool) -> anyhow::Result<Strin
     for (name, value) in &row.fields {
         let value = match to_json(value) {
             Ok(value) => value,
-            Err(NotText) => json::quote(&text(value, row, &format!("column {}", short(name)), escape)?),
+            Err(NotText) => json::quote(&text(
+                value,
+                row,
+                &format!("column {}", short(name)),
+                escape,
+            )?),
         };
         push(&in_text(name, "a column's name")?, &value);
     }
@@ -264,7 +271,10 @@ fn csv_fields(row: &Row, columns: &[Bytes], args: &Args) -> anyhow::Result<Vec<S
         .iter()
         .map(|column| {
             let value = row.fields.iter().find(|(name, _)| name == column);
-            let is_key = args.key.as_ref().is_some_and(|key| column == key.as_bytes());
+            let is_key = args
+                .key
+                .as_ref()
+                .is_some_and(|key| column == key.as_bytes());
             match value {
                 Some((name, value)) => to_text(value).or_else(|NotText| {
                     text(value, row, &format!("column {}", short(name)), args.escape)
@@ -300,7 +310,15 @@ mod tests {
 
     #[test]
     fn a_row_becomes_a_line() {
-        let bob = row("bob", &[("a", b"1"), ("b", b"x\"y"), ("c", b"\"1\""), ("d", b"{ \"z\" : [] }")]);
+        let bob = row(
+            "bob",
+            &[
+                ("a", b"1"),
+                ("b", b"x\"y"),
+                ("c", b"\"1\""),
+                ("d", b"{ \"z\" : [] }"),
+            ],
+        );
         assert_eq!(
             json_line(&bob, None, false).unwrap(),
             "{\"a\":1,\"b\":\"x\\\"y\",\"c\":\"1\",\"d\":{\"z\":[]}}\n"
@@ -315,8 +333,14 @@ mod tests {
     fn bytes_that_are_no_text_are_named() {
         let bad = row("bob", &[("a", b"\xff")]);
         let why = json_line(&bad, None, false).unwrap_err().to_string();
-        assert!(why.contains("row bob: column a") && why.contains("\\xff"), "{why}");
-        assert_eq!(json_line(&bad, None, true).unwrap(), "{\"a\":\"\\\\xff\"}\n");
+        assert!(
+            why.contains("row bob: column a") && why.contains("\\xff"),
+            "{why}"
+        );
+        assert_eq!(
+            json_line(&bad, None, true).unwrap(),
+            "{\"a\":\"\\\\xff\"}\n"
+        );
     }
 
     #[test]
@@ -325,9 +349,15 @@ mod tests {
         let columns = csv_columns(&first, &args(&["--key", "id"]));
         assert_eq!(columns, ["id", "a", "b"]);
         let args = args(&["--key", "id", "--format", "csv"]);
-        assert_eq!(csv_fields(&first, &columns, &args).unwrap(), ["bob", "1", "x"]);
+        assert_eq!(
+            csv_fields(&first, &columns, &args).unwrap(),
+            ["bob", "1", "x"]
+        );
         let second = row("eve", &[("b", b"\"true\"")]);
-        assert_eq!(csv_fields(&second, &columns, &args).unwrap(), ["eve", "", "true"]);
+        assert_eq!(
+            csv_fields(&second, &columns, &args).unwrap(),
+            ["eve", "", "true"]
+        );
         let other = row("joe", &[("c", b"")]);
         let why = csv_fields(&other, &columns, &args).unwrap_err().to_string();
         assert!(why.contains("row joe has column c"), "{why}");

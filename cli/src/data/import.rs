@@ -142,11 +142,17 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
         super::say(&format!(
             "stopped at {name}:{line}: the rows before it are in; correct the line and import again, which \
              is harmless{}",
-            if args.skip_bad { "" } else { ", or use --skip-bad" }
+            if args.skip_bad {
+                ""
+            } else {
+                ", or use --skip-bad"
+            }
         ));
     }
     if end.interrupted {
-        super::say("stopped by Ctrl-C: whole transactions are in; importing again goes on, and is harmless");
+        super::say(
+            "stopped by Ctrl-C: whole transactions are in; importing again goes on, and is harmless",
+        );
     }
     if let Some(Failure { lines, error }) = end.failure {
         let (first, last) = lines;
@@ -154,11 +160,13 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
             "{name}: lines {first} to {last} could not be loaded; importing again goes on, and is harmless"
         )));
     }
-    Ok(if end.bad > 0 || end.stopped_at.is_some() || end.interrupted {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(
+        if end.bad > 0 || end.stopped_at.is_some() || end.interrupted {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
+        },
+    )
 }
 
 async fn load(
@@ -173,7 +181,8 @@ async fn load(
     let (lanes, mut reports) = reading
         .start(shared.clone())
         .context("cannot start a thread that reads")?;
-    let mut lanes: FuturesUnordered<_> = lanes.into_iter().map(|items| loader.lane(items)).collect();
+    let mut lanes: FuturesUnordered<_> =
+        lanes.into_iter().map(|items| loader.lane(items)).collect();
     let mut end = End::default();
     let mut ticks = tokio::time::interval(Duration::from_millis(200));
     let mut interrupts = 0;
@@ -250,12 +259,17 @@ impl End {
 async fn make_tables(client: &Client, args: &Args, output: Output) -> Result<(), Error> {
     let tables = client.tables().await?;
     let cuts: Vec<Bytes> = args.split_at.iter().map(|row| row.0.clone()).collect();
-    let wanted = std::iter::once((args.table.as_str(), &cuts[..]))
-        .chain(args.index.iter().map(|index| (index.table.as_str(), &[][..])));
+    let wanted = std::iter::once((args.table.as_str(), &cuts[..])).chain(
+        args.index
+            .iter()
+            .map(|index| (index.table.as_str(), &[][..])),
+    );
     for (name, cuts) in wanted {
         if tables.iter().any(|table| table.name == name) {
             if !cuts.is_empty() {
-                output.note(&format!("table {name} is there already; --split-at changes nothing"));
+                output.note(&format!(
+                    "table {name} is there already; --split-at changes nothing"
+                ));
             }
             continue;
         }

@@ -137,7 +137,8 @@ mod tests {
     #[test]
     fn blanks_go_and_digits_stay() {
         assert_eq!(
-            compact(" { \"a b\" : [ 1.10 , 123456789012345678901234567890, -0, 1e999 ] }\r\n").unwrap(),
+            compact(" { \"a b\" : [ 1.10 , 123456789012345678901234567890, -0, 1e999 ] }\r\n")
+                .unwrap(),
             "{\"a b\":[1.10,123456789012345678901234567890,-0,1e999]}"
         );
         assert_eq!(compact("\"a \\\" b\\\\\"").unwrap(), "\"a \\\" b\\\\\"");
@@ -146,9 +147,10 @@ mod tests {
 
     #[test]
     fn an_object_falls_into_its_members() {
-        let members = members(r#"{"a": 1, "b\u0021": {"x": [1, {"y": 2}]}, "c": "d,:}", "e": {}, "f": []}"#)
-            .unwrap()
-            .unwrap();
+        let members =
+            members(r#"{"a": 1, "b\u0021": {"x": [1, {"y": 2}]}, "c": "d,:}", "e": {}, "f": []}"#)
+                .unwrap()
+                .unwrap();
         let members: Vec<(&str, &str)> = members
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))

@@ -117,10 +117,11 @@ impl Loader<'_> {
 
     async fn load(&self, batch: &[Item]) -> Result<Counts, Failure> {
         let records = last_of_each_key(batch.iter().map(|item| &item.record));
+        let records = &records[..];
         loop {
             let loaded = self
                 .client
-                .transact(|txn| async { load(&txn, self.table, self.indexes, &records).await })
+                .transact(|txn| async move { load(&txn, self.table, self.indexes, records).await })
                 .await;
             let error = match loaded {
                 Ok(mut counts) => {
@@ -245,7 +246,12 @@ mod tests {
             key: key.into(),
             fields: Default::default(),
         };
-        let records = [record(1, "a"), record(2, "b"), record(3, "a"), record(4, "c")];
+        let records = [
+            record(1, "a"),
+            record(2, "b"),
+            record(3, "a"),
+            record(4, "c"),
+        ];
         let lines: Vec<u64> = last_of_each_key(records.iter())
             .iter()
             .map(|record| record.line)

@@ -137,7 +137,10 @@ mod tests {
 
     #[test]
     fn a_format_is_guessed_from_the_extension() {
-        assert_eq!(FileFormat::of(Path::new("a/b.JSONL")), Some(FileFormat::Jsonl));
+        assert_eq!(
+            FileFormat::of(Path::new("a/b.JSONL")),
+            Some(FileFormat::Jsonl)
+        );
         assert_eq!(FileFormat::of(Path::new("b.csv")), Some(FileFormat::Csv));
         assert_eq!(FileFormat::of(Path::new("b.txt")), None);
         assert_eq!(FileFormat::of(Path::new("csv")), None);

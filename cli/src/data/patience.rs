@@ -49,7 +49,10 @@ impl Patience {
             if state.said.is_none_or(|said| said.elapsed() >= SAY_EVERY) {
                 state.said = Some(Instant::now());
                 let left = self.limit - waited;
-                say(&format!("waiting up to {:.0} s more: {error}", left.as_secs_f64()));
+                say(&format!(
+                    "waiting up to {:.0} s more: {error}",
+                    left.as_secs_f64()
+                ));
             }
         }
         tokio::time::sleep(PAUSE).await;

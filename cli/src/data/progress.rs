@@ -47,7 +47,11 @@ impl Progress {
 
     /// Shows a position, in bytes of the total or any count, and a message, if it is time to.
     pub(crate) fn show(&mut self, position: u64, message: impl FnOnce() -> String) {
-        let every = if self.bar.is_some() { DRAW_EVERY } else { LINE_EVERY };
+        let every = if self.bar.is_some() {
+            DRAW_EVERY
+        } else {
+            LINE_EVERY
+        };
         if self.output.quiet || self.shown.elapsed() < every {
             return;
         }

@@ -28,7 +28,10 @@ impl Record {
     /// Bytes of its key, names and values.
     pub(crate) fn size(&self) -> usize {
         let fields = self.fields.iter();
-        self.key.len() + fields.map(|(name, value)| name.len() + value.len()).sum::<usize>()
+        self.key.len()
+            + fields
+                .map(|(name, value)| name.len() + value.len())
+                .sum::<usize>()
     }
 }
 
@@ -83,7 +86,11 @@ impl Shape {
             format!(
                 "there is no field {:?}, which is to be the row's key; the fields are {}",
                 self.key,
-                if names.is_empty() { "none".into() } else { names.join(", ") }
+                if names.is_empty() {
+                    "none".into()
+                } else {
+                    names.join(", ")
+                }
             )
         })?;
         for index in &self.indexes {
@@ -277,7 +284,11 @@ mod tests {
 
     #[test]
     fn a_record_becomes_a_row() {
-        let record = record(r#"{"id": 7, "name": "bob", "age": "41"}"#, &shape(&["name=n"])).unwrap();
+        let record = record(
+            r#"{"id": 7, "name": "bob", "age": "41"}"#,
+            &shape(&["name=n"]),
+        )
+        .unwrap();
         assert_eq!(record.key, "7");
         assert_eq!(record.fields[&b"name"[..]], "bob");
         assert_eq!(record.fields[&b"age"[..]], "\"41\"");
@@ -295,10 +306,19 @@ mod tests {
             (r#"{"id": null}"#.to_owned(), "is null"),
             (r#"{"id": [1]}"#.to_owned(), "is an array"),
             (r#"{"id": "a", "id": "b"}"#.to_owned(), "twice"),
-            (format!(r#"{{"id": "{long}"}}"#), "5000 bytes long, the limit is 4096"),
-            (format!(r#"{{"id": "a", "{long}": 1}}"#), "the limit is 1024"),
+            (
+                format!(r#"{{"id": "{long}"}}"#),
+                "5000 bytes long, the limit is 4096",
+            ),
+            (
+                format!(r#"{{"id": "a", "{long}": 1}}"#),
+                "the limit is 1024",
+            ),
             (format!(r#"{{"id": "a", "name": "{long}"}}"#), "index n"),
-            (format!(r#"{{"id": "a", "v": "{huge}"}}"#), "the limit is 4194304"),
+            (
+                format!(r#"{{"id": "a", "v": "{huge}"}}"#),
+                "the limit is 4194304",
+            ),
         ] {
             let why = record(&line, &shape(&["name=n"])).unwrap_err();
             assert!(why.contains(expected), "{why}");

@@ -28,7 +28,10 @@ impl Bad {
     }
 
     pub(crate) fn too_long(line: u64, limit: usize) -> Self {
-        Self::at(line, format!("the line is longer than {limit} bytes, the limit"))
+        Self::at(
+            line,
+            format!("the line is longer than {limit} bytes, the limit"),
+        )
     }
 
     pub(crate) fn not_utf8(line: u64, error: &std::str::Utf8Error) -> Self {
@@ -249,9 +252,19 @@ mod tests {
             (b"", 1, "header row", true),
             (b"id,,name\n", 1, "column 2 of the header has no name", true),
             (b"id,name,id\n", 1, "\"id\" twice", true),
-            (b"key,name\n", 1, "has no \"id\"; it has \"key\", \"name\"", true),
+            (
+                b"key,name\n",
+                1,
+                "has no \"id\"; it has \"key\", \"name\"",
+                true,
+            ),
             (b"id,v\n", 1, "has no \"name\"", true),
-            (b"id,name\n1,2\n1,2,3\n", 3, "3 fields, but the header has 2", false),
+            (
+                b"id,name\n1,2\n1,2,3\n",
+                3,
+                "3 fields, but the header has 2",
+                false,
+            ),
             (b"id,name\n\n,x\n", 3, "is empty", false),
         ];
         for (text, line, expected, fatal) in cases {
