@@ -1,0 +1,340 @@
+//! `percolator check-index`: whether data and secondary indexes agree, both ways, at one snapshot.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use percolator_client::limits::ROW_BYTES_MAX;
+use percolator_client::{CellName, Client, Range, escape, index_row, split_index_row};
+use serde_json::{Value, json};
+
+use super::patience::Snapshot;
+use super::progress::Progress;
+use super::records::short;
+use super::{IndexArg, count, indexes_invalid, usage};
+use crate::output::{Format, Output};
+
+/// Cells that are looked up together.
+const BATCH_CELLS: usize = 1000;
+
+/// What to check.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "\
+Check that secondary indexes agree with their data, at one snapshot: every value of an indexed field has \
+its entry, and every entry is of a value that is there.
+
+It changes nothing. Entries that are missing are written by importing the rows once more with --index.",
+    after_help = "\
+Examples:
+  percolator check-index --table users --index email=users_by_email
+  percolator check-index --table users --index email=users_by_email --index city=users_by_city -o json
+
+Exit code 1 where anything disagrees."
+)]
+pub(crate) struct Args {
+    /// Table of the rows.
+    #[arg(long, value_name = "TABLE")]
+    table: String,
+    /// Indexed field, and the table of its entries; may be given often.
+    #[arg(long, value_name = "FIELD=INDEX_TABLE", required = true)]
+    index: Vec<IndexArg>,
+    /// Read as of this timestamp, not of now.
+    #[arg(long, value_name = "TIMESTAMP")]
+    at: Option<u64>,
+    /// The most disagreements to name; all are counted.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    show: u64,
+    /// Give up when a server is away for this long.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
+    patience: Duration,
+}
+
+/// Where data and an index disagree.
+enum Finding<'a> {
+    /// A value without its entry.
+    Missing {
+        index: &'a IndexArg,
+        row: &'a [u8],
+        value: &'a [u8],
+    },
+    /// An entry without its value.
+    Dangling {
+        index: &'a IndexArg,
+        entry: &'a [u8],
+        why: String,
+    },
+}
+
+impl Finding<'_> {
+    fn text(&self) -> String {
+        match self {
+            Self::Missing { index, row, value } => format!(
+                "missing: row {}, {} = {} has no entry in {}",
+                short(row),
+                index.field,
+                short(value),
+                index.table
+            ),
+            Self::Dangling { index, entry, why } => {
+                format!("dangling: entry {} in {}: {why}", short(entry), index.table)
+            }
+        }
+    }
+
+    fn json(&self) -> Value {
+        match self {
+            Self::Missing { index, row, value } => json!({
+                "disagreement": "missing",
+                "index": index.table,
+                "field": index.field,
+                "row": escape(row),
+                "value": escape(value),
+            }),
+            Self::Dangling { index, entry, why } => json!({
+                "disagreement": "dangling",
+                "index": index.table,
+                "field": index.field,
+                "entry": escape(entry),
+                "why": why,
+            }),
+        }
+    }
+}
+
+struct Check<'a> {
+    args: &'a Args,
+    snapshot: Snapshot<'a>,
+    output: Output,
+    progress: &'a Mutex<Progress>,
+    rows: u64,
+    values: u64,
+    entries: u64,
+    missing: u64,
+    dangling: u64,
+}
+
+pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::Result<ExitCode> {
+    if let Some(why) = indexes_invalid(&args.table, &args.index) {
+        return Ok(usage(&why));
+    }
+    let progress = Mutex::new(Progress::new(output, None));
+    let say = |message: &str| progress.lock().note(message);
+    let mut check = Check {
+        snapshot: Snapshot::take(client, args.at, args.patience, &say).await?,
+        args: &args,
+        output,
+        progress: &progress,
+        rows: 0,
+        values: 0,
+        entries: 0,
+        missing: 0,
+        dangling: 0,
+    };
+    let checked = check.all().await;
+    progress.lock().clear();
+    checked?;
+    check.summary()
+}
+
+impl<'a> Check<'a> {
+    async fn all(&mut self) -> anyhow::Result<()> {
+        self.values_have_entries().await?;
+        for index in &self.args.index {
+            self.entries_have_values(index).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads the data, and looks up the entry of every indexed value.
+    async fn values_have_entries(&mut self) -> anyhow::Result<()> {
+        let mut cells = self
+            .snapshot
+            .txn
+            .scan(&self.args.table, Range::all())
+            .await?;
+        let mut row = Bytes::new();
+        let mut expected: Vec<(&IndexArg, Bytes, Bytes)> = Vec::new();
+        while let Some(cell) = self.snapshot.next(&mut cells).await? {
+            if cell.row != row {
+                self.rows += 1;
+                row = cell.row.clone();
+            }
+            let indexes = self.args.index.iter();
+            for index in indexes.filter(|index| index.field.as_bytes() == cell.column) {
+                self.values += 1;
+                // Too long for an entry, so that it can't have one; and not worth keeping.
+                if cell.value.len() > ROW_BYTES_MAX
+                    || index_row(&cell.value, &cell.row).len() > ROW_BYTES_MAX
+                {
+                    self.missing(index, &cell.row, &cell.value)?;
+                    continue;
+                }
+                expected.push((index, cell.row.clone(), cell.value.clone()));
+            }
+            if expected.len() >= BATCH_CELLS {
+                self.look_up_entries(&mut expected).await?;
+            }
+        }
+        self.look_up_entries(&mut expected).await
+    }
+
+    async fn look_up_entries(
+        &mut self,
+        expected: &mut Vec<(&'a IndexArg, Bytes, Bytes)>,
+    ) -> anyhow::Result<()> {
+        let entries: Vec<Bytes> = expected
+            .iter()
+            .map(|(_, row, value)| index_row(value, row))
+            .collect();
+        let names: Vec<CellName<'_>> = expected
+            .iter()
+            .zip(&entries)
+            .map(|((index, ..), entry)| (index.table.as_str(), &entry[..], &b""[..]))
+            .collect();
+        let there = self.snapshot.batch_get(&names).await?;
+        for ((index, row, value), there) in expected.iter().zip(there) {
+            if there.is_none() {
+                self.missing(index, row, value)?;
+            }
+        }
+        expected.clear();
+        self.show();
+        Ok(())
+    }
+
+    /// Reads an index, and looks up the value of every entry.
+    async fn entries_have_values(&mut self, index: &'a IndexArg) -> anyhow::Result<()> {
+        let mut cells = self.snapshot.txn.scan(&index.table, Range::all()).await?;
+        let mut batch: Vec<(Bytes, Vec<u8>, Bytes)> = Vec::new();
+        while let Some(cell) = self.snapshot.next(&mut cells).await? {
+            self.entries += 1;
+            let why = match split_index_row(&cell.row) {
+                None => "not an entry: a value and a row are expected".to_owned(),
+                Some((_, [])) => "not an entry: it names no row".to_owned(),
+                Some(_) if !cell.column.is_empty() => {
+                    format!("not an entry: it has column {}", short(&cell.column))
+                }
+                Some((value, row)) => {
+                    let row = Bytes::copy_from_slice(row);
+                    batch.push((cell.row, value, row));
+                    if batch.len() >= BATCH_CELLS {
+                        self.look_up_values(index, &mut batch).await?;
+                    }
+                    continue;
+                }
+            };
+            self.dangling(index, &cell.row, why)?;
+        }
+        self.look_up_values(index, &mut batch).await
+    }
+
+    async fn look_up_values(
+        &mut self,
+        index: &'a IndexArg,
+        batch: &mut Vec<(Bytes, Vec<u8>, Bytes)>,
+    ) -> anyhow::Result<()> {
+        let field = index.field.as_bytes();
+        let names: Vec<CellName<'_>> = batch
+            .iter()
+            .map(|(_, _, row)| (self.args.table.as_str(), &row[..], field))
+            .collect();
+        let values = self.snapshot.batch_get(&names).await?;
+        for ((entry, value, row), there) in batch.iter().zip(values) {
+            let why = match there {
+                Some(there) if there == value[..] => continue,
+                Some(there) => format!(
+                    "row {} has another value, {}, not {}",
+                    short(row),
+                    short(&there),
+                    short(value)
+                ),
+                None if self.missing + self.dangling >= self.args.show => String::new(),
+                None => self.why_no_value(index, row).await?,
+            };
+            self.dangling(index, entry, why)?;
+        }
+        batch.clear();
+        self.show();
+        Ok(())
+    }
+
+    async fn why_no_value(&self, index: &IndexArg, row: &Bytes) -> anyhow::Result<String> {
+        let range = Range::row(row).limit(1);
+        let mut cells = self.snapshot.txn.scan(&self.args.table, range).await?;
+        Ok(match self.snapshot.next(&mut cells).await? {
+            None => format!("there is no row {}", short(row)),
+            Some(_) => format!("row {} has no field {}", short(row), index.field),
+        })
+    }
+
+    fn missing(&mut self, index: &IndexArg, row: &[u8], value: &[u8]) -> anyhow::Result<()> {
+        self.found(&Finding::Missing { index, row, value })?;
+        self.missing += 1;
+        Ok(())
+    }
+
+    fn dangling(&mut self, index: &IndexArg, entry: &[u8], why: String) -> anyhow::Result<()> {
+        self.found(&Finding::Dangling { index, entry, why })?;
+        self.dangling += 1;
+        Ok(())
+    }
+
+    fn found(&self, finding: &Finding<'_>) -> anyhow::Result<()> {
+        if self.missing + self.dangling >= self.args.show {
+            return Ok(());
+        }
+        match self.output.format {
+            Format::Text => self.output.line(&finding.text())?,
+            Format::Json => self.output.line(&finding.json().to_string())?,
+        }
+        Ok(())
+    }
+
+    fn show(&self) {
+        let message = || {
+            format!(
+                "{}, {}, {}",
+                count(self.rows, "row"),
+                count(self.entries, "index entry"),
+                count(self.missing + self.dangling, "disagreement")
+            )
+        };
+        self.progress.lock().show(self.rows + self.entries, message);
+    }
+
+    fn summary(&self) -> anyhow::Result<ExitCode> {
+        let found = self.missing + self.dangling;
+        let snapshot = self.snapshot.txn.start_ts();
+        if found > self.args.show {
+            let rest = found - self.args.show;
+            self.output
+                .note(&format!("{rest} more; --show N names more of them"));
+        }
+        let text = format!(
+            "{}: {}, {} of indexed fields, {}; {} missing, {} dangling; snapshot {snapshot}",
+            if found == 0 { "agree" } else { "DISAGREE" },
+            count(self.rows, "row"),
+            count(self.values, "value"),
+            count(self.entries, "index entry"),
+            self.missing,
+            self.dangling,
+        );
+        let json = json!({
+            "agree": found == 0,
+            "rows": self.rows,
+            "values": self.values,
+            "index_entries": self.entries,
+            "missing": self.missing,
+            "dangling": self.dangling,
+            "snapshot": snapshot.as_u64(),
+        });
+        self.output.result(&text, &json)?;
+        Ok(if found == 0 {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
+    }
+}

@@ -1,0 +1,365 @@
+//! `percolator export`: a table's rows, as of one snapshot.
+
+use std::io::{self, BufWriter, Stdout, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::bail;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use percolator_client::{Client, Range, escape};
+
+use super::patience::Snapshot;
+use super::progress::Progress;
+use super::records::{NotText, short, to_json, to_text};
+use super::{FileFormat, count, json, usage};
+use crate::cells::Escaped;
+use crate::output::Output;
+
+const WRITE_BYTES: usize = 256 << 10;
+
+/// What to write, and how.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "\
+Write a table's rows to standard output, as of one snapshot.
+
+Every row becomes a record, its columns the fields, in order. Values are read in the form in which \
+`percolator import` stores them: what reads as JSON is JSON, everything else a string. So what was imported \
+from JSON lines comes back the same.
+
+In a CSV file a string is written as its text, anything else as JSON, and a field that a row doesn't have \
+as nothing.",
+    after_help = "\
+Examples:
+  percolator export --table users > users.jsonl
+  percolator export --table users --format csv --columns id,name,email > users.csv
+  percolator export --table users --prefix a --at 463372648734720
+
+The snapshot's timestamp is said on standard error; with --at it reads the same again."
+)]
+pub(crate) struct Args {
+    /// The table.
+    #[arg(long, value_name = "TABLE")]
+    table: String,
+    /// How the rows are written.
+    #[arg(long, value_enum, default_value = "jsonl")]
+    format: FileFormat,
+    /// Read as of this timestamp, not of now.
+    #[arg(long, value_name = "TIMESTAMP")]
+    at: Option<u64>,
+    /// Only rows that start with this.
+    #[arg(long, value_name = "PREFIX")]
+    prefix: Option<Escaped>,
+    /// Add the row as this field, where the row has no such column.
+    #[arg(long, value_name = "FIELD")]
+    key: Option<String>,
+    /// The columns of a CSV file, in this order; a row that has others is an error. Default: those of
+    /// the first row.
+    #[arg(long, value_name = "COLUMN,...", value_delimiter = ',')]
+    columns: Vec<String>,
+    /// Write bytes that are no text in their escaped form, \xNN. Default: they are an error, for they
+    /// would not come back.
+    #[arg(long)]
+    escape: bool,
+    /// Give up when a server is away for this long.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
+    patience: Duration,
+}
+
+/// A row of the table.
+#[derive(Debug, Default)]
+struct Row {
+    key: Bytes,
+    fields: Vec<(Bytes, Bytes)>,
+}
+
+pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::Result<ExitCode> {
+    if !args.columns.is_empty() && args.format != FileFormat::Csv {
+        return Ok(usage(
+            "--columns is for --format csv; JSON lines have every column",
+        ));
+    }
+    let progress = Mutex::new(Progress::new(output, None));
+    let say = |message: &str| progress.lock().note(message);
+    let written = write(client, &args, &progress, &say).await;
+    progress.lock().clear();
+    match written {
+        Err(error) if is_closed_pipe(&error) => Ok(ExitCode::SUCCESS),
+        Err(error) => Err(error),
+        Ok((rows, snapshot)) => {
+            output.note(&format!("{} at snapshot {snapshot}", count(rows, "row")));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Whoever reads has gone, as `head` does.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<io::Error>()
+        .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+async fn write(
+    client: &Client,
+    args: &Args,
+    progress: &Mutex<Progress>,
+    say: &(dyn Fn(&str) + Sync),
+) -> anyhow::Result<(u64, u64)> {
+    let snapshot = Snapshot::take(client, args.at, args.patience, say).await?;
+    let start_ts = snapshot.txn.start_ts().as_u64();
+    let range = match &args.prefix {
+        Some(prefix) => Range::prefix(prefix.0.clone()),
+        None => Range::all(),
+    };
+    let mut cells = snapshot.txn.scan(&args.table, range).await?;
+    let mut writer = Writer::new(args);
+    let mut rows = 0;
+    let mut row = Row::default();
+    while let Some(cell) = snapshot.next(&mut cells).await? {
+        if cell.row != row.key {
+            if !row.key.is_empty() {
+                writer.row(&row)?;
+                rows += 1;
+                progress.lock().show(rows, || count(rows, "row"));
+            }
+            row.key = cell.row;
+            row.fields.clear();
+        }
+        row.fields.push((cell.column, cell.value));
+    }
+    if !row.key.is_empty() {
+        writer.row(&row)?;
+        rows += 1;
+    }
+    writer.end()?;
+    Ok((rows, start_ts))
+}
+
+/// Writes rows in one of the formats.
+struct Writer<'a> {
+    args: &'a Args,
+    out: Out,
+    /// Of a CSV file, once they're known.
+    columns: Vec<Bytes>,
+}
+
+enum Out {
+    Json(BufWriter<Stdout>),
+    Csv(Box<csv::Writer<Stdout>>),
+}
+
+impl<'a> Writer<'a> {
+    fn new(args: &'a Args) -> Self {
+        let out = match args.format {
+            FileFormat::Jsonl => Out::Json(BufWriter::with_capacity(WRITE_BYTES, io::stdout())),
+            FileFormat::Csv => Out::Csv(Box::new(
+                csv::WriterBuilder::new()
+                    .buffer_capacity(WRITE_BYTES)
+                    .from_writer(io::stdout()),
+            )),
+        };
+        Self {
+            args,
+            out,
+            columns: Vec::new(),
+        }
+    }
+
+    fn row(&mut self, row: &Row) -> anyhow::Result<()> {
+        match &mut self.out {
+            Out::Json(out) => {
+                let line = json_line(row, self.args.key.as_deref(), self.args.escape)?;
+                out.write_all(line.as_bytes())?;
+            }
+            Out::Csv(out) => {
+                if self.columns.is_empty() {
+                    self.columns = csv_columns(row, self.args);
+                    let names = self.columns.iter().map(|name| &name[..]);
+                    out.write_record(names).map_err(io::Error::from)?;
+                }
+                let fields = csv_fields(row, &self.columns, self.args)?;
+                out.write_record(&fields).map_err(io::Error::from)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn end(self) -> io::Result<()> {
+        match self.out {
+            Out::Json(mut out) => out.flush(),
+            Out::Csv(mut out) => {
+                // Without rows there is at least the header that was asked for.
+                if self.columns.is_empty() && !self.args.columns.is_empty() {
+                    out.write_record(&self.args.columns)?;
+                }
+                out.flush()
+            }
+        }
+    }
+}
+
+fn json_line(row: &Row, key: Option<&str>, escape: bool) -> anyhow::Result<String> {
+    let mut line = String::from("{");
+    let mut push = |name: &str, value: &str| {
+        if line.len() > 1 {
+            line.push(',');
+        }
+        line.push_str(&json::quote(name));
+        line.push(':');
+        line.push_str(value);
+    };
+    let in_text = |bytes: &[u8], what| text(bytes, row, what, escape);
+    if let Some(key) = key
+        && !row.fields.iter().any(|(name, _)| name == key.as_bytes())
+    {
+        push(key, &json::quote(&in_text(&row.key, "the row")?));
+    }
+    for (name, value) in &row.fields {
+        let value = match to_json(value) {
+            Ok(value) => value,
+            Err(NotText) => json::quote(&text(
+                value,
+                row,
+                &format!("column {}", short(name)),
+                escape,
+            )?),
+        };
+        push(&in_text(name, "a column's name")?, &value);
+    }
+    line.push_str("}\n");
+    Ok(line)
+}
+
+/// Bytes as text; those that are none only escaped, and only if that is wanted.
+fn text(bytes: &[u8], row: &Row, what: &str, escaped: bool) -> anyhow::Result<String> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Ok(text.to_owned()),
+        Err(_) if escaped => Ok(escape(bytes)),
+        Err(_) => bail!(
+            "row {}: {what} is not UTF-8 text, {}; --escape writes it in this form",
+            short(&row.key),
+            short(bytes)
+        ),
+    }
+}
+
+fn csv_columns(row: &Row, args: &Args) -> Vec<Bytes> {
+    if !args.columns.is_empty() {
+        let asked = args.columns.iter();
+        return asked.map(|name| Bytes::from(name.clone())).collect();
+    }
+    let mut columns: Vec<Bytes> = row.fields.iter().map(|(name, _)| name.clone()).collect();
+    if let Some(key) = &args.key
+        && !columns.iter().any(|name| name == key.as_bytes())
+    {
+        columns.insert(0, Bytes::from(key.clone()));
+    }
+    columns
+}
+
+fn csv_fields(row: &Row, columns: &[Bytes], args: &Args) -> anyhow::Result<Vec<String>> {
+    if let Some((other, _)) = row.fields.iter().find(|(name, _)| !columns.contains(name)) {
+        bail!(
+            "row {} has column {}, which the file doesn't have; name every column with --columns",
+            short(&row.key),
+            short(other)
+        );
+    }
+    columns
+        .iter()
+        .map(|column| {
+            let value = row.fields.iter().find(|(name, _)| name == column);
+            let is_key = args
+                .key
+                .as_ref()
+                .is_some_and(|key| column == key.as_bytes());
+            match value {
+                Some((name, value)) => to_text(value).or_else(|NotText| {
+                    text(value, row, &format!("column {}", short(name)), args.escape)
+                }),
+                None if is_key => text(&row.key, row, "the row", args.escape),
+                None => Ok(String::new()),
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, FromArgMatches};
+
+    use super::*;
+
+    fn args(words: &[&str]) -> Args {
+        let command = Args::augment_args(clap::Command::new("export"));
+        let words = ["export", "--table", "t"].iter().chain(words);
+        Args::from_arg_matches(&command.try_get_matches_from(words).unwrap()).unwrap()
+    }
+
+    fn row(key: &'static str, fields: &[(&'static str, &'static [u8])]) -> Row {
+        let field = |(name, value): &(&'static str, &'static [u8])| {
+            (Bytes::from(*name), Bytes::from(*value))
+        };
+        Row {
+            key: key.into(),
+            fields: fields.iter().map(field).collect(),
+        }
+    }
+
+    #[test]
+    fn a_row_becomes_a_line() {
+        let bob = row(
+            "bob",
+            &[
+                ("a", b"1"),
+                ("b", b"x\"y"),
+                ("c", b"\"1\""),
+                ("d", b"{ \"z\" : [] }"),
+            ],
+        );
+        assert_eq!(
+            json_line(&bob, None, false).unwrap(),
+            "{\"a\":1,\"b\":\"x\\\"y\",\"c\":\"1\",\"d\":{\"z\":[]}}\n"
+        );
+        let line = json_line(&row("bob", &[("a", b"1")]), Some("id"), false).unwrap();
+        assert_eq!(line, "{\"id\":\"bob\",\"a\":1}\n");
+        let line = json_line(&row("bob", &[("id", b"7")]), Some("id"), false).unwrap();
+        assert_eq!(line, "{\"id\":7}\n");
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_named() {
+        let bad = row("bob", &[("a", b"\xff")]);
+        let why = json_line(&bad, None, false).unwrap_err().to_string();
+        assert!(
+            why.contains("row bob: column a") && why.contains("\\xff"),
+            "{why}"
+        );
+        assert_eq!(
+            json_line(&bad, None, true).unwrap(),
+            "{\"a\":\"\\\\xff\"}\n"
+        );
+    }
+
+    #[test]
+    fn csv_columns_are_those_of_the_first_row_or_named() {
+        let first = row("bob", &[("a", b"1"), ("b", b"x")]);
+        let columns = csv_columns(&first, &args(&["--key", "id"]));
+        assert_eq!(columns, ["id", "a", "b"]);
+        let args = args(&["--key", "id", "--format", "csv"]);
+        assert_eq!(
+            csv_fields(&first, &columns, &args).unwrap(),
+            ["bob", "1", "x"]
+        );
+        let second = row("eve", &[("b", b"\"true\"")]);
+        assert_eq!(
+            csv_fields(&second, &columns, &args).unwrap(),
+            ["eve", "", "true"]
+        );
+        let other = row("joe", &[("c", b"")]);
+        let why = csv_fields(&other, &columns, &args).unwrap_err().to_string();
+        assert!(why.contains("row joe has column c"), "{why}");
+    }
+}

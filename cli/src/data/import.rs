@@ -1,0 +1,334 @@
+//! `percolator import`: rows from a file.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use parking_lot::Mutex;
+use percolator_client::{Client, Error};
+use serde_json::json;
+
+use super::load::{Counts, Failure, Loader};
+use super::patience::Patience;
+use super::progress::Progress;
+use super::reader::{Input, Reading, Report, Shared, format_of};
+use super::records::Shape;
+use super::{FileFormat, IndexArg, count, indexes_invalid, usage};
+use crate::cells::Escaped;
+use crate::output::{Format, Output};
+
+/// Bad lines that are named; all are counted.
+const BAD_SHOWN_MAX: u64 = 20;
+
+/// What to load, and how.
+#[derive(Debug, clap::Args)]
+#[command(
+    long_about = "\
+Load rows from a file, with the entries of their secondary indexes.
+
+Every record becomes a row: its key field's value is the row, every field a column (the key field \
+too). A row and its index entries are written in one transaction, so that nobody sees one without the \
+other. Tables that are missing are made.
+
+A JSON string is stored as its text, unless the text would itself read as JSON (1, true, []); then it is \
+stored as a JSON string. Everything else is stored as compact JSON. `percolator export` gives back the \
+very same values. In a CSV file every value is a string.
+
+An index entry is a row of the index's table: the value, then the row that it is of.
+
+Loading again is harmless: rows that are as the file has them are passed over, others are made so, \
+columns that a record doesn't have are deleted, and index entries follow. Of two lines with one key the \
+later one wins.",
+    after_help = "\
+Examples:
+  percolator import --table users --key id users.jsonl
+  percolator import --table users --key id --index email=users_by_email users.csv
+  zcat users.jsonl.gz | percolator import --table users --key id --skip-bad -
+
+Exit code 1: a line could not be loaded, or the import was stopped. What is in stays in; loading again is \
+harmless."
+)]
+pub(crate) struct Args {
+    /// The file; - is standard input.
+    file: PathBuf,
+    /// Table of the rows; made if it is missing.
+    #[arg(long, value_name = "TABLE")]
+    table: String,
+    /// Field whose value is the row: a string, a number or a boolean, up to 4096 bytes.
+    #[arg(long, value_name = "FIELD")]
+    key: String,
+    /// Field to index, and the table of its entries, made if it is missing; may be given often.
+    #[arg(long, value_name = "FIELD=INDEX_TABLE")]
+    index: Vec<IndexArg>,
+    /// How the file is written. Default: what its extension says (.jsonl, .ndjson, .json, .csv); jsonl
+    /// for standard input.
+    #[arg(long, value_enum)]
+    format: Option<FileFormat>,
+    /// Most rows in a transaction; it also ends at 1 MiB of them.
+    #[arg(long, value_name = "ROWS", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    batch: u32,
+    /// Transactions at a time.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=256))]
+    concurrency: u32,
+    /// Go on behind lines that can't be loaded, and count them. Default: stop at the first one.
+    #[arg(long)]
+    skip_bad: bool,
+    /// Cut the table into tablets at this row when it is made; may be given often, in order.
+    #[arg(long, value_name = "ROW")]
+    split_at: Vec<Escaped>,
+    /// Give up when servers are away and nothing has been loaded for this long.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
+    patience: Duration,
+}
+
+/// How an import ended, besides its counts.
+#[derive(Default)]
+struct End {
+    bad: u64,
+    /// A bad line, or an unreadable file, behind which nothing was read.
+    stopped_at: Option<u64>,
+    interrupted: bool,
+    failure: Option<Failure>,
+}
+
+pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::Result<ExitCode> {
+    if let Some(why) = indexes_invalid(&args.table, &args.index) {
+        return Ok(usage(&why));
+    }
+    let format = match format_of(&args.file, args.format) {
+        Ok(format) => format,
+        Err(why) => return Ok(usage(&why)),
+    };
+    let input = Input::open(&args.file)?;
+    make_tables(client, &args, output).await?;
+
+    let name = input.name.clone();
+    let progress = Mutex::new(Progress::new(output, input.bytes));
+    let say = |message: &str| progress.lock().note(message);
+    let loader = Loader {
+        client,
+        table: &args.table,
+        indexes: &args.index,
+        batch_rows: args.batch as usize,
+        patience: Patience::new(args.patience),
+        counts: Mutex::default(),
+        stopped: false.into(),
+        wake: tokio::sync::Notify::new(),
+        say: &say,
+    };
+    let reading = Reading {
+        input,
+        format,
+        shape: Shape {
+            key: args.key.clone(),
+            indexes: args.index.clone(),
+        },
+        lanes: args.concurrency as usize,
+        lane_records: args.batch as usize,
+        skip_bad: args.skip_bad,
+    };
+    let began = Instant::now();
+    let end = load(&loader, reading, &name, &args, &progress).await?;
+    progress.lock().clear();
+
+    let counts = *loader.counts.lock();
+    summary(&counts, &end, began.elapsed(), output)?;
+    if let Some(line) = end.stopped_at {
+        super::say(&format!(
+            "stopped at {name}:{line}: the rows before it are in; correct the line and import again, which \
+             is harmless{}",
+            if args.skip_bad {
+                ""
+            } else {
+                ", or use --skip-bad"
+            }
+        ));
+    }
+    if end.interrupted {
+        super::say(
+            "stopped by Ctrl-C: whole transactions are in; importing again goes on, and is harmless",
+        );
+    }
+    if let Some(Failure { lines, error }) = end.failure {
+        let (first, last) = lines;
+        return Err(anyhow::Error::from(error).context(format!(
+            "{name}: lines {first} to {last} could not be loaded; importing again goes on, and is harmless"
+        )));
+    }
+    Ok(
+        if end.bad > 0 || end.stopped_at.is_some() || end.interrupted {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
+        },
+    )
+}
+
+async fn load(
+    loader: &Loader<'_>,
+    reading: Reading,
+    name: &str,
+    args: &Args,
+    progress: &Mutex<Progress>,
+) -> anyhow::Result<End> {
+    let shared = Shared::default();
+    let bytes_known = reading.input.bytes.is_some();
+    let (lanes, mut reports) = reading
+        .start(shared.clone())
+        .context("cannot start a thread that reads")?;
+    let mut lanes: FuturesUnordered<_> =
+        lanes.into_iter().map(|items| loader.lane(items)).collect();
+    let mut end = End::default();
+    let mut ticks = tokio::time::interval(Duration::from_millis(200));
+    let mut interrupts = 0;
+    let mut reading = true;
+    loop {
+        tokio::select! {
+            lane = lanes.next() => match lane {
+                None => break,
+                Some(Ok(())) => {}
+                Some(Err(failure)) => {
+                    loader.stop();
+                    shared.stop.store(true, Ordering::Relaxed);
+                    end.failure.get_or_insert(failure);
+                }
+            },
+            report = reports.recv(), if reading => match report {
+                None => reading = false,
+                Some(report) => end.take(report, name, args, &progress.lock()),
+            },
+            _ = ticks.tick() => {
+                let counts = *loader.counts.lock();
+                let position = if bytes_known {
+                    shared.bytes.load(Ordering::Relaxed)
+                } else {
+                    counts.rows
+                };
+                progress.lock().show(position, || count(counts.rows, "row"));
+            }
+            _ = tokio::signal::ctrl_c() => {
+                interrupts += 1;
+                if interrupts > 1 {
+                    // Whoever asks twice doesn't want to wait for servers.
+                    std::process::exit(130);
+                }
+                end.interrupted = true;
+                shared.stop.store(true, Ordering::Relaxed);
+                loader.stop();
+                progress.lock().say("stopping after the transactions under way; Ctrl-C again ends at once");
+            }
+        }
+    }
+    // What the thread said last. Once it's told to stop it may hang in a read, and has nothing to say.
+    while reading && !end.interrupted && end.failure.is_none() {
+        match reports.recv().await {
+            Some(report) => end.take(report, name, args, &progress.lock()),
+            None => reading = false,
+        }
+    }
+    Ok(end)
+}
+
+impl End {
+    fn take(&mut self, report: Report, name: &str, args: &Args, progress: &Progress) {
+        match report {
+            Report::Bad(bad) => {
+                self.bad += 1;
+                if self.bad <= BAD_SHOWN_MAX {
+                    progress.say(&format!("{name}:{}: {}", bad.line, bad.why));
+                } else if self.bad == BAD_SHOWN_MAX + 1 {
+                    progress.say("further bad lines are only counted");
+                }
+                if bad.fatal || !args.skip_bad {
+                    self.stopped_at = Some(bad.line);
+                }
+            }
+            Report::Failed { line, error } => {
+                progress.say(&format!("{name}:{line}: cannot read on: {error}"));
+                self.stopped_at = Some(line);
+            }
+        }
+    }
+}
+
+async fn make_tables(client: &Client, args: &Args, output: Output) -> Result<(), Error> {
+    let tables = client.tables().await?;
+    let cuts: Vec<Bytes> = args.split_at.iter().map(|row| row.0.clone()).collect();
+    let wanted = std::iter::once((args.table.as_str(), &cuts[..])).chain(
+        args.index
+            .iter()
+            .map(|index| (index.table.as_str(), &[][..])),
+    );
+    for (name, cuts) in wanted {
+        if tables.iter().any(|table| table.name == name) {
+            if !cuts.is_empty() {
+                output.note(&format!(
+                    "table {name} is there already; --split-at changes nothing"
+                ));
+            }
+            continue;
+        }
+        match client.create_table(name, cuts).await {
+            Ok(()) => output.note(&format!(
+                "table {name} is made, {}",
+                count(cuts.len() as u64 + 1, "tablet")
+            )),
+            // Somebody else was quicker.
+            Err(Error::AlreadyExists(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn summary(counts: &Counts, end: &End, took: Duration, output: Output) -> anyhow::Result<()> {
+    let seconds = took.as_secs_f64();
+    let rate = counts.rows as f64 / seconds.max(0.001);
+    match output.format {
+        Format::Json => output.line(
+            &json!({
+                "rows": counts.rows,
+                "new": counts.new,
+                "changed": counts.changed,
+                "unchanged": counts.unchanged,
+                "replaced": counts.replaced,
+                "skipped": end.bad,
+                "index_entries": counts.index_entries,
+                "index_entries_removed": counts.index_entries_removed,
+                "seconds": (seconds * 1000.0).round() / 1000.0,
+                "rows_per_second": rate.round(),
+                "complete": end.bad == 0
+                    && end.stopped_at.is_none()
+                    && !end.interrupted
+                    && end.failure.is_none(),
+            })
+            .to_string(),
+        )?,
+        Format::Text => {
+            let replaced = match counts.replaced {
+                0 => String::new(),
+                replaced => format!(", {replaced} replaced by a later line"),
+            };
+            let removed = match counts.index_entries_removed {
+                0 => String::new(),
+                removed => format!(", {removed} removed"),
+            };
+            output.line(&format!(
+                "{}: {} new, {} changed, {} unchanged{replaced}; {} skipped; {} written{removed}; {seconds:.1} s, \
+                 {rate:.0} rows/s",
+                count(counts.rows, "row"),
+                counts.new,
+                counts.changed,
+                counts.unchanged,
+                count(end.bad, "line"),
+                count(counts.index_entries, "index entry"),
+            ))?;
+        }
+    }
+    Ok(())
+}

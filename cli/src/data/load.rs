@@ -1,0 +1,261 @@
+//! Loads records, a batch a transaction: reads the old rows, writes what differs, data and index
+//! together.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+use parking_lot::Mutex;
+use percolator_client::{CellName, Client, Error, Range, Txn};
+use serde::Serialize;
+use tokio::sync::{Notify, mpsc};
+
+use super::IndexArg;
+use super::diff::{Change, Diff};
+use super::patience::{Patience, may_pass};
+use super::reader::Item;
+use super::records::Record;
+
+/// Bytes of records in one transaction; a single record may be larger.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+
+/// What has been done.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Counts {
+    /// Records that are in.
+    pub(crate) rows: u64,
+    pub(crate) new: u64,
+    pub(crate) changed: u64,
+    pub(crate) unchanged: u64,
+    /// Records that a later one of the same key, in the same transaction, replaced.
+    pub(crate) replaced: u64,
+    /// Index entries written and removed.
+    pub(crate) index_entries: u64,
+    pub(crate) index_entries_removed: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: &Self) {
+        self.rows += other.rows;
+        self.new += other.new;
+        self.changed += other.changed;
+        self.unchanged += other.unchanged;
+        self.replaced += other.replaced;
+        self.index_entries += other.index_entries;
+        self.index_entries_removed += other.index_entries_removed;
+    }
+}
+
+/// Why a lane ended early.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// First and last line of the transaction that failed.
+    pub(crate) lines: (u64, u64),
+    pub(crate) error: Error,
+}
+
+/// What all lanes share.
+pub(crate) struct Loader<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) table: &'a str,
+    pub(crate) indexes: &'a [IndexArg],
+    pub(crate) batch_rows: usize,
+    pub(crate) patience: Patience,
+    pub(crate) counts: Mutex<Counts>,
+    pub(crate) stopped: AtomicBool,
+    pub(crate) wake: Notify,
+    pub(crate) say: &'a (dyn Fn(&str) + Sync),
+}
+
+impl Loader<'_> {
+    /// No lane begins another transaction.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        self.wake.notify_waiters();
+    }
+
+    fn stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Loads what comes down a lane, until its end or until it's stopped.
+    pub(crate) async fn lane(&self, mut items: mpsc::Receiver<Item>) -> Result<(), Failure> {
+        let mut next = None;
+        loop {
+            let wake = self.wake.notified();
+            if self.stopped() {
+                return Ok(());
+            }
+            let first = match next.take() {
+                Some(item) => Some(item),
+                None => tokio::select! {
+                    biased;
+                    () = wake => return Ok(()),
+                    item = items.recv() => item,
+                },
+            };
+            let Some(first) = first else { return Ok(()) };
+            let mut bytes = first.record.size();
+            let mut batch = vec![first];
+            while batch.len() < self.batch_rows
+                && bytes < BATCH_BYTES_MAX
+                && let Ok(item) = items.try_recv()
+            {
+                let size = item.record.size();
+                if bytes + size > BATCH_BYTES_MAX {
+                    next = Some(item);
+                    break;
+                }
+                bytes += size;
+                batch.push(item);
+            }
+            let counts = self.load(&batch).await?;
+            self.counts.lock().add(&counts);
+        }
+    }
+
+    async fn load(&self, batch: &[Item]) -> Result<Counts, Failure> {
+        let records = last_of_each_key(batch.iter().map(|item| &item.record));
+        let records = &records[..];
+        loop {
+            let loaded = self
+                .client
+                .transact(|txn| async move { load(&txn, self.table, self.indexes, records).await })
+                .await;
+            let error = match loaded {
+                Ok(mut counts) => {
+                    self.patience.progress();
+                    counts.rows = batch.len() as u64;
+                    counts.replaced = (batch.len() - records.len()) as u64;
+                    return Ok(counts);
+                }
+                Err(error) => error,
+            };
+            // Whatever became of it: loading the same once more is harmless.
+            let again = may_pass(&error)
+                || matches!(
+                    error,
+                    Error::Unknown { .. } | Error::Conflict(_) | Error::NoSnapshot { .. }
+                );
+            let result = if again {
+                self.patience.wait(error, self.say).await
+            } else {
+                Err(error)
+            };
+            result.map_err(|error| {
+                let lines = batch.iter().map(|item| item.record.line);
+                Failure {
+                    lines: (lines.clone().min().unwrap_or(0), lines.max().unwrap_or(0)),
+                    error,
+                }
+            })?;
+        }
+    }
+}
+
+/// The records, without those that a later one of the same key replaces.
+fn last_of_each_key<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<&'a Record> {
+    let mut places: HashMap<&Bytes, usize> = HashMap::new();
+    let mut last: Vec<&Record> = Vec::new();
+    for record in records {
+        match places.get(&record.key) {
+            Some(place) => last[*place] = record,
+            None => {
+                places.insert(&record.key, last.len());
+                last.push(record);
+            }
+        }
+    }
+    last
+}
+
+/// Writes what differs. Counts all but `rows` and `replaced`.
+async fn load(
+    txn: &Txn,
+    table: &str,
+    indexes: &[IndexArg],
+    records: &[&Record],
+) -> Result<Counts, Error> {
+    // The client sends the scans of a server together.
+    let diffs = try_join_all(records.iter().map(|record| async {
+        let mut diff = Diff::new(record, indexes);
+        let mut old = txn.scan(table, Range::row(&record.key)).await?;
+        while let Some(cell) = old.next().await? {
+            diff.old(cell.column, &cell.value);
+        }
+        Ok::<_, Error>(diff)
+    }))
+    .await?;
+
+    let mut counts = Counts::default();
+    let mut kept = Vec::new();
+    for diff in &diffs {
+        let key = &diff.record().key;
+        match diff.change() {
+            Change::New => counts.new += 1,
+            Change::Changed => counts.changed += 1,
+            Change::Unchanged => counts.unchanged += 1,
+        }
+        for (column, value) in diff.puts() {
+            txn.put(table, key, column, value.clone())?;
+        }
+        for column in diff.gone() {
+            txn.delete(table, key, column)?;
+        }
+        for (at, entry) in diff.stale() {
+            txn.delete(&indexes[*at].table, entry, "")?;
+            counts.index_entries_removed += 1;
+        }
+        for (at, entry, same) in diff.entries() {
+            if same {
+                kept.push((at, entry, key));
+            } else {
+                txn.put(&indexes[at].table, &entry, "", "")?;
+                counts.index_entries += 1;
+            }
+        }
+    }
+
+    // Entries of cells that haven't changed are there, unless the rows were loaded without the index.
+    let names: Vec<CellName<'_>> = kept
+        .iter()
+        .map(|(at, entry, _)| (indexes[*at].table.as_str(), &entry[..], &b""[..]))
+        .collect();
+    let there = txn.batch_get(&names).await?;
+    for ((at, entry, key), there) in kept.iter().zip(there) {
+        if there.is_none() {
+            // Nothing of the row is written, so that its cell has to be held: another transaction may
+            // be changing it.
+            txn.get_for_update(table, key, &indexes[*at].field).await?;
+            txn.put(&indexes[*at].table, entry, "", "")?;
+            counts.index_entries += 1;
+        }
+    }
+    Ok(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_one_key_the_last_record_wins() {
+        let record = |line, key: &'static str| Record {
+            line,
+            key: key.into(),
+            fields: Default::default(),
+        };
+        let records = [
+            record(1, "a"),
+            record(2, "b"),
+            record(3, "a"),
+            record(4, "c"),
+        ];
+        let lines: Vec<u64> = last_of_each_key(records.iter())
+            .iter()
+            .map(|record| record.line)
+            .collect();
+        assert_eq!(lines, [3, 2, 4]);
+    }
+}

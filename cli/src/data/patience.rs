@@ -1,0 +1,126 @@
+//! How long a command waits for servers that are away.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use percolator_client::{CellName, Client, Entry, Error, Scan, Timestamp, Txn};
+
+/// Pause before something is tried again; the client has waited itself before that.
+const PAUSE: Duration = Duration::from_millis(250);
+/// How often it is said that a command waits.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+
+/// Gives up when nothing has gone on for too long.
+pub(crate) struct Patience {
+    limit: Duration,
+    state: Mutex<State>,
+}
+
+struct State {
+    progress: Instant,
+    said: Option<Instant>,
+}
+
+impl Patience {
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self {
+            limit,
+            state: Mutex::new(State {
+                progress: Instant::now(),
+                said: None,
+            }),
+        }
+    }
+
+    /// Something has gone on.
+    pub(crate) fn progress(&self) {
+        self.state.lock().progress = Instant::now();
+    }
+
+    /// After an error that may pass: waits a little, or gives the error back when the time is over.
+    /// `say` tells a person what is waited for.
+    pub(crate) async fn wait(&self, error: Error, say: impl FnOnce(&str)) -> Result<(), Error> {
+        {
+            let mut state = self.state.lock();
+            let waited = state.progress.elapsed();
+            if waited >= self.limit {
+                return Err(error);
+            }
+            if state.said.is_none_or(|said| said.elapsed() >= SAY_EVERY) {
+                state.said = Some(Instant::now());
+                let left = self.limit - waited;
+                say(&format!(
+                    "waiting up to {:.0} s more: {error}",
+                    left.as_secs_f64()
+                ));
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+        Ok(())
+    }
+}
+
+/// Whether the same may succeed when it is tried again, without a change of what is asked.
+pub(crate) fn may_pass(error: &Error) -> bool {
+    matches!(error, Error::Timeout { .. } | Error::Unavailable(_))
+}
+
+/// A snapshot, read with patience: by whoever reads for longer than a server may be away.
+pub(crate) struct Snapshot<'a> {
+    pub(crate) txn: Txn,
+    patience: Patience,
+    say: &'a (dyn Fn(&str) + Sync),
+}
+
+impl<'a> Snapshot<'a> {
+    /// The snapshot of now, or an earlier one.
+    pub(crate) async fn take(
+        client: &Client,
+        at: Option<u64>,
+        limit: Duration,
+        say: &'a (dyn Fn(&str) + Sync),
+    ) -> Result<Self, Error> {
+        let patience = Patience::new(limit);
+        let txn = loop {
+            let begun = match at {
+                Some(at) => client.begin_at(Timestamp::from_u64(at)).await,
+                None => client.begin().await,
+            };
+            match begun {
+                Err(error) if may_pass(&error) => patience.wait(error, say).await?,
+                begun => break begun?,
+            }
+        };
+        Ok(Self { txn, patience, say })
+    }
+
+    /// The next cell of a scan.
+    pub(crate) async fn next(&self, scan: &mut Scan) -> Result<Option<Entry>, Error> {
+        loop {
+            match scan.next().await {
+                // A scan goes on where it stood.
+                Err(error) if may_pass(&error) => self.patience.wait(error, self.say).await?,
+                next => {
+                    self.patience.progress();
+                    return next;
+                }
+            }
+        }
+    }
+
+    /// [`Txn::batch_get`].
+    pub(crate) async fn batch_get(
+        &self,
+        cells: &[CellName<'_>],
+    ) -> Result<Vec<Option<bytes::Bytes>>, Error> {
+        loop {
+            match self.txn.batch_get(cells).await {
+                Err(error) if may_pass(&error) => self.patience.wait(error, self.say).await?,
+                values => {
+                    self.patience.progress();
+                    return values;
+                }
+            }
+        }
+    }
+}

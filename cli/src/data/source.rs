@@ -1,0 +1,276 @@
+//! Records of a file, one after the other.
+
+use std::collections::HashSet;
+use std::io::{self, BufRead};
+
+use super::csv_rows::next_row;
+use super::lines::{Lines, Next};
+use super::records::{Record, Shape};
+use super::{FileFormat, json};
+
+/// A line, or a row, that can't be loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Bad {
+    /// From 1.
+    pub(crate) line: u64,
+    pub(crate) why: String,
+    /// Nothing behind it can be read.
+    pub(crate) fatal: bool,
+}
+
+impl Bad {
+    pub(crate) fn at(line: u64, why: impl Into<String>) -> Self {
+        Self {
+            line,
+            why: why.into(),
+            fatal: false,
+        }
+    }
+
+    pub(crate) fn too_long(line: u64, limit: usize) -> Self {
+        Self::at(
+            line,
+            format!("the line is longer than {limit} bytes, the limit"),
+        )
+    }
+
+    pub(crate) fn not_utf8(line: u64, error: &std::str::Utf8Error) -> Self {
+        Self::at(
+            line,
+            format!("column {}: not UTF-8 text", error.valid_up_to() + 1),
+        )
+    }
+
+    fn fatal(line: u64, why: impl Into<String>) -> Self {
+        Self {
+            fatal: true,
+            ..Self::at(line, why)
+        }
+    }
+}
+
+/// Reads records.
+pub(crate) struct Source<R> {
+    lines: Lines<R>,
+    shape: Shape,
+    format: FileFormat,
+    header: Option<Vec<String>>,
+    buffer: Vec<u8>,
+}
+
+impl<R: BufRead> Source<R> {
+    pub(crate) fn new(lines: Lines<R>, format: FileFormat, shape: Shape) -> Self {
+        Self {
+            lines,
+            shape,
+            format,
+            header: None,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// The line that was read last, from 1.
+    pub(crate) fn line(&self) -> u64 {
+        self.lines.line()
+    }
+
+    /// The next record, or what is wrong with it; `None` at the end. Behind a fatal one nothing may be
+    /// asked for.
+    pub(crate) fn next(&mut self) -> io::Result<Option<Result<Record, Bad>>> {
+        match self.format {
+            FileFormat::Jsonl => self.next_json(),
+            FileFormat::Csv => self.next_csv(),
+        }
+    }
+
+    fn next_json(&mut self) -> io::Result<Option<Result<Record, Bad>>> {
+        loop {
+            let next = self.lines.next(&mut self.buffer)?;
+            let line = self.lines.line();
+            match next {
+                Next::End => return Ok(None),
+                Next::TooLong => return Ok(Some(Err(Bad::too_long(line, self.lines.limit())))),
+                Next::Line if self.buffer.trim_ascii().is_empty() => {}
+                Next::Line => return Ok(Some(self.json_record(line))),
+            }
+        }
+    }
+
+    fn json_record(&self, line: u64) -> Result<Record, Bad> {
+        let text =
+            std::str::from_utf8(&self.buffer).map_err(|error| Bad::not_utf8(line, &error))?;
+        let members = json::members(text)
+            .map_err(|error| Bad::at(line, format!("column {}: {}", error.column, error.why)))?
+            .ok_or_else(|| {
+                Bad::at(
+                    line,
+                    "not a JSON object; every line has to be one, as in {\"id\":\"a\",\"size\":1}",
+                )
+            })?;
+        self.shape
+            .record(line, members)
+            .map_err(|why| Bad::at(line, why))
+    }
+
+    fn next_csv(&mut self) -> io::Result<Option<Result<Record, Bad>>> {
+        let header = match self.header.take() {
+            Some(header) => header,
+            None => match next_row(&mut self.lines, &mut self.buffer)? {
+                None => {
+                    let why = "the file is empty; a CSV file starts with a header row";
+                    return Ok(Some(Err(Bad::fatal(1, why))));
+                }
+                Some(Err(bad)) => return Ok(Some(Err(Bad { fatal: true, ..bad }))),
+                Some(Ok(row)) => match self.header_wrong(&row.fields) {
+                    Some(why) => return Ok(Some(Err(Bad::fatal(row.line, why)))),
+                    None => row.fields,
+                },
+            },
+        };
+        let row = next_row(&mut self.lines, &mut self.buffer)?;
+        let record = row.map(|row| {
+            let row = row?;
+            if row.fields.len() != header.len() {
+                let why = format!(
+                    "{} fields, but the header has {}",
+                    row.fields.len(),
+                    header.len()
+                );
+                return Err(Bad::at(row.line, why));
+            }
+            let values = row.fields.iter().map(|value| json::quote(value));
+            let members = header.iter().cloned().zip(values).collect();
+            self.shape
+                .record(row.line, members)
+                .map_err(|why| Bad::at(row.line, why))
+        });
+        self.header = Some(header);
+        Ok(record)
+    }
+
+    fn header_wrong(&self, header: &[String]) -> Option<String> {
+        let mut names = HashSet::new();
+        for (at, name) in header.iter().enumerate() {
+            if name.is_empty() {
+                return Some(format!("column {} of the header has no name", at + 1));
+            }
+            if !names.insert(name.as_str()) {
+                return Some(format!("the header has {name:?} twice"));
+            }
+        }
+        let fields = self.shape.indexes.iter().map(|index| &index.field);
+        let mut asked = std::iter::once(&self.shape.key).chain(fields);
+        let missing = asked.find(|name| !names.contains(name.as_str()))?;
+        Some(format!(
+            "the header has no {missing:?}; it has {}",
+            header
+                .iter()
+                .map(|name| format!("{name:?}"))
+                .collect::<Vec<_>>()
+                .join(", ")
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn all(format: FileFormat, text: &[u8]) -> Vec<Result<Record, Bad>> {
+        let shape = Shape {
+            key: "id".into(),
+            indexes: vec!["name=by_name".parse().unwrap()],
+        };
+        let lines = Lines::new(text, Arc::default()).with_limit(60);
+        let mut source = Source::new(lines, format, shape);
+        let mut all = Vec::new();
+        while let Some(next) = source.next().unwrap() {
+            let fatal = matches!(&next, Err(bad) if bad.fatal);
+            all.push(next);
+            if fatal {
+                break;
+            }
+        }
+        all
+    }
+
+    fn bad(format: FileFormat, text: &[u8]) -> (u64, String, bool) {
+        let bad = all(format, text).into_iter().find_map(Result::err).unwrap();
+        (bad.line, bad.why, bad.fatal)
+    }
+
+    #[test]
+    fn json_lines_are_read() {
+        let text = b"{\"id\":\"a\",\"n\":1}\n\n  \r\n{ \"id\" : 2 }\r\n";
+        let rows: Vec<Record> = all(FileFormat::Jsonl, text)
+            .into_iter()
+            .map(Result::unwrap)
+            .collect();
+        assert_eq!((rows[0].line, &rows[0].key[..]), (1, &b"a"[..]));
+        assert_eq!((rows[1].line, &rows[1].key[..]), (4, &b"2"[..]));
+        assert_eq!(rows.len(), 2);
+    }
+
+    #[test]
+    fn wrong_json_lines_are_named() {
+        let cases: [(&[u8], u64, &str); 6] = [
+            (b"{\"id\":1}\n{\"id\":}\n", 2, "column 7: expected value"),
+            (b"[1]\n", 1, "not a JSON object"),
+            (b"\n\n{\"x\":1}\n", 3, "no field \"id\""),
+            (b"{\"id\":\"\xff\"}\n", 1, "column 8: not UTF-8"),
+            (b"{\"id\":1} x\n", 1, "trailing characters"),
+            (
+                b"{\"id\":\"0123456789012345678901234567890123456789012345678901234567890\"}\n",
+                1,
+                "longer than 60 bytes",
+            ),
+        ];
+        for (text, line, expected) in cases {
+            let (at, why, fatal) = bad(FileFormat::Jsonl, text);
+            assert_eq!((at, fatal), (line, false), "{why}");
+            assert!(why.contains(expected), "{why}");
+        }
+        // What is behind a wrong line can be read.
+        let rows = all(FileFormat::Jsonl, b"{\n{\"id\":1}\n");
+        assert!(rows[0].is_err() && rows[1].is_ok());
+    }
+
+    #[test]
+    fn csv_values_are_text() {
+        let rows = all(FileFormat::Csv, b"\xef\xbb\xbfid,name,v\n1,\"b\nc\",2\n");
+        let record = rows[0].clone().unwrap();
+        assert_eq!(record.key, "1");
+        assert_eq!(record.fields[&b"v"[..]], "\"2\"");
+        assert_eq!(record.fields[&b"name"[..]], "b\nc");
+    }
+
+    #[test]
+    fn wrong_csv_files_are_named() {
+        let cases: [(&[u8], u64, &str, bool); 7] = [
+            (b"", 1, "header row", true),
+            (b"id,,name\n", 1, "column 2 of the header has no name", true),
+            (b"id,name,id\n", 1, "\"id\" twice", true),
+            (
+                b"key,name\n",
+                1,
+                "has no \"id\"; it has \"key\", \"name\"",
+                true,
+            ),
+            (b"id,v\n", 1, "has no \"name\"", true),
+            (
+                b"id,name\n1,2\n1,2,3\n",
+                3,
+                "3 fields, but the header has 2",
+                false,
+            ),
+            (b"id,name\n\n,x\n", 3, "is empty", false),
+        ];
+        for (text, line, expected, fatal) in cases {
+            let (at, why, was_fatal) = bad(FileFormat::Csv, text);
+            assert_eq!((at, was_fatal), (line, fatal), "{why}");
+            assert!(why.contains(expected), "{why}");
+        }
+    }
+}

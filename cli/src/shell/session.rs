@@ -1,0 +1,440 @@
+//! What commands do: in the open transaction, or each in its own.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use bytes::Bytes;
+use percolator_client::{
+    Cell, Client, Conflict, Entry, Error, Outcome, Range, Timestamp, Txn, escape,
+};
+use serde_json::json;
+
+use super::command::{Command, ScanArgs};
+use crate::output::{CellJson, Format, Output, columns};
+
+/// A session.
+pub(crate) struct Session<'a> {
+    client: &'a Client,
+    output: Output,
+    open: Option<Open>,
+}
+
+/// A transaction between `begin` and `commit`.
+struct Open {
+    txn: Txn,
+    began: Instant,
+    /// What was done to cells, by table, row and column.
+    buffered: BTreeMap<(String, Bytes, Bytes), Write>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Write {
+    Put,
+    Delete,
+    Lock,
+}
+
+/// Whether the session goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Go,
+    Exit,
+}
+
+impl<'a> Session<'a> {
+    pub(crate) fn new(client: &'a Client, output: Output) -> Self {
+        Self {
+            client,
+            output,
+            open: None,
+        }
+    }
+
+    /// What stands before the cursor: whether a transaction is open, and whether it would write.
+    pub(crate) fn prompt(&self) -> String {
+        match &self.open {
+            None => "percolator> ".into(),
+            Some(open) => prompt_in(open.txn.start_ts(), !open.buffered.is_empty()),
+        }
+    }
+
+    /// Carries out a command.
+    pub(crate) async fn run(&mut self, command: Command) -> anyhow::Result<Next> {
+        match command {
+            Command::Begin { at } => self.begin(at).await?,
+            Command::Get { table, row, column } => match column {
+                Some(column) => {
+                    let txn = self.reading().await?;
+                    let value = txn.get(&table, &row.0, &column.0).await?;
+                    self.value(&row.0, &column.0, value)?;
+                }
+                None => {
+                    let range = Range::row(&row.0);
+                    if self.scan(&table, range, false).await? == 0 {
+                        self.output.note("no such row");
+                    }
+                }
+            },
+            Command::GetForUpdate { table, row, column } => {
+                let (row, column) = (row.0, column.0);
+                let value = match &mut self.open {
+                    Some(open) => {
+                        let value = open.txn.get_for_update(&table, &row, &column).await?;
+                        let place = (table, row.clone(), column.clone());
+                        open.buffered.entry(place).or_insert(Write::Lock);
+                        value
+                    }
+                    None => {
+                        self.output.note(
+                            "no transaction is open, so that nothing holds the cell afterwards",
+                        );
+                        self.client
+                            .begin()
+                            .await?
+                            .get(&table, &row, &column)
+                            .await?
+                    }
+                };
+                self.value(&row, &column, value)?;
+            }
+            Command::Put {
+                table,
+                row,
+                column,
+                value,
+            } => self.write(table, row.0, column.0, Some(value.0)).await?,
+            Command::Delete { table, row, column } => {
+                self.write(table, row.0, column.0, None).await?;
+            }
+            Command::Scan(args) => {
+                let ScanArgs { table, .. } = &args;
+                self.scan(table, range(&args), true).await?;
+            }
+            Command::Commit => self.commit().await?,
+            Command::Rollback => {
+                let open = self.open.take().ok_or_else(not_open)?;
+                open.txn.rollback();
+                self.output.note("rolled back");
+            }
+            Command::Tables => self.tables().await?,
+            Command::Status => self.status()?,
+            Command::Exit => return Ok(Next::Exit),
+        }
+        Ok(Next::Go)
+    }
+
+    /// Ends the session. `true`: writes were dropped.
+    pub(crate) fn end(&mut self) -> bool {
+        let Some(open) = self.open.take() else {
+            return false;
+        };
+        let dropped = open.buffered.len();
+        open.txn.rollback();
+        self.output.note(&format!(
+            "the open transaction is rolled back ({dropped} buffered)"
+        ));
+        dropped > 0
+    }
+
+    /// The tables' names, for completion.
+    pub(crate) async fn table_names(&self) -> Option<Vec<String>> {
+        let tables = self.client.tables().await.ok()?;
+        Some(tables.into_iter().map(|table| table.name).collect())
+    }
+
+    async fn begin(&mut self, at: Option<u64>) -> anyhow::Result<()> {
+        if let Some(open) = &self.open {
+            anyhow::bail!(
+                "transaction {} is open; commit or rollback first",
+                open.txn.start_ts()
+            );
+        }
+        let txn = match at {
+            Some(at) => self.client.begin_at(Timestamp::from_u64(at)).await?,
+            None => self.client.begin().await?,
+        };
+        if self.output.format == Format::Json {
+            let json = json!({"start_ts": txn.start_ts().as_u64()});
+            self.output.line(&json.to_string())?;
+        } else {
+            self.output.note(&format!("start_ts {}", txn.start_ts()));
+        }
+        self.open = Some(Open {
+            txn,
+            began: Instant::now(),
+            buffered: BTreeMap::new(),
+        });
+        Ok(())
+    }
+
+    /// The open transaction, or a new one.
+    async fn reading(&self) -> Result<Txn, Error> {
+        match &self.open {
+            Some(open) => Ok(open.txn.clone()),
+            None => self.client.begin().await,
+        }
+    }
+
+    fn value(&self, row: &[u8], column: &[u8], value: Option<Bytes>) -> anyhow::Result<()> {
+        match (self.output.format, &value) {
+            (Format::Json, value) => {
+                let json = CellJson::new(row, column, value.as_deref());
+                self.output.line(&serde_json::to_string(&json)?)?;
+            }
+            (Format::Text, Some(value)) => self.output.line(&escape(value))?,
+            (Format::Text, None) => self.output.note("no value"),
+        }
+        Ok(())
+    }
+
+    async fn write(
+        &mut self,
+        table: String,
+        row: Bytes,
+        column: Bytes,
+        value: Option<Bytes>,
+    ) -> anyhow::Result<()> {
+        let write = |txn: &Txn| match &value {
+            Some(value) => txn.put(&table, &row, &column, value.clone()),
+            None => txn.delete(&table, &row, &column),
+        };
+        if let Some(open) = &mut self.open {
+            // A wrong name is better found now than at the commit.
+            open.txn.scan(&table, Range::row(&row)).await?;
+            write(&open.txn)?;
+            let kind = if value.is_some() {
+                Write::Put
+            } else {
+                Write::Delete
+            };
+            open.buffered.insert((table, row, column), kind);
+            return Ok(());
+        }
+        let txn = self.client.begin().await?;
+        write(&txn)?;
+        self.committing(txn, "").await
+    }
+
+    async fn commit(&mut self) -> anyhow::Result<()> {
+        let open = self.open.take().ok_or_else(not_open)?;
+        self.committing(open.txn, "; the transaction has ended")
+            .await
+    }
+
+    /// Commits, and says what became of it.
+    async fn committing(&self, txn: Txn, ended: &str) -> anyhow::Result<()> {
+        let start_ts = txn.start_ts();
+        let commit_ts = match txn.commit().await {
+            Ok(commit_ts) => commit_ts,
+            Err(Error::Conflict(conflict)) => {
+                anyhow::bail!(
+                    "conflict: {}{ended}; begin again",
+                    self.describe(&conflict).await
+                );
+            }
+            // A little later the primary may well be there to be asked.
+            Err(Error::Unknown { start_ts, primary }) => {
+                match self.client.outcome(start_ts, &primary).await {
+                    Ok(Outcome::Committed(commit_ts)) => commit_ts,
+                    Ok(Outcome::RolledBack) => {
+                        anyhow::bail!("the commit was not answered, and was rolled back{ended}")
+                    }
+                    Ok(Outcome::Pending) | Err(_) => {
+                        return Err(Error::Unknown { start_ts, primary }.into());
+                    }
+                }
+            }
+            Err(error) if ended.is_empty() => return Err(error.into()),
+            Err(error) => anyhow::bail!("{error}{ended}"),
+        };
+        if self.output.format == Format::Json {
+            let json = json!({"start_ts": start_ts.as_u64(), "commit_ts": commit_ts.as_u64()});
+            self.output.line(&json.to_string())?;
+        } else {
+            self.output.note(&format!("committed at {commit_ts}"));
+        }
+        Ok(())
+    }
+
+    /// With whom, and on what, with the table's name in place of its number.
+    async fn describe(&self, conflict: &Conflict) -> String {
+        let tables = self.client.tables().await.unwrap_or_default();
+        let name = |cell: &Cell| {
+            let table = tables.iter().find(|table| table.id == cell.table.0);
+            cell_text(table.map(|table| table.name.as_str()), cell)
+        };
+        match conflict {
+            Conflict::Committed {
+                cell,
+                with_start_ts,
+                with_commit_ts,
+            } => format!(
+                "transaction {with_start_ts} committed {} at {with_commit_ts}, after this one began",
+                name(cell)
+            ),
+            Conflict::Locked {
+                cell,
+                by_start_ts,
+                primary,
+            } => format!(
+                "the older transaction {by_start_ts} (primary: {}) is committing {}",
+                name(primary),
+                name(cell)
+            ),
+            Conflict::RolledBack { cell } => format!(
+                "this transaction was rolled back on {} by an older one, or for taking too long",
+                name(cell)
+            ),
+        }
+    }
+
+    /// Prints cells; of a row, or with their rows.
+    async fn scan(&self, table: &str, range: Range, with_rows: bool) -> anyhow::Result<u64> {
+        let txn = self.reading().await?;
+        let mut cells = txn.scan(table, range).await?;
+        let mut count = 0;
+        while let Some(Entry { row, column, value }) = cells.next().await? {
+            count += 1;
+            let mut text = format!("{}\t{}", escape(&column), escape(&value));
+            if with_rows {
+                text = format!("{}\t{text}", escape(&row));
+            }
+            self.output
+                .result(&text, &CellJson::new(&row, &column, Some(&value)))?;
+        }
+        Ok(count)
+    }
+
+    async fn tables(&self) -> anyhow::Result<()> {
+        let tables = self.client.tables().await?;
+        if self.output.format == Format::Json {
+            for table in &tables {
+                let json = json!({
+                    "name": table.name,
+                    "id": table.id,
+                    "ready": table.ready,
+                    "tablets": table.tablets.len(),
+                });
+                self.output.line(&json.to_string())?;
+            }
+            return Ok(());
+        }
+        let mut rows = vec![vec![
+            "TABLE".to_owned(),
+            "ID".into(),
+            "TABLETS".into(),
+            "READY".into(),
+        ]];
+        rows.extend(tables.iter().map(|table| {
+            vec![
+                table.name.clone(),
+                table.id.to_string(),
+                table.tablets.len().to_string(),
+                if table.ready { "yes" } else { "no" }.to_owned(),
+            ]
+        }));
+        if tables.is_empty() {
+            self.output.note("no tables");
+        } else {
+            self.output.line(&columns(&rows))?;
+        }
+        Ok(())
+    }
+
+    fn status(&self) -> anyhow::Result<()> {
+        let Some(open) = &self.open else {
+            let text = "no transaction is open; every command is its own";
+            self.output.result(text, &json!({"open": false}))?;
+            return Ok(());
+        };
+        let number = |kind| {
+            open.buffered
+                .values()
+                .filter(|write| **write == kind)
+                .count()
+        };
+        let (puts, deletes, locks) = (
+            number(Write::Put),
+            number(Write::Delete),
+            number(Write::Lock),
+        );
+        let age = open.began.elapsed();
+        let start_ts = open.txn.start_ts();
+        self.output.result(
+            &format!(
+                "transaction {start_ts}, open for {:.1} s; buffered: {puts} put, {deletes} deleted, {locks} got \
+                 for update",
+                age.as_secs_f64()
+            ),
+            &json!({
+                "open": true,
+                "start_ts": start_ts.as_u64(),
+                "age_ms": u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
+                "puts": puts,
+                "deletes": deletes,
+                "for_update": locks,
+            }),
+        )?;
+        Ok(())
+    }
+}
+
+fn not_open() -> anyhow::Error {
+    anyhow::anyhow!("no transaction is open; begin one")
+}
+
+fn prompt_in(start_ts: Timestamp, buffered: bool) -> String {
+    // The last digits: the first ones are the same for weeks.
+    let digits = start_ts.to_string();
+    let last = &digits[digits.len().saturating_sub(6)..];
+    let more = if last.len() < digits.len() { "…" } else { "" };
+    format!(
+        "percolator(txn {more}{last}{})> ",
+        if buffered { "*" } else { "" }
+    )
+}
+
+fn cell_text(table: Option<&str>, cell: &Cell) -> String {
+    let table = match table {
+        Some(name) => format!("table {name}"),
+        None => format!("table {}", cell.table.0),
+    };
+    format!(
+        "{table}, row {}, column {:?}",
+        escape(&cell.row),
+        escape(&cell.column)
+    )
+}
+
+fn range(args: &ScanArgs) -> Range {
+    let bytes = |word: &Option<crate::cells::Escaped>| {
+        word.as_ref().map(|word| word.0.clone()).unwrap_or_default()
+    };
+    let mut range = match &args.prefix {
+        Some(prefix) => Range::prefix(prefix.0.clone()),
+        None => Range::rows(bytes(&args.from), bytes(&args.to)),
+    };
+    if args.reverse {
+        range = range.reverse();
+    }
+    match args.limit {
+        Some(limit) => range.limit(limit),
+        None => range,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_prompt_shows_the_transaction() {
+        let ts = Timestamp::from_u64(463_372_648_734_720);
+        assert_eq!(prompt_in(ts, false), "percolator(txn …734720)> ");
+        assert_eq!(prompt_in(ts, true), "percolator(txn …734720*)> ");
+        assert_eq!(
+            prompt_in(Timestamp::from_u64(7), false),
+            "percolator(txn 7)> "
+        );
+    }
+}
