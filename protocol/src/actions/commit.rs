@@ -65,10 +65,7 @@ pub fn commit(
         None => false,
         Some(at) if at.kind == WriteKind::Rollback => true,
         Some(at) => {
-            return (
-                Vec::new(),
-                Err(CommitRejection::Taken { by: at.start_ts }),
-            );
+            return (Vec::new(), Err(CommitRejection::Taken { by: at.start_ts }));
         }
     };
     let write = Write {

@@ -5,11 +5,7 @@ use crate::types::{Effect, Lock, Timestamp};
 
 /// Sets the life time of the primary's lock, in milliseconds after start_ts; never shortens it.
 /// Returns the life time in force, or `None` where the transaction holds no lock here any more.
-pub fn keep_alive(
-    view: &CellView,
-    start_ts: Timestamp,
-    ttl_ms: u64,
-) -> (Vec<Effect>, Option<u64>) {
+pub fn keep_alive(view: &CellView, start_ts: Timestamp, ttl_ms: u64) -> (Vec<Effect>, Option<u64>) {
     let Some(lock) = view.own_lock(start_ts) else {
         return (Vec::new(), None);
     };

@@ -145,7 +145,12 @@ mod tests {
             "gr\u{fc}n \u{85}".as_bytes(),
             b"\xc3\x28",
         ] {
-            assert_eq!(unescape(&escape(bytes)).unwrap(), bytes, "{}", escape(bytes));
+            assert_eq!(
+                unescape(&escape(bytes)).unwrap(),
+                bytes,
+                "{}",
+                escape(bytes)
+            );
         }
         assert_eq!(escape(b"k\x00\\"), "k\\x00\\\\");
     }
