@@ -141,7 +141,11 @@ pub(crate) async fn get(
     let txn = begin(client, args.at).await?;
     let row = &args.row.0;
     let Some(Escaped(column)) = args.column else {
-        let cells = txn.scan(&args.table, Range::row(row)).await?.collect().await?;
+        let cells = txn
+            .scan(&args.table, Range::row(row))
+            .await?
+            .collect()
+            .await?;
         for cell in &cells {
             let text = format!("{}\t{}", escape(&cell.column), escape(&cell.value));
             let json = CellJson::new(&cell.row, &cell.column, Some(&cell.value));

@@ -40,7 +40,14 @@ struct Arguments {
     )]
     cluster: String,
     /// How results are printed.
-    #[arg(long, short = 'o', global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    #[arg(
+        long,
+        short = 'o',
+        global = true,
+        value_enum,
+        default_value_t,
+        value_name = "FORMAT"
+    )]
     output: Format,
     /// Leave out messages that nobody has to act on.
     #[arg(long, short = 'q', global = true)]
@@ -99,13 +106,11 @@ fn main() -> ExitCode {
             clap_complete::generate(shell, &mut command, "percolator", &mut io::stdout());
             Ok(ExitCode::SUCCESS)
         }
-        command => {
-            percolator_server::run_on_current_thread("percolator", async {
-                run(&arguments.cluster, command, output).await
-            })
-            .map_err(anyhow::Error::from)
-            .and_then(|result| result)
-        }
+        command => percolator_server::run_on_current_thread("percolator", async {
+            run(&arguments.cluster, command, output).await
+        })
+        .map_err(anyhow::Error::from)
+        .and_then(|result| result),
     };
     result.unwrap_or_else(|error| {
         // Whoever reads our results has gone: there's nobody to tell.

@@ -104,7 +104,11 @@ async fn list(client: &Client, tablets: bool, output: Output) -> anyhow::Result<
     }
     let mut rows = Vec::new();
     if tablets {
-        rows.push(["TABLE", "TABLET", "FROM", "TO", "EPOCH", "SERVER"].map(String::from).to_vec());
+        rows.push(
+            ["TABLE", "TABLET", "FROM", "TO", "EPOCH", "SERVER"]
+                .map(String::from)
+                .to_vec(),
+        );
         for table in &tables {
             rows.extend(table.tablets.iter().map(|tablet| {
                 vec![
@@ -118,7 +122,11 @@ async fn list(client: &Client, tablets: bool, output: Output) -> anyhow::Result<
             }));
         }
     } else {
-        rows.push(["TABLE", "ID", "STATE", "TABLETS"].map(String::from).to_vec());
+        rows.push(
+            ["TABLE", "ID", "STATE", "TABLETS"]
+                .map(String::from)
+                .to_vec(),
+        );
         rows.extend(tables.iter().map(|table| {
             let state = if table.ready { "ready" } else { "not ready" };
             vec![

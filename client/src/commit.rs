@@ -214,7 +214,10 @@ impl Commit {
                     vec![Event::Prewritten { mutations }]
                 }
                 Ok(Body::Prewrite(response)) => {
-                    let rejections: Result<Vec<(Cell, PrewriteRejection)>, percolator_wire::Malformed> = response
+                    let rejections: Result<
+                        Vec<(Cell, PrewriteRejection)>,
+                        percolator_wire::Malformed,
+                    > = response
                         .rejections
                         .into_iter()
                         .map(|rejection| {

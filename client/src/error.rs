@@ -158,7 +158,9 @@ impl Error {
             AbortReason::GaveUp(step) => Self::Timeout {
                 after,
                 doing: match step {
-                    Step::Prewrite => "locking the cells to write (the transaction was rolled back)",
+                    Step::Prewrite => {
+                        "locking the cells to write (the transaction was rolled back)"
+                    }
                     Step::CommitTs => "taking a commit timestamp (the transaction was rolled back)",
                     Step::CommitPrimary => "committing",
                 },

@@ -103,11 +103,7 @@ impl Router {
                         "cell {} is locked by transaction {} (primary {}), which is being committed",
                         met.cell, met.lock.start_ts, met.lock.primary
                     );
-                    return Err(deadline.error(
-                        &*self.transport,
-                        DOING,
-                        CallError::GaveUp(last),
-                    ));
+                    return Err(deadline.error(&*self.transport, DOING, CallError::GaveUp(last)));
                 }
                 ReadNext::Wait => backoff.wait(&*self.transport).await,
             }

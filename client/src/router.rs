@@ -188,7 +188,13 @@ impl Router {
         deadline: Deadline,
     ) -> Result<Body, CallError> {
         let build = |cells: Vec<(usize, v1::CellRef)>| {
-            build(cells.into_iter().next().map(|(_, cell)| cell).unwrap_or_default())
+            build(
+                cells
+                    .into_iter()
+                    .next()
+                    .map(|(_, cell)| cell)
+                    .unwrap_or_default(),
+            )
         };
         self.call(&|_| cell.clone(), vec![0], &|_| 0, &build, deadline)
             .await
@@ -251,7 +257,10 @@ pub(crate) enum Attempt {
     Invalid(String),
 }
 
-fn sort(attempts: Vec<(Vec<usize>, Attempt)>, answered: &mut Vec<Answered>) -> (Vec<usize>, String) {
+fn sort(
+    attempts: Vec<(Vec<usize>, Attempt)>,
+    answered: &mut Vec<Answered>,
+) -> (Vec<usize>, String) {
     let mut again = Vec::new();
     let mut last = String::new();
     for (indices, attempt) in attempts {

@@ -73,7 +73,9 @@ impl Backoff {
     }
 
     pub(crate) async fn wait(&mut self, transport: &dyn Transport) {
-        let micros = u64::try_from(self.next.as_micros()).unwrap_or(u64::MAX).max(2);
+        let micros = u64::try_from(self.next.as_micros())
+            .unwrap_or(u64::MAX)
+            .max(2);
         let jittered = micros / 2 + transport.random() % (micros / 2);
         self.next = (self.next * 2).min(self.max);
         transport.sleep(Duration::from_micros(jittered)).await;

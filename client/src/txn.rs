@@ -246,7 +246,10 @@ impl Txn {
         if mutations.is_empty() {
             return Ok(inner.start_ts);
         }
-        if let Some(why) = mutations.iter().find_map(|mutation| mutation.cell.invalid()) {
+        if let Some(why) = mutations
+            .iter()
+            .find_map(|mutation| mutation.cell.invalid())
+        {
             return Err(Error::Invalid(why));
         }
         Commit {
@@ -292,7 +295,11 @@ impl Write {
 
 impl Inner {
     fn check_open(&self, writes: &Writes) -> Result<(), Error> {
-        if writes.ended { Err(Error::Ended) } else { Ok(()) }
+        if writes.ended {
+            Err(Error::Ended)
+        } else {
+            Ok(())
+        }
     }
 
     async fn table(&self, name: &str) -> Result<TableId, Error> {

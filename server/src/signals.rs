@@ -31,11 +31,13 @@ async fn parent_gone() {
     }
     let (gone, is_gone) = oneshot::channel();
     // A thread of its own, which nobody waits for: reading can't be interrupted.
-    let reader = std::thread::Builder::new().name("lifeline".into()).spawn(move || {
-        let mut nothing = [0];
-        while matches!(std::io::stdin().read(&mut nothing), Ok(1)) {}
-        let _ = gone.send(());
-    });
+    let reader = std::thread::Builder::new()
+        .name("lifeline".into())
+        .spawn(move || {
+            let mut nothing = [0];
+            while matches!(std::io::stdin().read(&mut nothing), Ok(1)) {}
+            let _ = gone.send(());
+        });
     if reader.is_err() || is_gone.await.is_err() {
         std::future::pending().await
     }

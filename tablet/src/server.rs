@@ -313,11 +313,7 @@ impl Tablets for Service {
         request: Request<Streaming<v1::RequestPack>>,
     ) -> Result<Response<Packs>, Status> {
         let outbox = Arc::new(Outbox::default());
-        let asker = self
-            .0
-            .state
-            .lock()
-            .add(Sink::Stream(outbox.clone()));
+        let asker = self.0.state.lock().add(Sink::Stream(outbox.clone()));
         let packs = Packs(outbox.clone());
         let shared = self.0.clone();
         let mut requests = request.into_inner();

@@ -114,7 +114,13 @@ pub(crate) fn read(
     // Usually the first record says it all; only behind locks and rollbacks there's more to read.
     let first = match engine.first(Column::Write, &start, &behind)? {
         Some(pair) => version_record(pair)?,
-        None => return get(snapshot, lock.as_ref(), std::iter::empty::<Result<_, Error>>()),
+        None => {
+            return get(
+                snapshot,
+                lock.as_ref(),
+                std::iter::empty::<Result<_, Error>>(),
+            );
+        }
     };
     let below = std::iter::once(Ok(first)).chain(
         std::iter::once_with(|| {

@@ -426,7 +426,9 @@ fn decide_rollback(
 
 fn decide_create(ground: Ground<'_>, tablet: v1::TabletInfo) -> Result<Decision, Refusal> {
     if tablet.id == 0 || tablet.table_id == 0 || tablet.epoch == 0 {
-        return Err(invalid("a tablet needs an id, a table and an epoch above 0"));
+        return Err(invalid(
+            "a tablet needs an id, a table and an epoch above 0",
+        ));
     }
     let mut decision = Decision::new();
     match ground.tablets.get(tablet.id) {

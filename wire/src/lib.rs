@@ -8,6 +8,4 @@ pub mod v1 {
 
 mod convert;
 
-pub use convert::{
-    Malformed, commit_response, commit_result, met_lock, prewrite_rejection,
-};
+pub use convert::{Malformed, commit_response, commit_result, met_lock, prewrite_rejection};

@@ -1,1 +1,85 @@
-fn main() {}
+//! `cargo xtask`: the project's own commands.
+//!
+//! They need nothing beyond a Rust toolchain and a C compiler, and know nothing of how the programs
+//! work inside: they run them.
+
+#![allow(
+    clippy::print_stdout,
+    reason = "a program for people: what it has to say goes to the terminal"
+)]
+
+mod bench;
+mod cmd;
+mod context;
+mod fix;
+mod markdown;
+mod metadata;
+mod parts;
+mod programs;
+mod shell;
+mod spdx;
+mod tally;
+mod test;
+mod tools;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use context::Context;
+
+/// The project's own commands.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", max_term_width = 100, after_help = EXAMPLES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cargo xtask test                  everything that decides whether a change lands
+  cargo xtask test fmt clippy       two parts of it
+  cargo xtask fix                   mend what can be mended by a program
+  cargo xtask run                   a cluster on this machine
+  cargo xtask bench oracle          timestamps per second";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Check everything, or the parts that are named.
+    Test(test::Args),
+    /// Format, apply the lints' own suggestions, and write golden scripts anew.
+    ///
+    /// Changes files, so look at the difference before you commit: a golden script that changed is a
+    /// change of behaviour.
+    #[command(after_help = "Example:\n  cargo xtask fix && git diff")]
+    Fix,
+    /// Build the programs for release and run `percolator`.
+    #[command(after_help = "\
+Examples:
+  cargo xtask run                             up -f examples/cluster.yaml
+  cargo xtask run -- up --ephemeral
+  cargo xtask run -- scan accounts --prefix b")]
+    Run {
+        /// Arguments of `percolator`. Default: up -f examples/cluster.yaml.
+        #[arg(last = true, value_name = "ARGS")]
+        arguments: Vec<String>,
+    },
+    /// Build the programs for release and measure them on a cluster of processes that goes away.
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let context = Context::new();
+    let result = match arguments.command {
+        Command::Test(args) => test::run(&context, &args),
+        Command::Fix => fix::run(&context).map(|()| ExitCode::SUCCESS),
+        Command::Run { arguments } => programs::run(&context, &arguments),
+        Command::Bench(args) => bench::run(&context, &args),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

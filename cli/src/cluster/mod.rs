@@ -222,7 +222,9 @@ fn start_command(
         return Ok(None);
     };
     // `percolator` is this very program, wherever it lies.
-    let itself = std::env::current_exe().ok().filter(|_| program == "percolator");
+    let itself = std::env::current_exe()
+        .ok()
+        .filter(|_| program == "percolator");
     let child = tokio::process::Command::new(itself.unwrap_or_else(|| program.into()))
         .args(arguments)
         .env("PERCOLATOR_CLUSTER", master)
@@ -238,7 +240,10 @@ async fn wait_for(command: &mut Option<tokio::process::Child>) -> anyhow::Result
     let Some(command) = command else {
         return std::future::pending().await;
     };
-    let status = command.wait().await.context("cannot wait for the command")?;
+    let status = command
+        .wait()
+        .await
+        .context("cannot wait for the command")?;
     // As shells do for a command that a signal ended.
     let code = status
         .code()

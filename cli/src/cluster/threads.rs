@@ -46,11 +46,17 @@ async fn start_each(
         server: MASTER.to_owned(),
         new_cluster: layout.new,
     };
-    let master = spawn("master", MASTER, layout, failed, move |bound, stop| async move {
-        let server = percolator_gc_master::Server::bind(options).await?;
-        let _ = bound.send(server.address());
-        Ok(server.run(stop).await?)
-    })
+    let master = spawn(
+        "master",
+        MASTER,
+        layout,
+        failed,
+        move |bound, stop| async move {
+            let server = percolator_gc_master::Server::bind(options).await?;
+            let _ = bound.send(server.address());
+            Ok(server.run(stop).await?)
+        },
+    )
     .await?;
     let address = master.running.address.clone();
     servers.push(master);
@@ -60,11 +66,17 @@ async fn start_each(
     options.master = Some(address.clone());
     options.server = ORACLE.to_owned();
     options.settings.window_ms = layout.window_ms;
-    let oracle = spawn("oracle", ORACLE, layout, failed, move |bound, stop| async move {
-        let server = percolator_tso::Server::bind(options).await?;
-        let _ = bound.send(server.address());
-        Ok(server.run(stop).await?)
-    })
+    let oracle = spawn(
+        "oracle",
+        ORACLE,
+        layout,
+        failed,
+        move |bound, stop| async move {
+            let server = percolator_tso::Server::bind(options).await?;
+            let _ = bound.send(server.address());
+            Ok(server.run(stop).await?)
+        },
+    )
     .await?;
     servers.push(oracle);
 
@@ -79,11 +91,17 @@ async fn start_each(
             cache_bytes: layout.cache_bytes,
             raw: layout.raw,
         };
-        let tablet = spawn("tablet", &name, layout, failed, move |bound, stop| async move {
-            let server = percolator_tablet::Server::bind(options).await?;
-            let _ = bound.send(server.address());
-            Ok(server.run(stop).await?)
-        })
+        let tablet = spawn(
+            "tablet",
+            &name,
+            layout,
+            failed,
+            move |bound, stop| async move {
+                let server = percolator_tablet::Server::bind(options).await?;
+                let _ = bound.send(server.address());
+                Ok(server.run(stop).await?)
+            },
+        )
         .await?;
         servers.push(tablet);
     }

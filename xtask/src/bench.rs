@@ -1,0 +1,58 @@
+//! `cargo xtask bench`: measurements on a cluster of processes that goes away.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::ValueEnum;
+
+use crate::{cmd::Cmd, context::Context, programs};
+
+/// What to measure.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask bench all
+  cargo xtask bench oracle --seconds 30
+  cargo xtask bench overhead --json overhead.json
+
+Numbers mean something on a machine that does nothing else.")]
+pub(crate) struct Args {
+    /// Which measurement.
+    #[arg(value_enum)]
+    name: Name,
+    /// Also write the results to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// How long each measurement takes. Default: what `percolator bench` finds right.
+    #[arg(long, value_name = "N")]
+    seconds: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Name {
+    /// Timestamps per second.
+    Oracle,
+    /// What a transaction costs, next to plain writes and reads of the engine.
+    Overhead,
+    /// Transfers of money.
+    Bank,
+    /// Reads at a snapshot.
+    Reads,
+    /// One after the other.
+    All,
+}
+
+pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
+    let programs = programs::build_for_release(context)?;
+    let name = args.name.to_possible_value();
+    let mut command = Cmd::new(programs.join("percolator"))
+        .args(["up", "--processes", "--ephemeral", "--raw", "--"])
+        .args(["percolator", "bench"])
+        .args(name.as_ref().map(clap::builder::PossibleValue::get_name));
+    if let Some(file) = &args.json {
+        command = command.arg("--json").arg(file);
+    }
+    if let Some(seconds) = args.seconds {
+        command = command.arg("--seconds").arg(seconds.to_string());
+    }
+    Err(command.exec())
+}

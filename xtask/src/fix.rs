@@ -1,0 +1,21 @@
+//! `cargo xtask fix`: what a program can mend. `test` never writes; this does.
+
+use crate::{context::Context, tools};
+
+pub(crate) fn run(context: &Context) -> anyhow::Result<()> {
+    tools::component("rustfmt", "fmt")?;
+    tools::component("clippy", "clippy")?;
+    context
+        .cargo(["clippy", "--workspace", "--all-targets", "--fix"])
+        .args(["--allow-dirty", "--allow-staged"])
+        .run()?;
+    // After clippy, whose suggestions aren't formatted.
+    context.cargo(["fmt", "--all"]).run()?;
+    if context.root().join("protocol/tests/scripts.rs").exists() {
+        context
+            .cargo(["test", "-p", "percolator-protocol", "--test", "scripts"])
+            .env("REWRITE", "1")
+            .run()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,12 @@
+//! No lint has anything to say.
+
+use crate::{context::Context, parts::Verdict, tools};
+
+pub(crate) fn run(context: &Context) -> anyhow::Result<Verdict> {
+    tools::component("clippy", "clippy")?;
+    context
+        .cargo(["clippy", "--workspace", "--all-targets", "--"])
+        .args(["-D", "warnings"])
+        .run()?;
+    Ok(Verdict::Done)
+}

@@ -1,0 +1,11 @@
+//! The documentation builds without warnings.
+
+use crate::{context::Context, parts::Verdict};
+
+pub(crate) fn run(context: &Context) -> anyhow::Result<Verdict> {
+    context
+        .cargo(["doc", "--workspace", "--no-deps"])
+        .env("RUSTDOCFLAGS", "-D warnings")
+        .run()?;
+    Ok(Verdict::Done)
+}

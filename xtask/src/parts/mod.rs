@@ -1,0 +1,133 @@
+//! The parts of the tests, in the order in which they run: what is cheap and often wrong comes first.
+
+mod bench_smoke;
+mod boundaries;
+mod clippy;
+mod crash;
+mod docs;
+mod fmt;
+mod licences;
+mod prose;
+mod readme;
+mod unit;
+
+use std::time::{Duration, Instant};
+
+use clap::{ValueEnum, builder::PossibleValue};
+
+use crate::{context::Context, tally::Tally};
+
+/// Something that can be checked alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Fmt,
+    Prose,
+    Boundaries,
+    Licences,
+    Clippy,
+    Docs,
+    Unit,
+    Readme,
+    Crash,
+    BenchSmoke,
+}
+
+/// How a part ended, unless it failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Done,
+    /// What it would check isn't in the project yet.
+    LeftOut(String),
+}
+
+/// What a part has to tell besides its verdict.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) tally: Tally,
+    /// What took how long.
+    pub(crate) steps: Vec<(String, Duration)>,
+}
+
+impl Report {
+    /// Notes how long `work` takes.
+    pub(crate) fn step<T>(
+        &mut self,
+        name: impl Into<String>,
+        work: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        let started = Instant::now();
+        let result = work(self);
+        self.steps.push((name.into(), started.elapsed()));
+        result
+    }
+}
+
+impl Part {
+    pub(crate) const ALL: [Self; 10] = [
+        Self::Fmt,
+        Self::Prose,
+        Self::Boundaries,
+        Self::Licences,
+        Self::Clippy,
+        Self::Docs,
+        Self::Unit,
+        Self::Readme,
+        Self::Crash,
+        Self::BenchSmoke,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Fmt => "fmt",
+            Self::Prose => "prose",
+            Self::Boundaries => "boundaries",
+            Self::Licences => "licences",
+            Self::Clippy => "clippy",
+            Self::Docs => "docs",
+            Self::Unit => "unit",
+            Self::Readme => "readme",
+            Self::Crash => "crash",
+            Self::BenchSmoke => "bench-smoke",
+        }
+    }
+
+    pub(crate) fn about(self) -> &'static str {
+        match self {
+            Self::Fmt => "the code is formatted",
+            Self::Prose => "what files may not contain, and how long they may be",
+            Self::Boundaries => "which crate may depend on which",
+            Self::Licences => "every dependency's licence is one of a short list",
+            Self::Clippy => "no lint has anything to say",
+            Self::Docs => "the documentation builds without warnings",
+            Self::Unit => "all test functions, and the examples in the documentation",
+            Self::Readme => "what the README says is what happens",
+            Self::Crash => "a cluster whose processes are killed",
+            Self::BenchSmoke => "every benchmark runs, for a moment",
+        }
+    }
+
+    pub(crate) fn run(self, context: &Context, report: &mut Report) -> anyhow::Result<Verdict> {
+        match self {
+            Self::Fmt => fmt::run(context),
+            Self::Prose => prose::run(context),
+            Self::Boundaries => boundaries::run(context),
+            Self::Licences => licences::run(context),
+            Self::Clippy => clippy::run(context),
+            Self::Docs => docs::run(context),
+            Self::Unit => unit::run(context, report),
+            Self::Readme => readme::run(context, report),
+            Self::Crash => crash::run(context, report),
+            Self::BenchSmoke => bench_smoke::run(context, report),
+        }
+    }
+}
+
+impl ValueEnum for Part {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.name()).help(self.about()))
+    }
+}

@@ -1,0 +1,143 @@
+//! What files may not contain, and how long they may be.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, bail};
+
+use crate::{cmd::Cmd, context::Context, parts::Verdict};
+
+/// Where packages come from is the business of each machine's configuration. In pieces, as this file is
+/// checked too.
+const REGISTRY_HOSTS: [&str; 6] = [
+    concat!("crates", ".io"),
+    concat!("pypi", ".org"),
+    concat!("npmjs", ".com"),
+    concat!("npmjs", ".org"),
+    concat!("proxy.golang", ".org"),
+    concat!("rubygems", ".org"),
+];
+
+/// Folders that only the machine of whoever wrote it has.
+const PRIVATE_FOLDERS: [&str; 5] = [
+    concat!("/ho", "me/"),
+    concat!("/ro", "ot/"),
+    concat!("/Us", "ers/"),
+    concat!("/wo", "rk/"),
+    concat!("/tmp/", "wt-"),
+];
+
+/// Written by cargo, with the registry in each line.
+const LOCK_FILE: &str = "Cargo.lock";
+
+/// Past this a file holds a second thing.
+const RUST_LINES_MAX: usize = 600;
+/// Past this it belongs somewhere else.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+pub(crate) fn run(context: &Context) -> anyhow::Result<Verdict> {
+    let root = context.root();
+    // New files too, so that they are looked at before they are committed.
+    let files = Cmd::new("git")
+        .args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ])
+        .dir(root)
+        .output()
+        .context("git has to tell which files are the project's")?;
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for name in files.split('\0').filter(|name| !name.is_empty()) {
+        let path = root.join(name);
+        // Deleted and not yet committed, or a link.
+        if !path.symlink_metadata().is_ok_and(|file| file.is_file()) {
+            continue;
+        }
+        check_file(name, &path, &mut wrong).with_context(|| name.to_owned())?;
+        count += 1;
+    }
+    if !wrong.is_empty() {
+        bail!("{}", wrong.join("\n"));
+    }
+    println!("{count} files");
+    Ok(Verdict::Done)
+}
+
+fn check_file(name: &str, path: &Path, wrong: &mut Vec<String>) -> anyhow::Result<()> {
+    let bytes = path.metadata()?.len();
+    if bytes > FILE_BYTES_MAX {
+        wrong.push(format!("{name}: {bytes} bytes, more than {FILE_BYTES_MAX}"));
+        return Ok(());
+    }
+    // What isn't text has no prose.
+    if let Ok(text) = String::from_utf8(fs::read(path)?) {
+        wrong.extend(check_text(name, &text));
+    }
+    Ok(())
+}
+
+fn check_text(name: &str, text: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let lines = text.lines().count();
+    if name.ends_with(".rs") && lines > RUST_LINES_MAX {
+        wrong.push(format!("{name}: {lines} lines, more than {RUST_LINES_MAX}"));
+    }
+    for (line, number) in text.lines().zip(1..) {
+        if name != LOCK_FILE
+            && let Some(host) = REGISTRY_HOSTS.iter().find(|host| line.contains(**host))
+        {
+            wrong.push(format!("{name}:{number}: names a registry, {host}"));
+        }
+        if let Some(folder) = PRIVATE_FOLDERS.iter().find(|folder| has_path(line, folder)) {
+            wrong.push(format!(
+                "{name}:{number}: names a folder of one machine, {folder}"
+            ));
+        }
+    }
+    wrong
+}
+
+/// Whether a path that starts with `folder` is in the line. In the middle of a longer path, or of an
+/// address, it is something else.
+fn has_path(line: &str, folder: &str) -> bool {
+    let goes_on = |c: char| c.is_alphanumeric() || "._-/}".contains(c);
+    line.match_indices(folder)
+        .any(|(at, _)| !line[..at].ends_with(goes_on))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registries_are_named_in_the_lock_file_alone() {
+        let line = format!("source = \"https://{}/\"", REGISTRY_HOSTS[0]);
+        assert_eq!(check_text("README.md", &line).len(), 1);
+        assert_eq!(check_text("Cargo.lock", &line), Vec::<String>::new());
+    }
+
+    #[test]
+    fn private_folders_are_found() {
+        let folder = PRIVATE_FOLDERS[0];
+        for line in [format!("cd {folder}me"), format!("\"{folder}me\"")] {
+            assert_eq!(check_text("a.md", &line).len(), 1, "{line}");
+        }
+        for line in [
+            format!("https://example.com{folder}page"),
+            "cd ~".to_owned(),
+        ] {
+            assert_eq!(check_text("a.md", &line), Vec::<String>::new(), "{line}");
+        }
+    }
+
+    #[test]
+    fn long_rust_files_are_found() {
+        let text = "\n".repeat(RUST_LINES_MAX + 1);
+        assert_eq!(check_text("a.rs", &text).len(), 1);
+        assert_eq!(check_text("a.txt", &text), Vec::<String>::new());
+        assert_eq!(check_text("a.rs", &text[1..]), Vec::<String>::new());
+    }
+}

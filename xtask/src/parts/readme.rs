@@ -1,0 +1,74 @@
+//! What the README says is what happens: its console blocks are run as written, in order, in a folder
+//! that goes away. A copy of `examples/` is in it, as the commands name these files.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, bail};
+
+use crate::{
+    context::Context,
+    markdown::{self, Step},
+    parts::{Report, Verdict},
+    shell::{Ran, Shell},
+};
+
+pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Verdict> {
+    let readme = context.root().join("README.md");
+    let text = fs::read_to_string(readme).context("cannot read README.md")?;
+    let steps = markdown::steps(&text);
+    if steps.is_empty() {
+        bail!("README.md shows no commands");
+    }
+    let built = report.step("build", |_| context.built())?;
+    let folder = tempfile::tempdir().context("cannot make a folder")?;
+    let (home, logs) = (folder.path().join("readme"), folder.path().join("logs"));
+    fs::create_dir(&logs)?;
+    copy(&context.root().join("examples"), &home.join("examples"))?;
+    let mut shell = Shell::start(&home, &built.programs, &logs)?;
+    for (at, step) in steps.iter().enumerate() {
+        println!(
+            "$ {}{}",
+            step.command,
+            if step.background { " &" } else { "" }
+        );
+        let next = steps.get(at + 1);
+        run_step(&mut shell, step, next)
+            .with_context(|| format!("README.md:{}: {}", step.line, step.command))?;
+    }
+    shell.stop()?;
+    println!("{} commands", steps.len());
+    Ok(Verdict::Done)
+}
+
+fn run_step(shell: &mut Shell, step: &Step, next: Option<&Step>) -> anyhow::Result<()> {
+    let Ran { lines, status } = if step.background {
+        shell.run_in_background(step)?
+    } else {
+        shell.run(&step.command)?
+    };
+    for line in &lines {
+        println!("{line}");
+    }
+    if !step.expected.is_empty() && !markdown::matches(&step.expected, &lines) {
+        bail!("it should print:\n{}", step.expected.join("\n"));
+    }
+    // Who shows the status next means it.
+    if status != 0 && next.is_none_or(|next| next.command != "echo $?") {
+        bail!("it ends with {status}");
+    }
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &to)?;
+        } else {
+            fs::copy(entry.path(), to)?;
+        }
+    }
+    Ok(())
+}

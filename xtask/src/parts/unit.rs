@@ -1,0 +1,82 @@
+//! All test functions of the workspace, and the examples in its documentation.
+//!
+//! Runs each test program itself, as `cargo test` would, so that all parts share one build, a program
+//! that hangs doesn't hang the rest, and the table tells what takes long.
+
+use std::time::Duration;
+
+use anyhow::bail;
+
+use crate::{
+    cmd::Cmd,
+    context::Context,
+    parts::{Report, Verdict, crash},
+    programs::TestProgram,
+    tally::Reader,
+};
+
+/// A test program that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(600);
+/// Those that take longer have a row of their own.
+const WORTH_A_ROW: Duration = Duration::from_secs(3);
+
+pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Verdict> {
+    let built = report.step("build", |_| context.built())?;
+    let mut failures = Vec::new();
+    let mut others = Duration::ZERO;
+    for program in &built.tests {
+        if crash::is_it(program) {
+            continue;
+        }
+        let name = format!("{} {} {}", program.package, program.kind, program.name);
+        if let Err(error) = report.step(name, |report| run_program(program, &[], report)) {
+            println!("FAILED: {error:#}\nto repeat it: {}", program.cargo_line());
+            failures.push(program.cargo_line());
+        }
+        if let Some((_, took)) = report.steps.pop_if(|(_, took)| *took < WORTH_A_ROW) {
+            others += took;
+        }
+    }
+    report.steps.push(("quick tests".to_owned(), others));
+    let examples = ["test", "--workspace", "--doc"];
+    let result = report.step("doc tests", |report| read(context.cargo(examples), report));
+    if let Err(error) = result {
+        println!("FAILED: {error:#}");
+        failures.push("cargo test --workspace --doc".to_owned());
+    }
+    if !failures.is_empty() {
+        bail!("{}", failures.join(", "));
+    }
+    Ok(Verdict::Done)
+}
+
+/// Runs a test program in the folder and with the variables that cargo gives it.
+pub(crate) fn run_program(
+    program: &TestProgram,
+    arguments: &[&str],
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    println!(
+        "\n── {} {} {} ──",
+        program.package, program.kind, program.name
+    );
+    let command = Cmd::new(&program.executable)
+        .dir(&program.folder)
+        .quiet_env("CARGO_MANIFEST_DIR", &program.folder)
+        .quiet_env("CARGO_PKG_NAME", &program.package)
+        .quiet_env("CARGO_PKG_VERSION", &program.version)
+        .arg("--show-output")
+        .args(arguments);
+    read(command, report)
+}
+
+fn read(command: Cmd, report: &mut Report) -> anyhow::Result<()> {
+    let mut reader = Reader::default();
+    let result = command.lines(LIMIT, |line| {
+        if reader.line(line) && !line.is_empty() {
+            println!("{line}");
+        }
+    });
+    report.tally.add(reader.finish());
+    result
+}

@@ -1,0 +1,249 @@
+//! One shell for a whole README, as a reader has it: its folder and variables stay from command to
+//! command.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+
+use crate::{
+    cmd::quote,
+    markdown::{Step, matches},
+};
+
+/// A command that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(120);
+/// How often the output of a command in the background is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Printed behind each command's output, with its status.
+const END: &str = "--end-of-command--";
+
+/// Commands in the background write into files; what they have started ends with the shell, however
+/// that ends.
+const START: &str = "exec 2>&1\nstatus=0 background=\ntrap 'kill $background 2>/dev/null' EXIT\n";
+
+/// A shell that runs commands one by one.
+#[derive(Debug)]
+pub(crate) struct Shell {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: Receiver<String>,
+    logs: PathBuf,
+    background: usize,
+}
+
+/// What became of a command.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) lines: Vec<String>,
+    pub(crate) status: i32,
+}
+
+impl Shell {
+    /// Starts in `folder`, with the folder of our programs first on the path. What commands in the
+    /// background write goes to `logs`.
+    pub(crate) fn start(folder: &Path, programs: &Path, logs: &Path) -> anyhow::Result<Self> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::iter::once(programs.to_owned()).chain(std::env::split_paths(&path));
+        let mut child = Command::new("bash")
+            .args(["--noprofile", "--norc"])
+            .current_dir(folder)
+            .env("PATH", std::env::join_paths(folders)?)
+            .env_remove("PERCOLATOR_CLUSTER")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot run bash, which the README's commands are for")?;
+        let input = child.stdin.take();
+        let reader = BufReader::new(child.stdout.take().context("a shell without output")?);
+        let (send, output) = mpsc::channel();
+        thread::spawn(move || {
+            for line in reader.split(b'\n').map_while(Result::ok) {
+                let line = String::from_utf8_lossy(&line).into_owned();
+                if send.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut shell = Self {
+            child,
+            input,
+            output,
+            logs: logs.to_owned(),
+            background: 0,
+        };
+        shell.write(START)?;
+        Ok(shell)
+    }
+
+    fn write(&mut self, text: &str) -> anyhow::Result<()> {
+        let input = self.input.as_mut().context("the shell was stopped")?;
+        input
+            .write_all(text.as_bytes())
+            .and_then(|()| input.flush())
+            .context("the shell has ended")
+    }
+
+    /// Runs a command to its end. `$?` is the status of the one before.
+    pub(crate) fn run(&mut self, command: &str) -> anyhow::Result<Ran> {
+        self.write(&format!(
+            "(exit $status)\neval {} </dev/null\nstatus=$?\nprintf '\\n%s %s\\n' {END} $status\n",
+            quote_script(command)
+        ))?;
+        let started = Instant::now();
+        let mut lines = Vec::new();
+        loop {
+            let left = LIMIT.saturating_sub(started.elapsed());
+            let line = match self.output.recv_timeout(left) {
+                Ok(line) => line,
+                Err(RecvTimeoutError::Timeout) => bail!("no end after {} s", LIMIT.as_secs()),
+                Err(RecvTimeoutError::Disconnected) => bail!("it has ended the shell"),
+            };
+            if let Some(status) = line.strip_prefix(END) {
+                // The line break before the mark.
+                if lines.last().is_some_and(String::is_empty) {
+                    lines.pop();
+                }
+                let status = status
+                    .trim()
+                    .parse()
+                    .context("a status that is no number")?;
+                return Ok(Ran { lines, status });
+            }
+            lines.push(line);
+        }
+    }
+
+    /// Starts a command in the background, and waits until it has written what is expected.
+    pub(crate) fn run_in_background(&mut self, step: &Step) -> anyhow::Result<Ran> {
+        self.background += 1;
+        let log = self.logs.join(format!("{}.log", self.background));
+        let command = format!(
+            "{{ {}\n}} >{} 2>&1 &\nbackground=\"$background $!\"",
+            step.command,
+            quote(&log.to_string_lossy())
+        );
+        self.run(&command)?;
+        let started = Instant::now();
+        loop {
+            // Asked before its output is read: what it wrote at its end isn't missed.
+            let runs = self.run("kill -0 $! 2>/dev/null")?.status == 0;
+            let text = fs::read_to_string(&log).unwrap_or_default();
+            let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+            if step.expected.is_empty() || matches(&step.expected, &lines) {
+                return Ok(Ran { lines, status: 0 });
+            }
+            if !runs || started.elapsed() > LIMIT {
+                return Ok(Ran { lines, status: 1 });
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Stops what runs in the background, and waits for its end.
+    pub(crate) fn stop(mut self) -> anyhow::Result<()> {
+        self.run("kill $background 2>/dev/null; wait $background")
+            .context("what runs in the background doesn't stop")?;
+        self.run("background=")?;
+        self.input = None;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        // Without input the shell ends, and stops what it has started, unless a command hangs in it.
+        self.input = None;
+        let started = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if started.elapsed() > Duration::from_secs(5) {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+/// As one word, whatever is in it.
+fn quote_script(script: &str) -> String {
+    format!("'{}'", script.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell() -> (tempfile::TempDir, Shell) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let shell = Shell::start(folder.path(), folder.path(), folder.path()).expect("a shell");
+        (folder, shell)
+    }
+
+    #[test]
+    fn commands_share_a_folder_variables_and_the_last_status() {
+        let (_folder, mut shell) = shell();
+        shell.run("mkdir a; cd a; X='it is'").expect("a run");
+        let ran = shell.run("basename $PWD; echo \"$X\"").expect("a run");
+        assert_eq!(ran.lines, ["a", "it is"]);
+        assert_eq!(shell.run("(exit 3)").expect("a run").status, 3);
+        assert_eq!(shell.run("echo $?").expect("a run").lines, ["3"]);
+        shell.stop().expect("an end");
+    }
+
+    #[test]
+    fn both_outputs_come_and_no_line_break_is_needed() {
+        let (_folder, mut shell) = shell();
+        let ran = shell.run("echo a >&2; printf b").expect("a run");
+        assert_eq!(ran.lines, ["a", "b"]);
+        let ran = shell.run("cat").expect("no input to wait for");
+        assert_eq!(ran.lines, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_command_that_is_no_command_harms_nobody() {
+        let (_folder, mut shell) = shell();
+        assert_ne!(shell.run("if ( ;").expect("a run").status, 0);
+        assert_eq!(shell.run("echo a").expect("a run").lines, ["a"]);
+    }
+
+    #[test]
+    fn the_background_is_waited_for_and_stopped() {
+        let (folder, mut shell) = shell();
+        let step = Step {
+            command: "trap 'echo bye > end; exit' TERM; sleep 0.2; echo ready; \
+                      while true; do sleep 0.05; done"
+                .into(),
+            background: true,
+            expected: vec!["ready".into()],
+            ..Step::default()
+        };
+        let ran = shell.run_in_background(&step).expect("a start");
+        assert_eq!(ran.lines, ["ready"]);
+        assert!(!folder.path().join("end").exists());
+        shell.stop().expect("an end");
+        assert!(folder.path().join("end").exists());
+    }
+
+    #[test]
+    fn a_background_that_ends_early_is_noticed() {
+        let (_folder, mut shell) = shell();
+        let step = Step {
+            command: "echo no".into(),
+            background: true,
+            expected: vec!["ready".into()],
+            ..Step::default()
+        };
+        let ran = shell.run_in_background(&step).expect("a start");
+        assert_eq!((ran.status, ran.lines), (1, vec!["no".to_owned()]));
+    }
+}

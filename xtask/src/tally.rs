@@ -1,0 +1,286 @@
+//! Counts of test functions, from what test programs print.
+
+/// A test that did not do its work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Skipped {
+    pub(crate) test: String,
+    pub(crate) why: String,
+}
+
+/// Test functions by what became of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) skipped: Vec<Skipped>,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped.extend(other.skipped);
+    }
+}
+
+/// What a test writes, at the start of a line, to say that this machine doesn't let it do its work. The
+/// test harness knows only tests that are ignored from the start.
+const SKIPPED: &str = "SKIPPED: ";
+
+/// Reads the lines of test programs that were run with `--show-output`: without it nobody hears of
+/// the tests that skip.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    tally: Tally,
+    /// Tests that are known to be skipped in the current run.
+    ignored: u64,
+    declined: u64,
+    section: Section,
+    /// Whose output it is.
+    test: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Section {
+    #[default]
+    Running,
+    /// Output of tests that passed: of interest to nobody.
+    Successes,
+    Failures,
+}
+
+impl Reader {
+    /// Takes a line; says whether it is worth showing.
+    pub(crate) fn line(&mut self, line: &str) -> bool {
+        if let Some(result) = RunResult::parse(line) {
+            self.end(&result);
+            return true;
+        }
+        match line {
+            "successes:" => self.section = Section::Successes,
+            "failures:" => self.section = Section::Failures,
+            _ => {}
+        }
+        if let Some(test) = line
+            .strip_prefix("---- ")
+            .and_then(|rest| rest.strip_suffix(" stdout ----"))
+        {
+            test.clone_into(&mut self.test);
+        }
+        match self.section {
+            Section::Running => {
+                if let Some((test, why)) = ignored(line) {
+                    self.ignored += 1;
+                    self.skip(test, why);
+                } else if let Some((before, why)) = line.split_once(SKIPPED) {
+                    // Output that isn't captured: it can follow the test's name.
+                    let test = before
+                        .strip_prefix("test ")
+                        .and_then(|rest| rest.strip_suffix(" ... "))
+                        .unwrap_or("a test");
+                    self.declined += 1;
+                    self.skip(test, why);
+                }
+                true
+            }
+            Section::Successes => {
+                let Some(why) = line.strip_prefix(SKIPPED) else {
+                    return false;
+                };
+                let test = self.test.clone();
+                // Several reasons are still one test.
+                if self
+                    .tally
+                    .skipped
+                    .last()
+                    .is_none_or(|last| last.test != test)
+                {
+                    self.declined += 1;
+                    self.skip(&test, why);
+                }
+                true
+            }
+            Section::Failures => true,
+        }
+    }
+
+    fn skip(&mut self, test: &str, why: &str) {
+        self.tally.skipped.push(Skipped {
+            test: test.to_owned(),
+            why: why.to_owned(),
+        });
+    }
+
+    fn end(&mut self, result: &RunResult) {
+        self.tally.passed += result.passed.saturating_sub(self.declined);
+        self.tally.failed += result.failed;
+        for _ in self.ignored..result.ignored {
+            self.skip("a test", "ignored");
+        }
+        (self.ignored, self.declined) = (0, 0);
+        self.section = Section::Running;
+    }
+
+    pub(crate) fn finish(self) -> Tally {
+        self.tally
+    }
+}
+
+/// The line that ends a run.
+struct RunResult {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl RunResult {
+    /// Takes `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; ...`.
+    fn parse(line: &str) -> Option<Self> {
+        let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
+        let count = |what: &str| {
+            counts.split(';').find_map(|part| {
+                let (number, name) = part.trim().split_once(' ')?;
+                (name == what).then(|| number.parse().ok())?
+            })
+        };
+        Some(Self {
+            passed: count("passed")?,
+            failed: count("failed")?,
+            ignored: count("ignored")?,
+        })
+    }
+}
+
+/// Takes `test NAME ... ignored` and `test NAME ... ignored, WHY`.
+fn ignored(line: &str) -> Option<(&str, &str)> {
+    let (test, rest) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
+    match rest.strip_prefix(", ") {
+        Some(why) => Some((test, why)),
+        None if rest.is_empty() => Some((test, "ignored, it doesn't say why")),
+        None => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> (Tally, Vec<&str>) {
+        let mut reader = Reader::default();
+        let shown = text.lines().filter(|line| reader.line(line)).collect();
+        (reader.finish(), shown)
+    }
+
+    fn skipped(test: &str, why: &str) -> Skipped {
+        Skipped {
+            test: test.into(),
+            why: why.into(),
+        }
+    }
+
+    #[test]
+    fn runs_are_added() {
+        let (tally, _) = read(
+            "\
+running 2 tests
+test a ... ok
+test b ... ok
+
+test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+
+running 2 tests
+test c ... ok
+test d ... FAILED
+
+test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+",
+        );
+        assert_eq!((tally.passed, tally.failed), (3, 1));
+        assert_eq!(tally.skipped, []);
+    }
+
+    #[test]
+    fn ignored_tests_are_skipped_with_their_reason() {
+        let (tally, _) = read(
+            "\
+test a ... ignored, needs a cluster
+test b ... ignored
+test src/lib.rs - f (line 3) ... ignored
+test result: ok. 4 passed; 0 failed; 3 ignored; 0 measured; 0 filtered out; finished in 0.00s
+",
+        );
+        assert_eq!(tally.passed, 4);
+        assert_eq!(tally.skipped.len(), 3);
+        assert_eq!(tally.skipped[0], skipped("a", "needs a cluster"));
+    }
+
+    #[test]
+    fn a_test_that_declines_is_skipped_not_passed() {
+        let (tally, shown) = read(
+            "\
+test full ... ok
+test other ... ok
+
+successes:
+
+---- full stdout ----
+lots of output
+SKIPPED: this needs root
+SKIPPED: and more
+
+---- other stdout ----
+lots of output
+
+successes:
+    full
+    other
+
+test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+",
+        );
+        assert_eq!(tally.passed, 1);
+        assert_eq!(tally.skipped, [skipped("full", "this needs root")]);
+        assert!(!shown.contains(&"lots of output"));
+    }
+
+    #[test]
+    fn output_that_is_not_captured_is_understood() {
+        let (tally, _) = read(
+            "\
+test full ... SKIPPED: this needs root
+ok
+test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+",
+        );
+        assert_eq!(tally.passed, 0);
+        assert_eq!(tally.skipped, [skipped("full", "this needs root")]);
+    }
+
+    #[test]
+    fn output_of_failures_is_shown() {
+        let (tally, shown) = read(
+            "\
+successes:
+
+---- a stdout ----
+quiet
+
+successes:
+    a
+
+failures:
+
+---- b stdout ----
+loud
+
+failures:
+    b
+
+test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+",
+        );
+        assert_eq!((tally.passed, tally.failed), (1, 1));
+        assert!(shown.contains(&"loud"));
+        assert!(!shown.contains(&"quiet"));
+    }
+}

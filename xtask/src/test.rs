@@ -1,0 +1,149 @@
+//! `cargo xtask test`: the parts one after the other, and a table at the end.
+
+use std::{
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    context::Context,
+    parts::{Part, Report, Verdict},
+    tools,
+};
+
+/// What to check.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask test                  every part; this decides whether a change lands
+  cargo xtask test unit             one part
+  cargo xtask test fmt clippy       two
+
+It ends with a failure when anything failed, and with CI=true also when anything was skipped.")]
+pub(crate) struct Args {
+    /// Parts to run, in their order. Default: all.
+    #[arg(value_enum, value_name = "PART")]
+    parts: Vec<Part>,
+}
+
+struct Row {
+    name: String,
+    result: String,
+    took: Duration,
+}
+
+pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
+    tools::c_compiler()?;
+    let started = Instant::now();
+    let parts: Vec<Part> = Part::ALL
+        .into_iter()
+        .filter(|part| args.parts.is_empty() || args.parts.contains(part))
+        .collect();
+    let mut rows = Vec::new();
+    let mut total = Report::default();
+    let mut failed = Vec::new();
+    for part in parts {
+        let name = part.name();
+        println!("\n━━ {name} ━━ {}", part.about());
+        let part_started = Instant::now();
+        let mut report = Report::default();
+        let result = part.run(context, &mut report);
+        let result = match result {
+            Ok(Verdict::Done) => "ok".to_owned(),
+            Ok(Verdict::LeftOut(why)) => format!("left out: {why}"),
+            Err(error) => {
+                println!("FAILED: {error:#}\nto repeat this part: cargo xtask test {name}");
+                failed.push(name);
+                "FAILED".to_owned()
+            }
+        };
+        rows.push(Row {
+            name: name.to_owned(),
+            result,
+            took: part_started.elapsed(),
+        });
+        rows.extend(report.steps.drain(..).map(|(name, took)| Row {
+            name: format!("  {name}"),
+            result: String::new(),
+            took,
+        }));
+        total.tally.add(report.tally);
+    }
+    rows.push(Row {
+        name: "all".to_owned(),
+        result: String::new(),
+        took: started.elapsed(),
+    });
+    println!("\n{}", table(&rows));
+    let tally = total.tally;
+    println!(
+        "{} passed, {} failed, {} skipped",
+        tally.passed,
+        tally.failed,
+        tally.skipped.len()
+    );
+    for skipped in &tally.skipped {
+        println!("skipped: {}: {}", skipped.test, skipped.why);
+    }
+    if !failed.is_empty() {
+        println!(
+            "failed parts; to repeat them: cargo xtask test {}",
+            failed.join(" ")
+        );
+        return Ok(ExitCode::FAILURE);
+    }
+    if !tally.skipped.is_empty() && in_ci() {
+        println!("with CI={} nothing may be skipped", ci());
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ci() -> String {
+    std::env::var("CI").unwrap_or_default()
+}
+
+fn in_ci() -> bool {
+    matches!(ci().as_str(), "true" | "1")
+}
+
+fn table(rows: &[Row]) -> String {
+    let width = |of: fn(&Row) -> &str, least: &str| {
+        let widest = rows.iter().map(|row| of(row).chars().count()).max();
+        widest.unwrap_or_default().max(least.len())
+    };
+    let name = width(|row| &row.name, "part");
+    let result = width(|row| &row.result, "result");
+    let mut text = format!("{:name$}  {:result$}  seconds\n", "part", "result");
+    for row in rows {
+        let seconds = row.took.as_secs_f64();
+        text += &format!(
+            "{:name$}  {:result$}  {seconds:7.1}\n",
+            row.name, row.result
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_aligned() {
+        let row = |name: &str, result: &str, seconds| Row {
+            name: name.into(),
+            result: result.into(),
+            took: Duration::from_secs(seconds),
+        };
+        let text = table(&[row("fmt", "ok", 1), row("boundaries", "FAILED", 100)]);
+        assert_eq!(
+            text,
+            "\
+part        result  seconds
+fmt         ok          1.0
+boundaries  FAILED    100.0
+"
+        );
+    }
+}
