@@ -4,7 +4,9 @@ mod bank;
 mod bench;
 mod cells;
 mod cluster;
+mod data;
 mod output;
+mod shell;
 mod table;
 
 use std::io::{self, Write};
@@ -82,6 +84,14 @@ enum Command {
     Scan(cells::ScanArgs),
     /// What became of a transaction whose commit was not answered.
     Outcome(cells::OutcomeArgs),
+    /// Work with the cluster interactively, in transactions over several commands.
+    Shell(shell::Args),
+    /// Load a file of rows, with their index entries.
+    Import(data::import::Args),
+    /// Write the rows of a table, at one snapshot.
+    Export(data::export::Args),
+    /// Prove that a table and its indexes agree.
+    CheckIndex(data::check_index::Args),
     /// Transfer money between accounts, and check that none is lost.
     Bank(bank::Args),
     /// Measure what the cluster can do.
@@ -138,6 +148,10 @@ async fn run(cluster: &str, command: Command, output: Output) -> anyhow::Result<
         Command::Delete(args) => cells::delete(&client, args, output).await,
         Command::Scan(args) => cells::scan(&client, args, output).await,
         Command::Outcome(args) => cells::outcome(&client, args, output).await,
+        Command::Shell(args) => shell::run(&client, args, output).await,
+        Command::Import(args) => data::import::run(&client, args, output).await,
+        Command::Export(args) => data::export::run(&client, args, output).await,
+        Command::CheckIndex(args) => data::check_index::run(&client, args, output).await,
         Command::Bank(args) => bank::run(cluster, args, output).await,
         Command::Bench(args) => bench::run(&client, args, output).await,
         Command::Up(_) | Command::Completions { .. } => Ok(ExitCode::SUCCESS),

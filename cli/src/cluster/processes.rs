@@ -327,7 +327,6 @@ async fn launch(recipe: &Recipe, listen: &str) -> anyhow::Result<(Process, Strin
     let said = tokio::time::timeout(LISTENS_WITHIN, lines.next_line())
         .await
         .with_context(|| format!("{} did not listen within {LISTENS_WITHIN:?}", recipe.server))??;
-<<<<<<< HEAD
     match said.as_deref().and_then(|line| line.strip_prefix("listening on ")) {
         Some(address) => {
             let process = Process {
@@ -336,13 +335,6 @@ async fn launch(recipe: &Recipe, listen: &str) -> anyhow::Result<(Process, Strin
             };
             Ok((process, address.to_owned()))
         }
-=======
-    match said
-        .as_deref()
-        .and_then(|line| line.strip_prefix("listening on "))
-    {
-        Some(address) => Ok((child, address.to_owned())),
->>>>>>> 97a8fffc1ebdb4dadad68c8887db958e291e6180
         None => {
             let status = child.wait().await?;
             bail!("{}", recipe.gave_up(status))

@@ -1,0 +1,241 @@
+//! Real clusters and the real command, for tests. Nothing here sleeps: it waits on conditions, with
+//! generous bounds, and shows what it saw when they don't come.
+#![allow(dead_code)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// The command under test.
+pub const PERCOLATOR: &str = env!("CARGO_BIN_EXE_percolator");
+
+/// Longer than anything takes, even on a machine that does something else meanwhile.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What a command said.
+#[derive(Debug)]
+pub struct Said {
+    pub status: ExitStatus,
+    pub out: String,
+    pub err: String,
+}
+
+impl Said {
+    pub fn code(&self) -> i32 {
+        self.status.code().unwrap_or(-1)
+    }
+
+    /// Its standard output, where it went well.
+    pub fn ok(self) -> String {
+        assert!(self.status.success(), "{self:#?}");
+        self.out
+    }
+
+    /// Fails unless the command failed with this code and said all of these.
+    pub fn refused(&self, code: i32, said: &[&str]) {
+        assert_eq!(self.code(), code, "{self:#?}");
+        for words in said {
+            assert!(self.err.contains(words), "no {words:?} in {self:#?}");
+        }
+    }
+}
+
+/// Runs the command to its end.
+pub fn percolator(arguments: &[&str]) -> Said {
+    percolator_with(arguments, "")
+}
+
+/// Runs the command to its end, with this on its standard input.
+pub fn percolator_with(arguments: &[&str], input: &str) -> Said {
+    let mut child = Command::new(PERCOLATOR)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command runs");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let input = input.to_owned();
+    let writer = std::thread::spawn(move || {
+        // A command that refuses its arguments doesn't read.
+        let _ = stdin.write_all(input.as_bytes());
+    });
+    let output = child.wait_with_output().expect("the command ends");
+    writer.join().expect("the writer ends");
+    Said {
+        status: output.status,
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// A cluster under `percolator up`, stopped when it is dropped.
+pub struct Cluster {
+    child: Child,
+    pub master: String,
+    pub data_dir: PathBuf,
+    errors: mpsc::Receiver<String>,
+    reader: Option<JoinHandle<()>>,
+    folder: Option<tempfile::TempDir>,
+}
+
+impl Cluster {
+    /// Servers as threads of one process.
+    pub fn threads() -> Self {
+        Self::start(&[])
+    }
+
+    /// Servers as processes of their own.
+    pub fn processes() -> Self {
+        Self::start(&["--processes"])
+    }
+
+    /// With more arguments for `up`.
+    pub fn start(arguments: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut cluster = Self::start_in(&folder.path().join("data"), arguments);
+        cluster.folder = Some(folder);
+        cluster
+    }
+
+    /// In a folder that the caller keeps.
+    pub fn start_in(data_dir: &Path, arguments: &[&str]) -> Self {
+        let mut child = Command::new(PERCOLATOR)
+            .args(["up", "-o", "json", "--port", "0", "--data-dir"])
+            .arg(data_dir)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the command runs");
+        let stderr = child.stderr.take().expect("a pipe");
+        let (sender, errors) = mpsc::channel();
+        let reader = std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("a pipe"))
+            .read_line(&mut line)
+            .expect("readable output");
+        let running: Value = serde_json::from_str(&line).unwrap_or_else(|_| {
+            let _ = child.kill();
+            panic!(
+                "the cluster did not start: {line:?}\n{}",
+                errors.iter().collect::<Vec<_>>().join("\n")
+            )
+        });
+        Self {
+            master: running[0]["address"]
+                .as_str()
+                .expect("an address")
+                .to_owned(),
+            data_dir: data_dir.to_owned(),
+            child,
+            errors,
+            reader: Some(reader),
+            folder: None,
+        }
+    }
+
+    /// Runs a command against the cluster.
+    pub fn run(&self, arguments: &[&str]) -> Said {
+        self.run_with(arguments, "")
+    }
+
+    /// Runs a command against the cluster, with this on its standard input.
+    pub fn run_with(&self, arguments: &[&str], input: &str) -> Said {
+        percolator_with(&[&["-c", self.master.as_str()], arguments].concat(), input)
+    }
+
+    /// A command against the cluster, to be started by the caller.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(PERCOLATOR);
+        command.args(["-c", self.master.as_str()]).args(arguments);
+        command
+    }
+
+    /// The process of a server, of a cluster of processes.
+    pub fn pid(&self, server: &str) -> u32 {
+        let mut seen = String::new();
+        wait_for(&format!("a process of {server}"), || {
+            seen = std::fs::read_to_string(self.data_dir.join("servers.json")).unwrap_or_default();
+            let running: Value = serde_json::from_str(&seen).ok()?;
+            running
+                .as_array()?
+                .iter()
+                .find(|running| running["server"] == server)?["pid"]
+                .as_u64()
+                .and_then(|pid| u32::try_from(pid).ok())
+        })
+    }
+
+    /// Kills a server with SIGKILL, and waits until it was started again.
+    pub fn kill(&self, server: &str) {
+        let before = self.pid(server);
+        signal(before, "KILL");
+        wait_for(&format!("{server} to be started again"), || {
+            (self.pid(server) != before).then_some(())
+        });
+    }
+
+    /// Stops it as Ctrl-C does. Returns its exit code and what it said.
+    pub fn stop(mut self) -> (i32, String) {
+        signal(self.child.id(), "TERM");
+        let status = self.child.wait().expect("up ends");
+        let said = self.errors.iter().collect::<Vec<_>>().join("\n");
+        (status.code().unwrap_or(-1), said)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            signal(self.child.id(), "TERM");
+            let _ = self.child.wait();
+        }
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+        if std::thread::panicking() {
+            for line in self.errors.try_iter() {
+                eprintln!("up: {line}");
+            }
+        }
+    }
+}
+
+/// Sends a signal, by name.
+pub fn signal(pid: u32, name: &str) {
+    let status = Command::new("kill")
+        .args([&format!("-{name}"), &pid.to_string()])
+        .stderr(Stdio::null())
+        .status()
+        .expect("kill runs");
+    // Whoever has ended can't be signalled, and that is what was wanted.
+    let _ = status;
+}
+
+/// Asks again and again until there's an answer.
+pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(
+            started.elapsed() < PATIENCE,
+            "waited {PATIENCE:?} for {what}"
+        );
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+}
