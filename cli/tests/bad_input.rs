@@ -1,0 +1,206 @@
+//! Whatever a person or a peer sends gets a clear answer: what is wrong, where, and what to do.
+
+mod support;
+
+use std::net::TcpListener;
+use std::path::Path;
+
+use support::{Cluster, Said, percolator, percolator_with};
+
+fn up_with(manifest: &str) -> Said {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    percolator_with(
+        &["up", "-f", "-", "--data-dir", data.to_str().expect("text")],
+        manifest,
+    )
+}
+
+fn manifest(spec: &str) -> String {
+    format!(
+        "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata:\n  name: demo\nspec:\n{spec}"
+    )
+}
+
+#[test]
+fn a_manifest_with_a_wrong_field_type_or_value() {
+    up_with(&manifest("  tablets:\n    replcas: 3\n"))
+        .refused(1, &["spec.tablets.replcas", "unknown field", "replicas", "line 7"]);
+    up_with(&manifest("  tablets:\n    replicas: three\n"))
+        .refused(1, &["spec.tablets.replicas", "line 7"]);
+    up_with(&manifest("  tablets:\n    replicas: 0\n")).refused(1, &["spec.tablets.replicas"]);
+    up_with(&manifest("  tablets:\n    storage:\n      engine: rocksdb\n"))
+        .refused(1, &["rocksdb", "sled", "fjall", "memory"]);
+    up_with("kind: Pod\napiVersion: v1\nmetadata: {name: x}\n").refused(1, &["PercolatorCluster"]);
+    up_with("").refused(1, &["empty"]);
+    percolator(&["up", "-f", "/no/such/file.yaml"]).refused(1, &["/no/such/file.yaml"]);
+}
+
+#[test]
+fn a_port_in_use() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let folder = tempfile::tempdir().expect("a folder");
+    for mode in [&[][..], &["--processes"][..]] {
+        let data = folder.path().join("data").display().to_string();
+        let arguments = [&["up", "--port", &port, "--data-dir", &data], mode].concat();
+        percolator(&arguments).refused(1, &["in use", &port, "another port"]);
+    }
+}
+
+#[test]
+fn a_data_folder_that_is_not_ours() {
+    // A file where the folder should be: also root can't make a folder there.
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("file");
+    std::fs::write(&file, "not a folder").expect("writable");
+    percolator(&["up", "--data-dir", &file.join("data").display().to_string()])
+        .refused(1, &["--data-dir", "file/data"]);
+    let other = folder.path().join("other");
+    std::fs::create_dir(&other).expect("writable");
+    std::fs::write(other.join("thesis.txt"), "years of work").expect("writable");
+    percolator(&["up", "--data-dir", &other.display().to_string()])
+        .refused(1, &["holds other things", "--data-dir"]);
+}
+
+#[test]
+fn a_data_folder_in_use_or_of_another_cluster() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (one, two) = (folder.path().join("one"), folder.path().join("two"));
+    let first = Cluster::start_in(&one, &[]);
+    percolator(&["up", "--port", "0", "--data-dir", &one.display().to_string()])
+        .refused(1, &["in use"]);
+    first.stop();
+    Cluster::start_in(&two, &[]).stop();
+    // A tablet server's folder of the second cluster in the first one's place.
+    std::fs::remove_dir_all(one.join("tablet-1")).expect("there");
+    copy(&two.join("tablet-1"), &one.join("tablet-1"));
+    percolator(&["up", "--port", "0", "--data-dir", &one.display().to_string()])
+        .refused(1, &["tablet-1", "belongs to"]);
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("writable");
+    for entry in std::fs::read_dir(from).expect("readable").map(|entry| entry.expect("readable")) {
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() {
+            copy(&from, &to);
+        } else {
+            std::fs::copy(from, to).expect("writable");
+        }
+    }
+}
+
+#[test]
+fn another_engine_and_fewer_servers_than_the_folder_has() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    Cluster::start_in(&data, &[]).stop();
+    let data = data.display().to_string();
+    let arguments = ["up", "-f", "-", "--port", "0", "--data-dir", &data];
+    percolator_with(&arguments, &manifest("  tablets:\n    replicas: 2\n"))
+        .refused(1, &["3 tablet servers", "asks for 2", "spec.tablets.replicas"]);
+    let fjall = manifest("  tablets:\n    storage:\n      engine: fjall\n");
+    percolator_with(&arguments, &fjall).refused(1, &["sled", "fjall"]);
+}
+
+#[test]
+fn malformed_rows_are_named_by_line() {
+    let cluster = Cluster::threads();
+    let import = |rows: &str, more: &[&str]| {
+        let base = ["import", "--table", "rows", "--key", "id"];
+        cluster.run_with(&[&base[..], more, &["-"]].concat(), rows)
+    };
+    import("{\"id\":\"1\"}\n{\"id\":\n", &[]).refused(1, &["line 2"]);
+    import("{\"id\":\"1\"}\n[1]\n", &[]).refused(1, &["line 2", "object"]);
+    import("{\"id\":\"1\"}\n\n{\"name\":\"x\"}\n", &[]).refused(1, &["line 3", "id"]);
+    import("{\"id\":\"\"}\n", &[]).refused(1, &["line 1"]);
+    import("id,name\n1,a\n2,b,c\n", &["--format", "csv"]).refused(1, &["line 3"]);
+    import("id,id\n1,a\n", &["--format", "csv"]).refused(1, &["id"]);
+    let long = format!("{{\"id\":\"{}\"}}\n", "k".repeat(5000));
+    import(&long, &[]).refused(1, &["line 1", "4096"]);
+}
+
+#[test]
+fn keys_values_tables_and_timestamps_out_of_bounds() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    let long = "k".repeat(4097);
+    cluster
+        .run(&["put", "t", &long, "c", "v"])
+        .refused(2, &["4097", "4096"]);
+    let long = "c".repeat(1025);
+    cluster
+        .run(&["put", "t", "r", &long, "v"])
+        .refused(2, &["1025", "1024"]);
+    cluster.run(&["put", "t", "", "c", "v"]).refused(2, &["row is empty"]);
+    cluster
+        .run(&["get", "nosuch", "r", "c"])
+        .refused(1, &["no table \"nosuch\"", "table list"]);
+    cluster
+        .run(&["put", "nosuch", "r", "c", "v"])
+        .refused(1, &["no table \"nosuch\""]);
+    cluster
+        .run(&["table", "delete", "nosuch"])
+        .refused(1, &["nosuch"]);
+    cluster.run(&["table", "create", "t"]).refused(1, &["t"]);
+    cluster
+        .run(&["table", "create", "No Good"])
+        .refused(2, &["a-z"]);
+    cluster
+        .run(&["table", "create", "u", "--split-at", "m", "--split-at", "b"])
+        .refused(2, &["increas"]);
+    let future = (u64::MAX - 1).to_string();
+    cluster
+        .run(&["get", "t", "r", "c", "--at", &future])
+        .refused(2, &["future"]);
+    cluster.run(&["get", "t", "r\\q", "c"]).refused(2, &["\\q", "\\xNN"]);
+    cluster
+        .run(&["put", "t", "r", "c", "v", "lonely"])
+        .refused(2, &["lonely"]);
+}
+
+#[test]
+fn a_cluster_that_is_not_there() {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = free.local_addr().expect("an address").to_string();
+    drop(free);
+    percolator(&["-c", &address, "get", "t", "r", "c"])
+        .refused(5, &[&address, "refused", "percolator up"]);
+    percolator(&["-c", "not an address", "get", "t", "r", "c"]).refused(2, &["HOST:PORT"]);
+}
+
+#[test]
+fn everything_is_there_after_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    for engine in ["sled", "fjall"] {
+        let data = data.join(engine);
+        let file = folder.path().join(format!("{engine}.yaml"));
+        let spec = format!("  tablets:\n    storage:\n      engine: {engine}\n");
+        std::fs::write(&file, manifest(&spec)).expect("writable");
+        let file = file.display().to_string();
+        let cluster = Cluster::start_in(&data, &["-f", &file]);
+        cluster.run(&["table", "create", "t", "--split-at", "m"]).ok();
+        cluster.run(&["put", "t", "a", "c", "one"]).ok();
+        cluster.run(&["put", "t", "z\\x00", "c", "two"]).ok();
+        let (code, said) = cluster.stop();
+        assert_eq!(code, 0, "{said}");
+        let cluster = Cluster::start_in(&data, &["-f", &file, "--processes"]);
+        let cells = cluster.run(&["scan", "t"]).ok();
+        assert_eq!(cells, "a\tc\tone\nz\\x00\tc\ttwo\n");
+        let (code, said) = cluster.stop();
+        assert_eq!(code, 0, "{said}");
+    }
+}
+
+#[test]
+fn up_runs_a_command_and_ends_with_its_status() {
+    let up = ["up", "--ephemeral", "-q", "--"];
+    let said = percolator(&[&up[..], &["percolator", "table", "create", "t"]].concat());
+    assert_eq!(said.code(), 0, "{said:#?}");
+    let said = percolator(&[&up[..], &["sh", "-c", "echo $PERCOLATOR_CLUSTER; exit 7"]].concat());
+    assert_eq!(said.code(), 7, "{said:#?}");
+    assert!(said.out.contains("127.0.0.1:"), "{said:#?}");
+    percolator(&[&up[..], &["no-such-program"]].concat()).refused(1, &["no-such-program"]);
+}

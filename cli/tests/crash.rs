@@ -1,0 +1,229 @@
+//! Servers and clients killed with SIGKILL at random moments, while money moves and rows are loaded:
+//! nothing that was answered is lost, nothing that was refused is there, and no lock stays.
+//!
+//! `PERCOLATOR_SEED` repeats a run's choices, `PERCOLATOR_ROUNDS` makes it longer.
+
+mod support;
+
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use support::{Cluster, signal, wait_for};
+
+const SERVERS: [&str; 5] = ["gc-master-0", "tso-0", "tablet-0", "tablet-1", "tablet-2"];
+
+/// A small generator, so that a seed gives the same choices everywhere.
+struct Choices(u64);
+
+impl Choices {
+    fn from_env() -> Self {
+        let seed = std::env::var("PERCOLATOR_SEED")
+            .ok()
+            .and_then(|seed| seed.parse().ok())
+            .unwrap_or_else(rand::random);
+        println!("PERCOLATOR_SEED={seed}");
+        Self(seed)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+fn rounds(default: u64) -> u64 {
+    std::env::var("PERCOLATOR_ROUNDS")
+        .ok()
+        .and_then(|rounds| rounds.parse().ok())
+        .unwrap_or(default)
+}
+
+fn start_bank(cluster: &Cluster, ledger: &str) -> Child {
+    cluster
+        .command(&[
+            "bank",
+            "--accounts",
+            "200",
+            "--clients",
+            "16",
+            "--duration",
+            "10m",
+            "--ledger",
+            ledger,
+        ])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the bank runs")
+}
+
+fn lines(file: &str) -> usize {
+    std::fs::read(file).map_or(0, |bytes| bytes.iter().filter(|byte| **byte == b'\n').count())
+}
+
+#[test]
+fn bank_keeps_every_answer_while_servers_and_clients_are_killed() {
+    let mut choices = Choices::from_env();
+    let cluster = Cluster::processes();
+    let ledger = cluster.data_dir.join("../transfers.jsonl");
+    let ledger = ledger.to_str().expect("a path of text");
+    let mut bank = start_bank(&cluster, ledger);
+    wait_for("the first transfers", || (lines(ledger) > 100).then_some(()));
+    for round in 0..rounds(25) {
+        // A random number of transfers between two deaths, so that they come at every moment.
+        let target = lines(ledger) + usize::try_from(choices.below(400)).expect("small");
+        wait_for("more transfers", || (lines(ledger) > target).then_some(()));
+        // The bank itself dies now and then, in the middle of its commits.
+        if choices.below(6) == 0 {
+            println!("round {round}: the bank is killed");
+            signal(bank.id(), "KILL");
+            bank.wait().expect("it ends");
+            bank = start_bank(&cluster, ledger);
+        } else {
+            let server = SERVERS[usize::try_from(choices.below(5)).expect("small")];
+            println!("round {round}: {server} is killed");
+            cluster.kill(server);
+        }
+        assert!(
+            bank.try_wait().expect("a child").is_none(),
+            "the bank ended by itself"
+        );
+    }
+    signal(bank.id(), "KILL");
+    bank.wait().expect("it ends");
+    let said = cluster.run(&[
+        "bank", "--accounts", "200", "-o", "json", "--verify", ledger,
+    ]);
+    println!("{}{}", said.err, said.out);
+    let found: Value = serde_json::from_str(&said.ok()).expect("JSON");
+    assert!(found["committed"].as_u64() > Some(1000), "{found}");
+    for wrong in ["lost", "aborted_but_there", "wrong_accounts"] {
+        assert_eq!(found[wrong], 0, "{found}");
+    }
+    // Whatever the dead clients left locked can be written again, once their life time is over.
+    let said = cluster.run(&[
+        "bank", "--accounts", "200", "--clients", "4", "--duration", "2s", "-o", "json",
+    ]);
+    let summary: Value = serde_json::from_str(&said.ok()).expect("JSON");
+    assert_eq!(summary["wrong_sums"], 0, "{summary}");
+    assert_eq!(summary["failed"], 0, "{summary}");
+    readers_get_through(&cluster);
+}
+
+/// A scan meets every lock there is, and fails where one can not be cleared.
+fn readers_get_through(cluster: &Cluster) {
+    for table in ["bank", "bank-ledger"] {
+        cluster.run(&["scan", table, "--reverse"]).ok();
+    }
+}
+
+/// The package database of this machine, a JSON object a line. Without dpkg: rows of the same shape.
+fn packages() -> String {
+    const FORMAT: &str = r#"{"package":"${Package}:${Architecture}","version":"${Version}","section":"${Section}","maintainer":"${Maintainer}","size":"${Installed-Size}"}\n"#;
+    let listed = std::process::Command::new("dpkg-query")
+        .args(["-W", "-f", FORMAT])
+        .output();
+    let mut text = match listed {
+        Ok(listed) if listed.status.success() => {
+            String::from_utf8(listed.stdout).expect("text")
+        }
+        _ => String::new(),
+    };
+    if text.lines().count() < 100 {
+        println!("no Debian package database here: made-up rows instead");
+        for number in 0..2000 {
+            text += &format!(
+                "{{\"package\":\"package-{number}\",\"version\":\"1.{number}\",\"section\":\"s{}\",\"maintainer\":\"m{}\",\"size\":\"{number}\"}}\n",
+                number % 17,
+                number % 101
+            );
+        }
+    }
+    text
+}
+
+#[test]
+fn import_of_real_rows_survives_kills_and_comes_out_as_it_went_in() {
+    let mut choices = Choices::from_env();
+    let cluster = Cluster::processes();
+    let file = cluster.data_dir.join("../packages.jsonl");
+    let source = packages();
+    std::fs::write(&file, &source).expect("a writable folder");
+    let file = file.to_str().expect("a path of text");
+    let import = [
+        "import", "--table", "packages", "--key", "package", "--index",
+        "section=by-section", "--index", "maintainer=by-maintainer", "--batch", "5", file,
+    ];
+    let cuts = ["table", "create", "packages", "--split-at", "h", "--split-at", "libp"];
+    cluster.run(&cuts).ok();
+    for round in 0..rounds(4) {
+        let mut loading = cluster
+            .command(&import)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the import runs");
+        for _ in 0..=choices.below(3) {
+            let server = SERVERS[2 + usize::try_from(choices.below(3)).expect("small")];
+            println!("round {round}: {server} is killed");
+            cluster.kill(server);
+        }
+        if choices.below(2) == 0 {
+            println!("round {round}: the import is killed");
+            signal(loading.id(), "KILL");
+        }
+        // Killed, or done: both are well; it is run again.
+        loading.wait().expect("it ends");
+    }
+    println!("{}", cluster.run(&import).ok());
+    let check = [
+        "check-index", "--table", "packages", "--index", "section=by-section", "--index",
+        "maintainer=by-maintainer",
+    ];
+    println!("{}", cluster.run(&check).ok());
+    let exported = cluster.run(&["export", "--table", "packages"]).ok();
+    assert_eq!(rows(&exported), rows(&source));
+}
+
+/// The rows, whatever their order and that of their fields.
+fn rows(text: &str) -> Vec<String> {
+    let mut rows: Vec<String> = text
+        .lines()
+        .map(|line| {
+            let row: Value = serde_json::from_str(line).expect("JSON");
+            row.to_string()
+        })
+        .collect();
+    rows.sort();
+    rows
+}
+
+#[test]
+fn a_client_killed_in_mid_commit_leaves_nothing_that_stops_others() {
+    let cluster = Cluster::processes();
+    let ledger = cluster.data_dir.join("../transfers.jsonl");
+    let ledger = ledger.to_str().expect("a path of text");
+    let mut bank = start_bank(&cluster, ledger);
+    let mut choices = Choices::from_env();
+    for _ in 0..rounds(5) {
+        let target = lines(ledger) + 20 + usize::try_from(choices.below(200)).expect("small");
+        wait_for("transfers", || (lines(ledger) > target).then_some(()));
+        signal(bank.id(), "KILL");
+        bank.wait().expect("it ends");
+        // A reader is never stopped for longer than a life time, three seconds.
+        let started = std::time::Instant::now();
+        cluster.run(&["scan", "bank"]).ok();
+        assert!(started.elapsed() < Duration::from_secs(60));
+        bank = start_bank(&cluster, ledger);
+    }
+    signal(bank.id(), "KILL");
+    bank.wait().expect("it ends");
+    cluster
+        .run(&["bank", "--accounts", "200", "--verify", ledger])
+        .ok();
+}
