@@ -1,5 +1,6 @@
 //! What can be typed in a session.
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use super::words;
@@ -167,8 +168,12 @@ pub(crate) fn parse(line: &str) -> Result<Parsed, String> {
         Err(error) => {
             let text = error.to_string();
             if error.use_stderr() {
-                let text = text.trim_end();
-                Err(text.strip_prefix("error: ").unwrap_or(text).to_owned())
+                let mut text = text.trim_end().to_owned();
+                if error.kind() == ErrorKind::InvalidSubcommand {
+                    text = text.replacen("unrecognized subcommand", "unknown command", 1);
+                    text = text.replacen("similar subcommand", "similar command", 1);
+                }
+                Err(text.strip_prefix("error: ").unwrap_or(&text).to_owned())
             } else {
                 Ok(Parsed::Help(text.trim_end().to_owned()))
             }
@@ -241,7 +246,10 @@ mod tests {
     fn errors_say_what_is_wrong_and_show_usage() {
         for (line, expected) in [
             ("put t bob", &["<COLUMN>", "Usage: put"][..]),
-            ("pt t", &["unrecognized subcommand 'pt'", "put"]),
+            (
+                "gett t",
+                &["unknown command 'gett'", "similar command exists: 'get'"],
+            ),
             ("get t a\\q", &["a\\q", "<ROW>", "is no escape"]),
             (
                 "scan t --prefix a --from b",
