@@ -59,6 +59,10 @@ pub trait Store: Send + Sync + 'static {
         end: &[u8],
     ) -> Result<Option<(Key, Value)>, Error>;
 
+    /// Waits until there's room for more, in a store that has to be waited for. Called before `apply`,
+    /// while reads go on.
+    fn wait_for_room(&self) {}
+
     /// Applies all batches in order.
     fn apply(&self, group: &[Batch]) -> Result<(), Error>;
 

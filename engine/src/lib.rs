@@ -19,6 +19,7 @@
 
 mod backend;
 mod batch;
+mod buffered;
 mod column;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -41,6 +42,7 @@ mod volatile;
 
 pub use backend::{Backend, Checkpoint, Store};
 pub use batch::Batch;
+pub use buffered::{Buffered, ConcurrentStore};
 pub use column::Column;
 pub use durable::{Checkpoints, Durable};
 pub use engine::{Engine, MAX_GROUP_BYTES, MAX_KEY_BYTES, Stats};

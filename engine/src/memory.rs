@@ -31,6 +31,9 @@ fn bounds<'a>(start: &'a [u8], end: &'a [u8]) -> (Bound<&'a [u8]>, Bound<&'a [u8
     (Bound::Included(start), end)
 }
 
+// Each put or delete is made under the lock.
+impl crate::ConcurrentStore for MemoryStore {}
+
 impl Store for MemoryStore {
     fn get(&self, column: Column, key: &[u8]) -> Result<Option<Value>, Error> {
         Ok(self.inner.read().columns[column.index()].get(key).cloned())

@@ -4,6 +4,11 @@ use std::path::Path;
 
 use crate::{Engine, EngineKind, Error, MemoryEngine, Options};
 
+/// Commits wait while more than this is buffered in front of sled and a checkpoint is under way. A
+/// checkpoint begins with each segment of the log.
+#[cfg(feature = "sled")]
+const BUFFER_BYTES: usize = 128 << 20;
+
 /// Opens the engine in `folder`, which is made if it is not there (memory leaves it alone). What the
 /// log has beyond the store is replayed.
 ///
@@ -22,6 +27,7 @@ pub fn open(folder: &Path, options: &Options) -> Result<Box<dyn Engine>, Error> 
 fn open_sled(folder: &Path, options: &Options) -> Result<Box<dyn Engine>, Error> {
     crate::durable::open_folder(folder, options, |store| {
         let store = crate::SledStore::open(store, options.cache_bytes)?;
+        let store = crate::Buffered::new(store, BUFFER_BYTES)?;
         Ok(crate::Versioned::new(store, options.history_bytes))
     })
 }

@@ -173,6 +173,9 @@ fn pair((key, value): (IVec, IVec)) -> (Key, Value) {
     (Key::copy_from_slice(&key[1..]), bytes(value))
 }
 
+// sled's trees are made for concurrent use; a put or delete is seen as a whole.
+impl crate::ConcurrentStore for SledStore {}
+
 impl Store for SledStore {
     fn get(&self, column: Column, name: &[u8]) -> Result<Option<Value>, Error> {
         let value = self.tree.get(key(column, name)).map_err(self.fail())?;

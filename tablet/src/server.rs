@@ -24,6 +24,9 @@ use crate::outbox::{Outbox, Packs};
 
 /// A message of requests may be this large: one request at its limit, and its envelope.
 const MESSAGE_BYTES_MAX: usize = 24 << 20;
+/// What the log holds between two checkpoints of the engine: with sled, what is buffered in memory in
+/// front of it, two to three times this much with its overhead, and twice that during a checkpoint.
+const LOG_SEGMENT_BYTES: u64 = 16 << 20;
 /// A client that doesn't take its answers for this long is cut off.
 const STUCK: Duration = Duration::from_secs(30);
 /// Requests under way may end within this when the server stops.
@@ -75,6 +78,7 @@ impl Server {
         let mut engine_options =
             percolator_engine::Options::new(options.engine, options.server.clone());
         engine_options.cache_bytes = options.cache_bytes;
+        engine_options.segment_bytes = LOG_SEGMENT_BYTES;
         let engine: Arc<dyn Engine> =
             Arc::from(percolator_engine::open(&options.data_dir, &engine_options)?);
         let core = Core::open(engine.clone(), options.raw)?;

@@ -121,6 +121,7 @@ impl<S: Store> Read for Versioned<S> {
 impl<S: Store> Backend for Versioned<S> {
     fn apply(&self, group: &[Batch]) -> Result<(), Error> {
         let _one = self.committer.lock();
+        self.shared.store.wait_for_room();
         let mut rest = group;
         while !rest.is_empty() {
             let mut ops = 0;

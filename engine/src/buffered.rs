@@ -1,0 +1,438 @@
+//! A buffer of changes in front of a store that is slow to change.
+//!
+//! sled takes 5 to 20 us for each put, more than everything else in a commit together, and most of what
+//! transactions write is short-lived: a lock is put and deleted within milliseconds. Here changes go
+//! into ordered maps in memory (the log in front has made them durable), and a checkpoint brings what
+//! is left of them into the store, sorted, in the background. A lock that was put and deleted between
+//! two checkpoints never touches the store.
+//!
+//! Memory: the changes since the last checkpoint, some 150 bytes each and their keys and values; twice
+//! that while a checkpoint is being made. When one takes longer than the next buffer takes to fill,
+//! commits wait for it.
+
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use crate::{
+    Batch, Column, Direction, Error, Key, Value,
+    backend::{CHUNK_BYTES, Checkpoint, Store},
+    read::is_empty_range,
+};
+
+/// Puts and deletes that go into the store as one batch, at a checkpoint.
+const FLUSH_OPS: usize = 1024;
+/// What an entry costs beyond its key and value, in bytes: the map's nodes, and their counts of users.
+const ENTRY_BYTES: usize = 150;
+
+/// A [`Store`] whose `apply` may run together with reads of other keys.
+pub trait ConcurrentStore: Store {}
+
+/// A store behind a buffer.
+#[derive(Debug)]
+pub struct Buffered<S> {
+    store: S,
+    tables: RwLock<Tables>,
+    /// Held while a checkpoint is made.
+    checkpointing: Mutex<()>,
+    /// Whether a checkpoint has failed: then commits don't wait for it, they are refused further up.
+    failed: Mutex<bool>,
+    /// Signalled when a frozen table is gone, or will not go.
+    ended: Condvar,
+    buffer_bytes: usize,
+    /// Locks that the store holds, by hash: deleting any other one from it is spared. A hash that two
+    /// keys share only costs a needless delete.
+    locks_in_store: Mutex<HashSet<u64>>,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    active: Table,
+    /// Being brought into the store.
+    frozen: Option<Arc<Table>>,
+}
+
+/// Changes by column and key; `None`: deleted.
+#[derive(Debug, Default)]
+struct Table {
+    columns: [BTreeMap<Key, Option<Value>>; Column::ALL.len()],
+    bytes: usize,
+}
+
+impl Table {
+    fn column(&self, column: Column) -> &BTreeMap<Key, Option<Value>> {
+        &self.columns[column.index()]
+    }
+
+    fn insert(&mut self, column: Column, key: Key, value: Option<Value>) {
+        let size = |value: &Option<Value>| value.as_ref().map_or(0, Value::len);
+        self.bytes += key.len() + size(&value) + ENTRY_BYTES;
+        let key_bytes = key.len();
+        if let Some(old) = self.columns[column.index()].insert(key, value) {
+            self.bytes -= key_bytes + size(&old) + ENTRY_BYTES;
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.columns.iter().all(BTreeMap::is_empty)
+    }
+
+    fn range(
+        &self,
+        column: Column,
+        start: &[u8],
+        end: &[u8],
+    ) -> std::collections::btree_map::Range<'_, Key, Option<Value>> {
+        let end = if end.is_empty() {
+            Bound::Unbounded
+        } else {
+            Bound::Excluded(end)
+        };
+        self.column(column)
+            .range::<[u8], _>((Bound::Included(start), end))
+    }
+}
+
+impl Tables {
+    fn get(&self, column: Column, key: &[u8]) -> Option<&Option<Value>> {
+        self.active
+            .column(column)
+            .get(key)
+            .or_else(|| self.frozen.as_ref()?.column(column).get(key))
+    }
+
+    /// The changes in a range, up to `limit` of them in the order of `direction`, and whether those are
+    /// all.
+    fn changes(
+        &self,
+        column: Column,
+        start: &[u8],
+        end: &[u8],
+        direction: Direction,
+        limit: usize,
+    ) -> (BTreeMap<Key, Option<Value>>, bool) {
+        let mut changes = BTreeMap::new();
+        let mut all = true;
+        let tables = self.frozen.as_deref().into_iter().chain([&self.active]);
+        for table in tables {
+            let range = table.range(column, start, end);
+            let mut taken = 0;
+            let mut take = |(key, value): (&Key, &Option<Value>)| {
+                taken += 1;
+                if taken > limit {
+                    return false;
+                }
+                // The active table comes last, and its word counts.
+                changes.insert(key.clone(), value.clone());
+                true
+            };
+            all &= match direction {
+                Direction::Forward => range.into_iter().all(&mut take),
+                Direction::Reverse => range.rev().all(&mut take),
+            };
+        }
+        // Beyond the last one of the shorter part, the other part may not be told about.
+        while changes.len() > limit {
+            all = false;
+            match direction {
+                Direction::Forward => changes.pop_last(),
+                Direction::Reverse => changes.pop_first(),
+            };
+        }
+        (changes, all)
+    }
+}
+
+impl<S: ConcurrentStore> Buffered<S> {
+    /// `buffer_bytes`: commits wait while more than this is buffered and a checkpoint is under way.
+    pub fn new(store: S, buffer_bytes: usize) -> Result<Self, Error> {
+        let mut locks = HashSet::new();
+        let mut start = Key::new();
+        loop {
+            let mut found = Vec::new();
+            let done = store.chunk(
+                Column::Lock,
+                &start,
+                &[],
+                Direction::Forward,
+                4096,
+                &mut found,
+            )?;
+            locks.extend(found.iter().map(|(key, _)| hash(key)));
+            match found.last() {
+                Some((last, _)) if !done => start = successor(last),
+                _ => break,
+            }
+        }
+        Ok(Self {
+            store,
+            tables: RwLock::default(),
+            checkpointing: Mutex::new(()),
+            failed: Mutex::new(false),
+            ended: Condvar::new(),
+            buffer_bytes,
+            locks_in_store: Mutex::new(locks),
+        })
+    }
+
+    /// Brings everything that is buffered now into the store.
+    fn flush_all(&self) -> Result<(), Error> {
+        let frozen = {
+            let mut tables = self.tables.write();
+            if tables.active.is_empty() {
+                return Ok(());
+            }
+            let frozen = Arc::new(std::mem::take(&mut tables.active));
+            // Only one checkpoint is made at a time, and one that failed is the last one.
+            debug_assert!(tables.frozen.is_none());
+            tables.frozen = Some(frozen.clone());
+            frozen
+        };
+        self.flush(&frozen)?;
+        let _failed = self.failed.lock();
+        self.tables.write().frozen = None;
+        self.ended.notify_all();
+        Ok(())
+    }
+
+    /// Brings a frozen table into the store.
+    fn flush(&self, table: &Table) -> Result<(), Error> {
+        let mut locks = self.locks_in_store.lock();
+        let mut batch = Batch::default();
+        for column in Column::ALL {
+            for (key, value) in table.column(column) {
+                match value {
+                    Some(value) => batch.put(column, key.clone(), value.clone()),
+                    None if column == Column::Lock && !locks.contains(&hash(key)) => continue,
+                    None => batch.delete(column, key.clone()),
+                }
+                if column == Column::Lock && value.is_some() {
+                    locks.insert(hash(key));
+                }
+                if batch.len() >= FLUSH_OPS {
+                    self.store.apply(&[std::mem::take(&mut batch)])?;
+                }
+            }
+        }
+        self.store.apply(&[batch])?;
+        for (key, value) in table.column(Column::Lock) {
+            if value.is_none() {
+                locks.remove(&hash(key));
+            }
+        }
+        Ok(())
+    }
+
+    fn first_in(
+        &self,
+        tables: &Tables,
+        column: Column,
+        start: &[u8],
+        end: &[u8],
+    ) -> Result<Option<(Key, Value)>, Error> {
+        let mut from = Key::new();
+        let mut start = start;
+        loop {
+            let active = tables.active.range(column, start, end).next();
+            let frozen = tables
+                .frozen
+                .as_ref()
+                .and_then(|frozen| frozen.range(column, start, end).next());
+            // The smaller key; of the same key the active table's word.
+            let change = match (active, frozen) {
+                (Some(active), Some(frozen)) if frozen.0 < active.0 => Some(frozen),
+                (Some(active), _) => Some(active),
+                (None, frozen) => frozen,
+            };
+            let Some((key, value)) = change else {
+                return self.store.first(column, start, end);
+            };
+            if let Some(stored) = self.store.first(column, start, key)? {
+                return Ok(Some(stored));
+            }
+            if let Some(value) = value {
+                return Ok(Some((key.clone(), value.clone())));
+            }
+            from.clone_from(&successor(key));
+            start = &from;
+            if is_empty_range(start, end) {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+impl<S: ConcurrentStore> Store for Buffered<S> {
+    fn get(&self, column: Column, key: &[u8]) -> Result<Option<Value>, Error> {
+        let tables = self.tables.read();
+        match tables.get(column, key) {
+            Some(value) => Ok(value.clone()),
+            None => self.store.get(column, key),
+        }
+    }
+
+    fn chunk(
+        &self,
+        column: Column,
+        start: &[u8],
+        end: &[u8],
+        direction: Direction,
+        limit: usize,
+        into: &mut Vec<(Key, Value)>,
+    ) -> Result<bool, Error> {
+        let tables = self.tables.read();
+        let (mut start, mut end) = (Key::copy_from_slice(start), Key::copy_from_slice(end));
+        loop {
+            if is_empty_range(&start, &end) {
+                return Ok(true);
+            }
+            let mut stored = Vec::new();
+            let (changes, all_changes) = tables.changes(column, &start, &end, direction, limit);
+            // Where the changes were cut, what lies behind them is for the next round.
+            let (mut part_start, mut part_end) = (start.clone(), end.clone());
+            if !all_changes {
+                match direction {
+                    Direction::Forward => {
+                        if let Some((last, _)) = changes.last_key_value() {
+                            part_end = successor(last);
+                        }
+                    }
+                    Direction::Reverse => {
+                        if let Some((last, _)) = changes.first_key_value() {
+                            part_start = last.clone();
+                        }
+                    }
+                }
+            }
+            let part_done = self.store.chunk(
+                column,
+                &part_start,
+                &part_end,
+                direction,
+                limit,
+                &mut stored,
+            )?;
+            if !part_done && let Some((last, _)) = stored.last() {
+                match direction {
+                    Direction::Forward => part_end = successor(last),
+                    Direction::Reverse => part_start = last.clone(),
+                }
+            }
+            let before = into.len();
+            merge(stored, changes, &part_start, &part_end, direction, into);
+            match direction {
+                Direction::Forward => start = part_end,
+                Direction::Reverse => end = part_start,
+            }
+            if part_done && all_changes {
+                return Ok(true);
+            }
+            let bytes: usize = into[before..]
+                .iter()
+                .map(|(key, value)| key.len() + value.len())
+                .sum();
+            // Where everything was deleted, there's more to be looked for; a caller goes on from the last
+            // pair that it got.
+            if into.len() > before || bytes >= CHUNK_BYTES {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn first(
+        &self,
+        column: Column,
+        start: &[u8],
+        end: &[u8],
+    ) -> Result<Option<(Key, Value)>, Error> {
+        if is_empty_range(start, end) {
+            return Ok(None);
+        }
+        let tables = self.tables.read();
+        self.first_in(&tables, column, start, end)
+    }
+
+    fn wait_for_room(&self) {
+        let mut failed = self.failed.lock();
+        while !*failed {
+            {
+                let tables = self.tables.read();
+                if tables.frozen.is_none() || tables.active.bytes < self.buffer_bytes {
+                    return;
+                }
+            }
+            // Whoever takes the frozen table away signals under this lock, so no signal is missed.
+            self.ended.wait(&mut failed);
+        }
+    }
+
+    fn apply(&self, group: &[Batch]) -> Result<(), Error> {
+        let mut tables = self.tables.write();
+        for (column, key, value) in group.iter().flat_map(Batch::ops) {
+            tables.active.insert(column, key.clone(), value.cloned());
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&self) -> Result<Checkpoint, Error> {
+        let _one = self.checkpointing.lock();
+        let flushed = self.flush_all();
+        if flushed.is_err() {
+            *self.failed.lock() = true;
+            self.ended.notify_all();
+        }
+        flushed?;
+        self.store.checkpoint()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.store.size_bytes()
+    }
+}
+
+/// Merges what the store holds with the changes to it, as far as the part goes.
+fn merge(
+    stored: Vec<(Key, Value)>,
+    changes: BTreeMap<Key, Option<Value>>,
+    start: &[u8],
+    end: &[u8],
+    direction: Direction,
+    into: &mut Vec<(Key, Value)>,
+) {
+    let within = |key: &Key| key[..] >= *start && (end.is_empty() || key[..] < *end);
+    let mut stored = stored.into_iter().peekable();
+    let in_order: Box<dyn Iterator<Item = (Key, Option<Value>)>> = match direction {
+        Direction::Forward => Box::new(changes.into_iter()),
+        Direction::Reverse => Box::new(changes.into_iter().rev()),
+    };
+    for (key, value) in in_order.filter(|(key, _)| within(key)) {
+        let before = |stored: &(Key, Value)| match direction {
+            Direction::Forward => stored.0 < key,
+            Direction::Reverse => stored.0 > key,
+        };
+        while let Some(pair) = stored.next_if(before) {
+            into.push(pair);
+        }
+        stored.next_if(|stored| stored.0 == key);
+        if let Some(value) = value {
+            into.push((key, value));
+        }
+    }
+    into.extend(stored);
+}
+
+fn hash(key: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn successor(key: &[u8]) -> Key {
+    let mut next = Vec::with_capacity(key.len() + 1);
+    next.extend_from_slice(key);
+    next.push(0);
+    next.into()
+}

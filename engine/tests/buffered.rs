@@ -1,0 +1,169 @@
+//! A buffered store reads as a plain one would, whatever is buffered, being flushed or in the store.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use percolator_engine::{Batch, Buffered, Column, Direction, Key, MemoryStore, Store, Value};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+type Model = BTreeMap<(Column, Key), Value>;
+
+fn key(rng: &mut StdRng) -> Key {
+    let length = rng.random_range(1..3);
+    (0..length)
+        .map(|_| b'a' + rng.random_range(0..6))
+        .collect::<Vec<u8>>()
+        .into()
+}
+
+fn change(rng: &mut StdRng, store: &Buffered<MemoryStore>, model: &mut Model) {
+    let mut batch = Batch::default();
+    for _ in 0..rng.random_range(1..6) {
+        let column = Column::ALL[rng.random_range(0..Column::ALL.len())];
+        let key = key(rng);
+        if rng.random_range(0..5) < 3 {
+            let value = Value::from(rng.random::<u32>().to_string());
+            batch.put(column, key.clone(), value.clone());
+            model.insert((column, key), value);
+        } else {
+            batch.delete(column, key.clone());
+            model.remove(&(column, key));
+        }
+    }
+    store.wait_for_room();
+    store.apply(&[batch]).expect("applied");
+}
+
+fn expected(
+    model: &Model,
+    column: Column,
+    start: &[u8],
+    end: &[u8],
+    direction: Direction,
+) -> Vec<(Key, Value)> {
+    let mut pairs: Vec<_> = model
+        .iter()
+        .filter(|((its, key), _)| {
+            *its == column && key[..] >= *start && (end.is_empty() || key[..] < *end)
+        })
+        .map(|((_, key), value)| (key.clone(), value.clone()))
+        .collect();
+    if direction == Direction::Reverse {
+        pairs.reverse();
+    }
+    pairs
+}
+
+/// A whole range, in chunks of `limit`.
+fn scanned(
+    store: &impl Store,
+    column: Column,
+    start: &[u8],
+    end: &[u8],
+    direction: Direction,
+    limit: usize,
+) -> Vec<(Key, Value)> {
+    let (mut start, mut end) = (start.to_vec(), end.to_vec());
+    let mut pairs = Vec::new();
+    loop {
+        let before = pairs.len();
+        let done = store
+            .chunk(column, &start, &end, direction, limit, &mut pairs)
+            .expect("read");
+        if done {
+            return pairs;
+        }
+        assert!(pairs.len() > before, "a chunk of nothing that isn't the end");
+        let last = pairs.last().expect("a pair").0.to_vec();
+        match direction {
+            Direction::Forward => {
+                start = last;
+                start.push(0);
+            }
+            Direction::Reverse => end = last,
+        }
+    }
+}
+
+fn compare(rng: &mut StdRng, store: &Buffered<MemoryStore>, model: &Model) {
+    let column = Column::ALL[rng.random_range(0..Column::ALL.len())];
+    let (mut start, mut end) = (key(rng).to_vec(), key(rng).to_vec());
+    if rng.random_range(0..4) == 0 {
+        start.clear();
+    }
+    if rng.random_range(0..4) == 0 {
+        end.clear();
+    }
+    for direction in [Direction::Forward, Direction::Reverse] {
+        let expected = expected(model, column, &start, &end, direction);
+        let limit = rng.random_range(1..8);
+        assert_eq!(
+            scanned(store, column, &start, &end, direction, limit),
+            expected,
+            "{direction:?} {limit}"
+        );
+    }
+    let first = expected(model, column, &start, &end, Direction::Forward)
+        .into_iter()
+        .next();
+    assert_eq!(store.first(column, &start, &end).expect("read"), first);
+    let key = key(rng);
+    assert_eq!(
+        store.get(column, &key).expect("read"),
+        model.get(&(column, key)).cloned()
+    );
+}
+
+fn seed() -> u64 {
+    let seed = std::env::var("PERCOLATOR_TEST_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or_else(rand::random);
+    eprintln!("PERCOLATOR_TEST_SEED={seed}");
+    seed
+}
+
+#[test]
+fn reads_as_a_plain_store_between_checkpoints() {
+    let mut rng = StdRng::seed_from_u64(seed());
+    for _ in 0..200 {
+        let store = Buffered::new(MemoryStore::default(), 1 << 20).expect("a store");
+        let mut model = Model::new();
+        for _ in 0..60 {
+            change(&mut rng, &store, &mut model);
+            compare(&mut rng, &store, &model);
+            if rng.random_range(0..8) == 0 {
+                store.checkpoint().expect("flushed");
+                compare(&mut rng, &store, &model);
+            }
+        }
+    }
+}
+
+#[test]
+fn reads_as_a_plain_store_while_checkpoints_are_made() {
+    let mut rng = StdRng::seed_from_u64(seed());
+    // So small that commits wait for checkpoints too.
+    let store = Buffered::new(MemoryStore::default(), 2000).expect("a store");
+    let mut model = Model::new();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                store.checkpoint().expect("flushed");
+            }
+        });
+        for _ in 0..20_000 {
+            change(&mut rng, &store, &mut model);
+            compare(&mut rng, &store, &model);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    for column in Column::ALL {
+        assert_eq!(
+            scanned(&store, column, &[], &[], Direction::Forward, 7),
+            expected(&model, column, &[], &[], Direction::Forward)
+        );
+    }
+}
