@@ -18,21 +18,22 @@ use crate::output::{Format, Output};
 /// Cells that are looked up together.
 const BATCH_CELLS: usize = 1000;
 
-/// What to check.
-#[derive(Debug, clap::Args)]
-#[command(
-    long_about = "\
+const DETAILS: &str = "\
 Check that secondary indexes agree with their data, at one snapshot: every value of an indexed field has \
 its entry, and every entry is of a value that is there.
 
-It changes nothing. Entries that are missing are written by importing the rows once more with --index.",
-    after_help = "\
+It changes nothing. Entries that are missing are written by importing the rows once more with --index.";
+
+const EXAMPLES: &str = "\
 Examples:
   percolator check-index --table users --index email=users_by_email
-  percolator check-index --table users --index email=users_by_email --index city=users_by_city -o json
+  percolator check-index --table users --index email=by_email --index city=by_city -o json
 
-Exit code 1 where anything disagrees."
-)]
+Exit code 1 where anything disagrees.";
+
+/// Check that secondary indexes agree with their data.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = format!("{DETAILS}\n\n{EXAMPLES}"))]
 pub(crate) struct Args {
     /// Table of the rows.
     #[arg(long, value_name = "TABLE")]

@@ -18,26 +18,25 @@ use crate::output::Output;
 
 const WRITE_BYTES: usize = 256 << 10;
 
-/// What to write, and how.
-#[derive(Debug, clap::Args)]
-#[command(
-    long_about = "\
-Write a table's rows to standard output, as of one snapshot.
-
+const DETAILS: &str = "\
 Every row becomes a record, its columns the fields, in order. Values are read in the form in which \
 `percolator import` stores them: what reads as JSON is JSON, everything else a string. So what was imported \
 from JSON lines comes back the same.
 
 In a CSV file a string is written as its text, anything else as JSON, and a field that a row doesn't have \
-as nothing.",
-    after_help = "\
+as nothing.";
+
+const EXAMPLES: &str = "\
 Examples:
   percolator export --table users > users.jsonl
   percolator export --table users --format csv --columns id,name,email > users.csv
   percolator export --table users --prefix a --at 463372648734720
 
-The snapshot's timestamp is said on standard error; with --at it reads the same again."
-)]
+The snapshot's timestamp is said on standard error; with --at it reads the same again.";
+
+/// Write a table's rows to standard output, as of one snapshot.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = format!("{DETAILS}\n\n{EXAMPLES}"))]
 pub(crate) struct Args {
     /// The table.
     #[arg(long, value_name = "TABLE")]

@@ -25,12 +25,7 @@ use crate::output::{Format, Output};
 /// Bad lines that are named; all are counted.
 const BAD_SHOWN_MAX: u64 = 20;
 
-/// What to load, and how.
-#[derive(Debug, clap::Args)]
-#[command(
-    long_about = "\
-Load rows from a file, with the entries of their secondary indexes.
-
+const DETAILS: &str = "\
 Every record becomes a row: its key field's value is the row, every field a column (the key field \
 too). A row and its index entries are written in one transaction, so that nobody sees one without the \
 other. Tables that are missing are made.
@@ -43,16 +38,20 @@ An index entry is a row of the index's table: the value, then the row that it is
 
 Loading again is harmless: rows that are as the file has them are passed over, others are made so, \
 columns that a record doesn't have are deleted, and index entries follow. Of two lines with one key the \
-later one wins.",
-    after_help = "\
+later one wins.";
+
+const EXAMPLES: &str = "\
 Examples:
   percolator import --table users --key id users.jsonl
   percolator import --table users --key id --index email=users_by_email users.csv
   zcat users.jsonl.gz | percolator import --table users --key id --skip-bad -
 
 Exit code 1: a line could not be loaded, or the import was stopped. What is in stays in; loading again is \
-harmless."
-)]
+harmless.";
+
+/// Load rows from a file, with the entries of their secondary indexes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = format!("{DETAILS}\n\n{EXAMPLES}"))]
 pub(crate) struct Args {
     /// The file; - is standard input.
     file: PathBuf,

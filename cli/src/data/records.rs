@@ -238,7 +238,7 @@ mod tests {
 
         #[test]
         fn different_values_are_stored_differently(a in any_json(), b in any_json()) {
-            prop_assume!(a.to_string() != b.to_string());
+            prop_assume!(a != b);
             prop_assert_ne!(stored(&a.to_string()), stored(&b.to_string()));
         }
 

@@ -4,6 +4,7 @@
 
 mod command;
 mod complete;
+mod conflict;
 mod input;
 mod session;
 mod words;
@@ -24,10 +25,7 @@ use crate::output::Output;
 /// How long a prompt may wait for the names of tables.
 const NAMES_WITHIN: Duration = Duration::from_millis(300);
 
-/// A session.
-#[derive(Debug, clap::Args)]
-#[command(
-    long_about = "\
+const DETAILS: &str = "\
 Work with the data in a session: begin, get, get-for-update, put, delete, scan, commit, rollback, tables, \
 status, help, exit.
 
@@ -35,13 +33,17 @@ Outside of a transaction every command is a transaction of its own. On a termina
 words completed with the tab key, and earlier lines found again ($XDG_STATE_HOME/percolator/history, \
 ~/.local/state/percolator/history if it isn't set). Elsewhere commands are read from standard input, one a \
 line, up to the first error, which ends the session with exit code 1; a transaction that is then open is \
-rolled back.",
-    after_help = "\
+rolled back.";
+
+const EXAMPLES: &str = "\
 Examples:
   percolator shell
   percolator shell -o json < script
-  printf 'begin\\nput accounts bob balance 10\\ncommit\\n' | percolator shell"
-)]
+  printf 'begin\\nput accounts bob balance 10\\ncommit\\n' | percolator shell";
+
+/// Work with the data in a session: interactive, or a script.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = format!("{DETAILS}\n\n{EXAMPLES}"))]
 pub(crate) struct Args {}
 
 pub(crate) async fn run(client: &Client, _: Args, output: Output) -> anyhow::Result<ExitCode> {
@@ -70,7 +72,7 @@ async fn typed(mut session: Session<'_>, output: Output) -> anyhow::Result<ExitC
         let done = tokio::select! {
             done = line_done(&mut session, &line) => done,
             _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!(
-                "given up waiting; a commit under way is rolled back, unless it is through already"
+                "given up waiting; a commit that is under way is rolled back, unless it has gone through"
             )),
         };
         match done {

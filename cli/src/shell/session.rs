@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use bytes::Bytes;
-use percolator_client::{
-    Cell, Client, Conflict, Entry, Error, Outcome, Range, Timestamp, Txn, escape,
-};
+use percolator_client::{Client, Entry, Error, Outcome, Range, Timestamp, Txn, escape};
 use serde_json::json;
 
 use super::command::{Command, ScanArgs};
+use super::conflict::describe;
 use crate::output::{CellJson, Format, Output, columns};
 
 /// A session.
@@ -194,9 +193,12 @@ impl<'a> Session<'a> {
         column: Bytes,
         value: Option<Bytes>,
     ) -> anyhow::Result<()> {
-        let write = |txn: &Txn| match &value {
-            Some(value) => txn.put(&table, &row, &column, value.clone()),
-            None => txn.delete(&table, &row, &column),
+        let write = |txn: &Txn| -> anyhow::Result<()> {
+            match &value {
+                Some(value) => txn.put(&table, &row, &column, value.clone())?,
+                None => txn.delete(&table, &row, &column)?,
+            }
+            Ok(())
         };
         if let Some(open) = &mut self.open {
             // A wrong name is better found now than at the commit.
@@ -229,7 +231,7 @@ impl<'a> Session<'a> {
             Err(Error::Conflict(conflict)) => {
                 anyhow::bail!(
                     "conflict: {}{ended}; begin again",
-                    self.describe(&conflict).await
+                    describe(self.client, &conflict).await
                 );
             }
             // A little later the primary may well be there to be asked.
@@ -254,38 +256,6 @@ impl<'a> Session<'a> {
             self.output.note(&format!("committed at {commit_ts}"));
         }
         Ok(())
-    }
-
-    /// With whom, and on what, with the table's name in place of its number.
-    async fn describe(&self, conflict: &Conflict) -> String {
-        let tables = self.client.tables().await.unwrap_or_default();
-        let name = |cell: &Cell| {
-            let table = tables.iter().find(|table| table.id == cell.table.0);
-            cell_text(table.map(|table| table.name.as_str()), cell)
-        };
-        match conflict {
-            Conflict::Committed {
-                cell,
-                with_start_ts,
-                with_commit_ts,
-            } => format!(
-                "transaction {with_start_ts} committed {} at {with_commit_ts}, after this one began",
-                name(cell)
-            ),
-            Conflict::Locked {
-                cell,
-                by_start_ts,
-                primary,
-            } => format!(
-                "the older transaction {by_start_ts} (primary: {}) is committing {}",
-                name(primary),
-                name(cell)
-            ),
-            Conflict::RolledBack { cell } => format!(
-                "this transaction was rolled back on {} by an older one, or for taking too long",
-                name(cell)
-            ),
-        }
     }
 
     /// Prints cells; of a row, or with their rows.
@@ -391,18 +361,6 @@ fn prompt_in(start_ts: Timestamp, buffered: bool) -> String {
     format!(
         "percolator(txn {more}{last}{})> ",
         if buffered { "*" } else { "" }
-    )
-}
-
-fn cell_text(table: Option<&str>, cell: &Cell) -> String {
-    let table = match table {
-        Some(name) => format!("table {name}"),
-        None => format!("table {}", cell.table.0),
-    };
-    format!(
-        "{table}, row {}, column {:?}",
-        escape(&cell.row),
-        escape(&cell.column)
     )
 }
 
