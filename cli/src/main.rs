@@ -84,13 +84,9 @@ enum Command {
     Scan(cells::ScanArgs),
     /// What became of a transaction whose commit was not answered.
     Outcome(cells::OutcomeArgs),
-    /// Work with the cluster interactively, in transactions over several commands.
     Shell(shell::Args),
-    /// Load a file of rows, with their index entries.
     Import(data::import::Args),
-    /// Write the rows of a table, at one snapshot.
     Export(data::export::Args),
-    /// Prove that a table and its indexes agree.
     CheckIndex(data::check_index::Args),
     /// Transfer money between accounts, and check that none is lost.
     Bank(bank::Args),
@@ -141,7 +137,7 @@ async fn run(cluster: &str, command: Command, output: Output) -> anyhow::Result<
         command => command,
     };
     let client = Client::connect(cluster).await?;
-    match command {
+    let result = match command {
         Command::Table(command) => table::run(&client, command, output).await,
         Command::Get(args) => cells::get(&client, args, output).await,
         Command::Put(args) => cells::put(&client, args, output).await,
@@ -155,7 +151,9 @@ async fn run(cluster: &str, command: Command, output: Output) -> anyhow::Result<
         Command::Bank(args) => bank::run(cluster, args, output).await,
         Command::Bench(args) => bench::run(&client, args, output).await,
         Command::Up(_) | Command::Completions { .. } => Ok(ExitCode::SUCCESS),
-    }
+    };
+    client.settle().await;
+    result
 }
 
 /// What scripts can tell errors apart by; the help of the command lists them.

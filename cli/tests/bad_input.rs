@@ -24,13 +24,22 @@ fn manifest(spec: &str) -> String {
 
 #[test]
 fn a_manifest_with_a_wrong_field_type_or_value() {
-    up_with(&manifest("  tablets:\n    replcas: 3\n"))
-        .refused(1, &["spec.tablets.replcas", "unknown field", "replicas", "line 7"]);
+    up_with(&manifest("  tablets:\n    replcas: 3\n")).refused(
+        1,
+        &[
+            "spec.tablets.replcas",
+            "unknown field",
+            "replicas",
+            "line 7",
+        ],
+    );
     up_with(&manifest("  tablets:\n    replicas: three\n"))
         .refused(1, &["spec.tablets.replicas", "line 7"]);
     up_with(&manifest("  tablets:\n    replicas: 0\n")).refused(1, &["spec.tablets.replicas"]);
-    up_with(&manifest("  tablets:\n    storage:\n      engine: rocksdb\n"))
-        .refused(1, &["rocksdb", "sled", "fjall", "memory"]);
+    up_with(&manifest(
+        "  tablets:\n    storage:\n      engine: rocksdb\n",
+    ))
+    .refused(1, &["rocksdb", "sled", "fjall", "memory"]);
     up_with("kind: Pod\napiVersion: v1\nmetadata: {name: x}\n").refused(1, &["PercolatorCluster"]);
     up_with("").refused(1, &["empty"]);
     percolator(&["up", "-f", "/no/such/file.yaml"]).refused(1, &["/no/such/file.yaml"]);
@@ -68,20 +77,35 @@ fn a_data_folder_in_use_or_of_another_cluster() {
     let folder = tempfile::tempdir().expect("a folder");
     let (one, two) = (folder.path().join("one"), folder.path().join("two"));
     let first = Cluster::start_in(&one, &[]);
-    percolator(&["up", "--port", "0", "--data-dir", &one.display().to_string()])
-        .refused(1, &["in use"]);
+    percolator(&[
+        "up",
+        "--port",
+        "0",
+        "--data-dir",
+        &one.display().to_string(),
+    ])
+    .refused(1, &["in use"]);
     first.stop();
     Cluster::start_in(&two, &[]).stop();
     // A tablet server's folder of the second cluster in the first one's place.
     std::fs::remove_dir_all(one.join("tablet-1")).expect("there");
     copy(&two.join("tablet-1"), &one.join("tablet-1"));
-    percolator(&["up", "--port", "0", "--data-dir", &one.display().to_string()])
-        .refused(1, &["tablet-1", "belongs to"]);
+    percolator(&[
+        "up",
+        "--port",
+        "0",
+        "--data-dir",
+        &one.display().to_string(),
+    ])
+    .refused(1, &["tablet-1", "belongs to"]);
 }
 
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("writable");
-    for entry in std::fs::read_dir(from).expect("readable").map(|entry| entry.expect("readable")) {
+    for entry in std::fs::read_dir(from)
+        .expect("readable")
+        .map(|entry| entry.expect("readable"))
+    {
         let (from, to) = (entry.path(), to.join(entry.file_name()));
         if from.is_dir() {
             copy(&from, &to);
@@ -98,8 +122,10 @@ fn another_engine_and_fewer_servers_than_the_folder_has() {
     Cluster::start_in(&data, &[]).stop();
     let data = data.display().to_string();
     let arguments = ["up", "-f", "-", "--port", "0", "--data-dir", &data];
-    percolator_with(&arguments, &manifest("  tablets:\n    replicas: 2\n"))
-        .refused(1, &["3 tablet servers", "asks for 2", "spec.tablets.replicas"]);
+    percolator_with(&arguments, &manifest("  tablets:\n    replicas: 2\n")).refused(
+        1,
+        &["3 tablet servers", "asks for 2", "spec.tablets.replicas"],
+    );
     let fjall = manifest("  tablets:\n    storage:\n      engine: fjall\n");
     percolator_with(&arguments, &fjall).refused(1, &["sled", "fjall"]);
 }
@@ -133,7 +159,9 @@ fn keys_values_tables_and_timestamps_out_of_bounds() {
     cluster
         .run(&["put", "t", "r", &long, "v"])
         .refused(2, &["1025", "1024"]);
-    cluster.run(&["put", "t", "", "c", "v"]).refused(2, &["row is empty"]);
+    cluster
+        .run(&["put", "t", "", "c", "v"])
+        .refused(2, &["row is empty"]);
     cluster
         .run(&["get", "nosuch", "r", "c"])
         .refused(1, &["no table \"nosuch\"", "table list"]);
@@ -154,7 +182,9 @@ fn keys_values_tables_and_timestamps_out_of_bounds() {
     cluster
         .run(&["get", "t", "r", "c", "--at", &future])
         .refused(2, &["future"]);
-    cluster.run(&["get", "t", "r\\q", "c"]).refused(2, &["\\q", "\\xNN"]);
+    cluster
+        .run(&["get", "t", "r\\q", "c"])
+        .refused(2, &["\\q", "\\xNN"]);
     cluster
         .run(&["put", "t", "r", "c", "v", "lonely"])
         .refused(2, &["lonely"]);
@@ -181,7 +211,9 @@ fn everything_is_there_after_a_restart() {
         std::fs::write(&file, manifest(&spec)).expect("writable");
         let file = file.display().to_string();
         let cluster = Cluster::start_in(&data, &["-f", &file]);
-        cluster.run(&["table", "create", "t", "--split-at", "m"]).ok();
+        cluster
+            .run(&["table", "create", "t", "--split-at", "m"])
+            .ok();
         cluster.run(&["put", "t", "a", "c", "one"]).ok();
         cluster.run(&["put", "t", "z\\x00", "c", "two"]).ok();
         let (code, said) = cluster.stop();

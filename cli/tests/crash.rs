@@ -63,7 +63,9 @@ fn start_bank(cluster: &Cluster, ledger: &str) -> Child {
 }
 
 fn lines(file: &str) -> usize {
-    std::fs::read(file).map_or(0, |bytes| bytes.iter().filter(|byte| **byte == b'\n').count())
+    std::fs::read(file).map_or(0, |bytes| {
+        bytes.iter().filter(|byte| **byte == b'\n').count()
+    })
 }
 
 #[test]
@@ -73,7 +75,9 @@ fn bank_keeps_every_answer_while_servers_and_clients_are_killed() {
     let ledger = cluster.data_dir.join("../transfers.jsonl");
     let ledger = ledger.to_str().expect("a path of text");
     let mut bank = start_bank(&cluster, ledger);
-    wait_for("the first transfers", || (lines(ledger) > 100).then_some(()));
+    wait_for("the first transfers", || {
+        (lines(ledger) > 100).then_some(())
+    });
     for round in 0..rounds(25) {
         // A random number of transfers between two deaths, so that they come at every moment.
         let target = lines(ledger) + usize::try_from(choices.below(400)).expect("small");
@@ -97,7 +101,13 @@ fn bank_keeps_every_answer_while_servers_and_clients_are_killed() {
     signal(bank.id(), "KILL");
     bank.wait().expect("it ends");
     let said = cluster.run(&[
-        "bank", "--accounts", "200", "-o", "json", "--verify", ledger,
+        "bank",
+        "--accounts",
+        "200",
+        "-o",
+        "json",
+        "--verify",
+        ledger,
     ]);
     println!("{}{}", said.err, said.out);
     let found: Value = serde_json::from_str(&said.ok()).expect("JSON");
@@ -107,7 +117,15 @@ fn bank_keeps_every_answer_while_servers_and_clients_are_killed() {
     }
     // Whatever the dead clients left locked can be written again, once their life time is over.
     let said = cluster.run(&[
-        "bank", "--accounts", "200", "--clients", "4", "--duration", "2s", "-o", "json",
+        "bank",
+        "--accounts",
+        "200",
+        "--clients",
+        "4",
+        "--duration",
+        "2s",
+        "-o",
+        "json",
     ]);
     let summary: Value = serde_json::from_str(&said.ok()).expect("JSON");
     assert_eq!(summary["wrong_sums"], 0, "{summary}");
@@ -129,9 +147,7 @@ fn packages() -> String {
         .args(["-W", "-f", FORMAT])
         .output();
     let mut text = match listed {
-        Ok(listed) if listed.status.success() => {
-            String::from_utf8(listed.stdout).expect("text")
-        }
+        Ok(listed) if listed.status.success() => String::from_utf8(listed.stdout).expect("text"),
         _ => String::new(),
     };
     if text.lines().count() < 100 {
@@ -156,10 +172,28 @@ fn import_of_real_rows_survives_kills_and_comes_out_as_it_went_in() {
     std::fs::write(&file, &source).expect("a writable folder");
     let file = file.to_str().expect("a path of text");
     let import = [
-        "import", "--table", "packages", "--key", "package", "--index",
-        "section=by-section", "--index", "maintainer=by-maintainer", "--batch", "5", file,
+        "import",
+        "--table",
+        "packages",
+        "--key",
+        "package",
+        "--index",
+        "section=by-section",
+        "--index",
+        "maintainer=by-maintainer",
+        "--batch",
+        "5",
+        file,
     ];
-    let cuts = ["table", "create", "packages", "--split-at", "h", "--split-at", "libp"];
+    let cuts = [
+        "table",
+        "create",
+        "packages",
+        "--split-at",
+        "h",
+        "--split-at",
+        "libp",
+    ];
     cluster.run(&cuts).ok();
     for round in 0..rounds(4) {
         let mut loading = cluster
@@ -182,7 +216,12 @@ fn import_of_real_rows_survives_kills_and_comes_out_as_it_went_in() {
     }
     println!("{}", cluster.run(&import).ok());
     let check = [
-        "check-index", "--table", "packages", "--index", "section=by-section", "--index",
+        "check-index",
+        "--table",
+        "packages",
+        "--index",
+        "section=by-section",
+        "--index",
         "maintainer=by-maintainer",
     ];
     println!("{}", cluster.run(&check).ok());

@@ -190,6 +190,13 @@ impl Client {
         }
     }
 
+    /// Waits until the cells of every commit of this client are in place. A commit returns when it is
+    /// decided and durable, and the rest follows in the background; a program that ends before that
+    /// leaves locks, which are in the way of others until they have cleared them.
+    pub async fn settle(&self) {
+        self.router.settled().await;
+    }
+
     /// What became of a transaction, by its primary: for an answer that was lost
     /// ([`Error::Unknown`]). A transaction whose life time is over is rolled back by this.
     ///

@@ -49,7 +49,9 @@ impl Commit {
         let (sender, receiver) = oneshot::channel();
         let (start_ts, primary) = (self.start_ts, self.mutations[0].cell.clone());
         let transport = self.router.transport.clone();
-        transport.spawn(Arc::new(self).drive(sender).boxed());
+        let going = self.router.going();
+        let driver = Arc::new(self).drive(sender);
+        transport.spawn(driver.map(|()| drop(going)).boxed());
         receiver
             .await
             .unwrap_or(Err(Error::Unknown { start_ts, primary }))
@@ -141,7 +143,7 @@ impl Commit {
                 obstacle,
                 met,
                 ending,
-            } => match router.resolve(&met, ending, self.deadline).await {
+            } => match router.resolve(&[met], ending, self.deadline).await {
                 Ok(()) => vec![Event::Resolved { obstacle }],
                 Err(error) => self.gave_up(Step::Prewrite, error),
             },

@@ -53,36 +53,48 @@ impl Router {
         }
     }
 
-    /// Clears a lock whose transaction has ended.
+    /// Clears locks of one transaction, which has ended.
     pub(crate) async fn resolve(
         &self,
-        met: &MetLock,
+        met: &[MetLock],
         ending: Ending,
         deadline: Deadline,
     ) -> Result<(), CallError> {
-        let start_ts = met.lock.start_ts.as_u64();
-        let build = |cell| match ending {
-            Ending::Committed(commit_ts) => Ask::Commit(v1::CommitRequest {
-                start_ts,
-                commit_ts: commit_ts.as_u64(),
-                cells: vec![cell],
-            }),
-            Ending::RolledBack => Ask::Rollback(v1::RollbackRequest {
-                start_ts,
-                cells: vec![cell],
-            }),
+        let Some(first) = met.first() else {
+            return Ok(());
         };
-        // What the server answers makes no difference: the lock is gone, or it is met again.
-        self.call_one(&met.cell, &build, deadline).await.map(drop)
+        let start_ts = first.lock.start_ts.as_u64();
+        let build = |cells: Vec<(usize, v1::CellRef)>| {
+            let cells = cells.into_iter().map(|(_, cell)| cell).collect();
+            match ending {
+                Ending::Committed(commit_ts) => Ask::Commit(v1::CommitRequest {
+                    start_ts,
+                    commit_ts: commit_ts.as_u64(),
+                    cells,
+                }),
+                Ending::RolledBack => Ask::Rollback(v1::RollbackRequest { start_ts, cells }),
+            }
+        };
+        let cell = |at: usize| met[at].cell.clone();
+        let all = (0..met.len()).collect();
+        // What the servers answer makes no difference: a lock is gone, or it is met again.
+        for (_, answer) in self.call(&cell, all, &|_| 0, &build, deadline).await {
+            answer?;
+        }
+        Ok(())
     }
 
-    /// Gets a reader past a lock. `Some`: look through this transaction's locks from now on.
+    /// Gets a reader past locks of one transaction. `Some`: look through that transaction's locks from
+    /// now on; `None`: they are gone.
     pub(crate) async fn get_past(
         &self,
-        met: &MetLock,
+        all: &[MetLock],
         snapshot: Timestamp,
         deadline: Deadline,
     ) -> Result<Option<Timestamp>, Error> {
+        let Some(met) = all.first() else {
+            return Ok(None);
+        };
         const DOING: &str = "reading past a lock";
         let mut backoff = Backoff::new(Duration::from_micros(500), Duration::from_millis(50));
         loop {
@@ -93,7 +105,7 @@ impl Router {
             match after_status_read(status, snapshot) {
                 ReadNext::Bypass => return Ok(Some(met.lock.start_ts)),
                 ReadNext::Resolve(ending) => {
-                    self.resolve(met, ending, deadline)
+                    self.resolve(all, ending, deadline)
                         .await
                         .map_err(|error| deadline.error(&*self.transport, DOING, error))?;
                     return Ok(None);

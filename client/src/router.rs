@@ -11,6 +11,7 @@ use percolator_protocol::types::{Cell, TableId};
 use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
+use tokio::sync::watch;
 
 use crate::Error;
 use crate::directory::{Directory, Group};
@@ -25,6 +26,17 @@ const GROUP_BYTES_MAX: usize = 4 << 20;
 pub(crate) struct Router {
     pub(crate) transport: Arc<dyn Transport>,
     directory: RwLock<Arc<Directory>>,
+    /// How many commits go on in the background.
+    background: watch::Sender<usize>,
+}
+
+/// A commit that goes on in the background, until this is dropped.
+pub(crate) struct Going(Arc<Router>);
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        self.0.background.send_modify(|going| *going -= 1);
+    }
 }
 
 /// The answer for some of a call's cells.
@@ -73,7 +85,24 @@ impl Router {
         Self {
             transport,
             directory: RwLock::default(),
+            background: watch::Sender::new(0),
         }
+    }
+
+    /// Counts a commit as going on.
+    pub(crate) fn going(self: &Arc<Self>) -> Going {
+        self.background.send_modify(|going| *going += 1);
+        Going(self.clone())
+    }
+
+    /// Waits until nothing goes on in the background.
+    pub(crate) async fn settled(&self) {
+        // The sender lives in here, so this can't fail.
+        let _ = self
+            .background
+            .subscribe()
+            .wait_for(|going| *going == 0)
+            .await;
     }
 
     pub(crate) fn deadline(&self, patience: Duration) -> Deadline {

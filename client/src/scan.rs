@@ -210,7 +210,7 @@ impl Scan {
                 (Some(tablet), Attempt::Done(Body::Scan(response))) => {
                     return self.take(&tablet, response).await;
                 }
-                (_, Attempt::Done(_)) => return Err(self.txn.failed(unexpected())),
+                (_, Attempt::Done(_)) => return Err(self.txn.failed(deadline, unexpected())),
                 (_, Attempt::Invalid(why)) => return Err(Error::Invalid(why)),
                 (_, Attempt::Again(why)) => why,
             };
@@ -253,8 +253,8 @@ impl Scan {
                 column: cell.column,
                 value: cell.value,
             }));
-        if let Some(met) = response.locked {
-            return self.txn.get_past(met).await;
+        if !response.locked.is_empty() {
+            return self.txn.get_past(response.locked).await;
         }
         if !response.done {
             self.after = response.resume.or(self.after.take());

@@ -18,7 +18,7 @@ use crate::Error;
 use crate::client::Options;
 use crate::commit::Commit;
 use crate::resolver::{malformed, unexpected};
-use crate::router::{CallError, Router};
+use crate::router::{CallError, Deadline, Router};
 use crate::scan::{Range, Scan};
 
 /// The name of a cell: table, row, column.
@@ -422,24 +422,24 @@ impl Inner {
                 })
             };
             let body = self.router.call_one(&cell, &build, deadline).await;
-            let Body::Get(response) = body.map_err(|error| self.failed(error))? else {
-                return Err(self.failed(unexpected()));
+            let Body::Get(response) = body.map_err(|error| self.failed(deadline, error))? else {
+                return Err(self.failed(deadline, unexpected()));
             };
             let mut cells = Vec::with_capacity(response.results.len());
-            let mut met = None;
+            let mut met = Vec::new();
             for result in response.results {
                 match result.result {
                     Some(Got::Found(found)) => {
                         cells.push((found.cell.unwrap_or_default().column, found.value));
                     }
-                    Some(Got::Locked(locked)) => met = Some(locked),
+                    Some(Got::Locked(locked)) => met.push(locked),
                     Some(Got::Absent(_)) | None => {}
                 }
             }
-            match met {
-                None => return Ok(cells),
-                Some(met) => self.get_past(met).await?,
+            if met.is_empty() {
+                return Ok(cells);
             }
+            self.get_past(met).await?;
         }
     }
 
@@ -468,31 +468,27 @@ impl Inner {
                     deadline,
                 )
                 .await;
-            let mut met: Vec<MetLock> = Vec::new();
+            let mut met = Vec::new();
             for (indices, body) in answered {
-                let Body::Get(response) = body.map_err(|error| self.failed(error))? else {
-                    return Err(self.failed(unexpected()));
+                let Body::Get(response) = body.map_err(|error| self.failed(deadline, error))?
+                else {
+                    return Err(self.failed(deadline, unexpected()));
                 };
                 if response.results.len() != indices.len() {
-                    return Err(self.failed(unexpected()));
+                    return Err(self.failed(deadline, unexpected()));
                 }
                 for (at, result) in indices.into_iter().zip(response.results) {
                     match result.result {
                         Some(Got::Found(found)) => values[at] = Some(found.value),
                         Some(Got::Locked(locked)) => {
                             waiting.push(at);
-                            met.push(
-                                MetLock::try_from(locked)
-                                    .map_err(|error| self.failed(malformed(error)))?,
-                            );
+                            met.push(locked);
                         }
                         Some(Got::Absent(_)) | None => {}
                     }
                 }
             }
-            for met in met {
-                self.get_past_lock(&met).await?;
-            }
+            self.get_past(met).await?;
         }
         Ok(values)
     }
@@ -506,28 +502,34 @@ impl Inner {
         )
     }
 
-    pub(crate) async fn get_past(&self, met: v1::MetLock) -> Result<(), Error> {
-        let met = MetLock::try_from(met).map_err(|error| self.failed(malformed(error)))?;
-        self.get_past_lock(&met).await
-    }
-
-    async fn get_past_lock(&self, met: &MetLock) -> Result<(), Error> {
-        if self.bypass.lock().contains(&met.lock.start_ts) {
-            return Ok(());
-        }
+    /// Gets past locks that were met: asks each transaction's primary once.
+    pub(crate) async fn get_past(&self, met: Vec<v1::MetLock>) -> Result<(), Error> {
         let deadline = self.router.deadline(self.options.patience);
-        if let Some(harmless) = self.router.get_past(met, self.start_ts, deadline).await? {
-            let mut bypass = self.bypass.lock();
-            if bypass.len() >= BYPASS_MAX {
-                bypass.remove(0);
+        let mut by_transaction: BTreeMap<Timestamp, Vec<MetLock>> = BTreeMap::new();
+        for met in met {
+            let met =
+                MetLock::try_from(met).map_err(|error| self.failed(deadline, malformed(error)))?;
+            by_transaction
+                .entry(met.lock.start_ts)
+                .or_default()
+                .push(met);
+        }
+        for (start_ts, met) in by_transaction {
+            if self.bypass.lock().contains(&start_ts) {
+                continue;
             }
-            bypass.push(harmless);
+            if let Some(harmless) = self.router.get_past(&met, self.start_ts, deadline).await? {
+                let mut bypass = self.bypass.lock();
+                if bypass.len() >= BYPASS_MAX {
+                    bypass.remove(0);
+                }
+                bypass.push(harmless);
+            }
         }
         Ok(())
     }
 
-    pub(crate) fn failed(&self, error: CallError) -> Error {
-        let deadline = self.router.deadline(self.options.patience);
+    pub(crate) fn failed(&self, deadline: Deadline, error: CallError) -> Error {
         deadline.error(&*self.router.transport, "reading", error)
     }
 }

@@ -74,7 +74,10 @@ fn scanned(
         if done {
             return pairs;
         }
-        assert!(pairs.len() > before, "a chunk of nothing that isn't the end");
+        assert!(
+            pairs.len() > before,
+            "a chunk of nothing that isn't the end"
+        );
         let last = pairs.last().expect("a pair").0.to_vec();
         match direction {
             Direction::Forward => {

@@ -120,9 +120,9 @@ fn get_rows(
                 PartEnd::Done => break,
                 PartEnd::Resume(last) => range.start = key::behind_cell(last),
                 PartEnd::Locked(locked) => {
-                    results.push(v1::GetResult {
+                    results.extend(locked.into_iter().map(|locked| v1::GetResult {
                         result: Some(Got::Locked(locked)),
-                    });
+                    }));
                     break;
                 }
             }
@@ -186,7 +186,7 @@ fn scan(
         PartEnd::Done => response.done = true,
         PartEnd::Locked(locked) => {
             response.resume = last;
-            response.locked = Some(locked);
+            response.locked = locked;
         }
         PartEnd::Resume(key) => response.resume = Some((&resume_cell(table, &key)?).into()),
     }
@@ -210,8 +210,8 @@ enum PartEnd {
     Done,
     /// There's more behind this cell's key (forward), or before it (reverse).
     Resume(Vec<u8>),
-    /// A lock is in the way.
-    Locked(v1::MetLock),
+    /// Locks are in the way; the first one is where the part ends.
+    Locked(Vec<v1::MetLock>),
 }
 
 /// Reads a part of the range. Locks first: see the module's head.
@@ -302,6 +302,11 @@ fn scan_part(
             ControlFlow::Continue(())
         }
     };
+    let blocking: Vec<(Vec<u8>, Lock)> = locks
+        .iter()
+        .filter(|(_, lock)| snapshot.blocked_by(lock))
+        .cloned()
+        .collect();
     let locks = locks.into_iter().map(Ok);
     let ended = if range.reverse {
         scan_reverse(snapshot, records, locks, emit)?
@@ -326,9 +331,20 @@ fn scan_part(
         {
             PartEnd::Resume(last_seen.unwrap_or_default())
         }
-        ScanEnd::Locked(cell_key, lock) => {
-            let cell = key::decode_cell(&cell_key).map_err(Error::from)?;
-            PartEnd::Locked(met_lock(&cell, &lock))
+        ScanEnd::Locked(cell_key, _) => {
+            let from = blocking
+                .iter()
+                .position(|(key, _)| *key == cell_key)
+                .unwrap_or_default();
+            let met = |(key, lock): &(Vec<u8>, Lock)| {
+                Ok(met_lock(&key::decode_cell(key).map_err(Error::from)?, lock))
+            };
+            PartEnd::Locked(
+                blocking[from..]
+                    .iter()
+                    .map(met)
+                    .collect::<Result<_, Error>>()?,
+            )
         }
         ScanEnd::Stopped => match cells.last() {
             Some((cell, _)) => PartEnd::Resume(store::cell_key(cell)),

@@ -49,7 +49,11 @@ impl Accounts {
             table: table.to_owned(),
             count,
         };
-        let exists = client.tables().await?.iter().any(|known| known.name == table);
+        let exists = client
+            .tables()
+            .await?
+            .iter()
+            .any(|known| known.name == table);
         if !exists {
             let servers = client
                 .servers()
@@ -59,7 +63,12 @@ impl Accounts {
                 .count();
             let tablets = u32::try_from(servers).unwrap_or(1).max(1) * TABLETS_PER_SERVER;
             let cuts: Vec<Bytes> = (1..tablets.min(count))
-                .map(|cut| row(u32::try_from(u64::from(count) * u64::from(cut) / u64::from(tablets)).unwrap_or(0)))
+                .map(|cut| {
+                    row(
+                        u32::try_from(u64::from(count) * u64::from(cut) / u64::from(tablets))
+                            .unwrap_or(0),
+                    )
+                })
                 .collect();
             client.create_table(table, &cuts).await?;
         }
@@ -115,10 +124,7 @@ impl Accounts {
     pub(super) async fn transfer(&self, txn: &Txn, transfer: &Transfer) -> Result<(), Error> {
         let (from, to) = (row(transfer.from), row(transfer.to));
         let mut balances = txn
-            .batch_get(&[
-                (&self.table, &from, COLUMN),
-                (&self.table, &to, COLUMN),
-            ])
+            .batch_get(&[(&self.table, &from, COLUMN), (&self.table, &to, COLUMN)])
             .await?
             .into_iter();
         let from_balance = balance(balances.next().flatten())?;

@@ -148,7 +148,10 @@ pub(super) async fn verify(
                 counts[1] += 1;
                 if is_there {
                     undead += 1;
-                    output.note(&format!("WRONG: {} was answered aborted, and is there", answer.row));
+                    output.note(&format!(
+                        "WRONG: {} was answered aborted, and is there",
+                        answer.row
+                    ));
                 }
             }
             Kind::Unknown => {
@@ -206,7 +209,9 @@ async fn wrong_accounts(
         let expected = 100 + changes.get(&number).copied().unwrap_or_default();
         if balance != expected {
             wrong += 1;
-            output.note(&format!("WRONG: account {number} has {balance}, expected {expected}"));
+            output.note(&format!(
+                "WRONG: account {number} has {balance}, expected {expected}"
+            ));
         }
     }
     Ok(wrong)

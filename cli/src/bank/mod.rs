@@ -72,7 +72,8 @@ pub(crate) async fn run(cluster: &str, args: Args, output: Output) -> anyhow::Re
         Some(file) => Some(Ledger::open(&client, &args.table, file).await?),
         None => None,
     };
-    let summary = transfer(client, accounts, ledger, &args, output).await?;
+    let summary = transfer(client.clone(), accounts, ledger, &args, output).await?;
+    client.settle().await;
     output.result(&summary.text(), &summary)?;
     Ok(if summary.holds() {
         ExitCode::SUCCESS

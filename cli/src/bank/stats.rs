@@ -53,9 +53,8 @@ pub(crate) struct Summary {
 impl Interval {
     fn new() -> Self {
         // Up to 10 minutes, with two digits: a few kilobytes.
-        let latency = Histogram::new_with_bounds(1, 600_000_000, 2).unwrap_or_else(|error| {
-            unreachable!("these bounds are those of a histogram: {error}")
-        });
+        let latency = Histogram::new_with_bounds(1, 600_000_000, 2)
+            .unwrap_or_else(|error| unreachable!("these bounds are those of a histogram: {error}"));
         Self {
             started: Instant::now(),
             latency,
@@ -170,7 +169,10 @@ impl Summary {
 
     pub(super) fn text(&self) -> String {
         let verdict = if self.holds() {
-            format!("{} at each of {} snapshots: no money was lost or made", self.sum, self.sum_checks)
+            format!(
+                "{} at each of {} snapshots: no money was lost or made",
+                self.sum, self.sum_checks
+            )
         } else {
             format!(
                 "WRONG at {} of {} snapshots; at the end {}, expected {}",

@@ -27,14 +27,15 @@ pub(super) struct Table {
 }
 
 /// Makes the rows, and the plain keys, of one server.
-pub(super) async fn prepare(
-    client: &Client,
-    smoke: bool,
-    output: Output,
-) -> anyhow::Result<Table> {
+pub(super) async fn prepare(client: &Client, smoke: bool, output: Output) -> anyhow::Result<Table> {
     let rows = if smoke { 1000 } else { 100_000 };
     output.note(&format!("making {rows} rows ..."));
-    if !client.tables().await?.iter().any(|table| table.name == TABLE) {
+    if !client
+        .tables()
+        .await?
+        .iter()
+        .any(|table| table.name == TABLE)
+    {
         client.create_table(TABLE, &[]).await?;
     }
     for first in (0..rows).step_by(BATCH as usize) {
@@ -109,7 +110,11 @@ pub(super) async fn overhead(
             let snapshots = snapshots.clone();
             async move {
                 let row = row(rand::rng().random_range(0..rows));
-                found(snapshots[number].batch_get(&[(TABLE, &row, COLUMN)]).await?)
+                found(
+                    snapshots[number]
+                        .batch_get(&[(TABLE, &row, COLUMN)])
+                        .await?,
+                )
             }
         },
     )

@@ -92,11 +92,7 @@ impl Figure {
     }
 }
 
-pub(crate) async fn run(
-    client: &Client,
-    args: Args,
-    output: Output,
-) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let duration = if args.smoke {
         Duration::from_millis(200)
     } else {

@@ -327,7 +327,10 @@ async fn launch(recipe: &Recipe, listen: &str) -> anyhow::Result<(Process, Strin
     let said = tokio::time::timeout(LISTENS_WITHIN, lines.next_line())
         .await
         .with_context(|| format!("{} did not listen within {LISTENS_WITHIN:?}", recipe.server))??;
-    match said.as_deref().and_then(|line| line.strip_prefix("listening on ")) {
+    match said
+        .as_deref()
+        .and_then(|line| line.strip_prefix("listening on "))
+    {
         Some(address) => {
             let process = Process {
                 child,

@@ -1,0 +1,194 @@
+//! The commands, as a person and as a script use them.
+
+mod support;
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use support::{Cluster, PERCOLATOR, percolator};
+
+#[test]
+fn cells_are_written_read_scanned_and_deleted() {
+    let cluster = Cluster::threads();
+    cluster
+        .run(&["table", "create", "accounts", "--split-at", "m"])
+        .ok();
+    let listed = cluster.run(&["table", "list", "-o", "json"]).ok();
+    let table: Value = serde_json::from_str(&listed).expect("JSON");
+    assert_eq!(table["name"], "accounts");
+    assert_eq!(table["tablets"].as_array().map(Vec::len), Some(2));
+    assert_eq!(table["tablets"][1]["start_row"], "m");
+
+    let put = ["put", "accounts", "bob", "balance", "10", "owner", "Bob"];
+    let committed = cluster.run(&[&put[..], &["-o", "json"]].concat()).ok();
+    let committed: Value = serde_json::from_str(&committed).expect("JSON");
+    let at = committed["commit_ts"].as_u64().expect("a timestamp");
+    cluster
+        .run(&["put", "accounts", "zoe", "balance", "5\\x00"])
+        .ok();
+    cluster
+        .run(&["put", "accounts", "bob", "balance", "3"])
+        .ok();
+
+    assert_eq!(
+        cluster.run(&["get", "accounts", "bob", "balance"]).ok(),
+        "3\n"
+    );
+    let old = at.to_string();
+    let get = ["get", "accounts", "bob", "balance", "--at", &old];
+    assert_eq!(cluster.run(&get).ok(), "10\n");
+    let before = (at - 1).to_string();
+    let get = ["get", "accounts", "bob", "balance", "--at", &before];
+    assert_eq!(cluster.run(&get).code(), 1);
+    assert_eq!(
+        cluster.run(&["get", "accounts", "bob"]).ok(),
+        "balance\t3\nowner\tBob\n"
+    );
+
+    let all = "bob\tbalance\t3\nbob\towner\tBob\nzoe\tbalance\t5\\x00\n";
+    assert_eq!(cluster.run(&["scan", "accounts"]).ok(), all);
+    let reversed: String = all.lines().rev().map(|line| format!("{line}\n")).collect();
+    assert_eq!(
+        cluster.run(&["scan", "accounts", "--reverse"]).ok(),
+        reversed
+    );
+    let first = cluster.run(&["scan", "accounts", "--limit", "1"]).ok();
+    assert_eq!(first, "bob\tbalance\t3\n");
+    let last = cluster
+        .run(&["scan", "accounts", "--prefix", "z", "-o", "json"])
+        .ok();
+    let last: Value = serde_json::from_str(&last).expect("JSON");
+    assert_eq!(last["value"], "5\\x00");
+    let range = ["scan", "accounts", "--from", "bob", "--to", "zoe"];
+    assert_eq!(cluster.run(&range).ok().lines().count(), 2);
+
+    cluster.run(&["delete", "accounts", "bob", "balance"]).ok();
+    assert_eq!(
+        cluster.run(&["get", "accounts", "bob", "balance"]).code(),
+        1
+    );
+    cluster.run(&["delete", "accounts", "bob"]).ok();
+    assert_eq!(cluster.run(&["scan", "accounts"]).ok().lines().count(), 1);
+    cluster.run(&["table", "delete", "accounts"]).ok();
+    cluster.run(&["table", "create", "accounts"]).ok();
+    assert_eq!(
+        cluster.run(&["scan", "accounts"]).ok(),
+        "",
+        "the old table's rows"
+    );
+}
+
+#[test]
+fn large_values_many_pages_and_own_writes() {
+    let cluster = Cluster::threads();
+    let value = "v".repeat(100_000);
+    cluster
+        .run(&["table", "create", "t", "--split-at", "row-0500"])
+        .ok();
+    let mut rows = String::new();
+    for number in 0..3000 {
+        rows += &format!("{{\"id\":\"row-{number:04}\",\"n\":{number}}}\n");
+    }
+    let import = [
+        "import", "--table", "t", "--key", "id", "--index", "n=by-n", "-",
+    ];
+    cluster.run_with(&import, &rows).ok();
+    assert_eq!(cluster.run(&["scan", "t"]).ok().lines().count(), 6000);
+    assert_eq!(
+        cluster
+            .run(&["scan", "t", "--reverse"])
+            .ok()
+            .lines()
+            .count(),
+        6000
+    );
+    cluster.run(&["put", "t", "row-0001", "large", &value]).ok();
+    assert_eq!(
+        cluster.run(&["get", "t", "row-0001", "large"]).ok().len(),
+        100_001
+    );
+    let check = ["check-index", "--table", "t", "--index", "n=by-n"];
+    cluster.run(&check).ok();
+    // An entry that goes is found to be missing.
+    let scan = cluster.run(&["scan", "by-n", "--limit", "1"]).ok();
+    let row = scan.split('\t').next().expect("a row").to_owned();
+    cluster.run(&["delete", "by-n", &row]).ok();
+    let found = cluster.run(&check);
+    assert_eq!(found.code(), 1, "{found:#?}");
+}
+
+#[test]
+fn a_shell_session_of_several_commands() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    let script =
+        "begin\nput t a c 1\nget t a c\nput t b c 'two words'\nscan t\ncommit\nget t b c\n";
+    let said = cluster.run_with(&["shell"], script);
+    assert_eq!(said.code(), 0, "{said:#?}");
+    assert!(said.out.contains("two words"), "{said:#?}");
+    let said = cluster.run_with(&["shell"], "begin\nput t a c 2\nrollback\nget t a c\n");
+    assert!(
+        said.out.contains('1') && !said.out.contains('2'),
+        "{said:#?}"
+    );
+    let said = cluster.run_with(&["shell"], "get t a c\nfrobnicate\nget t a c\n");
+    assert_eq!(said.code(), 1, "{said:#?}");
+    assert!(said.err.contains("line 2"), "{said:#?}");
+}
+
+#[test]
+fn every_help_has_an_example_and_completions_come_out() {
+    for command in [
+        &["up"][..],
+        &["table", "create"],
+        &["table", "list"],
+        &["table", "delete"],
+        &["get"],
+        &["put"],
+        &["delete"],
+        &["scan"],
+        &["outcome"],
+        &["shell"],
+        &["import"],
+        &["export"],
+        &["check-index"],
+        &["bank"],
+        &["bench"],
+        &["completions"],
+    ] {
+        let help = percolator(&[command, &["--help"]].concat()).ok();
+        assert!(
+            help.contains("Example"),
+            "{command:?} has no example:\n{help}"
+        );
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(
+            percolator(&["completions", shell])
+                .ok()
+                .contains("check-index")
+        );
+    }
+}
+
+#[test]
+fn a_reader_of_results_that_goes_away_ends_the_command_quietly() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    let rows: String = (0..5000)
+        .map(|number| format!("{{\"id\":\"{number}\"}}\n"))
+        .collect();
+    cluster
+        .run_with(&["import", "--table", "t", "--key", "id", "-"], &rows)
+        .ok();
+    let mut scan = Command::new(PERCOLATOR)
+        .args(["-c", &cluster.master, "scan", "t"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    drop(scan.stdout.take());
+    let said = scan.wait_with_output().expect("it ends");
+    assert!(said.status.success(), "{said:?}");
+    assert!(said.stderr.is_empty(), "{said:?}");
+}
