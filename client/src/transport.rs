@@ -1,5 +1,5 @@
 //! What a client needs of the world: peers, time, randomness, and something that runs its background
-//! work. The network implements it in [`crate::network`]; a simulator can too.
+//! work. The network implements it in `network`; a simulator can too.
 
 use std::pin::Pin;
 use std::time::Duration;

@@ -56,7 +56,7 @@ pub struct Report {
 pub struct Effects {
     /// The new state: durable before anything else happens.
     pub persist: Option<Vec<u8>>,
-    /// What to ask of tablet servers; the outcome of each goes to [`Directory::finished`].
+    /// What to ask of tablet servers; the outcome of each goes to [`Directory::finished`](crate::Directory::finished).
     pub commands: Vec<Command>,
     /// For the log.
     pub notes: Vec<Note>,

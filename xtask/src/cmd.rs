@@ -24,6 +24,8 @@ pub(crate) struct Cmd {
     command: Command,
     /// Variables that differ from ours, for the line that is printed.
     variables: Vec<(String, String)>,
+    /// What to show in place of the command, where it has a better name.
+    shown: Option<String>,
 }
 
 impl Cmd {
@@ -31,6 +33,7 @@ impl Cmd {
         Self {
             command: Command::new(program),
             variables: Vec::new(),
+            shown: None,
         }
     }
 
@@ -66,8 +69,17 @@ impl Cmd {
         self
     }
 
+    /// Shows this line in place of the command.
+    pub(crate) fn shown_as(mut self, line: &str) -> Self {
+        self.shown = Some(line.to_owned());
+        self
+    }
+
     /// The line to type to get the same: the program by its name alone.
     pub(crate) fn line(&self) -> String {
+        if let Some(line) = &self.shown {
+            return line.clone();
+        }
         let variables = self
             .variables
             .iter()

@@ -9,7 +9,7 @@ pub(crate) struct Step {
     pub(crate) command: String,
     /// Goes on while the next ones run: it ended with ` &`, which `command` has no more.
     pub(crate) background: bool,
-    /// What it prints, see [`matches`]; empty where the README doesn't show it.
+    /// What it prints, see [`matches()`]; empty where the README doesn't show it.
     pub(crate) expected: Vec<String>,
 }
 

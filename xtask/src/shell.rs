@@ -20,6 +20,8 @@ use crate::{
 
 /// A command that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(120);
+/// A command in the background that hasn't written what is expected by then won't.
+const READY_WITHIN: Duration = Duration::from_secs(60);
 /// How often the output of a command in the background is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Printed behind each command's output, with its status.
@@ -121,7 +123,8 @@ impl Shell {
         }
     }
 
-    /// Starts a command in the background, and waits until it has written what is expected.
+    /// Starts a command in the background, and waits until it has written what is expected. What it
+    /// writes later is free.
     pub(crate) fn run_in_background(&mut self, step: &Step) -> anyhow::Result<Ran> {
         self.background += 1;
         let log = self.logs.join(format!("{}.log", self.background));
@@ -131,16 +134,18 @@ impl Shell {
             quote(&log.to_string_lossy())
         );
         self.run(&command)?;
+        let mut expected = step.expected.clone();
+        expected.push("...".to_owned());
         let started = Instant::now();
         loop {
             // Asked before its output is read: what it wrote at its end isn't missed.
             let runs = self.run("kill -0 $! 2>/dev/null")?.status == 0;
             let text = fs::read_to_string(&log).unwrap_or_default();
             let lines: Vec<String> = text.lines().map(str::to_owned).collect();
-            if step.expected.is_empty() || matches(&step.expected, &lines) {
+            if matches(&expected, &lines) {
                 return Ok(Ran { lines, status: 0 });
             }
-            if !runs || started.elapsed() > LIMIT {
+            if !runs || started.elapsed() > READY_WITHIN {
                 return Ok(Ran { lines, status: 1 });
             }
             thread::sleep(LOOK_EVERY);
@@ -220,7 +225,7 @@ mod tests {
     fn the_background_is_waited_for_and_stopped() {
         let (folder, mut shell) = shell();
         let step = Step {
-            command: "trap 'echo bye > end; exit' TERM; sleep 0.2; echo ready; \
+            command: "trap 'echo bye > end; exit' TERM; sleep 0.2; echo ready; echo more; \
                       while true; do sleep 0.05; done"
                 .into(),
             background: true,
@@ -228,7 +233,7 @@ mod tests {
             ..Step::default()
         };
         let ran = shell.run_in_background(&step).expect("a start");
-        assert_eq!(ran.lines, ["ready"]);
+        assert_eq!(ran.lines.first().map(String::as_str), Some("ready"));
         assert!(!folder.path().join("end").exists());
         shell.stop().expect("an end");
         assert!(folder.path().join("end").exists());

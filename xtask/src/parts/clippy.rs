@@ -5,7 +5,13 @@ use crate::{context::Context, parts::Verdict, tools};
 pub(crate) fn run(context: &Context) -> anyhow::Result<Verdict> {
     tools::component("clippy", "clippy")?;
     context
-        .cargo(["clippy", "--workspace", "--all-targets", "--"])
+        .cargo([
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--keep-going",
+            "--",
+        ])
         .args(["-D", "warnings"])
         .run()?;
     Ok(Verdict::Done)

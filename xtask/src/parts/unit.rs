@@ -56,17 +56,15 @@ pub(crate) fn run_program(
     arguments: &[&str],
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    println!(
-        "\n── {} {} {} ──",
-        program.package, program.kind, program.name
-    );
+    println!();
     let command = Cmd::new(&program.executable)
         .dir(&program.folder)
         .quiet_env("CARGO_MANIFEST_DIR", &program.folder)
         .quiet_env("CARGO_PKG_NAME", &program.package)
         .quiet_env("CARGO_PKG_VERSION", &program.version)
         .arg("--show-output")
-        .args(arguments);
+        .args(arguments)
+        .shown_as(&program.cargo_line());
     read(command, report)
 }
 
@@ -77,6 +75,11 @@ fn read(command: Cmd, report: &mut Report) -> anyhow::Result<()> {
             println!("{line}");
         }
     });
-    report.tally.add(reader.finish());
+    let mut tally = reader.finish();
+    if result.is_err() && tally.failed == 0 {
+        // It died, or hung, before it could say how many.
+        tally.failed = 1;
+    }
+    report.tally.add(tally);
     result
 }
