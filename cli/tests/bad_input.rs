@@ -137,14 +137,14 @@ fn malformed_rows_are_named_by_line() {
         let base = ["import", "--table", "rows", "--key", "id"];
         cluster.run_with(&[&base[..], more, &["-"]].concat(), rows)
     };
-    import("{\"id\":\"1\"}\n{\"id\":\n", &[]).refused(1, &["line 2"]);
-    import("{\"id\":\"1\"}\n[1]\n", &[]).refused(1, &["line 2", "object"]);
-    import("{\"id\":\"1\"}\n\n{\"name\":\"x\"}\n", &[]).refused(1, &["line 3", "id"]);
-    import("{\"id\":\"\"}\n", &[]).refused(1, &["line 1"]);
-    import("id,name\n1,a\n2,b,c\n", &["--format", "csv"]).refused(1, &["line 3"]);
+    import("{\"id\":\"1\"}\n{\"id\":\n", &[]).refused(1, &["standard input:2"]);
+    import("{\"id\":\"1\"}\n[1]\n", &[]).refused(1, &["standard input:2", "object"]);
+    import("{\"id\":\"1\"}\n\n{\"name\":\"x\"}\n", &[]).refused(1, &["standard input:3", "id"]);
+    import("{\"id\":\"\"}\n", &[]).refused(1, &["standard input:1"]);
+    import("id,name\n1,a\n2,b,c\n", &["--format", "csv"]).refused(1, &["standard input:3"]);
     import("id,id\n1,a\n", &["--format", "csv"]).refused(1, &["id"]);
     let long = format!("{{\"id\":\"{}\"}}\n", "k".repeat(5000));
-    import(&long, &[]).refused(1, &["line 1", "4096"]);
+    import(&long, &[]).refused(1, &["standard input:1", "4096"]);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn keys_values_tables_and_timestamps_out_of_bounds() {
         .refused(2, &["a-z"]);
     cluster
         .run(&["table", "create", "u", "--split-at", "m", "--split-at", "b"])
-        .refused(2, &["increas"]);
+        .refused(2, &["not greater than the one before"]);
     let future = (u64::MAX - 1).to_string();
     cluster
         .run(&["get", "t", "r", "c", "--at", &future])

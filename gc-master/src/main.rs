@@ -1,14 +1,12 @@
 //! `percolator-gc-master`: the master as a process of its own.
 
-use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::pin::pin;
-use std::task::Poll;
+use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::Parser;
-use percolator_gc_master::{Options, Server};
+use percolator_gc_master::{Error, Options, Server};
+use percolator_server::{announce, exit_code, logs, run_on_current_thread, signals};
 
 /// The master of a Percolator cluster: the directory of tables, tablets and servers.
 ///
@@ -46,28 +44,20 @@ Examples:
   # Any free port, for a test
   percolator-gc-master --data-dir data/gc-master-0 --listen 127.0.0.1:0";
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
     let flags = Flags::parse();
-    percolator_server::logs::init();
-    percolator_server::run_on_current_thread("gc-master", run(flags))?
-}
-
-async fn run(flags: Flags) -> anyhow::Result<()> {
-    let name = flags.server.clone();
-    let server = Server::bind(Options {
-        data_dir: flags.data_dir,
-        listen: flags.listen,
-        server: flags.server,
-        new_cluster: flags.new_cluster,
-    })
-    .await
-    .with_context(|| format!("{name} can't start"))?;
-    // Signals are caught from the first poll on: before anyone knows that there is a master to stop.
-    let mut shutdown = pin!(percolator_server::signals::shutdown());
-    let _ = poll_fn(|context| Poll::Ready(shutdown.as_mut().poll(context))).await;
-    percolator_server::announce(server.address())?;
-    server
-        .run(shutdown)
-        .await
-        .with_context(|| format!("{name} had to stop"))
+    logs::init();
+    let result = run_on_current_thread("gc-master", async {
+        let shutdown = signals::shutdown();
+        let server = Server::bind(Options {
+            data_dir: flags.data_dir,
+            listen: flags.listen,
+            server: flags.server,
+            new_cluster: flags.new_cluster,
+        })
+        .await?;
+        announce(server.address())?;
+        server.run(shutdown).await
+    });
+    exit_code(result.map_err(Error::from).flatten())
 }

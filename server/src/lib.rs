@@ -15,6 +15,6 @@ pub mod small_file;
 pub use error::{BoxError, Error};
 pub use folder::Folder;
 pub use listen::{announce, listen};
-pub use runtime::run_on_current_thread;
+pub use runtime::{exit_code, run_on_current_thread};
 pub use serve::serve;
 pub use small_file::{SmallFile, SmallTruth};

@@ -1,5 +1,8 @@
 //! The runtime of a server process.
 
+use std::fmt::Display;
+use std::io::Write;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::Error;
@@ -24,4 +27,16 @@ pub fn run_on_current_thread<F: Future>(name: &str, future: F) -> Result<F::Outp
     let output = runtime.block_on(future);
     runtime.shutdown_timeout(LEFTOVER);
     Ok(output)
+}
+
+/// How a program ends: an error is one line on standard error, as people read it, and exit code 1.
+pub fn exit_code<E: Display>(result: Result<(), E>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nobody is left to tell when standard error is closed.
+            let _ = writeln!(std::io::stderr().lock(), "error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -2,18 +2,23 @@
 
 use std::io::Read;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
 /// Set to 1 by a parent that holds the other end of the process's standard input: when that end is
 /// closed, however the parent died, the process stops too.
 pub const LIFELINE_VARIABLE: &str = "PERCOLATOR_LIFELINE";
 
-/// Ends when the process is asked to stop: SIGINT (Ctrl-C) or SIGTERM. From the first poll on,
-/// these signals no longer end the process by themselves.
-pub async fn shutdown() {
-    let mut interrupt = signal(SignalKind::interrupt()).ok();
-    let mut terminate = signal(SignalKind::terminate()).ok();
+/// Ends when the process is asked to stop: SIGINT (Ctrl-C), SIGTERM, or the end of the parent that
+/// asked for it with [`LIFELINE_VARIABLE`]. From this call on, not from the first poll, these signals no
+/// longer end the process by themselves. Needs a tokio runtime around it.
+pub fn shutdown() -> impl Future<Output = ()> {
+    let interrupt = signal(SignalKind::interrupt()).ok();
+    let terminate = signal(SignalKind::terminate()).ok();
+    stopped(interrupt, terminate)
+}
+
+async fn stopped(mut interrupt: Option<Signal>, mut terminate: Option<Signal>) {
     let name = tokio::select! {
         Some(()) = async { interrupt.as_mut()?.recv().await } => "SIGINT",
         Some(()) = async { terminate.as_mut()?.recv().await } => "SIGTERM",

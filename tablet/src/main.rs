@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::Parser;
 use percolator_engine::EngineKind;
-use percolator_tablet::{Options, Server};
+use percolator_tablet::{Error, Options, Server};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -44,23 +45,26 @@ struct Arguments {
     raw: bool,
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
     let arguments = Arguments::parse();
     percolator_server::logs::init();
-    percolator_server::run_on_current_thread("tablet", async {
-        let server = Server::bind(Options {
-            data_dir: arguments.data_dir,
-            listen: arguments.listen,
-            advertise: arguments.advertise,
-            master: arguments.master,
-            server: arguments.server,
-            engine: arguments.engine,
-            cache_bytes: arguments.cache_bytes,
-            raw: arguments.raw,
-        })
-        .await?;
-        percolator_server::announce(server.address())?;
-        server.run(percolator_server::signals::shutdown()).await?;
-        anyhow::Ok(())
-    })?
+    let result = percolator_server::run_on_current_thread("tablet", run(arguments));
+    percolator_server::exit_code(result.map_err(Error::from).flatten())
+}
+
+async fn run(arguments: Arguments) -> Result<(), Error> {
+    let shutdown = percolator_server::signals::shutdown();
+    let server = Server::bind(Options {
+        data_dir: arguments.data_dir,
+        listen: arguments.listen,
+        advertise: arguments.advertise,
+        master: arguments.master,
+        server: arguments.server,
+        engine: arguments.engine,
+        cache_bytes: arguments.cache_bytes,
+        raw: arguments.raw,
+    })
+    .await?;
+    percolator_server::announce(server.address())?;
+    server.run(shutdown).await
 }

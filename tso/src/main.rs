@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use percolator_protocol::oracle::Settings;
-use percolator_server::{announce, logs, run_on_current_thread, signals};
+use percolator_server::{announce, exit_code, logs, run_on_current_thread, signals};
 use percolator_tso::{Error, Options, Server};
 
 const EXAMPLES: &str = "\
@@ -124,18 +124,13 @@ impl Flags {
 fn main() -> ExitCode {
     let options = Flags::parse().options();
     logs::init();
-    let ended = run_on_current_thread("percolator-tso", async {
+    let result = run_on_current_thread("percolator-tso", async {
+        let shutdown = signals::shutdown();
         let server = Server::bind(options).await?;
         announce(server.address())?;
-        server.run(signals::shutdown()).await
+        server.run(shutdown).await
     });
-    match ended.map_err(Error::from).and_then(|ended| ended) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("percolator-tso: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(result.map_err(Error::from).flatten())
 }
 
 #[cfg(test)]

@@ -12,32 +12,32 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// The command under test.
-pub const PERCOLATOR: &str = env!("CARGO_BIN_EXE_percolator");
+pub(crate) const PERCOLATOR: &str = env!("CARGO_BIN_EXE_percolator");
 
 /// Longer than anything takes, even on a machine that does something else meanwhile.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What a command said.
 #[derive(Debug)]
-pub struct Said {
-    pub status: ExitStatus,
-    pub out: String,
-    pub err: String,
+pub(crate) struct Said {
+    pub(crate) status: ExitStatus,
+    pub(crate) out: String,
+    pub(crate) err: String,
 }
 
 impl Said {
-    pub fn code(&self) -> i32 {
+    pub(crate) fn code(&self) -> i32 {
         self.status.code().unwrap_or(-1)
     }
 
     /// Its standard output, where it went well.
-    pub fn ok(self) -> String {
+    pub(crate) fn ok(self) -> String {
         assert!(self.status.success(), "{self:#?}");
         self.out
     }
 
     /// Fails unless the command failed with this code and said all of these.
-    pub fn refused(&self, code: i32, said: &[&str]) {
+    pub(crate) fn refused(&self, code: i32, said: &[&str]) {
         assert_eq!(self.code(), code, "{self:#?}");
         for words in said {
             assert!(self.err.contains(words), "no {words:?} in {self:#?}");
@@ -46,12 +46,12 @@ impl Said {
 }
 
 /// Runs the command to its end.
-pub fn percolator(arguments: &[&str]) -> Said {
+pub(crate) fn percolator(arguments: &[&str]) -> Said {
     percolator_with(arguments, "")
 }
 
 /// Runs the command to its end, with this on its standard input.
-pub fn percolator_with(arguments: &[&str], input: &str) -> Said {
+pub(crate) fn percolator_with(arguments: &[&str], input: &str) -> Said {
     let mut child = Command::new(PERCOLATOR)
         .args(arguments)
         .stdin(Stdio::piped())
@@ -75,10 +75,10 @@ pub fn percolator_with(arguments: &[&str], input: &str) -> Said {
 }
 
 /// A cluster under `percolator up`, stopped when it is dropped.
-pub struct Cluster {
+pub(crate) struct Cluster {
     child: Child,
-    pub master: String,
-    pub data_dir: PathBuf,
+    pub(crate) master: String,
+    pub(crate) data_dir: PathBuf,
     errors: mpsc::Receiver<String>,
     reader: Option<JoinHandle<()>>,
     folder: Option<tempfile::TempDir>,
@@ -86,17 +86,17 @@ pub struct Cluster {
 
 impl Cluster {
     /// Servers as threads of one process.
-    pub fn threads() -> Self {
+    pub(crate) fn threads() -> Self {
         Self::start(&[])
     }
 
     /// Servers as processes of their own.
-    pub fn processes() -> Self {
+    pub(crate) fn processes() -> Self {
         Self::start(&["--processes"])
     }
 
     /// With more arguments for `up`.
-    pub fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let mut cluster = Self::start_in(&folder.path().join("data"), arguments);
         cluster.folder = Some(folder);
@@ -104,7 +104,7 @@ impl Cluster {
     }
 
     /// In a folder that the caller keeps.
-    pub fn start_in(data_dir: &Path, arguments: &[&str]) -> Self {
+    pub(crate) fn start_in(data_dir: &Path, arguments: &[&str]) -> Self {
         let mut child = Command::new(PERCOLATOR)
             .args(["up", "-o", "json", "--port", "0", "--data-dir"])
             .arg(data_dir)
@@ -148,24 +148,24 @@ impl Cluster {
     }
 
     /// Runs a command against the cluster.
-    pub fn run(&self, arguments: &[&str]) -> Said {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Said {
         self.run_with(arguments, "")
     }
 
     /// Runs a command against the cluster, with this on its standard input.
-    pub fn run_with(&self, arguments: &[&str], input: &str) -> Said {
+    pub(crate) fn run_with(&self, arguments: &[&str], input: &str) -> Said {
         percolator_with(&[&["-c", self.master.as_str()], arguments].concat(), input)
     }
 
     /// A command against the cluster, to be started by the caller.
-    pub fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(PERCOLATOR);
         command.args(["-c", self.master.as_str()]).args(arguments);
         command
     }
 
     /// The process of a server, of a cluster of processes.
-    pub fn pid(&self, server: &str) -> u32 {
+    pub(crate) fn pid(&self, server: &str) -> u32 {
         let mut seen = String::new();
         wait_for(&format!("a process of {server}"), || {
             seen = std::fs::read_to_string(self.data_dir.join("servers.json")).unwrap_or_default();
@@ -180,7 +180,7 @@ impl Cluster {
     }
 
     /// Kills a server with SIGKILL, and waits until it was started again.
-    pub fn kill(&self, server: &str) {
+    pub(crate) fn kill(&self, server: &str) {
         let before = self.pid(server);
         signal(before, "KILL");
         wait_for(&format!("{server} to be started again"), || {
@@ -189,7 +189,7 @@ impl Cluster {
     }
 
     /// Stops it as Ctrl-C does. Returns its exit code and what it said.
-    pub fn stop(mut self) -> (i32, String) {
+    pub(crate) fn stop(mut self) -> (i32, String) {
         signal(self.child.id(), "TERM");
         let status = self.child.wait().expect("up ends");
         let said = self.errors.iter().collect::<Vec<_>>().join("\n");
@@ -215,7 +215,7 @@ impl Drop for Cluster {
 }
 
 /// Sends a signal, by name.
-pub fn signal(pid: u32, name: &str) {
+pub(crate) fn signal(pid: u32, name: &str) {
     let status = Command::new("kill")
         .args([&format!("-{name}"), &pid.to_string()])
         .stderr(Stdio::null())
@@ -226,7 +226,7 @@ pub fn signal(pid: u32, name: &str) {
 }
 
 /// Asks again and again until there's an answer.
-pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
         if let Some(answer) = ask() {
