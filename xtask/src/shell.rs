@@ -29,7 +29,8 @@ const END: &str = "--end-of-command--";
 
 /// Commands in the background write into files; what they have started ends with the shell, however
 /// that ends.
-const START: &str = "exec 2>&1\nstatus=0 background=\ntrap 'kill $background 2>/dev/null' EXIT\n";
+const START: &str =
+    "exec 2>&1\nstatus=0 background=\ntrap 'kill $background; wait $background' EXIT\n";
 
 /// A shell that runs commands one by one.
 #[derive(Debug)]
@@ -123,13 +124,14 @@ impl Shell {
         }
     }
 
-    /// Starts a command in the background, and waits until it has written what is expected. What it
-    /// writes later is free.
+    /// Starts a command in the background, one program with its arguments, and waits until it has
+    /// written what is expected. What it writes later is free.
     pub(crate) fn run_in_background(&mut self, step: &Step) -> anyhow::Result<Ran> {
         self.background += 1;
         let log = self.logs.join(format!("{}.log", self.background));
+        // Not in braces: `$!` would be a shell around the program, and the program would outlive it.
         let command = format!(
-            "{{ {}\n}} >{} 2>&1 &\nbackground=\"$background $!\"",
+            "{} >{} 2>&1 &\nbackground=\"$background $!\"",
             step.command,
             quote(&log.to_string_lossy())
         );
@@ -225,8 +227,8 @@ mod tests {
     fn the_background_is_waited_for_and_stopped() {
         let (folder, mut shell) = shell();
         let step = Step {
-            command: "trap 'echo bye > end; exit' TERM; sleep 0.2; echo ready; echo more; \
-                      while true; do sleep 0.05; done"
+            command: "bash -c 'trap \"echo bye > end; exit\" TERM; sleep 0.2; echo ready; \
+                      echo more; while true; do sleep 0.05; done'"
                 .into(),
             background: true,
             expected: vec!["ready".into()],
@@ -237,6 +239,31 @@ mod tests {
         assert!(!folder.path().join("end").exists());
         shell.stop().expect("an end");
         assert!(folder.path().join("end").exists());
+    }
+
+    #[test]
+    fn the_background_ends_with_a_shell_that_is_dropped() {
+        let (folder, mut shell) = shell();
+        let step = Step {
+            command: "sleep 60".into(),
+            background: true,
+            ..Step::default()
+        };
+        shell.run_in_background(&step).expect("a start");
+        let process = shell.run("echo $!").expect("a run").lines.concat();
+        let runs = || {
+            Command::new("bash")
+                .args(["-c", &format!("kill -0 {process}")])
+                .output()
+        };
+        assert!(runs().expect("an answer").status.success());
+        drop(shell);
+        let started = Instant::now();
+        while runs().expect("an answer").status.success() {
+            assert!(started.elapsed() < Duration::from_secs(10), "it still runs");
+            thread::sleep(LOOK_EVERY);
+        }
+        drop(folder);
     }
 
     #[test]
