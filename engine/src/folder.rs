@@ -121,19 +121,26 @@ pub fn adopt_cluster(folder: &Path, id: &str) -> Result<(), Error> {
 
 fn lock(folder: &Path) -> Result<File, Error> {
     let path = folder.join(LOCK_FILE);
+    const PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
+    const TRIES: u32 = 100;
     let file = OpenOptions::new()
         .create(true)
         .truncate(false)
         .write(true)
         .open(&path)
         .map_err(Error::io("open", &path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Error::Locked {
-            path: folder.to_owned(),
-        }),
-        Err(TryLockError::Error(error)) => Err(Error::io("lock", path)(error)),
+    // A process that was forked off this or the last holder's, by another thread, holds a copy of the
+    // lock until it runs its own program; and one that was killed until it is gone.
+    for _ in 0..TRIES {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+            Err(TryLockError::Error(error)) => return Err(Error::io("lock", path)(error)),
+        }
     }
+    Err(Error::Locked {
+        path: folder.to_owned(),
+    })
 }
 
 fn read(folder: &Path) -> Result<Option<Identity>, Error> {

@@ -126,20 +126,27 @@ impl Folder {
 
 fn lock(folder: &Path, server: &str) -> Result<File, Error> {
     let path = folder.join(LOCK);
+    const PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
+    const TRIES: u32 = 100;
     let file = File::options()
         .create(true)
         .truncate(false)
         .write(true)
         .open(&path)
         .map_err(Error::file("open", &path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Error::FolderInUse {
-            path: folder.to_owned(),
-            server: server.to_owned(),
-        }),
-        Err(TryLockError::Error(error)) => Err(Error::file("lock", &path)(error)),
+    // A process that was forked off this or the last holder's, by another thread, holds a copy of the
+    // lock until it runs its own program; and one that was killed until it is gone.
+    for _ in 0..TRIES {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+            Err(TryLockError::Error(error)) => return Err(Error::file("lock", &path)(error)),
+        }
     }
+    Err(Error::FolderInUse {
+        path: folder.to_owned(),
+        server: server.to_owned(),
+    })
 }
 
 fn check(path: &Path, what: &'static str, found: &str, asked: &str) -> Result<(), Error> {

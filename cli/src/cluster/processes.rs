@@ -1,5 +1,6 @@
 //! Every server as a process of its own, started again when it dies.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
@@ -230,7 +231,11 @@ impl Supervisor {
             let Some(status) = ended else {
                 return self.end(process).await;
             };
-            early_deaths = if started.elapsed() < SOON {
+            // SIGKILL comes from outside and says nothing of the server.
+            let killed = status.signal() == Some(9);
+            early_deaths = if killed {
+                early_deaths
+            } else if started.elapsed() < SOON {
                 early_deaths + 1
             } else {
                 0

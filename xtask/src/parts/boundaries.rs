@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use anyhow::{Context as _, bail};
 
-use crate::{context::Context, metadata::Metadata, parts::Verdict};
+use crate::{context::Context, metadata::Metadata};
 
 /// What `protocol` may use from elsewhere: nothing that waits, reads a clock or throws dice.
 const PROTOCOL_MAY_NEED: [&str; 2] = ["bytes", "thiserror"];
@@ -57,7 +57,7 @@ const RULES: [(&str, Siblings); 9] = [
     ("operator", Siblings::None(&SERVERS)),
 ];
 
-pub(crate) fn run(context: &Context) -> anyhow::Result<Verdict> {
+pub(crate) fn run(context: &Context) -> anyhow::Result<()> {
     let metadata = context.metadata()?;
     let mut broken = broken_rules(metadata);
     let protocol = metadata
@@ -74,7 +74,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Verdict> {
     if !broken.is_empty() {
         bail!("{}", broken.join("\n"));
     }
-    Ok(Verdict::Done)
+    Ok(())
 }
 
 fn broken_rules(metadata: &Metadata) -> Vec<String> {

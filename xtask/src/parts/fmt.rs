@@ -1,9 +1,9 @@
 //! The code is formatted.
 
-use crate::{context::Context, parts::Verdict, tools};
+use crate::{context::Context, tools};
 
-pub(crate) fn run(context: &Context) -> anyhow::Result<Verdict> {
+pub(crate) fn run(context: &Context) -> anyhow::Result<()> {
     tools::component("rustfmt", "fmt")?;
     context.cargo(["fmt", "--all", "--check"]).run()?;
-    Ok(Verdict::Done)
+    Ok(())
 }

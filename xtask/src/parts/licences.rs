@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::bail;
 
-use crate::{context::Context, metadata::Package, parts::Verdict, spdx::Expression};
+use crate::{context::Context, metadata::Package, spdx::Expression};
 
 /// Where there's a choice, the first that is offered is taken.
 const ALLOWED: [&str; 11] = [
@@ -22,7 +22,7 @@ const ALLOWED: [&str; 11] = [
     "Unlicense",
 ];
 
-pub(crate) fn run(context: &Context) -> anyhow::Result<Verdict> {
+pub(crate) fn run(context: &Context) -> anyhow::Result<()> {
     let packages = &context.metadata()?.packages;
     let mut used = BTreeMap::<String, u64>::new();
     let mut refused = Vec::new();
@@ -38,7 +38,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Verdict> {
     if !refused.is_empty() {
         bail!("dependencies that we can't use:\n{}", refused.join("\n"));
     }
-    Ok(Verdict::Done)
+    Ok(())
 }
 
 fn licences(package: &Package) -> Result<String, String> {

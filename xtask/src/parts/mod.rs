@@ -32,15 +32,7 @@ pub(crate) enum Part {
     BenchSmoke,
 }
 
-/// How a part ended, unless it failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    Done,
-    /// What it would check isn't in the project yet.
-    LeftOut(String),
-}
-
-/// What a part has to tell besides its verdict.
+/// What a part has to tell besides whether it failed.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) tally: Tally,
@@ -106,7 +98,7 @@ impl Part {
         }
     }
 
-    pub(crate) fn run(self, context: &Context, report: &mut Report) -> anyhow::Result<Verdict> {
+    pub(crate) fn run(self, context: &Context, report: &mut Report) -> anyhow::Result<()> {
         match self {
             Self::Fmt => fmt::run(context),
             Self::Prose => prose::run(context),

@@ -8,11 +8,11 @@ use anyhow::{Context as _, bail};
 use crate::{
     context::Context,
     markdown::{self, Step},
-    parts::{Report, Verdict},
+    parts::Report,
     shell::{Ran, Shell},
 };
 
-pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Verdict> {
+pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> {
     let readme = context.root().join("README.md");
     let text = fs::read_to_string(readme).context("cannot read README.md")?;
     let steps = markdown::steps(&text);
@@ -37,7 +37,7 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Verd
     }
     shell.stop()?;
     println!("{} commands", steps.len());
-    Ok(Verdict::Done)
+    Ok(())
 }
 
 fn run_step(shell: &mut Shell, step: &Step, next: Option<&Step>) -> anyhow::Result<()> {

@@ -10,7 +10,7 @@ use anyhow::bail;
 use crate::{
     cmd::Cmd,
     context::Context,
-    parts::{Report, Verdict, crash},
+    parts::{Report, crash},
     programs::TestProgram,
     tally::Reader,
 };
@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// Those that take longer have a row of their own.
 const WORTH_A_ROW: Duration = Duration::from_secs(3);
 
-pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Verdict> {
+pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> {
     let built = report.step("build", |_| context.built())?;
     let mut failures = Vec::new();
     let mut others = Duration::ZERO;
@@ -47,7 +47,7 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Verd
     if !failures.is_empty() {
         bail!("{}", failures.join(", "));
     }
-    Ok(Verdict::Done)
+    Ok(())
 }
 
 /// Runs a test program in the folder and with the variables that cargo gives it.
