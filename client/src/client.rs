@@ -156,6 +156,9 @@ impl Client {
     /// # Errors
     /// [`Error::Timeout`] where the oracle isn't reached.
     pub async fn timestamp(&self) -> Result<Timestamp, Error> {
+        if let Ok(ts) = self.router.transport.timestamp().await {
+            return Ok(ts);
+        }
         let deadline = self.deadline();
         self.router
             .timestamp(deadline)

@@ -5,6 +5,7 @@
 //! its batch to the next group, be answered when the group is durable. One group is on its way to the
 //! disk at a time; whatever is decided meanwhile makes the next one.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
 
+use crate::cache::CellCache;
 use crate::latches::{Latches, RowHash, Ticket};
 use crate::store::{LockChange, LockFilter};
 use crate::tablets::{self, Tablets};
@@ -54,6 +56,7 @@ pub struct Core {
     raw: bool,
     tablets: Tablets,
     filter: LockFilter,
+    cache: RefCell<CellCache>,
     latches: Latches,
     next_ticket: Ticket,
     /// Waiting for latches.
@@ -84,15 +87,17 @@ struct Decided {
 }
 
 impl Core {
-    /// A server over this engine's content. `raw` allows the benchmark's plain reads and writes.
+    /// A server over this engine's content, that keeps about `cache_bytes` of cells that are read. `raw`
+    /// allows the benchmark's plain reads and writes.
     ///
     /// # Errors
     /// The engine can't be read, or its content is damaged.
-    pub fn open(engine: Arc<dyn Engine>, raw: bool) -> Result<Self, Error> {
+    pub fn open(engine: Arc<dyn Engine>, cache_bytes: u64, raw: bool) -> Result<Self, Error> {
         Ok(Self {
             tablets: Tablets::load(&*engine)?,
             filter: LockFilter::load(&*engine)?,
             engine,
+            cache: RefCell::new(CellCache::new(cache_bytes)),
             raw,
             latches: Latches::default(),
             next_ticket: 0,
@@ -202,10 +207,10 @@ impl Core {
             }
         });
         let mut ready = Vec::new();
-        for decided in std::mem::take(&mut self.committing) {
+        for mut decided in std::mem::take(&mut self.committing) {
             let result = match &failure {
                 None => {
-                    self.take_effect(&decided.decision);
+                    self.take_effect(&mut decided.decision);
                     Ok(decided.decision.answer)
                 }
                 Some(refusal) => Err(refusal.clone()),
@@ -223,6 +228,7 @@ impl Core {
         Ground {
             engine: &*self.engine,
             filter: &self.filter,
+            cache: &self.cache,
             tablets: &self.tablets,
         }
     }
@@ -286,7 +292,12 @@ impl Core {
         ready
     }
 
-    fn take_effect(&mut self, decision: &Decision) {
+    fn take_effect(&mut self, decision: &mut Decision) {
+        let cache = self.cache.get_mut();
+        for version in decision.versions.drain(..) {
+            let hash = crate::latches::hash(&[&version.cell_key]);
+            cache.learn(hash, version.cell_key, version.commit_ts, version.write);
+        }
         for change in &decision.lock_changes {
             match change {
                 LockChange::Added(hash) => self.filter.add(*hash),
@@ -339,6 +350,7 @@ impl Core {
             decision: Decision {
                 batch,
                 lock_changes,
+                versions: Vec::new(),
                 tablet_change,
                 answer: None,
             },

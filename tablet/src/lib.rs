@@ -3,6 +3,7 @@
 //! [`core`] is the server without socket, clock or thread; [`server`] puts it on a network. No rule of
 //! the protocol is written here.
 
+mod cache;
 pub mod core;
 mod latches;
 mod outbox;

@@ -63,9 +63,16 @@ fn get(
     for cell in request.cells {
         let cell = ground.cell(refs, &Place::from(cell))?;
         let cell_key = store::cell_key(&cell);
-        let got = match store::read(ground.engine, ground.filter, cell_key.clone(), snapshot)? {
+        let read = store::read(
+            ground.engine,
+            ground.filter,
+            ground.cache,
+            &cell_key,
+            snapshot,
+        )?;
+        let got = match read {
             Read::Value(value) => found(value),
-            Read::Long(start_ts) => found(store::long_value(ground.engine, cell_key, start_ts)?),
+            Read::Long(start_ts) => found(store::long_value(ground.engine, &cell_key, start_ts)?),
             Read::Absent => Got::Absent(v1::Absent {}),
             Read::Locked(lock) => Got::Locked(met_lock(&cell, &lock)),
         };
@@ -282,7 +289,7 @@ fn scan_part(
     let emit = |cell_key: Vec<u8>, read| {
         let value = match read {
             Read::Value(value) => Ok(value),
-            Read::Long(ts) => store::long_value(ground.engine, cell_key.clone(), ts),
+            Read::Long(ts) => store::long_value(ground.engine, &cell_key, ts),
             Read::Absent | Read::Locked(_) => return ControlFlow::Continue(()),
         };
         let emitted = value.and_then(|value| Ok((key::decode_cell(&cell_key)?, value)));

@@ -77,11 +77,12 @@ impl Server {
             })?;
         let mut engine_options =
             percolator_engine::Options::new(options.engine, options.server.clone());
-        engine_options.cache_bytes = options.cache_bytes;
+        // A part is for the newest versions of cells, in front of the engine.
+        engine_options.cache_bytes = options.cache_bytes - options.cache_bytes / 4;
         engine_options.segment_bytes = LOG_SEGMENT_BYTES;
         let engine: Arc<dyn Engine> =
             Arc::from(percolator_engine::open(&options.data_dir, &engine_options)?);
-        let core = Core::open(engine.clone(), options.raw)?;
+        let core = Core::open(engine.clone(), options.cache_bytes / 4, options.raw)?;
         Ok(Self {
             options,
             listener,

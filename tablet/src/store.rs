@@ -1,14 +1,17 @@
 //! Between the rules and the engine: loads what a rule needs to know of a cell, and writes down what it
 //! wants done.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
+use bytes::Bytes;
 use percolator_engine::{Batch, Column, Direction, Engine, Value};
 use percolator_protocol::actions::{CellView, Read, Snapshot, get};
-use percolator_protocol::types::{Cell, Effect, Lock, Timestamp, Write, key};
+use percolator_protocol::types::{Cell, Effect, Lock, Timestamp, Write, WriteKind, key};
 
 use crate::Error;
+use crate::cache::CellCache;
 use crate::latches::{self, Identity};
 
 /// How many cells of each hash are locked: a read of a cell that isn't locked, the usual case, needs no
@@ -29,7 +32,12 @@ impl LockFilter {
     }
 
     pub(crate) fn may_hold(&self, cell_key: &[u8]) -> bool {
-        !self.counts.is_empty() && self.counts.contains_key(&latches::hash(&[cell_key]))
+        !self.counts.is_empty() && self.may_hold_hash(latches::hash(&[cell_key]))
+    }
+
+    /// [`Self::may_hold`], of the cell's hash.
+    pub(crate) fn may_hold_hash(&self, hash: u64) -> bool {
+        self.counts.contains_key(&hash)
     }
 
     pub(crate) fn add(&mut self, hash: u64) {
@@ -105,46 +113,63 @@ pub(crate) fn view(
 pub(crate) fn read(
     engine: &dyn Engine,
     filter: &LockFilter,
-    cell_key: Vec<u8>,
+    cache: &RefCell<CellCache>,
+    cell_key: &[u8],
     snapshot: Snapshot<'_>,
 ) -> Result<Read, Error> {
-    let lock = lock(engine, filter, &cell_key)?;
-    let behind = key::behind_cell(cell_key.clone());
-    let start = key::version(cell_key, snapshot.ts);
-    // Usually the first record says it all; only behind locks and rollbacks there's more to read.
-    let first = match engine.first(Column::Write, &start, &behind)? {
-        Some(pair) => version_record(pair)?,
-        None => {
+    let hash = latches::hash(&[cell_key]);
+    let lock = if filter.may_hold_hash(hash) {
+        match engine.get(Column::Lock, cell_key)? {
+            Some(record) => Some(Lock::decode(record)?),
+            None => None,
+        }
+    } else {
+        if let Some((commit_ts, write)) = cache.borrow().newest(hash, cell_key)
+            && commit_ts <= snapshot.ts
+        {
+            let newest = std::iter::once(Ok::<_, Error>((commit_ts, write.clone())));
+            return get(snapshot, None, newest);
+        }
+        None
+    };
+    let newest = key::version(cell_key.to_vec(), Timestamp::MAX);
+    let behind = key::behind_cell(cell_key.to_vec());
+    // Usually the newest record says it all.
+    let Some(pair) = engine.first(Column::Write, &newest, &behind)? else {
+        let none = std::iter::empty::<Result<_, Error>>();
+        return get(snapshot, lock.as_ref(), none);
+    };
+    let (commit_ts, write) = version_record(pair)?;
+    if matches!(write.kind, WriteKind::Put | WriteKind::Delete) {
+        if lock.is_none() && !filter.may_hold_hash(hash) {
+            let cell_key = Bytes::copy_from_slice(cell_key);
+            cache
+                .borrow_mut()
+                .learn(hash, cell_key, commit_ts, write.clone());
+        }
+        if commit_ts <= snapshot.ts {
             return get(
                 snapshot,
                 lock.as_ref(),
-                std::iter::empty::<Result<_, Error>>(),
+                std::iter::once(Ok::<_, Error>((commit_ts, write))),
             );
         }
-    };
-    let below = std::iter::once(Ok(first)).chain(
-        std::iter::once_with(|| {
-            engine
-                .scan(Column::Write, &start, &behind, Direction::Forward)
-                .map(|records| records.skip(1).map(|pair| version_record(pair?)))
-                .map_err(Error::from)
-        })
-        .flat_map(|records| match records {
-            Ok(records) => Box::new(records) as Box<dyn Iterator<Item = Result<_, Error>>>,
-            Err(error) => Box::new(std::iter::once(Err(error))),
-        }),
-    );
-    get(snapshot, lock.as_ref(), below)
+    }
+    let start = key::version(cell_key.to_vec(), snapshot.ts);
+    let records = engine
+        .scan(Column::Write, &start, &behind, Direction::Forward)?
+        .map(|pair| version_record(pair?));
+    get(snapshot, lock.as_ref(), records)
 }
 
 /// A long value.
 pub(crate) fn long_value(
     engine: &dyn Engine,
-    cell_key: Vec<u8>,
+    cell_key: &[u8],
     start_ts: Timestamp,
 ) -> Result<Value, Error> {
     engine
-        .get(Column::Data, &key::version(cell_key, start_ts))?
+        .get(Column::Data, &key::version(cell_key.to_vec(), start_ts))?
         .ok_or(Error::ValueMissing { start_ts })
 }
 
@@ -153,6 +178,34 @@ fn version_record(
 ) -> Result<(Timestamp, Write), Error> {
     let (_, ts) = key::split_version(&key)?;
     Ok((ts, Write::decode(value)?))
+}
+
+/// A put or delete that is the cell's newest committed version once its batch is durable.
+#[derive(Debug)]
+pub(crate) struct Version {
+    pub(crate) cell_key: Bytes,
+    pub(crate) commit_ts: Timestamp,
+    pub(crate) write: Write,
+}
+
+impl Version {
+    /// What the effects of a commit make the cell's newest version: its lock has kept every other
+    /// transaction from committing since. A rollback's effects can rewrite an old record, and are not
+    /// to be asked.
+    pub(crate) fn of_commit(cell_key: &[u8], effects: &[Effect]) -> Option<Self> {
+        effects.iter().find_map(|effect| match effect {
+            Effect::PutWrite(commit_ts, write)
+                if matches!(write.kind, WriteKind::Put | WriteKind::Delete) =>
+            {
+                Some(Self {
+                    cell_key: Bytes::copy_from_slice(cell_key),
+                    commit_ts: *commit_ts,
+                    write: write.clone(),
+                })
+            }
+            _ => None,
+        })
+    }
 }
 
 /// Writes effects on a cell into a batch, and says how they change the number of locks.

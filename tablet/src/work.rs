@@ -1,5 +1,6 @@
 //! Requests that write: read from their messages, and decided by the rules of `protocol`.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 
 use bytes::Bytes;
@@ -12,8 +13,9 @@ use percolator_protocol::types::{Cell, Effect, LockKind, Mutation, Timestamp, es
 use percolator_wire::v1::response::Body;
 use percolator_wire::{commit_response, prewrite_rejection, v1};
 
+use crate::cache::CellCache;
 use crate::latches::{self, RowHash};
-use crate::store::{self, LockChange, LockFilter};
+use crate::store::{self, LockChange, LockFilter, Version};
 use crate::tablets::{self, Tablets};
 use crate::{Error, Refusal};
 
@@ -81,6 +83,7 @@ pub(crate) enum TabletChange {
 pub(crate) struct Decision {
     pub(crate) batch: Batch,
     pub(crate) lock_changes: Vec<LockChange>,
+    pub(crate) versions: Vec<Version>,
     pub(crate) tablet_change: Option<TabletChange>,
     /// `None`: done, there's nothing to say.
     pub(crate) answer: Option<Body>,
@@ -91,6 +94,7 @@ impl Decision {
         Self {
             batch: Batch::default(),
             lock_changes: Vec::new(),
+            versions: Vec::new(),
             tablet_change: None,
             answer: None,
         }
@@ -118,6 +122,7 @@ impl Decision {
 pub(crate) struct Ground<'a> {
     pub(crate) engine: &'a dyn Engine,
     pub(crate) filter: &'a LockFilter,
+    pub(crate) cache: &'a RefCell<CellCache>,
     pub(crate) tablets: &'a Tablets,
 }
 
@@ -388,6 +393,7 @@ fn decide_commit(
         let key = store::cell_key(&ground.cell(refs, place)?);
         let view = ground.view(&key, start_ts, Some(commit_ts))?;
         let (effects, outcome) = commit(&view, start_ts, commit_ts);
+        decision.versions.extend(Version::of_commit(&key, &effects));
         decision.add(&key, view.lock.is_some(), effects);
         if let Err(rejection) = outcome
             && result.is_ok()

@@ -10,7 +10,8 @@ use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use rand::RngExt;
 
-use super::{Figure, workers};
+use super::Figure;
+use super::workers::{self, Timed};
 use crate::output::Output;
 
 const TABLE: &str = "bench";
@@ -85,15 +86,21 @@ pub(super) async fn overhead(
 
     output.note("plain reads ...");
     let (reader, address) = (client.clone(), table.address.clone());
-    let raw_reads = workers::run("plain reads, 64 callers", CALLERS, duration, move |_| {
-        let (client, address) = (reader.clone(), address.clone());
-        async move {
-            let ask = Ask::RawGet(v1::RawGetRequest {
-                key: row(rand::rng().random_range(0..rows)),
-            });
-            client.raw(&address, ask).await.map(drop)
-        }
-    })
+    let raw_reads = workers::run(
+        "plain reads, 64 callers",
+        CALLERS,
+        duration,
+        Timed::Each,
+        move |_| {
+            let (client, address) = (reader.clone(), address.clone());
+            async move {
+                let ask = Ask::RawGet(v1::RawGetRequest {
+                    key: row(rand::rng().random_range(0..rows)),
+                });
+                client.raw(&address, ask).await.map(drop)
+            }
+        },
+    )
     .await?;
 
     output.note("reads in open snapshots ...");
@@ -106,6 +113,7 @@ pub(super) async fn overhead(
         "reads in open snapshots, 64 callers",
         CALLERS,
         duration,
+        Timed::Each,
         move |number| {
             let snapshots = snapshots.clone();
             async move {
@@ -126,16 +134,22 @@ pub(super) async fn overhead(
 
     output.note("plain durable writes ...");
     let (writer, address) = (client.clone(), table.address.clone());
-    let raw_writes = workers::run("plain writes, 64 callers", CALLERS, duration, move |_| {
-        let (client, address) = (writer.clone(), address.clone());
-        async move {
-            let ask = Ask::RawPut(v1::RawPutRequest {
-                key: row(rand::rng().random_range(0..rows)),
-                value: value(),
-            });
-            client.raw(&address, ask).await.map(drop)
-        }
-    })
+    let raw_writes = workers::run(
+        "plain writes, 64 callers",
+        CALLERS,
+        duration,
+        Timed::Each,
+        move |_| {
+            let (client, address) = (writer.clone(), address.clone());
+            async move {
+                let ask = Ask::RawPut(v1::RawPutRequest {
+                    key: row(rand::rng().random_range(0..rows)),
+                    value: value(),
+                });
+                client.raw(&address, ask).await.map(drop)
+            }
+        },
+    )
     .await?;
 
     output.note("blind writes, each a transaction ...");
@@ -144,6 +158,7 @@ pub(super) async fn overhead(
         "blind single-row write transactions, 64 callers",
         CALLERS,
         duration,
+        Timed::Each,
         move |_| {
             let client = writer.clone();
             async move {
@@ -191,6 +206,7 @@ async fn transactional_reads(
         "reads, each a transaction, 64 callers",
         CALLERS,
         duration,
+        Timed::Each,
         move |_| {
             let client = reader.clone();
             async move {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use percolator_client::Client;
 
-use super::{Figure, workers};
+use super::Figure;
+use super::workers::{self, Timed};
 
 pub(super) async fn measure(
     client: &Client,
@@ -17,6 +18,7 @@ pub(super) async fn measure(
         format!("timestamps, {requesters} requesters"),
         requesters,
         duration,
+        Timed::OneIn(7),
         move |_| {
             let client = client.clone();
             async move { client.timestamp().await.map(drop) }
