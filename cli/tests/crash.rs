@@ -22,7 +22,7 @@ impl Choices {
             .ok()
             .and_then(|seed| seed.parse().ok())
             .unwrap_or_else(rand::random);
-        println!("PERCOLATOR_SEED={seed}");
+        eprintln!("PERCOLATOR_SEED={seed}");
         Self(seed)
     }
 
@@ -84,13 +84,13 @@ fn bank_keeps_every_answer_while_servers_and_clients_are_killed() {
         wait_for("more transfers", || (lines(ledger) > target).then_some(()));
         // The bank itself dies now and then, in the middle of its commits.
         if choices.below(6) == 0 {
-            println!("round {round}: the bank is killed");
+            eprintln!("round {round}: the bank is killed");
             signal(bank.id(), "KILL");
             bank.wait().expect("it ends");
             bank = start_bank(&cluster, ledger);
         } else {
             let server = SERVERS[usize::try_from(choices.below(5)).expect("small")];
-            println!("round {round}: {server} is killed");
+            eprintln!("round {round}: {server} is killed");
             cluster.kill(server);
         }
         assert!(
@@ -109,7 +109,7 @@ fn bank_keeps_every_answer_while_servers_and_clients_are_killed() {
         "--verify",
         ledger,
     ]);
-    println!("{}{}", said.err, said.out);
+    eprintln!("{}{}", said.err, said.out);
     let found: Value = serde_json::from_str(&said.ok()).expect("JSON");
     assert!(found["committed"].as_u64() > Some(1000), "{found}");
     for wrong in ["lost", "aborted_but_there", "wrong_accounts"] {
@@ -151,7 +151,7 @@ fn packages() -> String {
         _ => String::new(),
     };
     if text.lines().count() < 100 {
-        println!("no Debian package database here: made-up rows instead");
+        eprintln!("no Debian package database here: made-up rows instead");
         for number in 0..2000 {
             text += &format!(
                 "{{\"package\":\"package-{number}\",\"version\":\"1.{number}\",\"section\":\"s{}\",\"maintainer\":\"m{}\",\"size\":\"{number}\"}}\n",
@@ -204,17 +204,17 @@ fn import_of_real_rows_survives_kills_and_comes_out_as_it_went_in() {
             .expect("the import runs");
         for _ in 0..=choices.below(3) {
             let server = SERVERS[2 + usize::try_from(choices.below(3)).expect("small")];
-            println!("round {round}: {server} is killed");
+            eprintln!("round {round}: {server} is killed");
             cluster.kill(server);
         }
         if choices.below(2) == 0 {
-            println!("round {round}: the import is killed");
+            eprintln!("round {round}: the import is killed");
             signal(loading.id(), "KILL");
         }
         // Killed, or done: both are well; it is run again.
         loading.wait().expect("it ends");
     }
-    println!("{}", cluster.run(&import).ok());
+    eprintln!("{}", cluster.run(&import).ok());
     let check = [
         "check-index",
         "--table",
@@ -224,7 +224,7 @@ fn import_of_real_rows_survives_kills_and_comes_out_as_it_went_in() {
         "--index",
         "maintainer=by-maintainer",
     ];
-    println!("{}", cluster.run(&check).ok());
+    eprintln!("{}", cluster.run(&check).ok());
     let exported = cluster.run(&["export", "--table", "packages"]).ok();
     assert_eq!(rows(&exported), rows(&source));
 }

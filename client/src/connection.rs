@@ -53,10 +53,6 @@ struct Slot {
 }
 
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "slots are used again and again: room for an answer costs less than a box for each"
-)]
 enum SlotState {
     Waiting(Option<Waker>),
     Answered(v1::Response),

@@ -280,10 +280,6 @@ impl Router {
 }
 
 /// What became of sending a request once.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly all are done, and each lives for a moment"
-)]
 pub(crate) enum Attempt {
     Done(Body),
     Again(String),

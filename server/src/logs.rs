@@ -11,15 +11,20 @@ pub const LEVEL_VARIABLE: &str = "PERCOLATOR_LOG";
 /// Sends the process's events to standard error, in colour on a terminal, from level `info` on
 /// unless [`LEVEL_VARIABLE`] says otherwise. Does nothing if events go somewhere already.
 pub fn init() {
+    init_from("info");
+}
+
+/// [`init`], from another level on.
+pub fn init_from(level: &str) {
     let asked = std::env::var(LEVEL_VARIABLE).unwrap_or_default();
     let parsed = if asked.is_empty() {
-        Ok(EnvFilter::new("info"))
+        Ok(EnvFilter::new(level))
     } else {
         EnvFilter::try_new(&asked)
     };
     let (filter, problem) = match parsed {
         Ok(filter) => (filter, None),
-        Err(error) => (EnvFilter::new("info"), Some(error)),
+        Err(error) => (EnvFilter::new(level), Some(error)),
     };
     let installed = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -28,6 +33,6 @@ pub fn init() {
         .try_init()
         .is_ok();
     if let (true, Some(error)) = (installed, problem) {
-        tracing::warn!(%error, asked, "{LEVEL_VARIABLE} is not understood: telling from info on");
+        tracing::warn!(%error, asked, "{LEVEL_VARIABLE} is not understood: telling from {level} on");
     }
 }

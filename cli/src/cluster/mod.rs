@@ -88,7 +88,8 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let mut cluster = if args.processes {
         Cluster::Processes(processes::start(layout).await?)
     } else {
-        percolator_server::logs::init();
+        // The servers' usual events are no news to a person at a terminal.
+        percolator_server::logs::init_from("warn");
         Cluster::Threads(threads::start(layout).await?)
     };
     let running = cluster.running();
