@@ -1,0 +1,376 @@
+//! The server's core, without socket, clock or thread: requests in, groups and answers out.
+
+use std::sync::Arc;
+
+use percolator_engine::{Column, Direction, Engine, EngineKind, Options, open};
+use percolator_tablet::core::{Core, Order, Reply};
+use percolator_wire::v1;
+use percolator_wire::v1::get_result::Result as Got;
+use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::request_error::Kind;
+use percolator_wire::v1::response::Body;
+
+const ME: u64 = 7;
+
+struct Server {
+    core: Core,
+    engine: Arc<dyn Engine>,
+    next_id: u64,
+    replies: Vec<Reply>,
+}
+
+impl Server {
+    /// With the tablet 1 of table 5, rows a to m.
+    fn new() -> Self {
+        let options = Options::new(EngineKind::Memory, "tablet-0");
+        let engine: Arc<dyn Engine> =
+            Arc::from(open(std::path::Path::new("nowhere"), &options).expect("memory"));
+        let mut server = Self {
+            core: Core::open(engine.clone(), 1 << 20, false).expect("empty"),
+            engine,
+            next_id: 0,
+            replies: Vec::new(),
+        };
+        let tablet = v1::TabletInfo {
+            id: 1,
+            table_id: 5,
+            table_name: "t".into(),
+            start_row: "a".into(),
+            end_row: "m".into(),
+            epoch: 1,
+            state: v1::TabletState::Serving.into(),
+        };
+        server
+            .core
+            .order(ME, 0, Order::Create(tablet), &mut server.replies);
+        server.settle();
+        assert!(
+            server
+                .replies
+                .pop()
+                .expect("an answer")
+                .response
+                .body
+                .is_none()
+        );
+        server
+    }
+
+    fn send(&mut self, body: Ask) -> u64 {
+        self.send_to(1, 1, body)
+    }
+
+    fn send_to(&mut self, tablet: u64, epoch: u64, body: Ask) -> u64 {
+        self.next_id += 1;
+        let request = v1::Request {
+            id: self.next_id,
+            tablets: vec![v1::TabletRef { id: tablet, epoch }],
+            body: Some(body),
+        };
+        self.core.request(ME, request, &mut self.replies);
+        self.next_id
+    }
+
+    /// Makes one group durable; how many batches it had.
+    fn commit_group(&mut self) -> usize {
+        let Some(group) = self.core.take_group() else {
+            return 0;
+        };
+        let result = self.engine.commit(&group);
+        self.core.committed(result, &mut self.replies);
+        group.len()
+    }
+
+    fn settle(&mut self) {
+        while self.commit_group() > 0 {}
+    }
+
+    fn answer(&mut self, id: u64) -> Option<Body> {
+        let at = self
+            .replies
+            .iter()
+            .position(|reply| reply.response.id == id)?;
+        self.replies.remove(at).response.body
+    }
+
+    fn ask(&mut self, body: Ask) -> Body {
+        let id = self.send(body);
+        self.settle();
+        self.answer(id).expect("an answer")
+    }
+
+    fn get(&mut self, row: &'static str, ts: u64) -> Got {
+        let Body::Get(mut got) = self.ask(Ask::Get(v1::GetRequest {
+            start_ts: ts,
+            cells: vec![cell(row)],
+            ..Default::default()
+        })) else {
+            panic!("no answer to a get");
+        };
+        got.results.remove(0).result.expect("a result")
+    }
+
+    fn value(&mut self, row: &'static str, ts: u64) -> Option<String> {
+        match self.get(row, ts) {
+            Got::Found(found) => Some(String::from_utf8_lossy(&found.value).into_owned()),
+            Got::Absent(_) => None,
+            Got::Locked(met) => panic!("locked by {}", met.start_ts),
+        }
+    }
+
+    fn put(&mut self, row: &'static str, value: &'static str, start: u64, commit: u64) {
+        self.ask(prewrite(row, value, start));
+        self.ask(Ask::Commit(v1::CommitRequest {
+            start_ts: start,
+            commit_ts: commit,
+            cells: vec![cell(row)],
+        }));
+    }
+}
+
+fn cell(row: &'static str) -> v1::CellRef {
+    v1::CellRef {
+        tablet: 0,
+        row: row.into(),
+        column: "c".into(),
+    }
+}
+
+fn prewrite(row: &'static str, value: &'static str, start_ts: u64) -> Ask {
+    Ask::Prewrite(v1::PrewriteRequest {
+        start_ts,
+        primary: Some(v1::CellName {
+            table_id: 5,
+            row: row.into(),
+            column: "c".into(),
+        }),
+        ttl_ms: 3000,
+        mutations: vec![v1::Mutation {
+            cell: Some(cell(row)),
+            kind: v1::LockKind::Put.into(),
+            value: value.into(),
+        }],
+    })
+}
+
+fn refused(body: Option<Body>) -> Kind {
+    match body {
+        Some(Body::Error(error)) => error.kind.expect("a reason"),
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn what_is_decided_while_a_group_is_on_its_way_makes_the_next_one() {
+    let mut server = Server::new();
+    let first = server.send(prewrite("b", "1", 10));
+    let group = server.core.take_group().expect("a group");
+    assert_eq!(group.len(), 1);
+    let others: Vec<u64> = ["c", "d", "e"]
+        .into_iter()
+        .map(|row| server.send(prewrite(row, "1", 11)))
+        .collect();
+    assert!(server.core.take_group().is_none(), "one group at a time");
+    assert!(
+        server.answer(first).is_none(),
+        "answered before it is durable"
+    );
+    let result = server.engine.commit(&group);
+    server.core.committed(result, &mut server.replies);
+    assert!(server.answer(first).is_some());
+    assert_eq!(server.commit_group(), 3);
+    for id in others {
+        assert!(server.answer(id).is_some());
+    }
+}
+
+#[test]
+fn a_row_that_is_being_written_is_decided_about_by_one_request_after_the_other() {
+    let mut server = Server::new();
+    let one = server.send(prewrite("b", "1", 10));
+    let two = server.send(prewrite("b", "2", 11));
+    assert_eq!(server.commit_group(), 1);
+    assert!(matches!(
+        server.answer(one),
+        Some(Body::Prewrite(answer)) if answer.rejections.is_empty()
+    ));
+    // The second one saw the first one's lock, although both were sent before it was durable.
+    assert!(matches!(
+        server.answer(two),
+        Some(Body::Prewrite(answer)) if answer.rejections.len() == 1
+    ));
+    assert_eq!(server.core.locks(), 1);
+}
+
+#[test]
+fn snapshots_see_what_was_committed_at_or_below_them_also_from_the_cache() {
+    let mut server = Server::new();
+    server.put("b", "old", 10, 20);
+    for _ in 0..2 {
+        assert_eq!(server.value("b", 19), None);
+        assert_eq!(server.value("b", 20).as_deref(), Some("old"));
+    }
+    server.ask(prewrite("b", "new", 30));
+    assert_eq!(server.value("b", 29).as_deref(), Some("old"));
+    // Its commit will lie above its start, so only snapshots above that have to ask.
+    assert_eq!(server.value("b", 30).as_deref(), Some("old"));
+    assert!(matches!(server.get("b", 31), Got::Locked(_)));
+    server.ask(Ask::Commit(v1::CommitRequest {
+        start_ts: 30,
+        commit_ts: 40,
+        cells: vec![cell("b")],
+    }));
+    for _ in 0..2 {
+        assert_eq!(server.value("b", 39).as_deref(), Some("old"));
+        assert_eq!(server.value("b", 40).as_deref(), Some("new"));
+    }
+    // A rollback record above the newest version hides nothing.
+    server.ask(Ask::Rollback(v1::RollbackRequest {
+        start_ts: 50,
+        cells: vec![cell("b")],
+    }));
+    assert_eq!(server.value("b", 60).as_deref(), Some("new"));
+}
+
+/// A rollback that has to be kept inside another transaction's old record must not make that record
+/// look like the newest one.
+#[test]
+fn a_rollback_inside_an_old_record_leaves_the_newest_version_alone() {
+    let mut server = Server::new();
+    server.put("b", "old", 10, 20);
+    server.put("b", "new", 30, 40);
+    server.ask(Ask::Rollback(v1::RollbackRequest {
+        start_ts: 20,
+        cells: vec![cell("b")],
+    }));
+    assert_eq!(server.value("b", 50).as_deref(), Some("new"));
+    assert_eq!(server.value("b", 25).as_deref(), Some("old"));
+}
+
+#[test]
+fn nothing_is_written_or_locked_when_the_disk_is_full_and_later_all_goes_on() {
+    let mut server = Server::new();
+    let full = server.send(prewrite("b", "1", 10));
+    let waiting = server.send(prewrite("b", "1", 11));
+    server.core.take_group().expect("a group");
+    let error = percolator_engine::Error::Full {
+        path: "data".into(),
+        needed_bytes: 1,
+        reserve_bytes: 1,
+    };
+    server.core.committed(Err(error), &mut server.replies);
+    assert!(matches!(
+        refused(server.answer(full)),
+        Kind::Failed(failed) if !failed.unknown && failed.message.contains("no space")
+    ));
+    server.settle();
+    assert!(matches!(
+        server.answer(waiting),
+        Some(Body::Prewrite(answer)) if answer.rejections.is_empty()
+    ));
+    assert!(server.core.failed().is_none());
+}
+
+#[test]
+fn a_lost_write_is_unknown_and_stops_the_server() {
+    let mut server = Server::new();
+    let lost = server.send(prewrite("b", "1", 10));
+    server.core.take_group().expect("a group");
+    let error = percolator_engine::Error::Poisoned {
+        cause: "fdatasync failed".into(),
+    };
+    server.core.committed(Err(error), &mut server.replies);
+    assert!(matches!(
+        refused(server.answer(lost)),
+        Kind::Failed(failed) if failed.unknown
+    ));
+    assert!(server.core.failed().is_some());
+    let after = server.send(prewrite("c", "1", 11));
+    assert!(matches!(refused(server.answer(after)), Kind::Failed(_)));
+    assert!(server.core.take_group().is_none());
+}
+
+#[test]
+fn requests_that_are_wrong_say_what_is_wrong() {
+    let mut server = Server::new();
+    let other = server.send_to(1, 2, prewrite("b", "1", 10));
+    assert!(matches!(
+        refused(server.answer(other)),
+        Kind::NotServed(not) if not.known_epoch == 1 && not.asked_epoch == 2
+    ));
+    let unknown = server.send_to(9, 1, prewrite("b", "1", 10));
+    assert!(matches!(
+        refused(server.answer(unknown)),
+        Kind::NotServed(not) if not.known_epoch == 0
+    ));
+    let twice = v1::RollbackRequest {
+        start_ts: 10,
+        cells: vec![cell("b"), cell("b")],
+    };
+    let below = v1::CommitRequest {
+        start_ts: 10,
+        commit_ts: 10,
+        cells: vec![cell("b")],
+    };
+    for (ask, words) in [
+        (prewrite("z", "1", 10), "does not lie in tablet 1"),
+        (prewrite("", "1", 10), "row is empty"),
+        (prewrite("b", "1", 0), "start_ts"),
+        (Ask::Rollback(twice), "named twice"),
+        (Ask::Commit(below), "not above"),
+        (Ask::Commit(v1::CommitRequest::default()), "start_ts"),
+        (
+            Ask::Prewrite(v1::PrewriteRequest {
+                start_ts: 5,
+                ..Default::default()
+            }),
+            "primary",
+        ),
+        (
+            Ask::RawGet(v1::RawGetRequest { key: "k".into() }),
+            "raw access is off",
+        ),
+    ] {
+        let id = server.send(ask.clone());
+        match refused(server.answer(id)) {
+            Kind::Invalid(why) => assert!(why.contains(words), "{words:?} not in {why:?}"),
+            other => panic!("{ask:?}: {other:?}"),
+        }
+    }
+    assert_eq!(server.commit_group(), 0, "a wrong request wrote something");
+}
+
+#[test]
+fn a_dropped_tablet_is_served_no_more_and_its_rows_go() {
+    let mut server = Server::new();
+    server.put("b", "1", 10, 20);
+    server.ask(prewrite("c", "1", 30));
+    server
+        .core
+        .order(ME, 0, Order::Drop(1), &mut server.replies);
+    server.settle();
+    server.replies.clear();
+    let id = server.send(prewrite("b", "1", 40));
+    assert!(matches!(refused(server.answer(id)), Kind::NotServed(_)));
+    assert!(server.core.report().is_empty());
+    assert_eq!(server.core.locks(), 0);
+    for column in Column::ALL {
+        let left = server
+            .engine
+            .scan(column, &[], &[], Direction::Forward)
+            .expect("readable")
+            .count();
+        assert_eq!(left, 0, "{column:?}");
+    }
+}
+
+#[test]
+fn locks_and_tablets_are_there_after_a_restart() {
+    let mut server = Server::new();
+    server.put("b", "1", 10, 20);
+    server.ask(prewrite("c", "2", 30));
+    server.core = Core::open(server.engine.clone(), 1 << 20, false).expect("readable");
+    assert_eq!(server.core.locks(), 1);
+    assert!(matches!(server.get("c", 40), Got::Locked(_)));
+    assert_eq!(server.value("b", 40).as_deref(), Some("1"));
+}
