@@ -120,8 +120,12 @@ impl FromStr for Primary {
         const FORM: &str = "a primary is written TABLE_ID/ROW:COLUMN, as in 3/bob:balance";
         let (table, cell) = text.split_once('/').ok_or(FORM)?;
         let table = TableId(table.parse().map_err(|_| FORM)?);
-        // A colon within the row is allowed; the column is what follows the last one.
-        let (row, column) = cell.rsplit_once(':').unwrap_or((cell, ""));
+        let (row, column) = cell.split_once(':').unwrap_or((cell, ""));
+        if column.contains(':') {
+            return Err(format!(
+                "{FORM}; a colon within the row or the column is written \\x3a"
+            ));
+        }
         Ok(Self(Cell::new(table, unescape(row)?, unescape(column)?)))
     }
 }

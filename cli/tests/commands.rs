@@ -192,3 +192,69 @@ fn a_reader_of_results_that_goes_away_ends_the_command_quietly() {
     assert!(said.status.success(), "{said:?}");
     assert!(said.stderr.is_empty(), "{said:?}");
 }
+
+#[test]
+fn a_table_that_is_made_again_is_found_and_locks_on_a_deleted_one_are_in_nobodys_way() {
+    let cluster = Cluster::processes();
+    cluster.run(&["table", "create", "aaa"]).ok();
+    cluster.run(&["table", "create", "bbb"]).ok();
+    // Rows with their primary in aaa and secondaries in bbb, by a client that is killed in the middle.
+    let rows: String = (0..200_000)
+        .map(|number| format!("{{\"id\":\"{number}\"}}\n"))
+        .collect();
+    let file = cluster.data_dir.join("../rows.jsonl");
+    std::fs::write(&file, rows).expect("writable");
+    let file = file.to_str().expect("text");
+    let mut import = cluster
+        .command(&[
+            "import", "--table", "aaa", "--key", "id", "--index", "id=bbb", "-q", file,
+        ])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it runs");
+    support::wait_for("some rows", || {
+        let first = cluster.run(&["scan", "bbb", "--limit", "1"]);
+        (first.code() == 0 && !first.out.is_empty()).then_some(())
+    });
+    import.kill().expect("killed");
+    import.wait().expect("it ends");
+    cluster.run(&["table", "delete", "aaa"]).ok();
+    cluster.run(&["scan", "bbb"]).ok();
+    // A session that knew the old table finds the new one.
+    cluster.run(&["table", "create", "aaa"]).ok();
+    let script = "put bbb x c 1\nget aaa x c\n";
+    assert_eq!(cluster.run_with(&["shell"], script).code(), 0);
+}
+
+#[test]
+fn a_row_larger_than_an_answer_is_read_cell_by_cell() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    let value = "v".repeat(1 << 20);
+    let fields: Vec<String> = (0..12)
+        .map(|number| format!("\"c{number:02}\":\"{value}\""))
+        .collect();
+    let row = format!("{{\"id\":\"row\",{}}}\n", fields.join(","));
+    // Over the limit of a line, so in two.
+    let (one, two) = (fields[..6].join(","), fields[6..].join(","));
+    assert!(row.len() > 8 << 20);
+    for fields in [one, two] {
+        let columns: Vec<&str> = fields.split(',').collect();
+        for column in columns {
+            let (name, value) = column.split_once(':').expect("a field");
+            let script = format!(
+                "put t row {} {}\n",
+                name.trim_matches('"'),
+                value.trim_matches('"')
+            );
+            assert_eq!(cluster.run_with(&["shell"], &script).code(), 0);
+        }
+    }
+    let script: String = std::iter::once("begin\n".to_owned())
+        .chain((0..12).map(|number| format!("get t row c{number:02}\n")))
+        .collect();
+    let said = cluster.run_with(&["shell"], &script);
+    assert_eq!(said.code(), 0, "{}", said.err);
+    assert!(said.out.len() > 12 << 20);
+}

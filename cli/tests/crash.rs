@@ -266,3 +266,40 @@ fn a_client_killed_in_mid_commit_leaves_nothing_that_stops_others() {
         .run(&["bank", "--accounts", "200", "--verify", ledger])
         .ok();
 }
+
+/// A server that is killed again while it starts: it has no address yet, and its folder's lock may still be
+/// held by the one before.
+#[test]
+fn a_server_killed_while_it_starts_is_started_again() {
+    let cluster = Cluster::processes();
+    cluster.run(&["table", "create", "t"]).ok();
+    let folder = cluster.data_dir.join("tablet-1").display().to_string();
+    let mut killed = 0;
+    wait_for("enough deaths", || {
+        for pid in processes_of(&folder) {
+            signal(pid, "KILL");
+            killed += 1;
+        }
+        (killed >= 12).then_some(())
+    });
+    let put = wait_for("the server to be back", || {
+        let said = cluster.run(&["put", "t", "a", "c", "1"]);
+        (said.code() == 0).then_some(said)
+    });
+    put.ok();
+}
+
+/// Processes with this folder among their arguments, also those that don't listen yet.
+fn processes_of(folder: &str) -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").expect("Linux").flatten();
+    entries
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let arguments = std::fs::read(entry.path().join("cmdline")).ok()?;
+            let named = arguments
+                .split(|byte| *byte == 0)
+                .any(|argument| argument == folder.as_bytes());
+            named.then_some(pid)
+        })
+        .collect()
+}

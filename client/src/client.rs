@@ -221,7 +221,7 @@ impl Client {
         let deadline = self.deadline();
         let status = self
             .router
-            .check_status(&met, None, false, deadline)
+            .primary_status(&met, None, false, deadline)
             .await
             .map_err(|error| self.failed(deadline, "asking for an outcome", error))?;
         Ok(match status {

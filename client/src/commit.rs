@@ -174,8 +174,7 @@ impl Commit {
     }
 
     fn gave_up(&self, step: Step, error: CallError) -> Vec<Event> {
-        let (CallError::GaveUp(why) | CallError::Invalid(why)) = error;
-        *self.last_seen.lock() = Some(why);
+        *self.last_seen.lock() = Some(error.to_string());
         vec![Event::GaveUp(step)]
     }
 
@@ -287,8 +286,8 @@ impl Commit {
             .call(&cell, indices, &|_| 0, build, deadline)
             .await;
         for (_, body) in answered {
-            if let Err(CallError::GaveUp(why) | CallError::Invalid(why)) = body {
-                tracing::debug!(start_ts = %self.start_ts, why, "left for others to clear");
+            if let Err(why) = body {
+                tracing::debug!(start_ts = %self.start_ts, %why, "left for others to clear");
             }
         }
     }

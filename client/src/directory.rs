@@ -1,6 +1,6 @@
 //! Where tablets are: asked of the master once, cached, and asked again when a server says otherwise.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
 use percolator_protocol::types::{Cell, TableId};
@@ -13,6 +13,8 @@ pub(crate) struct Directory {
     pub(crate) servers: Vec<v1::ServerInfo>,
     pub(crate) tables: BTreeMap<String, v1::TableInfo>,
     addresses: HashMap<String, String>,
+    complete_below: u32,
+    deleted: HashSet<TableId>,
     /// Of each table, ordered by start_row.
     tablets: HashMap<TableId, Vec<v1::TabletPlace>>,
 }
@@ -50,6 +52,8 @@ impl Directory {
                 .map(|server| (server.server.clone(), server.address.clone()))
                 .collect(),
             servers: response.servers,
+            complete_below: response.complete_below,
+            deleted: response.deleted_tables.into_iter().map(TableId).collect(),
             tables: response
                 .tables
                 .into_iter()
@@ -65,6 +69,12 @@ impl Directory {
             .get(name)
             .filter(|table| table.state() == v1::TableState::Ready)
             .map(|table| TableId(table.id))
+    }
+
+    /// Whether the table was there once and is gone for good.
+    pub(crate) fn deleted(&self, table: TableId) -> bool {
+        (table.0 < self.complete_below || self.deleted.contains(&table))
+            && self.tables.values().all(|known| known.id != table.0)
     }
 
     /// The tablets of a table, ordered by start_row.

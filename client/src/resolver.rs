@@ -28,8 +28,23 @@ impl Router {
         }
     }
 
-    /// What became of the lock's transaction. Life times are judged by the oracle's time.
+    /// What became of the lock's transaction, where its primary's table may have been deleted. With the
+    /// table went the decision: what the transaction hasn't committed elsewhere by then, it won't.
     pub(crate) async fn check_status(
+        &self,
+        met: &MetLock,
+        push_past: Option<Timestamp>,
+        force: bool,
+        deadline: Deadline,
+    ) -> Result<Status, CallError> {
+        match self.primary_status(met, push_past, force, deadline).await {
+            Err(CallError::Deleted(_)) => Ok(Status::RolledBack),
+            status => status,
+        }
+    }
+
+    /// What the lock's primary says. Life times are judged by the oracle's time.
+    pub(crate) async fn primary_status(
         &self,
         met: &MetLock,
         push_past: Option<Timestamp>,
@@ -79,7 +94,11 @@ impl Router {
         let all = (0..met.len()).collect();
         // What the servers answer makes no difference: a lock is gone, or it is met again.
         for (_, answer) in self.call(&cell, all, &|_| 0, &build, deadline).await {
-            answer?;
+            match answer {
+                // Gone with its table.
+                Ok(_) | Err(CallError::Deleted(_)) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }

@@ -43,12 +43,17 @@ impl Drop for Going {
 pub(crate) type Answered = (Vec<usize>, Result<Body, CallError>);
 
 /// Why cells have no answer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum CallError {
     /// The deadline passed; the last thing that was seen. What became of the request is unknown.
+    #[error("{0}")]
     GaveUp(String),
     /// The server says that the request is wrong.
+    #[error("{0}")]
     Invalid(String),
+    /// The cells' table was deleted.
+    #[error("table number {} was deleted", .0.0)]
+    Deleted(TableId),
 }
 
 /// When to give up: on the transport's clock.
@@ -76,6 +81,9 @@ impl Deadline {
                 last,
             },
             CallError::Invalid(why) => Error::Invalid(why),
+            CallError::Deleted(table) => Error::UnknownTable {
+                name: format!("number {}, it was deleted", table.0),
+            },
         }
     }
 }
@@ -205,7 +213,19 @@ impl Router {
             waiting = again;
             backoff.wait(&*self.transport).await;
             // Whoever doesn't answer may have moved; a master that is away leaves us with what we know.
-            let _ = self.refresh().await;
+            if let Ok(directory) = self.refresh().await {
+                waiting.retain(|at| {
+                    let table = cell(*at).table;
+                    let deleted = directory.deleted(table);
+                    if deleted {
+                        answered.push((vec![*at], Err(CallError::Deleted(table))));
+                    }
+                    !deleted
+                });
+                if waiting.is_empty() {
+                    return answered;
+                }
+            }
         }
     }
 

@@ -70,6 +70,10 @@ impl Range {
         self
     }
 
+    pub(crate) fn start(&self) -> &Bytes {
+        &self.start
+    }
+
     pub(crate) fn contains(&self, row: &[u8]) -> bool {
         row >= &self.start[..] && (self.end.is_empty() || row < &self.end[..])
     }
@@ -219,7 +223,12 @@ impl Scan {
                 return Err(deadline.error(&*router.transport, "scanning", error));
             }
             backoff.wait(&*router.transport).await;
-            let _ = router.refresh().await;
+            if let Ok(directory) = router.refresh().await
+                && directory.deleted(self.table)
+            {
+                let error = CallError::Deleted(self.table);
+                return Err(deadline.error(&*router.transport, "scanning", error));
+            }
         }
     }
 

@@ -25,7 +25,9 @@ use crate::scan::{Range, Scan};
 pub type CellName<'a> = (&'a str, &'a [u8], &'a [u8]);
 
 /// Transactions whose locks a reader remembers to look through; forgotten ones are asked about again.
-const BYPASS_MAX: usize = 64;
+const BYPASS_MAX: usize = 2048;
+/// Rows that a transaction remembers to have read a cell of.
+const TOUCHED_ROWS_MAX: usize = 16_384;
 /// Rows whose every cell a transaction keeps once it has read two of them.
 const CACHED_ROWS_MAX: usize = 1024;
 
@@ -74,6 +76,16 @@ struct RowCache {
     whole: HashMap<(TableId, Bytes), HashMap<Bytes, Bytes>>,
 }
 
+impl RowCache {
+    /// Notes that a cell of the row is read; true: another one was read before.
+    fn touch(&mut self, table: TableId, row: &Bytes) -> bool {
+        if self.touched.len() >= TOUCHED_ROWS_MAX {
+            self.touched.clear();
+        }
+        !self.touched.insert((table, row.clone()))
+    }
+}
+
 impl Txn {
     pub(crate) fn new(router: Arc<Router>, options: Options, start_ts: Timestamp) -> Self {
         let began = router.transport.now();
@@ -115,7 +127,7 @@ impl Txn {
         if let Some(found) = inner.cached(table, &row, column) {
             return Ok(found);
         }
-        if !inner.rows.lock().touched.insert((table, row.clone())) {
+        if inner.rows.lock().touch(table, &row) {
             return inner.whole_row(table, row, column).await;
         }
         let cell = Cell::new(table, row, Bytes::copy_from_slice(column));
@@ -333,8 +345,8 @@ impl Inner {
             return Ok(BTreeMap::new());
         };
         Ok(cells
-            .iter()
-            .filter(|((row, _), _)| range.contains(row))
+            .range((range.start().clone(), Bytes::new())..)
+            .take_while(|((row, _), _)| range.contains(row))
             .filter_map(|(cell, write)| Some((cell.clone(), write.seen()?)))
             .collect())
     }
@@ -399,11 +411,12 @@ impl Inner {
         row: Bytes,
         column: &[u8],
     ) -> Result<Option<Bytes>, Error> {
-        let cells: HashMap<Bytes, Bytes> = self
-            .read_row(table, row.clone())
-            .await?
-            .into_iter()
-            .collect();
+        let Some(cells) = self.read_row(table, row.clone()).await? else {
+            // Too large to be kept, so its cells are read one by one.
+            let cell = Cell::new(table, row, Bytes::copy_from_slice(column));
+            return Ok(self.read(vec![cell]).await?.pop().flatten());
+        };
+        let cells: HashMap<Bytes, Bytes> = cells.into_iter().collect();
         let value = cells.get(column).cloned();
         let mut rows = self.rows.lock();
         if rows.whole.len() < CACHED_ROWS_MAX {
@@ -412,7 +425,12 @@ impl Inner {
         Ok(value)
     }
 
-    async fn read_row(&self, table: TableId, row: Bytes) -> Result<Vec<(Bytes, Bytes)>, Error> {
+    /// The cells of a row; `None` where they're too large for one answer.
+    async fn read_row(
+        &self,
+        table: TableId,
+        row: Bytes,
+    ) -> Result<Option<Vec<(Bytes, Bytes)>>, Error> {
         let deadline = self.router.deadline(self.options.patience);
         let cell = Cell::new(table, row, Bytes::new());
         loop {
@@ -429,6 +447,9 @@ impl Inner {
             let Body::Get(response) = body.map_err(|error| self.failed(deadline, error))? else {
                 return Err(self.failed(deadline, unexpected()));
             };
+            if response.truncated {
+                return Ok(None);
+            }
             let mut cells = Vec::with_capacity(response.results.len());
             let mut met = Vec::new();
             for result in response.results {
@@ -441,7 +462,7 @@ impl Inner {
                 }
             }
             if met.is_empty() {
-                return Ok(cells);
+                return Ok(Some(cells));
             }
             self.get_past(met).await?;
         }
@@ -514,9 +535,12 @@ impl Inner {
                 else {
                     return Err(self.failed(deadline, unexpected()));
                 };
-                if response.results.len() != indices.len() {
+                let answered = response.results.len();
+                if answered == 0 || answered > indices.len() {
                     return Err(self.failed(deadline, unexpected()));
                 }
+                // What was too much for one answer is asked for again.
+                waiting.extend(&indices[answered..]);
                 for (at, result) in indices.into_iter().zip(response.results) {
                     match result.result {
                         Some(Got::Found(found)) => values[at] = Some(found.value),

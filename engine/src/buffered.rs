@@ -11,7 +11,6 @@
 //! commits wait for it.
 
 use std::collections::{BTreeMap, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -43,9 +42,8 @@ pub struct Buffered<S> {
     /// Signalled when a frozen table is gone, or will not go.
     ended: Condvar,
     buffer_bytes: usize,
-    /// Locks that the store holds, by hash: deleting any other one from it is spared. A hash that two
-    /// keys share only costs a needless delete.
-    locks_in_store: Mutex<HashSet<u64>>,
+    /// Locks that the store holds: deleting any other one from it is spared, and is forgotten.
+    locks_in_store: Mutex<HashSet<Key>>,
 }
 
 #[derive(Debug, Default)]
@@ -73,6 +71,12 @@ impl Table {
         let key_bytes = key.len();
         if let Some(old) = self.columns[column.index()].insert(key, value) {
             self.bytes -= key_bytes + size(&old) + ENTRY_BYTES;
+        }
+    }
+
+    fn remove(&mut self, column: Column, key: &Key) {
+        if let Some(old) = self.columns[column.index()].remove(key) {
+            self.bytes -= key.len() + old.map_or(0, |value| value.len()) + ENTRY_BYTES;
         }
     }
 
@@ -161,7 +165,7 @@ impl<S: ConcurrentStore> Buffered<S> {
                 4096,
                 &mut found,
             )?;
-            locks.extend(found.iter().map(|(key, _)| hash(key)));
+            locks.extend(found.iter().map(|(key, _)| key.clone()));
             match found.last() {
                 Some((last, _)) if !done => start = successor(last),
                 _ => break,
@@ -200,17 +204,18 @@ impl<S: ConcurrentStore> Buffered<S> {
 
     /// Brings a frozen table into the store.
     fn flush(&self, table: &Table) -> Result<(), Error> {
-        let mut locks = self.locks_in_store.lock();
         let mut batch = Batch::default();
         for column in Column::ALL {
             for (key, value) in table.column(column) {
                 match value {
                     Some(value) => batch.put(column, key.clone(), value.clone()),
-                    None if column == Column::Lock && !locks.contains(&hash(key)) => continue,
+                    None if column == Column::Lock && !self.locks_in_store.lock().contains(key) => {
+                        continue;
+                    }
                     None => batch.delete(column, key.clone()),
                 }
                 if column == Column::Lock && value.is_some() {
-                    locks.insert(hash(key));
+                    self.locks_in_store.lock().insert(key.clone());
                 }
                 if batch.len() >= FLUSH_OPS {
                     self.store.apply(&[std::mem::take(&mut batch)])?;
@@ -218,9 +223,10 @@ impl<S: ConcurrentStore> Buffered<S> {
             }
         }
         self.store.apply(&[batch])?;
+        let mut locks = self.locks_in_store.lock();
         for (key, value) in table.column(Column::Lock) {
             if value.is_none() {
-                locks.remove(&hash(key));
+                locks.remove(key);
             }
         }
         Ok(())
@@ -371,8 +377,22 @@ impl<S: ConcurrentStore> Store for Buffered<S> {
 
     fn apply(&self, group: &[Batch]) -> Result<(), Error> {
         let mut tables = self.tables.write();
+        let tables = &mut *tables;
         for (column, key, value) in group.iter().flat_map(Batch::ops) {
-            tables.active.insert(column, key.clone(), value.cloned());
+            // A lock that only this table knows is gone without a trace: scans would have to step over
+            // the traces of thousands.
+            if column == Column::Lock
+                && value.is_none()
+                && !tables
+                    .frozen
+                    .as_ref()
+                    .is_some_and(|frozen| frozen.column(column).contains_key(key))
+                && !self.locks_in_store.lock().contains(key)
+            {
+                tables.active.remove(column, key);
+            } else {
+                tables.active.insert(column, key.clone(), value.cloned());
+            }
         }
         Ok(())
     }
@@ -422,12 +442,6 @@ fn merge(
         }
     }
     into.extend(stored);
-}
-
-fn hash(key: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    key.hash(&mut hasher);
-    hasher.finish()
 }
 
 fn successor(key: &[u8]) -> Key {

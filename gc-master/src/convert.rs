@@ -95,6 +95,12 @@ pub(crate) fn directory(
             .into_iter()
             .map(|(id, tablet)| place(truth, *id, tablet))
             .collect(),
+        complete_below: if truth.rebuilt {
+            0
+        } else {
+            truth.next_table_id
+        },
+        deleted_tables: truth.deleted_tables.iter().copied().collect(),
     })
 }
 

@@ -138,6 +138,9 @@ impl Core {
             Err(Unread::Reads(refs, body)) => reads::answer(self.ground(), self.raw, &refs, body),
             Err(Unread::Refused(refusal)) => Err(refusal),
         };
+        if let Err(refusal) = &result {
+            self.note_fatal(refusal);
+        }
         out.push(answer(Some(to), id, result.map(Some)));
     }
 
@@ -204,6 +207,7 @@ impl Core {
             Refusal::Engine {
                 message: error.to_string(),
                 unknown,
+                fatal: unknown,
             }
         });
         let mut ready = Vec::new();
@@ -239,6 +243,7 @@ impl Core {
             let refusal = Refusal::Engine {
                 message: failed.clone(),
                 unknown: false,
+                fatal: true,
             };
             out.push(answer(to, id, Err(refusal)));
             return;
@@ -246,6 +251,11 @@ impl Core {
         if waiting >= WAITING_MAX || self.decided_bytes >= 4 * GROUP_BYTES_MAX {
             let refusal = Refusal::Busy(format!("{waiting} requests wait for the disk"));
             out.push(answer(to, id, Err(refusal)));
+            return;
+        }
+        // Rows are latched by their table, which only a tablet that is served tells.
+        if let Err(not_served) = work.served_by(&self.tablets) {
+            out.push(answer(to, id, Err(not_served.into())));
             return;
         }
         let rows = work.rows(&self.tablets);
@@ -284,12 +294,27 @@ impl Core {
                 return Vec::new();
             }
             Ok(decision) => Ok(decision.answer),
-            Err(refusal) => Err(refusal),
+            Err(refusal) => {
+                self.note_fatal(&refusal);
+                Err(refusal)
+            }
         };
         let mut ready = Vec::new();
         out.push(answer(queued.to, queued.id, result));
         self.latches.release(ticket, &queued.rows, &mut ready);
         ready
+    }
+
+    /// An engine that has stopped doesn't come back: the server has to be started again.
+    fn note_fatal(&mut self, refusal: &Refusal) {
+        if let Refusal::Engine {
+            message,
+            fatal: true,
+            ..
+        } = refusal
+        {
+            self.failed.get_or_insert_with(|| message.clone());
+        }
     }
 
     fn take_effect(&mut self, decision: &mut Decision) {
@@ -366,9 +391,9 @@ fn answer(to: Option<Asker>, id: u64, result: Result<Option<Body>, Refusal>) -> 
                 Refusal::NotServed(not_served) => Kind::NotServed(not_served),
                 Refusal::Invalid(why) => Kind::Invalid(why),
                 Refusal::Busy(why) => Kind::Busy(why),
-                Refusal::Engine { message, unknown } => {
-                    Kind::Failed(v1::Failed { message, unknown })
-                }
+                Refusal::Engine {
+                    message, unknown, ..
+                } => Kind::Failed(v1::Failed { message, unknown }),
             }),
         })),
     };

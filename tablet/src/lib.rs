@@ -53,7 +53,11 @@ pub(crate) enum Refusal {
     NotServed(v1::NotServed),
     Invalid(String),
     Busy(String),
-    Engine { message: String, unknown: bool },
+    Engine {
+        message: String,
+        unknown: bool,
+        fatal: bool,
+    },
 }
 
 impl From<v1::NotServed> for Refusal {
@@ -64,9 +68,15 @@ impl From<v1::NotServed> for Refusal {
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
+        use percolator_engine::Error as E;
         Self::Engine {
             message: error.to_string(),
             unknown: false,
+            // The engine has stopped, by a checkpoint in the background for example: only a restart helps.
+            fatal: matches!(
+                error,
+                Error::Engine(E::Poisoned { .. } | E::DurableButStopped { .. } | E::Closed)
+            ),
         }
     }
 }

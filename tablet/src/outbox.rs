@@ -49,6 +49,13 @@ impl Outbox {
         }
     }
 
+    /// Forgets what is queued, for a client that doesn't take it.
+    pub(crate) fn clear(&self) {
+        let mut queue = self.queue.lock();
+        queue.responses = VecDeque::new();
+        queue.bytes = 0;
+    }
+
     /// No more answers: the stream ends when the queue is empty.
     pub(crate) fn close(&self) {
         let reader = {

@@ -15,6 +15,8 @@ use crate::store;
 use crate::work::{Ground, Place, check_count, invalid, timestamp};
 use crate::{Error, Refusal, tablets};
 
+/// Bytes of values after which an answer to a get ends: one more value may go over it.
+const GET_BYTES_MAX: usize = 4 << 20;
 /// The most cells in one answer to a scan.
 const SCAN_CELLS_MAX: usize = 4096;
 /// Bytes after which an answer to a scan ends.
@@ -60,7 +62,11 @@ fn get(
         bypass: &bypass,
     };
     let mut results = Vec::with_capacity(request.cells.len());
+    let mut bytes = 0;
     for cell in request.cells {
+        if bytes >= GET_BYTES_MAX {
+            break;
+        }
         let cell = ground.cell(refs, &Place::from(cell))?;
         let cell_key = store::cell_key(&cell);
         let read = store::read(
@@ -76,9 +82,15 @@ fn get(
             Read::Absent => Got::Absent(v1::Absent {}),
             Read::Locked(lock) => Got::Locked(met_lock(&cell, &lock)),
         };
+        if let Got::Found(found) = &got {
+            bytes += found.value.len();
+        }
         results.push(v1::GetResult { result: Some(got) });
     }
-    Ok(v1::GetResponse { results })
+    Ok(v1::GetResponse {
+        results,
+        truncated: false,
+    })
 }
 
 fn found(value: Bytes) -> Got {
@@ -97,6 +109,7 @@ fn get_rows(
         bypass: &bypass,
     };
     let mut results = Vec::new();
+    let mut left = GET_BYTES_MAX;
     for cell in request.cells {
         let tablet = cell.tablet;
         let row = ground.cell(refs, &Place::from(cell))?;
@@ -112,7 +125,9 @@ fn get_rows(
             reverse: false,
         };
         loop {
-            let part = scan_part(ground, snapshot, &range, usize::MAX, usize::MAX)?;
+            let part = scan_part(ground, snapshot, &range, SCAN_CELLS_MAX, left)?;
+            let bytes: usize = part.cells.iter().map(|(_, value)| value.len()).sum();
+            left = left.saturating_sub(bytes.max(1));
             results.extend(part.cells.into_iter().map(|(cell, value)| v1::GetResult {
                 result: Some(Got::Found(v1::Found {
                     value,
@@ -125,6 +140,12 @@ fn get_rows(
             }));
             match part.end {
                 PartEnd::Done => break,
+                PartEnd::Resume(_) if left == 0 || results.len() >= SCAN_CELLS_MAX => {
+                    return Ok(v1::GetResponse {
+                        results,
+                        truncated: true,
+                    });
+                }
                 PartEnd::Resume(last) => range.start = key::behind_cell(last),
                 PartEnd::Locked(locked) => {
                     results.extend(locked.into_iter().map(|locked| v1::GetResult {
@@ -135,7 +156,10 @@ fn get_rows(
             }
         }
     }
-    Ok(v1::GetResponse { results })
+    Ok(v1::GetResponse {
+        results,
+        truncated: false,
+    })
 }
 
 fn scan(

@@ -27,6 +27,8 @@ const MESSAGE_BYTES_MAX: usize = 24 << 20;
 /// What the log holds between two checkpoints of the engine: with sled, what is buffered in memory in
 /// front of it, two to three times this much with its overhead, and twice that during a checkpoint.
 const LOG_SEGMENT_BYTES: u64 = 16 << 20;
+/// Requests of one message that are handled before it is looked whether their answers are taken.
+const REQUESTS_AT_A_TIME: usize = 64;
 /// A client that doesn't take its answers for this long is cut off.
 const STUCK: Duration = Duration::from_secs(30);
 /// Requests under way may end within this when the server stops.
@@ -323,15 +325,19 @@ impl Tablets for Service {
         let shared = self.0.clone();
         let mut requests = request.into_inner();
         tokio::spawn(async move {
-            while let Ok(Some(pack)) = requests.message().await {
-                shared.with(|state| {
-                    for request in pack.requests {
-                        state.core.request(asker, request, &mut state.replies);
+            'stream: while let Ok(Some(pack)) = requests.message().await {
+                let mut requests = pack.requests.into_iter().peekable();
+                while requests.peek().is_some() {
+                    shared.with(|state| {
+                        for request in requests.by_ref().take(REQUESTS_AT_A_TIME) {
+                            state.core.request(asker, request, &mut state.replies);
+                        }
+                    });
+                    if tokio::time::timeout(STUCK, outbox.room()).await.is_err() {
+                        tracing::warn!("a client took no answers for {STUCK:?}: its stream is cut");
+                        outbox.clear();
+                        break 'stream;
                     }
-                });
-                if tokio::time::timeout(STUCK, outbox.room()).await.is_err() {
-                    tracing::warn!("a client took no answers for {STUCK:?}: its stream is cut");
-                    break;
                 }
             }
             shared.state.lock().sinks.remove(&asker);

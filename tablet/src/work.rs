@@ -254,6 +254,13 @@ impl Work {
         }
     }
 
+    /// Whether every tablet of the request is served here.
+    pub(crate) fn served_by(&self, tablets: &Tablets) -> Result<(), v1::NotServed> {
+        self.tablets
+            .iter()
+            .try_for_each(|asked| tablets.serving(asked).map(drop))
+    }
+
     /// The rows to latch, sorted and without doubles.
     pub(crate) fn rows(&self, tablets: &Tablets) -> Vec<RowHash> {
         // By table, not by tablet: a row keeps its latch when its tablet is split.

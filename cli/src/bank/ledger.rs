@@ -58,6 +58,12 @@ impl Ledger {
             .append(true)
             .open(path)
             .with_context(|| format!("cannot write {}", path.display()))?;
+        // A client that was killed may have left half a line.
+        let cut_off =
+            std::fs::read(path).is_ok_and(|lines| lines.last().is_some_and(|last| *last != b'\n'));
+        if cut_off {
+            (&file).write_all(b"\n")?;
+        }
         Ok(Self {
             table,
             file: RefCell::new(BufWriter::new(file)),

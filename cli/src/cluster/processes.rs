@@ -20,6 +20,8 @@ use super::layout::{Layout, MASTER, ORACLE};
 const SOON: Duration = Duration::from_secs(2);
 /// After so many early deaths in a row it isn't started again.
 const EARLY_DEATHS_MAX: u32 = 5;
+/// Between two attempts to start a server that could not be started.
+const RELAUNCH_PAUSE: Duration = Duration::from_millis(300);
 /// A server says within this where it listens.
 const LISTENS_WITHIN: Duration = Duration::from_secs(60);
 /// A server that was asked to stop is killed after this.
@@ -233,23 +235,17 @@ impl Supervisor {
             };
             // SIGKILL comes from outside and says nothing of the server.
             let killed = status.signal() == Some(9);
-            early_deaths = if killed {
-                early_deaths
-            } else if started.elapsed() < SOON {
-                early_deaths + 1
-            } else {
-                0
-            };
+            if started.elapsed() >= SOON {
+                early_deaths = 0;
+            } else if !killed {
+                early_deaths += 1;
+            }
             if early_deaths >= EARLY_DEATHS_MAX {
                 bail!("{}", self.recipe.gave_up(status));
             }
             started = Instant::now();
-            // The address stays the same: a dead process has left it.
-            let relaunch = launch(&self.recipe, &self.address);
-            let (next, _) = tokio::select! {
-                biased;
-                _ = self.stop.wait_for(|stop| *stop) => return Ok(()),
-                launched = relaunch => launched?,
+            let Some(next) = self.relaunch(&mut early_deaths).await? else {
+                return Ok(());
             };
             process = next;
             self.servers
@@ -259,6 +255,27 @@ impl Supervisor {
                 self.recipe.server,
                 process.child.id().unwrap_or_default()
             ));
+        }
+    }
+
+    /// Starts the server again, at the same address, which a dead process has left. A start that fails
+    /// is tried again, as often as a server may die early. `None`: the cluster stops.
+    async fn relaunch(&mut self, early_deaths: &mut u32) -> anyhow::Result<Option<Process>> {
+        loop {
+            let launched = tokio::select! {
+                biased;
+                _ = self.stop.wait_for(|stop| *stop) => return Ok(None),
+                launched = launch(&self.recipe, &self.address) => launched,
+            };
+            match launched {
+                Ok((process, _)) => return Ok(Some(process)),
+                Err(error) if *early_deaths + 1 >= EARLY_DEATHS_MAX => return Err(error),
+                Err(error) => {
+                    *early_deaths += 1;
+                    say(&format!("{error:#}\nstarting it again"));
+                    tokio::time::sleep(RELAUNCH_PAUSE).await;
+                }
+            }
         }
     }
 

@@ -60,9 +60,11 @@ fn invalid_row(row: &[u8]) -> Option<String> {
 
 impl fmt::Display for Cell {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.table.0, escape(&self.row))?;
+        // A colon of the row or the column is escaped too: the one that isn't is between them.
+        let part = |bytes| escape(bytes).replace(':', "\\x3a");
+        write!(f, "{}/{}", self.table.0, part(&self.row))?;
         if !self.column.is_empty() {
-            write!(f, ":{}", escape(&self.column))?;
+            write!(f, ":{}", part(&self.column))?;
         }
         Ok(())
     }
