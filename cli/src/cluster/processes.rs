@@ -49,6 +49,26 @@ struct Process {
     _lifeline: Option<ChildStdin>,
 }
 
+/// A server ended before it listened.
+#[derive(Debug)]
+struct Ended {
+    status: ExitStatus,
+    message: String,
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Ended {}
+
+/// SIGKILL comes from outside and says nothing of the server.
+fn killed(status: ExitStatus) -> bool {
+    status.signal() == Some(9)
+}
+
 /// How to start a server.
 #[derive(Clone)]
 struct Recipe {
@@ -233,11 +253,9 @@ impl Supervisor {
             let Some(status) = ended else {
                 return self.end(process).await;
             };
-            // SIGKILL comes from outside and says nothing of the server.
-            let killed = status.signal() == Some(9);
             if started.elapsed() >= SOON {
                 early_deaths = 0;
-            } else if !killed {
+            } else if !killed(status) {
                 early_deaths += 1;
             }
             if early_deaths >= EARLY_DEATHS_MAX {
@@ -269,9 +287,14 @@ impl Supervisor {
             };
             match launched {
                 Ok((process, _)) => return Ok(Some(process)),
-                Err(error) if *early_deaths + 1 >= EARLY_DEATHS_MAX => return Err(error),
                 Err(error) => {
-                    *early_deaths += 1;
+                    let killed = error
+                        .downcast_ref::<Ended>()
+                        .is_some_and(|ended| killed(ended.status));
+                    *early_deaths += u32::from(!killed);
+                    if *early_deaths >= EARLY_DEATHS_MAX {
+                        return Err(error);
+                    }
                     say(&format!("{error:#}\nstarting it again"));
                     tokio::time::sleep(RELAUNCH_PAUSE).await;
                 }
@@ -362,7 +385,8 @@ async fn launch(recipe: &Recipe, listen: &str) -> anyhow::Result<(Process, Strin
         }
         None => {
             let status = child.wait().await?;
-            bail!("{}", recipe.gave_up(status))
+            let message = recipe.gave_up(status);
+            Err(Ended { status, message }.into())
         }
     }
 }
