@@ -50,7 +50,7 @@ pub(crate) struct PutArgs {
     table: String,
     row: Escaped,
     /// Columns and their values, in turn.
-    #[arg(required = true, num_args = 2.., value_names = ["COLUMN", "VALUE"])]
+    #[arg(required = true, num_args = 2.., allow_negative_numbers = true, value_names = ["COLUMN", "VALUE"])]
     cells: Vec<Escaped>,
 }
 
@@ -102,7 +102,10 @@ pub(crate) struct ScanArgs {
 Example:
   percolator outcome 463372648734720 3/bob:balance
 
-An error with exit code 4 names both. Exit code 1 while the transaction may still go either way.")]
+An error with exit code 4 names both. Exit code 1 while the transaction may still go either way.
+
+Asking settles it: where the primary knows nothing of the transaction, and its life time is over, it is
+rolled back there. So a cell that is not its primary also says \"rolled back\".")]
 pub(crate) struct OutcomeArgs {
     /// The transaction's start_ts.
     start_ts: u64,
@@ -154,6 +157,9 @@ pub(crate) async fn get(
             let text = format!("{}\t{}", escape(&cell.column), escape(&cell.value));
             let json = CellJson::new(&cell.row, &cell.column, Some(&cell.value));
             output.result(&text, &json)?;
+        }
+        if cells.is_empty() {
+            output.note("no value");
         }
         return Ok(found(!cells.is_empty()));
     };

@@ -101,6 +101,7 @@ impl Client {
         let client = Self::over(Arc::new(network), options);
         match client.router.refresh().await {
             Ok(_) => Ok(client),
+            Err(MasterError::Invalid(why)) => Err(Error::Invalid(why)),
             Err(error) => Err(Error::Unavailable(format!(
                 "{}; is a cluster running there? `percolator up` starts one",
                 master_message(error)

@@ -94,6 +94,9 @@ fn master_error(address: &str, status: &tonic::Status) -> MasterError {
         Code::InvalidArgument | Code::FailedPrecondition => MasterError::Invalid(message),
         Code::AlreadyExists => MasterError::AlreadyExists(message),
         Code::NotFound => MasterError::NotFound(message),
+        Code::Unimplemented => MasterError::Invalid(format!(
+            "the server at {address} is not a master; `percolator up` shows where the master is"
+        )),
         _ => {
             let why = std::error::Error::source(status).map_or(message, cause);
             MasterError::Unavailable(format!("{address}: {why}"))

@@ -23,6 +23,9 @@ use stats::{Stats, Summary};
 /// A single call is tried for this long: a server that was killed has to come back meanwhile.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long what is under way at the end may take.
+const AFTER_THE_END: Duration = Duration::from_secs(15);
+
 /// The workload.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
@@ -138,18 +141,27 @@ async fn transfer(
         end,
     ));
     let ticker = local.spawn_local(report(stats.clone(), end, output));
-    local
-        .run_until(async {
-            for worker in workers {
-                worker.await??;
-            }
-            reader.await??;
-            ticker.await?;
-            anyhow::Ok(())
-        })
-        .await?;
+    let all = async {
+        for worker in workers {
+            worker.await??;
+        }
+        reader.await??;
+        ticker.await?;
+        anyhow::Ok(())
+    };
+    let bound = tokio::time::timeout_at((end + AFTER_THE_END).into(), local.run_until(all));
+    match bound.await {
+        Ok(result) => result?,
+        Err(_) => output.note("the cluster does not answer: what is under way is left"),
+    }
     // What was left in doubt is cleared by this read, or counts as it is.
-    let sum = accounts.sum(&client).await?;
+    let sum = match tokio::time::timeout(AFTER_THE_END, accounts.sum(&client)).await {
+        Ok(sum) => sum?,
+        Err(_) => {
+            output.note(&stats.line(args.duration));
+            bail!("the cluster does not answer, so the sum at the end can't be checked");
+        }
+    };
     if let Some(ledger) = ledger {
         ledger.finish()?;
     }

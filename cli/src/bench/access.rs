@@ -27,6 +27,21 @@ pub(super) struct Table {
     address: String,
 }
 
+/// Fails, before anything is made, where the servers allow no plain access.
+pub(super) async fn check_raw(client: &Client) -> anyhow::Result<()> {
+    let servers = client.servers().await?;
+    let tablet = servers
+        .iter()
+        .find(|server| server.role() == v1::Role::Tablet)
+        .context("there is no tablet server")?;
+    let ask = Ask::RawGet(v1::RawGetRequest { key: row(0) });
+    client
+        .raw(&tablet.address, ask)
+        .await
+        .context("the servers have to be started with `percolator up --raw`, and for this alone")?;
+    Ok(())
+}
+
 /// Makes the rows, and the plain keys, of one server.
 pub(super) async fn prepare(client: &Client, smoke: bool, output: Output) -> anyhow::Result<Table> {
     let rows = if smoke { 1000 } else { 100_000 };
@@ -78,7 +93,7 @@ pub(super) async fn overhead(
         if number % 1000 == 0 {
             let puts = (number..number + 1000).map(|number| raw_put(client, table, number));
             for put in futures_util::future::join_all(puts).await {
-                put.context("the servers have to be started with --raw")?;
+                put?;
             }
         }
     }

@@ -16,6 +16,14 @@ pub(super) fn now(when: &str) -> (String, Vec<Process>) {
     let mut processes = Vec::new();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     for entry in entries {
+        // Also /proc/self and the like lead to this process.
+        let pid: Option<u32> = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok());
+        if pid.is_none_or(|pid| pid == std::process::id()) {
+            continue;
+        }
         let Ok(status) = std::fs::read_to_string(entry.path().join("status")) else {
             continue;
         };
@@ -40,8 +48,16 @@ pub(super) fn now(when: &str) -> (String, Vec<Process>) {
             .next()
             .and_then(|number| number.parse().ok())
             .unwrap_or_default();
+        // The kernel cuts names short; the command line has the server's own.
+        let arguments = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let mut arguments = arguments
+            .split(|byte| *byte == 0)
+            .map(|argument| String::from_utf8_lossy(argument).into_owned());
+        let server = arguments
+            .find(|argument| argument == "--server")
+            .and_then(|_| arguments.next());
         processes.push(Process {
-            name: name.to_owned(),
+            name: server.unwrap_or_else(|| name.to_owned()),
             mebibytes: kibibytes / 1024.0,
         });
     }

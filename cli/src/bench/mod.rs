@@ -107,6 +107,9 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
             figures.push(oracle::measure(client, requesters, duration).await?);
         }
     }
+    if does(What::Overhead) {
+        access::check_raw(client).await?;
+    }
     if does(What::Overhead) || does(What::Reads) {
         let table = access::prepare(client, args.smoke, output).await?;
         if does(What::Overhead) {

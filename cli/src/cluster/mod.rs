@@ -114,7 +114,12 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    print(&running, output)?;
+    // A command's own results have standard output to themselves.
+    if args.command.is_empty() {
+        print(&running, output)?;
+    } else {
+        output.note(&table(&running));
+    }
     output.note(&format!(
         "ready in {:.1} s; {}",
         started.elapsed().as_secs_f64(),
@@ -193,6 +198,11 @@ fn print(running: &[Running], output: Output) -> anyhow::Result<()> {
         output.line(&serde_json::to_string(running)?)?;
         return Ok(());
     }
+    output.line(&table(running))?;
+    Ok(())
+}
+
+fn table(running: &[Running]) -> String {
     let with_pid = running.iter().any(|server| server.pid.is_some());
     let mut rows = vec![vec!["ROLE".to_owned(), "NAME".into(), "ADDRESS".into()]];
     if with_pid {
@@ -211,8 +221,7 @@ fn print(running: &[Running], output: Output) -> anyhow::Result<()> {
         row.push(server.data.display().to_string());
         row
     }));
-    output.line(&columns(&rows))?;
-    Ok(())
+    columns(&rows)
 }
 
 fn start_command(

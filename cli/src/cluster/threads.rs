@@ -183,13 +183,14 @@ impl Threads {
         }
     }
 
-    /// Tablet servers first, so that they can still tell the others.
+    /// The master last: the others tell it of themselves until they end.
     pub(crate) async fn stop(self) -> anyhow::Result<()> {
         tokio::task::spawn_blocking(move || {
-            for server in self.servers.iter().rev() {
+            for server in self.servers.iter().skip(1) {
                 let _ = server.stop.send(true);
             }
             for server in self.servers.into_iter().rev() {
+                let _ = server.stop.send(true);
                 let name = server.running.server;
                 server
                     .thread
