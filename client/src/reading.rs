@@ -1,0 +1,250 @@
+//! What a transaction does to read: asks the cells' servers, gets past locks, and remembers rows.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use bytes::Bytes;
+use percolator_protocol::txn::MetLock;
+use percolator_protocol::types::{Cell, TableId, Timestamp};
+use percolator_wire::v1;
+use percolator_wire::v1::get_result::Result as Got;
+use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::response::Body;
+
+use crate::Error;
+use crate::resolver::{malformed, unexpected};
+use crate::router::{Attempt, CallError, Deadline};
+use crate::txn::Inner;
+
+/// Transactions whose locks a reader remembers to look through; forgotten ones are asked about again.
+const BYPASS_MAX: usize = 2048;
+/// Rows that a transaction remembers to have read a cell of.
+const TOUCHED_ROWS_MAX: usize = 16_384;
+/// Rows whose every cell a transaction keeps once it has read two of them.
+const CACHED_ROWS_MAX: usize = 1024;
+
+/// Where one cell of a row was read, the others are likely to be read next (mission B12): the second
+/// one fetches the whole row.
+#[derive(Default)]
+pub(crate) struct RowCache {
+    touched: HashSet<(TableId, Bytes)>,
+    whole: HashMap<(TableId, Bytes), HashMap<Bytes, Bytes>>,
+}
+
+impl RowCache {
+    /// Notes that a cell of the row is read; true: another one was read before.
+    pub(crate) fn touch(&mut self, table: TableId, row: &Bytes) -> bool {
+        if self.touched.len() >= TOUCHED_ROWS_MAX {
+            self.touched.clear();
+        }
+        !self.touched.insert((table, row.clone()))
+    }
+}
+
+impl Inner {
+    pub(crate) fn cached(
+        &self,
+        table: TableId,
+        row: &Bytes,
+        column: &[u8],
+    ) -> Option<Option<Bytes>> {
+        let rows = self.rows.lock();
+        if rows.whole.is_empty() {
+            return None;
+        }
+        let cells = rows.whole.get(&(table, row.clone()))?;
+        Some(cells.get(column).cloned())
+    }
+
+    /// Fetches a whole row, keeps it, and returns one cell's value.
+    pub(crate) async fn whole_row(
+        &self,
+        table: TableId,
+        row: Bytes,
+        column: &[u8],
+    ) -> Result<Option<Bytes>, Error> {
+        let Some(cells) = self.read_row(table, row.clone()).await? else {
+            // Too large to be kept, so its cells are read one by one.
+            let cell = Cell::new(table, row, Bytes::copy_from_slice(column));
+            return Ok(self.read(vec![cell]).await?.pop().flatten());
+        };
+        let cells: HashMap<Bytes, Bytes> = cells.into_iter().collect();
+        let value = cells.get(column).cloned();
+        let mut rows = self.rows.lock();
+        if rows.whole.len() < CACHED_ROWS_MAX {
+            rows.whole.insert((table, row), cells);
+        }
+        Ok(value)
+    }
+
+    /// The cells of a row; `None` where they're too large for one answer.
+    async fn read_row(
+        &self,
+        table: TableId,
+        row: Bytes,
+    ) -> Result<Option<Vec<(Bytes, Bytes)>>, Error> {
+        let deadline = self.router.deadline(self.options.patience);
+        let cell = Cell::new(table, row, Bytes::new());
+        loop {
+            let (start_ts, bypass) = self.snapshot();
+            let build = |cell| {
+                Ask::Get(v1::GetRequest {
+                    start_ts,
+                    bypass: bypass.clone(),
+                    cells: vec![cell],
+                    whole_rows: true,
+                })
+            };
+            let body = self.router.call_one(&cell, &build, deadline).await;
+            let Body::Get(response) = body.map_err(|error| self.failed(deadline, error))? else {
+                return Err(self.failed(deadline, unexpected()));
+            };
+            if response.truncated {
+                return Ok(None);
+            }
+            let mut cells = Vec::with_capacity(response.results.len());
+            let mut met = Vec::new();
+            for result in response.results {
+                match result.result {
+                    Some(Got::Found(found)) => {
+                        cells.push((found.cell.unwrap_or_default().column, found.value));
+                    }
+                    Some(Got::Locked(locked)) => met.push(locked),
+                    Some(Got::Absent(_)) | None => {}
+                }
+            }
+            if met.is_empty() {
+                return Ok(Some(cells));
+            }
+            self.get_past(met).await?;
+        }
+    }
+
+    /// Asks for one cell once, without what several cells, locks and lost answers need. `None`: it takes
+    /// the long way.
+    async fn read_one(&self, cell: &Cell) -> Option<Option<Bytes>> {
+        let directory = self.router.directory();
+        let (tablet, address) = directory.locate(cell.table, &cell.row).ok()?;
+        let refs = vec![v1::TabletRef {
+            id: tablet.id,
+            epoch: tablet.epoch,
+        }];
+        let (start_ts, bypass) = self.snapshot();
+        let ask = Ask::Get(v1::GetRequest {
+            start_ts,
+            bypass,
+            cells: vec![v1::CellRef {
+                tablet: 0,
+                row: cell.row.clone(),
+                column: cell.column.clone(),
+            }],
+            whole_rows: false,
+        });
+        let Attempt::Done(Body::Get(mut response)) = self.router.send(address, refs, ask).await
+        else {
+            return None;
+        };
+        match response.results.pop()?.result? {
+            Got::Found(found) => Some(Some(found.value)),
+            Got::Absent(_) => Some(None),
+            Got::Locked(_) => None,
+        }
+    }
+
+    /// Reads cells, getting past whatever lock is in the way.
+    pub(crate) async fn read(&self, cells: Vec<Cell>) -> Result<Vec<Option<Bytes>>, Error> {
+        if let [cell] = &cells[..]
+            && let Some(value) = self.read_one(cell).await
+        {
+            return Ok(vec![value]);
+        }
+        let deadline = self.router.deadline(self.options.patience);
+        let mut values = vec![None; cells.len()];
+        let mut waiting: Vec<usize> = (0..cells.len()).collect();
+        while !waiting.is_empty() {
+            let (start_ts, bypass) = self.snapshot();
+            let build = |cells: Vec<(usize, v1::CellRef)>| {
+                Ask::Get(v1::GetRequest {
+                    start_ts,
+                    bypass: bypass.clone(),
+                    cells: cells.into_iter().map(|(_, cell)| cell).collect(),
+                    whole_rows: false,
+                })
+            };
+            let answered = self
+                .router
+                .call(
+                    &|at: usize| cells[at].clone(),
+                    std::mem::take(&mut waiting),
+                    &|_| 0,
+                    &build,
+                    deadline,
+                )
+                .await;
+            let mut met = Vec::new();
+            for (indices, body) in answered {
+                let Body::Get(response) = body.map_err(|error| self.failed(deadline, error))?
+                else {
+                    return Err(self.failed(deadline, unexpected()));
+                };
+                let answered = response.results.len();
+                if answered == 0 || answered > indices.len() {
+                    return Err(self.failed(deadline, unexpected()));
+                }
+                // What was too much for one answer is asked for again.
+                waiting.extend(&indices[answered..]);
+                for (at, result) in indices.into_iter().zip(response.results) {
+                    match result.result {
+                        Some(Got::Found(found)) => values[at] = Some(found.value),
+                        Some(Got::Locked(locked)) => {
+                            waiting.push(at);
+                            met.push(locked);
+                        }
+                        Some(Got::Absent(_)) | None => {}
+                    }
+                }
+            }
+            self.get_past(met).await?;
+        }
+        Ok(values)
+    }
+
+    /// What a read request says of the snapshot.
+    pub(crate) fn snapshot(&self) -> (u64, Vec<u64>) {
+        let bypass = self.bypass.lock();
+        (
+            self.start_ts.as_u64(),
+            bypass.iter().map(|ts| ts.as_u64()).collect(),
+        )
+    }
+
+    /// Gets past locks that were met: asks each transaction's primary once.
+    pub(crate) async fn get_past(&self, met: Vec<v1::MetLock>) -> Result<(), Error> {
+        let deadline = self.router.deadline(self.options.patience);
+        let mut by_transaction: BTreeMap<Timestamp, Vec<MetLock>> = BTreeMap::new();
+        for met in met {
+            let met =
+                MetLock::try_from(met).map_err(|error| self.failed(deadline, malformed(error)))?;
+            by_transaction
+                .entry(met.lock.start_ts)
+                .or_default()
+                .push(met);
+        }
+        for (start_ts, met) in by_transaction {
+            if self.bypass.lock().contains(&start_ts) {
+                continue;
+            }
+            if let Some(harmless) = self.router.get_past(&met, self.start_ts, deadline).await? {
+                let mut bypass = self.bypass.lock();
+                if bypass.len() >= BYPASS_MAX {
+                    bypass.remove(0);
+                }
+                bypass.push(harmless);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn failed(&self, deadline: Deadline, error: CallError) -> Error {
+        deadline.error(&*self.router.transport, "reading", error)
+    }
+}
