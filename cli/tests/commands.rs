@@ -258,3 +258,32 @@ fn a_row_larger_than_an_answer_is_read_cell_by_cell() {
     assert_eq!(said.code(), 0, "{}", said.err);
     assert!(said.out.len() > 12 << 20);
 }
+
+#[test]
+fn a_bank_that_is_stopped_says_what_it_has_done() {
+    let cluster = Cluster::threads();
+    let bank = cluster
+        .command(&[
+            "bank",
+            "--accounts",
+            "50",
+            "--clients",
+            "4",
+            "--duration",
+            "10m",
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    support::wait_for("transfers", || {
+        let rows = cluster.run(&["scan", "bank", "--limit", "50"]).out;
+        let moved = rows.lines().any(|row| !row.ends_with("\t100"));
+        (rows.lines().count() == 50 && moved).then_some(())
+    });
+    support::signal(bank.id(), "INT");
+    let said = bank.wait_with_output().expect("it ends");
+    let out = String::from_utf8_lossy(&said.stdout);
+    assert!(said.status.success(), "{said:?}");
+    assert!(out.contains("no money was lost"), "{out}");
+}

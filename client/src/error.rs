@@ -34,7 +34,7 @@ pub enum Error {
         why: String,
     },
     /// The deadline passed.
-    #[error("gave up after {after:?}: {doing}; last seen: {last}")]
+    #[error("gave up after {:.1} s: {doing}; last seen: {last}", .after.as_secs_f64())]
     Timeout {
         /// How long it was tried.
         after: Duration,

@@ -150,9 +150,15 @@ async fn transfer(
         anyhow::Ok(())
     };
     let bound = tokio::time::timeout_at((end + AFTER_THE_END).into(), local.run_until(all));
-    match bound.await {
-        Ok(result) => result?,
-        Err(_) => output.note("the cluster does not answer: what is under way is left"),
+    tokio::select! {
+        biased;
+        () = percolator_server::signals::shutdown() => {
+            output.note("stopped: what is under way is left, and the sum is checked");
+        }
+        bound = bound => match bound {
+            Ok(result) => result?,
+            Err(_) => output.note("the cluster does not answer: what is under way is left"),
+        }
     }
     // What was left in doubt is cleared by this read, or counts as it is.
     let sum = match tokio::time::timeout(AFTER_THE_END, accounts.sum(&client)).await {
