@@ -1,5 +1,8 @@
 //! Real clusters and the real command, for tests. Nothing here sleeps: it waits on conditions, with
 //! generous bounds, and shows what it saw when they don't come.
+//!
+//! The servers' programs are those that lie beside the command: `cargo test -p percolator-cli` alone doesn't
+//! build them anew, `cargo xtask test` does, and so does `cargo build --workspace --bins`.
 #![allow(dead_code)]
 
 use std::io::{BufRead, BufReader, Write};
