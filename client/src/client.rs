@@ -12,7 +12,7 @@ use percolator_wire::v1;
 use crate::Error;
 use crate::network::Network;
 use crate::router::{CallError, Deadline, Router, backoff, master_message};
-use crate::transport::{Backoff, MasterError, Transport};
+use crate::transport::{Backoff, BoxFuture, MasterError, Transport};
 use crate::txn::Txn;
 
 /// How a client behaves.
@@ -242,22 +242,12 @@ impl Client {
             split_at: split_at.to_vec(),
         };
         let transport = &self.router.transport;
-        let deadline = self.deadline();
-        let mut pause = backoff();
-        let mut asked_before = false;
-        loop {
-            match transport.create_table(request.clone()).await {
-                Ok(_) => break,
-                // Our own earlier request, whose answer was lost.
-                Err(MasterError::AlreadyExists(_)) if asked_before => break,
-                Err(MasterError::Unavailable(_)) if !deadline.passed(&**transport) => {
-                    asked_before = true;
-                    pause.wait(&**transport).await;
-                }
-                Err(error) => return Err(self.refused(name, error)),
-            }
-        }
-        self.directory().await.map(drop)
+        // Our own earlier request, whose answer was lost.
+        let done_before = |error: &MasterError| matches!(error, MasterError::AlreadyExists(_));
+        self.change_tables(name, done_before, || {
+            transport.create_table(request.clone())
+        })
+        .await
     }
 
     /// Deletes a table with all its rows, for every snapshot.
@@ -269,21 +259,11 @@ impl Client {
             name: name.to_owned(),
         };
         let transport = &self.router.transport;
-        let deadline = self.deadline();
-        let mut pause = backoff();
-        let mut asked_before = false;
-        loop {
-            match transport.delete_table(request.clone()).await {
-                Ok(_) => break,
-                Err(MasterError::NotFound(_)) if asked_before => break,
-                Err(MasterError::Unavailable(_)) if !deadline.passed(&**transport) => {
-                    asked_before = true;
-                    pause.wait(&**transport).await;
-                }
-                Err(error) => return Err(self.refused(name, error)),
-            }
-        }
-        self.directory().await.map(drop)
+        let done_before = |error: &MasterError| matches!(error, MasterError::NotFound(_));
+        self.change_tables(name, done_before, || {
+            transport.delete_table(request.clone())
+        })
+        .await
     }
 
     /// The tables, by name.
@@ -344,6 +324,32 @@ impl Client {
             Attempt::Again(why) => Err(Error::Unavailable(why)),
             Attempt::Invalid(why) => Err(Error::Invalid(why)),
         }
+    }
+
+    /// Asks the master until it has answered. `done_before` knows the refusal of a request that was
+    /// carried out when it was asked before, and not answered.
+    async fn change_tables<'a, T>(
+        &self,
+        name: &str,
+        done_before: impl Fn(&MasterError) -> bool,
+        ask: impl Fn() -> BoxFuture<'a, Result<T, MasterError>>,
+    ) -> Result<(), Error> {
+        let transport = &*self.router.transport;
+        let deadline = self.deadline();
+        let mut pause = backoff();
+        let mut asked_before = false;
+        loop {
+            match ask().await {
+                Ok(_) => break,
+                Err(error) if asked_before && done_before(&error) => break,
+                Err(MasterError::Unavailable(_)) if !deadline.passed(transport) => {
+                    asked_before = true;
+                    pause.wait(transport).await;
+                }
+                Err(error) => return Err(self.refused(name, error)),
+            }
+        }
+        self.directory().await.map(drop)
     }
 
     async fn directory(&self) -> Result<Arc<crate::directory::Directory>, Error> {

@@ -134,10 +134,11 @@ impl Router {
     }
 
     /// The table of this name. Asks the master when it isn't known yet.
-    pub(crate) async fn table(&self, name: &str, deadline: Deadline) -> Result<TableId, Error> {
+    pub(crate) async fn table(&self, name: &str, patience: Duration) -> Result<TableId, Error> {
         if let Some(table) = self.directory().table(name) {
             return Ok(table);
         }
+        let deadline = self.deadline(patience);
         let mut backoff = backoff();
         loop {
             let last = match self.refresh().await {

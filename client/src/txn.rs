@@ -285,11 +285,7 @@ impl Inner {
     }
 
     async fn table(&self, name: &str) -> Result<TableId, Error> {
-        if let Some(table) = self.router.directory().table(name) {
-            return Ok(table);
-        }
-        let deadline = self.router.deadline(self.options.patience);
-        self.router.table(name, deadline).await
+        self.router.table(name, self.options.patience).await
     }
 
     fn own(&self, table: &str, row: &[u8], column: &[u8]) -> Result<Option<OwnWrite>, Error> {

@@ -11,7 +11,6 @@
 //! commits wait for it.
 
 use std::collections::{BTreeMap, HashSet};
-use std::ops::Bound;
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -19,7 +18,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use crate::{
     Batch, Column, Direction, Error, Key, Value,
     backend::{CHUNK_BYTES, Checkpoint, Store},
-    read::is_empty_range,
+    read::{bounds, is_empty_range, successor},
 };
 
 /// Puts and deletes that go into the store as one batch, at a checkpoint.
@@ -90,13 +89,7 @@ impl Table {
         start: &[u8],
         end: &[u8],
     ) -> std::collections::btree_map::Range<'_, Key, Option<Value>> {
-        let end = if end.is_empty() {
-            Bound::Unbounded
-        } else {
-            Bound::Excluded(end)
-        };
-        self.column(column)
-            .range::<[u8], _>((Bound::Included(start), end))
+        self.column(column).range::<[u8], _>(bounds(start, end))
     }
 }
 
@@ -442,11 +435,4 @@ fn merge(
         }
     }
     into.extend(stored);
-}
-
-fn successor(key: &[u8]) -> Key {
-    let mut next = Vec::with_capacity(key.len() + 1);
-    next.extend_from_slice(key);
-    next.push(0);
-    next.into()
 }

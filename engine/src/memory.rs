@@ -1,13 +1,13 @@
 //! Maps in memory: for tests, and for the simulator, which puts a log on a simulated disk before it.
 
-use std::{collections::BTreeMap, ops::Bound};
+use std::collections::BTreeMap;
 
 use parking_lot::RwLock;
 
 use crate::{
     Batch, Column, Direction, Error, Key, Value,
     backend::{CHUNK_BYTES, Checkpoint, Store},
-    read::is_empty_range,
+    read::{bounds, is_empty_range},
 };
 
 /// One map a column.
@@ -20,15 +20,6 @@ pub struct MemoryStore {
 struct Inner {
     columns: [BTreeMap<Key, Value>; Column::ALL.len()],
     size_bytes: u64,
-}
-
-fn bounds<'a>(start: &'a [u8], end: &'a [u8]) -> (Bound<&'a [u8]>, Bound<&'a [u8]>) {
-    let end = if end.is_empty() {
-        Bound::Unbounded
-    } else {
-        Bound::Excluded(end)
-    };
-    (Bound::Included(start), end)
 }
 
 // Each put or delete is made under the lock.

@@ -1,5 +1,7 @@
 //! Reading: the same for an engine as it is now and for a snapshot of it.
 
+use std::ops::Bound;
+
 use crate::{Column, Error};
 
 /// A key: 1 to [`crate::MAX_KEY_BYTES`] bytes, ordered as bytes are.
@@ -59,4 +61,22 @@ pub trait Snapshot: Read + Send {}
 /// True if no key can lie in `[start, end)`.
 pub(crate) fn is_empty_range(start: &[u8], end: &[u8]) -> bool {
     !end.is_empty() && start >= end
+}
+
+/// `[start, end)` as the standard library's maps take it.
+pub(crate) fn bounds<'a>(start: &'a [u8], end: &'a [u8]) -> (Bound<&'a [u8]>, Bound<&'a [u8]>) {
+    let end = if end.is_empty() {
+        Bound::Unbounded
+    } else {
+        Bound::Excluded(end)
+    };
+    (Bound::Included(start), end)
+}
+
+/// The smallest key above `key`.
+pub(crate) fn successor(key: &[u8]) -> Key {
+    let mut next = Vec::with_capacity(key.len() + 1);
+    next.extend_from_slice(key);
+    next.push(0);
+    next.into()
 }

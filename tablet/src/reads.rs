@@ -333,16 +333,12 @@ fn scan_part(
             ControlFlow::Continue(())
         }
     };
-    let blocking: Vec<(Vec<u8>, Lock)> = locks
-        .iter()
-        .filter(|(_, lock)| snapshot.blocked_by(lock))
-        .cloned()
-        .collect();
-    let locks = locks.into_iter().map(Ok);
+    locks.retain(|(_, lock)| snapshot.blocked_by(lock));
+    let in_the_way = locks.iter().cloned().map(Ok);
     let ended = if range.reverse {
-        scan_reverse(snapshot, records, locks, emit)?
+        scan_reverse(snapshot, records, in_the_way, emit)?
     } else {
-        scan_forward(snapshot, records, locks, emit)?
+        scan_forward(snapshot, records, in_the_way, emit)?
     };
     if let Some(error) = failed {
         return Err(error.into());
@@ -363,7 +359,7 @@ fn scan_part(
             PartEnd::Resume(last_seen.unwrap_or_default())
         }
         ScanEnd::Locked(cell_key, _) => {
-            let from = blocking
+            let from = locks
                 .iter()
                 .position(|(key, _)| *key == cell_key)
                 .unwrap_or_default();
@@ -371,7 +367,7 @@ fn scan_part(
                 Ok(met_lock(&key::decode_cell(key).map_err(Error::from)?, lock))
             };
             PartEnd::Locked(
-                blocking[from..]
+                locks[from..]
                     .iter()
                     .map(met)
                     .collect::<Result<_, Error>>()?,

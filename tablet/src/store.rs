@@ -68,14 +68,15 @@ pub(crate) enum LockChange {
 
 /// The cell's lock. Asked for before the cell's write records: a commit replaces one by the other in
 /// one batch, so whoever finds no lock finds the record.
-pub(crate) fn lock(
-    engine: &dyn Engine,
-    filter: &LockFilter,
-    cell_key: &[u8],
-) -> Result<Option<Lock>, Error> {
-    if !filter.may_hold(cell_key) {
-        return Ok(None);
+fn lock(engine: &dyn Engine, filter: &LockFilter, cell_key: &[u8]) -> Result<Option<Lock>, Error> {
+    if filter.may_hold(cell_key) {
+        stored_lock(engine, cell_key)
+    } else {
+        Ok(None)
     }
+}
+
+fn stored_lock(engine: &dyn Engine, cell_key: &[u8]) -> Result<Option<Lock>, Error> {
     match engine.get(Column::Lock, cell_key)? {
         Some(record) => Ok(Some(Lock::decode(record)?)),
         None => Ok(None),
@@ -118,11 +119,9 @@ pub(crate) fn read(
     snapshot: Snapshot<'_>,
 ) -> Result<Read, Error> {
     let hash = latches::hash(&[cell_key]);
-    let lock = if filter.may_hold_hash(hash) {
-        match engine.get(Column::Lock, cell_key)? {
-            Some(record) => Some(Lock::decode(record)?),
-            None => None,
-        }
+    let may_be_locked = filter.may_hold_hash(hash);
+    let lock = if may_be_locked {
+        stored_lock(engine, cell_key)?
     } else {
         if let Some((commit_ts, write)) = cache.borrow().newest(hash, cell_key)
             && commit_ts <= snapshot.ts
@@ -141,7 +140,7 @@ pub(crate) fn read(
     };
     let (commit_ts, write) = version_record(pair)?;
     if matches!(write.kind, WriteKind::Put | WriteKind::Delete) {
-        if lock.is_none() && !filter.may_hold_hash(hash) {
+        if !may_be_locked {
             let cell_key = Bytes::copy_from_slice(cell_key);
             cache
                 .borrow_mut()

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use percolator_client::{Client, Error, Range, Txn};
+use percolator_wire::v1::Role;
 
 use super::wrong_contents;
 use crate::output::Output;
@@ -59,7 +60,7 @@ impl Accounts {
                 .servers()
                 .await?
                 .iter()
-                .filter(|server| server.server.starts_with("tablet"))
+                .filter(|server| server.role() == Role::Tablet)
                 .count();
             let tablets = u32::try_from(servers).unwrap_or(1).max(1) * TABLETS_PER_SERVER;
             let cuts: Vec<Bytes> = (1..tablets.min(count))

@@ -3,7 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Shared;
-use crate::{Column, Direction, Error, Key, Value, backend::Store, read::is_empty_range};
+use crate::{
+    Column, Direction, Error, Key, Value,
+    backend::Store,
+    read::{is_empty_range, successor},
+};
 
 const FIRST_CHUNK_PAIRS: usize = 16;
 const CHUNK_PAIRS: usize = 512;
@@ -118,12 +122,4 @@ impl<S: Store> Iterator for Chunks<'_, S> {
             }
         }
     }
-}
-
-/// The smallest key above `key`.
-fn successor(key: &[u8]) -> Key {
-    let mut next = Vec::with_capacity(key.len() + 1);
-    next.extend_from_slice(key);
-    next.push(0);
-    next.into()
 }
