@@ -280,7 +280,7 @@ impl Cluster {
                 }
             }
             // Nobody asks without a pause: an application does something too.
-            let pause = session.rng.lock().about(Duration::from_millis(5));
+            let pause = session.rng.lock().about(self.plan.think);
             session.world.sleep(pause).await;
         }
     }

@@ -131,6 +131,8 @@ pub struct Plan {
     pub patience: Duration,
     /// How long the transport waits for an answer.
     pub timeout: Duration,
+    /// How long a worker pauses between two transactions, about.
+    pub think: Duration,
     /// What clients do.
     pub workloads: Vec<&'static str>,
 }
@@ -164,6 +166,7 @@ impl Plan {
             lock_ttl: ms(rng.between(100, 3_000)),
             patience: ms(rng.between(500, 8_000)),
             timeout: ms(rng.between(100, 3_000)),
+            think: ms(rng.between(1, 40)),
             workloads,
         }
     }
