@@ -156,7 +156,7 @@ impl Tablet {
             &options,
             Checkpoints::Inline,
         )?);
-        match Core::open(engine.clone(), CACHE_BYTES, false) {
+        match Core::open(engine.clone(), CACHE_BYTES, false, self.rng.lock().next()) {
             Ok(core) => Ok((engine, core)),
             Err(percolator_tablet::Error::Engine(error)) => Err(error),
             Err(error) => Err(Error::Corrupt {
