@@ -8,6 +8,7 @@
 //! moves the next timestamp forward, so that timestamps tell the time well enough for the lifetimes
 //! of locks.
 
+use crate::mutants::{self, Mutant};
 use crate::types::Timestamp;
 
 /// What the clocks say.
@@ -209,7 +210,11 @@ impl Oracle {
     /// `count` is 0: then wait until [`Self::limit_durable`].
     pub fn grant(&mut self, count: u32) -> Option<Granted> {
         let first = self.next;
-        let left = self.durable.as_u64().saturating_sub(first.as_u64());
+        let below = match self.pending {
+            Some(pending) if mutants::on(Mutant::GrantBeforeDurable) => pending,
+            _ => self.durable,
+        };
+        let left = below.as_u64().saturating_sub(first.as_u64());
         let count = u32::try_from(left).unwrap_or(u32::MAX).min(count);
         // The counter carries into the milliseconds by itself: one number holds both.
         self.next = Timestamp::from_u64(first.as_u64() + u64::from(count));

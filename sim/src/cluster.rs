@@ -13,11 +13,12 @@ use crate::disk::{SimDisk, SimTruth};
 use crate::plan::Plan;
 use crate::recorder::{Recorder, Session};
 use crate::rng::Rng;
+use crate::sabotage::Sabotage;
 use crate::servers::master::Master;
 use crate::servers::oracle::{self, Oracle};
 use crate::servers::tablet::{self, Tablet};
 use crate::transport::{Highest, SimTransport};
-use crate::workloads::Workload;
+use crate::workloads::{TableSpec, Workload, past};
 use crate::world::{NodeId, World};
 
 /// How long a sync takes, about, on a disk that is well.
@@ -37,6 +38,7 @@ pub struct Cluster {
     pub workloads: Vec<Arc<dyn Workload>>,
     /// What they did.
     pub recorder: Arc<Recorder>,
+    tables: Vec<TableSpec>,
     clients: Vec<NodeId>,
     /// The client that prepares, and looks in the end.
     keeper: NodeId,
@@ -63,7 +65,7 @@ impl Cluster {
             truth: SimTruth::new(rng("master's disk")),
             rng: Mutex::new(rng("master")),
             die_ppm: Mutex::new(0),
-            two_owners: false,
+            two_owners: plan.sabotage == Some(Sabotage::TwoOwners),
         });
         let oracle = Arc::new(Oracle {
             node: oracle_node,
@@ -91,7 +93,7 @@ impl Cluster {
                     cluster_id: Mutex::new(None),
                     maybe: Mutex::default(),
                     running: Mutex::new(None),
-                    tears: false,
+                    tears: plan.sabotage == Some(Sabotage::TornBatch),
                 })
             })
             .collect();
@@ -108,6 +110,10 @@ impl Cluster {
             oracle,
             master,
             tablets,
+            tables: workloads
+                .iter()
+                .flat_map(|workload| workload.tables())
+                .collect(),
             workloads,
             recorder: Arc::default(),
             clients,
@@ -119,6 +125,13 @@ impl Cluster {
             healed: AtomicBool::new(false),
             lives: AtomicU64::new(0),
         });
+        match cluster.plan.sabotage {
+            Some(Sabotage::LimitNotDurable) => cluster.oracle.truth.lie(),
+            Some(Sabotage::AnswerBeforeSync) => {
+                cluster.tablets.iter().for_each(|tablet| tablet.disk.lie());
+            }
+            _ => {}
+        }
         cluster.master.boot(world);
         cluster.oracle.boot(world);
         for tablet in &cluster.tablets {
@@ -261,13 +274,21 @@ impl Cluster {
     }
 
     async fn work(&self, session: &Session, number: Option<usize>, until: Option<Duration>) {
+        let mut snapshots = Vec::new();
         let over = || until.is_some_and(|until| session.world.now() >= until);
         while !self.is_stopping() && !over() {
-            let workload = {
-                let mut rng = session.rng.lock();
-                rng.pick(&self.workloads).clone()
+            let result = if !snapshots.is_empty() && session.below(12) == 0 {
+                past::read(session, &self.tables, &snapshots).await
+            } else {
+                let workload = {
+                    let mut rng = session.rng.lock();
+                    rng.pick(&self.workloads).clone()
+                };
+                workload.step(session).await
             };
-            let result = workload.step(session).await;
+            if session.below(12) == 0 {
+                snapshots.push(*self.highest.lock());
+            }
             match result {
                 Ok(()) => {
                     if let Some(number) = number {

@@ -29,6 +29,7 @@ pub mod plan;
 pub mod recorder;
 pub mod rng;
 pub mod run;
+pub mod sabotage;
 pub mod servers;
 pub mod shrink;
 pub mod trace;

@@ -13,6 +13,7 @@ use clap::Parser;
 use parking_lot::Mutex;
 use percolator_sim::plan::{Fault, Plan};
 use percolator_sim::run::{keep_panics, run};
+use percolator_sim::sabotage::Sabotage;
 use percolator_sim::shrink::shrink;
 use percolator_sim::trace::Keep;
 use percolator_sim::workloads;
@@ -46,6 +47,12 @@ struct Arguments {
     /// So many workers in each.
     #[arg(long, value_name = "N", requires = "seed")]
     workers: Option<usize>,
+    /// Do this wrong on purpose; "list" shows what there is.
+    #[arg(long, value_name = "NAME")]
+    sabotage: Option<String>,
+    /// Show that every wrong turn is noticed.
+    #[arg(long)]
+    mutants: bool,
     /// So long there are faults.
     #[arg(long, value_name = "MS", requires = "seed")]
     faulty_ms: Option<u64>,
@@ -64,6 +71,9 @@ fn seeds(text: &str) -> Result<(u64, u64), String> {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     keep_panics();
+    if arguments.mutants {
+        return mutants(&arguments);
+    }
     match arguments.seed {
         Some(seed) => one(seed, &arguments),
         None => many(&arguments),
@@ -131,6 +141,13 @@ fn plan(seed: u64, arguments: &Arguments) -> Result<Plan, String> {
                 found.ok_or_else(|| format!("{name:?} is none of {}", known.join(", ")))
             })
             .collect::<Result<_, _>>()?;
+    }
+    if let Some(name) = &arguments.sabotage {
+        let found = Sabotage::named(name).ok_or_else(|| {
+            let known: Vec<String> = Sabotage::all().into_iter().map(Sabotage::name).collect();
+            format!("{name:?} is none of {}", known.join(", "))
+        })?;
+        plan.sabotage = Some(found);
     }
     plan.clients = arguments.clients.unwrap_or(plan.clients).max(1);
     plan.workers = arguments.workers.unwrap_or(plan.workers).max(1);
@@ -204,4 +221,66 @@ fn many(arguments: &Arguments) -> ExitCode {
     println!("FAILED: {}: {}", failure.invariant, failure.detail);
     println!("to repeat it: cargo xtask sim {plan} --trace");
     ExitCode::FAILURE
+}
+
+/// A wrong turn has to be noticed within so many seeds.
+const NOTICED_WITHIN: u64 = 200;
+
+/// For each wrong turn: which seed notices it, and by which invariant.
+fn mutants(arguments: &Arguments) -> ExitCode {
+    let (from, to) = arguments.seeds.unwrap_or((0, NOTICED_WITHIN));
+    let only = arguments.sabotage.as_deref();
+    let all: Vec<Sabotage> = Sabotage::all()
+        .into_iter()
+        .filter(|one| only.is_none_or(|only| one.name() == only))
+        .collect();
+    let next = AtomicU64::new(0);
+    let started = Instant::now();
+    let found: Mutex<Vec<(usize, u64, Option<Failure>)>> = Mutex::default();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed) as usize;
+                    let Some(sabotage) = all.get(at) else { return };
+                    let noticed = (from..to).find_map(|seed| {
+                        let plan = Plan {
+                            sabotage: Some(*sabotage),
+                            ..Plan::new(seed)
+                        };
+                        Some((seed, run(&plan, Keep::Nothing).failure?))
+                    });
+                    let (seeds, failure) = match noticed {
+                        Some((seed, failure)) => (seed - from + 1, Some(failure)),
+                        None => (to - from, None),
+                    };
+                    found.lock().push((at, seeds, failure));
+                }
+            });
+        }
+    });
+    let mut found = found.into_inner();
+    found.sort_by_key(|(at, ..)| *at);
+    println!("{:24} {:>5}  noticed by", "wrong turn", "seeds");
+    let mut missed = 0;
+    for (at, seeds, failure) in found {
+        let name = all[at].name();
+        match failure {
+            Some(Failure { invariant, detail }) => {
+                let detail: String = detail.chars().take(90).collect();
+                println!("{name:24} {seeds:5}  {invariant}: {detail}");
+            }
+            None => {
+                missed += 1;
+                println!("{name:24} {seeds:5}  NOBODY");
+            }
+        }
+    }
+    let took = started.elapsed().as_secs_f64();
+    println!("{} wrong turns, {missed} missed, in {took:.1} s", all.len());
+    if missed > 0 {
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
 }

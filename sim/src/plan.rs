@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::rng::Rng;
+use crate::sabotage::Sabotage;
 use crate::workloads;
 
 /// A kind of fault.
@@ -135,6 +136,8 @@ pub struct Plan {
     pub think: Duration,
     /// What clients do.
     pub workloads: Vec<&'static str>,
+    /// What is wrong on purpose.
+    pub sabotage: Option<Sabotage>,
 }
 
 impl Plan {
@@ -168,6 +171,7 @@ impl Plan {
             timeout: ms(rng.between(100, 3_000)),
             think: ms(rng.between(1, 40)),
             workloads,
+            sabotage: None,
         }
     }
 
@@ -202,6 +206,9 @@ impl fmt::Display for Plan {
         }
         if self.faulty != drawn.faulty {
             write!(f, " --faulty-ms {}", self.faulty.as_millis())?;
+        }
+        if let Some(sabotage) = self.sabotage {
+            write!(f, " --sabotage {}", sabotage.name())?;
         }
         Ok(())
     }

@@ -20,6 +20,7 @@ use crate::network::Network;
 use crate::plan::Plan;
 use crate::recorder::Session;
 use crate::rng::Rng;
+use crate::sabotage;
 use crate::trace::{Keep, Trace};
 use crate::watch::Watch;
 use crate::workloads::{self, Workload};
@@ -57,6 +58,7 @@ pub fn keep_panics() {
 
 /// Carries out a plan.
 pub fn run(plan: &Plan, keep: Keep) -> Outcome {
+    sabotage::begin(plan.sabotage);
     let network = Network::new(Rng::new(plan.seed, "network"));
     let world = World::new(plan.seed, network, Watch::default(), Trace::new(keep));
     let mut history = Vec::new();

@@ -1,6 +1,7 @@
 //! Commit: the lock becomes a write record, in one atomic step (paper, section 2.2).
 
 use super::{CellView, OwnRecord};
+use crate::mutants::{self, Mutant};
 use crate::types::{Effect, Lock, LockKind, Timestamp, Write, WriteKind};
 
 /// Why a cell was not committed.
@@ -58,9 +59,12 @@ pub fn commit(
         OwnRecord::None => {}
     }
     let Some(lock) = own_lock else {
+        if mutants::on(Mutant::CommitWithoutLock) {
+            return (Vec::new(), Ok(()));
+        }
         return missing(false);
     };
-    if commit_ts < lock.min_commit_ts {
+    if commit_ts < lock.min_commit_ts && !mutants::on(Mutant::MinCommitTsIgnored) {
         let min_commit_ts = lock.min_commit_ts;
         let effects = if lock.committing {
             Vec::new()
@@ -90,6 +94,9 @@ pub fn commit(
         short_value: lock.short_value.clone(),
         overlapped_rollback,
     };
+    if lock.kind == LockKind::Lock && mutants::on(Mutant::ForUpdateLeavesNothing) {
+        return (vec![Effect::DeleteLock], Ok(()));
+    }
     (
         vec![Effect::PutWrite(commit_ts, write), Effect::DeleteLock],
         Ok(()),

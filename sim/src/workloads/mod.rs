@@ -1,6 +1,13 @@
 //! What clients do, and what must come out of it.
 
+pub mod append;
 pub mod bank;
+pub mod counter;
+pub mod cycle;
+pub mod index;
+pub mod large;
+pub mod past;
+pub mod skew;
 
 use std::sync::Arc;
 
@@ -33,7 +40,15 @@ pub trait Workload: Send + Sync {
 
 /// The workloads by name.
 pub fn all() -> Vec<Arc<dyn Workload>> {
-    vec![Arc::new(bank::Bank)]
+    vec![
+        Arc::new(bank::Bank),
+        Arc::new(cycle::Cycle),
+        Arc::new(skew::Skew),
+        Arc::new(counter::Counter::default()),
+        Arc::new(append::Append::default()),
+        Arc::new(index::Index),
+        Arc::new(large::Large),
+    ]
 }
 
 /// A value that is a number, and unlike every other one: `17 client-1.2/5`, so that a reader's source is
