@@ -75,6 +75,7 @@ impl Cluster {
                 window_ms: [50, 400, 3_000][rng("window").below(3) as usize],
                 ..Settings::default()
             },
+            write: Mutex::new(oracle::WRITE),
             rng: Mutex::new(rng("oracle")),
         });
         world.network.lock().listen(oracle::ADDRESS, oracle_node);
@@ -168,15 +169,21 @@ impl Cluster {
         self.clients[client]
     }
 
-    /// Kills a server, which is started again after this time.
-    pub fn kill_server(self: &Arc<Self>, world: &Arc<World>, server: usize, down: Duration) {
+    /// Kills a server, which is started again after this time. `silent`: see [`World::kill`].
+    pub fn kill_server(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        server: usize,
+        down: Duration,
+        silent: bool,
+    ) {
         let node = self.server_node(server);
         if !world.is_up(node) {
             return;
         }
         let name = world.name(node);
         world.note(|| format!("{name} is killed"));
-        world.kill(node);
+        world.kill(node, silent);
         let cluster = self.clone();
         let boot = move |world: &Arc<World>| match server {
             0 => cluster.master.boot(world),
@@ -194,7 +201,7 @@ impl Cluster {
         }
         let name = world.name(node);
         world.note(|| format!("{name} is killed"));
-        world.kill(node);
+        world.kill(node, false);
         let cluster = self.clone();
         world.at(
             down,

@@ -224,7 +224,7 @@ fn many(arguments: &Arguments) -> ExitCode {
 }
 
 /// A wrong turn has to be noticed within so many seeds.
-const NOTICED_WITHIN: u64 = 200;
+const NOTICED_WITHIN: u64 = 60;
 
 /// For each wrong turn: which seed notices it, and by which invariant.
 fn mutants(arguments: &Arguments) -> ExitCode {
@@ -245,11 +245,7 @@ fn mutants(arguments: &Arguments) -> ExitCode {
                     let at = next.fetch_add(1, Ordering::Relaxed) as usize;
                     let Some(sabotage) = all.get(at) else { return };
                     let noticed = (from..to).find_map(|seed| {
-                        let plan = Plan {
-                            sabotage: Some(*sabotage),
-                            ..Plan::new(seed)
-                        };
-                        Some((seed, run(&plan, Keep::Nothing).failure?))
+                        Some((seed, run(&sabotage.plan(seed), Keep::Nothing).failure?))
                     });
                     let (seeds, failure) = match noticed {
                         Some((seed, failure)) => (seed - from + 1, Some(failure)),

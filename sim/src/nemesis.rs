@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, SYNC};
 use crate::network::NetworkFaults;
 use crate::plan::Fault;
 use crate::rng::Rng;
+use crate::servers::oracle::WRITE;
 use crate::world::World;
 
 /// What can be done to a process, a disk or a clock.
@@ -77,8 +78,7 @@ fn act(world: &Arc<World>, cluster: &Arc<Cluster>, fault: Fault, rng: &mut Rng) 
         }
         Fault::KillServer => {
             let server = rng.below(cluster.servers() as u64) as usize;
-            let down = rng.about(ms(600));
-            cluster.kill_server(world, server, down);
+            kill(world, cluster, server, rng);
         }
         Fault::KillClient => {
             let client = rng.below(cluster.plan.clients as u64) as usize;
@@ -127,6 +127,13 @@ fn act(world: &Arc<World>, cluster: &Arc<Cluster>, fault: Fault, rng: &mut Rng) 
     }
 }
 
+/// Kills a server; it is often back before anybody has noticed.
+fn kill(world: &Arc<World>, cluster: &Arc<Cluster>, server: usize, rng: &mut Rng) {
+    let down = rng.about(Duration::from_millis(600)) / (1 << rng.below(10));
+    let silent = rng.below(2) == 0;
+    cluster.kill_server(world, server, down, silent);
+}
+
 fn pause(world: &Arc<World>, node: crate::world::NodeId, lasts: Duration) {
     let name = world.name(node);
     world.note(|| format!("{name} stands still for {lasts:?}"));
@@ -143,7 +150,8 @@ fn pause(world: &Arc<World>, node: crate::world::NodeId, lasts: Duration) {
 
 fn disk(world: &Arc<World>, cluster: &Arc<Cluster>, fault: Fault, rng: &mut Rng, lasts: Duration) {
     let ms = Duration::from_millis;
-    let tablet = rng.pick(&cluster.tablets).clone();
+    let tablet_number = rng.below(cluster.tablets.len() as u64) as usize;
+    let tablet = cluster.tablets[tablet_number].clone();
     let name = tablet.name.clone();
     world.note(|| format!("{}: {name}", fault.about()));
     match fault {
@@ -154,14 +162,35 @@ fn disk(world: &Arc<World>, cluster: &Arc<Cluster>, fault: Fault, rng: &mut Rng,
             cluster.master.truth.set_faults(ppm);
         }
         Fault::DiskFull => tablet.disk.set_faults(0, true),
-        _ => *tablet.sync.lock() = rng.about(ms(500)),
+        _ => {
+            *tablet.sync.lock() = rng.about(ms(500));
+            *cluster.oracle.write.lock() = rng.about(ms(500));
+        }
+    }
+    // A crash while the disk is in trouble is where writes are lost.
+    if cluster.plan.has(Fault::KillServer) && rng.below(2) == 0 {
+        let server = if rng.below(2) == 0 {
+            1
+        } else {
+            2 + tablet_number
+        };
+        let when = Duration::from_micros(rng.below(lasts.as_micros() as u64 + 1));
+        let mut rng = Rng::new(rng.next(), "kill");
+        let cluster = cluster.clone();
+        let act = move |world: &Arc<World>| {
+            if !cluster.is_healed() {
+                kill(world, &cluster, server, &mut rng);
+            }
+        };
+        world.at(when, Box::new(act));
     }
     let cluster = cluster.clone();
     let mend = move |_: &Arc<World>| {
         tablet.disk.set_faults(0, false);
         cluster.oracle.truth.set_faults(0);
         cluster.master.truth.set_faults(0);
-        *tablet.sync.lock() = crate::cluster::SYNC;
+        *tablet.sync.lock() = SYNC;
+        *cluster.oracle.write.lock() = WRITE;
     };
     world.at(lasts, Box::new(mend));
 }
@@ -185,8 +214,9 @@ pub fn heal(world: &Arc<World>, cluster: &Arc<Cluster>) {
     }
     for tablet in &cluster.tablets {
         tablet.disk.set_faults(0, false);
-        *tablet.sync.lock() = crate::cluster::SYNC;
+        *tablet.sync.lock() = SYNC;
     }
+    *cluster.oracle.write.lock() = WRITE;
     cluster.oracle.truth.set_faults(0);
     cluster.master.truth.set_faults(0);
     *cluster.master.die_ppm.lock() = 0;

@@ -99,7 +99,7 @@ fn carry_out(world: &Arc<World>, plan: &Plan, history: &mut Vec<Record>) {
     }
     // What is durable is what comes back.
     for server in 2..cluster.servers() {
-        cluster.kill_server(world, server, Duration::ZERO);
+        cluster.kill_server(world, server, Duration::ZERO, false);
     }
     world.run(world.now() + Duration::from_secs(1), || false);
     let tables = keeper(world, &cluster, "naming tables", |session| {

@@ -3,6 +3,8 @@
 
 use percolator_protocol::mutants::Mutant;
 
+use crate::plan::{Fault, Plan};
+
 /// What goes wrong in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
@@ -31,6 +33,24 @@ impl Sabotage {
             all.extend(Mutant::ALL.map(Self::Rule));
         }
         all
+    }
+
+    /// The plan of a seed with this wrong turn. Those that only show where certain things fail together
+    /// get nothing but those: with all kinds drawn at random it would take hundreds of seeds.
+    pub fn plan(self, seed: u64) -> Plan {
+        let needs: &[Fault] = match self {
+            Self::Rule(Mutant::GrantBeforeDurable) | Self::LimitNotDurable => {
+                &[Fault::KillServer, Fault::DiskSlow, Fault::ClockJump]
+            }
+            Self::Rule(Mutant::OnePhaseOfAnotherLife) => &[Fault::KillServer, Fault::Late],
+            _ => &[],
+        };
+        let mut plan = Plan::new(seed);
+        if !needs.is_empty() {
+            plan.faults = needs.iter().copied().collect();
+        }
+        plan.sabotage = Some(self);
+        plan
     }
 
     /// Its name.

@@ -214,8 +214,9 @@ impl World {
         node.at_kill = Some(at_kill);
     }
 
-    /// The process ends at once, with all of its tasks.
-    pub fn kill(self: &Arc<Self>, node: NodeId) {
+    /// The process ends at once, with all of its tasks. `silent`: its whole machine does, and nobody who
+    /// waits for it is told.
+    pub fn kill(self: &Arc<Self>, node: NodeId, silent: bool) {
         let (at_kill, gone) = {
             let mut inner = self.inner.lock();
             if !inner.nodes[node].up {
@@ -241,7 +242,9 @@ impl World {
         }
         // What tasks hold may call the world when it goes.
         drop(gone);
-        self.network_lost(node);
+        if !silent {
+            self.network_lost(node);
+        }
     }
 
     /// Whether the process runs.

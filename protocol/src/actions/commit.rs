@@ -55,7 +55,8 @@ pub fn commit(
             let stray = own_lock.map(|_| Effect::DeleteLock);
             return (stray.into_iter().collect(), Ok(()));
         }
-        OwnRecord::RolledBack => return missing(true),
+        OwnRecord::RolledBack if !mutants::on(Mutant::CommitWithoutLock) => return missing(true),
+        OwnRecord::RolledBack => {}
         OwnRecord::None => {}
     }
     let Some(lock) = own_lock else {

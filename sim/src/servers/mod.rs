@@ -35,7 +35,7 @@ pub(crate) fn exit(
     world.at(
         Duration::ZERO,
         Box::new(move |world| {
-            world.kill(node);
+            world.kill(node, false);
             world.at(RESTART, Box::new(boot));
         }),
     );

@@ -19,8 +19,8 @@ use crate::world::{NodeId, World};
 
 /// Where clients reach it.
 pub const ADDRESS: &str = "tso-0:7401";
-/// How long a write of the limit takes.
-const WRITE: Duration = Duration::from_millis(4);
+/// How long a write of the limit takes on a disk that is well.
+pub const WRITE: Duration = Duration::from_millis(4);
 
 /// The oracle: what outlives its processes.
 pub struct Oracle {
@@ -32,6 +32,8 @@ pub struct Oracle {
     pub truth: SimTruth,
     /// Its bounds.
     pub settings: Settings,
+    /// How long a write of the limit takes, about.
+    pub write: Mutex<Duration>,
     /// Incarnations.
     pub rng: Mutex<Rng>,
 }
@@ -137,7 +139,11 @@ impl Oracle {
             running.writing = Some(store);
             store
         };
-        world.sleep(WRITE).await;
+        let takes = {
+            let write = *self.write.lock();
+            self.rng.lock().about(write)
+        };
+        world.sleep(takes).await;
         running.lock().writing = None;
         match self.truth.store(&store.value()) {
             Ok(()) => running.lock().core.stored(store),
