@@ -8,7 +8,7 @@ use futures_util::future::FutureExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use percolator_protocol::actions::PrewriteRejection;
-use percolator_protocol::txn::{Command, Coordinator, Event, Finished, Step};
+use percolator_protocol::txn::{Command, Coordinator, Event, Finished, PrimaryEnd, Step};
 use percolator_protocol::types::{Cell, Mutation, Timestamp};
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
@@ -16,8 +16,9 @@ use percolator_wire::{commit_result, v1};
 use tokio::sync::oneshot;
 
 use crate::Error;
+use crate::directory::Group;
 use crate::resolver::{malformed, unexpected};
-use crate::router::{CallError, Deadline, Router};
+use crate::router::{Attempt, CallError, Deadline, Router};
 use crate::transport::BoxFuture;
 
 /// How long a rollback may be tried in the background after a transaction was aborted. What is left
@@ -59,10 +60,19 @@ impl Commit {
 
     async fn drive(self: Arc<Self>, result: oneshot::Sender<Result<Timestamp, Error>>) {
         let mut result = Some(result);
+        // Before the commit_ts is taken: see `protocol::actions::one_phase`.
+        let mut one_server = self.router.one_server(
+            self.mutations
+                .iter()
+                .map(|mutation| &mutation.cell)
+                .enumerate(),
+            &|at| self.mutations[at].value.len(),
+        );
         let (mut coordinator, first) = Coordinator::start(
             self.start_ts,
             self.mutations[0].cell.clone(),
             self.mutations.len(),
+            one_server.is_some(),
         );
         let mut commands = first;
         let mut running: FuturesUnordered<BoxFuture<'_, Vec<Event>>> = FuturesUnordered::new();
@@ -79,6 +89,11 @@ impl Commit {
                     Command::CommitSecondaries { commit_ts } => {
                         self.commit_secondaries(commit_ts).await;
                         return;
+                    }
+                    Command::OnePhase => {
+                        if let Some((group, life)) = one_server.take() {
+                            running.push(self.clone().one_phase(group, life).boxed());
+                        }
                     }
                     command => running.push(self.clone().carry_out(command).boxed()),
                 }
@@ -165,11 +180,10 @@ impl Commit {
                     Err(error) => self.gave_up(Step::CommitPrimary, error),
                 }
             }
-            Command::Rollback => {
-                self.rollback().await;
-                vec![Event::RollbackEnded]
+            Command::Rollback => vec![Event::RollbackEnded(self.rollback().await)],
+            Command::OnePhase | Command::Finish(_) | Command::CommitSecondaries { .. } => {
+                Vec::new()
             }
-            Command::Finish(_) | Command::CommitSecondaries { .. } => Vec::new(),
         }
     }
 
@@ -179,25 +193,7 @@ impl Commit {
     }
 
     async fn prewrite(&self, mutations: Vec<usize>) -> Vec<Event> {
-        let elapsed = self.router.transport.now().saturating_sub(self.began);
-        // Life times count from start_ts on, and the application has had its time since then.
-        let ttl_ms = self.ttl_ms + u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX / 2);
-        let primary = v1::CellName::from(&self.mutations[0].cell);
-        let build = |cells: Vec<(usize, v1::CellRef)>| {
-            Ask::Prewrite(v1::PrewriteRequest {
-                start_ts: self.start_ts.as_u64(),
-                primary: Some(primary.clone()),
-                ttl_ms,
-                mutations: cells
-                    .into_iter()
-                    .map(|(at, cell)| v1::Mutation {
-                        cell: Some(cell),
-                        kind: v1::LockKind::from(self.mutations[at].kind).into(),
-                        value: self.mutations[at].value.clone(),
-                    })
-                    .collect(),
-            })
-        };
+        let build = |cells| self.prewrite_request(cells, None);
         let answered = self
             .router
             .call(
@@ -211,35 +207,86 @@ impl Commit {
         answered
             .into_iter()
             .flat_map(|(mutations, body)| match body {
-                Ok(Body::Prewrite(response)) if response.rejections.is_empty() => {
-                    vec![Event::Prewritten { mutations }]
-                }
-                Ok(Body::Prewrite(response)) => {
-                    let rejections: Result<
-                        Vec<(Cell, PrewriteRejection)>,
-                        percolator_wire::Malformed,
-                    > = response
-                        .rejections
-                        .into_iter()
-                        .map(|rejection| {
-                            let at = mutations
-                                .get(rejection.mutation as usize)
-                                .ok_or(percolator_wire::Malformed("a rejection of nothing"))?;
-                            Ok((self.mutations[*at].cell.clone(), rejection.try_into()?))
-                        })
-                        .collect();
-                    match rejections {
-                        Ok(rejections) => vec![Event::Rejected {
-                            mutations,
-                            rejections,
-                        }],
-                        Err(error) => self.gave_up(Step::Prewrite, malformed(error)),
-                    }
-                }
+                Ok(Body::Prewrite(response)) => self.prewritten(mutations, response),
                 Ok(_) => self.gave_up(Step::Prewrite, unexpected()),
                 Err(error) => self.gave_up(Step::Prewrite, error),
             })
             .collect()
+    }
+
+    async fn one_phase(self: Arc<Self>, group: Group, life: u64) -> Vec<Event> {
+        let commit_ts = match self.router.timestamp(self.deadline).await {
+            Ok(ts) => ts,
+            Err(error) => return self.gave_up(Step::CommitTs, error),
+        };
+        let all = (0..self.mutations.len()).collect();
+        let wish = v1::OnePhase {
+            commit_ts: commit_ts.as_u64(),
+            life,
+        };
+        let body = self.prewrite_request(group.cells, Some(wish));
+        // Once: another server, or another life of this one, is not to be asked with this commit_ts.
+        match self.router.send(&group.address, group.tablets, body).await {
+            Attempt::Done(Body::Prewrite(response)) if response.committed => {
+                vec![Event::CommittedInOnePhase(commit_ts)]
+            }
+            Attempt::Done(Body::Prewrite(response)) => self.prewritten(all, response),
+            Attempt::Done(_) | Attempt::Again(_) | Attempt::Invalid(_) => {
+                vec![Event::NoAnswerInOnePhase]
+            }
+        }
+    }
+
+    fn prewrite_request(
+        &self,
+        cells: Vec<(usize, v1::CellRef)>,
+        one_phase: Option<v1::OnePhase>,
+    ) -> Ask {
+        Ask::Prewrite(v1::PrewriteRequest {
+            start_ts: self.start_ts.as_u64(),
+            primary: Some(v1::CellName::from(&self.mutations[0].cell)),
+            ttl_ms: self.ttl_now_ms(),
+            mutations: cells
+                .into_iter()
+                .map(|(at, cell)| v1::Mutation {
+                    cell: Some(cell),
+                    kind: v1::LockKind::from(self.mutations[at].kind).into(),
+                    value: self.mutations[at].value.clone(),
+                })
+                .collect(),
+            one_phase,
+        })
+    }
+
+    /// What the answer for these mutations says.
+    fn prewritten(&self, mutations: Vec<usize>, response: v1::PrewriteResponse) -> Vec<Event> {
+        if response.rejections.is_empty() {
+            return vec![Event::Prewritten { mutations }];
+        }
+        let rejections: Result<Vec<(Cell, PrewriteRejection)>, percolator_wire::Malformed> =
+            response
+                .rejections
+                .into_iter()
+                .map(|rejection| {
+                    let at = mutations
+                        .get(rejection.mutation as usize)
+                        .ok_or(percolator_wire::Malformed("a rejection of nothing"))?;
+                    Ok((self.mutations[*at].cell.clone(), rejection.try_into()?))
+                })
+                .collect();
+        match rejections {
+            Ok(rejections) => vec![Event::Rejected {
+                mutations,
+                rejections,
+            }],
+            Err(error) => self.gave_up(Step::Prewrite, malformed(error)),
+        }
+    }
+
+    /// Life times count from start_ts on, and the application has had its time since then.
+    fn ttl_now_ms(&self) -> u64 {
+        let elapsed = self.router.transport.now().saturating_sub(self.began);
+        self.ttl_ms + u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX / 2)
     }
 
     fn commit_request(&self, commit_ts: Timestamp, cells: Vec<v1::CellRef>) -> Ask {
@@ -259,10 +306,10 @@ impl Commit {
         };
         let secondaries = (1..self.mutations.len()).collect();
         let deadline = self.router.deadline(SECONDARIES_PATIENCE);
-        self.every_cell(secondaries, &build, deadline).await;
+        let _ = self.every_cell(secondaries, &build, deadline).await;
     }
 
-    async fn rollback(&self) {
+    async fn rollback(&self) -> PrimaryEnd {
         let build = |cells: Vec<(usize, v1::CellRef)>| {
             Ask::Rollback(v1::RollbackRequest {
                 start_ts: self.start_ts.as_u64(),
@@ -271,30 +318,42 @@ impl Commit {
         };
         let all = (0..self.mutations.len()).collect();
         let deadline = self.router.deadline(ROLLBACK_PATIENCE);
-        self.every_cell(all, &build, deadline).await;
+        match self.every_cell(all, &build, deadline).await {
+            Some(Body::Rollback(response)) => match response.committed {
+                Some(committed) => PrimaryEnd::Committed(Timestamp::from_u64(committed.commit_ts)),
+                None => PrimaryEnd::RolledBack,
+            },
+            _ => PrimaryEnd::Unanswered,
+        }
     }
 
+    /// Returns the answer for the primary, where it is among them.
     async fn every_cell(
         &self,
         indices: Vec<usize>,
         build: &(dyn Fn(Vec<(usize, v1::CellRef)>) -> Ask + Sync),
         deadline: Deadline,
-    ) {
+    ) -> Option<Body> {
+        let mut of_primary = None;
         let cell = |at: usize| self.mutations[at].cell.clone();
         let answered = self
             .router
             .call(&cell, indices, &|_| 0, build, deadline)
             .await;
-        for (_, body) in answered {
-            if let Err(why) = body {
-                tracing::debug!(start_ts = %self.start_ts, %why, "left for others to clear");
+        for (cells, body) in answered {
+            match body {
+                Ok(body) if cells.contains(&0) => of_primary = Some(body),
+                Ok(_) => {}
+                Err(why) => {
+                    tracing::debug!(start_ts = %self.start_ts, %why, "left for others to clear");
+                }
             }
         }
+        of_primary
     }
 
     async fn keep_alive(self: Arc<Self>) -> Vec<Event> {
-        let elapsed = self.router.transport.now().saturating_sub(self.began);
-        let ttl_ms = self.ttl_ms + u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX / 2);
+        let ttl_ms = self.ttl_now_ms();
         let build = |primary| {
             Ask::KeepAlive(v1::KeepAliveRequest {
                 primary: Some(primary),

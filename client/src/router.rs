@@ -2,6 +2,7 @@
 //! again where a tablet has moved, and tries again where an answer was lost. Every request is harmless
 //! when repeated.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ const GROUP_BYTES_MAX: usize = 4 << 20;
 pub(crate) struct Router {
     pub(crate) transport: Arc<dyn Transport>,
     directory: RwLock<Arc<Directory>>,
+    /// By address: what a tablet server last said of its start.
+    lives: RwLock<HashMap<String, u64>>,
     /// How many commits go on in the background.
     background: watch::Sender<usize>,
 }
@@ -93,6 +96,7 @@ impl Router {
         Self {
             transport,
             directory: RwLock::default(),
+            lives: RwLock::default(),
             background: watch::Sender::new(0),
         }
     }
@@ -255,6 +259,29 @@ impl Router {
             )
     }
 
+    /// The one request that all of these cells make, where one server has them, and the life of that
+    /// server as far as it is known.
+    pub(crate) fn one_server<'a>(
+        &self,
+        cells: impl Iterator<Item = (usize, &'a Cell)>,
+        bytes: &(dyn Fn(usize) -> usize + Sync),
+    ) -> Option<(Group, u64)> {
+        let directory = self.directory();
+        let mut groups = directory
+            .group(cells, GROUP_CELLS_MAX, GROUP_BYTES_MAX, bytes)
+            .ok()?;
+        let group = groups.pop().filter(|_| groups.is_empty())?;
+        let life = *self.lives.read().get(&group.address)?;
+        Some((group, life))
+    }
+
+    /// Remembers what the server at this address said of its start.
+    fn met(&self, address: &str, life: u64) {
+        if life != 0 && self.lives.read().get(address) != Some(&life) {
+            self.lives.write().insert(address.to_owned(), life);
+        }
+    }
+
     /// Sends a request that isn't about cells to the server of one tablet, once.
     pub(crate) async fn send(
         &self,
@@ -281,7 +308,12 @@ impl Router {
                     }
                     None => Attempt::Again(format!("{address} sent an empty error")),
                 },
-                Some(body) => Attempt::Done(body),
+                Some(body) => {
+                    if let Body::Prewrite(prewritten) = &body {
+                        self.met(address, prewritten.life);
+                    }
+                    Attempt::Done(body)
+                }
                 None => Attempt::Again(format!("{address} sent an empty answer")),
             },
             Err(lost) => Attempt::Again(lost.0),

@@ -104,9 +104,12 @@ fn cases_reach_the_hard_places() {
         "gave-up commit-primary",
         "cancel",
         "status 0 committed",
+        "committed-in-one-phase",
+        "no-answer-in-one-phase",
+        "rollback-ended committed",
     ];
     let mut runner = TestRunner::deterministic();
-    for _ in 0..4_000 {
+    for _ in 0..8_000 {
         let plan = plan().new_tree(&mut runner).expect("a plan").current();
         let mut commands = Vec::new();
         world::run(&plan, Some(&mut commands)).expect("a good case");

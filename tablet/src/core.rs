@@ -16,10 +16,12 @@ use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
 
 use crate::cache::CellCache;
+use crate::decision::{Decision, Ground, TabletChange};
 use crate::latches::{Latches, RowHash, Ticket};
+use crate::readers::Readers;
 use crate::store::{LockChange, LockFilter};
 use crate::tablets::{self, Tablets};
-use crate::work::{Decision, Ground, TabletChange, Unread, Work};
+use crate::work::{Unread, Work};
 use crate::{Error, Refusal, reads};
 
 /// Bytes of batches in one group.
@@ -57,10 +59,14 @@ pub struct Core {
     tablets: Tablets,
     filter: LockFilter,
     cache: RefCell<CellCache>,
+    readers: RefCell<Readers>,
+    life: u64,
     latches: Latches,
     next_ticket: Ticket,
     /// Waiting for latches.
     queued: HashMap<Ticket, Queued>,
+    /// Reads that wait for what is on its way to the disk.
+    held_reads: Vec<(Asker, v1::Request)>,
     /// Decided, to go with the next group.
     decided: Vec<Decided>,
     decided_bytes: usize,
@@ -88,16 +94,25 @@ struct Decided {
 
 impl Core {
     /// A server over this engine's content, that keeps about `cache_bytes` of cells that are read. `raw`
-    /// allows the benchmark's plain reads and writes.
+    /// allows the benchmark's plain reads and writes. `life` is a number of this start of the server: not
+    /// zero, and never used again.
     ///
     /// # Errors
     /// The engine can't be read, or its content is damaged.
-    pub fn open(engine: Arc<dyn Engine>, cache_bytes: u64, raw: bool) -> Result<Self, Error> {
+    pub fn open(
+        engine: Arc<dyn Engine>,
+        cache_bytes: u64,
+        raw: bool,
+        life: u64,
+    ) -> Result<Self, Error> {
         Ok(Self {
             tablets: Tablets::load(&*engine)?,
             filter: LockFilter::load(&*engine)?,
             engine,
             cache: RefCell::new(CellCache::new(cache_bytes)),
+            readers: RefCell::new(Readers::new()),
+            life,
+            held_reads: Vec::new(),
             raw,
             latches: Latches::default(),
             next_ticket: 0,
@@ -127,6 +142,9 @@ impl Core {
 
     /// Takes a request; answers that are ready go to `out`, others come from [`Self::committed`].
     pub fn request(&mut self, to: Asker, request: v1::Request, out: &mut Vec<Reply>) {
+        if !self.readers.borrow().idle() && reads::has_to_wait(self.ground(), &request) {
+            return self.hold(to, request, out);
+        }
         let id = request.id;
         let Some(body) = request.body else {
             let refusal = Refusal::Invalid("a request without a body".into());
@@ -142,6 +160,16 @@ impl Core {
             self.note_fatal(refusal);
         }
         out.push(answer(Some(to), id, result.map(Some)));
+    }
+
+    /// Keeps a read until the next group is durable.
+    fn hold(&mut self, to: Asker, request: v1::Request, out: &mut Vec<Reply>) {
+        if self.held_reads.len() < WAITING_MAX {
+            self.held_reads.push((to, request));
+        } else {
+            let refusal = Refusal::Busy(format!("{WAITING_MAX} reads wait for the disk"));
+            out.push(answer(Some(to), request.id, Err(refusal)));
+        }
     }
 
     /// Takes an order of the master's; answered like a request, under this id.
@@ -212,6 +240,9 @@ impl Core {
         });
         let mut ready = Vec::new();
         for mut decided in std::mem::take(&mut self.committing) {
+            for hash in decided.decision.held.iter().flat_map(|(_, cells)| cells) {
+                self.readers.get_mut().release(*hash);
+            }
             let result = match &failure {
                 None => {
                     self.take_effect(&mut decided.decision);
@@ -226,6 +257,14 @@ impl Core {
                 .release(decided.ticket, &decided.rows, &mut ready);
         }
         self.run(ready, out);
+        for (to, request) in std::mem::take(&mut self.held_reads) {
+            if let Some(failed) = &self.failed {
+                let refusal = Refusal::failed(failed.clone());
+                out.push(answer(Some(to), request.id, Err(refusal)));
+            } else {
+                self.request(to, request, out);
+            }
+        }
     }
 
     fn ground(&self) -> Ground<'_> {
@@ -234,18 +273,15 @@ impl Core {
             filter: &self.filter,
             cache: &self.cache,
             tablets: &self.tablets,
+            readers: &self.readers,
+            life: self.life,
         }
     }
 
     fn enqueue(&mut self, to: Option<Asker>, id: u64, work: Work, out: &mut Vec<Reply>) {
         let waiting = self.queued.len() + self.decided.len() + self.committing.len();
         if let Some(failed) = &self.failed {
-            let refusal = Refusal::Engine {
-                message: failed.clone(),
-                unknown: false,
-                fatal: true,
-            };
-            out.push(answer(to, id, Err(refusal)));
+            out.push(answer(to, id, Err(Refusal::failed(failed.clone()))));
             return;
         }
         if waiting >= WAITING_MAX || self.decided_bytes >= 4 * GROUP_BYTES_MAX {
@@ -284,6 +320,12 @@ impl Core {
         let result = match queued.work.decide(self.ground()) {
             Ok(decision) if !decision.batch.is_empty() => {
                 self.decided_bytes += decision.batch.size_bytes();
+                if let Some((commit_ts, cells)) = &decision.held {
+                    let readers = self.readers.get_mut();
+                    for hash in cells {
+                        readers.hold(*hash, *commit_ts);
+                    }
+                }
                 self.decided.push(Decided {
                     ticket,
                     rows: queued.rows,
@@ -376,6 +418,7 @@ impl Core {
                 batch,
                 lock_changes,
                 versions: Vec::new(),
+                held: None,
                 tablet_change,
                 answer: None,
             },

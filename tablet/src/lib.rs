@@ -5,8 +5,11 @@
 
 mod cache;
 pub mod core;
+mod decision;
 mod latches;
 mod outbox;
+mod prewrite;
+mod readers;
 mod reads;
 pub mod server;
 mod store;
@@ -58,6 +61,17 @@ pub(crate) enum Refusal {
         unknown: bool,
         fatal: bool,
     },
+}
+
+impl Refusal {
+    /// The server has stopped, for this reason.
+    pub(crate) fn failed(message: String) -> Self {
+        Self::Engine {
+            message,
+            unknown: false,
+            fatal: true,
+        }
+    }
 }
 
 impl From<v1::NotServed> for Refusal {

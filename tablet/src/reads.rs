@@ -11,9 +11,10 @@ use percolator_wire::v1::get_result::Result as Got;
 use percolator_wire::v1::response::Body;
 use percolator_wire::{met_lock, v1};
 
+use crate::decision::Ground;
 use crate::store;
-use crate::work::{Ground, Place, check_count, invalid, timestamp};
-use crate::{Error, Refusal, tablets};
+use crate::work::{Place, check_count, invalid, timestamp};
+use crate::{Error, Refusal, latches, tablets};
 
 /// Bytes of values after which an answer to a get ends: one more value may go over it.
 const GET_BYTES_MAX: usize = 4 << 20;
@@ -50,6 +51,28 @@ pub(crate) fn answer(
     }
 }
 
+/// Whether a request reads what was decided and can't be read yet.
+pub(crate) fn has_to_wait(ground: Ground<'_>, request: &v1::Request) -> bool {
+    use v1::request::Body as B;
+    let readers = ground.readers.borrow();
+    match &request.body {
+        Some(B::Get(get)) if !get.whole_rows => {
+            let snapshot = Timestamp::from_u64(get.start_ts);
+            get.cells.iter().any(|cell| {
+                let tablet = request.tablets.get(cell.tablet as usize);
+                let tablet = tablet.and_then(|tablet| ground.tablets.serving(tablet).ok());
+                tablet.is_some_and(|tablet| {
+                    let cell_key = key::cell(tablets::table(tablet), &cell.row, &cell.column);
+                    readers.waits_for(latches::hash(&[&cell_key]), snapshot)
+                })
+            })
+        }
+        Some(B::Get(get)) => readers.waits_for_any(Timestamp::from_u64(get.start_ts)),
+        Some(B::Scan(scan)) => readers.waits_for_any(Timestamp::from_u64(scan.start_ts)),
+        _ => false,
+    }
+}
+
 fn get(
     ground: Ground<'_>,
     refs: &[v1::TabletRef],
@@ -69,11 +92,14 @@ fn get(
         }
         let cell = ground.cell(refs, &Place::from(cell))?;
         let cell_key = store::cell_key(&cell);
+        let hash = latches::hash(&[&cell_key]);
+        ground.readers.borrow_mut().read(hash, ts);
         let read = store::read(
             ground.engine,
             ground.filter,
             ground.cache,
             &cell_key,
+            hash,
             snapshot,
         )?;
         let got = match read {
@@ -116,6 +142,8 @@ fn get_rows(
         let start = key::cell(row.table, &row.row, b"");
         let end = {
             let mut end = key::row_bound(row.table, &row.row);
+            let hash = latches::hash(&[&end]);
+            ground.readers.borrow_mut().read(hash, ts);
             end.extend_from_slice(&[0, 2]);
             end
         };
@@ -195,6 +223,7 @@ fn scan(
             range.start = range.start.max(key::behind_cell(after));
         }
     }
+    ground.readers.borrow_mut().scan(tablet.id, ts);
     let limit = match request.limit as usize {
         0 => SCAN_CELLS_MAX,
         limit => limit.min(SCAN_CELLS_MAX),

@@ -61,6 +61,7 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     engine: Arc<dyn Engine>,
+    incarnation: u64,
     core: Core,
 }
 
@@ -84,12 +85,19 @@ impl Server {
         engine_options.segment_bytes = LOG_SEGMENT_BYTES;
         let engine: Arc<dyn Engine> =
             Arc::from(percolator_engine::open(&options.data_dir, &engine_options)?);
-        let core = Core::open(engine.clone(), options.cache_bytes / 4, options.raw)?;
+        let incarnation = heartbeat::incarnation();
+        let core = Core::open(
+            engine.clone(),
+            options.cache_bytes / 4,
+            options.raw,
+            incarnation,
+        )?;
         Ok(Self {
             options,
             listener,
             address,
             engine,
+            incarnation,
             core,
         })
     }
@@ -109,6 +117,7 @@ impl Server {
             listener,
             address,
             engine,
+            incarnation,
             core,
         } = self;
         let (groups, to_commit) = thread_channel::channel::<Vec<Batch>>();
@@ -165,7 +174,7 @@ impl Server {
                     server: options.server.clone(),
                     address: options.advertise.unwrap_or_else(|| address.to_string()),
                     cluster_id,
-                    incarnation: heartbeat::incarnation(),
+                    incarnation,
                 },
                 move || report.state.lock().core.report(),
                 move |cluster_id| -> Result<(), percolator_engine::Error> {

@@ -110,15 +110,15 @@ pub(crate) fn view(
     CellView::load(lock, start_ts, commit_ts, records)
 }
 
-/// What the snapshot sees of the cell, long values not yet fetched.
+/// What the snapshot sees of the cell, long values not yet fetched. `hash` is the key's.
 pub(crate) fn read(
     engine: &dyn Engine,
     filter: &LockFilter,
     cache: &RefCell<CellCache>,
     cell_key: &[u8],
+    hash: u64,
     snapshot: Snapshot<'_>,
 ) -> Result<Read, Error> {
-    let hash = latches::hash(&[cell_key]);
     let may_be_locked = filter.may_hold_hash(hash);
     let lock = if may_be_locked {
         stored_lock(engine, cell_key)?

@@ -1,23 +1,22 @@
 //! Requests that write: read from their messages, and decided by the rules of `protocol`.
 
-use std::cell::RefCell;
 use std::collections::HashSet;
 
 use bytes::Bytes;
-use percolator_engine::{Batch, Column, Engine};
+use percolator_engine::Column;
 use percolator_protocol::actions::{
-    CellView, Prewrite, StatusQuery, check_status, commit, keep_alive, prewrite, rollback,
+    Prewrite, StatusQuery, check_status, commit, keep_alive, rollback,
 };
 use percolator_protocol::types::limits::{REQUEST_CELLS_MAX, VALUE_BYTES_MAX};
-use percolator_protocol::types::{Cell, Effect, LockKind, Mutation, Timestamp, escape};
+use percolator_protocol::types::{Cell, LockKind, Mutation, Timestamp, escape};
 use percolator_wire::v1::response::Body;
-use percolator_wire::{commit_response, prewrite_rejection, v1};
+use percolator_wire::{commit_response, v1};
 
-use crate::cache::CellCache;
+use crate::decision::{Decision, Ground, TabletChange};
 use crate::latches::{self, RowHash};
-use crate::store::{self, LockChange, LockFilter, Version};
+use crate::store::{self, Version};
 use crate::tablets::{self, Tablets};
-use crate::{Error, Refusal};
+use crate::{Refusal, prewrite};
 
 /// A request that writes.
 #[derive(Debug)]
@@ -28,7 +27,11 @@ pub(crate) struct Work {
 
 #[derive(Debug)]
 enum Operation {
-    Prewrite(Prewrite, Vec<(Place, Mutation)>),
+    Prewrite {
+        txn: Prewrite,
+        mutations: Vec<(Place, Mutation)>,
+        one_phase: Option<OnePhase>,
+    },
     Commit {
         start_ts: Timestamp,
         commit_ts: Timestamp,
@@ -52,6 +55,13 @@ enum Operation {
     DropTablet(u64),
 }
 
+/// A wish to commit in the same step.
+#[derive(Debug)]
+struct OnePhase {
+    commit_ts: Timestamp,
+    life: u64,
+}
+
 /// A cell as a request names it: in one of its tablets.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -67,96 +77,6 @@ impl From<v1::CellRef> for Place {
             row: cell.row,
             column: cell.column,
         }
-    }
-}
-
-/// A change of what this server serves, that takes effect when its batch is durable.
-#[derive(Debug)]
-pub(crate) enum TabletChange {
-    Insert(v1::TabletInfo),
-    Drop(u64),
-    Forget(u64),
-}
-
-/// What was decided: one atomic batch, and the answer for when it is durable.
-#[derive(Debug)]
-pub(crate) struct Decision {
-    pub(crate) batch: Batch,
-    pub(crate) lock_changes: Vec<LockChange>,
-    pub(crate) versions: Vec<Version>,
-    pub(crate) tablet_change: Option<TabletChange>,
-    /// `None`: done, there's nothing to say.
-    pub(crate) answer: Option<Body>,
-}
-
-impl Decision {
-    fn new() -> Self {
-        Self {
-            batch: Batch::default(),
-            lock_changes: Vec::new(),
-            versions: Vec::new(),
-            tablet_change: None,
-            answer: None,
-        }
-    }
-
-    fn answered(answer: Body) -> Self {
-        Self {
-            answer: Some(answer),
-            ..Self::new()
-        }
-    }
-
-    fn add(&mut self, cell_key: &[u8], was_locked: bool, effects: Vec<Effect>) {
-        self.lock_changes.extend(store::write_down(
-            &mut self.batch,
-            cell_key,
-            was_locked,
-            effects,
-        ));
-    }
-}
-
-/// What a decision is made from.
-#[derive(Clone, Copy)]
-pub(crate) struct Ground<'a> {
-    pub(crate) engine: &'a dyn Engine,
-    pub(crate) filter: &'a LockFilter,
-    pub(crate) cache: &'a RefCell<CellCache>,
-    pub(crate) tablets: &'a Tablets,
-}
-
-impl Ground<'_> {
-    /// The cell at a place, where this server serves its tablet.
-    pub(crate) fn cell(&self, refs: &[v1::TabletRef], place: &Place) -> Result<Cell, Refusal> {
-        let asked = refs
-            .get(place.tablet as usize)
-            .ok_or_else(|| Refusal::Invalid(format!("no tablet number {}", place.tablet)))?;
-        let tablet = self.tablets.serving(asked)?;
-        let cell = Cell::new(
-            tablets::table(tablet),
-            place.row.clone(),
-            place.column.clone(),
-        );
-        if let Some(why) = cell.invalid() {
-            return Err(Refusal::Invalid(why));
-        }
-        if !tablets::contains(tablet, &cell.row) {
-            return Err(Refusal::Invalid(format!(
-                "cell {cell} does not lie in tablet {}",
-                tablet.id
-            )));
-        }
-        Ok(cell)
-    }
-
-    fn view(
-        &self,
-        key: &[u8],
-        start_ts: Timestamp,
-        commit_ts: Option<Timestamp>,
-    ) -> Result<CellView, Error> {
-        store::view(self.engine, self.filter, key, start_ts, commit_ts)
     }
 }
 
@@ -184,20 +104,20 @@ impl Work {
                     .map(read_mutation)
                     .collect::<Result<Vec<_>, Refusal>>()?;
                 check_distinct(mutations.iter().map(|(place, _)| place))?;
-                Operation::Prewrite(txn, mutations)
+                Operation::Prewrite {
+                    one_phase: request
+                        .one_phase
+                        .map(|wish| read_one_phase(&wish, txn.start_ts))
+                        .transpose()?,
+                    txn,
+                    mutations,
+                }
             }
             B::Commit(request) => {
                 let start_ts = timestamp(request.start_ts, "start_ts")?;
-                let commit_ts = timestamp(request.commit_ts, "commit_ts")?;
-                if commit_ts <= start_ts {
-                    return Err(invalid(format!(
-                        "commit_ts {commit_ts} is not above start_ts {start_ts}"
-                    ))
-                    .into());
-                }
                 Operation::Commit {
                     start_ts,
-                    commit_ts,
+                    commit_ts: commit_timestamp(request.commit_ts, start_ts)?,
                     places: places(request.cells)?,
                 }
             }
@@ -273,7 +193,7 @@ impl Work {
             latches::hash(&[&table.to_be_bytes(), &place.row])
         };
         let mut rows: Vec<RowHash> = match &self.operation {
-            Operation::Prewrite(_, mutations) => {
+            Operation::Prewrite { mutations, .. } => {
                 mutations.iter().map(|(place, _)| hash(place)).collect()
             }
             Operation::Commit { places, .. } | Operation::Rollback { places, .. } => {
@@ -295,7 +215,17 @@ impl Work {
     pub(crate) fn decide(self, ground: Ground<'_>) -> Result<Decision, Refusal> {
         let refs = &self.tablets;
         match self.operation {
-            Operation::Prewrite(txn, mutations) => decide_prewrite(ground, refs, &txn, mutations),
+            Operation::Prewrite {
+                txn,
+                mutations,
+                one_phase,
+            } => {
+                // Of an earlier life's readers nothing is known.
+                let one_phase = one_phase
+                    .filter(|wish| wish.life == ground.life)
+                    .map(|wish| wish.commit_ts);
+                prewrite::decide(ground, refs, &txn, mutations, one_phase)
+            }
             Operation::Commit {
                 start_ts,
                 commit_ts,
@@ -357,33 +287,6 @@ impl From<Refusal> for Unread {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
     }
-}
-
-fn decide_prewrite(
-    ground: Ground<'_>,
-    refs: &[v1::TabletRef],
-    txn: &Prewrite,
-    mutations: Vec<(Place, Mutation)>,
-) -> Result<Decision, Refusal> {
-    let mut decision = Decision::new();
-    let mut rejections = Vec::new();
-    for (index, (place, mut mutation)) in mutations.into_iter().enumerate() {
-        mutation.cell = ground.cell(refs, &place)?;
-        let key = store::cell_key(&mutation.cell);
-        let view = ground.view(&key, txn.start_ts, None)?;
-        match prewrite(&view, &mutation, txn) {
-            Ok(effects) => decision.add(&key, view.lock.is_some(), effects),
-            Err(rejection) => {
-                rejections.push(prewrite_rejection(index as u32, &mutation.cell, &rejection));
-            }
-        }
-    }
-    if !rejections.is_empty() {
-        // All or nothing: the client clears what is in the way and sends the request again.
-        decision = Decision::new();
-    }
-    decision.answer = Some(Body::Prewrite(v1::PrewriteResponse { rejections }));
-    Ok(decision)
 }
 
 fn decide_commit(
@@ -452,6 +355,23 @@ fn decide_create(ground: Ground<'_>, tablet: v1::TabletInfo) -> Result<Decision,
         }
     }
     Ok(decision)
+}
+
+fn commit_timestamp(value: u64, start_ts: Timestamp) -> Result<Timestamp, Refusal> {
+    let commit_ts = timestamp(value, "commit_ts")?;
+    if commit_ts <= start_ts {
+        return Err(invalid(format!(
+            "commit_ts {commit_ts} is not above start_ts {start_ts}"
+        )));
+    }
+    Ok(commit_ts)
+}
+
+fn read_one_phase(wish: &v1::OnePhase, start_ts: Timestamp) -> Result<OnePhase, Refusal> {
+    Ok(OnePhase {
+        commit_ts: commit_timestamp(wish.commit_ts, start_ts)?,
+        life: wish.life,
+    })
 }
 
 fn read_mutation(mutation: v1::Mutation) -> Result<(Place, Mutation), Refusal> {

@@ -1,164 +1,15 @@
 //! The server's core, without socket, clock or thread: requests in, groups and answers out.
 
-use std::sync::Arc;
+mod support;
 
-use percolator_engine::{Column, Direction, Engine, EngineKind, Options, open};
-use percolator_tablet::core::{Core, Order, Reply};
+use percolator_engine::{Column, Direction};
+use percolator_tablet::core::{Core, Order};
 use percolator_wire::v1;
 use percolator_wire::v1::get_result::Result as Got;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
-
-const ME: u64 = 7;
-
-struct Server {
-    core: Core,
-    engine: Arc<dyn Engine>,
-    next_id: u64,
-    replies: Vec<Reply>,
-}
-
-impl Server {
-    /// With the tablet 1 of table 5, rows a to m.
-    fn new() -> Self {
-        let options = Options::new(EngineKind::Memory, "tablet-0");
-        let engine: Arc<dyn Engine> =
-            Arc::from(open(std::path::Path::new("nowhere"), &options).expect("memory"));
-        let mut server = Self {
-            core: Core::open(engine.clone(), 1 << 20, false).expect("empty"),
-            engine,
-            next_id: 0,
-            replies: Vec::new(),
-        };
-        let tablet = v1::TabletInfo {
-            id: 1,
-            table_id: 5,
-            table_name: "t".into(),
-            start_row: "a".into(),
-            end_row: "m".into(),
-            epoch: 1,
-            state: v1::TabletState::Serving.into(),
-        };
-        server
-            .core
-            .order(ME, 0, Order::Create(tablet), &mut server.replies);
-        server.settle();
-        assert!(
-            server
-                .replies
-                .pop()
-                .expect("an answer")
-                .response
-                .body
-                .is_none()
-        );
-        server
-    }
-
-    fn send(&mut self, body: Ask) -> u64 {
-        self.send_to(1, 1, body)
-    }
-
-    fn send_to(&mut self, tablet: u64, epoch: u64, body: Ask) -> u64 {
-        self.next_id += 1;
-        let request = v1::Request {
-            id: self.next_id,
-            tablets: vec![v1::TabletRef { id: tablet, epoch }],
-            body: Some(body),
-        };
-        self.core.request(ME, request, &mut self.replies);
-        self.next_id
-    }
-
-    /// Makes one group durable; how many batches it had.
-    fn commit_group(&mut self) -> usize {
-        let Some(group) = self.core.take_group() else {
-            return 0;
-        };
-        let result = self.engine.commit(&group);
-        self.core.committed(result, &mut self.replies);
-        group.len()
-    }
-
-    fn settle(&mut self) {
-        while self.commit_group() > 0 {}
-    }
-
-    fn answer(&mut self, id: u64) -> Option<Body> {
-        let at = self
-            .replies
-            .iter()
-            .position(|reply| reply.response.id == id)?;
-        self.replies.remove(at).response.body
-    }
-
-    fn ask(&mut self, body: Ask) -> Body {
-        let id = self.send(body);
-        self.settle();
-        self.answer(id).expect("an answer")
-    }
-
-    fn get(&mut self, row: &'static str, ts: u64) -> Got {
-        let Body::Get(mut got) = self.ask(Ask::Get(v1::GetRequest {
-            start_ts: ts,
-            cells: vec![cell(row)],
-            ..Default::default()
-        })) else {
-            panic!("no answer to a get");
-        };
-        got.results.remove(0).result.expect("a result")
-    }
-
-    fn value(&mut self, row: &'static str, ts: u64) -> Option<String> {
-        match self.get(row, ts) {
-            Got::Found(found) => Some(String::from_utf8_lossy(&found.value).into_owned()),
-            Got::Absent(_) => None,
-            Got::Locked(met) => panic!("locked by {}", met.start_ts),
-        }
-    }
-
-    fn put(&mut self, row: &'static str, value: &'static str, start: u64, commit: u64) {
-        self.ask(prewrite(row, value, start));
-        self.ask(Ask::Commit(v1::CommitRequest {
-            start_ts: start,
-            commit_ts: commit,
-            cells: vec![cell(row)],
-        }));
-    }
-}
-
-fn cell(row: &'static str) -> v1::CellRef {
-    v1::CellRef {
-        tablet: 0,
-        row: row.into(),
-        column: "c".into(),
-    }
-}
-
-fn prewrite(row: &'static str, value: &'static str, start_ts: u64) -> Ask {
-    Ask::Prewrite(v1::PrewriteRequest {
-        start_ts,
-        primary: Some(v1::CellName {
-            table_id: 5,
-            row: row.into(),
-            column: "c".into(),
-        }),
-        ttl_ms: 3000,
-        mutations: vec![v1::Mutation {
-            cell: Some(cell(row)),
-            kind: v1::LockKind::Put.into(),
-            value: value.into(),
-        }],
-    })
-}
-
-fn refused(body: Option<Body>) -> Kind {
-    match body {
-        Some(Body::Error(error)) => error.kind.expect("a reason"),
-        other => panic!("not refused: {other:?}"),
-    }
-}
+use support::{LIFE, ME, Server, cell, prewrite, refused};
 
 #[test]
 fn what_is_decided_while_a_group_is_on_its_way_makes_the_next_one() {
@@ -369,7 +220,7 @@ fn locks_and_tablets_are_there_after_a_restart() {
     let mut server = Server::new();
     server.put("b", "1", 10, 20);
     server.ask(prewrite("c", "2", 30));
-    server.core = Core::open(server.engine.clone(), 1 << 20, false).expect("readable");
+    server.core = Core::open(server.engine.clone(), 1 << 20, false, LIFE).expect("readable");
     assert_eq!(server.core.locks(), 1);
     assert!(matches!(server.get("c", 40), Got::Locked(_)));
     assert_eq!(server.value("b", 40).as_deref(), Some("1"));

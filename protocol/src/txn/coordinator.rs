@@ -37,12 +37,27 @@ pub enum Event {
     CommitTs(Timestamp),
     /// The answer to [`Command::CommitPrimary`].
     PrimaryCommit(Result<(), CommitRejection>),
-    /// The answer to [`Command::Rollback`], or nobody could be reached for it.
-    RollbackEnded,
+    /// [`Command::OnePhase`] has committed everything.
+    CommittedInOnePhase(Timestamp),
+    /// [`Command::OnePhase`] was not carried out, or not answered.
+    NoAnswerInOnePhase,
+    /// [`Command::Rollback`] has come to its end.
+    RollbackEnded(PrimaryEnd),
     /// The runner's deadline passed before this step was answered. What became of it is unknown.
     GaveUp(Step),
     /// The application dropped the transaction.
     Cancel,
+}
+
+/// What the rollback found of the primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrimaryEnd {
+    /// It is rolled back, for good.
+    RolledBack,
+    /// It is committed; nothing was rolled back.
+    Committed(Timestamp),
+    /// It could not be reached.
+    Unanswered,
 }
 
 /// A kind of command, as far as giving up on it goes.
@@ -64,6 +79,10 @@ pub enum Command {
         /// Indices of mutations.
         mutations: Vec<usize>,
     },
+    /// Take a commit_ts, then send every mutation to the one server that has them all, once: it prewrites
+    /// them, and commits them in the same step where it can. Answered as [`Command::Prewrite`] is, or by
+    /// [`Event::CommittedInOnePhase`] or [`Event::NoAnswerInOnePhase`].
+    OnePhase,
     /// Ask the lock's primary what became of its transaction.
     CheckStatus {
         /// To be named in the answer.
@@ -139,10 +158,13 @@ pub enum AbortReason {
 pub struct Coordinator {
     start_ts: Timestamp,
     primary: Cell,
+    mutations: usize,
     /// Mutations that aren't in place yet.
     missing: usize,
     obstacles: HashMap<usize, Obstacle>,
     next_obstacle: usize,
+    /// A request to commit in one phase was sent, and may be carried out yet.
+    one_phase_open: bool,
     state: State,
 }
 
@@ -165,19 +187,31 @@ enum State {
 }
 
 impl Coordinator {
-    /// Starts to commit `mutations` cells, at least one; `primary` is one of them.
-    pub fn start(start_ts: Timestamp, primary: Cell, mutations: usize) -> (Self, Vec<Command>) {
+    /// Starts to commit `mutations` cells, at least one; `primary` is one of them. `one_server`: one server
+    /// seems to have them all, and is known well enough to be asked to commit them in one phase.
+    pub fn start(
+        start_ts: Timestamp,
+        primary: Cell,
+        mutations: usize,
+        one_server: bool,
+    ) -> (Self, Vec<Command>) {
         assert!(mutations > 0, "nothing to commit");
         let coordinator = Self {
             start_ts,
             primary,
+            mutations,
             missing: mutations,
             obstacles: HashMap::new(),
             next_obstacle: 0,
+            one_phase_open: one_server,
             state: State::Prewriting,
         };
-        let all = (0..mutations).collect();
-        (coordinator, vec![Command::Prewrite { mutations: all }])
+        let first = if one_server {
+            Command::OnePhase
+        } else {
+            coordinator.prewrite_all()
+        };
+        (coordinator, vec![first])
     }
 
     /// Whether nothing more will come of any event.
@@ -193,9 +227,17 @@ impl Coordinator {
                 if self.missing > 0 {
                     return Vec::new();
                 }
+                // A late copy of a request for one phase finds these locks, and leaves them.
+                self.one_phase_open = false;
                 self.state = State::TakingCommitTs;
                 vec![Command::TakeCommitTs]
             }
+            (State::Prewriting, Event::CommittedInOnePhase(commit_ts)) => {
+                self.state = State::Ended;
+                vec![Command::Finish(Finished::Committed(commit_ts))]
+            }
+            // Should it have been carried out, or be yet, then the answer to this one says so.
+            (State::Prewriting, Event::NoAnswerInOnePhase) => vec![self.prewrite_all()],
             (
                 State::Prewriting,
                 Event::Rejected {
@@ -232,15 +274,25 @@ impl Coordinator {
                 vec![Command::Finish(Finished::Unknown)]
             }
             (State::Prewriting | State::TakingCommitTs, Event::GaveUp(step)) => {
+                if step == Step::CommitTs {
+                    // Without a commit_ts the request for one phase was never sent.
+                    self.one_phase_open = false;
+                }
                 self.abort(AbortReason::GaveUp(step))
             }
             (State::Prewriting | State::TakingCommitTs, Event::Cancel) => {
                 self.abort(AbortReason::Cancelled)
             }
-            (State::RollingBack(reason), Event::RollbackEnded) => {
-                let reason = reason.clone();
+            (State::RollingBack(reason), Event::RollbackEnded(primary)) => {
+                let finished = match primary {
+                    PrimaryEnd::Committed(commit_ts) if self.one_phase_open => {
+                        Finished::Committed(commit_ts)
+                    }
+                    PrimaryEnd::Unanswered if self.one_phase_open => Finished::Unknown,
+                    _ => Finished::Aborted(reason.clone()),
+                };
                 self.state = State::Ended;
-                vec![Command::Finish(Finished::Aborted(reason))]
+                vec![Command::Finish(finished)]
             }
             _ => Vec::new(),
         }
@@ -293,11 +345,15 @@ impl Coordinator {
                 PrewriteRejection::RolledBack => {
                     return self.abort(AbortReason::RolledBack(cell));
                 }
-                // Only this coordinator commits its primary, and it hasn't. Should it ever be seen, then
-                // what isn't understood must not be called aborted.
-                PrewriteRejection::Committed(_) => {
+                // What was committed in one phase is committed as a whole. Otherwise only this coordinator
+                // commits its primary, and it hasn't: what isn't understood must not be called aborted.
+                PrewriteRejection::Committed(commit_ts) => {
                     self.state = State::Ended;
-                    return vec![Command::Finish(Finished::Unknown)];
+                    return vec![Command::Finish(if self.one_phase_open {
+                        Finished::Committed(commit_ts)
+                    } else {
+                        Finished::Unknown
+                    })];
                 }
                 PrewriteRejection::Locked(lock) => met_locks.push(MetLock { cell, lock }),
             }
@@ -341,6 +397,12 @@ impl Coordinator {
             None => vec![Command::Prewrite {
                 mutations: gone.mutations,
             }],
+        }
+    }
+
+    fn prewrite_all(&self) -> Command {
+        Command::Prewrite {
+            mutations: (0..self.mutations).collect(),
         }
     }
 

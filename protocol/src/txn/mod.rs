@@ -2,12 +2,13 @@
 //! servers and no time; whoever runs it turns commands into requests and answers into events.
 //!
 //! The way: prewrite everything (in parallel), take a commit_ts, commit the primary: that is the
-//! decision. The secondaries follow in the background. Locks in the way are cleared by their own
+//! decision. The secondaries follow in the background. Where one server has every cell, it is asked to do
+//! both phases in one step (`actions::one_phase`). Locks in the way are cleared by their own
 //! primary's state, and between two live transactions the older one wins (wound-die, seed 000,
 //! part 4).
 
 mod coordinator;
 mod obstacle;
 
-pub use coordinator::{AbortReason, Command, Coordinator, Event, Finished, Step};
+pub use coordinator::{AbortReason, Command, Coordinator, Event, Finished, PrimaryEnd, Step};
 pub use obstacle::{Ending, MetLock, ReadNext, after_status_read};

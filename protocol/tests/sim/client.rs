@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use percolator_protocol::actions::StatusQuery;
-use percolator_protocol::txn::{Coordinator, Ending, Event, Finished, MetLock, Step};
+use percolator_protocol::txn::{Coordinator, Ending, Event, Finished, MetLock, PrimaryEnd, Step};
 use percolator_protocol::types::{Cell, Mutation, Timestamp};
 
 use super::plan::ReadPlan;
@@ -23,6 +23,10 @@ pub(crate) enum Purpose {
     Resolve(usize),
     CommitTs,
     CommitPrimary,
+    /// The commit_ts of a commit in one phase.
+    OnePhaseTs,
+    /// Every mutation.
+    OnePhase(Vec<usize>),
     /// One of the servers of a rollback.
     Rollback,
 }
@@ -32,7 +36,8 @@ impl Purpose {
     pub(crate) fn given_up(&self) -> Option<Event> {
         let step = match self {
             Self::Prewrite(_) | Self::Status(_) | Self::Resolve(_) => Step::Prewrite,
-            Self::CommitTs => Step::CommitTs,
+            Self::CommitTs | Self::OnePhaseTs => Step::CommitTs,
+            Self::OnePhase(_) => return Some(Event::NoAnswerInOnePhase),
             Self::CommitPrimary => Step::CommitPrimary,
             Self::Read | Self::ReadStatus(_) | Self::ReadResolve | Self::Rollback => return None,
         };
@@ -63,6 +68,8 @@ pub(crate) struct Client {
     pub(crate) waiting: BTreeMap<u64, (Purpose, Request)>,
     /// Servers whose rollback hasn't been answered.
     pub(crate) rollbacks: usize,
+    /// What they said of the primary.
+    pub(crate) primary_end: Option<PrimaryEnd>,
     /// What it has read.
     pub(crate) found: Vec<(ReadPlan, Vec<(Cell, Bytes)>)>,
     /// What its application was told.

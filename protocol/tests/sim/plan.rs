@@ -20,6 +20,8 @@ pub(crate) struct Plan {
     pub(crate) steps: Vec<Step>,
     /// Whether what is still under way at the end arrives before the locks are cleared.
     pub(crate) drain: bool,
+    /// Whether transactions on one server try to commit in one phase.
+    pub(crate) one_phase: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -158,15 +160,19 @@ pub(crate) fn plan() -> impl Strategy<Value = Plan> {
         txns,
         vec(step(), 30..200),
         any::<bool>(),
+        any::<bool>(),
     )
-        .prop_map(|(cells, servers, (txns, slow), steps, drain)| Plan {
-            cells,
-            servers,
-            txns,
-            slow,
-            steps,
-            drain,
-        })
+        .prop_map(
+            |(cells, servers, (txns, slow), steps, drain, one_phase)| Plan {
+                cells,
+                servers,
+                txns,
+                slow,
+                steps,
+                drain,
+                one_phase,
+            },
+        )
 }
 
 fn reads() -> impl Strategy<Value = Vec<ReadPlan>> {

@@ -13,6 +13,7 @@ use crate::support::{args, rows};
 #[derive(Clone, Debug)]
 pub(crate) enum Request {
     Prewrite(Prewrite, Vec<Mutation>),
+    OnePhase(Prewrite, Vec<Mutation>, Timestamp),
     Commit {
         start_ts: Timestamp,
         commit_ts: Timestamp,
@@ -45,6 +46,9 @@ pub(crate) enum Request {
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     Prewrite(Vec<(Cell, PrewriteRejection)>),
+    CommittedInOnePhase(Timestamp),
+    /// The first cell's commit_ts, where one has committed.
+    Rollback(Option<Timestamp>),
     /// The first rejection, where there is one.
     Commit(Result<(), CommitRejection>),
     CheckStatus(Status),
@@ -59,6 +63,13 @@ impl Request {
     pub(crate) fn run(&self, store: &mut Store) -> Answer {
         match self {
             Self::Prewrite(txn, mutations) => Answer::Prewrite(store.prewrite(txn, mutations)),
+            Self::OnePhase(txn, mutations, commit_ts) => {
+                match store.one_phase(txn, mutations, *commit_ts) {
+                    Ok(true) => Answer::CommittedInOnePhase(*commit_ts),
+                    Ok(false) => Answer::Prewrite(Vec::new()),
+                    Err(rejections) => Answer::Prewrite(rejections),
+                }
+            }
             Self::Commit {
                 start_ts,
                 commit_ts,
@@ -72,9 +83,11 @@ impl Request {
             }
             Self::Rollback { start_ts, cells } => {
                 for cell in cells {
-                    let _ = store.rollback(*start_ts, cell);
+                    if let Err(already) = store.rollback(*start_ts, cell) {
+                        return Answer::Rollback(Some(already.commit_ts));
+                    }
                 }
-                Answer::Done
+                Answer::Rollback(None)
             }
             Self::CheckStatus(primary, query) => {
                 Answer::CheckStatus(store.check_status(primary, query))
@@ -101,19 +114,8 @@ impl Request {
     /// The script's command for it, if it has one.
     pub(crate) fn command(&self) -> Option<String> {
         Some(match self {
-            Self::Prewrite(txn, mutations) => {
-                let mut text = format!(
-                    "prewrite start={} primary={} ttl={}",
-                    args::ts(txn.start_ts),
-                    args::cell(&txn.primary),
-                    txn.ttl_ms
-                );
-                for mutation in mutations {
-                    text += "\n  ";
-                    text += &rows::mutation(mutation);
-                }
-                text
-            }
+            Self::Prewrite(txn, mutations) => prewrite(txn, mutations, None),
+            Self::OnePhase(txn, mutations, commit_ts) => prewrite(txn, mutations, Some(*commit_ts)),
             Self::Commit {
                 start_ts,
                 commit_ts,
@@ -171,6 +173,23 @@ impl Request {
             Self::Timestamp => return None,
         })
     }
+}
+
+fn prewrite(txn: &Prewrite, mutations: &[Mutation], one_phase: Option<Timestamp>) -> String {
+    let mut text = format!(
+        "prewrite start={} primary={} ttl={}",
+        args::ts(txn.start_ts),
+        args::cell(&txn.primary),
+        txn.ttl_ms
+    );
+    if let Some(commit_ts) = one_phase {
+        text += &format!(" one-phase={}", args::ts(commit_ts));
+    }
+    for mutation in mutations {
+        text += "\n  ";
+        text += &rows::mutation(mutation);
+    }
+    text
 }
 
 fn names(cells: &[Cell]) -> String {

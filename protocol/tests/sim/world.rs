@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use percolator_protocol::actions::Prewrite;
-use percolator_protocol::txn::{Command, Coordinator, Ending, Event, ReadNext, after_status_read};
+use percolator_protocol::txn::{
+    Command, Coordinator, Ending, Event, PrimaryEnd, ReadNext, after_status_read,
+};
 use percolator_protocol::types::{Cell, Timestamp};
 
 use super::check::{self, Watch};
@@ -209,11 +211,16 @@ impl World<'_> {
                 let (start_ts, count) = (client.start_ts, mutations.len());
                 let primary = mutations[0].cell.clone();
                 client.mutations = mutations;
+                let one_server = self.plan.one_phase && self.by_server(at, 0).len() == 1;
                 self.note(|| {
                     let (ts, cell) = (args::ts(start_ts), args::cell(&primary));
-                    Some(format!("txn {ts} primary={cell} mutations={count}"))
+                    let one_server = if one_server { " one-server" } else { "" };
+                    Some(format!(
+                        "txn {ts} primary={cell} mutations={count}{one_server}"
+                    ))
                 });
-                let (coordinator, commands) = Coordinator::start(start_ts, primary, count);
+                let (coordinator, commands) =
+                    Coordinator::start(start_ts, primary, count, one_server);
                 self.clients[at].state = State::Committing(Box::new(coordinator));
                 self.carry_out(at, commands);
             }
@@ -311,8 +318,22 @@ impl World<'_> {
             (purpose @ (Purpose::Read | Purpose::ReadStatus(_) | Purpose::ReadResolve), answer) => {
                 return self.read_answered(at, purpose, answer);
             }
-            (Purpose::Rollback, _) => return self.rolled_back(at),
-            (Purpose::Prewrite(mutations), Answer::Prewrite(rejections)) => {
+            (Purpose::Rollback, Answer::Rollback(committed)) => {
+                // One server has the primary, and of a commit in one phase any cell knows.
+                let end = committed.map_or(PrimaryEnd::RolledBack, PrimaryEnd::Committed);
+                self.clients[at].primary_end.get_or_insert(end);
+                return self.rolled_back(at);
+            }
+            (Purpose::OnePhaseTs, Answer::Timestamp(commit_ts)) => {
+                return self.one_phase(at, commit_ts);
+            }
+            (Purpose::OnePhase(_), Answer::CommittedInOnePhase(commit_ts)) => {
+                Event::CommittedInOnePhase(commit_ts)
+            }
+            (
+                Purpose::Prewrite(mutations) | Purpose::OnePhase(mutations),
+                Answer::Prewrite(rejections),
+            ) => {
                 if rejections.is_empty() {
                     Event::Prewritten { mutations }
                 } else {
@@ -337,7 +358,8 @@ impl World<'_> {
         let client = &mut self.clients[at];
         client.rollbacks = client.rollbacks.saturating_sub(1);
         if client.rollbacks == 0 {
-            self.event(at, Event::RollbackEnded);
+            let end = client.primary_end.unwrap_or(PrimaryEnd::Unanswered);
+            self.event(at, Event::RollbackEnded(end));
         }
     }
 
@@ -369,6 +391,7 @@ impl World<'_> {
                     met,
                     ending,
                 } => self.call(at, Purpose::Resolve(obstacle), resolve(&met, ending)),
+                Command::OnePhase => self.call(at, Purpose::OnePhaseTs, Request::Timestamp),
                 Command::TakeCommitTs => self.call(at, Purpose::CommitTs, Request::Timestamp),
                 Command::CommitPrimary { commit_ts } => {
                     let client = &self.clients[at];
@@ -403,14 +426,26 @@ impl World<'_> {
         }
     }
 
-    /// One request a server.
-    fn prewrite(&mut self, at: usize, mutations: &[usize]) {
+    fn txn(&self, at: usize) -> Prewrite {
         let client = &self.clients[at];
-        let txn = Prewrite {
+        Prewrite {
             start_ts: client.start_ts,
             primary: client.primary().clone(),
             ttl_ms: client.ttl_at(self.clock),
-        };
+        }
+    }
+
+    fn one_phase(&mut self, at: usize, commit_ts: Timestamp) {
+        let mutations = self.clients[at].mutations.clone();
+        let all = (0..mutations.len()).collect();
+        let request = Request::OnePhase(self.txn(at), mutations, commit_ts);
+        self.call(at, Purpose::OnePhase(all), request);
+    }
+
+    /// One request a server.
+    fn prewrite(&mut self, at: usize, mutations: &[usize]) {
+        let client = &self.clients[at];
+        let txn = self.txn(at);
         let mut servers: BTreeMap<u8, Vec<usize>> = BTreeMap::new();
         for index in mutations {
             let server = self.plan.server(&client.mutations[*index].cell);

@@ -3,7 +3,7 @@
 //! | command | further lines |
 //! |---|---|
 //! | `rows` | rows to put, whatever the rules think of them |
-//! | `prewrite start=7 primary=bob [ttl=3000]` | mutations: `put bob "3"`, `delete joe`, `lock ann` |
+//! | `prewrite start=7 primary=bob [ttl=3000] [one-phase=9]` | mutations: `put bob "3"`, `delete joe`, `lock ann` |
 //! | `commit start=7 at=8 bob ..` | |
 //! | `rollback start=7 bob ..` | |
 //! | `check-status start=7 primary=bob now=9 [push=8] [force] [met-ttl=3000]` | |
@@ -48,7 +48,15 @@ pub(crate) fn run(
             };
             let mutations: Result<Vec<Mutation>, String> =
                 input.iter().map(|line| rows::read_mutation(line)).collect();
-            let rejections = store.prewrite(&txn, &mutations?);
+            let one_phase = args.named("one-phase").map(|ts| read_ts(&ts)).transpose()?;
+            let rejections = match one_phase {
+                Some(commit_ts) => match store.one_phase(&txn, &mutations?, commit_ts) {
+                    Ok(true) => return Ok(vec![format!("committed {}", args::ts(commit_ts))]),
+                    Ok(false) => Vec::new(),
+                    Err(rejections) => rejections,
+                },
+                None => store.prewrite(&txn, &mutations?),
+            };
             let lines = rejections
                 .iter()
                 .map(|(cell, rejection)| outcomes::rejection(cell, rejection));

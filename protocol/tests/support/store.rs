@@ -1,15 +1,16 @@
 //! A store as small as can be: one ordered map a column, in the stored forms of keys and records, and
 //! the rules run against it as a tablet server runs them.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use percolator_protocol::actions::{
-    AlreadyCommitted, CellView, CommitRejection, Prewrite, PrewriteRejection, Read, ScanEnd,
-    Snapshot, Status, StatusQuery, check_status, commit, get, keep_alive, prewrite, rollback,
-    scan_forward, scan_reverse,
+    AlreadyCommitted, CellView, CommitRejection, OnePhaseRejection, Prewrite, PrewriteRejection,
+    Read, ScanEnd, Snapshot, Status, StatusQuery, check_status, commit, get, keep_alive, one_phase,
+    prewrite, rollback, scan_forward, scan_reverse,
 };
 use percolator_protocol::txn::MetLock;
 use percolator_protocol::types::{Cell, Effect, Lock, Mutation, Timestamp, Write, key};
@@ -43,11 +44,20 @@ pub(crate) enum Row {
 
 type Column = BTreeMap<Vec<u8>, Bytes>;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Store {
     lock: Column,
     write: Column,
     data: Column,
+    /// The highest snapshots that have read: a cell, and everything.
+    read: RefCell<(BTreeMap<Cell, Timestamp>, Timestamp)>,
+}
+
+/// By their rows; who has read them is no part of that.
+impl PartialEq for Store {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.lock, &self.write, &self.data) == (&other.lock, &other.write, &other.data)
+    }
 }
 
 fn cell_key(cell: &Cell) -> Vec<u8> {
@@ -166,6 +176,36 @@ impl Store {
         rejections
     }
 
+    /// One request: all of the mutations, or none, whose rejections are returned then. `Ok(true)`: they
+    /// are committed at `commit_ts`; `Ok(false)`: prewritten.
+    pub(crate) fn one_phase(
+        &mut self,
+        txn: &Prewrite,
+        mutations: &[Mutation],
+        commit_ts: Timestamp,
+    ) -> Result<bool, Vec<(Cell, PrewriteRejection)>> {
+        let decide = |mutation: &Mutation| -> Result<Vec<Effect>, OnePhaseRejection> {
+            let view = self.view(&mutation.cell, txn.start_ts, Some(commit_ts));
+            let (cells, all) = &*self.read.borrow();
+            let read_ts = cells.get(&mutation.cell).copied().unwrap_or_default();
+            one_phase(&view, mutation, txn, commit_ts, read_ts.max(*all))
+        };
+        let decided: Result<Vec<Vec<Effect>>, OnePhaseRejection> =
+            mutations.iter().map(decide).collect();
+        let Ok(decided) = decided else {
+            let rejections = self.prewrite(txn, mutations);
+            return if rejections.is_empty() {
+                Ok(false)
+            } else {
+                Err(rejections)
+            };
+        };
+        for (mutation, effects) in mutations.iter().zip(decided) {
+            self.apply(&mutation.cell, effects);
+        }
+        Ok(true)
+    }
+
     pub(crate) fn commit(
         &mut self,
         start_ts: Timestamp,
@@ -208,6 +248,9 @@ impl Store {
     }
 
     pub(crate) fn get(&self, snapshot: Snapshot<'_>, cell: &Cell) -> Seen {
+        let mark = &mut self.read.borrow_mut().0;
+        let mark = mark.entry(cell.clone()).or_default();
+        *mark = (*mark).max(snapshot.ts);
         let records = self.writes(cell).map(Ok::<_, Infallible>);
         let Ok(read) = get(snapshot, self.lock(cell).as_ref(), records);
         self.seen(cell, read)
@@ -230,6 +273,8 @@ impl Store {
         snapshot: Snapshot<'_>,
         range: &ScanRange,
     ) -> (Vec<(Cell, Bytes)>, ScanEnd<Cell>) {
+        let mark = &mut self.read.borrow_mut().1;
+        *mark = (*mark).max(snapshot.ts);
         let from = range.from.as_ref().map_or(Vec::new(), cell_key);
         let to = range.to.as_ref().map_or(vec![0xff; 32], cell_key);
         let decode = |key: &[u8]| key::decode_cell(key).expect("a cell");

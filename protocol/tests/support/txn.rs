@@ -2,20 +2,24 @@
 //!
 //! | command | further lines |
 //! |---|---|
-//! | `txn 7 primary=bob mutations=2` | |
+//! | `txn 7 primary=bob mutations=2 [one-server]` | |
 //! | `event 7 prewritten 0 1` | |
 //! | `event 7 rejected 0 1` | rejections: `bob conflict start=8 commit=9` |
 //! | `event 7 status 0 alive min_commit=8 ttl=3000` | |
 //! | `event 7 resolved 0` | |
 //! | `event 7 commit-ts 9` | |
 //! | `event 7 primary-commit ok` | |
-//! | `event 7 rollback-ended` | |
+//! | `event 7 committed-in-one-phase 9` | |
+//! | `event 7 no-answer-in-one-phase` | |
+//! | `event 7 rollback-ended rolled-back`, `committed 9` or `unanswered` | |
 //! | `event 7 gave-up prewrite`, `commit-ts` or `commit-primary` | |
 //! | `event 7 cancel` | |
 
 use std::collections::BTreeMap;
 
-use percolator_protocol::txn::{AbortReason, Command, Coordinator, Event, Finished, Step};
+use percolator_protocol::txn::{
+    AbortReason, Command, Coordinator, Event, Finished, PrimaryEnd, Step,
+};
 use percolator_protocol::types::Timestamp;
 
 use super::args::{self, Args, read_number, read_ts};
@@ -42,7 +46,9 @@ fn start(
     let mut args = Args::read(args)?;
     let start_ts = read_ts(&args.expect("a start_ts")?)?;
     let mutations = args.number("mutations")? as usize;
-    let (coordinator, commands) = Coordinator::start(start_ts, args.cell("primary")?, mutations);
+    let one_server = args.flag("one-server");
+    let (coordinator, commands) =
+        Coordinator::start(start_ts, args.cell("primary")?, mutations, one_server);
     args.end()?;
     coordinators.insert(start_ts, coordinator);
     Ok(commands.iter().map(command_line).collect())
@@ -92,7 +98,16 @@ fn read_event(args: &mut Args, input: &[String]) -> Result<Event, String> {
         },
         "commit-ts" => Event::CommitTs(read_ts(&args.expect("a commit_ts")?)?),
         "primary-commit" => Event::PrimaryCommit(outcomes::read_commit(args)?),
-        "rollback-ended" => Event::RollbackEnded,
+        "committed-in-one-phase" => {
+            Event::CommittedInOnePhase(read_ts(&args.expect("a commit_ts")?)?)
+        }
+        "no-answer-in-one-phase" => Event::NoAnswerInOnePhase,
+        "rollback-ended" => Event::RollbackEnded(match args.expect("an end")?.as_str() {
+            "rolled-back" => PrimaryEnd::RolledBack,
+            "committed" => PrimaryEnd::Committed(read_ts(&args.expect("a commit_ts")?)?),
+            "unanswered" => PrimaryEnd::Unanswered,
+            other => return Err(format!("{other} is no end of a primary")),
+        }),
         "gave-up" => Event::GaveUp(match args.expect("a step")?.as_str() {
             "prewrite" => Step::Prewrite,
             "commit-ts" => Step::CommitTs,
@@ -125,7 +140,13 @@ pub(crate) fn event_command(start_ts: Timestamp, event: &Event) -> String {
         Event::Resolved { obstacle } => format!("resolved {obstacle}"),
         Event::CommitTs(ts) => format!("commit-ts {}", args::ts(*ts)),
         Event::PrimaryCommit(result) => format!("primary-commit {}", outcomes::commit(result)),
-        Event::RollbackEnded => "rollback-ended".into(),
+        Event::CommittedInOnePhase(ts) => format!("committed-in-one-phase {}", args::ts(*ts)),
+        Event::NoAnswerInOnePhase => "no-answer-in-one-phase".into(),
+        Event::RollbackEnded(PrimaryEnd::RolledBack) => "rollback-ended rolled-back".into(),
+        Event::RollbackEnded(PrimaryEnd::Committed(ts)) => {
+            format!("rollback-ended committed {}", args::ts(*ts))
+        }
+        Event::RollbackEnded(PrimaryEnd::Unanswered) => "rollback-ended unanswered".into(),
         Event::GaveUp(what) => format!("gave-up {}", step(*what)),
         Event::Cancel => "cancel".into(),
     };
@@ -152,6 +173,7 @@ fn command_line(command: &Command) -> String {
             outcomes::ending(*ending),
             rows::met_lock(met)
         ),
+        Command::OnePhase => "one-phase".into(),
         Command::TakeCommitTs => "take-commit-ts".into(),
         Command::CommitPrimary { commit_ts } => format!("commit-primary {}", args::ts(*commit_ts)),
         Command::Finish(Finished::Committed(ts)) => format!("finish committed {}", args::ts(*ts)),

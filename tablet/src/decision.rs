@@ -1,0 +1,113 @@
+//! What is decided about a request that writes, and what from.
+
+use std::cell::RefCell;
+
+use percolator_engine::{Batch, Engine};
+use percolator_protocol::actions::CellView;
+use percolator_protocol::types::{Cell, Effect, Timestamp};
+use percolator_wire::v1;
+use percolator_wire::v1::response::Body;
+
+use crate::cache::CellCache;
+use crate::readers::Readers;
+use crate::store::{self, LockChange, LockFilter, Version};
+use crate::tablets::{self, Tablets};
+use crate::work::Place;
+use crate::{Error, Refusal};
+
+/// A change of what this server serves, that takes effect when its batch is durable.
+#[derive(Debug)]
+pub(crate) enum TabletChange {
+    Insert(v1::TabletInfo),
+    Drop(u64),
+    Forget(u64),
+}
+
+/// What was decided: one atomic batch, and the answer for when it is durable.
+#[derive(Debug)]
+pub(crate) struct Decision {
+    pub(crate) batch: Batch,
+    pub(crate) lock_changes: Vec<LockChange>,
+    pub(crate) versions: Vec<Version>,
+    /// What is committed without a lock before it, by the hashes of the cells' keys: a reader at or above
+    /// the commit_ts waits for the batch.
+    pub(crate) held: Option<(Timestamp, Vec<u64>)>,
+    pub(crate) tablet_change: Option<TabletChange>,
+    /// `None`: done, there's nothing to say.
+    pub(crate) answer: Option<Body>,
+}
+
+impl Decision {
+    pub(crate) fn new() -> Self {
+        Self {
+            batch: Batch::default(),
+            lock_changes: Vec::new(),
+            versions: Vec::new(),
+            held: None,
+            tablet_change: None,
+            answer: None,
+        }
+    }
+
+    pub(crate) fn answered(answer: Body) -> Self {
+        Self {
+            answer: Some(answer),
+            ..Self::new()
+        }
+    }
+
+    pub(crate) fn add(&mut self, cell_key: &[u8], was_locked: bool, effects: Vec<Effect>) {
+        self.lock_changes.extend(store::write_down(
+            &mut self.batch,
+            cell_key,
+            was_locked,
+            effects,
+        ));
+    }
+}
+
+/// What a decision is made from.
+#[derive(Clone, Copy)]
+pub(crate) struct Ground<'a> {
+    pub(crate) engine: &'a dyn Engine,
+    pub(crate) filter: &'a LockFilter,
+    pub(crate) cache: &'a RefCell<CellCache>,
+    pub(crate) tablets: &'a Tablets,
+    pub(crate) readers: &'a RefCell<Readers>,
+    /// A number of this start of the server.
+    pub(crate) life: u64,
+}
+
+impl Ground<'_> {
+    /// The cell at a place, where this server serves its tablet.
+    pub(crate) fn cell(&self, refs: &[v1::TabletRef], place: &Place) -> Result<Cell, Refusal> {
+        let asked = refs
+            .get(place.tablet as usize)
+            .ok_or_else(|| Refusal::Invalid(format!("no tablet number {}", place.tablet)))?;
+        let tablet = self.tablets.serving(asked)?;
+        let cell = Cell::new(
+            tablets::table(tablet),
+            place.row.clone(),
+            place.column.clone(),
+        );
+        if let Some(why) = cell.invalid() {
+            return Err(Refusal::Invalid(why));
+        }
+        if !tablets::contains(tablet, &cell.row) {
+            return Err(Refusal::Invalid(format!(
+                "cell {cell} does not lie in tablet {}",
+                tablet.id
+            )));
+        }
+        Ok(cell)
+    }
+
+    pub(crate) fn view(
+        &self,
+        key: &[u8],
+        start_ts: Timestamp,
+        commit_ts: Option<Timestamp>,
+    ) -> Result<CellView, Error> {
+        store::view(self.engine, self.filter, key, start_ts, commit_ts)
+    }
+}

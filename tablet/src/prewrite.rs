@@ -1,0 +1,112 @@
+//! Decides about a prewrite: all of its mutations, or none; in one phase where that is asked for and
+//! can be.
+
+use percolator_protocol::actions::{CellView, OnePhaseRejection, Prewrite, one_phase, prewrite};
+use percolator_protocol::types::{Effect, Mutation, Timestamp, key};
+use percolator_wire::v1::response::Body;
+use percolator_wire::{prewrite_rejection, v1};
+
+use crate::decision::{Decision, Ground};
+use crate::store::{self, Version};
+use crate::work::Place;
+use crate::{Refusal, latches};
+
+/// A mutation's cell, as it stands.
+struct Loaded {
+    key: Vec<u8>,
+    tablet: u64,
+    mutation: Mutation,
+    view: CellView,
+}
+
+/// `one_phase_at`: a commit_ts that was asked for after the client knew this life of the server.
+pub(crate) fn decide(
+    ground: Ground<'_>,
+    refs: &[v1::TabletRef],
+    txn: &Prewrite,
+    mutations: Vec<(Place, Mutation)>,
+    one_phase_at: Option<Timestamp>,
+) -> Result<Decision, Refusal> {
+    let mut cells = Vec::with_capacity(mutations.len());
+    for (place, mut mutation) in mutations {
+        mutation.cell = ground.cell(refs, &place)?;
+        let key = store::cell_key(&mutation.cell);
+        let view = ground.view(&key, txn.start_ts, one_phase_at)?;
+        cells.push(Loaded {
+            key,
+            tablet: refs
+                .get(place.tablet as usize)
+                .map_or(0, |tablet| tablet.id),
+            mutation,
+            view,
+        });
+    }
+    if let Some(commit_ts) = one_phase_at
+        && let Some(decision) = decide_one_phase(ground, txn, &cells, commit_ts)
+    {
+        return Ok(decision);
+    }
+    let mut decision = Decision::new();
+    let mut rejections = Vec::new();
+    for (index, cell) in cells.iter().enumerate() {
+        match prewrite(&cell.view, &cell.mutation, txn) {
+            Ok(effects) => decision.add(&cell.key, cell.view.lock.is_some(), effects),
+            Err(rejection) => {
+                rejections.push(prewrite_rejection(
+                    index as u32,
+                    &cell.mutation.cell,
+                    &rejection,
+                ));
+            }
+        }
+    }
+    if !rejections.is_empty() {
+        // All or nothing: the client clears what is in the way and sends the request again.
+        decision = Decision::new();
+    }
+    decision.answer = Some(answer(ground, rejections, false));
+    Ok(decision)
+}
+
+/// `None`: some of the cells can't be committed in one phase.
+fn decide_one_phase(
+    ground: Ground<'_>,
+    txn: &Prewrite,
+    cells: &[Loaded],
+    commit_ts: Timestamp,
+) -> Option<Decision> {
+    let mut decision = Decision::new();
+    let mut hashes = Vec::with_capacity(cells.len());
+    for cell in cells {
+        let hash = latches::hash(&[&cell.key]);
+        let read_ts = ground
+            .readers
+            .borrow()
+            .read_ts([hash, row_hash(&cell.mutation)], cell.tablet);
+        let effects: Result<Vec<Effect>, OnePhaseRejection> =
+            one_phase(&cell.view, &cell.mutation, txn, commit_ts, read_ts);
+        let effects = effects.ok()?;
+        decision
+            .versions
+            .extend(Version::of_commit(&cell.key, &effects));
+        decision.add(&cell.key, false, effects);
+        hashes.push(hash);
+    }
+    decision.held = Some((commit_ts, hashes));
+    decision.answer = Some(answer(ground, Vec::new(), true));
+    Some(decision)
+}
+
+fn answer(ground: Ground<'_>, rejections: Vec<v1::PrewriteRejection>, committed: bool) -> Body {
+    Body::Prewrite(v1::PrewriteResponse {
+        rejections,
+        committed,
+        life: ground.life,
+    })
+}
+
+/// How a read of the whole row is marked.
+pub(crate) fn row_hash(mutation: &Mutation) -> u64 {
+    let cell = &mutation.cell;
+    latches::hash(&[&key::row_bound(cell.table, &cell.row)])
+}

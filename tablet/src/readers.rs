@@ -1,0 +1,129 @@
+//! What the server has to know of its readers for commits in one phase (`protocol::actions::one_phase`):
+//! the highest snapshots that have read a cell, a row or a tablet, and which cells a reader has to wait
+//! for, because what was decided of them is on its way to the disk.
+//!
+//! All of it is forgotten when the server ends: whoever asks for a commit in one phase says which life of
+//! the server it knew before it took its commit_ts, and every snapshot of an earlier life is older than that.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+use percolator_protocol::types::Timestamp;
+
+use crate::latches::Identity;
+
+/// How many marks of reads there are: 8 bytes each. Cells that share one merely send each other's writers
+/// the longer way now and then.
+const MARKS: usize = 1 << 16;
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Readers {
+    marks: Box<[Timestamp]>,
+    /// By the tablet's id: the highest snapshot that has scanned in it.
+    scans: HashMap<u64, Timestamp>,
+    /// By the hash of the cell's key: the lowest commit_ts under way, and of how many cells.
+    under_way: HashMap<u64, (Timestamp, u32), BuildHasherDefault<Identity>>,
+}
+
+impl Readers {
+    pub(crate) fn new() -> Self {
+        Self {
+            marks: vec![Timestamp::ZERO; MARKS].into(),
+            scans: HashMap::new(),
+            under_way: HashMap::default(),
+        }
+    }
+
+    /// A snapshot reads a cell, or a whole row, by its hash.
+    pub(crate) fn read(&mut self, hash: u64, snapshot: Timestamp) {
+        let mark = &mut self.marks[hash as usize % MARKS];
+        *mark = (*mark).max(snapshot);
+    }
+
+    /// A snapshot reads any rows of the tablet.
+    pub(crate) fn scan(&mut self, tablet: u64, snapshot: Timestamp) {
+        let mark = self.scans.entry(tablet).or_insert(Timestamp::ZERO);
+        *mark = (*mark).max(snapshot);
+    }
+
+    /// No snapshot above this one has read what has one of these hashes, or in this tablet as a whole.
+    pub(crate) fn read_ts(&self, hashes: [u64; 2], tablet: u64) -> Timestamp {
+        let scanned = self.scans.get(&tablet).copied();
+        hashes
+            .iter()
+            .map(|hash| self.marks[*hash as usize % MARKS])
+            .fold(scanned.unwrap_or(Timestamp::ZERO), Timestamp::max)
+    }
+
+    /// A commit of a cell, by its hash, is on its way to the disk.
+    pub(crate) fn hold(&mut self, hash: u64, commit_ts: Timestamp) {
+        let (lowest, cells) = self.under_way.entry(hash).or_insert((commit_ts, 0));
+        *lowest = (*lowest).min(commit_ts);
+        *cells += 1;
+    }
+
+    /// The commit of a cell can be read, or is given up.
+    pub(crate) fn release(&mut self, hash: u64) {
+        if let Some((_, cells)) = self.under_way.get_mut(&hash) {
+            *cells -= 1;
+            if *cells == 0 {
+                self.under_way.remove(&hash);
+            }
+        }
+    }
+
+    /// Whether no commit is under way.
+    pub(crate) fn idle(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    /// Whether the snapshot has to wait for a commit of the cell of this hash.
+    pub(crate) fn waits_for(&self, hash: u64, snapshot: Timestamp) -> bool {
+        let under_way = self.under_way.get(&hash);
+        under_way.is_some_and(|(commit_ts, _)| *commit_ts <= snapshot)
+    }
+
+    /// Whether the snapshot has to wait for any commit.
+    pub(crate) fn waits_for_any(&self, snapshot: Timestamp) -> bool {
+        self.under_way
+            .values()
+            .any(|(commit_ts, _)| *commit_ts <= snapshot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ts(ts: u64) -> Timestamp {
+        Timestamp::from_u64(ts)
+    }
+
+    #[test]
+    fn the_highest_snapshot_of_cell_row_and_tablet_counts() {
+        let mut readers = Readers::new();
+        assert_eq!(readers.read_ts([1, 2], 9), Timestamp::ZERO);
+        readers.read(1, ts(5));
+        readers.read(1, ts(3));
+        assert_eq!(readers.read_ts([1, 2], 9), ts(5));
+        readers.read(2, ts(6));
+        assert_eq!(readers.read_ts([1, 2], 9), ts(6));
+        readers.scan(9, ts(7));
+        assert_eq!(readers.read_ts([1, 2], 9), ts(7));
+        assert_eq!(readers.read_ts([3, 4], 8), Timestamp::ZERO);
+    }
+
+    #[test]
+    fn cells_of_one_hash_hold_readers_until_the_last_is_done() {
+        let mut readers = Readers::new();
+        readers.hold(1, ts(8));
+        readers.hold(1, ts(5));
+        assert!(readers.waits_for(1, ts(5)) && readers.waits_for_any(ts(5)));
+        assert!(!readers.waits_for(1, ts(4)) && !readers.waits_for_any(ts(4)));
+        readers.release(1);
+        assert!(readers.waits_for(1, ts(8)));
+        readers.release(1);
+        assert!(readers.idle() && !readers.waits_for_any(Timestamp::MAX));
+    }
+}
