@@ -120,7 +120,7 @@ impl Server {
             incarnation,
             core,
         } = self;
-        let (groups, to_commit) = thread_channel::channel::<Vec<Batch>>();
+        let (groups, to_commit) = thread_channel::channel::<Arc<Vec<Batch>>>();
         let (done, mut committed) = mpsc::unbounded_channel();
         let committer = {
             let engine = engine.clone();
@@ -227,7 +227,7 @@ impl Server {
 
 struct Shared {
     state: Mutex<State>,
-    groups: thread_channel::Sender<Vec<Batch>>,
+    groups: thread_channel::Sender<Arc<Vec<Batch>>>,
     /// The cluster that this server belongs to, once it is known.
     cluster_id: Mutex<Option<String>>,
     stop: watch::Sender<Option<String>>,
