@@ -1,44 +1,14 @@
 //! A real file system that is full: a small tmpfs, where this may be mounted.
 
-use std::{
-    fs,
-    io::Write,
-    path::{Path, PathBuf},
-    process::Command,
-};
+#[path = "common/tmpfs.rs"]
+mod tmpfs;
+
+use std::fs;
 
 use percolator_engine::{Batch, Column, Engine, EngineKind, Error, Options, open};
+use tmpfs::Tmpfs;
 
 const MIB: usize = 1 << 20;
-
-struct Tmpfs(PathBuf);
-
-impl Tmpfs {
-    fn mount(at: &Path, size: &str) -> Option<Tmpfs> {
-        let output = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
-            .arg(at)
-            .output();
-        match output {
-            Ok(output) if output.status.success() => Some(Tmpfs(at.to_owned())),
-            Ok(output) => {
-                let why = String::from_utf8_lossy(&output.stderr).into_owned();
-                eprintln!("SKIPPED: cannot mount a tmpfs (this needs root): {why}");
-                None
-            }
-            Err(error) => {
-                eprintln!("SKIPPED: cannot run mount: {error}");
-                None
-            }
-        }
-    }
-}
-
-impl Drop for Tmpfs {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
 
 fn batch(i: u32) -> Batch {
     let mut batch = Batch::default();
@@ -79,8 +49,7 @@ fn full_and_then_room_again() {
         let Some(mounted) = Tmpfs::mount(folder.path(), "96m") else {
             return;
         };
-        let ballast = mounted.0.join("ballast");
-        fs::write(&ballast, vec![1; 24 * MIB]).expect("ballast");
+        fs::write(mounted.ballast(), vec![1; 24 * MIB]).expect("ballast");
         let options = options(kind, 16 * MIB);
         let data = mounted.0.join("data");
         let engine = open(&data, &options).expect("an engine");
@@ -95,7 +64,7 @@ fn full_and_then_room_again() {
         assert!(matches!(error, Error::Full { .. }), "{kind}: {error}");
         eprintln!("{kind}: full after {next} commits: {error}");
         assert!((0..next).all(|i| is_there(&*engine, i)) && !is_there(&*engine, next));
-        fs::remove_file(&ballast).expect("room");
+        mounted.make_room();
         for _ in 0..50 {
             engine
                 .commit(&[batch(next)])
@@ -117,8 +86,7 @@ fn full_without_a_reserve() {
         let Some(mounted) = Tmpfs::mount(folder.path(), "64m") else {
             return;
         };
-        let ballast = mounted.0.join("ballast");
-        fs::write(&ballast, vec![1; 24 * MIB]).expect("ballast");
+        fs::write(mounted.ballast(), vec![1; 24 * MIB]).expect("ballast");
         let data = mounted.0.join("data");
         let mut acknowledged = Vec::new();
         let engine = open(&data, &options(kind, 0)).expect("an engine");
@@ -135,7 +103,7 @@ fn full_without_a_reserve() {
         }
         assert!(acknowledged.len() < 20_000, "the disk is never full");
         drop(engine);
-        fs::remove_file(&ballast).expect("room");
+        mounted.make_room();
         let engine = open(&data, &options(kind, 0)).expect("an engine");
         for i in &acknowledged {
             assert!(
@@ -161,10 +129,7 @@ fn filled_by_somebody_else_and_then_room_again() {
     for i in 0..100 {
         engine.commit(&[batch(i)]).expect("a commit");
     }
-    let ballast = mounted.0.join("ballast");
-    let mut file = fs::File::create(&ballast).expect("a file");
-    while file.write_all(&[1; 4096]).is_ok() {}
-    drop(file);
+    mounted.leave(0);
     for _ in 0..3 {
         // Each refusal asks for a checkpoint, which may be what makes room.
         let refused = engine.commit(&[batch(100)]);
@@ -174,7 +139,7 @@ fn filled_by_somebody_else_and_then_room_again() {
     engine.close().expect("nothing is wrong with it");
     assert!((0..100).all(|i| is_there(&*engine, i)));
     drop(engine);
-    fs::remove_file(&ballast).expect("room");
+    mounted.make_room();
     let engine = open(&data, &options).expect("an engine");
     for i in 100..1000 {
         engine.commit(&[batch(i)]).expect("a commit");
