@@ -279,15 +279,12 @@ impl Client {
             tablets: directory
                 .tablets(percolator_protocol::types::TableId(info.id))
                 .iter()
-                .filter_map(|place| {
-                    let tablet = place.tablet.as_ref()?;
-                    Some(Tablet {
-                        id: tablet.id,
-                        start_row: tablet.start_row.clone(),
-                        end_row: tablet.end_row.clone(),
-                        epoch: tablet.epoch,
-                        server: place.server.clone(),
-                    })
+                .map(|place| Tablet {
+                    id: place.tablet.id,
+                    start_row: place.tablet.start_row.clone(),
+                    end_row: place.tablet.end_row.clone(),
+                    epoch: place.tablet.epoch,
+                    server: place.server.clone(),
                 })
                 .collect(),
         };

@@ -279,6 +279,7 @@ fn cost(request: &v1::Request) -> usize {
         Some(B::Commit(commit)) => cells(&commit.cells),
         Some(B::Rollback(rollback)) => cells(&rollback.cells),
         Some(B::Get(get)) => cells(&get.cells),
+        Some(B::GetOne(get)) => CELL + get.row.len() + get.column.len(),
         _ => 2 * CELL,
     }
 }

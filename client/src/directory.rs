@@ -12,11 +12,19 @@ pub(crate) struct Directory {
     pub(crate) cluster_id: String,
     pub(crate) servers: Vec<v1::ServerInfo>,
     pub(crate) tables: BTreeMap<String, v1::TableInfo>,
-    addresses: HashMap<String, String>,
     complete_below: u32,
     deleted: HashSet<TableId>,
     /// Of each table, ordered by start_row.
-    tablets: HashMap<TableId, Vec<v1::TabletPlace>>,
+    tablets: HashMap<TableId, Vec<Place>>,
+}
+
+/// A tablet, and where it is.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) tablet: v1::TabletInfo,
+    pub(crate) server: String,
+    /// `None`: the master knows none.
+    address: Option<String>,
 }
 
 /// Cells of one server, for one request.
@@ -34,23 +42,27 @@ pub(crate) struct NoPlace(pub(crate) String);
 
 impl Directory {
     pub(crate) fn new(response: v1::DirectoryResponse) -> Self {
-        let mut tablets: HashMap<TableId, Vec<v1::TabletPlace>> = HashMap::new();
+        let addresses: HashMap<&str, &str> = response
+            .servers
+            .iter()
+            .map(|server| (server.server.as_str(), server.address.as_str()))
+            .collect();
+        let mut tablets: HashMap<TableId, Vec<Place>> = HashMap::new();
         for place in response.tablets {
-            if let Some(tablet) = &place.tablet {
-                let table = TableId(tablet.table_id);
-                tablets.entry(table).or_default().push(place);
+            if let Some(tablet) = place.tablet {
+                let places = tablets.entry(TableId(tablet.table_id)).or_default();
+                places.push(Place {
+                    tablet,
+                    address: addresses.get(&*place.server).map(|&address| address.into()),
+                    server: place.server,
+                });
             }
         }
         for places in tablets.values_mut() {
-            places.sort_by(|a, b| start_row(a).cmp(start_row(b)));
+            places.sort_by(|a, b| a.tablet.start_row.cmp(&b.tablet.start_row));
         }
         Self {
             cluster_id: response.cluster_id,
-            addresses: response
-                .servers
-                .iter()
-                .map(|server| (server.server.clone(), server.address.clone()))
-                .collect(),
             servers: response.servers,
             complete_below: response.complete_below,
             deleted: response.deleted_tables.into_iter().map(TableId).collect(),
@@ -78,7 +90,7 @@ impl Directory {
     }
 
     /// The tablets of a table, ordered by start_row.
-    pub(crate) fn tablets(&self, table: TableId) -> &[v1::TabletPlace] {
+    pub(crate) fn tablets(&self, table: TableId) -> &[Place] {
         self.tablets.get(&table).map_or(&[], Vec::as_slice)
     }
 
@@ -97,12 +109,12 @@ impl Directory {
         row: &[u8],
     ) -> Result<(&v1::TabletInfo, &str), NoPlace> {
         let places = self.tablets(table);
-        let behind = places.partition_point(|place| start_row(place) <= row);
+        let behind = places.partition_point(|place| &place.tablet.start_row[..] <= row);
         let place = behind
             .checked_sub(1)
             .and_then(|at| places.get(at))
             .ok_or_else(|| NoPlace(format!("the master knows no tablet of table {}", table.0)))?;
-        self.address_of(place)
+        place.located()
     }
 
     /// The tablet of a scan's next step: the one that holds `row`, or that ends at it for a reverse
@@ -116,30 +128,13 @@ impl Directory {
         let behind = if end_row.is_empty() {
             places.len()
         } else {
-            places.partition_point(|place| start_row(place) < end_row)
+            places.partition_point(|place| &place.tablet.start_row[..] < end_row)
         };
         let place = behind
             .checked_sub(1)
             .and_then(|at| places.get(at))
             .ok_or_else(|| NoPlace(format!("the master knows no tablet of table {}", table.0)))?;
-        self.address_of(place)
-    }
-
-    fn address_of<'a>(
-        &'a self,
-        place: &'a v1::TabletPlace,
-    ) -> Result<(&'a v1::TabletInfo, &'a str), NoPlace> {
-        let tablet = place
-            .tablet
-            .as_ref()
-            .ok_or_else(|| NoPlace("the master sent a place without a tablet".into()))?;
-        let address = self.addresses.get(&place.server).ok_or_else(|| {
-            NoPlace(format!(
-                "the master knows no address of server {}",
-                place.server
-            ))
-        })?;
-        Ok((tablet, address))
+        place.located()
     }
 
     /// Sorts cells by server: one request a server, whatever the number of keys.
@@ -205,11 +200,16 @@ impl Directory {
     }
 }
 
-fn start_row(place: &v1::TabletPlace) -> &[u8] {
-    place
-        .tablet
-        .as_ref()
-        .map_or(&[], |tablet| &tablet.start_row)
+impl Place {
+    fn located(&self) -> Result<(&v1::TabletInfo, &str), NoPlace> {
+        match &self.address {
+            Some(address) => Ok((&self.tablet, address)),
+            None => Err(NoPlace(format!(
+                "the master knows no address of server {}",
+                self.server
+            ))),
+        }
+    }
 }
 
 /// The end of the rows that start with `prefix`; empty where there is none.

@@ -64,8 +64,9 @@ impl Inner {
     ) -> Result<Option<Bytes>, Error> {
         let Some(cells) = self.read_row(table, row.clone()).await? else {
             // Too large to be kept, so its cells are read one by one.
-            let cell = Cell::new(table, row, Bytes::copy_from_slice(column));
-            return Ok(self.read(vec![cell]).await?.pop().flatten());
+            return self
+                .read_one(table, row, Bytes::copy_from_slice(column))
+                .await;
         };
         let cells: HashMap<Bytes, Bytes> = cells.into_iter().collect();
         let value = cells.get(column).cloned();
@@ -119,44 +120,44 @@ impl Inner {
         }
     }
 
+    /// Reads one cell, getting past whatever lock is in the way.
+    pub(crate) async fn read_one(
+        &self,
+        table: TableId,
+        row: Bytes,
+        column: Bytes,
+    ) -> Result<Option<Bytes>, Error> {
+        if let Some(value) = self.ask_once(table, &row, &column).await {
+            return Ok(value);
+        }
+        let mut values = self.read(vec![Cell::new(table, row, column)]).await?;
+        Ok(values.pop().flatten())
+    }
+
     /// Asks for one cell once, without what several cells, locks and lost answers need. `None`: it takes
     /// the long way.
-    async fn read_one(&self, cell: &Cell) -> Option<Option<Bytes>> {
+    async fn ask_once(&self, table: TableId, row: &Bytes, column: &Bytes) -> Option<Option<Bytes>> {
         let directory = self.router.directory();
-        let (tablet, address) = directory.locate(cell.table, &cell.row).ok()?;
-        let refs = vec![v1::TabletRef {
-            id: tablet.id,
-            epoch: tablet.epoch,
-        }];
+        let (tablet, address) = directory.locate(table, row).ok()?;
         let (start_ts, bypass) = self.snapshot();
-        let ask = Ask::Get(v1::GetRequest {
+        let ask = Ask::GetOne(v1::GetOneRequest {
+            tablet_id: tablet.id,
+            epoch: tablet.epoch,
             start_ts,
+            row: row.clone(),
+            column: column.clone(),
             bypass,
-            cells: vec![v1::CellRef {
-                tablet: 0,
-                row: cell.row.clone(),
-                column: cell.column.clone(),
-            }],
-            whole_rows: false,
         });
-        let Attempt::Done(Body::Get(mut response)) = self.router.send(address, refs, ask).await
-        else {
-            return None;
-        };
-        match response.results.pop()?.result? {
-            Got::Found(found) => Some(Some(found.value)),
-            Got::Absent(_) => Some(None),
-            Got::Locked(_) => None,
+        match self.router.send(address, Vec::new(), ask).await {
+            Attempt::Done(Body::GetOne(response)) if response.locked.is_none() => {
+                Some(response.value)
+            }
+            _ => None,
         }
     }
 
     /// Reads cells, getting past whatever lock is in the way.
     pub(crate) async fn read(&self, cells: Vec<Cell>) -> Result<Vec<Option<Bytes>>, Error> {
-        if let [cell] = &cells[..]
-            && let Some(value) = self.read_one(cell).await
-        {
-            return Ok(vec![value]);
-        }
         let deadline = self.router.deadline(self.options.patience);
         let mut values = vec![None; cells.len()];
         let mut waiting: Vec<usize> = (0..cells.len()).collect();

@@ -100,9 +100,9 @@ impl Txn {
         if inner.rows.lock().touch(table, &row) {
             return inner.whole_row(table, row, column).await;
         }
-        let cell = Cell::new(table, row, Bytes::copy_from_slice(column));
-        let mut values = inner.read(vec![cell]).await?;
-        Ok(values.pop().flatten())
+        inner
+            .read_one(table, row, Bytes::copy_from_slice(column))
+            .await
     }
 
     /// The values of several cells, in the same order, with one request a server.
@@ -111,6 +111,18 @@ impl Txn {
     /// As [`Self::get`].
     pub async fn batch_get(&self, cells: &[CellName<'_>]) -> Result<Vec<Option<Bytes>>, Error> {
         let inner = &*self.inner;
+        if let [(table, row, column)] = cells {
+            let value = match inner.own(table, row, column)? {
+                Some(own) => own.value(),
+                None => {
+                    let table = inner.table(table).await?;
+                    let (row, column) =
+                        (Bytes::copy_from_slice(row), Bytes::copy_from_slice(column));
+                    inner.read_one(table, row, column).await?
+                }
+            };
+            return Ok(vec![value]);
+        }
         let mut values = vec![None; cells.len()];
         let mut asked = Vec::new();
         let mut places = Vec::new();

@@ -5,70 +5,163 @@
 //! may be locked is not looked up here: its commit may be in the engine and not be answered yet.
 
 use bytes::Bytes;
-use percolator_protocol::types::{Timestamp, Write};
+use percolator_protocol::types::{Timestamp, Write, WriteKind};
 
 /// Larger ones are left to the engine, in bytes of key and value.
 const ENTRY_BYTES_MAX: usize = 512;
 /// What an entry is reckoned to take, in bytes, when the number of slots is chosen.
 const ENTRY_BYTES: u64 = 256;
+/// Cells that share their hash's low bits and are kept beside each other: with one slot each, a sixth of
+/// 100,000 cells in 256Ki slots would push each other out.
+const WAYS: usize = 4;
+/// commit_ts, start_ts, what the record says, and the key's length.
+const HEAD_BYTES: usize = 8 + 8 + 1 + 2;
 
-/// A table of one entry a slot; a newcomer takes the place of whoever has its slot.
+/// A table of sets of a few entries; a newcomer takes the place of one in its set.
 #[derive(Debug)]
 pub(crate) struct CellCache {
-    slots: Vec<Option<Box<Entry>>>,
+    sets: Vec<[Slot; WAYS]>,
+    next_victim: usize,
 }
 
-#[derive(Debug)]
-struct Entry {
-    cell_key: Bytes,
-    commit_ts: Timestamp,
-    write: Write,
+/// The hash stands beside the pointer, so that a look-up goes to the memory of one entry, not of four.
+#[derive(Debug, Default)]
+struct Slot {
+    hash: u64,
+    /// One piece of memory: head, key, value.
+    entry: Option<Box<[u8]>>,
+}
+
+/// A cell's newest version.
+pub(crate) struct Newest<'a> {
+    pub(crate) commit_ts: Timestamp,
+    entry: &'a [u8],
+    key_bytes: usize,
 }
 
 impl CellCache {
     /// A cache that takes about this many bytes, twice as many at the most.
     pub(crate) fn new(bytes: u64) -> Self {
         let slots = usize::try_from(bytes / ENTRY_BYTES).unwrap_or(usize::MAX >> 8);
-        let slots = (slots.max(1) + 1).next_power_of_two() / 2;
+        let sets = (slots.max(WAYS) / WAYS + 1).next_power_of_two() / 2;
         Self {
-            slots: std::iter::repeat_with(|| None).take(slots).collect(),
+            sets: std::iter::repeat_with(Default::default)
+                .take(sets)
+                .collect(),
+            next_victim: 0,
         }
     }
 
     /// The newest committed put or delete of the cell, where it is known.
-    pub(crate) fn newest(&self, hash: u64, cell_key: &[u8]) -> Option<(Timestamp, &Write)> {
-        let entry = self.slots[self.slot(hash)].as_deref()?;
-        (entry.cell_key[..] == *cell_key).then_some((entry.commit_ts, &entry.write))
+    pub(crate) fn newest(&self, hash: u64, cell_key: &[u8]) -> Option<Newest<'_>> {
+        self.sets[self.set(hash)]
+            .iter()
+            .filter(|slot| slot.hash == hash)
+            .filter_map(|slot| Newest::read(slot.entry.as_deref()?))
+            .find(|newest| newest.key() == cell_key)
     }
 
     /// The cell's newest committed put or delete is this one. An older one than is known changes
     /// nothing.
-    pub(crate) fn learn(&mut self, hash: u64, cell_key: Bytes, commit_ts: Timestamp, write: Write) {
-        let slot = self.slot(hash);
-        let same = self.slots[slot]
-            .as_deref()
-            .filter(|entry| entry.cell_key == cell_key);
-        if same.is_some_and(|entry| entry.commit_ts > commit_ts) {
+    pub(crate) fn learn(
+        &mut self,
+        hash: u64,
+        cell_key: &[u8],
+        commit_ts: Timestamp,
+        write: &Write,
+    ) {
+        let set = self.set(hash);
+        let known = self.newest(hash, cell_key);
+        if known
+            .as_ref()
+            .is_some_and(|known| known.commit_ts > commit_ts)
+        {
             return;
         }
-        let bytes = cell_key.len() + write.short_value.as_ref().map_or(0, Bytes::len);
-        if bytes > ENTRY_BYTES_MAX {
+        let same = known.is_some().then(|| {
+            let is_cell = |slot: &Slot| {
+                slot.hash == hash
+                    && slot
+                        .entry
+                        .as_deref()
+                        .and_then(Newest::read)
+                        .is_some_and(|known| known.key() == cell_key)
+            };
+            self.sets[set].iter().position(is_cell)
+        });
+        let same = same.flatten();
+        let value = write.short_value.as_deref();
+        if cell_key.len() + value.map_or(0, <[u8]>::len) > ENTRY_BYTES_MAX {
             // What is known of the cell isn't its newest version any more.
-            if same.is_some() {
-                self.slots[slot] = None;
+            if let Some(same) = same {
+                self.sets[set][same] = Slot::default();
             }
             return;
         }
-        self.slots[slot] = Some(Box::new(Entry {
-            cell_key,
-            commit_ts,
-            write,
-        }));
+        let free = || self.sets[set].iter().position(|slot| slot.entry.is_none());
+        let at = same.or_else(free).unwrap_or_else(|| {
+            self.next_victim = (self.next_victim + 1) % WAYS;
+            self.next_victim
+        });
+        self.sets[set][at] = Slot {
+            hash,
+            entry: Some(entry(cell_key, commit_ts, write)),
+        };
     }
 
-    fn slot(&self, hash: u64) -> usize {
-        // A power of two of slots.
-        hash as usize & (self.slots.len() - 1)
+    fn set(&self, hash: u64) -> usize {
+        // A power of two of sets.
+        hash as usize & (self.sets.len() - 1)
+    }
+}
+
+fn entry(cell_key: &[u8], commit_ts: Timestamp, write: &Write) -> Box<[u8]> {
+    let value = write.short_value.as_deref();
+    let mut entry = Vec::with_capacity(HEAD_BYTES + cell_key.len() + value.map_or(0, <[u8]>::len));
+    entry.extend_from_slice(&commit_ts.as_u64().to_le_bytes());
+    entry.extend_from_slice(&write.start_ts.as_u64().to_le_bytes());
+    entry.push(
+        u8::from(write.kind == WriteKind::Put)
+            | u8::from(value.is_some()) << 1
+            | u8::from(write.overlapped_rollback) << 2,
+    );
+    // At most ENTRY_BYTES_MAX.
+    entry.extend_from_slice(&(cell_key.len() as u16).to_le_bytes());
+    entry.extend_from_slice(cell_key);
+    entry.extend_from_slice(value.unwrap_or_default());
+    entry.into_boxed_slice()
+}
+
+impl<'a> Newest<'a> {
+    fn read(entry: &'a [u8]) -> Option<Self> {
+        let (commit_ts, rest) = entry.split_first_chunk()?;
+        let key_bytes = rest.get(9..)?.first_chunk()?;
+        Some(Self {
+            commit_ts: Timestamp::from_u64(u64::from_le_bytes(*commit_ts)),
+            entry,
+            key_bytes: u16::from_le_bytes(*key_bytes).into(),
+        })
+    }
+
+    fn key(&self) -> &'a [u8] {
+        &self.entry[HEAD_BYTES..HEAD_BYTES + self.key_bytes]
+    }
+
+    /// The record.
+    pub(crate) fn write(&self) -> Write {
+        let start_ts = self.entry[8..].first_chunk().copied().unwrap_or_default();
+        let says = self.entry[16];
+        Write {
+            kind: if says & 1 == 1 {
+                WriteKind::Put
+            } else {
+                WriteKind::Delete
+            },
+            start_ts: Timestamp::from_u64(u64::from_le_bytes(start_ts)),
+            short_value: (says & 2 == 2)
+                .then(|| Bytes::copy_from_slice(&self.entry[HEAD_BYTES + self.key_bytes..])),
+            overlapped_rollback: says & 4 == 4,
+        }
     }
 }
 
@@ -87,33 +180,70 @@ mod tests {
         }
     }
 
-    fn newest(cache: &CellCache, hash: u64, key: &'static str) -> Option<u64> {
-        let (commit_ts, _) = cache.newest(hash, key.as_bytes())?;
-        Some(commit_ts.as_u64())
+    fn newest(cache: &CellCache, hash: u64, key: &str) -> Option<u64> {
+        let newest = cache.newest(hash, key.as_bytes())?;
+        Some(newest.commit_ts.as_u64())
     }
 
     #[test]
-    fn newer_versions_replace_older_ones_and_cells_each_other() {
+    fn newer_versions_replace_older_ones() {
         let mut cache = CellCache::new(1024);
         let ts = Timestamp::from_u64;
-        cache.learn(1, "a".into(), ts(5), write("x"));
-        cache.learn(1, "a".into(), ts(4), write("late"));
+        cache.learn(1, b"a", ts(5), &write("x"));
+        cache.learn(1, b"a", ts(4), &write("late"));
         assert_eq!(newest(&cache, 1, "a"), Some(5));
         assert_eq!(newest(&cache, 1, "b"), None, "the same hash, another cell");
-        cache.learn(1, "b".into(), ts(3), write("y"));
-        assert_eq!(newest(&cache, 1, "a"), None);
+        cache.learn(1, b"b", ts(3), &write("y"));
+        assert_eq!(newest(&cache, 1, "a"), Some(5));
         assert_eq!(newest(&cache, 1, "b"), Some(3));
+    }
+
+    #[test]
+    fn records_come_back_as_they_were() {
+        let mut cache = CellCache::new(1024);
+        let records = [
+            write("x"),
+            write(""),
+            Write {
+                short_value: None,
+                ..write("")
+            },
+            Write {
+                kind: WriteKind::Delete,
+                short_value: None,
+                overlapped_rollback: true,
+                ..write("")
+            },
+        ];
+        for (number, record) in records.iter().enumerate() {
+            let ts = Timestamp::from_u64(number as u64);
+            cache.learn(7, b"cell", ts, record);
+            let newest = cache.newest(7, b"cell").expect("known");
+            assert_eq!((newest.commit_ts, &newest.write()), (ts, record));
+        }
+    }
+
+    #[test]
+    fn a_full_set_lets_one_go() {
+        let mut cache = CellCache::new(4 * ENTRY_BYTES);
+        let keys = ["a", "b", "c", "d", "e"];
+        for key in keys {
+            cache.learn(3, key.as_bytes(), Timestamp::from_u64(1), &write("x"));
+        }
+        let known = keys.iter().filter(|key| newest(&cache, 3, key).is_some());
+        assert_eq!(known.count(), WAYS);
+        assert!(newest(&cache, 3, "e").is_some(), "the newcomer is kept");
     }
 
     #[test]
     fn a_version_too_large_to_keep_drops_the_older_one() {
         let mut cache = CellCache::new(1024);
-        cache.learn(1, "a".into(), Timestamp::from_u64(5), write("x"));
+        cache.learn(1, b"a", Timestamp::from_u64(5), &write("x"));
         let large = Write {
             short_value: Some(vec![0; 1000].into()),
             ..write("")
         };
-        cache.learn(1, "a".into(), Timestamp::from_u64(6), large);
+        cache.learn(1, b"a", Timestamp::from_u64(6), &large);
         assert_eq!(newest(&cache, 1, "a"), None);
     }
 }

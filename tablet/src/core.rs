@@ -413,7 +413,7 @@ impl Core {
         let cache = self.cache.get_mut();
         for version in decision.versions.drain(..) {
             let hash = crate::latches::hash(&[&version.cell_key]);
-            cache.learn(hash, version.cell_key, version.commit_ts, version.write);
+            cache.learn(hash, &version.cell_key, version.commit_ts, &version.write);
         }
         for change in &decision.lock_changes {
             match change {

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 
+use bytes::Bytes;
 use percolator_engine::{Batch, Engine};
 use percolator_protocol::actions::CellView;
 use percolator_protocol::types::{Cell, Effect, Timestamp};
@@ -84,12 +85,18 @@ impl Ground<'_> {
         let asked = refs
             .get(place.tablet as usize)
             .ok_or_else(|| Refusal::Invalid(format!("no tablet number {}", place.tablet)))?;
+        self.cell_in(asked, place.row.clone(), place.column.clone())
+    }
+
+    /// The cell, where this server serves the tablet.
+    pub(crate) fn cell_in(
+        &self,
+        asked: &v1::TabletRef,
+        row: Bytes,
+        column: Bytes,
+    ) -> Result<Cell, Refusal> {
         let tablet = self.tablets.serving(asked)?;
-        let cell = Cell::new(
-            tablets::table(tablet),
-            place.row.clone(),
-            place.column.clone(),
-        );
+        let cell = Cell::new(tablets::table(tablet), row, column);
         if let Some(why) = cell.invalid() {
             return Err(Refusal::Invalid(why));
         }

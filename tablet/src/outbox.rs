@@ -129,6 +129,7 @@ fn cost(response: &v1::Response) -> usize {
                     _ => SMALL,
                 })
                 .sum(),
+            Some(Body::GetOne(get)) => get.value.as_ref().map_or(0, |value| value.len()),
             Some(Body::Scan(scan)) => scan
                 .cells
                 .iter()

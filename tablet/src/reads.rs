@@ -37,6 +37,7 @@ pub(crate) fn answer(
 ) -> Result<Body, Refusal> {
     use v1::request::Body as B;
     match body {
+        B::GetOne(request) => get_one(ground, request).map(Body::GetOne),
         B::Get(request) if request.whole_rows => get_rows(ground, refs, request).map(Body::Get),
         B::Get(request) => get(ground, refs, request).map(Body::Get),
         B::Scan(request) => scan(ground, refs, request).map(Body::Scan),
@@ -55,18 +56,24 @@ pub(crate) fn answer(
 pub(crate) fn has_to_wait(ground: Ground<'_>, request: &v1::Request) -> bool {
     use v1::request::Body as B;
     let readers = ground.readers.borrow();
+    let waits_for = |asked: &v1::TabletRef, row: &[u8], column: &[u8], snapshot: u64| {
+        ground.tablets.serving(asked).is_ok_and(|tablet| {
+            let cell_key = key::cell(tablets::table(tablet), row, column);
+            readers.waits_for(latches::hash(&[&cell_key]), Timestamp::from_u64(snapshot))
+        })
+    };
     match &request.body {
-        Some(B::Get(get)) if !get.whole_rows => {
-            let snapshot = Timestamp::from_u64(get.start_ts);
-            get.cells.iter().any(|cell| {
-                let tablet = request.tablets.get(cell.tablet as usize);
-                let tablet = tablet.and_then(|tablet| ground.tablets.serving(tablet).ok());
-                tablet.is_some_and(|tablet| {
-                    let cell_key = key::cell(tablets::table(tablet), &cell.row, &cell.column);
-                    readers.waits_for(latches::hash(&[&cell_key]), snapshot)
-                })
-            })
+        Some(B::GetOne(get)) => {
+            let asked = v1::TabletRef {
+                id: get.tablet_id,
+                epoch: get.epoch,
+            };
+            waits_for(&asked, &get.row, &get.column, get.start_ts)
         }
+        Some(B::Get(get)) if !get.whole_rows => get.cells.iter().any(|cell| {
+            let asked = request.tablets.get(cell.tablet as usize);
+            asked.is_some_and(|asked| waits_for(asked, &cell.row, &cell.column, get.start_ts))
+        }),
         Some(B::Get(get)) => readers.waits_for_any(Timestamp::from_u64(get.start_ts)),
         Some(B::Scan(scan)) => readers.waits_for_any(Timestamp::from_u64(scan.start_ts)),
         _ => false,
@@ -91,22 +98,10 @@ fn get(
             break;
         }
         let cell = ground.cell(refs, &Place::from(cell))?;
-        let cell_key = store::cell_key(&cell);
-        let hash = latches::hash(&[&cell_key]);
-        ground.readers.borrow_mut().read(hash, ts);
-        let read = store::read(
-            ground.engine,
-            ground.filter,
-            ground.cache,
-            &cell_key,
-            hash,
-            snapshot,
-        )?;
-        let got = match read {
-            Read::Value(value) => found(value),
-            Read::Long(start_ts) => found(store::long_value(ground.engine, &cell_key, start_ts)?),
-            Read::Absent => Got::Absent(v1::Absent {}),
-            Read::Locked(lock) => Got::Locked(met_lock(&cell, &lock)),
+        let got = match read_cell(ground, &cell, snapshot)? {
+            Seen::Value(value) => Got::Found(v1::Found { value, cell: None }),
+            Seen::Absent => Got::Absent(v1::Absent {}),
+            Seen::Locked(locked) => Got::Locked(locked),
         };
         if let Got::Found(found) = &got {
             bytes += found.value.len();
@@ -119,8 +114,51 @@ fn get(
     })
 }
 
-fn found(value: Bytes) -> Got {
-    Got::Found(v1::Found { value, cell: None })
+fn get_one(ground: Ground<'_>, request: v1::GetOneRequest) -> Result<v1::GetOneResponse, Refusal> {
+    let asked = v1::TabletRef {
+        id: request.tablet_id,
+        epoch: request.epoch,
+    };
+    let cell = ground.cell_in(&asked, request.row, request.column)?;
+    let (ts, bypass) = snapshot(request.start_ts, &request.bypass)?;
+    let snapshot = Snapshot {
+        ts,
+        bypass: &bypass,
+    };
+    let mut response = v1::GetOneResponse::default();
+    match read_cell(ground, &cell, snapshot)? {
+        Seen::Value(value) => response.value = Some(value),
+        Seen::Absent => {}
+        Seen::Locked(locked) => response.locked = Some(locked),
+    }
+    Ok(response)
+}
+
+/// What a snapshot sees of a cell, long values fetched.
+enum Seen {
+    Value(Bytes),
+    Absent,
+    Locked(v1::MetLock),
+}
+
+fn read_cell(ground: Ground<'_>, cell: &Cell, snapshot: Snapshot<'_>) -> Result<Seen, Refusal> {
+    let cell_key = store::cell_key(cell);
+    let hash = latches::hash(&[&cell_key]);
+    ground.readers.borrow_mut().read(hash, snapshot.ts);
+    let read = store::read(
+        ground.engine,
+        ground.filter,
+        ground.cache,
+        &cell_key,
+        hash,
+        snapshot,
+    )?;
+    Ok(match read {
+        Read::Value(value) => Seen::Value(value),
+        Read::Long(start_ts) => Seen::Value(store::long_value(ground.engine, &cell_key, start_ts)?),
+        Read::Absent => Seen::Absent,
+        Read::Locked(lock) => Seen::Locked(met_lock(cell, &lock)),
+    })
 }
 
 fn get_rows(

@@ -123,11 +123,11 @@ pub(crate) fn read(
     let lock = if may_be_locked {
         stored_lock(engine, cell_key)?
     } else {
-        if let Some((commit_ts, write)) = cache.borrow().newest(hash, cell_key)
-            && commit_ts <= snapshot.ts
+        if let Some(newest) = cache.borrow().newest(hash, cell_key)
+            && newest.commit_ts <= snapshot.ts
         {
-            let newest = std::iter::once(Ok::<_, Error>((commit_ts, write.clone())));
-            return get(snapshot, None, newest);
+            let record = (newest.commit_ts, newest.write());
+            return get(snapshot, None, std::iter::once(Ok::<_, Error>(record)));
         }
         None
     };
@@ -141,10 +141,7 @@ pub(crate) fn read(
     let (commit_ts, write) = version_record(pair)?;
     if matches!(write.kind, WriteKind::Put | WriteKind::Delete) {
         if !may_be_locked {
-            let cell_key = Bytes::copy_from_slice(cell_key);
-            cache
-                .borrow_mut()
-                .learn(hash, cell_key, commit_ts, write.clone());
+            cache.borrow_mut().learn(hash, cell_key, commit_ts, &write);
         }
         if commit_ts <= snapshot.ts {
             return get(

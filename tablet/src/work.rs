@@ -151,7 +151,7 @@ impl Work {
                 key: request.key,
                 value: request.value,
             },
-            other @ (B::Get(_) | B::Scan(_) | B::RawGet(_)) => {
+            other @ (B::GetOne(_) | B::Get(_) | B::Scan(_) | B::RawGet(_)) => {
                 return Err(Unread::Reads(tablets, other));
             }
         };

@@ -11,7 +11,7 @@ use crate::{cmd::Cmd, context::Context, programs};
 #[command(after_help = "\
 Examples:
   cargo xtask bench all
-  cargo xtask bench oracle --seconds 30
+  cargo xtask bench oracle --duration 30s
   cargo xtask bench overhead --json overhead.json
 
 Numbers mean something on a machine that does nothing else.")]
@@ -23,8 +23,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// How long each measurement takes. Default: what `percolator bench` finds right.
-    #[arg(long, value_name = "N")]
-    seconds: Option<u64>,
+    #[arg(long, value_name = "DURATION")]
+    duration: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -51,8 +51,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(file) = &args.json {
         command = command.arg("--json").arg(file);
     }
-    if let Some(seconds) = args.seconds {
-        command = command.arg("--seconds").arg(seconds.to_string());
+    if let Some(duration) = &args.duration {
+        command = command.arg("--duration").arg(duration);
     }
     Err(command.exec())
 }
