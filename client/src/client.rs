@@ -205,8 +205,21 @@ impl Client {
     /// ([`Error::Unknown`]). A transaction whose life time is over is rolled back by this.
     ///
     /// # Errors
-    /// [`Error::Timeout`] where the primary's server or the oracle isn't reached.
+    /// [`Error::Timeout`] where the primary's server or the oracle isn't reached; [`Error::UnknownTable`].
     pub async fn outcome(&self, start_ts: Timestamp, primary: &Cell) -> Result<Outcome, Error> {
+        let unknown = |directory: &crate::directory::Directory| {
+            let tables = &directory.tables;
+            tables.values().all(|table| table.id != primary.table.0)
+        };
+        // A master that is away is no reason to say so.
+        if unknown(&self.router.directory())
+            && let Ok(directory) = self.router.refresh().await
+            && unknown(&directory)
+        {
+            return Err(Error::UnknownTable {
+                name: format!("number {}", primary.table.0),
+            });
+        }
         let met = MetLock {
             cell: primary.clone(),
             lock: Lock {
