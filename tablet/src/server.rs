@@ -71,13 +71,7 @@ impl Server {
     /// # Errors
     /// The folder or the address can't be had.
     pub async fn bind(options: Options) -> Result<Self, Error> {
-        let listener = percolator_server::listen(options.listen)?;
-        let address = listener
-            .local_addr()
-            .map_err(|source| percolator_server::Error::Listen {
-                address: options.listen,
-                source,
-            })?;
+        let (listener, address) = percolator_server::listen(options.listen)?;
         let mut engine_options =
             percolator_engine::Options::new(options.engine, options.server.clone());
         // A part is for the newest versions of cells, in front of the engine.
