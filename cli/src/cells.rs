@@ -7,7 +7,7 @@ use bytes::Bytes;
 use percolator_client::{Cell, Client, Outcome, Range, TableId, Timestamp, Txn, escape, unescape};
 use serde_json::json;
 
-use crate::output::{CellJson, Format, Output};
+use crate::output::{CellJson, Cells, Format, Output};
 
 /// Bytes, typed in their escaped form.
 #[derive(Clone, Debug)]
@@ -73,7 +73,9 @@ pub(crate) struct DeleteArgs {
 Examples:
   percolator scan accounts --limit 10
   percolator scan accounts --prefix b --reverse
-  percolator scan accounts --from b --to d -o json")]
+  percolator scan accounts --from b --to d -o json
+
+Rows, columns and values stand in columns on a terminal; elsewhere there is a tab between them.")]
 pub(crate) struct ScanArgs {
     table: String,
     /// First row.
@@ -153,11 +155,11 @@ pub(crate) async fn get(
             .await?
             .collect()
             .await?;
+        let mut out = Cells::new(output, false);
         for cell in &cells {
-            let text = format!("{}\t{}", escape(&cell.column), escape(&cell.value));
-            let json = CellJson::new(&cell.row, &cell.column, Some(&cell.value));
-            output.result(&text, &json)?;
+            out.print(cell)?;
         }
+        out.end()?;
         if cells.is_empty() {
             output.note("no value");
         }
@@ -254,17 +256,16 @@ pub(crate) async fn scan(
     }
     let txn = begin(client, args.at).await?;
     let mut cells = txn.scan(&args.table, range).await?;
-    while let Some(cell) = cells.next().await? {
-        let text = format!(
-            "{}\t{}\t{}",
-            escape(&cell.row),
-            escape(&cell.column),
-            escape(&cell.value)
-        );
-        let json = CellJson::new(&cell.row, &cell.column, Some(&cell.value));
-        output.result(&text, &json)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let mut out = Cells::new(output, true);
+    let ended = loop {
+        match cells.next().await {
+            Ok(Some(cell)) => out.print(&cell)?,
+            Ok(None) => break Ok(ExitCode::SUCCESS),
+            Err(error) => break Err(error.into()),
+        }
+    };
+    out.end()?;
+    ended
 }
 
 pub(crate) async fn outcome(

@@ -1,9 +1,9 @@
 //! What commands print: results on standard output, as text or JSON; messages on standard error.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use clap::ValueEnum;
-use percolator_client::escape;
+use percolator_client::{Entry, escape};
 use serde::Serialize;
 
 /// How results are printed.
@@ -44,6 +44,87 @@ impl Output {
         if !self.quiet {
             let _ = writeln!(io::stderr().lock(), "{message}");
         }
+    }
+}
+
+/// Cells, one a line: in columns on a terminal, with tabs between them elsewhere, for programs.
+///
+/// Columns are as wide as the widest cell so far, and a screenful is looked at before it is printed.
+pub(crate) struct Cells {
+    output: Output,
+    with_rows: bool,
+    /// `None`: tabs.
+    widths: Option<Vec<usize>>,
+    held: Vec<Vec<String>>,
+}
+
+/// Lines that are looked at together.
+const SCREENFUL: usize = 50;
+/// A column is made no wider than this: one long row doesn't push everything off the screen.
+const WIDTH_MAX: usize = 40;
+
+impl Cells {
+    /// `with_rows`: says of which row each cell is.
+    pub(crate) fn new(output: Output, with_rows: bool) -> Self {
+        let widths = io::stdout().is_terminal().then(Vec::new);
+        Self {
+            output,
+            with_rows,
+            widths,
+            held: Vec::new(),
+        }
+    }
+
+    pub(crate) fn print(&mut self, cell: &Entry) -> io::Result<()> {
+        if self.output.format == Format::Json {
+            let json = CellJson::new(&cell.row, &cell.column, Some(&cell.value));
+            return self.output.line(&serde_json::to_string(&json)?);
+        }
+        let row = self.with_rows.then(|| escape(&cell.row));
+        let words = row
+            .into_iter()
+            .chain([escape(&cell.column), escape(&cell.value)])
+            .collect();
+        self.held.push(words);
+        if self.widths.is_none() || self.held.len() >= SCREENFUL {
+            self.end()?;
+        }
+        Ok(())
+    }
+
+    /// Prints what is held: to be called at the end, also at one that an error has made.
+    pub(crate) fn end(&mut self) -> io::Result<()> {
+        for line in self.lines() {
+            self.output.line(&line)?;
+        }
+        Ok(())
+    }
+
+    fn lines(&mut self) -> Vec<String> {
+        let rows = std::mem::take(&mut self.held);
+        let Some(widths) = &mut self.widths else {
+            return rows.iter().map(|row| row.join("\t")).collect();
+        };
+        for row in &rows {
+            let before_the_last = row.iter().take(row.len().saturating_sub(1));
+            for (at, cell) in before_the_last.enumerate() {
+                let width = cell.chars().count().min(WIDTH_MAX);
+                match widths.get_mut(at) {
+                    Some(known) => *known = (*known).max(width),
+                    None => widths.push(width),
+                }
+            }
+        }
+        // The last one is as long as it is.
+        let widths = widths.iter().chain([&0]);
+        let line = |row: &Vec<String>| {
+            let cells = row.iter().zip(widths.clone());
+            let cells: Vec<String> = cells
+                .map(|(cell, width)| format!("{cell:<width$}"))
+                .collect();
+            cells.join("   ")
+        };
+        rows.iter().map(line).collect()
     }
 }
 
@@ -88,5 +169,45 @@ impl CellJson {
             column: escape(column),
             value: value.map(escape),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn printed(widths: Option<Vec<usize>>, rows: &[[&str; 3]]) -> Vec<String> {
+        let output = Output {
+            format: Format::Text,
+            quiet: false,
+        };
+        let held = rows
+            .iter()
+            .map(|row| row.iter().map(|&cell| cell.to_owned()).collect());
+        let mut cells = Cells {
+            output,
+            with_rows: true,
+            widths,
+            held: held.collect(),
+        };
+        cells.lines()
+    }
+
+    #[test]
+    fn cells_stand_in_columns_on_a_terminal_alone() {
+        let long = "x".repeat(60);
+        let rows = [
+            ["bob", "balance", "10"],
+            ["zoe", "owner", "Zoe"],
+            [&long, "o", ""],
+        ];
+        assert_eq!(
+            printed(Some(Vec::new()), &rows[..2]),
+            ["bob   balance   10", "zoe   owner     Zoe"]
+        );
+        let wide = printed(Some(Vec::new()), &rows);
+        assert_eq!(wide[0], format!("bob{}   balance   10", " ".repeat(37)));
+        assert_eq!(wide[2], format!("{long}   o         "));
+        assert_eq!(printed(None, &rows)[0], "bob\tbalance\t10");
     }
 }

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -137,6 +138,64 @@ fn a_shell_session_of_several_commands() {
 }
 
 #[test]
+fn a_session_at_a_snapshot_only_reads() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    let script = "put t a one 1 two 'more words' '' ''\nscan t\n";
+    let said = cluster.run_with(&["shell", "-o", "json"], script).ok();
+    let lines: Vec<Value> = said
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(lines.len(), 4, "{said}");
+    assert_eq!(lines[3]["value"], "more words");
+    let at = lines[0]["commit_ts"].to_string();
+    let said = cluster.run_with(&["shell"], "put t a one 2\nput t a one 3 two\n");
+    said.refused(1, &["line 2", "column two has no value"]);
+    let said = cluster.run_with(&["shell", "--at", &at], "get t a one\nstatus\nscan t\n");
+    assert_eq!(
+        said.ok(),
+        format!("1\nthe session only reads, as of {at}\na\t\t\na\tone\t1\na\ttwo\tmore words\n")
+    );
+    for line in ["begin", "put t a one 3", "delete t a one", "commit"] {
+        let said = cluster.run_with(&["shell", "--at", &at], &format!("{line}\n"));
+        said.refused(1, &["only reads", &at]);
+    }
+    let said = cluster.run(&["shell", "--at", &u64::MAX.to_string()]);
+    said.refused(2, &["no snapshot"]);
+    assert_eq!(cluster.run(&["get", "t", "a", "one"]).ok(), "2\n");
+    // Whoever asks for a transaction of a table that isn't there needn't wait.
+    let said = cluster.run(&["outcome", &at, "77/a:one"]);
+    said.refused(1, &["there is no table", "number 77"]);
+}
+
+#[test]
+fn banks_on_one_new_table_get_along_and_verify_explains_itself() {
+    let cluster = Cluster::threads();
+    let bank = ["bank", "--accounts", "3000", "--clients", "2", "--duration"];
+    let banks: Vec<_> = (0..4)
+        .map(|_| {
+            cluster
+                .command(&[&bank[..], &["500ms", "-o", "json"]].concat())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("it runs")
+        })
+        .collect();
+    for bank in banks {
+        let said = bank.wait_with_output().expect("it ends");
+        assert!(said.status.success(), "{said:?}");
+    }
+    let ledger = cluster.data_dir.join("../ledger.jsonl");
+    let ledger = ledger.to_str().expect("text");
+    let with_ledger = [&bank[..], &["200ms", "--ledger", ledger]].concat();
+    cluster.run(&with_ledger).ok();
+    let said = cluster.run(&["bank", "--verify", ledger]);
+    said.refused(1, &["WRONG", "without --ledger", "bank-ledger"]);
+}
+
+#[test]
 fn every_help_has_an_example_and_completions_come_out() {
     for command in [
         &["up"][..],
@@ -168,6 +227,33 @@ fn every_help_has_an_example_and_completions_come_out() {
                 .ok()
                 .contains("check-index")
         );
+    }
+}
+
+#[test]
+fn flags_of_servers_can_come_from_the_environment() {
+    for (server, prefix) in [
+        ("percolator-tso", "PERCOLATOR_TSO_"),
+        ("percolator-gc-master", "PERCOLATOR_GC_MASTER_"),
+        ("percolator-tablet", "PERCOLATOR_TABLET_"),
+    ] {
+        let program = Path::new(PERCOLATOR).with_file_name(server);
+        let help = Command::new(&program).arg("--help").output();
+        let help = String::from_utf8_lossy(&help.expect("it runs").stdout).into_owned();
+        for flag in ["DATA_DIR", "LISTEN", "SERVER"] {
+            assert!(
+                help.contains(&format!("{prefix}{flag}=")),
+                "{server}: {help}"
+            );
+        }
+        // Read before the folder is looked at.
+        let said = Command::new(&program)
+            .env(format!("{prefix}DATA_DIR"), "nowhere")
+            .env(format!("{prefix}LISTEN"), "no address")
+            .output()
+            .expect("it runs");
+        let said = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(said.contains("no address"), "{server}: {said}");
     }
 }
 

@@ -11,7 +11,8 @@ use percolator_wire::v1;
 
 use crate::Error;
 use crate::network::Network;
-use crate::router::{CallError, Deadline, Router, backoff, master_message};
+use crate::retry::Retry;
+use crate::router::{CallError, Deadline, Router, master_message};
 use crate::transport::{Backoff, BoxFuture, MasterError, Transport};
 use crate::txn::Txn;
 
@@ -157,9 +158,6 @@ impl Client {
     /// # Errors
     /// [`Error::Timeout`] where the oracle isn't reached.
     pub async fn timestamp(&self) -> Result<Timestamp, Error> {
-        if let Ok(ts) = self.router.transport.timestamp().await {
-            return Ok(ts);
-        }
         let deadline = self.deadline();
         self.router
             .timestamp(deadline)
@@ -205,8 +203,21 @@ impl Client {
     /// ([`Error::Unknown`]). A transaction whose life time is over is rolled back by this.
     ///
     /// # Errors
-    /// [`Error::Timeout`] where the primary's server or the oracle isn't reached.
+    /// [`Error::Timeout`] where the primary's server or the oracle isn't reached; [`Error::UnknownTable`].
     pub async fn outcome(&self, start_ts: Timestamp, primary: &Cell) -> Result<Outcome, Error> {
+        let unknown = |directory: &crate::directory::Directory| {
+            let tables = &directory.tables;
+            tables.values().all(|table| table.id != primary.table.0)
+        };
+        // A master that is away is no reason to say so.
+        if unknown(&self.router.directory())
+            && let Ok(directory) = self.router.refresh().await
+            && unknown(&directory)
+        {
+            return Err(Error::UnknownTable {
+                name: format!("number {}", primary.table.0),
+            });
+        }
         let met = MetLock {
             cell: primary.clone(),
             lock: Lock {
@@ -331,17 +342,16 @@ impl Client {
         done_before: impl Fn(&MasterError) -> bool,
         ask: impl Fn() -> BoxFuture<'a, Result<T, MasterError>>,
     ) -> Result<(), Error> {
-        let transport = &*self.router.transport;
-        let deadline = self.deadline();
-        let mut pause = backoff();
+        let mut retry = Retry::new(&self.router, self.deadline());
         let mut asked_before = false;
         loop {
             match ask().await {
                 Ok(_) => break,
                 Err(error) if asked_before && done_before(&error) => break,
-                Err(MasterError::Unavailable(_)) if !deadline.passed(transport) => {
+                Err(MasterError::Unavailable(why)) => {
                     asked_before = true;
-                    pause.wait(transport).await;
+                    let gave_up = |error: CallError| Error::Unavailable(error.to_string());
+                    retry.pause(why).await.map_err(gave_up)?;
                 }
                 Err(error) => return Err(self.refused(name, error)),
             }

@@ -31,6 +31,7 @@ mod network;
 pub mod oracle;
 mod reading;
 mod resolver;
+mod retry;
 mod router;
 mod scan;
 pub mod transport;

@@ -11,20 +11,18 @@ use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
 
 use crate::Error;
+use crate::retry::Retry;
 use crate::router::{CallError, Deadline, Router};
 use crate::transport::Backoff;
 
 impl Router {
     /// A timestamp of the oracle, tried until the deadline.
     pub(crate) async fn timestamp(&self, deadline: Deadline) -> Result<Timestamp, CallError> {
-        let mut backoff = crate::router::backoff();
+        let mut retry = Retry::new(self, deadline);
         loop {
             match self.transport.timestamp().await {
                 Ok(ts) => return Ok(ts),
-                Err(lost) if deadline.passed(&*self.transport) => {
-                    return Err(CallError::GaveUp(lost.0));
-                }
-                Err(_) => backoff.wait(&*self.transport).await,
+                Err(lost) => retry.pause(lost.0).await?,
             }
         }
     }

@@ -16,7 +16,8 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::directory::{Directory, Group};
-use crate::transport::{Backoff, MasterError, Transport};
+use crate::retry::Retry;
+use crate::transport::{MasterError, Transport};
 
 /// Cells in one request; larger ones are cut.
 const GROUP_CELLS_MAX: usize = 8192;
@@ -143,7 +144,7 @@ impl Router {
             return Ok(table);
         }
         let deadline = self.deadline(patience);
-        let mut backoff = backoff();
+        let mut retry = Retry::new(self, deadline);
         loop {
             let last = match self.refresh().await {
                 Ok(directory) => match directory.tables.get(name).map(v1::TableInfo::state) {
@@ -164,11 +165,9 @@ impl Router {
                 },
                 Err(error) => master_message(error),
             };
-            if deadline.passed(&*self.transport) {
-                let error = CallError::GaveUp(last);
+            if let Err(error) = retry.pause(last).await {
                 return Err(deadline.error(&*self.transport, "looking up a table", error));
             }
-            backoff.wait(&*self.transport).await;
         }
     }
 
@@ -185,7 +184,7 @@ impl Router {
     ) -> Vec<Answered> {
         let mut answered = Vec::with_capacity(1);
         let mut waiting = indices;
-        let mut backoff = backoff();
+        let mut retry = Retry::new(self, deadline);
         loop {
             let directory = self.directory();
             let cells: Vec<(usize, Cell)> = waiting.iter().map(|at| (*at, cell(*at))).collect();
@@ -211,14 +210,15 @@ impl Router {
             if again.is_empty() {
                 return answered;
             }
-            if deadline.passed(&*self.transport) {
-                answered.push((again, Err(CallError::GaveUp(last))));
-                return answered;
-            }
+            let directory = match retry.look_again(last).await {
+                Ok(directory) => directory,
+                Err(gave_up) => {
+                    answered.push((again, Err(gave_up)));
+                    return answered;
+                }
+            };
             waiting = again;
-            backoff.wait(&*self.transport).await;
-            // Whoever doesn't answer may have moved; a master that is away leaves us with what we know.
-            if let Ok(directory) = self.refresh().await {
+            if let Some(directory) = directory {
                 waiting.retain(|at| {
                     let table = cell(*at).table;
                     let deleted = directory.deleted(table);
@@ -356,10 +356,6 @@ fn sort(
         }
     }
     (again, last)
-}
-
-pub(crate) fn backoff() -> Backoff {
-    Backoff::new(Duration::from_millis(2), Duration::from_millis(250))
 }
 
 pub(crate) fn master_message(error: MasterError) -> String {

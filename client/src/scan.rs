@@ -13,7 +13,8 @@ use percolator_wire::v1::response::Body;
 use crate::Error;
 use crate::directory::prefix_end;
 use crate::resolver::unexpected;
-use crate::router::{Attempt, CallError, backoff};
+use crate::retry::Retry;
+use crate::router::{Attempt, CallError};
 use crate::txn::{Inner, OwnWrite};
 
 /// Cells asked for at a time.
@@ -191,7 +192,7 @@ impl Scan {
     async fn fetch(&mut self) -> Result<(), Error> {
         let router = &self.txn.router;
         let deadline = router.deadline(self.txn.options.patience);
-        let mut backoff = backoff();
+        let mut retry = Retry::new(router, deadline);
         loop {
             let directory = router.directory();
             let located = if self.range.reverse {
@@ -218,17 +219,14 @@ impl Scan {
                 (_, Attempt::Invalid(why)) => return Err(Error::Invalid(why)),
                 (_, Attempt::Again(why)) => why,
             };
-            if deadline.passed(&*router.transport) {
-                let error = CallError::GaveUp(last);
-                return Err(deadline.error(&*router.transport, "scanning", error));
-            }
-            backoff.wait(&*router.transport).await;
-            if let Ok(directory) = router.refresh().await
-                && directory.deleted(self.table)
-            {
-                let error = CallError::Deleted(self.table);
-                return Err(deadline.error(&*router.transport, "scanning", error));
-            }
+            let error = match retry.look_again(last).await {
+                Ok(Some(directory)) if directory.deleted(self.table) => {
+                    CallError::Deleted(self.table)
+                }
+                Ok(_) => continue,
+                Err(gave_up) => gave_up,
+            };
+            return Err(deadline.error(&*router.transport, "scanning", error));
         }
     }
 

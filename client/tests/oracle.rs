@@ -69,8 +69,8 @@ fn held() -> (mpsc::UnboundedReceiver<Asked>, OracleClient) {
 
 fn held_with(deadline: Duration) -> (mpsc::UnboundedReceiver<Asked>, OracleClient) {
     let (asked, requests) = mpsc::unbounded_channel();
-    let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-    let address = listener.local_addr().unwrap().to_string();
+    let (listener, address) = listen(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let address = address.to_string();
     let service = OracleServer::new(Held { asked });
     let never = std::future::pending();
     tokio::spawn(serve(listener, service, Duration::ZERO, never));
@@ -233,8 +233,8 @@ async fn answers_that_break_the_order_are_not_handed_out() {
 
 #[tokio::test]
 async fn an_oracle_that_is_away_is_an_error_after_the_deadline() {
-    let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-    let address = listener.local_addr().unwrap().to_string();
+    let (listener, address) = listen(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let address = address.to_string();
     drop(listener);
     let client = client_of(address.clone(), Duration::from_millis(50));
     let error = client.timestamp().await.unwrap_err();

@@ -12,6 +12,10 @@ pub trait Backend: Read + Send + Sync + 'static {
     fn snapshot(&self) -> Result<Box<dyn Snapshot>, Error>;
 
     /// Brings everything applied before this call onto the device. Applies may go on meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Full`]: there's no room, which was found out before anything was written that can't be
+    /// written again; it can be tried again later. Anything else is the end of the engine.
     fn checkpoint(&self) -> Result<Checkpoint, Error>;
 
     /// Size in bytes: on disk, or of keys and values if it is in memory.
@@ -62,6 +66,15 @@ pub trait Store: Send + Sync + 'static {
     /// Waits until there's room for more, in a store that has to be waited for. Called before `apply`,
     /// while reads go on.
     fn wait_for_room(&self) {}
+
+    /// Whether the store has room for a change of so many bytes, with all that it writes besides. For
+    /// stores that a full disk would break: to be asked before `apply`.
+    ///
+    /// # Errors
+    /// [`Error::Full`].
+    fn check_room(&self, _bytes: usize) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// Applies all batches in order.
     fn apply(&self, group: &[Batch]) -> Result<(), Error>;

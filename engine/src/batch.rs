@@ -16,6 +16,7 @@ pub(crate) struct Op {
 pub struct Batch {
     ops: Vec<Op>,
     size_bytes: usize,
+    spends_reserve: bool,
 }
 
 impl Batch {
@@ -35,6 +36,17 @@ impl Batch {
             key: key.into(),
             value: None,
         });
+    }
+
+    /// Marks a batch that a nearly full disk should still take, because it ends something that was begun:
+    /// see [`crate::Options::last_reserve_bytes`].
+    pub fn spend_reserve(&mut self) {
+        self.spends_reserve = true;
+    }
+
+    /// Whether it was marked by [`Self::spend_reserve`].
+    pub fn spends_reserve(&self) -> bool {
+        self.spends_reserve
     }
 
     /// True if there is nothing to do.

@@ -9,6 +9,10 @@
 //! Memory: the changes since the last checkpoint, some 150 bytes each and their keys and values; twice
 //! that while a checkpoint is being made. When one takes longer than the next buffer takes to fill,
 //! commits wait for it.
+//!
+//! A store may break on a full disk (sled does for good). So a checkpoint asks for room before each of
+//! its steps, and where there is none it ends there; the next one goes on. Meanwhile commits don't wait:
+//! what they can still add is bounded by what the log has room for.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -23,6 +27,8 @@ use crate::{
 
 /// Puts and deletes that go into the store as one batch, at a checkpoint.
 const FLUSH_OPS: usize = 1024;
+/// And their bytes: one more put may go over it.
+const FLUSH_BYTES: usize = 1 << 20;
 /// What an entry costs beyond its key and value, in bytes: the map's nodes, and their counts of users.
 const ENTRY_BYTES: usize = 150;
 
@@ -34,9 +40,10 @@ pub trait ConcurrentStore: Store {}
 pub struct Buffered<S> {
     store: S,
     tables: RwLock<Tables>,
-    /// Held while a checkpoint is made.
-    checkpointing: Mutex<()>,
-    /// Whether a checkpoint has failed: then commits don't wait for it, they are refused further up.
+    /// Held while a checkpoint is made: how far the frozen table was brought into the store.
+    checkpointing: Mutex<Position>,
+    /// Whether the last checkpoint failed: then commits don't wait for it. They are refused further up, or it
+    /// is tried again when there's room.
     failed: Mutex<bool>,
     /// Signalled when a frozen table is gone, or will not go.
     ended: Condvar,
@@ -44,6 +51,9 @@ pub struct Buffered<S> {
     /// Locks that the store holds: deleting any other one from it is spared, and is forgotten.
     locks_in_store: Mutex<HashSet<Key>>,
 }
+
+/// The last change of a table that is in the store.
+type Position = Option<(Column, Key)>;
 
 #[derive(Debug, Default)]
 struct Tables {
@@ -167,7 +177,7 @@ impl<S: ConcurrentStore> Buffered<S> {
         Ok(Self {
             store,
             tables: RwLock::default(),
-            checkpointing: Mutex::new(()),
+            checkpointing: Mutex::default(),
             failed: Mutex::new(false),
             ended: Condvar::new(),
             buffer_bytes,
@@ -175,31 +185,59 @@ impl<S: ConcurrentStore> Buffered<S> {
         })
     }
 
-    /// Brings everything that is buffered now into the store.
-    fn flush_all(&self) -> Result<(), Error> {
+    /// Brings everything that is buffered now into the store, from the position on where the last
+    /// checkpoint ended early.
+    fn flush_all(&self, position: &mut Position) -> Result<(), Error> {
+        let left = self.tables.read().frozen.clone();
+        if let Some(left) = left {
+            self.flush_frozen(&left, position)?;
+        }
         let frozen = {
             let mut tables = self.tables.write();
             if tables.active.is_empty() {
                 return Ok(());
             }
             let frozen = Arc::new(std::mem::take(&mut tables.active));
-            // Only one checkpoint is made at a time, and one that failed is the last one.
+            // Only one checkpoint is made at a time.
             debug_assert!(tables.frozen.is_none());
             tables.frozen = Some(frozen.clone());
             frozen
         };
-        self.flush(&frozen)?;
-        let _failed = self.failed.lock();
+        self.flush_frozen(&frozen, position)
+    }
+
+    fn flush_frozen(&self, frozen: &Table, position: &mut Position) -> Result<(), Error> {
+        self.flush(frozen, position)?;
+        *position = None;
+        let mut failed = self.failed.lock();
+        *failed = false;
         self.tables.write().frozen = None;
         self.ended.notify_all();
         Ok(())
     }
 
     /// Brings a frozen table into the store.
-    fn flush(&self, table: &Table) -> Result<(), Error> {
+    fn flush(&self, table: &Table, position: &mut Position) -> Result<(), Error> {
+        let done = position.clone();
         let mut batch = Batch::default();
+        let mut apply = |batch: &mut Batch, last: Option<(Column, &Key)>| {
+            self.store.check_room(batch.size_bytes())?;
+            self.store.apply(&[std::mem::take(batch)])?;
+            *position = last
+                .map(|(column, key)| (column, key.clone()))
+                .or(position.take());
+            Ok(())
+        };
+        let mut last = None;
         for column in Column::ALL {
             for (key, value) in table.column(column) {
+                if done
+                    .as_ref()
+                    .is_some_and(|done| (column, key) <= (done.0, &done.1))
+                {
+                    continue;
+                }
+                last = Some((column, key));
                 match value {
                     Some(value) => batch.put(column, key.clone(), value.clone()),
                     None if column == Column::Lock && !self.locks_in_store.lock().contains(key) => {
@@ -210,12 +248,12 @@ impl<S: ConcurrentStore> Buffered<S> {
                 if column == Column::Lock && value.is_some() {
                     self.locks_in_store.lock().insert(key.clone());
                 }
-                if batch.len() >= FLUSH_OPS {
-                    self.store.apply(&[std::mem::take(&mut batch)])?;
+                if batch.len() >= FLUSH_OPS || batch.size_bytes() >= FLUSH_BYTES {
+                    apply(&mut batch, last)?;
                 }
             }
         }
-        self.store.apply(&[batch])?;
+        apply(&mut batch, last)?;
         let mut locks = self.locks_in_store.lock();
         for (key, value) in table.column(Column::Lock) {
             if value.is_none() {
@@ -391,8 +429,8 @@ impl<S: ConcurrentStore> Store for Buffered<S> {
     }
 
     fn checkpoint(&self) -> Result<Checkpoint, Error> {
-        let _one = self.checkpointing.lock();
-        let flushed = self.flush_all();
+        let mut position = self.checkpointing.lock();
+        let flushed = self.flush_all(&mut position);
         if flushed.is_err() {
             *self.failed.lock() = true;
             self.ended.notify_all();

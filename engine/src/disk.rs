@@ -90,8 +90,7 @@ impl Disk for StdDisk {
     }
 
     fn free_bytes(&self) -> io::Result<Option<u64>> {
-        let stat = rustix::fs::statvfs(&self.folder)?;
-        Ok(Some(stat.f_bavail.saturating_mul(stat.f_frsize)))
+        free_bytes(&self.folder).map(Some)
     }
 }
 
@@ -113,6 +112,12 @@ impl DiskFile for StdFile {
     fn truncate(&mut self, len: u64) -> io::Result<()> {
         self.file.set_len(len)
     }
+}
+
+/// Free space where `folder` lies, in bytes.
+pub(crate) fn free_bytes(folder: &Path) -> io::Result<u64> {
+    let stat = rustix::fs::statvfs(folder)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 /// Makes `folder` and what is missing above it, each durably.

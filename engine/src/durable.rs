@@ -12,6 +12,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
+    time::Duration,
 };
 
 use parking_lot::{Condvar, Mutex};
@@ -22,8 +23,11 @@ use crate::{
     disk::{Disk, StdDisk, is_full},
     engine::check_group,
     folder::Folder,
-    log::{AppendError, Log, begin, remove_through, replay},
+    log::{AppendError, Log, Reserve, begin, remove_through, replay},
 };
+
+/// A checkpoint that found no room is tried again after this, or when a segment of the log is full.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Where checkpoints are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +102,7 @@ pub(crate) fn open_folder<B: Backend>(
 
 impl<B: Backend> Durable<B> {
     /// Replays the log on `disk` into `backend` and goes on from there. `path` names the log in
-    /// messages. Of the options, `segment_bytes` and `reserve_bytes` count here.
+    /// messages. Of the options, `segment_bytes` and the two reserves count here.
     pub fn open(
         disk: Arc<dyn Disk>,
         path: &Path,
@@ -113,7 +117,10 @@ impl<B: Backend> Durable<B> {
             path,
             next,
             replayed.segments,
-            options.reserve_bytes,
+            Reserve {
+                bytes: options.reserve_bytes,
+                last_bytes: options.last_reserve_bytes.min(options.reserve_bytes),
+            },
         )?;
         let older = log.last_older();
         let shared = Arc::new(Shared {
@@ -195,8 +202,21 @@ impl<B: Backend> Shared<B> {
         }
         if log.len() >= self.segment_bytes {
             self.next_segment(&mut log)?;
+        } else if self.checkpoints == Checkpoints::Inline {
+            let waiting = self.orders.lock().through;
+            if let Some(through) = waiting {
+                self.checkpoint_inline(&mut log, through);
+            }
         }
         Ok(())
+    }
+
+    /// The group is durable and visible: if the store fails now, later commits tell. Where there's no room
+    /// it is tried again with the next commit.
+    fn checkpoint_inline(&self, log: &mut Log, through: u64) {
+        let made = self.checkpoint(through, |last| log.forget_through(last));
+        let waits = matches!(made, Err(Error::Full { .. }));
+        self.orders.lock().through = waits.then_some(through);
     }
 
     /// Starts a new segment and asks for a checkpoint that frees those before it.
@@ -204,8 +224,7 @@ impl<B: Backend> Shared<B> {
         match log.rotate() {
             Ok(last) => {
                 if self.checkpoints == Checkpoints::Inline {
-                    // The group is durable and visible; if the store fails now, later commits tell.
-                    let _ = self.checkpoint(last, |last| log.forget_through(last));
+                    self.checkpoint_inline(log, last);
                 } else {
                     self.orders.lock().through = Some(last);
                     self.changed.notify_all();
@@ -224,8 +243,8 @@ impl<B: Backend> Shared<B> {
     fn ask_for_checkpoint(&self, through: u64) -> Result<(), Error> {
         match self.checkpoints {
             Checkpoints::Inline => {
-                let mut log = self.log.lock();
-                self.checkpoint(through, |last| log.forget_through(last))
+                self.checkpoint_inline(&mut self.log.lock(), through);
+                self.check()
             }
             Checkpoints::Background => {
                 self.orders.lock().through = Some(through);
@@ -246,9 +265,12 @@ impl<B: Backend> Shared<B> {
             }
             Ok(())
         });
-        // A store that can't be synced is as bad as a log that can't.
+        // A store that can't be synced is as bad as a log that can't. One that has no room and says so before
+        // it writes is as it was, and the log still holds everything.
         made.inspect_err(|error| {
-            self.stop(format!("no checkpoint: {error}"));
+            if !matches!(error, Error::Full { .. }) {
+                self.stop(format!("no checkpoint: {error}"));
+            }
         })
     }
 
@@ -258,6 +280,8 @@ impl<B: Backend> Shared<B> {
     }
 
     fn checkpoint_when_asked(&self) {
+        // What found no room the last time.
+        let mut waiting: Option<u64> = None;
         loop {
             let through = {
                 let mut orders = self.orders.lock();
@@ -268,11 +292,20 @@ impl<B: Backend> Shared<B> {
                     if let Some(through) = orders.through.take() {
                         break through;
                     }
-                    self.changed.wait(&mut orders);
+                    match waiting.take() {
+                        None => self.changed.wait(&mut orders),
+                        Some(through) => {
+                            self.changed.wait_for(&mut orders, RETRY);
+                            // A newer order is about more of the log.
+                            orders.through.get_or_insert(through);
+                        }
+                    }
                 }
             };
-            // A failure is kept as the poison.
-            let _ = self.checkpoint_beside_commits(through);
+            // Any other failure is kept as the poison.
+            if let Err(Error::Full { .. }) = self.checkpoint_beside_commits(through) {
+                waiting = Some(through);
+            }
         }
     }
 }
@@ -349,15 +382,17 @@ impl<B: Backend> Engine for Durable<B> {
             let mut log = self.shared.log.lock();
             match log.len() {
                 0 => log.last_older(),
-                _ => Some(
-                    log.rotate()
-                        .map_err(Error::io("start a segment of", "the log"))?,
-                ),
+                _ => match log.rotate() {
+                    Ok(last) => Some(last),
+                    Err(error) if is_full(&error) => None,
+                    Err(error) => return Err(Error::io("start a segment of", "the log")(error)),
+                },
             }
         };
-        match last {
-            Some(last) => self.shared.checkpoint_beside_commits(last),
-            None => Ok(()),
+        match last.map(|last| self.shared.checkpoint_beside_commits(last)) {
+            // The next open replays the log instead.
+            None | Some(Err(Error::Full { .. })) => Ok(()),
+            Some(made) => made,
         }
     }
 }

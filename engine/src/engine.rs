@@ -18,6 +18,9 @@ pub trait Engine: Read + Send + Sync {
     /// Callers come one at a time: who has many batches waiting gives them as one group and pays for
     /// one sync.
     ///
+    /// A group whose batches are all marked by [`Batch::spend_reserve`] is taken on a nearly full disk that
+    /// refuses others.
+    ///
     /// # Errors
     /// [`Error::Full`], [`Error::InvalidKey`], [`Error::TooLarge`]: nothing was written, the engine
     /// goes on. Anything else: the outcome is unknown until the folder is opened anew.

@@ -67,15 +67,20 @@ pub struct Options {
     /// A commit is refused as [`crate::Error::Full`] if it would leave less free space than this, in
     /// bytes: the store needs room for what is already durable in the log.
     pub reserve_bytes: u64,
+    /// The same for a group whose batches are all marked by [`crate::Batch::spend_reserve`], in bytes. No
+    /// more than `reserve_bytes`, of which what lies above this is theirs alone.
+    pub last_reserve_bytes: u64,
     /// Memory, in bytes, that old values needed by live snapshots may take (sled, memory); above it
     /// the oldest snapshot answers [`crate::Error::SnapshotTooOld`].
     pub history_bytes: u64,
 }
 
 impl Options {
-    /// Defaults: 64 MiB each of cache, log segment, reserve and history; no cluster yet.
+    /// Defaults: 64 MiB each of cache, log segment, reserve and history, a last reserve of 16 MiB; no
+    /// cluster yet.
     pub fn new(kind: EngineKind, server: impl Into<String>) -> Options {
         const MIB_64: u64 = 64 << 20;
+        const MIB_16: u64 = 16 << 20;
         Options {
             kind,
             server: server.into(),
@@ -83,6 +88,7 @@ impl Options {
             cache_bytes: MIB_64,
             segment_bytes: MIB_64,
             reserve_bytes: MIB_64,
+            last_reserve_bytes: MIB_16,
             history_bytes: MIB_64,
         }
     }

@@ -29,9 +29,15 @@ use sled::IVec;
 use crate::{
     Batch, Column, Direction, Error, Key, Value,
     backend::{CHUNK_BYTES, Checkpoint, Store},
-    disk::sync_folder,
+    disk::{free_bytes, sync_folder},
     read::is_empty_range,
 };
+
+/// What sled writes at most for each byte of a change, about: pieces of pages, and whole pages now and then.
+const WRITTEN_PER_BYTE: u64 = 4;
+/// Free space below which nothing is brought into sled, in bytes: its buffers, and what it writes in the
+/// background, when it moves pages.
+const ROOM_BYTES: u64 = 8 << 20;
 
 /// A sled database.
 #[derive(Debug)]
@@ -225,6 +231,20 @@ impl Store for SledStore {
         }
         let found = self.range(column, start, end).next().transpose();
         Ok(found.map_err(self.fail())?.map(pair))
+    }
+
+    /// A write that finds no room leaves sled refusing everything until it is opened anew.
+    fn check_room(&self, bytes: usize) -> Result<(), Error> {
+        let needed_bytes = (bytes as u64).saturating_mul(WRITTEN_PER_BYTE);
+        match free_bytes(&self.path) {
+            Ok(free) if free < needed_bytes.saturating_add(ROOM_BYTES) => Err(Error::Full {
+                path: self.path.clone(),
+                needed_bytes,
+                reserve_bytes: ROOM_BYTES,
+            }),
+            // A disk that can't tell answers when it is written to.
+            _ => Ok(()),
+        }
     }
 
     fn apply(&self, group: &[Batch]) -> Result<(), Error> {

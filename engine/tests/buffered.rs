@@ -1,9 +1,13 @@
 //! A buffered store reads as a plain one would, whatever is buffered, being flushed or in the store.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use percolator_engine::{Batch, Buffered, Column, Direction, Key, MemoryStore, Store, Value};
+use percolator_engine::{
+    Batch, Buffered, Checkpoint, Column, ConcurrentStore, Direction, Error, Key, MemoryStore,
+    Store, Value,
+};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -17,7 +21,7 @@ fn key(rng: &mut StdRng) -> Key {
         .into()
 }
 
-fn change(rng: &mut StdRng, store: &Buffered<MemoryStore>, model: &mut Model) {
+fn change(rng: &mut StdRng, store: &impl Store, model: &mut Model) {
     let mut batch = Batch::default();
     for _ in 0..rng.random_range(1..6) {
         let column = Column::ALL[rng.random_range(0..Column::ALL.len())];
@@ -89,7 +93,7 @@ fn scanned(
     }
 }
 
-fn compare(rng: &mut StdRng, store: &Buffered<MemoryStore>, model: &Model) {
+fn compare(rng: &mut StdRng, store: &impl Store, model: &Model) {
     let column = Column::ALL[rng.random_range(0..Column::ALL.len())];
     let (mut start, mut end) = (key(rng).to_vec(), key(rng).to_vec());
     if rng.random_range(0..4) == 0 {
@@ -168,5 +172,117 @@ fn reads_as_a_plain_store_while_checkpoints_are_made() {
             scanned(&store, column, &[], &[], Direction::Forward, 7),
             expected(&model, column, &[], &[], Direction::Forward)
         );
+    }
+}
+
+/// A store that has no room at every other question, or so.
+struct Tight {
+    store: MemoryStore,
+    answers: Mutex<StdRng>,
+}
+
+impl ConcurrentStore for Tight {}
+
+impl Store for Tight {
+    fn get(&self, column: Column, key: &[u8]) -> Result<Option<Value>, Error> {
+        self.store.get(column, key)
+    }
+
+    fn chunk(
+        &self,
+        column: Column,
+        start: &[u8],
+        end: &[u8],
+        direction: Direction,
+        limit: usize,
+        into: &mut Vec<(Key, Value)>,
+    ) -> Result<bool, Error> {
+        self.store.chunk(column, start, end, direction, limit, into)
+    }
+
+    fn first(
+        &self,
+        column: Column,
+        start: &[u8],
+        end: &[u8],
+    ) -> Result<Option<(Key, Value)>, Error> {
+        self.store.first(column, start, end)
+    }
+
+    fn check_room(&self, bytes: usize) -> Result<(), Error> {
+        if self.answers.lock().expect("the generator").random() {
+            return Ok(());
+        }
+        Err(Error::Full {
+            path: "somewhere".into(),
+            needed_bytes: bytes as u64,
+            reserve_bytes: 0,
+        })
+    }
+
+    fn apply(&self, group: &[Batch]) -> Result<(), Error> {
+        self.store.apply(group)
+    }
+
+    fn checkpoint(&self) -> Result<Checkpoint, Error> {
+        Ok(Checkpoint::Durable)
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.store.size_bytes()
+    }
+}
+
+#[test]
+fn checkpoints_that_find_no_room_lose_nothing_and_hold_up_nobody() {
+    let mut rng = StdRng::seed_from_u64(seed());
+    let tight = Tight {
+        store: MemoryStore::default(),
+        answers: Mutex::new(StdRng::seed_from_u64(rng.random())),
+    };
+    // So small that commits would wait all the time.
+    let store = Buffered::new(tight, 100).expect("a store");
+    let mut model = Model::new();
+    let mut made = 0;
+    for _ in 0..2000 {
+        for _ in 0..4 {
+            change(&mut rng, &store, &mut model);
+            compare(&mut rng, &store, &model);
+        }
+        match store.checkpoint() {
+            Ok(_) => made += 1,
+            Err(Error::Full { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+        compare(&mut rng, &store, &model);
+    }
+    assert!((100..1900).contains(&made), "{made} checkpoints were made");
+}
+
+#[test]
+fn a_checkpoint_goes_on_where_the_last_one_found_no_room() {
+    let tight = Tight {
+        store: MemoryStore::default(),
+        answers: Mutex::new(StdRng::seed_from_u64(seed())),
+    };
+    let store = Buffered::new(tight, 1 << 30).expect("a store");
+    // Many steps of a checkpoint, which one run of good luck doesn't make.
+    let mut batch = Batch::default();
+    for i in 0..40_000_u32 {
+        batch.put(
+            Column::ALL[i as usize % 4],
+            i.to_be_bytes().to_vec(),
+            "value",
+        );
+    }
+    store.apply(&[batch]).expect("applied");
+    let mut tries = 1;
+    while store.checkpoint().is_err() {
+        tries += 1;
+        assert!(tries < 1000, "each try starts anew");
+    }
+    for column in Column::ALL {
+        let all = scanned(&store, column, &[], &[], Direction::Forward, 1000);
+        assert_eq!(all.len(), 10_000);
     }
 }

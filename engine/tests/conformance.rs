@@ -17,6 +17,7 @@ fn run(kind: EngineKind) {
         let options = Options {
             segment_bytes: 64 << 10,
             reserve_bytes: 0,
+            last_reserve_bytes: 0,
             ..Options::new(kind, "tablet-0")
         };
         case(&Bed {
@@ -49,6 +50,7 @@ fn memory_behind_a_log() {
         let options = Options {
             segment_bytes: 64 << 10,
             reserve_bytes: 0,
+            last_reserve_bytes: 0,
             ..Options::new(EngineKind::Memory, "tablet-0")
         };
         let open = || -> Box<dyn Engine> {

@@ -27,6 +27,7 @@ fn options(kind: EngineKind) -> Options {
         // Small, so that rotations and checkpoints are under way when it is killed.
         segment_bytes: 20_000,
         reserve_bytes: 0,
+        last_reserve_bytes: 0,
         ..Options::new(kind, "tablet-0")
     }
 }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use common::{FaultyDisk, log_path, memory, open, open_with, options, put};
 use percolator_engine::{
@@ -97,6 +97,12 @@ fn what_cannot_be_taken_back_stops_the_engine() {
 struct Failing {
     store: MemoryStore,
     fail: AtomicBool,
+    /// There's no room for a checkpoint.
+    full: AtomicBool,
+    /// How often a checkpoint had no room.
+    refused: AtomicUsize,
+    /// Says that a checkpoint is on the device.
+    durable: AtomicBool,
 }
 
 impl Failing {
@@ -152,7 +158,18 @@ impl Store for Shared {
 
     fn checkpoint(&self) -> Result<Checkpoint, Error> {
         self.0.check()?;
-        Ok(Checkpoint::Volatile)
+        if self.0.full.load(Ordering::Relaxed) {
+            self.0.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(Error::Full {
+                path: log_path().to_owned(),
+                needed_bytes: 1,
+                reserve_bytes: 0,
+            });
+        }
+        Ok(match self.0.durable.load(Ordering::Relaxed) {
+            true => Checkpoint::Durable,
+            false => Checkpoint::Volatile,
+        })
     }
 
     fn size_bytes(&self) -> u64 {
@@ -198,6 +215,105 @@ fn a_failed_checkpoint_stops_the_engine_and_keeps_the_log() {
     drop(engine);
     let engine = open(&disk, 100).expect("an engine");
     assert!(get(&engine, "a").is_some());
+}
+
+#[test]
+fn what_ends_something_may_use_the_reserve() {
+    let disk = FaultyDisk::default();
+    let options = Options {
+        reserve_bytes: 1000,
+        last_reserve_bytes: 400,
+        ..options(1 << 20)
+    };
+    let engine = open_with(&disk, memory(), &options).expect("an engine");
+    let ending = |key| {
+        let mut batch = put(key, "1");
+        batch.spend_reserve();
+        batch
+    };
+    let full = |refused: Result<(), Error>, bound: u64| {
+        assert!(
+            matches!(refused, Err(Error::Full { reserve_bytes, .. }) if reserve_bytes == bound),
+            "{refused:?}"
+        );
+    };
+    disk.state().free_bytes = Some(900);
+    full(engine.commit(&[put("a", "1")]), 1000);
+    // One that is not marked makes the group an ordinary one.
+    full(engine.commit(&[ending("b"), put("a", "1")]), 1000);
+    assert_eq!(get(&engine, "b"), None);
+    engine
+        .commit(&[ending("b"), ending("c")])
+        .expect("a commit");
+    disk.state().free_bytes = Some(410);
+    full(engine.commit(&[ending("d")]), 400);
+    assert!(get(&engine, "b").is_some() && get(&engine, "c").is_some());
+}
+
+/// A checkpoint that has no room is no damage: the log has everything, and it is made when there is room.
+#[test]
+fn a_checkpoint_without_room_is_made_later() {
+    let disk = FaultyDisk::default();
+    let store = std::sync::Arc::new(Failing::default());
+    let backend = Versioned::new(Shared(std::sync::Arc::clone(&store)), 1 << 20);
+    let engine = open_with(&disk, backend, &options(100)).expect("an engine");
+    store.durable.store(true, Ordering::Relaxed);
+    store.full.store(true, Ordering::Relaxed);
+    for i in 0..20 {
+        let key = format!("{i}");
+        engine.commit(&[put(&key, "some value")]).expect("a commit");
+        assert!(get(&engine, &key).is_some());
+    }
+    assert!(
+        disk.state().files.len() > 5,
+        "what is not in the store stays in the log"
+    );
+    let crashed = FaultyDisk::with(disk.state().files.clone());
+    let crashed = open(&crashed, 100).expect("an engine");
+    assert!((0..20).all(|i| get(&crashed, &format!("{i}")).is_some()));
+    store.full.store(false, Ordering::Relaxed);
+    engine
+        .commit(&[put("more", "some value")])
+        .expect("a commit");
+    assert!(
+        disk.state().files.len() <= 2,
+        "the checkpoint was not made up for"
+    );
+    store.full.store(true, Ordering::Relaxed);
+    engine.commit(&[put("last", "1")]).expect("a commit");
+    engine.close().expect("closing needs no room");
+}
+
+/// The same where checkpoints are made beside the commits: nobody has to ask for it again.
+#[test]
+fn a_checkpoint_in_the_background_waits_for_room() {
+    let disk = FaultyDisk::default();
+    let store = std::sync::Arc::new(Failing::default());
+    store.durable.store(true, Ordering::Relaxed);
+    store.full.store(true, Ordering::Relaxed);
+    let engine = Durable::open(
+        std::sync::Arc::new(disk.clone()),
+        log_path(),
+        Versioned::new(Shared(std::sync::Arc::clone(&store)), 1 << 20),
+        &options(100),
+        Checkpoints::Background,
+    )
+    .expect("an engine");
+    for i in 0..20 {
+        engine
+            .commit(&[put(&format!("{i}"), "some value")])
+            .expect("a commit");
+    }
+    while store.refused.load(Ordering::Relaxed) < 2 {
+        std::thread::yield_now();
+    }
+    assert!(disk.state().files.len() > 5);
+    engine.commit(&[put("a", "1")]).expect("a commit");
+    store.full.store(false, Ordering::Relaxed);
+    while disk.state().files.len() > 2 {
+        assert!(get(&engine, "a").is_some());
+        std::thread::yield_now();
+    }
 }
 
 #[test]

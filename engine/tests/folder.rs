@@ -12,6 +12,7 @@ fn options(kind: EngineKind, cluster: Option<&str>) -> Options {
     Options {
         cluster_id: cluster.map(str::to_owned),
         reserve_bytes: 0,
+        last_reserve_bytes: 0,
         ..Options::new(kind, "tablet-0")
     }
 }

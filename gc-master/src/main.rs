@@ -16,20 +16,30 @@ use percolator_server::{announce, exit_code, logs, run_on_current_thread, signal
 #[command(name = "percolator-gc-master", version, after_help = EXAMPLES)]
 struct Flags {
     /// The folder of its state; created if it's missing
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", env = "PERCOLATOR_GC_MASTER_DATA_DIR")]
     data_dir: PathBuf,
 
     /// Where to listen; port 0 picks a free one
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7400")]
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:7400",
+        env = "PERCOLATOR_GC_MASTER_LISTEN"
+    )]
     listen: SocketAddr,
 
     /// Its stable name
-    #[arg(long, value_name = "NAME", default_value = "gc-master-0")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "gc-master-0",
+        env = "PERCOLATOR_GC_MASTER_SERVER"
+    )]
     server: String,
 
     /// Begin a new cluster if the folder is empty (default: an empty folder means that the state
     /// was lost, and is rebuilt from what the cluster's servers report)
-    #[arg(long)]
+    #[arg(long, env = "PERCOLATOR_GC_MASTER_NEW_CLUSTER")]
     new_cluster: bool,
 }
 

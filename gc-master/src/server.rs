@@ -84,8 +84,7 @@ impl Server {
             tracing::warn!("{waiting}");
         }
         let runner = Runner::new(directory, file, folder)?;
-        let listener = percolator_server::listen(options.listen)?;
-        let address = listener.local_addr().unwrap_or(options.listen);
+        let (listener, address) = percolator_server::listen(options.listen)?;
         Ok(Self {
             listener,
             address,

@@ -72,8 +72,8 @@ struct Fake {
 impl Fake {
     /// Serves until the test's runtime ends; it does not send heartbeats yet.
     async fn start(name: &str) -> Self {
-        let listener = percolator_server::listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        let address = listener.local_addr().unwrap();
+        let (listener, address) =
+            percolator_server::listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let owned = Owned::default();
         let permits = Arc::new(Semaphore::new(Semaphore::MAX_PERMITS));
         let service = TabletsServer::new(FakeTablets {

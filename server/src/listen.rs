@@ -10,12 +10,13 @@ use crate::Error;
 /// How many connections may wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// Listens on the address; port 0 picks a free one. Needs a tokio runtime around it.
+/// Listens on the address; port 0 picks a free one. Returns where that is, too. Needs a tokio runtime
+/// around it.
 ///
 /// # Errors
 /// [`Error::AddressInUse`], [`Error::AddressNotPermitted`], [`Error::AddressNotHere`] or
 /// [`Error::Listen`].
-pub fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
+pub fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
     bind(address).map_err(|source| match source.kind() {
         io::ErrorKind::AddrInUse => Error::AddressInUse { address },
         io::ErrorKind::PermissionDenied => Error::AddressNotPermitted { address },
@@ -24,7 +25,7 @@ pub fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
     })
 }
 
-fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+fn bind(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
@@ -32,7 +33,9 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     // A restart need not wait until the connections of the last run are forgotten.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    socket.listen(BACKLOG)
+    let listener = socket.listen(BACKLOG)?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
 }
 
 /// Prints the one line that a parent process waits for: `listening on ADDRESS`.
@@ -52,8 +55,8 @@ mod tests {
 
     #[tokio::test]
     async fn says_what_is_wrong_with_an_address() {
-        let first = listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        let taken = first.local_addr().unwrap();
+        let (_first, taken) = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        assert_ne!(taken.port(), 0);
         let error = listen(taken).unwrap_err();
         assert!(matches!(error, Error::AddressInUse { .. }), "{error}");
         assert!(error.to_string().contains(&taken.to_string()));

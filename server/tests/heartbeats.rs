@@ -61,8 +61,7 @@ impl Master for FakeMaster {
 
 fn start_master(address: SocketAddr) -> (SocketAddr, mpsc::UnboundedReceiver<HeartbeatRequest>) {
     let (beats, received) = mpsc::unbounded_channel();
-    let listener = listen(address).unwrap();
-    let address = listener.local_addr().unwrap();
+    let (listener, address) = listen(address).unwrap();
     let service = MasterServer::new(FakeMaster { beats });
     tokio::spawn(serve(
         listener,
@@ -91,7 +90,7 @@ fn any_port() -> SocketAddr {
 #[tokio::test]
 async fn a_server_joins_when_the_master_comes_and_beats_on() {
     // An address where nothing listens until the first beat was tried.
-    let free = listen(any_port()).unwrap().local_addr().unwrap();
+    let free = listen(any_port()).unwrap().1;
     let adopted = Arc::new(Mutex::new(Vec::new()));
     let (reports, mut reported) = mpsc::unbounded_channel();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

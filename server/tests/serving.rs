@@ -35,8 +35,7 @@ impl Oracle for Echo {
 
 #[tokio::test]
 async fn an_open_stream_does_not_keep_a_server_from_stopping() {
-    let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = listener.local_addr().unwrap();
+    let (listener, address) = listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let (stop, stopped) = oneshot::channel::<()>();
     let serving = tokio::spawn(serve(
         listener,
@@ -70,7 +69,7 @@ async fn an_open_stream_does_not_keep_a_server_from_stopping() {
 
 #[tokio::test]
 async fn a_server_without_clients_stops_at_once() {
-    let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let (listener, _) = listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let hours = Duration::from_secs(3600);
     let serving = serve(listener, OracleServer::new(Echo), hours, async {});
     let ended = tokio::time::timeout(Duration::from_secs(30), serving).await;

@@ -15,12 +15,23 @@ use crate::rng::Rng;
 #[derive(Clone)]
 pub struct SimDisk(Arc<Mutex<State>>);
 
+/// How much space is left on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// More than anybody needs.
+    Plenty,
+    /// So many bytes.
+    Left(u64),
+    /// None, and that shows only when something is written.
+    NoneAndDoesNotTell,
+}
+
 struct State {
     files: BTreeMap<String, File>,
     rng: Rng,
     /// Operations that fail, of a million.
     error_ppm: u32,
-    full: bool,
+    space: Space,
     /// So many operations from now the machine dies: that one is done in part, later ones not at all.
     dies_after: Option<u64>,
     /// Says that it has synced, and hasn't: for a mutation.
@@ -45,17 +56,17 @@ impl SimDisk {
             files: BTreeMap::new(),
             rng,
             error_ppm: 0,
-            full: false,
+            space: Space::Plenty,
             dies_after: None,
             lies: false,
         })))
     }
 
-    /// From now on so many operations of a million fail, and whether writes find no space.
-    pub fn set_faults(&self, error_ppm: u32, full: bool) {
+    /// From now on so many operations of a million fail, and there is so much space.
+    pub fn set_faults(&self, error_ppm: u32, space: Space) {
         let mut state = self.0.lock();
         state.error_ppm = error_ppm;
-        state.full = full;
+        state.space = space;
     }
 
     /// The machine dies in the middle of what comes next.
@@ -193,7 +204,11 @@ impl Disk for SimDisk {
 
     fn free_bytes(&self) -> io::Result<Option<u64>> {
         let state = self.0.lock();
-        Ok(Some(if state.full { 0 } else { 1 << 40 }))
+        Ok(match state.space {
+            Space::Plenty => Some(1 << 40),
+            Space::Left(bytes) => Some(bytes),
+            Space::NoneAndDoesNotTell => None,
+        })
     }
 }
 
@@ -205,7 +220,12 @@ struct Open {
 impl DiskFile for Open {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.disk.0.lock();
-        let begun = state.begin();
+        let begun = match state.begin() {
+            Ok(()) if state.space == Space::NoneAndDoesNotTell => {
+                Err(io::ErrorKind::StorageFull.into())
+            }
+            begun => begun,
+        };
         let written = match begun {
             Ok(()) => bytes.len(),
             Err(_) => state.rng.below(bytes.len() as u64 + 1) as usize,

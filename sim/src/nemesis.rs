@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cluster::{Cluster, SYNC};
+use crate::disk::Space;
 use crate::network::NetworkFaults;
 use crate::plan::Fault;
 use crate::rng::Rng;
 use crate::servers::oracle::WRITE;
+use crate::servers::tablet::{LAST_RESERVE_BYTES, RESERVE_BYTES};
 use crate::world::World;
 
 /// What can be done to a process, a disk or a clock.
@@ -157,11 +159,19 @@ fn disk(world: &Arc<World>, cluster: &Arc<Cluster>, fault: Fault, rng: &mut Rng,
     match fault {
         Fault::DiskError => {
             let ppm = [1_000, 20_000, 500_000][rng.below(3) as usize];
-            tablet.disk.set_faults(ppm, false);
+            tablet.disk.set_faults(ppm, Space::Plenty);
             cluster.oracle.truth.set_faults(ppm);
             cluster.master.truth.set_faults(ppm);
         }
-        Fault::DiskFull => tablet.disk.set_faults(0, true),
+        Fault::DiskFull => {
+            let between = (LAST_RESERVE_BYTES + RESERVE_BYTES) / 2;
+            let space = [
+                Space::Left(0),
+                Space::Left(between),
+                Space::NoneAndDoesNotTell,
+            ];
+            tablet.disk.set_faults(0, *rng.pick(&space));
+        }
         _ => {
             *tablet.sync.lock() = rng.about(ms(500));
             *cluster.oracle.write.lock() = rng.about(ms(500));
@@ -186,7 +196,7 @@ fn disk(world: &Arc<World>, cluster: &Arc<Cluster>, fault: Fault, rng: &mut Rng,
     }
     let cluster = cluster.clone();
     let mend = move |_: &Arc<World>| {
-        tablet.disk.set_faults(0, false);
+        tablet.disk.set_faults(0, Space::Plenty);
         cluster.oracle.truth.set_faults(0);
         cluster.master.truth.set_faults(0);
         *tablet.sync.lock() = SYNC;
@@ -213,7 +223,7 @@ pub fn heal(world: &Arc<World>, cluster: &Arc<Cluster>) {
         world.clock(node, |clock, now| clock.heal(now));
     }
     for tablet in &cluster.tablets {
-        tablet.disk.set_faults(0, false);
+        tablet.disk.set_faults(0, Space::Plenty);
         *tablet.sync.lock() = SYNC;
     }
     *cluster.oracle.write.lock() = WRITE;

@@ -9,19 +9,20 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use percolator_engine::{Batch, Column, Direction, Engine};
+use percolator_engine::{Batch, Engine};
 use percolator_protocol::mutants::{self, Mutant};
-use percolator_protocol::types::key;
 use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
+use prost::Message as _;
 
 use crate::cache::CellCache;
+use crate::clearing::Clearing;
 use crate::decision::{Decision, Ground, TabletChange};
 use crate::latches::{Latches, RowHash, Ticket};
 use crate::readers::Readers;
 use crate::store::{LockChange, LockFilter};
-use crate::tablets::{self, Tablets};
+use crate::tablets::Tablets;
 use crate::work::{Unread, Work};
 use crate::{Error, Refusal, reads};
 
@@ -29,8 +30,9 @@ use crate::{Error, Refusal, reads};
 const GROUP_BYTES_MAX: usize = 32 << 20;
 /// Requests that may wait for latches or for the disk.
 const WAITING_MAX: usize = 65_536;
-/// Keys of a dropped tablet that one batch removes.
-const CLEARED_KEYS: usize = 1024;
+/// Bytes of requests that wait for latches, and of reads that wait for the disk: one more request may go
+/// over it. Above it, and above the two others, callers are told that the server is busy.
+const QUEUED_BYTES_MAX: usize = 64 << 20;
 
 /// Who asked, as the runner names them.
 pub type Asker = u64;
@@ -66,14 +68,20 @@ pub struct Core {
     next_ticket: Ticket,
     /// Waiting for latches.
     queued: HashMap<Ticket, Queued>,
+    /// Of these and of the held reads.
+    queued_bytes: usize,
     /// Reads that wait for what is on its way to the disk.
     held_reads: Vec<(Asker, v1::Request)>,
     /// Decided, to go with the next group.
     decided: Vec<Decided>,
     decided_bytes: usize,
-    /// On their way to the disk.
+    /// On their way to the disk, and their batches.
     committing: Vec<Decided>,
+    group: Arc<Vec<Batch>>,
     in_flight: bool,
+    /// The last group of new data was refused, because the disk is full.
+    short_of_room: bool,
+    clearing: Clearing,
     failed: Option<String>,
 }
 
@@ -82,6 +90,8 @@ struct Queued {
     id: u64,
     rows: Vec<RowHash>,
     work: Work,
+    /// What it holds in memory, once it waits.
+    bytes: usize,
 }
 
 struct Decided {
@@ -118,10 +128,14 @@ impl Core {
             latches: Latches::default(),
             next_ticket: 0,
             queued: HashMap::new(),
+            queued_bytes: 0,
             decided: Vec::new(),
             decided_bytes: 0,
             committing: Vec::new(),
+            group: Arc::default(),
             in_flight: false,
+            short_of_room: false,
+            clearing: Clearing::default(),
             failed: None,
         })
     }
@@ -165,10 +179,12 @@ impl Core {
 
     /// Keeps a read until the next group is durable.
     fn hold(&mut self, to: Asker, request: v1::Request, out: &mut Vec<Reply>) {
-        if self.held_reads.len() < WAITING_MAX {
+        if self.held_reads.len() < WAITING_MAX && self.queued_bytes < QUEUED_BYTES_MAX {
+            self.queued_bytes += request.encoded_len();
             self.held_reads.push((to, request));
         } else {
-            let refusal = Refusal::Busy(format!("{WAITING_MAX} reads wait for the disk"));
+            let reads = self.held_reads.len();
+            let refusal = Refusal::Busy(format!("{reads} reads wait for the disk"));
             out.push(answer(Some(to), request.id, Err(refusal)));
         }
     }
@@ -184,27 +200,18 @@ impl Core {
 
     /// The next group of batches to make durable, when there's one and none is on its way.
     /// [`Self::committed`] is to be called with what became of it.
-    pub fn take_group(&mut self) -> Option<Vec<Batch>> {
+    pub fn take_group(&mut self) -> Option<Arc<Vec<Batch>>> {
         if self.in_flight || self.failed.is_some() {
             return None;
         }
-        if self.decided.is_empty() {
+        // A full disk refuses it, and would again at once.
+        if !self.short_of_room {
             self.clear_dropped();
         }
         if self.decided.is_empty() {
             return None;
         }
-        let mut bytes = 0;
-        let fits = self
-            .decided
-            .iter()
-            .take_while(|decided| {
-                let first = bytes == 0;
-                bytes += decided.decision.batch.size_bytes().max(1);
-                first || bytes <= GROUP_BYTES_MAX
-            })
-            .count();
-        self.committing = self.decided.drain(..fits).collect();
+        self.committing = self.next_group();
         let group: Vec<Batch> = self
             .committing
             .iter_mut()
@@ -213,7 +220,8 @@ impl Core {
         let taken: usize = group.iter().map(Batch::size_bytes).sum();
         self.decided_bytes = self.decided_bytes.saturating_sub(taken);
         self.in_flight = true;
-        Some(group)
+        self.group = Arc::new(group);
+        Some(self.group.clone())
     }
 
     /// The group that was taken is durable, or is not. Answers it, and whoever waited for its rows.
@@ -223,6 +231,16 @@ impl Core {
         out: &mut Vec<Reply>,
     ) {
         self.in_flight = false;
+        let group = std::mem::take(&mut self.group);
+        let (mut spending, mut new) = (false, false);
+        for batch in group.iter() {
+            spending |= batch.spends_reserve();
+            new |= !batch.spends_reserve();
+        }
+        let full = matches!(result, Err(percolator_engine::Error::Full { .. }));
+        if new {
+            self.short_of_room = full;
+        }
         let failure = result.err().map(|error| {
             use percolator_engine::Error as E;
             // Here nothing was written, and the server goes on.
@@ -240,7 +258,18 @@ impl Core {
             }
         });
         let mut ready = Vec::new();
-        for mut decided in std::mem::take(&mut self.committing) {
+        let mut again = Vec::new();
+        for (mut decided, batch) in std::mem::take(&mut self.committing)
+            .into_iter()
+            .zip(group.iter())
+        {
+            if full && new && spending && batch.spends_reserve() {
+                // Refused for the others' sake.
+                self.decided_bytes += batch.size_bytes();
+                decided.decision.batch = batch.clone();
+                again.push(decided);
+                continue;
+            }
             for hash in decided.decision.held.iter().flat_map(|(_, cells)| cells) {
                 self.readers.get_mut().release(*hash);
             }
@@ -251,14 +280,17 @@ impl Core {
                 }
                 Some(refusal) => Err(refusal.clone()),
             };
-            if decided.to.is_some() {
-                out.push(answer(decided.to, decided.id, result));
+            match decided.to {
+                Some(_) => out.push(answer(decided.to, decided.id, result)),
+                None => self.clearing.ended(decided.ticket, result.is_ok()),
             }
             self.latches
                 .release(decided.ticket, &decided.rows, &mut ready);
         }
+        self.decided.splice(0..0, again);
         self.run(ready, out);
         for (to, request) in std::mem::take(&mut self.held_reads) {
+            self.queued_bytes -= request.encoded_len();
             if let Some(failed) = &self.failed {
                 let refusal = Refusal::failed(failed.clone());
                 out.push(answer(Some(to), request.id, Err(refusal)));
@@ -290,6 +322,15 @@ impl Core {
             out.push(answer(to, id, Err(refusal)));
             return;
         }
+        if self.queued_bytes >= QUEUED_BYTES_MAX {
+            let refusal = Refusal::Busy(format!(
+                "{} requests of {} bytes wait for rows that others write",
+                self.queued.len(),
+                self.queued_bytes
+            ));
+            out.push(answer(to, id, Err(refusal)));
+            return;
+        }
         // Rows are latched by their table, which only a tablet that is served tells.
         if let Err(not_served) = work.served_by(&self.tablets) {
             out.push(answer(to, id, Err(not_served.into())));
@@ -302,10 +343,18 @@ impl Core {
         };
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        let queued = Queued { to, id, rows, work };
+        let mut queued = Queued {
+            to,
+            id,
+            rows,
+            work,
+            bytes: 0,
+        };
         if self.latches.acquire(ticket, &queued.rows) {
             self.decide(ticket, queued, out);
         } else {
+            queued.bytes = queued.work.detach();
+            self.queued_bytes += queued.bytes;
             self.queued.insert(ticket, queued);
         }
     }
@@ -314,6 +363,7 @@ impl Core {
     fn run(&mut self, mut ready: Vec<Ticket>, out: &mut Vec<Reply>) {
         while let Some(ticket) = ready.pop() {
             if let Some(queued) = self.queued.remove(&ticket) {
+                self.queued_bytes -= queued.bytes;
                 ready.extend(self.decide(ticket, queued, out));
             }
         }
@@ -379,56 +429,56 @@ impl Core {
         }
         match &decision.tablet_change {
             Some(TabletChange::Insert(tablet)) => self.tablets.insert(tablet.clone()),
-            Some(TabletChange::Drop(id)) => self.tablets.drop_tablet(*id),
+            Some(TabletChange::Drop(id)) => {
+                self.tablets.drop_tablet(*id);
+                self.clearing.dropped(self.next_ticket);
+            }
             Some(TabletChange::Forget(id)) => self.tablets.forget(*id),
             None => {}
         }
     }
 
-    /// Removes some of the rows of a dropped tablet, when there's nothing else to write.
+    /// Removes some of the rows of a dropped tablet, with the next group.
     fn clear_dropped(&mut self) {
-        let Some(tablet) = self.tablets.next_dropped() else {
-            return;
-        };
-        let start = key::row_bound(tablets::table(tablet), &tablet.start_row);
-        let end = key::rows_end(tablets::table(tablet), &tablet.end_row);
-        let id = tablet.id;
-        let mut batch = Batch::default();
-        let mut lock_changes = Vec::new();
-        for column in [Column::Lock, Column::Write, Column::Data] {
-            let Ok(pairs) = self.engine.scan(column, &start, &end, Direction::Forward) else {
-                return;
-            };
-            for pair in pairs.take(CLEARED_KEYS.saturating_sub(batch.len())) {
-                let Ok((key, _)) = pair else {
-                    return;
-                };
-                if column == Column::Lock {
-                    lock_changes.push(LockChange::Removed(crate::latches::hash(&[&key])));
-                }
-                batch.delete(column, key);
-            }
-        }
-        let tablet_change = batch.is_empty().then(|| {
-            batch = tablets::forget_record(id);
-            TabletChange::Forget(id)
-        });
         let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        self.decided.push(Decided {
-            ticket,
-            rows: Vec::new(),
-            to: None,
-            id: 0,
-            decision: Decision {
-                batch,
-                lock_changes,
-                versions: Vec::new(),
-                held: None,
-                tablet_change,
-                answer: None,
-            },
-        });
+        let waiting = self.decided.iter().map(|decided| decided.ticket);
+        let piece = self
+            .clearing
+            .piece(ticket, &*self.engine, &self.tablets, waiting);
+        if let Some(decision) = piece {
+            self.next_ticket += 1;
+            self.decided.push(Decided {
+                ticket,
+                rows: Vec::new(),
+                to: None,
+                id: 0,
+                decision,
+            });
+        }
+    }
+
+    /// What goes with the next group. Where the disk is short of room, all of it may spend the reserve or
+    /// none may, as the one that waits longest: the others don't spoil it, and have their turn next.
+    fn next_group(&mut self) -> Vec<Decided> {
+        let kind = |decided: &Decided| decided.decision.batch.spends_reserve();
+        let of_kind = match (self.short_of_room, self.decided.first()) {
+            (true, Some(first)) => Some(kind(first)),
+            _ => None,
+        };
+        let mut bytes = 0;
+        let mut fits = |decided: &Decided| {
+            if of_kind.is_some_and(|of_kind| of_kind != kind(decided)) {
+                return false;
+            }
+            let first = bytes == 0;
+            bytes += decided.decision.batch.size_bytes().max(1);
+            first || bytes <= GROUP_BYTES_MAX
+        };
+        if of_kind.is_some() {
+            return self.decided.extract_if(.., |one| fits(one)).collect();
+        }
+        let fits = self.decided.iter().take_while(|one| fits(one)).count();
+        self.decided.drain(..fits).collect()
     }
 }
 

@@ -4,6 +4,7 @@
 //! the protocol is written here.
 
 mod cache;
+mod clearing;
 pub mod core;
 mod decision;
 mod latches;

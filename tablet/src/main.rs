@@ -19,25 +19,40 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 )]
 struct Arguments {
     /// Folder of the server's data; made if it isn't there.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", env = "PERCOLATOR_TABLET_DATA_DIR")]
     data_dir: PathBuf,
     /// Address to listen on; port 0 picks a free one.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        default_value = "127.0.0.1:0",
+        env = "PERCOLATOR_TABLET_LISTEN"
+    )]
     listen: SocketAddr,
     /// Address at which clients reach this server; where it listens, if not given.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", env = "PERCOLATOR_TABLET_ADVERTISE")]
     advertise: Option<String>,
     /// Address of the master.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", env = "PERCOLATOR_TABLET_MASTER")]
     master: String,
     /// Stable name of this server in its cluster.
-    #[arg(long, value_name = "NAME", default_value = "tablet-0")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "tablet-0",
+        env = "PERCOLATOR_TABLET_SERVER"
+    )]
     server: String,
     /// Engine that stores the rows: sled, fjall or memory. A folder keeps the engine it was made with.
-    #[arg(long, value_name = "ENGINE", default_value = "sled")]
+    #[arg(
+        long,
+        value_name = "ENGINE",
+        default_value = "sled",
+        env = "PERCOLATOR_TABLET_ENGINE"
+    )]
     engine: EngineKind,
     /// The engine's cache, in bytes.
-    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, env = "PERCOLATOR_TABLET_CACHE_BYTES")]
     cache_bytes: u64,
     /// Allow plain reads and writes that know no transactions. Only for benchmarks: they can destroy
     /// data.

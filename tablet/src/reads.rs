@@ -129,7 +129,7 @@ fn get_one(ground: Ground<'_>, request: v1::GetOneRequest) -> Result<v1::GetOneR
     match read_cell(ground, &cell, snapshot)? {
         Seen::Value(value) => response.value = Some(value),
         Seen::Absent => {}
-        Seen::Locked(locked) => response.locked = Some(locked),
+        Seen::Locked(locked) => response.locked = Some(Box::new(locked)),
     }
     Ok(response)
 }

@@ -71,13 +71,7 @@ impl Server {
     /// # Errors
     /// The folder or the address can't be had.
     pub async fn bind(options: Options) -> Result<Self, Error> {
-        let listener = percolator_server::listen(options.listen)?;
-        let address = listener
-            .local_addr()
-            .map_err(|source| percolator_server::Error::Listen {
-                address: options.listen,
-                source,
-            })?;
+        let (listener, address) = percolator_server::listen(options.listen)?;
         let mut engine_options =
             percolator_engine::Options::new(options.engine, options.server.clone());
         // A part is for the newest versions of cells, in front of the engine.
@@ -120,7 +114,7 @@ impl Server {
             incarnation,
             core,
         } = self;
-        let (groups, to_commit) = thread_channel::channel::<Vec<Batch>>();
+        let (groups, to_commit) = thread_channel::channel::<Arc<Vec<Batch>>>();
         let (done, mut committed) = mpsc::unbounded_channel();
         let committer = {
             let engine = engine.clone();
@@ -227,7 +221,7 @@ impl Server {
 
 struct Shared {
     state: Mutex<State>,
-    groups: thread_channel::Sender<Vec<Batch>>,
+    groups: thread_channel::Sender<Arc<Vec<Batch>>>,
     /// The cluster that this server belongs to, once it is known.
     cluster_id: Mutex<Option<String>>,
     stop: watch::Sender<Option<String>>,

@@ -58,6 +58,11 @@ impl Tablets {
         self.dropped.values().next()
     }
 
+    /// The dropped tablet with this id, where its rows are still here.
+    pub(crate) fn dropped(&self, id: u64) -> Option<&v1::TabletInfo> {
+        self.dropped.get(&id)
+    }
+
     pub(crate) fn insert(&mut self, tablet: v1::TabletInfo) {
         self.serving.insert(tablet.id, tablet);
     }

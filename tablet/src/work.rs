@@ -212,8 +212,58 @@ impl Work {
         rows
     }
 
+    /// Copies what lies in the message that the request came with, which may be much larger than it, and
+    /// returns the bytes of the copy.
+    pub(crate) fn detach(&mut self) -> usize {
+        fn copy(bytes: &mut Bytes) -> usize {
+            *bytes = Bytes::copy_from_slice(bytes);
+            bytes.len()
+        }
+        let place =
+            |place: &mut Place| size_of::<Place>() + copy(&mut place.row) + copy(&mut place.column);
+        let held = match &mut self.operation {
+            Operation::Prewrite { txn, mutations, .. } => {
+                let primary = copy(&mut txn.primary.row) + copy(&mut txn.primary.column);
+                let mutation = |(at, mutation): &mut (Place, Mutation)| {
+                    size_of::<Mutation>() + place(at) + copy(&mut mutation.value)
+                };
+                primary + mutations.iter_mut().map(mutation).sum::<usize>()
+            }
+            Operation::Commit { places, .. } | Operation::Rollback { places, .. } => {
+                places.iter_mut().map(place).sum()
+            }
+            Operation::CheckStatus(_, at) | Operation::KeepAlive { place: at, .. } => place(at),
+            Operation::RawPut { key, value } => copy(key) + copy(value),
+            Operation::CreateTablet(_) | Operation::DropTablet(_) => 0,
+        };
+        size_of::<Self>() + held
+    }
+
+    /// Whether it ends something that was begun, and adds nothing: a nearly full disk should take it.
+    fn ends_something(&self) -> bool {
+        match &self.operation {
+            Operation::Commit { .. }
+            | Operation::Rollback { .. }
+            | Operation::CheckStatus(..)
+            | Operation::KeepAlive { .. }
+            | Operation::DropTablet(_) => true,
+            Operation::Prewrite { .. } | Operation::RawPut { .. } | Operation::CreateTablet(_) => {
+                false
+            }
+        }
+    }
+
     /// Decides; the request holds its latches.
     pub(crate) fn decide(self, ground: Ground<'_>) -> Result<Decision, Refusal> {
+        let ends_something = self.ends_something();
+        let mut decision = self.decide_operation(ground)?;
+        if ends_something {
+            decision.batch.spend_reserve();
+        }
+        Ok(decision)
+    }
+
+    fn decide_operation(self, ground: Ground<'_>) -> Result<Decision, Refusal> {
         let refs = &self.tablets;
         match self.operation {
             Operation::Prewrite {

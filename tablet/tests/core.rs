@@ -2,14 +2,13 @@
 
 mod support;
 
-use percolator_engine::{Column, Direction};
-use percolator_tablet::core::{Core, Order};
+use percolator_tablet::core::Core;
 use percolator_wire::v1;
 use percolator_wire::v1::get_result::Result as Got;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
-use support::{LIFE, ME, Server, cell, prewrite, refused};
+use support::{LIFE, Server, cell, full, prewrite, refused};
 
 #[test]
 fn what_is_decided_while_a_group_is_on_its_way_makes_the_next_one() {
@@ -101,17 +100,12 @@ fn a_rollback_inside_an_old_record_leaves_the_newest_version_alone() {
 #[test]
 fn nothing_is_written_or_locked_when_the_disk_is_full_and_later_all_goes_on() {
     let mut server = Server::new();
-    let full = server.send(prewrite("b", "1", 10));
+    let refused_one = server.send(prewrite("b", "1", 10));
     let waiting = server.send(prewrite("b", "1", 11));
     server.core.take_group().expect("a group");
-    let error = percolator_engine::Error::Full {
-        path: "data".into(),
-        needed_bytes: 1,
-        reserve_bytes: 1,
-    };
-    server.core.committed(Err(error), &mut server.replies);
+    server.core.committed(Err(full()), &mut server.replies);
     assert!(matches!(
-        refused(server.answer(full)),
+        refused(server.answer(refused_one)),
         Kind::Failed(failed) if !failed.unknown && failed.message.contains("no space")
     ));
     server.settle();
@@ -196,23 +190,14 @@ fn a_dropped_tablet_is_served_no_more_and_its_rows_go() {
     let mut server = Server::new();
     server.put("b", "1", 10, 20);
     server.ask(prewrite("c", "1", 30));
-    server
-        .core
-        .order(ME, 0, Order::Drop(1), &mut server.replies);
+    server.drop_tablet(1);
     server.settle();
     server.replies.clear();
     let id = server.send(prewrite("b", "1", 40));
     assert!(matches!(refused(server.answer(id)), Kind::NotServed(_)));
     assert!(server.core.report().is_empty());
     assert_eq!(server.core.locks(), 0);
-    for column in Column::ALL {
-        let left = server
-            .engine
-            .scan(column, &[], &[], Direction::Forward)
-            .expect("readable")
-            .count();
-        assert_eq!(left, 0, "{column:?}");
-    }
+    assert_eq!(server.left(), 0);
 }
 
 #[test]

@@ -117,11 +117,7 @@ impl Server {
         );
         keeper.extend().await?;
 
-        let listener = listen(options.listen)?;
-        let address = listener.local_addr().map_err(|source| {
-            let address = options.listen;
-            percolator_server::Error::Listen { address, source }
-        })?;
+        let (listener, address) = listen(options.listen)?;
         let advertised = match &options.advertise {
             Some(advertise) => advertise.clone(),
             None if address.ip().is_unspecified() && options.master.is_some() => {

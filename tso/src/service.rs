@@ -3,9 +3,11 @@
 use std::fmt;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use futures_util::stream::{Stream, try_unfold};
+use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::stream::Stream;
 use percolator_protocol::oracle::ClockEvent;
 use percolator_wire::v1::oracle_server::Oracle;
 use percolator_wire::v1::{TimestampsRequest, TimestampsResponse};
@@ -115,18 +117,15 @@ impl Service {
         Self { shared, wait_max }
     }
 
-    async fn answer(&self, count: u32) -> Result<TimestampsResponse, Status> {
-        match self.granted(count)? {
-            Some(response) => Ok(response),
-            None => tokio::time::timeout(self.wait_max, self.wait(count))
-                .await
-                .unwrap_or_else(|_| {
-                    Err(Status::unavailable(format!(
-                        "no timestamp within {} ms: the oracle cannot make its next limit durable",
-                        self.wait_max.as_millis()
-                    )))
-                }),
-        }
+    async fn wait_in_time(&self, count: u32) -> Result<TimestampsResponse, Status> {
+        tokio::time::timeout(self.wait_max, self.wait(count))
+            .await
+            .unwrap_or_else(|_| {
+                Err(Status::unavailable(format!(
+                    "no timestamp within {} ms: the oracle cannot make its next limit durable",
+                    self.wait_max.as_millis()
+                )))
+            })
     }
 
     async fn wait(&self, count: u32) -> Result<TimestampsResponse, Status> {
@@ -154,7 +153,46 @@ impl Service {
     }
 }
 
-type Answers = Pin<Box<dyn Stream<Item = Result<TimestampsResponse, Status>> + Send>>;
+/// The answers of one stream, each made when its request is read. Written out, because a combinator moves
+/// the whole stream in and out of a future with every message.
+pub(crate) struct Answers {
+    requests: Streaming<TimestampsRequest>,
+    service: Service,
+    /// A request that waits for a limit.
+    waiting: Option<BoxFuture<'static, Result<TimestampsResponse, Status>>>,
+}
+
+impl Stream for Answers {
+    type Item = Result<TimestampsResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some(waiting) = &mut self.waiting {
+            let answer = ready!(waiting.as_mut().poll(cx));
+            self.waiting = None;
+            return Poll::Ready(Some(answer));
+        }
+        let request = match ready!(Pin::new(&mut self.requests).poll_next(cx)) {
+            Some(Ok(request)) => request,
+            Some(Err(status)) => return Poll::Ready(Some(Err(status))),
+            None => return Poll::Ready(None),
+        };
+        match self.service.granted(request.count) {
+            Ok(Some(response)) => Poll::Ready(Some(Ok(response))),
+            Err(status) => Poll::Ready(Some(Err(status))),
+            Ok(None) => {
+                let service = self.service.clone();
+                let mut waiting = async move { service.wait_in_time(request.count).await }.boxed();
+                match waiting.as_mut().poll(cx) {
+                    Poll::Ready(answer) => Poll::Ready(Some(answer)),
+                    Poll::Pending => {
+                        self.waiting = Some(waiting);
+                        Poll::Pending
+                    }
+                }
+            }
+        }
+    }
+}
 
 #[tonic::async_trait]
 impl Oracle for Service {
@@ -164,14 +202,10 @@ impl Oracle for Service {
         &self,
         request: Request<Streaming<TimestampsRequest>>,
     ) -> Result<Response<Answers>, Status> {
-        let state = (request.into_inner(), self.clone());
-        let answers = try_unfold(state, |(mut requests, service)| async move {
-            let Some(request) = requests.message().await? else {
-                return Ok(None);
-            };
-            let response = service.answer(request.count).await?;
-            Ok(Some((response, (requests, service))))
-        });
-        Ok(Response::new(Box::pin(answers)))
+        Ok(Response::new(Answers {
+            requests: request.into_inner(),
+            service: self.clone(),
+            waiting: None,
+        }))
     }
 }

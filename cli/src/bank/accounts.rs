@@ -1,7 +1,7 @@
 //! The accounts: rows of one table, cut into tablets over every server.
 
 use bytes::Bytes;
-use percolator_client::{Client, Error, Range, Txn};
+use percolator_client::{CellName, Client, Error, Range, Txn};
 use percolator_wire::v1::Role;
 
 use super::wrong_contents;
@@ -71,7 +71,11 @@ impl Accounts {
                     )
                 })
                 .collect();
-            client.create_table(table, &cuts).await?;
+            match client.create_table(table, &cuts).await {
+                // Another bank was first.
+                Ok(()) | Err(Error::AlreadyExists(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         let (found, sum) = accounts.count_and_sum(client).await?;
         if found == u64::from(count) && sum == accounts.expected_sum() {
@@ -85,12 +89,21 @@ impl Accounts {
         for first in (0..count).step_by(BATCH as usize) {
             client
                 .transact(|txn| async move {
-                    for number in first..count.min(first + BATCH) {
-                        txn.put(table, row(number), COLUMN, BALANCE.to_string())?;
+                    // What is there may belong to another bank, which moves money already.
+                    let rows: Vec<Bytes> = (first..count.min(first + BATCH)).map(row).collect();
+                    let cells: Vec<CellName<'_>> =
+                        rows.iter().map(|row| (table, &row[..], COLUMN)).collect();
+                    let there = txn.batch_get(&cells).await?;
+                    for (row, _) in rows.iter().zip(there).filter(|(_, there)| there.is_none()) {
+                        txn.put(table, row, COLUMN, BALANCE.to_string())?;
                     }
                     Ok(())
                 })
                 .await?;
+        }
+        let (found, sum) = accounts.count_and_sum(client).await?;
+        if found != u64::from(count) || sum != accounts.expected_sum() {
+            return wrong_contents(table, &format!("it has {found} cells that sum up to {sum}"));
         }
         output.note(&format!("made {count} accounts in table {table}"));
         Ok(accounts)

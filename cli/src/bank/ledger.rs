@@ -167,6 +167,14 @@ pub(super) async fn verify(
         }
     }
     let wrong_accounts = wrong_accounts(&txn, table, there.values(), output).await?;
+    if wrong_accounts > 0 && lost + undead == 0 {
+        output.note(&format!(
+            "Accounts are held against the transfers in table {}. A bank that ran on table {table} without \
+             --ledger has left none there, and explains this. To be certain, take another --table, or delete \
+             both, and let every bank on it write a --ledger.",
+            ledger_table(table)
+        ));
+    }
     let [committed, aborted, unknown] = counts;
     let text = format!(
         "committed      {committed}, {lost} of them lost\n\

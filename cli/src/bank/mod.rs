@@ -33,7 +33,8 @@ Examples:
   percolator bank
   percolator bank --accounts 1000 --clients 8 --duration 1m
   percolator bank --ledger transfers.jsonl      keep what was answered
-  percolator bank --verify transfers.jsonl      ... and hold it against the cluster
+  percolator bank --verify transfers.jsonl      ... and hold it against the cluster; every bank on the
+                                                table has to have written a ledger
 
 Exit code 1 where money was lost or made, or where an answer turned out to be wrong.")]
 pub(crate) struct Args {

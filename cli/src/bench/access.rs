@@ -1,6 +1,6 @@
 //! Transactions against plain access: the same tablet server, the same connection, the same durability.
 
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -123,7 +123,7 @@ pub(super) async fn overhead(
     for _ in 0..CALLERS {
         snapshots.push(client.begin().await?);
     }
-    let snapshots = Rc::new(snapshots);
+    let snapshots = Arc::new(snapshots);
     let mut snapshot_reads = workers::run(
         "reads in open snapshots, 64 callers",
         CALLERS,

@@ -1,11 +1,12 @@
-//! Many callers at once, on this thread.
+//! Many callers at once, as tasks of this thread's runtime: the way an application runs them.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use tokio::task::LocalSet;
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
 
 use super::Figure;
 
@@ -26,32 +27,30 @@ pub(super) async fn run<F, Fut, E>(
     call: F,
 ) -> anyhow::Result<Figure>
 where
-    F: Fn(usize) -> Fut + 'static,
-    Fut: Future<Output = Result<(), E>>,
-    E: Into<anyhow::Error> + 'static,
+    F: Fn(usize) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<(), E>> + Send,
+    E: Into<anyhow::Error> + Send + 'static,
 {
     // Nanoseconds, up to a minute, with two digits.
-    let latency = Rc::new(RefCell::new(Histogram::<u64>::new_with_bounds(
+    let latency = Arc::new(Mutex::new(Histogram::<u64>::new_with_bounds(
         100,
         60_000_000_000,
         2,
     )?));
-    let call = Rc::new(call);
-    let calls = Rc::new(Cell::new(0_u64));
+    let call = Arc::new(call);
+    let calls = Arc::new(AtomicU64::new(0));
     let every = match timed {
         Timed::Each => 1,
         Timed::OneIn(calls) => calls,
     };
     let started = Instant::now();
     let end = started + duration;
-    let local = LocalSet::new();
-    let mut tasks = Vec::with_capacity(callers);
+    let mut tasks = JoinSet::new();
     for number in 0..callers {
         let (call, latency, calls) = (call.clone(), latency.clone(), calls.clone());
-        tasks.push(local.spawn_local(async move {
+        tasks.spawn(async move {
             loop {
-                let count = calls.get();
-                calls.set(count + 1);
+                let count = calls.fetch_add(1, Ordering::Relaxed);
                 if count % every != 0 {
                     call(number).await?;
                     continue;
@@ -62,23 +61,19 @@ where
                 }
                 call(number).await?;
                 let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                latency.borrow_mut().saturating_record(nanos);
+                latency.lock().saturating_record(nanos);
             }
-        }));
+        });
     }
-    local
-        .run_until(async {
-            for task in tasks {
-                task.await?.map_err(Into::into)?;
-            }
-            anyhow::Ok(())
-        })
-        .await?;
-    let latency = latency.borrow();
+    while let Some(ended) = tasks.join_next().await {
+        ended?.map_err(Into::into)?;
+    }
+    let latency = latency.lock();
     let ms = |quantile| latency.value_at_quantile(quantile) as f64 / 1e6;
     Ok(Figure {
         name: name.into(),
-        per_second: (calls.get() - callers as u64) as f64 / started.elapsed().as_secs_f64(),
+        per_second: (calls.load(Ordering::Relaxed) - callers as u64) as f64
+            / started.elapsed().as_secs_f64(),
         p50_ms: ms(0.5),
         p99_ms: ms(0.99),
         ratio: None,

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::patience::Snapshot;
 use super::progress::Progress;
 use super::records::short;
+use super::repair::{Fault, Repair};
 use super::{IndexArg, count, indexes_invalid, usage};
 use crate::output::{Format, Output};
 
@@ -22,16 +23,20 @@ const DETAILS: &str = "\
 Check that secondary indexes agree with their data, at one snapshot: every value of an indexed field has \
 its entry, and every entry is of a value that is there.
 
-It changes nothing. Entries that are missing are written by importing the rows once more with --index.";
+It changes nothing, unless --repair is given: then entries that are missing are added, and those that are \
+of no value removed, in transactions that look at row and entry anew. What has not the form of an entry is \
+left alone. Nothing is repaired where an index has entries and not a single one is right: that is likely \
+another field's index, or no index.";
 
 const EXAMPLES: &str = "\
 Examples:
   percolator check-index --table users --index email=users_by_email
   percolator check-index --table users --index email=by_email --index city=by_city -o json
+  percolator check-index --table users --index email=users_by_email --repair
 
-Exit code 1 where anything disagrees.";
+Exit code 1 where anything disagrees; with --repair, where anything is left.";
 
-/// Check that secondary indexes agree with their data.
+/// Check that secondary indexes agree with their data, and repair them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = format!("{DETAILS}\n\n{EXAMPLES}"))]
 pub(crate) struct Args {
@@ -42,8 +47,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FIELD=INDEX_TABLE", required = true)]
     index: Vec<IndexArg>,
     /// Read as of this timestamp, not of now.
-    #[arg(long, value_name = "TIMESTAMP")]
+    #[arg(long, value_name = "TIMESTAMP", conflicts_with = "repair")]
     at: Option<u64>,
+    /// Then make the indexes agree with the data.
+    #[arg(long)]
+    repair: bool,
     /// The most disagreements to name; all are counted.
     #[arg(long, value_name = "N", default_value_t = 20)]
     show: u64,
@@ -112,8 +120,13 @@ struct Check<'a> {
     rows: u64,
     values: u64,
     entries: u64,
+    /// By the index: entries, and those that are right.
+    entries_of: Vec<u64>,
+    right: Vec<u64>,
     missing: u64,
     dangling: u64,
+    /// Instead of naming what is found.
+    repair: Option<Repair<'a>>,
 }
 
 pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::Result<ExitCode> {
@@ -122,28 +135,82 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
     }
     let progress = Mutex::new(Progress::new(output, None));
     let say = |message: &str| progress.lock().note(message);
-    let mut check = Check {
-        snapshot: Snapshot::take(client, args.at, args.patience, &say).await?,
-        args: &args,
-        output,
-        progress: &progress,
-        rows: 0,
-        values: 0,
-        entries: 0,
-        missing: 0,
-        dangling: 0,
+    let check = async |at, repair| {
+        let snapshot = Snapshot::take(client, at, args.patience, &say).await?;
+        let mut check = Check::new(snapshot, &args, output, &progress, repair);
+        let checked = check.all().await;
+        progress.lock().clear();
+        checked?;
+        anyhow::Ok(check)
     };
-    let checked = check.all().await;
-    progress.lock().clear();
-    checked?;
-    check.summary()
+    let checked = check(args.at, None).await?;
+    let code = checked.summary()?;
+    if !args.repair || checked.found() == 0 {
+        return Ok(code);
+    }
+    if let Some(why) = checked.not_to_be_repaired() {
+        anyhow::bail!(why);
+    }
+    let repair = Repair::new(client, &args.table, output, args.patience, args.show, &say);
+    // Once more from the beginning: what was found is only kept in part.
+    let repaired = check(None, Some(repair)).await?;
+    Ok(match repaired.repair {
+        Some(repair) if repair.summary()? => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    })
 }
 
 impl<'a> Check<'a> {
+    fn new(
+        snapshot: Snapshot<'a>,
+        args: &'a Args,
+        output: Output,
+        progress: &'a Mutex<Progress>,
+        repair: Option<Repair<'a>>,
+    ) -> Self {
+        Self {
+            args,
+            snapshot,
+            output,
+            progress,
+            rows: 0,
+            values: 0,
+            entries: 0,
+            right: vec![0; args.index.len()],
+            entries_of: vec![0; args.index.len()],
+            missing: 0,
+            dangling: 0,
+            repair,
+        }
+    }
+
+    fn found(&self) -> u64 {
+        self.missing + self.dangling
+    }
+
+    /// Why the indexes had better not be repaired.
+    fn not_to_be_repaired(&self) -> Option<String> {
+        let entries = self.right.iter().zip(&self.entries_of);
+        let (index, _) = self
+            .args
+            .index
+            .iter()
+            .zip(entries)
+            .find(|(_, (right, entries))| **right == 0 && **entries > 0)?;
+        Some(format!(
+            "nothing was repaired: table {} has entries, and not one is of a value of field {} in table {}; \
+             if it is that index all the same, delete and create it, and repair it then",
+            index.table, index.field, self.args.table
+        ))
+    }
+
     async fn all(&mut self) -> anyhow::Result<()> {
         self.values_have_entries().await?;
-        for index in &self.args.index {
+        for (at, index) in self.args.index.iter().enumerate() {
+            let (entries, dangling) = (self.entries, self.dangling);
             self.entries_have_values(index).await?;
+            self.entries_of[at] = self.entries - entries;
+            self.right[at] = self.entries_of[at].saturating_sub(self.dangling - dangling);
         }
         Ok(())
     }
@@ -170,6 +237,7 @@ impl<'a> Check<'a> {
                     || index_row(&cell.value, &cell.row).len() > ROW_BYTES_MAX
                 {
                     self.missing(index, &cell.row, &cell.value)?;
+                    self.leave();
                     continue;
                 }
                 expected.push((index, cell.row.clone(), cell.value.clone()));
@@ -198,11 +266,16 @@ impl<'a> Check<'a> {
         for ((index, row, value), there) in expected.iter().zip(there) {
             if there.is_none() {
                 self.missing(index, row, value)?;
+                self.mend_later(|| Fault::Missing {
+                    index,
+                    row: row.clone(),
+                    value: value.clone(),
+                });
             }
         }
         expected.clear();
         self.show();
-        Ok(())
+        self.mend().await
     }
 
     /// Reads an index, and looks up the value of every entry.
@@ -227,6 +300,7 @@ impl<'a> Check<'a> {
                 }
             };
             self.dangling(index, &cell.row, why)?;
+            self.leave();
         }
         self.look_up_values(index, &mut batch).await
     }
@@ -251,14 +325,39 @@ impl<'a> Check<'a> {
                     short(&there),
                     short(value)
                 ),
-                None if self.missing + self.dangling >= self.args.show => String::new(),
+                None if self.repair.is_some() || self.found() >= self.args.show => String::new(),
                 None => self.why_no_value(index, row).await?,
             };
             self.dangling(index, entry, why)?;
+            self.mend_later(|| Fault::Dangling {
+                index,
+                entry: entry.clone(),
+                row: row.clone(),
+                value: value.clone(),
+            });
         }
         batch.clear();
         self.show();
-        Ok(())
+        self.mend().await
+    }
+
+    fn mend_later(&mut self, fault: impl FnOnce() -> Fault<'a>) {
+        if let Some(repair) = &mut self.repair {
+            repair.add(fault());
+        }
+    }
+
+    fn leave(&mut self) {
+        if let Some(repair) = &mut self.repair {
+            repair.leave();
+        }
+    }
+
+    async fn mend(&mut self) -> anyhow::Result<()> {
+        match &mut self.repair {
+            Some(repair) => repair.mend().await,
+            None => Ok(()),
+        }
     }
 
     async fn why_no_value(&self, index: &IndexArg, row: &Bytes) -> anyhow::Result<String> {
@@ -271,19 +370,19 @@ impl<'a> Check<'a> {
     }
 
     fn missing(&mut self, index: &IndexArg, row: &[u8], value: &[u8]) -> anyhow::Result<()> {
-        self.found(&Finding::Missing { index, row, value })?;
+        self.name(&Finding::Missing { index, row, value })?;
         self.missing += 1;
         Ok(())
     }
 
     fn dangling(&mut self, index: &IndexArg, entry: &[u8], why: String) -> anyhow::Result<()> {
-        self.found(&Finding::Dangling { index, entry, why })?;
+        self.name(&Finding::Dangling { index, entry, why })?;
         self.dangling += 1;
         Ok(())
     }
 
-    fn found(&self, finding: &Finding<'_>) -> anyhow::Result<()> {
-        if self.missing + self.dangling >= self.args.show {
+    fn name(&self, finding: &Finding<'_>) -> anyhow::Result<()> {
+        if self.repair.is_some() || self.found() >= self.args.show {
             return Ok(());
         }
         match self.output.format {
@@ -299,14 +398,14 @@ impl<'a> Check<'a> {
                 "{}, {}, {}",
                 count(self.rows, "row"),
                 count(self.entries, "index entry"),
-                count(self.missing + self.dangling, "disagreement")
+                count(self.found(), "disagreement")
             )
         };
         self.progress.lock().show(self.rows + self.entries, message);
     }
 
     fn summary(&self) -> anyhow::Result<ExitCode> {
-        let found = self.missing + self.dangling;
+        let found = self.found();
         let snapshot = self.snapshot.txn.start_ts();
         if found > self.args.show {
             let rest = found - self.args.show;

@@ -16,6 +16,7 @@ mod patience;
 mod progress;
 mod reader;
 mod records;
+mod repair;
 mod source;
 
 use std::io::{self, Write};

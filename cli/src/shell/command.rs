@@ -62,9 +62,9 @@ pub(crate) enum Command {
         #[arg(allow_negative_numbers = true)]
         column: Escaped,
     },
-    /// Write a cell
+    /// Write cells of a row
     #[command(
-        after_help = "Examples:\n  put accounts bob balance 10\n  put accounts bob note 'out of town'"
+        after_help = "Examples:\n  put accounts bob balance 10\n  put accounts bob balance 10 note 'out of town'"
     )]
     Put {
         /// The table
@@ -72,12 +72,14 @@ pub(crate) enum Command {
         /// The row
         #[arg(allow_negative_numbers = true)]
         row: Escaped,
-        /// The column; '' is one too
-        #[arg(allow_negative_numbers = true)]
-        column: Escaped,
-        /// The value
-        #[arg(allow_hyphen_values = true)]
-        value: Escaped,
+        /// Columns and their values, in turn; '' is a column too
+        #[arg(
+            required = true,
+            num_args = 2..,
+            allow_hyphen_values = true,
+            value_names = ["COLUMN", "VALUE"]
+        )]
+        cells: Vec<Escaped>,
     },
     /// Delete a cell
     #[command(after_help = "Example:\n  delete accounts bob balance")]
@@ -111,6 +113,21 @@ pub(crate) enum Command {
     /// Leave; an open transaction is rolled back
     #[command(visible_alias = "quit", after_help = "Example:\n  exit")]
     Exit,
+}
+
+impl Command {
+    /// Whether it is of no use to a session that only reads.
+    pub(crate) fn is_for_writers(&self) -> bool {
+        match self {
+            Self::Begin { .. }
+            | Self::GetForUpdate { .. }
+            | Self::Put { .. }
+            | Self::Delete { .. }
+            | Self::Commit
+            | Self::Rollback => true,
+            Self::Get { .. } | Self::Scan(_) | Self::Tables | Self::Status | Self::Exit => false,
+        }
+    }
 }
 
 /// Which rows.
@@ -226,10 +243,12 @@ mod tests {
 
     #[test]
     fn commands_are_read() {
-        let Command::Put { row, value, .. } = command("put t -1 'c d' -x\\x00") else {
+        let Command::Put { row, cells, .. } = command("put t -1 'c d' -x\\x00 '' 2") else {
             panic!();
         };
-        assert_eq!((&row.0[..], &value.0[..]), (&b"-1"[..], &b"-x\x00"[..]));
+        let cells: Vec<&[u8]> = cells.iter().map(|cell| &cell.0[..]).collect();
+        assert_eq!(&row.0[..], b"-1");
+        assert_eq!(cells, [&b"c d"[..], b"-x\x00", b"", b"2"]);
         let Command::Scan(scan) = command("scan t --from a --to b --limit 3 --reverse") else {
             panic!();
         };

@@ -38,16 +38,21 @@ rolled back.";
 const EXAMPLES: &str = "\
 Examples:
   percolator shell
+  percolator shell --at 463372648734720    only read, as of a timestamp
   percolator shell -o json < script
   printf 'begin\\nput accounts bob balance 10\\ncommit\\n' | percolator shell";
 
 /// Work with the data in a session: interactive, or a script.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = format!("{DETAILS}\n\n{EXAMPLES}"))]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Only read, and as of this timestamp, not of now.
+    #[arg(long, value_name = "TIMESTAMP")]
+    at: Option<u64>,
+}
 
-pub(crate) async fn run(client: &Client, _: Args, output: Output) -> anyhow::Result<ExitCode> {
-    let session = Session::new(client, output);
+pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::Result<ExitCode> {
+    let session = Session::new(client, args.at, output).await?;
     if io::stdin().is_terminal() {
         typed(session, output).await
     } else {

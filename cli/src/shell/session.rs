@@ -4,17 +4,19 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use bytes::Bytes;
-use percolator_client::{Client, Entry, Error, Outcome, Range, Timestamp, Txn, escape};
+use percolator_client::{Client, Error, Outcome, Range, Timestamp, Txn, escape};
 use serde_json::json;
 
 use super::command::{Command, ScanArgs};
 use super::conflict::describe;
-use crate::output::{CellJson, Format, Output, columns};
+use crate::output::{CellJson, Cells, Format, Output, columns};
 
 /// A session.
 pub(crate) struct Session<'a> {
     client: &'a Client,
     output: Output,
+    /// The snapshot that all of the session reads, if it only reads.
+    at: Option<Txn>,
     open: Option<Open>,
 }
 
@@ -41,24 +43,43 @@ pub(crate) enum Next {
 }
 
 impl<'a> Session<'a> {
-    pub(crate) fn new(client: &'a Client, output: Output) -> Self {
-        Self {
+    /// A session; one that only reads if it is `at` a snapshot.
+    pub(crate) async fn new(
+        client: &'a Client,
+        at: Option<u64>,
+        output: Output,
+    ) -> Result<Self, Error> {
+        let at = match at {
+            Some(at) => Some(client.begin_at(Timestamp::from_u64(at)).await?),
+            None => None,
+        };
+        Ok(Self {
             client,
             output,
+            at,
             open: None,
-        }
+        })
     }
 
     /// What stands before the cursor: whether a transaction is open, and whether it would write.
     pub(crate) fn prompt(&self) -> String {
-        match &self.open {
-            None => "percolator> ".into(),
-            Some(open) => prompt_in(open.txn.start_ts(), !open.buffered.is_empty()),
+        match (&self.open, &self.at) {
+            (None, None) => "percolator> ".into(),
+            (None, Some(at)) => prompt_in("at", at.start_ts(), false),
+            (Some(open), _) => prompt_in("txn", open.txn.start_ts(), !open.buffered.is_empty()),
         }
     }
 
     /// Carries out a command.
     pub(crate) async fn run(&mut self, command: Command) -> anyhow::Result<Next> {
+        if let Some(at) = &self.at
+            && command.is_for_writers()
+        {
+            anyhow::bail!(
+                "the session only reads, as of {}; a shell without --at has transactions",
+                at.start_ts()
+            );
+        }
         match command {
             Command::Begin { at } => self.begin(at).await?,
             Command::Get { table, row, column } => match column {
@@ -96,14 +117,18 @@ impl<'a> Session<'a> {
                 };
                 self.value(&row, &column, value)?;
             }
-            Command::Put {
-                table,
-                row,
-                column,
-                value,
-            } => self.write(table, row.0, column.0, Some(value.0)).await?,
+            Command::Put { table, row, cells } => {
+                let (pairs, rest) = cells.as_chunks::<2>();
+                if let [column] = rest {
+                    anyhow::bail!("column {} has no value", escape(&column.0));
+                }
+                let cells = pairs
+                    .iter()
+                    .map(|[column, value]| (column.0.clone(), Some(value.0.clone())));
+                self.write(table, row.0, cells.collect()).await?;
+            }
             Command::Delete { table, row, column } => {
-                self.write(table, row.0, column.0, None).await?;
+                self.write(table, row.0, vec![(column.0, None)]).await?;
             }
             Command::Scan(args) => {
                 let ScanArgs { table, .. } = &args;
@@ -168,9 +193,9 @@ impl<'a> Session<'a> {
 
     /// The open transaction, or a new one.
     async fn reading(&self) -> Result<Txn, Error> {
-        match &self.open {
-            Some(open) => Ok(open.txn.clone()),
-            None => self.client.begin().await,
+        match (&self.open, &self.at) {
+            (Some(Open { txn, .. }), _) | (None, Some(txn)) => Ok(txn.clone()),
+            (None, None) => self.client.begin().await,
         }
     }
 
@@ -190,13 +215,14 @@ impl<'a> Session<'a> {
         &mut self,
         table: String,
         row: Bytes,
-        column: Bytes,
-        value: Option<Bytes>,
+        cells: Vec<(Bytes, Option<Bytes>)>,
     ) -> anyhow::Result<()> {
         let write = |txn: &Txn| -> anyhow::Result<()> {
-            match &value {
-                Some(value) => txn.put(&table, &row, &column, value.clone())?,
-                None => txn.delete(&table, &row, &column)?,
+            for (column, value) in &cells {
+                match value {
+                    Some(value) => txn.put(&table, &row, column, value.clone())?,
+                    None => txn.delete(&table, &row, column)?,
+                }
             }
             Ok(())
         };
@@ -204,12 +230,14 @@ impl<'a> Session<'a> {
             // A wrong name is better found now than at the commit.
             open.txn.scan(&table, Range::row(&row)).await?;
             write(&open.txn)?;
-            let kind = if value.is_some() {
-                Write::Put
-            } else {
-                Write::Delete
-            };
-            open.buffered.insert((table, row, column), kind);
+            for (column, value) in cells {
+                let kind = match value {
+                    Some(_) => Write::Put,
+                    None => Write::Delete,
+                };
+                open.buffered
+                    .insert((table.clone(), row.clone(), column), kind);
+            }
             return Ok(());
         }
         let txn = self.client.begin().await?;
@@ -262,17 +290,18 @@ impl<'a> Session<'a> {
     async fn scan(&self, table: &str, range: Range, with_rows: bool) -> anyhow::Result<u64> {
         let txn = self.reading().await?;
         let mut cells = txn.scan(table, range).await?;
+        let mut out = Cells::new(self.output, with_rows);
         let mut count = 0;
-        while let Some(Entry { row, column, value }) = cells.next().await? {
-            count += 1;
-            let mut text = format!("{}\t{}", escape(&column), escape(&value));
-            if with_rows {
-                text = format!("{}\t{text}", escape(&row));
+        let ended = loop {
+            match cells.next().await {
+                Ok(Some(cell)) => out.print(&cell)?,
+                Ok(None) => break Ok(count),
+                Err(error) => break Err(error.into()),
             }
-            self.output
-                .result(&text, &CellJson::new(&row, &column, Some(&value)))?;
-        }
-        Ok(count)
+            count += 1;
+        };
+        out.end()?;
+        ended
     }
 
     async fn tables(&self) -> anyhow::Result<()> {
@@ -313,8 +342,17 @@ impl<'a> Session<'a> {
 
     fn status(&self) -> anyhow::Result<()> {
         let Some(open) = &self.open else {
-            let text = "no transaction is open; every command is its own";
-            self.output.result(text, &json!({"open": false}))?;
+            let (text, json) = match &self.at {
+                None => (
+                    "no transaction is open; every command is its own".to_owned(),
+                    json!({"open": false}),
+                ),
+                Some(at) => (
+                    format!("the session only reads, as of {}", at.start_ts()),
+                    json!({"open": false, "at": at.start_ts().as_u64()}),
+                ),
+            };
+            self.output.result(&text, &json)?;
             return Ok(());
         };
         let number = |kind| {
@@ -353,13 +391,13 @@ fn not_open() -> anyhow::Error {
     anyhow::anyhow!("no transaction is open; begin one")
 }
 
-fn prompt_in(start_ts: Timestamp, buffered: bool) -> String {
+fn prompt_in(what: &str, start_ts: Timestamp, buffered: bool) -> String {
     // The last digits: the first ones are the same for weeks.
     let digits = start_ts.to_string();
     let last = &digits[digits.len().saturating_sub(6)..];
     let more = if last.len() < digits.len() { "…" } else { "" };
     format!(
-        "percolator(txn {more}{last}{})> ",
+        "percolator({what} {more}{last}{})> ",
         if buffered { "*" } else { "" }
     )
 }
@@ -388,11 +426,11 @@ mod tests {
     #[test]
     fn the_prompt_shows_the_transaction() {
         let ts = Timestamp::from_u64(463_372_648_734_720);
-        assert_eq!(prompt_in(ts, false), "percolator(txn …734720)> ");
-        assert_eq!(prompt_in(ts, true), "percolator(txn …734720*)> ");
+        assert_eq!(prompt_in("txn", ts, false), "percolator(txn …734720)> ");
+        assert_eq!(prompt_in("txn", ts, true), "percolator(txn …734720*)> ");
         assert_eq!(
-            prompt_in(Timestamp::from_u64(7), false),
-            "percolator(txn 7)> "
+            prompt_in("at", Timestamp::from_u64(7), false),
+            "percolator(at 7)> "
         );
     }
 }

@@ -37,6 +37,15 @@ pub(crate) enum AppendError {
     Unknown(String),
 }
 
+/// What a commit has to leave free, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reserve {
+    /// Any commit.
+    pub(crate) bytes: u64,
+    /// One of batches that may spend the reserve.
+    pub(crate) last_bytes: u64,
+}
+
 /// The log, open for appending.
 pub(crate) struct Log {
     disk: Arc<dyn Disk>,
@@ -47,7 +56,7 @@ pub(crate) struct Log {
     len: u64,
     /// Segments before it, the oldest first, with their lengths.
     older: VecDeque<(u64, u64)>,
-    reserve_bytes: u64,
+    reserve: Reserve,
     buffer: Vec<u8>,
     pub(crate) syncs: u64,
     pub(crate) last_sync: Duration,
@@ -60,7 +69,7 @@ impl Log {
         path: &Path,
         segment: u64,
         older: VecDeque<(u64, u64)>,
-        reserve_bytes: u64,
+        reserve: Reserve,
     ) -> Result<Log, Error> {
         let file = create(&*disk, segment).map_err(Error::io("start a log segment in", path))?;
         Ok(Log {
@@ -70,7 +79,7 @@ impl Log {
             segment,
             len: 0,
             older,
-            reserve_bytes,
+            reserve,
             buffer: Vec::new(),
             syncs: 0,
             last_sync: Duration::ZERO,
@@ -85,15 +94,20 @@ impl Log {
         };
         record::encode(group, place, &mut self.buffer);
         let bytes = self.buffer.len() as u64;
+        let reserve_bytes = if group.iter().all(Batch::spends_reserve) {
+            self.reserve.last_bytes
+        } else {
+            self.reserve.bytes
+        };
         let full = || {
             AppendError::Refused(Error::Full {
                 path: self.path.clone(),
                 needed_bytes: bytes,
-                reserve_bytes: self.reserve_bytes,
+                reserve_bytes,
             })
         };
         match self.disk.free_bytes() {
-            Ok(Some(free)) if free < bytes.saturating_add(self.reserve_bytes) => return Err(full()),
+            Ok(Some(free)) if free < bytes.saturating_add(reserve_bytes) => return Err(full()),
             // A disk that can't tell answers when it is written to.
             _ => {}
         }

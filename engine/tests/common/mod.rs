@@ -127,6 +127,7 @@ pub(crate) fn options(segment_bytes: u64) -> Options {
     Options {
         segment_bytes,
         reserve_bytes: 0,
+        last_reserve_bytes: 0,
         ..Options::new(EngineKind::Memory, "tablet-0")
     }
 }

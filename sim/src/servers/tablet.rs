@@ -27,6 +27,10 @@ use crate::world::{NodeId, World};
 const CACHE_BYTES: u64 = 16 << 10;
 /// Small, so that there are many segments.
 const SEGMENT_BYTES: u64 = 32 << 10;
+/// Free space that is kept for what ends transactions, and for nothing.
+pub const RESERVE_BYTES: u64 = 1 << 20;
+/// The part of it that is kept for nothing.
+pub const LAST_RESERVE_BYTES: u64 = 64 << 10;
 /// Old values for snapshots: the server takes none.
 const HISTORY_BYTES: u64 = 1 << 20;
 
@@ -61,7 +65,7 @@ pub struct Running {
     askers: BTreeMap<Asker, (Caller, bool)>,
     next_asker: Asker,
     replies: Vec<Reply>,
-    committing: Option<Vec<Batch>>,
+    committing: Option<Arc<Vec<Batch>>>,
     failed: bool,
 }
 
@@ -146,7 +150,8 @@ impl Tablet {
     fn open(&self) -> Result<(Arc<dyn Engine>, Core), Error> {
         let options = Options {
             segment_bytes: SEGMENT_BYTES,
-            reserve_bytes: 0,
+            reserve_bytes: RESERVE_BYTES,
+            last_reserve_bytes: LAST_RESERVE_BYTES,
             ..Options::new(EngineKind::Memory, self.name.clone())
         };
         let engine: Arc<dyn Engine> = Arc::new(Durable::open(
@@ -243,7 +248,12 @@ impl Tablet {
         }
     }
 
-    async fn commit(self: &Arc<Self>, world: &Arc<World>, running: &Shared, group: Vec<Batch>) {
+    async fn commit(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        running: &Shared,
+        group: Arc<Vec<Batch>>,
+    ) {
         let takes = {
             let sync = *self.sync.lock();
             self.rng.lock().about(sync)
@@ -260,7 +270,7 @@ impl Tablet {
                 group: &group,
             }),
             Err(Error::Full { .. }) => {}
-            Err(_) => *self.maybe.lock() = group,
+            Err(_) => *self.maybe.lock() = group.to_vec(),
         }
         let changed = {
             let mut state = running.lock();
@@ -312,7 +322,7 @@ impl Tablet {
                     // Nobody is there to hear of it.
                     let _ = state.engine.commit(&part);
                 }
-                *self.maybe.lock() = group;
+                *self.maybe.lock() = group.to_vec();
             }
         }
         self.disk.crash();

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use percolator_engine::{Engine, EngineKind, Options, open};
+use bytes::Bytes;
+use percolator_engine::{Batch, Column, Direction, Engine, EngineKind, Options, open};
 use percolator_tablet::core::{Core, Order, Reply};
 use percolator_wire::v1;
 use percolator_wire::v1::get_result::Result as Got;
@@ -34,29 +35,39 @@ impl Server {
             next_id: 0,
             replies: Vec::new(),
         };
+        server.create(1, "a", "m");
+        server
+    }
+
+    /// Makes it own a tablet of table 5.
+    pub(crate) fn create(&mut self, id: u64, start_row: &'static str, end_row: &'static str) {
         let tablet = v1::TabletInfo {
-            id: 1,
+            id,
             table_id: 5,
             table_name: "t".into(),
-            start_row: "a".into(),
-            end_row: "m".into(),
+            start_row: start_row.into(),
+            end_row: end_row.into(),
             epoch: 1,
             state: v1::TabletState::Serving.into(),
         };
-        server
-            .core
-            .order(ME, 0, Order::Create(tablet), &mut server.replies);
-        server.settle();
-        assert!(
-            server
-                .replies
-                .pop()
-                .expect("an answer")
-                .response
-                .body
-                .is_none()
-        );
-        server
+        self.core
+            .order(ME, 0, Order::Create(tablet), &mut self.replies);
+        self.settle();
+        let answer = self.replies.pop().expect("an answer");
+        assert!(answer.response.body.is_none());
+    }
+
+    pub(crate) fn drop_tablet(&mut self, id: u64) {
+        self.core.order(ME, 0, Order::Drop(id), &mut self.replies);
+    }
+
+    /// How many keys there are.
+    pub(crate) fn left(&self) -> usize {
+        let keys = |column| {
+            let pairs = self.engine.scan(column, &[], &[], Direction::Forward);
+            pairs.expect("readable").count()
+        };
+        Column::ALL.into_iter().map(keys).sum()
     }
 
     pub(crate) fn send(&mut self, body: Ask) -> u64 {
@@ -80,6 +91,20 @@ impl Server {
             return 0;
         };
         let result = self.engine.commit(&group);
+        self.core.committed(result, &mut self.replies);
+        group.len()
+    }
+
+    /// Makes one group durable if all of it may spend the reserve, and refuses it otherwise.
+    pub(crate) fn commit_group_short_of_room(&mut self) -> usize {
+        let Some(group) = self.core.take_group() else {
+            return 0;
+        };
+        let result = if group.iter().all(Batch::spends_reserve) {
+            self.engine.commit(&group)
+        } else {
+            Err(full())
+        };
         self.core.committed(result, &mut self.replies);
         group.len()
     }
@@ -139,17 +164,29 @@ pub(crate) fn cell(row: &'static str) -> v1::CellRef {
     }
 }
 
+pub(crate) fn full() -> percolator_engine::Error {
+    percolator_engine::Error::Full {
+        path: "data".into(),
+        needed_bytes: 1,
+        reserve_bytes: 1,
+    }
+}
+
 pub(crate) fn prewrite(row: &'static str, value: &'static str, start_ts: u64) -> Ask {
+    prewrite_row(Bytes::from_static(row.as_bytes()), value, start_ts)
+}
+
+pub(crate) fn prewrite_row(row: Bytes, value: &'static str, start_ts: u64) -> Ask {
     Ask::Prewrite(v1::PrewriteRequest {
         start_ts,
         primary: Some(v1::CellName {
             table_id: 5,
-            row: row.into(),
+            row: row.clone(),
             column: "c".into(),
         }),
         ttl_ms: 3000,
         mutations: vec![v1::Mutation {
-            cell: Some(cell(row)),
+            cell: Some(v1::CellRef { row, ..cell("") }),
             kind: v1::LockKind::Put.into(),
             value: value.into(),
         }],

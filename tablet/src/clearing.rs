@@ -1,0 +1,135 @@
+//! Removing the rows of dropped tablets: a piece with each group of batches, so that it goes on under load
+//! too, and a larger one where there's nothing else to write.
+
+use percolator_engine::{Column, Direction, Engine};
+use percolator_protocol::types::key;
+use percolator_wire::v1;
+
+use crate::decision::{Decision, TabletChange};
+use crate::latches::{self, Ticket};
+use crate::store::LockChange;
+use crate::tablets::{self, Tablets};
+
+/// Keys that one piece removes beside other batches, and where there are no others.
+const KEYS_BESIDE: usize = 32;
+const KEYS_ALONE: usize = 1024;
+/// Bytes of keys and values after which a piece ends: values are read on the way.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// The columns that hold rows, in the order in which they are cleared.
+const COLUMNS: [Column; 3] = [Column::Lock, Column::Write, Column::Data];
+
+/// How far it is. Not kept: after a restart it begins anew, and finds less.
+#[derive(Debug, Default)]
+pub(crate) struct Clearing {
+    /// What was decided before the last tablet was dropped can still write into it: tickets below this.
+    dropped_at: Option<Ticket>,
+    position: Option<Position>,
+    /// The piece on its way to the disk, and the position behind it.
+    piece: Option<(Ticket, Position)>,
+}
+
+/// All before it is removed: keys below `start` of this column, and the columns before it.
+#[derive(Clone, Debug)]
+struct Position {
+    tablet: u64,
+    column: usize,
+    start: Vec<u8>,
+}
+
+impl Clearing {
+    /// A tablet was dropped, before this ticket was given.
+    pub(crate) fn dropped(&mut self, next_ticket: Ticket) {
+        self.dropped_at = Some(next_ticket);
+    }
+
+    /// The next piece, under this ticket. None is taken before the last one has [`Self::ended`]. `waiting`:
+    /// what is decided and not yet on its way.
+    pub(crate) fn piece(
+        &mut self,
+        ticket: Ticket,
+        engine: &dyn Engine,
+        tablets: &Tablets,
+        mut waiting: impl ExactSizeIterator<Item = Ticket>,
+    ) -> Option<Decision> {
+        if self.piece.is_some() {
+            return None;
+        }
+        let tablet = self
+            .position
+            .as_ref()
+            .and_then(|position| tablets.dropped(position.tablet))
+            .or_else(|| tablets.next_dropped())?;
+        let keys_max = match waiting.len() {
+            0 => KEYS_ALONE,
+            _ => KEYS_BESIDE,
+        };
+        if let Some(dropped_at) = self.dropped_at {
+            if waiting.any(|ticket| ticket < dropped_at) {
+                return None;
+            }
+            self.dropped_at = None;
+        }
+        let position = match &self.position {
+            Some(position) if position.tablet == tablet.id => position.clone(),
+            _ => Position {
+                tablet: tablet.id,
+                column: 0,
+                start: first_key(tablet),
+            },
+        };
+        let mut decision = Decision::new();
+        let behind = take(engine, tablet, position, keys_max, &mut decision)?;
+        if decision.batch.is_empty() {
+            decision.batch = tablets::forget_record(tablet.id);
+            decision.tablet_change = Some(TabletChange::Forget(tablet.id));
+        }
+        self.piece = Some((ticket, behind));
+        Some(decision)
+    }
+
+    /// The piece with this ticket is durable, or was refused.
+    pub(crate) fn ended(&mut self, ticket: Ticket, durable: bool) {
+        if let Some((_, behind)) = self.piece.take_if(|(its, _)| *its == ticket)
+            && durable
+        {
+            self.position = Some(behind);
+        }
+    }
+}
+
+fn first_key(tablet: &v1::TabletInfo) -> Vec<u8> {
+    key::row_bound(tablets::table(tablet), &tablet.start_row)
+}
+
+/// Deletes keys from the position on, and returns the position behind them. `None`: the engine can't be
+/// read, which others will find too.
+fn take(
+    engine: &dyn Engine,
+    tablet: &v1::TabletInfo,
+    mut position: Position,
+    keys_max: usize,
+    decision: &mut Decision,
+) -> Option<Position> {
+    let end = key::rows_end(tablets::table(tablet), &tablet.end_row);
+    let mut bytes = 0;
+    while let Some(column) = COLUMNS.get(position.column) {
+        let pairs = engine.scan(*column, &position.start, &end, Direction::Forward);
+        for pair in pairs.ok()? {
+            let (key, value) = pair.ok()?;
+            if decision.batch.len() >= keys_max || bytes >= PIECE_BYTES {
+                position.start = key.to_vec();
+                return Some(position);
+            }
+            bytes += key.len() + value.len();
+            if *column == Column::Lock {
+                let hash = latches::hash(&[&key]);
+                decision.lock_changes.push(LockChange::Removed(hash));
+            }
+            decision.batch.delete(*column, key);
+        }
+        position.column += 1;
+        position.start = first_key(tablet);
+    }
+    Some(position)
+}
