@@ -20,6 +20,7 @@
 pub mod clock;
 pub mod cluster;
 pub mod disk;
+pub mod export;
 pub mod history;
 pub mod invariants;
 pub mod messages;

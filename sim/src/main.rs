@@ -5,12 +5,14 @@
     reason = "a program for people: what it has to say goes to the terminal"
 )]
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use parking_lot::Mutex;
+use percolator_sim::export::export;
 use percolator_sim::plan::{Fault, Plan};
 use percolator_sim::run::{keep_panics, run};
 use percolator_sim::sabotage::Sabotage;
@@ -35,6 +37,9 @@ struct Arguments {
     /// Show everything that happens in it.
     #[arg(long, requires = "seed")]
     trace: bool,
+    /// Write what clients did into this file, one transaction a line.
+    #[arg(long, value_name = "FILE", requires = "seed")]
+    history: Option<PathBuf>,
     /// Only these kinds of faults; "none" for none.
     #[arg(long, value_name = "KINDS", value_delimiter = ',', requires = "seed")]
     faults: Option<Vec<String>>,
@@ -99,6 +104,13 @@ fn one(seed: u64, arguments: &Arguments) -> ExitCode {
     if arguments.trace || outcome.failure.is_some() {
         for line in outcome.trace.lines() {
             println!("{line}");
+        }
+    }
+    if let Some(file) = &arguments.history {
+        let text = percolator_history::write(&export(&outcome.history));
+        if let Err(error) = std::fs::write(file, text) {
+            eprintln!("error: cannot write {}: {error}", file.display());
+            return ExitCode::FAILURE;
         }
     }
     println!(

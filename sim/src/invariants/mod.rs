@@ -5,6 +5,7 @@ mod commit_above_start;
 mod durable_answers;
 mod exact_reads;
 mod first_committer;
+mod isolation;
 mod one_lock;
 mod one_outcome;
 mod one_owner;
@@ -75,5 +76,6 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(exact_reads::ExactReads),
         Box::new(first_committer::FirstCommitter),
         Box::new(recency::Recency),
+        Box::new(isolation::Isolation),
     ]
 }
