@@ -58,6 +58,9 @@ struct Arguments {
     /// Show that every wrong turn is noticed.
     #[arg(long)]
     mutants: bool,
+    /// With --mutants: also what the history's checker notices alone.
+    #[arg(long, requires = "mutants")]
+    alone: bool,
     /// So long there are faults.
     #[arg(long, value_name = "MS", requires = "seed")]
     faulty_ms: Option<u64>,
@@ -238,6 +241,9 @@ fn many(arguments: &Arguments) -> ExitCode {
 /// A wrong turn has to be noticed within so many seeds.
 const NOTICED_WITHIN: u64 = 60;
 
+/// After how many seeds something was noticed, and what.
+type Noticed = Option<(u64, Failure)>;
+
 /// For each wrong turn: which seed notices it, and by which invariant.
 fn mutants(arguments: &Arguments) -> ExitCode {
     let (from, to) = arguments.seeds.unwrap_or((0, NOTICED_WITHIN));
@@ -248,7 +254,7 @@ fn mutants(arguments: &Arguments) -> ExitCode {
         .collect();
     let next = AtomicU64::new(0);
     let started = Instant::now();
-    let found: Mutex<Vec<(usize, u64, Option<Failure>)>> = Mutex::default();
+    let found: Mutex<Vec<(usize, Noticed, Noticed)>> = Mutex::default();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..cores {
@@ -256,14 +262,22 @@ fn mutants(arguments: &Arguments) -> ExitCode {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed) as usize;
                     let Some(sabotage) = all.get(at) else { return };
-                    let noticed = (from..to).find_map(|seed| {
-                        Some((seed, run(&sabotage.plan(seed), Keep::Nothing).failure?))
-                    });
-                    let (seeds, failure) = match noticed {
-                        Some((seed, failure)) => (seed - from + 1, Some(failure)),
-                        None => (to - from, None),
+                    let first = |only| {
+                        (from..to).find_map(|seed| {
+                            let plan = Plan {
+                                only,
+                                ..sabotage.plan(seed)
+                            };
+                            let failure = run(&plan, Keep::Nothing).failure?;
+                            Some((seed - from + 1, failure))
+                        })
                     };
-                    found.lock().push((at, seeds, failure));
+                    let noticed = first(None);
+                    let by_history = arguments
+                        .alone
+                        .then(|| first(Some(percolator_sim::invariants::ISOLATION)))
+                        .flatten();
+                    found.lock().push((at, noticed, by_history));
                 }
             });
         }
@@ -272,17 +286,21 @@ fn mutants(arguments: &Arguments) -> ExitCode {
     found.sort_by_key(|(at, ..)| *at);
     println!("{:24} {:>5}  noticed by", "wrong turn", "seeds");
     let mut missed = 0;
-    for (at, seeds, failure) in found {
+    for (at, noticed, by_history) in found {
         let name = all[at].name();
-        match failure {
-            Some(Failure { invariant, detail }) => {
+        match noticed {
+            Some((seeds, Failure { invariant, detail })) => {
                 let detail: String = detail.chars().take(90).collect();
                 println!("{name:24} {seeds:5}  {invariant}: {detail}");
             }
             None => {
                 missed += 1;
-                println!("{name:24} {seeds:5}  NOBODY");
+                println!("{name:24} {:5}  NOBODY", to - from);
             }
+        }
+        if let Some((seeds, Failure { detail, .. })) = by_history {
+            let detail: String = detail.chars().take(90).collect();
+            println!("{:24} {seeds:5}  by the history alone: {detail}", "");
         }
     }
     let took = started.elapsed().as_secs_f64();

@@ -136,6 +136,8 @@ pub struct Plan {
     pub think: Duration,
     /// What clients do.
     pub workloads: Vec<&'static str>,
+    /// The one invariant that counts, where it is not all of them: to see what it finds alone.
+    pub only: Option<&'static str>,
     /// What is wrong on purpose.
     pub sabotage: Option<Sabotage>,
 }
@@ -171,6 +173,7 @@ impl Plan {
             timeout: ms(rng.between(100, 3_000)),
             think: ms(rng.between(1, 40)),
             workloads,
+            only: None,
             sabotage: None,
         }
     }

@@ -22,7 +22,6 @@ use crate::recorder::Session;
 use crate::rng::Rng;
 use crate::sabotage;
 use crate::trace::{Keep, Trace};
-use crate::watch::Watch;
 use crate::workloads::{self, Workload};
 use crate::world::{Failure, NOBODY, World};
 
@@ -60,7 +59,7 @@ pub fn keep_panics() {
 pub fn run(plan: &Plan, keep: Keep) -> Outcome {
     sabotage::begin(plan.sabotage);
     let network = Network::new(Rng::new(plan.seed, "network"));
-    let world = World::new(plan.seed, network, Watch::default(), Trace::new(keep));
+    let world = World::new(plan, network, Trace::new(keep));
     let mut history = Vec::new();
     PANIC.set(None);
     // Whatever a panic leaves behind is dropped with the world.

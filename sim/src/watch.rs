@@ -107,6 +107,15 @@ impl Default for Watch {
 }
 
 impl Watch {
+    /// With this invariant alone, or with all of them.
+    pub fn new(only: Option<&str>) -> Self {
+        let mut watch = Self::default();
+        watch
+            .invariants
+            .retain(|invariant| only.is_none_or(|only| invariant.name() == only));
+        watch
+    }
+
     /// Tells everyone.
     ///
     /// # Errors

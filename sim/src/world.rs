@@ -16,6 +16,7 @@ use percolator_client::transport::BoxFuture;
 use crate::clock::Clock;
 use crate::messages::{Ask, Caller};
 use crate::network::Network;
+use crate::plan::Plan;
 use crate::rng::Rng;
 use crate::trace::Trace;
 use crate::watch::{Seen, Watch};
@@ -45,6 +46,8 @@ pub struct World {
     ready: Arc<Ready>,
     pub(crate) network: Mutex<Network>,
     pub(crate) watch: Mutex<Watch>,
+    /// The one invariant that counts.
+    only: Option<&'static str>,
 }
 
 struct Inner {
@@ -113,7 +116,7 @@ impl Wake for TaskWaker {
 
 impl World {
     /// An empty world.
-    pub fn new(seed: u64, network: Network, watch: Watch, trace: Trace) -> Arc<Self> {
+    pub fn new(plan: &Plan, network: Network, trace: Trace) -> Arc<Self> {
         let world = Arc::new(Self {
             inner: Mutex::new(Inner {
                 now_us: 0,
@@ -122,13 +125,14 @@ impl World {
                 tasks: BTreeMap::new(),
                 next_task: 0,
                 nodes: Vec::new(),
-                schedule: Rng::new(seed, "schedule"),
+                schedule: Rng::new(plan.seed, "schedule"),
                 trace,
                 failure: None,
             }),
             ready: Arc::default(),
             network: Mutex::new(network),
-            watch: Mutex::new(watch),
+            watch: Mutex::new(Watch::new(plan.only)),
+            only: plan.only,
         });
         let nobody = world.add_node("world");
         debug_assert_eq!(nobody, NOBODY);
@@ -152,6 +156,9 @@ impl World {
 
     /// The run has failed; the first failure counts.
     pub fn fail(&self, invariant: &str, detail: impl Into<String>) {
+        if self.only.is_some_and(|only| only != invariant) {
+            return;
+        }
         let detail = detail.into();
         self.note(|| format!("BROKEN: {invariant}: {detail}"));
         self.inner.lock().failure.get_or_insert(Failure {

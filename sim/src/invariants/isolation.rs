@@ -11,7 +11,7 @@ pub(super) struct Isolation;
 
 impl Invariant for Isolation {
     fn name(&self) -> &'static str {
-        "snapshot isolation"
+        super::ISOLATION
     }
 
     fn at_end(&mut self, end: &End<'_>) -> Result<(), String> {

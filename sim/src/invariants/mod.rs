@@ -62,6 +62,9 @@ pub trait Invariant: Send {
     }
 }
 
+/// The name of the history's checker.
+pub const ISOLATION: &str = "snapshot isolation";
+
 /// All of them, new.
 pub fn all() -> Vec<Box<dyn Invariant>> {
     vec![
