@@ -91,6 +91,7 @@ impl Cluster {
                 Arc::new(Tablet {
                     node,
                     master: master_node,
+                    image: (rng("stores").below(2) == 0).then(Arc::default),
                     disk: SimDisk::new(rng(&format!("{name}'s disk"))),
                     rng: Mutex::new(rng(&name)),
                     name,
@@ -134,6 +135,13 @@ impl Cluster {
             Some(Sabotage::LimitNotDurable) => cluster.oracle.truth.lie(),
             Some(Sabotage::AnswerBeforeSync) => {
                 cluster.tablets.iter().for_each(|tablet| tablet.disk.lie());
+            }
+            Some(Sabotage::CheckpointNotDurable) => {
+                let images = cluster
+                    .tablets
+                    .iter()
+                    .filter_map(|tablet| tablet.image.as_ref());
+                images.for_each(|image| image.lock().lies = true);
             }
             _ => {}
         }

@@ -116,6 +116,23 @@ impl SimDisk {
         state.dies_after = None;
     }
 
+    /// One operation of somebody else's on the device.
+    ///
+    /// # Errors
+    /// As the device likes.
+    pub fn operate(&self) -> io::Result<()> {
+        self.0.lock().begin()
+    }
+
+    /// Free space, in bytes, where the device tells.
+    pub fn space(&self) -> Option<u64> {
+        match self.0.lock().space {
+            Space::Plenty => Some(1 << 40),
+            Space::Left(bytes) => Some(bytes),
+            Space::NoneAndDoesNotTell => None,
+        }
+    }
+
     /// What the files hold, in bytes.
     pub fn size_bytes(&self) -> u64 {
         let state = self.0.lock();
@@ -203,12 +220,7 @@ impl Disk for SimDisk {
     }
 
     fn free_bytes(&self) -> io::Result<Option<u64>> {
-        let state = self.0.lock();
-        Ok(match state.space {
-            Space::Plenty => Some(1 << 40),
-            Space::Left(bytes) => Some(bytes),
-            Space::NoneAndDoesNotTell => None,
-        })
+        Ok(self.space())
     }
 }
 

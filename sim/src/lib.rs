@@ -33,6 +33,7 @@ pub mod run;
 pub mod sabotage;
 pub mod servers;
 pub mod shrink;
+pub mod store;
 pub mod trace;
 pub mod transport;
 pub mod watch;

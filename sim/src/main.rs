@@ -238,16 +238,13 @@ fn many(arguments: &Arguments) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// A wrong turn has to be noticed within so many seeds.
-const NOTICED_WITHIN: u64 = 60;
-
 /// After how many seeds something was noticed, and what.
 type Noticed = Option<(u64, Failure)>;
 
 /// For each wrong turn: which seed notices it, and by which invariant.
 fn mutants(arguments: &Arguments) -> ExitCode {
-    let (from, to) = arguments.seeds.unwrap_or((0, NOTICED_WITHIN));
     let only = arguments.sabotage.as_deref();
+    let seeds = |sabotage: Sabotage| arguments.seeds.unwrap_or((0, sabotage.noticed_within()));
     let all: Vec<Sabotage> = Sabotage::all()
         .into_iter()
         .filter(|one| only.is_none_or(|only| one.name() == only))
@@ -262,6 +259,7 @@ fn mutants(arguments: &Arguments) -> ExitCode {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed) as usize;
                     let Some(sabotage) = all.get(at) else { return };
+                    let (from, to) = seeds(*sabotage);
                     let first = |only| {
                         (from..to).find_map(|seed| {
                             let plan = Plan {
@@ -295,6 +293,7 @@ fn mutants(arguments: &Arguments) -> ExitCode {
             }
             None => {
                 missed += 1;
+                let (from, to) = seeds(all[at]);
                 println!("{name:24} {:5}  NOBODY", to - from);
             }
         }

@@ -1,6 +1,8 @@
 //! Wrong turns, for the proof that they are noticed: those of the shipped rules
 //! (`protocol::mutants`, with the feature `mutants` alone), and those of the world around them.
 
+use std::time::Duration;
+
 use percolator_protocol::mutants::Mutant;
 
 use crate::plan::{Fault, Plan};
@@ -16,6 +18,8 @@ pub enum Sabotage {
     TornBatch,
     /// A group is answered before it is synced.
     AnswerBeforeSync,
+    /// A store's checkpoint is called durable and isn't.
+    CheckpointNotDurable,
     /// Every tablet has two owners.
     TwoOwners,
 }
@@ -27,6 +31,7 @@ impl Sabotage {
             Self::LimitNotDurable,
             Self::TornBatch,
             Self::AnswerBeforeSync,
+            Self::CheckpointNotDurable,
             Self::TwoOwners,
         ];
         if cfg!(feature = "mutants") {
@@ -35,19 +40,40 @@ impl Sabotage {
         all
     }
 
+    /// It has to be noticed within so many seeds.
+    pub fn noticed_within(self) -> u64 {
+        match self {
+            // A request has to be late by just so much that a server has died and is back, and somebody
+            // has read the row in between, and nobody has written it.
+            Self::Rule(Mutant::OnePhaseOfAnotherLife) => 400,
+            _ => 60,
+        }
+    }
+
     /// The plan of a seed with this wrong turn. Those that only show where certain things fail together
-    /// get nothing but those: with all kinds drawn at random it would take hundreds of seeds.
+    /// get nothing but those, and often: with all kinds drawn at random it would take hundreds of seeds.
     pub fn plan(self, seed: u64) -> Plan {
-        let needs: &[Fault] = match self {
-            Self::Rule(Mutant::GrantBeforeDurable) | Self::LimitNotDurable => {
-                &[Fault::KillServer, Fault::DiskSlow, Fault::ClockJump]
-            }
-            Self::Rule(Mutant::OnePhaseOfAnotherLife) => &[Fault::KillServer, Fault::Late],
-            _ => &[],
-        };
         let mut plan = Plan::new(seed);
-        if !needs.is_empty() {
-            plan.faults = needs.iter().copied().collect();
+        let mut only = |faults: &[Fault]| {
+            plan.faults = faults.iter().copied().collect();
+            plan.pause = Duration::from_millis(100);
+        };
+        match self {
+            Self::Rule(Mutant::GrantBeforeDurable) | Self::LimitNotDurable => {
+                only(&[Fault::KillServer, Fault::DiskSlow, Fault::ClockJump]);
+            }
+            Self::Rule(Mutant::OnePhaseOfAnotherLife) => {
+                only(&[Fault::KillServer, Fault::Late]);
+                plan.workloads = vec!["counter"];
+                plan.pause = Duration::from_millis(100);
+                plan.think = Duration::from_millis(2);
+                plan.workers = 4;
+            }
+            Self::Rule(Mutant::LostAnswerIsFailure) => {
+                only(&[Fault::KillServer, Fault::Cut, Fault::Loss, Fault::Reset]);
+                plan.patience = Duration::from_millis(500);
+            }
+            _ => {}
         }
         plan.sabotage = Some(self);
         plan

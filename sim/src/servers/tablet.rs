@@ -10,7 +10,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use percolator_engine::{
-    Batch, Checkpoints, Durable, Engine, EngineKind, Error, MemoryStore, Options, Versioned,
+    Batch, Buffered, Checkpoints, Durable, Engine, EngineKind, Error, MemoryStore, Options,
+    Versioned,
 };
 use percolator_tablet::core::{Asker, Core, Reply};
 use percolator_wire::v1;
@@ -20,6 +21,7 @@ use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
 use crate::rng::Rng;
 use crate::servers::{exit, heartbeats};
+use crate::store::{Image, SimStore};
 use crate::watch::Seen;
 use crate::world::{NodeId, World};
 
@@ -31,6 +33,8 @@ const SEGMENT_BYTES: u64 = 32 << 10;
 pub const RESERVE_BYTES: u64 = 1 << 20;
 /// The part of it that is kept for nothing.
 pub const LAST_RESERVE_BYTES: u64 = 64 << 10;
+/// Changes that are kept in memory between two checkpoints.
+const BUFFER_BYTES: usize = 64 << 10;
 /// Old values for snapshots: the server takes none.
 const HISTORY_BYTES: u64 = 1 << 20;
 
@@ -44,6 +48,8 @@ pub struct Tablet {
     pub name: String,
     /// Its folder.
     pub disk: SimDisk,
+    /// Its store, where it has one besides the log.
+    pub image: Option<Arc<Mutex<Image>>>,
     /// Incarnations, and how long the disk takes.
     pub rng: Mutex<Rng>,
     /// How long a sync takes, about.
@@ -85,7 +91,7 @@ impl Tablet {
                 let name = &self.name;
                 world.note(|| format!("{name} can't start: {error}"));
                 let tablet = self.clone();
-                self.disk.crash();
+                self.died();
                 world.at(super::RESTART, Box::new(move |world| tablet.boot(world)));
                 return;
             }
@@ -154,13 +160,33 @@ impl Tablet {
             last_reserve_bytes: LAST_RESERVE_BYTES,
             ..Options::new(EngineKind::Memory, self.name.clone())
         };
-        let engine: Arc<dyn Engine> = Arc::new(Durable::open(
-            Arc::new(self.disk.clone()),
-            Path::new("log"),
-            Versioned::new(MemoryStore::default(), HISTORY_BYTES),
-            &options,
-            Checkpoints::Inline,
-        )?);
+        let disk = Arc::new(self.disk.clone());
+        let log = Path::new("log");
+        // With a store the log is cut off at checkpoints; without one it is all there is.
+        let engine: Arc<dyn Engine> = match &self.image {
+            Some(image) => {
+                let store = SimStore::open(self.disk.clone(), image.clone());
+                let store = Buffered::new(store, BUFFER_BYTES)?;
+                let store = Versioned::new(store, HISTORY_BYTES);
+                Arc::new(Durable::open(
+                    disk,
+                    log,
+                    store,
+                    &options,
+                    Checkpoints::Inline,
+                )?)
+            }
+            None => {
+                let store = Versioned::new(MemoryStore::default(), HISTORY_BYTES);
+                Arc::new(Durable::open(
+                    disk,
+                    log,
+                    store,
+                    &options,
+                    Checkpoints::Inline,
+                )?)
+            }
+        };
         match Core::open(engine.clone(), CACHE_BYTES, false, self.rng.lock().next()) {
             Ok(core) => Ok((engine, core)),
             Err(percolator_tablet::Error::Engine(error)) => Err(error),
@@ -326,6 +352,9 @@ impl Tablet {
             }
         }
         self.disk.crash();
+        if let Some(image) = &self.image {
+            image.lock().crash(&mut self.rng.lock());
+        }
     }
 
     /// Ends the process; it is started again.
