@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::{cmd::Cmd, context::Context, parts::Report};
 
 /// Seeds that every change runs.
-const FIXED: &str = "0..150";
+const FIXED: &str = "0..120";
 /// How long fresh ones are run, in seconds.
 const FRESH_SECONDS: &str = "10";
 
