@@ -112,6 +112,8 @@ impl<B: Backend> Durable<B> {
     ) -> Result<Durable<B>, Error> {
         let replayed = replay(&*disk, path, |group| backend.apply(group))?;
         let next = replayed.segments.back().map_or(1, |(last, _)| last + 1);
+        // Without it the segment is as good, and slower.
+        let _ = disk.prepare(options.segment_bytes);
         let log = Log::start(
             Arc::clone(&disk),
             path,
@@ -285,6 +287,7 @@ impl<B: Backend> Shared<B> {
         // What found no room the last time.
         let mut waiting: Option<u64> = None;
         loop {
+            let _ = self.disk.prepare(self.segment_bytes);
             let through = {
                 let mut orders = self.orders.lock();
                 loop {

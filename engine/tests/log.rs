@@ -65,6 +65,64 @@ fn a_tail_torn_at_any_byte_is_cut_off() {
     }
 }
 
+/// A new segment is written over an old one's file: what is left of that is nobody's record.
+#[test]
+fn what_an_older_segment_left_behind_is_not_replayed() {
+    let (old, _) = disk_with(10, 1 << 20);
+    let (first, left_over) = old.state().files.clone().pop_last().expect("a segment");
+    // Each length that the new segment can reach: none, some, and more than the old one.
+    for count in [0, 1, 4, 10, 12] {
+        let disk = FaultyDisk::with([(first.clone(), left_over.clone())].into());
+        disk.state().left_over = left_over.clone();
+        let engine = open(&disk, 1 << 20).expect("an engine");
+        for i in 10..10 + count {
+            engine
+                .commit(&[put(&key(i), "VALUE"), Batch::default()])
+                .expect("a commit");
+        }
+        // Killed here, and killed again at once.
+        for _ in 0..2 {
+            let disk = FaultyDisk::with(disk.state().files.clone());
+            let engine = open(&disk, 1 << 20).expect("an engine");
+            assert_eq!(keys(&engine), expected(10 + count));
+            engine.commit(&[put("key999", "more")]).expect("a commit");
+        }
+        // Torn anywhere in the last record, over the old content.
+        let files = disk.state().files.clone();
+        let (name, whole) = files.last_key_value().expect("a segment");
+        let record = if count == 0 { 0 } else { left_over.len() / 10 };
+        // No byte of a value is as it was before, so the record is torn wherever it is cut.
+        for torn in 1..=record {
+            let cut = record * count - torn;
+            let mut content = whole[..cut].to_vec();
+            content.extend_from_slice(left_over.get(cut..).unwrap_or_default());
+            let files = [(first.clone(), left_over.clone()), (name.clone(), content)];
+            let disk = FaultyDisk::with(files.into());
+            let engine = open(&disk, 1 << 20).expect("an engine");
+            assert_eq!(keys(&engine), expected(10 + count - 1), "torn by {torn}");
+        }
+    }
+}
+
+#[test]
+fn damage_is_told_from_a_torn_tail_also_over_an_older_segment() {
+    let (disk, ends) = disk_with(4, 1 << 20);
+    let files = disk.state().files.clone();
+    let (name, whole) = files.last_key_value().expect("a segment");
+    let mut longer = whole.clone();
+    longer.extend(vec![0xee; 300]);
+    for at in 0..ends[4] {
+        let mut damaged = longer.clone();
+        damaged[at] ^= 1;
+        let disk = FaultyDisk::with([(name.clone(), damaged)].into());
+        match open(&disk, 1 << 20) {
+            Ok(engine) if at >= ends[3] => assert_eq!(keys(&engine), expected(3), "byte {at}"),
+            Err(Error::Corrupt { .. }) if at < ends[3] => {}
+            other => panic!("byte {at}: {:?}", other.map(|_| ())),
+        }
+    }
+}
+
 #[test]
 fn a_flipped_bit_before_the_last_record_is_refused() {
     let (disk, ends) = disk_with(4, 1 << 20);

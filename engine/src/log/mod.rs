@@ -145,6 +145,9 @@ impl Log {
 
     /// Starts a new segment; the last of the older ones. An error leaves everything as it was.
     pub(crate) fn rotate(&mut self) -> io::Result<u64> {
+        // What an older file left behind the last record: only the last segment may have such an end.
+        self.file.truncate(self.len)?;
+        self.file.sync_data()?;
         let next = self.segment + 1;
         let file = create(&*self.disk, next)?;
         self.file = file;

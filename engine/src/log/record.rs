@@ -16,7 +16,7 @@ use crate::{Batch, Column, batch::Op};
 pub(super) const HEADER_BYTES: usize = 16;
 
 /// With it, finding a header by chance takes 64 bits of luck.
-const MAGIC: [u8; 4] = *b"PLG1";
+pub(super) const MAGIC: [u8; 4] = *b"PLG1";
 
 const DELETE: u8 = 0x80;
 

@@ -1,4 +1,5 @@
-//! Reading the log at open.
+//! Reading the log at open. The last segment ends where no record is any more; behind that lies what the
+//! file held before it was written over.
 
 use std::{collections::VecDeque, path::Path};
 
@@ -110,23 +111,28 @@ fn check(rest: &Bytes, place: Place) -> Result<(Bytes, usize), Bad> {
     match record::look(rest, place) {
         Found::Record { payload, bytes } => Ok((payload, bytes)),
         Found::Short => Err(Bad::Torn),
-        Found::BadPayload { bytes } if bytes == rest.len() => Err(Bad::Torn),
-        Found::BadPayload { .. } => damaged("the record's checksum is wrong"),
-        Found::BadHeader if has_record_behind(rest, place) => {
+        Found::BadPayload { bytes } if has_record_behind(rest, bytes, place) => {
+            damaged("the record's checksum is wrong")
+        }
+        Found::BadHeader if has_record_behind(rest, 1, place) => {
             damaged("the checksum of the record's header is wrong")
         }
-        Found::BadHeader => Err(Bad::Torn),
+        Found::BadPayload { .. } | Found::BadHeader => Err(Bad::Torn),
     }
 }
 
-/// Without a sound header there is no telling where the record ends: any place behind is tried.
-fn has_record_behind(rest: &Bytes, place: Place) -> bool {
-    (1..rest.len()).any(|skip| {
-        let place = Place {
-            offset: place.offset + skip as u64,
-            ..place
-        };
-        // A sound header is enough: whether its payload is damaged too does not matter.
-        !matches!(record::look(&rest.slice(skip..), place), Found::BadHeader)
-    })
+/// Whether a record of this segment lies `from` bytes behind the place or later. Without a sound header
+/// there is no telling where the next one begins: any place is tried. What an older segment has left in the
+/// file is of another place, and none.
+fn has_record_behind(rest: &Bytes, from: usize, place: Place) -> bool {
+    (from..rest.len())
+        .filter(|skip| rest[*skip..].starts_with(&record::MAGIC))
+        .any(|skip| {
+            let place = Place {
+                offset: place.offset + skip as u64,
+                ..place
+            };
+            // A sound header is enough: whether its payload is damaged too does not matter.
+            !matches!(record::look(&rest.slice(skip..), place), Found::BadHeader)
+        })
 }

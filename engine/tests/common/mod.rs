@@ -22,6 +22,8 @@ pub(crate) struct State {
     /// Bytes that still fit; above it an append writes what fits and fails.
     pub(crate) room: Option<usize>,
     pub(crate) free_bytes: Option<u64>,
+    /// What the next file holds before it is written over.
+    pub(crate) left_over: Vec<u8>,
     pub(crate) fail_syncs: bool,
     pub(crate) fail_truncates: bool,
     pub(crate) syncs: usize,
@@ -34,6 +36,7 @@ pub(crate) struct FaultyDisk(Arc<Mutex<State>>);
 struct FaultyFile {
     disk: FaultyDisk,
     name: String,
+    len: usize,
 }
 
 impl FaultyDisk {
@@ -51,11 +54,14 @@ impl FaultyDisk {
 
 impl Disk for FaultyDisk {
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
-        let previous = self.state().files.insert(name.to_owned(), Vec::new());
+        let mut state = self.state();
+        let content = std::mem::take(&mut state.left_over);
+        let previous = state.files.insert(name.to_owned(), content);
         assert_eq!(previous, None, "{name} was there");
         Ok(Box::new(FaultyFile {
             disk: self.clone(),
             name: name.to_owned(),
+            len: 0,
         }))
     }
 
@@ -96,7 +102,12 @@ impl DiskFile for FaultyFile {
         let mut state = self.disk.state();
         let fits = state.room.unwrap_or(bytes.len()).min(bytes.len());
         let file = state.files.get_mut(&self.name).expect("the file");
-        file.extend_from_slice(&bytes[..fits]);
+        let end = self.len + fits;
+        if file.len() < end {
+            file.resize(end, 0);
+        }
+        file[self.len..end].copy_from_slice(&bytes[..fits]);
+        self.len = end;
         if fits < bytes.len() {
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -119,6 +130,7 @@ impl DiskFile for FaultyFile {
         }
         let file = state.files.get_mut(&self.name).expect("the file");
         file.truncate(len as usize);
+        self.len = len as usize;
         Ok(())
     }
 }
