@@ -8,6 +8,7 @@ use futures_util::future::FutureExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use percolator_protocol::actions::PrewriteRejection;
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::txn::{Command, Coordinator, Event, Finished, PrimaryEnd, Step};
 use percolator_protocol::types::{Cell, Mutation, Timestamp};
 use percolator_wire::v1::request::Body as Ask;
@@ -167,6 +168,9 @@ impl Commit {
                 Err(error) => self.gave_up(Step::CommitTs, error),
             },
             Command::CommitPrimary { commit_ts } => {
+                if mutants::on(Mutant::SecondariesFirst) {
+                    self.commit_secondaries(commit_ts).await;
+                }
                 let build = |cell| self.commit_request(commit_ts, vec![cell]);
                 let answer = router
                     .call_one(&self.mutations[0].cell, &build, self.deadline)

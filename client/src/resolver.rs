@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use percolator_protocol::actions::Status;
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::txn::{Ending, MetLock, ReadNext, after_status_read};
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
@@ -115,6 +116,13 @@ impl Router {
         const DOING: &str = "reading past a lock";
         let mut backoff = Backoff::new(Duration::from_micros(500), Duration::from_millis(50));
         loop {
+            if mutants::on(Mutant::StatusByReadersClock) {
+                let now_ms = u64::try_from(self.transport.now().as_millis()).unwrap_or(u64::MAX);
+                if met.lock.expired(Timestamp::from_millis(now_ms)) {
+                    let _ = self.resolve(all, Ending::RolledBack, deadline).await;
+                    return Ok(None);
+                }
+            }
             let status = self
                 .check_status(met, Some(snapshot), false, deadline)
                 .await

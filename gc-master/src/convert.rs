@@ -65,10 +65,10 @@ impl From<Report> for v1::TabletInfo {
 }
 
 /// Everything, sorted: servers by role and name, tables by id, tablets by table and first row.
-pub(crate) fn directory(
-    directory: &Directory,
-    now: Duration,
-) -> Result<v1::DirectoryResponse, Refusal> {
+///
+/// # Errors
+/// [`Refusal::NoState`].
+pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryResponse, Refusal> {
     let truth = directory.truth()?;
     let mut servers: Vec<_> = truth.servers.iter().collect();
     servers.sort_by_key(|(name, server)| (server.role, *name));

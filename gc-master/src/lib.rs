@@ -17,6 +17,7 @@ mod tables;
 mod truth;
 
 pub use crate::core::{Directory, HEARTBEAT_INTERVAL, SILENCE_MAX};
+pub use convert::directory as directory_response;
 pub use events::{Action, Command, Effects, Heartbeat, Note, Report, Start};
 pub use names::{CUT_BYTES_MAX, CUTS_MAX, NAME_BYTES_MAX};
 pub use refusal::Refusal;

@@ -7,6 +7,8 @@
 //! - [`oracle`]: what the timestamp oracle may hand out.
 
 pub mod actions;
+#[doc(hidden)]
+pub mod mutants;
 pub mod oracle;
 pub mod txn;
 pub mod types;

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use percolator_engine::{Batch, Engine};
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
@@ -335,7 +336,11 @@ impl Core {
             out.push(answer(to, id, Err(not_served.into())));
             return;
         }
-        let rows = work.rows(&self.tablets);
+        let rows = if mutants::on(Mutant::NoLatches) {
+            Vec::new()
+        } else {
+            work.rows(&self.tablets)
+        };
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let mut queued = Queued {
@@ -411,7 +416,8 @@ impl Core {
 
     fn take_effect(&mut self, decision: &mut Decision) {
         let cache = self.cache.get_mut();
-        for version in decision.versions.drain(..) {
+        let known = !mutants::on(Mutant::StaleCache);
+        for version in decision.versions.drain(..).filter(|_| known) {
             let hash = crate::latches::hash(&[&version.cell_key]);
             cache.learn(hash, &version.cell_key, version.commit_ts, &version.write);
         }

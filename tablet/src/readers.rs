@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::Timestamp;
 
 use crate::latches::Identity;
@@ -82,6 +83,7 @@ impl Readers {
     pub(crate) fn waits_for(&self, hash: u64, snapshot: Timestamp) -> bool {
         let under_way = self.under_way.get(&hash);
         under_way.is_some_and(|(commit_ts, _)| *commit_ts <= snapshot)
+            && !mutants::on(Mutant::OnePhaseNotAwaited)
     }
 
     /// Whether the snapshot has to wait for any commit.
@@ -89,6 +91,7 @@ impl Readers {
         self.under_way
             .values()
             .any(|(commit_ts, _)| *commit_ts <= snapshot)
+            && !mutants::on(Mutant::OnePhaseNotAwaited)
     }
 }
 

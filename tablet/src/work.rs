@@ -7,6 +7,7 @@ use percolator_engine::Column;
 use percolator_protocol::actions::{
     Prewrite, StatusQuery, check_status, commit, keep_alive, rollback,
 };
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::limits::{REQUEST_CELLS_MAX, VALUE_BYTES_MAX};
 use percolator_protocol::types::{Cell, LockKind, Mutation, Timestamp, escape};
 use percolator_wire::v1::response::Body;
@@ -272,7 +273,9 @@ impl Work {
             } => {
                 // Of an earlier life's readers nothing is known.
                 let one_phase = one_phase
-                    .filter(|wish| wish.life == ground.life)
+                    .filter(|wish| {
+                        wish.life == ground.life || mutants::on(Mutant::OnePhaseOfAnotherLife)
+                    })
                     .map(|wish| wish.commit_ts);
                 prewrite::decide(ground, refs, &txn, mutations, one_phase)
             }

@@ -17,6 +17,7 @@ mod metadata;
 mod parts;
 mod programs;
 mod shell;
+mod sim;
 mod spdx;
 mod tally;
 mod test;
@@ -42,7 +43,8 @@ Examples:
   cargo xtask test fmt clippy       two parts of it
   cargo xtask fix                   mend what can be mended by a program
   cargo xtask run                   a cluster on this machine
-  cargo xtask bench oracle          timestamps per second";
+  cargo xtask bench oracle          timestamps per second
+  cargo xtask sim --seeds 0..5000   a simulated cluster where everything fails";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -67,6 +69,8 @@ Examples:
     },
     /// Build the programs for release and measure them on a cluster of processes that goes away.
     Bench(bench::Args),
+    /// Run a whole cluster in one thread, from seeds, where everything fails that can.
+    Sim(sim::Args),
 }
 
 fn main() -> ExitCode {
@@ -77,6 +81,7 @@ fn main() -> ExitCode {
         Command::Fix => fix::run(&context).map(|()| ExitCode::SUCCESS),
         Command::Run { arguments } => programs::run(&context, &arguments),
         Command::Bench(args) => bench::run(&context, &args),
+        Command::Sim(args) => sim::run(&context, &args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

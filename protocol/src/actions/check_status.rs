@@ -4,6 +4,7 @@
 //! latch makes one of them win.
 
 use super::{CellView, OwnRecord, rollback};
+use crate::mutants::{self, Mutant};
 use crate::types::{Effect, Lock, Timestamp, expired};
 
 /// Who asks, and what for.
@@ -66,10 +67,12 @@ pub fn check_status(view: &CellView, query: &StatusQuery) -> (Vec<Effect>, Statu
         && min_commit_ts <= snapshot
     {
         min_commit_ts = snapshot.next();
-        effects.push(Effect::PutLock(Lock {
-            min_commit_ts,
-            ..lock.clone()
-        }));
+        if !mutants::on(Mutant::PromiseNotWritten) {
+            effects.push(Effect::PutLock(Lock {
+                min_commit_ts,
+                ..lock.clone()
+            }));
+        }
     }
     let status = Status::Alive {
         min_commit_ts,

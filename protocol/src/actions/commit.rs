@@ -1,6 +1,7 @@
 //! Commit: the lock becomes a write record, in one atomic step (paper, section 2.2).
 
 use super::{CellView, OwnRecord};
+use crate::mutants::{self, Mutant};
 use crate::types::{Effect, Lock, LockKind, Timestamp, Write, WriteKind};
 
 /// Why a cell was not committed.
@@ -54,13 +55,17 @@ pub fn commit(
             let stray = own_lock.map(|_| Effect::DeleteLock);
             return (stray.into_iter().collect(), Ok(()));
         }
-        OwnRecord::RolledBack => return missing(true),
+        OwnRecord::RolledBack if !mutants::on(Mutant::CommitWithoutLock) => return missing(true),
+        OwnRecord::RolledBack => {}
         OwnRecord::None => {}
     }
     let Some(lock) = own_lock else {
+        if mutants::on(Mutant::CommitWithoutLock) {
+            return (Vec::new(), Ok(()));
+        }
         return missing(false);
     };
-    if commit_ts < lock.min_commit_ts {
+    if commit_ts < lock.min_commit_ts && !mutants::on(Mutant::MinCommitTsIgnored) {
         let min_commit_ts = lock.min_commit_ts;
         let effects = if lock.committing {
             Vec::new()
@@ -90,6 +95,9 @@ pub fn commit(
         short_value: lock.short_value.clone(),
         overlapped_rollback,
     };
+    if lock.kind == LockKind::Lock && mutants::on(Mutant::ForUpdateLeavesNothing) {
+        return (vec![Effect::DeleteLock], Ok(()));
+    }
     (
         vec![Effect::PutWrite(commit_ts, write), Effect::DeleteLock],
         Ok(()),

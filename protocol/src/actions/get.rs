@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::mutants::{self, Mutant};
 use crate::types::{Lock, LockKind, Timestamp, Write, WriteKind};
 
 /// A reader's point in time.
@@ -35,6 +36,7 @@ impl Snapshot<'_> {
             // It can't commit at or below the snapshot.
             && lock.min_commit_ts <= self.ts
             && !self.bypass.contains(&lock.start_ts)
+            && !mutants::on(Mutant::ReadSkipsLocks)
     }
 }
 

@@ -11,6 +11,7 @@
 //! was started, or has taken the row over, after that doesn't.
 
 use super::{CellView, Prewrite, PrewriteRejection, commit, prewrite};
+use crate::mutants::{self, Mutant};
 use crate::types::{Effect, Mutation, Timestamp};
 
 /// Why a cell was not committed in one phase.
@@ -44,7 +45,8 @@ pub fn one_phase(
 ) -> Result<Vec<Effect>, OnePhaseRejection> {
     let mut effects = prewrite(view, mutation, txn).map_err(OnePhaseRejection::Prewrite)?;
     // A late copy of the request finds the locks of its second try: those are committed in two phases.
-    if view.lock.is_some() || read_ts >= commit_ts {
+    let was_read = read_ts >= commit_ts && !mutants::on(Mutant::OnePhaseIgnoresReads);
+    if view.lock.is_some() || was_read {
         return Err(OnePhaseRejection::TwoPhases);
     }
     let lock = effects.iter().find_map(|effect| match effect {

@@ -1,6 +1,7 @@
 //! Prewrite: conflict check, lock and value in one atomic step (paper, section 2.2; seeds 001, 003).
 
 use super::{CellView, OwnRecord};
+use crate::mutants::{self, Mutant};
 use crate::types::limits::SHORT_VALUE_BYTES_MAX;
 use crate::types::{Cell, Effect, Lock, LockKind, Mutation, Timestamp};
 
@@ -60,7 +61,10 @@ pub fn prewrite(
         return Err(PrewriteRejection::Locked(lock.clone()));
     }
     // Also a committed `get_for_update` counts: that is how write skew is caught (seed 000, question 4).
-    if let Some((with_commit_ts, with_start_ts)) = view.newer {
+    if let Some((with_commit_ts, with_start_ts)) = view.newer
+        && !mutants::on(Mutant::NoConflictCheck)
+        && !(mutants::on(Mutant::ConflictByStartTs) && with_start_ts < txn.start_ts)
+    {
         return Err(PrewriteRejection::Conflict {
             with_start_ts,
             with_commit_ts,

@@ -2,6 +2,7 @@
 //! question 3).
 
 use super::{CellView, OwnRecord};
+use crate::mutants::{self, Mutant};
 use crate::types::{Effect, LockKind, Timestamp, Write, WriteKind};
 
 /// The transaction has committed this cell, so it can't be rolled back.
@@ -21,6 +22,7 @@ pub fn rollback(view: &CellView, start_ts: Timestamp) -> Result<Vec<Effect>, Alr
     match view.own {
         OwnRecord::Committed(commit_ts) => return Err(AlreadyCommitted { commit_ts }),
         OwnRecord::RolledBack => {}
+        OwnRecord::None if mutants::on(Mutant::NoRollbackRecord) => {}
         OwnRecord::None => {
             let record = match &view.at_start {
                 // Another transaction committed at exactly this start_ts: its record carries ours.
@@ -37,7 +39,11 @@ pub fn rollback(view: &CellView, start_ts: Timestamp) -> Result<Vec<Effect>, Alr
         }
     }
     // Also beside a record that is there already, should a store have both.
-    if let Some(lock) = view.own_lock(start_ts) {
+    let any_lock = view
+        .lock
+        .as_ref()
+        .filter(|_| mutants::on(Mutant::RollbackOfOthers));
+    if let Some(lock) = view.own_lock(start_ts).or(any_lock) {
         effects.push(Effect::DeleteLock);
         if lock.kind == LockKind::Put && lock.short_value.is_none() {
             effects.push(Effect::DeleteData(start_ts));

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::obstacle::{Ending, MetLock};
 use crate::actions::{CommitRejection, PrewriteRejection, Status};
+use crate::mutants::{self, Mutant};
 use crate::types::{Cell, Timestamp};
 
 /// What happened.
@@ -229,6 +230,11 @@ impl Coordinator {
                 }
                 // A late copy of a request for one phase finds these locks, and leaves them.
                 self.one_phase_open = false;
+                if mutants::on(Mutant::CommitTsBeforePrewrite) {
+                    let commit_ts = self.start_ts.next();
+                    self.state = State::CommittingPrimary(commit_ts);
+                    return vec![Command::CommitPrimary { commit_ts }];
+                }
                 self.state = State::TakingCommitTs;
                 vec![Command::TakeCommitTs]
             }
@@ -271,6 +277,10 @@ impl Coordinator {
             (State::CommittingPrimary(_), Event::GaveUp(Step::CommitPrimary)) => {
                 // A lost answer means unknown, never failed.
                 self.state = State::Ended;
+                if mutants::on(Mutant::LostAnswerIsFailure) {
+                    let reason = AbortReason::GaveUp(Step::CommitPrimary);
+                    return vec![Command::Finish(Finished::Aborted(reason))];
+                }
                 vec![Command::Finish(Finished::Unknown)]
             }
             (State::Prewriting | State::TakingCommitTs, Event::GaveUp(step)) => {

@@ -38,10 +38,11 @@ enum Siblings {
 }
 
 /// Rules by folder, for the folder and those below. What tests alone need is free.
-const RULES: [(&str, Siblings); 9] = [
+const RULES: [(&str, Siblings); 10] = [
     ("protocol", Siblings::Only(&[])),
     ("wire", Siblings::Only(&["percolator-protocol"])),
     ("engine", Siblings::Only(&[])),
+    ("history", Siblings::Only(&[])),
     // What all servers share must not know any of them.
     (
         "server",

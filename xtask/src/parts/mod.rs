@@ -9,6 +9,7 @@ mod fmt;
 mod licences;
 mod prose;
 mod readme;
+mod sim;
 mod unit;
 
 use std::time::{Duration, Instant};
@@ -28,6 +29,7 @@ pub(crate) enum Part {
     Docs,
     Unit,
     Readme,
+    Sim,
     Crash,
     BenchSmoke,
 }
@@ -55,7 +57,7 @@ impl Report {
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Fmt,
         Self::Prose,
         Self::Boundaries,
@@ -64,6 +66,7 @@ impl Part {
         Self::Docs,
         Self::Unit,
         Self::Readme,
+        Self::Sim,
         Self::Crash,
         Self::BenchSmoke,
     ];
@@ -78,6 +81,7 @@ impl Part {
             Self::Docs => "docs",
             Self::Unit => "unit",
             Self::Readme => "readme",
+            Self::Sim => "sim",
             Self::Crash => "crash",
             Self::BenchSmoke => "bench-smoke",
         }
@@ -93,6 +97,7 @@ impl Part {
             Self::Docs => "the documentation builds without warnings",
             Self::Unit => "all test functions, and the examples in the documentation",
             Self::Readme => "what the README says is what happens",
+            Self::Sim => "a simulated cluster where everything fails, from seeds",
             Self::Crash => "a cluster whose processes are killed",
             Self::BenchSmoke => "every benchmark runs, for a moment",
         }
@@ -108,6 +113,7 @@ impl Part {
             Self::Docs => docs::run(context),
             Self::Unit => unit::run(context, report),
             Self::Readme => readme::run(context, report),
+            Self::Sim => sim::run(context, report),
             Self::Crash => crash::run(context, report),
             Self::BenchSmoke => bench_smoke::run(context, report),
         }

@@ -1,0 +1,301 @@
+//! Whether snapshot isolation can explain a history.
+//!
+//! By Adya's graphs ("Weak Consistency", 1999): transactions, and who overwrote, read or overwrote the
+//! reads of whom; with timestamps also who began after whom had committed. Snapshot isolation holds where
+//! every cycle has two anti-dependencies one after the other (Cerone, Gotsman, "Analysing Snapshot
+//! Isolation", 2016), nothing was read of aborted or unfinished transactions, and, with timestamps, nobody
+//! depends on who committed after they began. Cycles are named as Adya and Jepsen's Elle name them.
+//!
+//! Without timestamps the order of a cell's versions is known as far as transactions read what they then
+//! overwrote; blind writes say nothing. So what is found is wrong, and not everything wrong is found.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use crate::graph::{Cycle, Edge, Graph};
+use crate::transaction::{Op, Outcome, Transaction};
+use crate::versions::{Versions, reads};
+
+/// What kind of wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Writes of two transactions are in two orders (G0).
+    DirtyWrite,
+    /// Something was read that an aborted transaction wrote (G1a).
+    AbortedRead,
+    /// Something was read that its transaction overwrote itself (G1b).
+    IntermediateRead,
+    /// Transactions saw each other's writes in a circle (G1c).
+    CircularInformationFlow,
+    /// Two transactions read one version and both wrote the next.
+    LostUpdate,
+    /// A transaction saw a part of another one (G-single).
+    ReadSkew,
+    /// Two readers saw two writers in two orders.
+    LongFork,
+    /// A transaction saw, or overwrote, what was committed after its snapshot (G-SIa).
+    Interference,
+    /// A transaction didn't see what was committed before its snapshot (G-SIb).
+    MissedEffects,
+    /// A value was read that nobody wrote.
+    Invented,
+}
+
+/// Something that snapshot isolation forbids, with whoever had a part in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Anomaly {
+    /// What kind.
+    pub kind: Kind,
+    /// The cycle, or what was read: lines for people.
+    pub shown: Vec<String>,
+}
+
+/// What came of a check.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Transactions that were looked at.
+    pub transactions: usize,
+    /// Reads whose writer couldn't be told: they prove nothing.
+    pub ambiguous_reads: usize,
+    /// The first that was found.
+    pub anomaly: Option<Anomaly>,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::DirtyWrite => "dirty write (G0)",
+            Self::AbortedRead => "aborted read (G1a)",
+            Self::IntermediateRead => "intermediate read (G1b)",
+            Self::CircularInformationFlow => "circular information flow (G1c)",
+            Self::LostUpdate => "lost update",
+            Self::ReadSkew => "read skew (G-single)",
+            Self::LongFork => "long fork",
+            Self::Interference => "interference (G-SIa)",
+            Self::MissedEffects => "missed effects (G-SIb)",
+            Self::Invented => "a value that nobody wrote",
+        })
+    }
+}
+
+impl fmt::Display for Anomaly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind, self.shown.join("; "))
+    }
+}
+
+/// Checks a history. Timestamps are used where they are given.
+pub fn check(history: &[Transaction]) -> Report {
+    let versions = Versions::new(history);
+    let mut report = Report {
+        transactions: history.len(),
+        ..Report::default()
+    };
+    report.anomaly = bad_read(history, &versions).or_else(|| lost_update(history, &versions));
+    if report.anomaly.is_some() {
+        return report;
+    }
+    let (graph, ambiguous, interference) = graph(history, &versions);
+    report.ambiguous_reads = ambiguous;
+    report.anomaly = interference.or_else(|| {
+        let cycle = graph.forbidden_cycle()?;
+        Some(name_cycle(history, &cycle))
+    });
+    report
+}
+
+/// Reads of what was never committed.
+fn bad_read(history: &[Transaction], versions: &Versions<'_>) -> Option<Anomaly> {
+    for transaction in history {
+        for (cell, value) in reads(transaction) {
+            let known = versions.cells.get(cell);
+            let Some(text) = value else { continue };
+            let found = |kind, whose: Option<usize>| {
+                let read = format!("{} read {cell} = {text:?}", label(transaction));
+                let written = whose.map(|at| format!("written by {}", label(&history[at])));
+                Some(Anomaly {
+                    kind,
+                    shown: std::iter::once(read).chain(written).collect(),
+                })
+            };
+            let writers = known.and_then(|known| known.writers.get(&value));
+            if let Some(writers) = writers {
+                if writers
+                    .iter()
+                    .all(|at| history[*at].outcome == Outcome::Aborted)
+                {
+                    return found(Kind::AbortedRead, writers.first().copied());
+                }
+                continue;
+            }
+            match known.and_then(|known| known.intermediate.get(&value)) {
+                Some(at) => return found(Kind::IntermediateRead, Some(*at)),
+                None => return found(Kind::Invented, None),
+            }
+        }
+    }
+    None
+}
+
+/// Two that read one version and wrote the next, where only that tells the order.
+fn lost_update(history: &[Transaction], versions: &Versions<'_>) -> Option<Anomaly> {
+    for (name, cell) in &versions.cells {
+        for (before, next) in &cell.next {
+            if let [first, second, ..] = next[..] {
+                let before =
+                    before.map_or_else(|| "the first".to_owned(), |at| label(&history[at]));
+                return Some(Anomaly {
+                    kind: Kind::LostUpdate,
+                    shown: vec![format!(
+                        "{} and {} both read {before}'s version of {name} and wrote the next",
+                        label(&history[first]),
+                        label(&history[second])
+                    )],
+                });
+            }
+        }
+    }
+    None
+}
+
+fn graph<'a>(
+    history: &'a [Transaction],
+    versions: &Versions<'a>,
+) -> (Graph<'a>, usize, Option<Anomaly>) {
+    let timed: Vec<(u64, bool, usize)> = times(history, versions);
+    // Behind the transactions: one node for each moment, which leads to the next one.
+    let mut graph = Graph::new(history.len() + timed.len());
+    for (moment, (_, is_start, at)) in timed.iter().enumerate() {
+        let node = history.len() + moment;
+        if *is_start {
+            graph.add(node, *at, Edge::Start);
+        } else {
+            graph.add(*at, node, Edge::Start);
+        }
+        if moment + 1 < timed.len() {
+            graph.add(node, node + 1, Edge::Start);
+        }
+    }
+    let mut interference = None;
+    let mut depends = |graph: &mut Graph<'a>, from: usize, to: usize, edge: Edge<'a>| {
+        if let (Some(committed), Some(began)) = (history[from].commit_ts, history[to].start_ts)
+            && committed > began
+            && from != to
+            && interference.is_none()
+        {
+            interference = Some(Anomaly {
+                kind: Kind::Interference,
+                shown: vec![
+                    step(history, from, edge, to),
+                    format!("{committed} is above the snapshot {began}"),
+                ],
+            });
+        }
+        graph.add(from, to, edge);
+    };
+    for (name, cell) in &versions.cells {
+        for (before, next) in &cell.next {
+            if let Some(before) = before {
+                for next in next {
+                    depends(&mut graph, *before, *next, Edge::Ww(name));
+                }
+            }
+        }
+    }
+    let mut ambiguous = 0;
+    for (at, transaction) in history.iter().enumerate() {
+        if transaction.outcome != Outcome::Committed && !versions.committed[at] {
+            continue;
+        }
+        for op in &transaction.ops {
+            let Op::Read(cell, value) = op else { continue };
+            let is_own = !reads(transaction).any(|(other, _)| other == cell);
+            if is_own {
+                continue;
+            }
+            let Some(source) = versions.source(history, at, cell, value.as_deref()) else {
+                ambiguous += 1;
+                continue;
+            };
+            if let Some(writer) = source {
+                depends(&mut graph, writer, at, Edge::Wr(cell));
+            }
+            let next = versions
+                .cells
+                .get(cell.as_str())
+                .and_then(|known| known.next.get(&source));
+            for next in next.into_iter().flatten() {
+                graph.add(at, *next, Edge::Rw(cell));
+            }
+        }
+    }
+    (graph, ambiguous, interference)
+}
+
+/// Starts and commits in their order: when, whether it is a start, whose.
+fn times(history: &[Transaction], versions: &Versions<'_>) -> Vec<(u64, bool, usize)> {
+    let mut times = BTreeSet::new();
+    for (at, transaction) in history.iter().enumerate() {
+        if !versions.committed[at] {
+            continue;
+        }
+        if let Some(start_ts) = transaction.start_ts {
+            times.insert((start_ts, true, at));
+        }
+        let writes = |op: &Op| matches!(op, Op::Write(..));
+        if let Some(commit_ts) = transaction.commit_ts
+            && transaction.ops.iter().any(writes)
+        {
+            times.insert((commit_ts, false, at));
+        }
+    }
+    times.into_iter().collect()
+}
+
+fn name_cycle(history: &[Transaction], cycle: &Cycle<'_>) -> Anomaly {
+    let count =
+        |wanted: fn(&Edge<'_>) -> bool| cycle.iter().filter(|(_, edge)| wanted(edge)).count();
+    let rw = count(|edge| matches!(edge, Edge::Rw(_)));
+    let starts = count(|edge| matches!(edge, Edge::Start));
+    let wr = count(|edge| matches!(edge, Edge::Wr(_)));
+    let kind = match (rw, starts, wr) {
+        (0, 0, 0) => Kind::DirtyWrite,
+        (0, 0, _) => Kind::CircularInformationFlow,
+        (0, ..) => Kind::Interference,
+        (1, 0, 0) if cycle.len() == 2 => Kind::LostUpdate,
+        (1, 0, _) => Kind::ReadSkew,
+        (1, ..) => Kind::MissedEffects,
+        _ => Kind::LongFork,
+    };
+    let shown = cycle
+        .iter()
+        .enumerate()
+        // The moments between the transactions say nothing to people.
+        .filter(|(_, (from, _))| *from < history.len())
+        .map(|(at, (from, edge))| {
+            let to = (1..=cycle.len())
+                .map(|ahead| cycle[(at + ahead) % cycle.len()].0)
+                .find(|node| *node < history.len())
+                .unwrap_or(*from);
+            step(history, *from, *edge, to)
+        })
+        .collect();
+    Anomaly { kind, shown }
+}
+
+fn step(history: &[Transaction], from: usize, edge: Edge<'_>, to: usize) -> String {
+    let (from, to) = (label(&history[from]), label(&history[to]));
+    match edge {
+        Edge::Ww(cell) => format!("{from} wrote {cell}, and {to} wrote it next"),
+        Edge::Wr(cell) => format!("{from} wrote {cell}, and {to} read that"),
+        Edge::Rw(cell) => format!("{from} read {cell}, and {to} wrote the next version"),
+        Edge::Start => format!("{from} had committed when {to} began"),
+    }
+}
+
+fn label(transaction: &Transaction) -> String {
+    match transaction.start_ts {
+        Some(start_ts) => format!("{}@{start_ts}", transaction.client),
+        None => transaction.client.clone(),
+    }
+}

@@ -1,0 +1,113 @@
+//! The format: one transaction a line, as JSON.
+//!
+//! ```json
+//! {"client":"c1","start_ts":"17","commit_ts":"19","outcome":"committed",
+//!  "ops":[{"r":["accounts/bob:balance","10"]},{"w":["accounts/bob:balance","7"]},{"l":"accounts/joe:balance"}]}
+//! ```
+//! Timestamps are texts, as many readers of JSON lose digits of large numbers; they are left out where they
+//! aren't known. A value that isn't there, or was deleted, is null. `l` is a cell that was got for update.
+//! `outcome` is `committed`, `aborted`, or `unknown`: the answer was lost, and either may be true.
+
+use serde::{Deserialize, Serialize};
+
+/// What a transaction did, and what its client knows of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transaction {
+    /// Who ran it.
+    pub client: String,
+    /// Its snapshot, where that is known.
+    #[serde(default, with = "text", skip_serializing_if = "Option::is_none")]
+    pub start_ts: Option<u64>,
+    /// Its commit, where that is known.
+    #[serde(default, with = "text", skip_serializing_if = "Option::is_none")]
+    pub commit_ts: Option<u64>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What it did, in order.
+    pub ops: Vec<Op>,
+}
+
+/// How a transaction ended, as its client knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// It is committed.
+    Committed,
+    /// Nothing of it may ever be seen.
+    Aborted,
+    /// The answer was lost.
+    Unknown,
+}
+
+/// A part of a transaction: on which cell, and with what value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Op {
+    /// It read this.
+    #[serde(rename = "r")]
+    Read(String, Option<String>),
+    /// It wrote this.
+    #[serde(rename = "w")]
+    Write(String, Option<String>),
+    /// It got the cell for update.
+    #[serde(rename = "l")]
+    Lock(String),
+}
+
+/// A line that is no transaction.
+#[derive(Debug, thiserror::Error)]
+#[error("line {line}: {source}")]
+pub struct FormatError {
+    /// Which, from 1 on.
+    pub line: usize,
+    /// What is wrong with it.
+    source: serde_json::Error,
+}
+
+/// Reads a history, one transaction a line; empty lines are skipped.
+///
+/// # Errors
+/// [`FormatError`] for the first line that is no transaction.
+pub fn parse(text: &str) -> Result<Vec<Transaction>, FormatError> {
+    text.lines()
+        .enumerate()
+        .filter(|(_, line)| !line.trim().is_empty())
+        .map(|(at, line)| {
+            let line_number = at + 1;
+            serde_json::from_str(line).map_err(|source| FormatError {
+                line: line_number,
+                source,
+            })
+        })
+        .collect()
+}
+
+/// A history as text, one transaction a line.
+pub fn write(history: &[Transaction]) -> String {
+    let mut text = String::new();
+    for transaction in history {
+        // Every part has a form in JSON.
+        text += &serde_json::to_string(transaction).unwrap_or_default();
+        text.push('\n');
+    }
+    text
+}
+
+mod text {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+    pub(super) fn serialize<S: Serializer>(
+        ts: &Option<u64>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        ts.map(|ts| ts.to_string()).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<u64>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        text.map(|text| text.parse().map_err(D::Error::custom))
+            .transpose()
+    }
+}

@@ -1,0 +1,185 @@
+//! The versions of each cell, and their order: by commit_ts where those are known; else as far as whoever
+//! read a version and wrote the next one tells.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::transaction::{Op, Outcome, Transaction};
+
+/// A version: who wrote it. The first one, which was there before anybody wrote, is nobody's.
+pub(crate) type Writer = Option<usize>;
+
+/// What is known of one cell.
+#[derive(Debug, Default)]
+pub(crate) struct Cell<'a> {
+    /// Who wrote a value last of all in their transaction.
+    pub(crate) writers: HashMap<Option<&'a str>, Vec<usize>>,
+    /// Who wrote a value, and another one after it.
+    pub(crate) intermediate: HashMap<Option<&'a str>, usize>,
+    /// Versions of committed transactions, in order, as far as it is known.
+    pub(crate) order: Vec<usize>,
+    /// Of each version, the ones that follow it directly, as far as it is known; more than one where
+    /// several transactions read it and wrote the next.
+    pub(crate) next: BTreeMap<Writer, Vec<usize>>,
+}
+
+/// All cells.
+#[derive(Debug)]
+pub(crate) struct Versions<'a> {
+    pub(crate) cells: BTreeMap<&'a str, Cell<'a>>,
+    /// Whether the transaction is committed: it was answered so, or somebody has seen it.
+    pub(crate) committed: Vec<bool>,
+}
+
+impl<'a> Versions<'a> {
+    pub(crate) fn new(history: &'a [Transaction]) -> Self {
+        let mut versions = Self {
+            cells: BTreeMap::new(),
+            committed: history
+                .iter()
+                .map(|transaction| transaction.outcome == Outcome::Committed)
+                .collect(),
+        };
+        for (at, transaction) in history.iter().enumerate() {
+            for (cell, value, is_last) in writes(transaction) {
+                let cell = versions.cells.entry(cell).or_default();
+                if is_last {
+                    cell.writers.entry(value).or_default().push(at);
+                } else {
+                    cell.intermediate.insert(value, at);
+                }
+            }
+        }
+        versions.see_unknown(history);
+        versions.arrange(history);
+        versions
+    }
+
+    /// What was read was committed, whatever its client knows of it.
+    fn see_unknown(&mut self, history: &'a [Transaction]) {
+        for transaction in history {
+            for (cell, value) in reads(transaction) {
+                let Some(known) = self.cells.get(cell) else {
+                    continue;
+                };
+                if value.is_none() {
+                    continue;
+                }
+                for writer in known.writers.get(&value).into_iter().flatten() {
+                    if history[*writer].outcome == Outcome::Unknown {
+                        self.committed[*writer] = true;
+                    }
+                }
+            }
+        }
+    }
+
+    fn arrange(&mut self, history: &'a [Transaction]) {
+        for (name, cell) in &mut self.cells {
+            let mut writers: Vec<usize> = cell
+                .writers
+                .values()
+                .flatten()
+                .copied()
+                .filter(|at| self.committed[*at])
+                .collect();
+            writers.sort_unstable();
+            if writers.iter().all(|at| history[*at].commit_ts.is_some()) {
+                writers.sort_by_key(|at| history[*at].commit_ts);
+                let mut before = None;
+                for at in &writers {
+                    cell.next.entry(before).or_default().push(*at);
+                    before = Some(*at);
+                }
+                cell.order = writers;
+                continue;
+            }
+            // Who read a version and wrote another wrote the next one: snapshot isolation wants it so,
+            // and two of them are a lost update.
+            let mut next: BTreeMap<Writer, Vec<usize>> = BTreeMap::new();
+            for at in &writers {
+                let read = reads(&history[*at]).find(|(cell, _)| cell == name);
+                let Some((_, value)) = read else { continue };
+                let Some(before) = source_of(cell, value) else {
+                    continue;
+                };
+                next.entry(before).or_default().push(*at);
+            }
+            cell.next = next;
+        }
+    }
+
+    /// Who wrote what was read; `None` where that can't be told.
+    pub(crate) fn source(
+        &self,
+        history: &[Transaction],
+        reader: usize,
+        cell: &str,
+        value: Option<&str>,
+    ) -> Option<Writer> {
+        let Some(known) = self.cells.get(cell) else {
+            return value.is_none().then_some(None);
+        };
+        if let Some(found) = source_of(known, value) {
+            return Some(found);
+        }
+        // Several wrote that value, or deleted the cell: by the snapshot.
+        let snapshot = history[reader].start_ts?;
+        let writers = known.writers.get(&value)?;
+        let seen = known.order.iter().rev().find(|at| {
+            writers.contains(at) && history[**at].commit_ts.is_some_and(|ts| ts <= snapshot)
+        });
+        match (seen, value) {
+            (Some(at), _) => Some(Some(*at)),
+            (None, None) => Some(None),
+            (None, Some(_)) => None,
+        }
+    }
+}
+
+/// Who wrote a value, where only one can have.
+fn source_of(cell: &Cell<'_>, value: Option<&str>) -> Option<Writer> {
+    match (cell.writers.get(&value).map(Vec::as_slice), value) {
+        (Some([one]), Some(_)) => Some(Some(*one)),
+        (None, None) => Some(None),
+        _ => None,
+    }
+}
+
+/// What a transaction read before it wrote the cell itself.
+pub(crate) fn reads(transaction: &Transaction) -> impl Iterator<Item = (&str, Option<&str>)> {
+    let mut own: Vec<&str> = Vec::new();
+    transaction.ops.iter().filter_map(move |op| match op {
+        Op::Read(cell, value) if !own.contains(&cell.as_str()) => {
+            Some((cell.as_str(), value.as_deref()))
+        }
+        Op::Write(cell, _) => {
+            own.push(cell);
+            None
+        }
+        _ => None,
+    })
+}
+
+/// What a transaction wrote: the cell, the value, and whether it is the last one there.
+fn writes(transaction: &Transaction) -> impl Iterator<Item = (&str, Option<&str>, bool)> {
+    let last: HashMap<&str, usize> = transaction
+        .ops
+        .iter()
+        .enumerate()
+        .filter_map(|(at, op)| match op {
+            Op::Write(cell, _) => Some((cell.as_str(), at)),
+            _ => None,
+        })
+        .collect();
+    transaction
+        .ops
+        .iter()
+        .enumerate()
+        .filter_map(move |(at, op)| match op {
+            Op::Write(cell, value) => {
+                let is_last = last.get(cell.as_str()) == Some(&at);
+                Some((cell.as_str(), value.as_deref(), is_last))
+            }
+            _ => None,
+        })
+}

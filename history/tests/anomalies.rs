@@ -1,0 +1,256 @@
+//! Histories written by hand: each anomaly is found and named, and what snapshot isolation allows passes.
+
+use std::time::{Duration, Instant};
+
+use percolator_history::{Kind, Op, Outcome, Transaction, check, parse, write};
+
+/// `"t1 5-7: rx1 wy2"`: t1 began at 5 and committed at 7, read x as 1 and wrote y as 2. `_` is nothing.
+/// Without times: `"t1: rx1"`. `!` behind the name: aborted; `?`: unknown.
+fn history(lines: &[&str]) -> Vec<Transaction> {
+    lines.iter().map(|line| transaction(line)).collect()
+}
+
+fn transaction(line: &str) -> Transaction {
+    let (head, ops) = line.split_once(':').expect("a colon");
+    let (name, times) = head.split_once(' ').unwrap_or((head, ""));
+    let outcome = match name.chars().last() {
+        Some('!') => Outcome::Aborted,
+        Some('?') => Outcome::Unknown,
+        _ => Outcome::Committed,
+    };
+    let (start_ts, commit_ts) = times.split_once('-').unwrap_or((times, ""));
+    let value = |text: &str| (text != "_").then(|| text.to_owned());
+    Transaction {
+        client: name.trim_end_matches(['!', '?']).to_owned(),
+        start_ts: start_ts.parse().ok(),
+        commit_ts: commit_ts.parse().ok(),
+        outcome,
+        ops: ops
+            .split_whitespace()
+            .map(|op| match op.split_at(1) {
+                ("r", rest) => Op::Read(rest[..1].to_owned(), value(&rest[1..])),
+                ("w", rest) => Op::Write(rest[..1].to_owned(), value(&rest[1..])),
+                (_, rest) => Op::Lock(rest.to_owned()),
+            })
+            .collect(),
+    }
+}
+
+#[track_caller]
+fn found(lines: &[&str], kind: Kind, parts: &[&str]) {
+    let anomaly = check(&history(lines)).anomaly.expect("an anomaly");
+    assert_eq!(anomaly.kind, kind, "{anomaly}");
+    for part in parts {
+        assert!(anomaly.to_string().contains(part), "{anomaly}: no {part:?}");
+    }
+}
+
+#[track_caller]
+fn passes(lines: &[&str]) {
+    let report = check(&history(lines));
+    assert_eq!(report.anomaly, None);
+    assert_eq!(report.ambiguous_reads, 0);
+}
+
+#[test]
+fn dirty_writes_are_found() {
+    // x in one order, y in the other.
+    let lines = ["t1: rx_ wx1 ry2 wy3", "t2: rx1 wx4 ry_ wy2"];
+    found(
+        &lines,
+        Kind::DirtyWrite,
+        &[
+            "t1 wrote x, and t2 wrote it next",
+            "t2 wrote y, and t1 wrote it next",
+        ],
+    );
+}
+
+#[test]
+fn reads_of_aborted_transactions_are_found() {
+    found(
+        &["t1!: wx1", "t2: rx1"],
+        Kind::AbortedRead,
+        &["t2 read x", "written by t1"],
+    );
+}
+
+#[test]
+fn intermediate_reads_are_found() {
+    found(
+        &["t1: wx1 wx2", "t2: rx1"],
+        Kind::IntermediateRead,
+        &["t2 read x", "written by t1"],
+    );
+}
+
+#[test]
+fn values_that_nobody_wrote_are_found() {
+    found(
+        &["t1: wx1", "t2: rx7"],
+        Kind::Invented,
+        &["t2 read x = \"7\""],
+    );
+}
+
+#[test]
+fn circles_of_information_are_found() {
+    found(
+        &["t1: wx1 ry2", "t2: rx1 wy2"],
+        Kind::CircularInformationFlow,
+        &[
+            "t1 wrote x, and t2 read that",
+            "t2 wrote y, and t1 read that",
+        ],
+    );
+}
+
+#[test]
+fn lost_updates_are_found_with_and_without_times() {
+    let clients_only = ["t0: wx1", "t1: rx1 wx2", "t2: rx1 wx3"];
+    found(
+        &clients_only,
+        Kind::LostUpdate,
+        &["t1 and t2 both read t0's version of x"],
+    );
+    found(
+        &["t0 1-2: wx1", "t1 3-5: rx1 wx2", "t2 4-6: rx1 wx3"],
+        Kind::Interference,
+        &[
+            "t1@3 wrote x, and t2@4 wrote it next",
+            "5 is above the snapshot 4",
+        ],
+    );
+}
+
+#[test]
+fn read_skew_is_found() {
+    found(
+        &["t0: wx1 wy1", "t1: rx1 ry1 wx2 wy2", "t2: rx1 ry2"],
+        Kind::ReadSkew,
+        &[
+            "t2 read x, and t1 wrote the next version",
+            "t1 wrote y, and t2 read that",
+        ],
+    );
+}
+
+#[test]
+fn a_long_fork_is_found() {
+    found(
+        &["t1: rx_ wx1", "t2: ry_ wy1", "t3: rx1 ry_", "t4: rx_ ry1"],
+        Kind::LongFork,
+        &[
+            "t3 read y, and t2 wrote the next version",
+            "t4 read x, and t1 wrote the next version",
+        ],
+    );
+}
+
+#[test]
+fn what_was_committed_later_must_not_be_seen() {
+    found(
+        &["t1 1-9: wx1", "t2 5-: rx1"],
+        Kind::Interference,
+        &[
+            "t1@1 wrote x, and t2@5 read that",
+            "9 is above the snapshot 5",
+        ],
+    );
+}
+
+#[test]
+fn what_was_committed_before_must_be_seen() {
+    found(
+        &["t0 1-2: wx1", "t1 3-4: rx1 wx2", "t2 5-: rx1"],
+        Kind::MissedEffects,
+        &[
+            "t2@5 read x, and t1@3 wrote the next version",
+            "t1@3 had committed when t2@5 began",
+        ],
+    );
+}
+
+#[test]
+fn what_is_allowed_passes() {
+    // One after the other.
+    passes(&["t0 1-2: wx1", "t1 3-4: rx1 wx2", "t2 5-: rx2"]);
+    // An old snapshot.
+    passes(&["t0 1-2: wx1", "t1 3-4: rx1 wx2", "t2 3-: rx1"]);
+    // Write skew: snapshot isolation is not serializable.
+    passes(&[
+        "t0 1-2: wx1 wy1",
+        "t1 3-5: rx1 ry1 wx2",
+        "t2 4-6: rx1 ry1 wy2",
+    ]);
+    passes(&["t0: wx1 wy1", "t1: rx1 ry1 wx2", "t2: rx1 ry1 wy2"]);
+    // A lost answer, of what was committed and of what wasn't.
+    passes(&["t0? 1-: wx1", "t1 3-4: rx1"]);
+    passes(&["t0? 1-: wx1", "t1 3-4: rx_"]);
+    // Own writes that are read again.
+    passes(&["t0 1-2: rx_ wx1 rx1"]);
+    // A deletion.
+    passes(&["t0 1-2: wx1", "t1 3-4: rx1 wx_", "t2 5-: rx_", "t3 2-: rx1"]);
+}
+
+#[test]
+fn the_format_is_what_is_documented() {
+    let text = concat!(
+        r#"{"client":"c1","start_ts":"17","commit_ts":"19","outcome":"committed","#,
+        r#""ops":[{"r":["a","10"]},{"w":["a",null]},{"l":"b"}]}"#,
+        "\n",
+        r#"{"client":"c2","outcome":"unknown","ops":[]}"#,
+        "\n"
+    );
+    let history = parse(text).expect("a history");
+    assert_eq!(history[0].start_ts, Some(17));
+    assert_eq!(history[0].ops[1], Op::Write("a".to_owned(), None));
+    assert_eq!(write(&history), text);
+    let error = parse("{}\n").expect_err("no transaction");
+    assert!(error.to_string().starts_with("line 1: "), "{error}");
+}
+
+#[test]
+fn a_hundred_thousand_transactions_are_checked_within_a_minute() {
+    const CELLS: u64 = 1_000;
+    let mut latest = vec![None; CELLS as usize];
+    let mut state = 7_u64;
+    let mut history = Vec::new();
+    for number in 0..100_000_u64 {
+        let mut ops = Vec::new();
+        for write in [true, false, true, false] {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let cell = (state >> 33) % CELLS;
+            let name = format!("cell{cell}");
+            if ops
+                .iter()
+                .any(|op: &Op| matches!(op, Op::Read(other, _) if *other == name))
+            {
+                continue;
+            }
+            ops.push(Op::Read(name.clone(), latest[cell as usize].clone()));
+            if write {
+                let value = Some(format!("{number}"));
+                ops.push(Op::Write(name, value.clone()));
+                latest[cell as usize] = value;
+            }
+        }
+        history.push(Transaction {
+            client: format!("c{}", number % 10),
+            start_ts: Some(10 * number + 1),
+            commit_ts: Some(10 * number + 5),
+            outcome: Outcome::Committed,
+            ops,
+        });
+    }
+    let started = Instant::now();
+    assert_eq!(check(&history).anomaly, None);
+    for transaction in &mut history {
+        (transaction.start_ts, transaction.commit_ts) = (None, None);
+    }
+    assert_eq!(check(&history).anomaly, None);
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(60), "{took:?}");
+}

@@ -1,0 +1,114 @@
+//! Wrong turns of the rules, for the proof that the simulator notices them: a test that never fails proves
+//! nothing.
+//!
+//! Without the feature `mutants` [`on`] is constantly false, and costs nothing. Only the simulator turns
+//! the feature on, and no release build has it. One thread has at most one mutant at a time, so that runs
+//! go side by side.
+
+/// A wrong turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutant {
+    /// A prewrite doesn't look for commits since its snapshot.
+    NoConflictCheck,
+    /// A prewrite looks for transactions that began since its snapshot, not for such that committed.
+    ConflictByStartTs,
+    /// A commit doesn't look whether the lock is there.
+    CommitWithoutLock,
+    /// A rollback leaves no record.
+    NoRollbackRecord,
+    /// A rollback takes anybody's lock away.
+    RollbackOfOthers,
+    /// Locks live for ever.
+    LocksNeverExpire,
+    /// A commit goes below the timestamp that readers were promised.
+    MinCommitTsIgnored,
+    /// Readers are promised a timestamp, and nothing is written of it.
+    PromiseNotWritten,
+    /// A read takes no notice of locks.
+    ReadSkipsLocks,
+    /// What was got for update leaves no record when it is committed.
+    ForUpdateLeavesNothing,
+    /// The commit_ts is taken before the cells are locked.
+    CommitTsBeforePrewrite,
+    /// The secondaries are committed first.
+    SecondariesFirst,
+    /// A reader judges by its own clock and the lock's ttl, without asking the primary.
+    StatusByReadersClock,
+    /// The oracle grants below a limit that is still being written.
+    GrantBeforeDurable,
+    /// A commit that isn't answered is called aborted.
+    LostAnswerIsFailure,
+    /// Requests don't wait for each other's rows.
+    NoLatches,
+    /// What is kept of cells in memory isn't told of commits.
+    StaleCache,
+    /// After a restart a tablet server doesn't know which cells are locked.
+    FilterNotLoaded,
+    /// A commit in one phase doesn't ask who has read the row.
+    OnePhaseIgnoresReads,
+    /// Reads don't wait for commits in one phase that are on their way to the disk.
+    OnePhaseNotAwaited,
+    /// A commit in one phase is taken by a later life of the server too.
+    OnePhaseOfAnotherLife,
+}
+
+impl Mutant {
+    /// All of them.
+    pub const ALL: [Self; 21] = [
+        Self::NoConflictCheck,
+        Self::ConflictByStartTs,
+        Self::CommitWithoutLock,
+        Self::NoRollbackRecord,
+        Self::RollbackOfOthers,
+        Self::LocksNeverExpire,
+        Self::MinCommitTsIgnored,
+        Self::PromiseNotWritten,
+        Self::ReadSkipsLocks,
+        Self::ForUpdateLeavesNothing,
+        Self::CommitTsBeforePrewrite,
+        Self::SecondariesFirst,
+        Self::StatusByReadersClock,
+        Self::GrantBeforeDurable,
+        Self::LostAnswerIsFailure,
+        Self::NoLatches,
+        Self::StaleCache,
+        Self::FilterNotLoaded,
+        Self::OnePhaseIgnoresReads,
+        Self::OnePhaseNotAwaited,
+        Self::OnePhaseOfAnotherLife,
+    ];
+}
+
+#[cfg(all(feature = "mutants", not(debug_assertions)))]
+compile_error!("mutants are for tests: no release build may have them");
+
+#[cfg(feature = "mutants")]
+mod switch {
+    use std::cell::Cell;
+
+    use super::Mutant;
+
+    thread_local! {
+        static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
+    }
+
+    /// From now on this thread takes this wrong turn, or none.
+    pub fn set(mutant: Option<Mutant>) {
+        ON.set(mutant);
+    }
+
+    /// Whether this thread takes it.
+    pub fn on(mutant: Mutant) -> bool {
+        ON.get() == Some(mutant)
+    }
+}
+
+#[cfg(feature = "mutants")]
+pub use switch::{on, set};
+
+/// Whether this wrong turn is taken.
+#[cfg(not(feature = "mutants"))]
+#[inline(always)]
+pub const fn on(_: Mutant) -> bool {
+    false
+}

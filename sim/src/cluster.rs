@@ -1,0 +1,388 @@
+//! The processes of a run: servers that are started again when they die, and clients with workers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+use percolator_client::{Client, Options, Timestamp};
+use percolator_protocol::oracle::Settings;
+
+use crate::disk::{SimDisk, SimTruth};
+use crate::plan::Plan;
+use crate::recorder::{Recorder, Session};
+use crate::rng::Rng;
+use crate::sabotage::Sabotage;
+use crate::servers::master::Master;
+use crate::servers::oracle::{self, Oracle};
+use crate::servers::tablet::{self, Tablet};
+use crate::transport::{Highest, SimTransport};
+use crate::workloads::{TableSpec, Workload, past};
+use crate::world::{NodeId, World};
+
+/// How long a sync takes, about, on a disk that is well.
+pub const SYNC: Duration = Duration::from_millis(2);
+
+/// Everything that runs.
+pub struct Cluster {
+    /// What the run is to be.
+    pub plan: Plan,
+    /// The oracle.
+    pub oracle: Arc<Oracle>,
+    /// The master.
+    pub master: Arc<Master>,
+    /// The tablet servers.
+    pub tablets: Vec<Arc<Tablet>>,
+    /// What workers do.
+    pub workloads: Vec<Arc<dyn Workload>>,
+    /// What they did.
+    pub recorder: Arc<Recorder>,
+    tables: Vec<TableSpec>,
+    clients: Vec<NodeId>,
+    /// The client that prepares, and looks in the end.
+    keeper: NodeId,
+    highest: Highest,
+    /// Transactions that each worker has brought to their end.
+    progress: Vec<AtomicU64>,
+    /// Workers that work.
+    working: AtomicU64,
+    /// Those of each client's process.
+    here: Vec<Mutex<Arc<AtomicU64>>>,
+    stopping: AtomicBool,
+    healed: AtomicBool,
+    lives: AtomicU64,
+}
+
+impl Cluster {
+    /// Makes the processes, and starts the servers.
+    pub fn start(world: &Arc<World>, plan: Plan, workloads: Vec<Arc<dyn Workload>>) -> Arc<Self> {
+        let rng = |name: &str| Rng::new(plan.seed, name);
+        let master_node = world.add_node("master");
+        let oracle_node = world.add_node("oracle");
+        let master = Arc::new(Master {
+            node: master_node,
+            truth: SimTruth::new(rng("master's disk")),
+            rng: Mutex::new(rng("master")),
+            die_ppm: Mutex::new(0),
+            two_owners: plan.sabotage == Some(Sabotage::TwoOwners),
+        });
+        let oracle = Arc::new(Oracle {
+            node: oracle_node,
+            master: master_node,
+            truth: SimTruth::new(rng("oracle's disk")),
+            settings: Settings {
+                window_ms: [50, 400, 3_000][rng("window").below(3) as usize],
+                ..Settings::default()
+            },
+            write: Mutex::new(oracle::WRITE),
+            rng: Mutex::new(rng("oracle")),
+        });
+        world.network.lock().listen(oracle::ADDRESS, oracle_node);
+        let tablets: Vec<Arc<Tablet>> = (0..plan.tablet_servers)
+            .map(|number| {
+                let name = format!("tablet-{number}");
+                let node = world.add_node(&name);
+                world.network.lock().listen(&tablet::address(&name), node);
+                Arc::new(Tablet {
+                    node,
+                    master: master_node,
+                    disk: SimDisk::new(rng(&format!("{name}'s disk"))),
+                    rng: Mutex::new(rng(&name)),
+                    name,
+                    sync: Mutex::new(SYNC),
+                    cluster_id: Mutex::new(None),
+                    maybe: Mutex::default(),
+                    running: Mutex::new(None),
+                    tears: plan.sabotage == Some(Sabotage::TornBatch),
+                })
+            })
+            .collect();
+        let here = (0..plan.clients).map(|_| Mutex::default()).collect();
+        let clients = (0..plan.clients)
+            .map(|number| world.add_node(&format!("client-{number}")))
+            .collect();
+        let keeper = world.add_node("keeper");
+        let cluster = Arc::new(Self {
+            progress: (0..plan.clients * plan.workers)
+                .map(|_| AtomicU64::new(0))
+                .collect(),
+            plan,
+            oracle,
+            master,
+            tablets,
+            tables: workloads
+                .iter()
+                .flat_map(|workload| workload.tables())
+                .collect(),
+            workloads,
+            recorder: Arc::default(),
+            clients,
+            keeper,
+            highest: Arc::new(Mutex::new(Timestamp::ZERO)),
+            working: AtomicU64::new(0),
+            here,
+            stopping: AtomicBool::new(false),
+            healed: AtomicBool::new(false),
+            lives: AtomicU64::new(0),
+        });
+        match cluster.plan.sabotage {
+            Some(Sabotage::LimitNotDurable) => cluster.oracle.truth.lie(),
+            Some(Sabotage::AnswerBeforeSync) => {
+                cluster.tablets.iter().for_each(|tablet| tablet.disk.lie());
+            }
+            _ => {}
+        }
+        cluster.master.boot(world);
+        cluster.oracle.boot(world);
+        for tablet in &cluster.tablets {
+            tablet.boot(world);
+        }
+        world.start(cluster.keeper, None, Box::new(|_| {}));
+        cluster
+    }
+
+    /// All processes that things are done to.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        let mut nodes = vec![self.master.node, self.oracle.node];
+        nodes.extend(self.tablets.iter().map(|tablet| tablet.node));
+        nodes.extend(&self.clients);
+        nodes
+    }
+
+    /// How many servers there are.
+    pub fn servers(&self) -> usize {
+        2 + self.tablets.len()
+    }
+
+    /// A server's process.
+    pub fn server_node(&self, server: usize) -> NodeId {
+        match server {
+            0 => self.master.node,
+            1 => self.oracle.node,
+            tablet => self.tablets[tablet - 2].node,
+        }
+    }
+
+    /// A client's process.
+    pub fn client_node(&self, client: usize) -> NodeId {
+        self.clients[client]
+    }
+
+    /// Kills a server, which is started again after this time. `silent`: see [`World::kill`].
+    pub fn kill_server(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        server: usize,
+        down: Duration,
+        silent: bool,
+    ) {
+        let node = self.server_node(server);
+        if !world.is_up(node) {
+            return;
+        }
+        let name = world.name(node);
+        world.note(|| format!("{name} is killed"));
+        world.kill(node, silent);
+        let cluster = self.clone();
+        let boot = move |world: &Arc<World>| match server {
+            0 => cluster.master.boot(world),
+            1 => cluster.oracle.boot(world),
+            tablet => cluster.tablets[tablet - 2].boot(world),
+        };
+        world.at(down, Box::new(boot));
+    }
+
+    /// Kills a client, which is started again after this time.
+    pub fn kill_client(self: &Arc<Self>, world: &Arc<World>, client: usize, down: Duration) {
+        let node = self.clients[client];
+        if !world.is_up(node) {
+            return;
+        }
+        let name = world.name(node);
+        world.note(|| format!("{name} is killed"));
+        world.kill(node, false);
+        let cluster = self.clone();
+        world.at(
+            down,
+            Box::new(move |world| cluster.start_client(world, client)),
+        );
+    }
+
+    /// Starts all clients.
+    pub fn start_clients(self: &Arc<Self>, world: &Arc<World>) {
+        for client in 0..self.clients.len() {
+            self.start_client(world, client);
+        }
+    }
+
+    fn start_client(self: &Arc<Self>, world: &Arc<World>, client: usize) {
+        let node = self.clients[client];
+        if world.is_up(node) || self.is_stopping() {
+            return;
+        }
+        let here = Arc::new(AtomicU64::new(0));
+        let at_kill = {
+            let (cluster, here) = (self.clone(), here.clone());
+            Box::new(move |_: &Arc<World>| {
+                let gone = here.swap(0, Ordering::Relaxed);
+                cluster.working.fetch_sub(gone, Ordering::Relaxed);
+            })
+        };
+        world.start(node, None, at_kill);
+        let library = self.client(world, node);
+        for worker in 0..self.plan.workers {
+            let name = format!("client-{client}.{worker}");
+            let session = self.session(world, library.clone(), name);
+            let number = client * self.plan.workers + worker;
+            self.start_worker(node, &here, session, Some(number), None);
+        }
+        *self.here[client].lock() = here;
+    }
+
+    /// Starts a worker in a client's process, where `here` counts them.
+    fn start_worker(
+        self: &Arc<Self>,
+        node: NodeId,
+        here: &Arc<AtomicU64>,
+        session: Session,
+        number: Option<usize>,
+        until: Option<Duration>,
+    ) {
+        self.working.fetch_add(1, Ordering::Relaxed);
+        here.fetch_add(1, Ordering::Relaxed);
+        let (cluster, here) = (self.clone(), here.clone());
+        let world = session.world.clone();
+        let work = async move {
+            cluster.work(&session, number, until).await;
+            session.client.settle().await;
+            here.fetch_sub(1, Ordering::Relaxed);
+            cluster.working.fetch_sub(1, Ordering::Relaxed);
+        };
+        world.spawn(node, work.boxed());
+    }
+
+    /// So many more workers for a moment, in some client.
+    pub fn burst(self: &Arc<Self>, world: &Arc<World>, workers: usize) {
+        let life = self.lives.fetch_add(1, Ordering::Relaxed);
+        let client = life as usize % self.clients.len();
+        let node = self.clients[client];
+        if !world.is_up(node) || self.is_stopping() {
+            return;
+        }
+        let here = self.here[client].lock().clone();
+        world.note(|| format!("a burst of {workers} workers"));
+        let library = self.client(world, node);
+        for worker in 0..workers {
+            let session = self.session(world, library.clone(), format!("burst-{life}.{worker}"));
+            let until = world.now() + Duration::from_millis(300);
+            self.start_worker(node, &here, session, None, Some(until));
+        }
+    }
+
+    async fn work(&self, session: &Session, number: Option<usize>, until: Option<Duration>) {
+        let mut snapshots = Vec::new();
+        let over = || until.is_some_and(|until| session.world.now() >= until);
+        while !self.is_stopping() && !over() {
+            let result = if !snapshots.is_empty() && session.below(12) == 0 {
+                past::read(session, &self.tables, &snapshots).await
+            } else {
+                let workload = {
+                    let mut rng = session.rng.lock();
+                    rng.pick(&self.workloads).clone()
+                };
+                workload.step(session).await
+            };
+            if session.below(12) == 0 {
+                snapshots.push(*self.highest.lock());
+            }
+            match result {
+                Ok(()) => {
+                    if let Some(number) = number {
+                        self.progress[number].fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+                Err(error) => {
+                    let name = &session.name;
+                    session.world.note(|| format!("{name}: {error}"));
+                }
+            }
+            // Nobody asks without a pause: an application does something too.
+            let pause = session.rng.lock().about(self.plan.think);
+            session.world.sleep(pause).await;
+        }
+    }
+
+    /// A session of the process that prepares and looks.
+    pub fn keeper_session(self: &Arc<Self>, world: &Arc<World>) -> (NodeId, Session) {
+        let library = self.client(world, self.keeper);
+        (
+            self.keeper,
+            self.session(world, library, "keeper".to_owned()),
+        )
+    }
+
+    fn client(&self, world: &Arc<World>, node: NodeId) -> Client {
+        let life = self.lives.fetch_add(1, Ordering::Relaxed);
+        let transport = SimTransport {
+            world: world.clone(),
+            node,
+            master: self.master.node,
+            timeout: self.plan.timeout,
+            rng: Mutex::new(Rng::new(self.plan.seed, &format!("transport {life}"))),
+            highest: self.highest.clone(),
+        };
+        let options = Options {
+            patience: self.plan.patience,
+            lock_ttl: self.plan.lock_ttl,
+            ..Options::default()
+        };
+        Client::over(Arc::new(transport), options)
+    }
+
+    fn session(&self, world: &Arc<World>, client: Client, name: String) -> Session {
+        let life = self.lives.fetch_add(1, Ordering::Relaxed);
+        Session {
+            world: world.clone(),
+            client,
+            recorder: self.recorder.clone(),
+            rng: Arc::new(Mutex::new(Rng::new(
+                self.plan.seed,
+                &format!("session {name} {life}"),
+            ))),
+            name,
+        }
+    }
+
+    /// How many transactions each worker has brought to their end.
+    pub fn progress(&self) -> Vec<u64> {
+        self.progress
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed))
+            .collect()
+    }
+
+    /// Workers that still work.
+    pub fn working(&self) -> u64 {
+        self.working.load(Ordering::Relaxed)
+    }
+
+    /// Workers end with what they do now.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// No more faults.
+    pub fn set_healed(&self) {
+        self.healed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether there are no more faults.
+    pub fn is_healed(&self) -> bool {
+        self.healed.load(Ordering::Relaxed)
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,85 @@
+//! What clients did, in the format of `percolator-history`: for its checker and others'.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use percolator_history::{Op, Outcome, Transaction};
+
+use crate::history::{CellName, End, RangeRead, Read, Record};
+
+/// The cells of each table that anybody ever wrote: what a scan that didn't find one has read as nothing.
+type Written = BTreeMap<String, BTreeSet<(Bytes, Bytes)>>;
+
+/// The history of a run.
+pub fn export(records: &[Record]) -> Vec<Transaction> {
+    let mut written = Written::new();
+    for write in records.iter().flat_map(|record| &record.writes) {
+        let CellName { table, row, column } = &write.cell;
+        let cells = written.entry(table.clone()).or_default();
+        cells.insert((row.clone(), column.clone()));
+    }
+    records
+        .iter()
+        .map(|record| transaction(record, &written))
+        .collect()
+}
+
+fn transaction(record: &Record, written: &Written) -> Transaction {
+    let mut ops = Vec::new();
+    for read in &record.reads {
+        match read {
+            Read::Cell { cell, value } => {
+                ops.push(Op::Read(cell.to_string(), value.as_ref().map(text)));
+            }
+            Read::Range(range) => read_range(range, written, &mut ops),
+        }
+    }
+    for write in &record.writes {
+        ops.push(match write.is_lock {
+            true => Op::Lock(write.cell.to_string()),
+            false => Op::Write(write.cell.to_string(), write.value.as_ref().map(text)),
+        });
+    }
+    let (outcome, commit_ts) = match record.end {
+        End::Committed(ts) => (Outcome::Committed, Some(ts)),
+        End::Unknown => (Outcome::Unknown, None),
+        End::Open | End::Aborted(_) => (Outcome::Aborted, None),
+    };
+    Transaction {
+        client: record.client.clone(),
+        start_ts: Some(record.start_ts.as_u64()),
+        commit_ts: commit_ts.map(|ts| ts.as_u64()),
+        outcome,
+        ops,
+    }
+}
+
+fn read_range(range: &RangeRead, written: &Written, ops: &mut Vec<Op>) {
+    let name = |row: &Bytes, column: &Bytes| {
+        CellName {
+            table: range.table.clone(),
+            row: row.clone(),
+            column: column.clone(),
+        }
+        .to_string()
+    };
+    let mut found = BTreeSet::new();
+    for (row, column, value) in &range.cells {
+        ops.push(Op::Read(name(row, column), Some(text(value))));
+        found.insert((row, column));
+    }
+    let from = (range.start.clone(), Bytes::new());
+    for (row, column) in written
+        .get(&range.table)
+        .into_iter()
+        .flat_map(|cells| cells.range(from.clone()..))
+    {
+        if (range.end.is_empty() || *row < range.end) && !found.contains(&(row, column)) {
+            ops.push(Op::Read(name(row, column), None));
+        }
+    }
+}
+
+fn text(value: &Bytes) -> String {
+    percolator_client::escape(value).to_string()
+}

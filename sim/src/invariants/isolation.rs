@@ -1,0 +1,32 @@
+//! Snapshot isolation, by the graph of who depended on whom (Adya, "Weak Consistency", 1999; see
+//! `percolator-history`): with the timestamps that clients were told, and from what they saw alone.
+
+use percolator_history::{Transaction, check};
+
+use super::Invariant;
+use crate::export::export;
+use crate::watch::End;
+
+pub(super) struct Isolation;
+
+impl Invariant for Isolation {
+    fn name(&self) -> &'static str {
+        super::ISOLATION
+    }
+
+    fn at_end(&mut self, end: &End<'_>) -> Result<(), String> {
+        let mut history = export(end.history);
+        explained(&history)?;
+        for transaction in &mut history {
+            (transaction.start_ts, transaction.commit_ts) = (None, None);
+        }
+        explained(&history)
+    }
+}
+
+fn explained(history: &[Transaction]) -> Result<(), String> {
+    match check(history).anomaly {
+        Some(anomaly) => Err(anomaly.to_string()),
+        None => Ok(()),
+    }
+}

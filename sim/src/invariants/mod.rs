@@ -1,0 +1,84 @@
+//! What must hold, one file each. Each says where it comes from.
+
+mod atomicity;
+mod commit_above_start;
+mod durable_answers;
+mod exact_reads;
+mod first_committer;
+mod isolation;
+mod one_lock;
+mod one_outcome;
+mod one_owner;
+mod recency;
+mod timestamps;
+mod waiting;
+
+use percolator_protocol::oracle::Granted;
+use percolator_protocol::types::Timestamp;
+use percolator_wire::v1;
+
+use crate::watch::{Change, End};
+use crate::world::NodeId;
+
+/// Something that must hold. Told of everything that happens, in the order in which it does; a text says
+/// how it was broken.
+#[allow(unused_variables, reason = "what an invariant doesn't look at")]
+#[allow(
+    clippy::missing_errors_doc,
+    reason = "how it was broken, for all of them"
+)]
+pub trait Invariant: Send {
+    /// Its name, as in messages and tables.
+    fn name(&self) -> &'static str;
+
+    /// The oracle hands out timestamps.
+    fn granted(&mut self, granted: Granted) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// A client has a timestamp; `after` was the highest that anybody had when it asked.
+    fn received(&mut self, ts: Timestamp, after: Timestamp) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// A server's durable state changes.
+    fn changed(&mut self, change: &Change) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// A server owns these tablets, and no others.
+    fn owns(&mut self, server: NodeId, tablets: &[v1::TabletInfo]) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// So many requests wait in one server.
+    fn waiting(&mut self, requests: usize) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// The run is over.
+    fn at_end(&mut self, end: &End<'_>) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// The name of the history's checker.
+pub const ISOLATION: &str = "snapshot isolation";
+
+/// All of them, new.
+pub fn all() -> Vec<Box<dyn Invariant>> {
+    vec![
+        Box::new(timestamps::Timestamps::default()),
+        Box::new(commit_above_start::CommitAboveStart),
+        Box::new(one_lock::OneLock),
+        Box::new(one_outcome::OneOutcome::default()),
+        Box::new(one_owner::OneOwner::default()),
+        Box::new(waiting::Waiting),
+        Box::new(durable_answers::DurableAnswers),
+        Box::new(atomicity::Atomicity),
+        Box::new(exact_reads::ExactReads),
+        Box::new(first_committer::FirstCommitter),
+        Box::new(recency::Recency),
+        Box::new(isolation::Isolation),
+    ]
+}

@@ -1,0 +1,40 @@
+//! A whole cluster in one thread, from one seed.
+//!
+//! The shipped oracle, tablet servers and master, as far as they know neither socket nor clock nor
+//! thread, and the shipped client library run here over a simulated network, clocks and disks, that fail
+//! in every way that is in [`plan::Fault`]. The same seed does the same, to the byte.
+//!
+//! **Why an executor of our own**, and neither turmoil nor madsim: the servers' cores do no I/O, and the
+//! client takes time, dice and background work from its `Transport`, so there is nothing to intercept: no
+//! tokio, no sockets. What is left is a queue of tasks and a queue of timers, in `world`. turmoil would
+//! simulate TCP below tonic and hyper, at many times the cost for each message, and can neither pause a
+//! process nor let its clocks drift; madsim replaces tokio, tonic and libc's clocks in the whole build,
+//! so that what is tested isn't what is shipped. What isn't run here, the code between the cores and
+//! the sockets, is what the crash tests with real processes are for.
+//!
+//! - [`world`]: time, tasks, processes; [`network`], [`clock`], [`disk`]: what fails.
+//! - [`servers`]: the shipped cores as processes; `transport`: the client library's way to them.
+//! - [`plan`]: what a seed means; [`nemesis`]: who makes things fail; [`run`]: one run.
+//! - [`workloads`]: what clients do; [`invariants`]: what must hold.
+
+pub mod clock;
+pub mod cluster;
+pub mod disk;
+pub mod export;
+pub mod history;
+pub mod invariants;
+pub mod messages;
+pub mod nemesis;
+pub mod network;
+pub mod plan;
+pub mod recorder;
+pub mod rng;
+pub mod run;
+pub mod sabotage;
+pub mod servers;
+pub mod shrink;
+pub mod trace;
+pub mod transport;
+pub mod watch;
+pub mod workloads;
+pub mod world;

@@ -1,0 +1,197 @@
+//! What processes say to each other.
+
+use percolator_client::transport::MasterError;
+use percolator_protocol::oracle::Granted;
+use percolator_tablet::core::Order;
+use percolator_wire::v1;
+
+use crate::world::NodeId;
+
+/// Who waits for an answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    /// The process that asked.
+    pub node: NodeId,
+    /// Which of its calls.
+    pub call: u64,
+}
+
+/// A question.
+#[derive(Clone, Debug)]
+pub enum Ask {
+    /// To a tablet server.
+    Tablet(v1::Request),
+    /// To the oracle: so many timestamps.
+    Timestamps(u32),
+    /// To the master.
+    Directory,
+    /// To the master.
+    CreateTable(v1::CreateTableRequest),
+    /// To the master.
+    DeleteTable(v1::DeleteTableRequest),
+    /// To the master.
+    Heartbeat(v1::HeartbeatRequest),
+    /// The master's, to a tablet server, with the cluster's id.
+    Order(String, OrderOf),
+}
+
+/// The master's orders, as messages.
+#[derive(Clone, Debug)]
+pub enum OrderOf {
+    /// Own this tablet.
+    Create(v1::TabletInfo),
+    /// Forget this tablet.
+    Drop(u64),
+}
+
+impl From<OrderOf> for Order {
+    fn from(order: OrderOf) -> Self {
+        match order {
+            OrderOf::Create(tablet) => Self::Create(tablet),
+            OrderOf::Drop(id) => Self::Drop(id),
+        }
+    }
+}
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// A tablet server's.
+    Tablet(v1::Response),
+    /// The oracle's.
+    Timestamps(Granted),
+    /// The master's.
+    Directory(v1::DirectoryResponse),
+    /// The master's.
+    TableCreated(v1::CreateTableResponse),
+    /// The master's.
+    TableDeleted(v1::DeleteTableResponse),
+    /// The master's, to a heartbeat.
+    Heartbeat(v1::HeartbeatResponse),
+    /// An order was carried out, or not.
+    Done(bool),
+    /// The master refuses.
+    Refused(MasterError),
+}
+
+impl Ask {
+    /// In a few words, for the trace.
+    pub fn brief(&self) -> String {
+        use v1::request::Body as B;
+        match self {
+            Self::Tablet(request) => match &request.body {
+                Some(B::Get(get)) => format!(
+                    "get @{} {}",
+                    get.start_ts,
+                    cells(get.cells.iter().map(Some))
+                ),
+                Some(B::Scan(scan)) => format!("scan @{}", scan.start_ts),
+                Some(B::Prewrite(prewrite)) => format!(
+                    "prewrite {} ttl={} {}",
+                    prewrite.start_ts,
+                    prewrite.ttl_ms,
+                    cells(prewrite.mutations.iter().map(|m| m.cell.as_ref()))
+                ),
+                Some(B::Commit(commit)) => format!(
+                    "commit {} at {} {}",
+                    commit.start_ts,
+                    commit.commit_ts,
+                    cells(commit.cells.iter().map(Some))
+                ),
+                Some(B::Rollback(rollback)) => format!(
+                    "rollback {} {}",
+                    rollback.start_ts,
+                    cells(rollback.cells.iter().map(Some))
+                ),
+                Some(B::CheckStatus(check)) => format!(
+                    "check_status {} now={} push_past={} force={} {}",
+                    check.start_ts,
+                    check.now,
+                    check.push_past,
+                    check.force,
+                    cells(std::iter::once(check.primary.as_ref()))
+                ),
+                Some(B::KeepAlive(keep)) => {
+                    format!("keep_alive {} ttl={}", keep.start_ts, keep.ttl_ms)
+                }
+                other => format!("{other:?}"),
+            },
+            Self::Timestamps(count) => format!("timestamps {count}"),
+            Self::Directory => "directory".to_owned(),
+            Self::CreateTable(request) => format!("create table {}", request.name),
+            Self::DeleteTable(request) => format!("delete table {}", request.name),
+            Self::Heartbeat(beat) => format!("heartbeat of {}", beat.server),
+            Self::Order(_, OrderOf::Create(tablet)) => format!("own tablet {}", tablet.id),
+            Self::Order(_, OrderOf::Drop(id)) => format!("forget tablet {id}"),
+        }
+    }
+}
+
+impl Answer {
+    /// In a few words, for the trace.
+    pub fn brief(&self) -> String {
+        use v1::response::Body as B;
+        match self {
+            Self::Tablet(response) => match &response.body {
+                Some(B::Get(get)) => {
+                    let results = get.results.iter().map(|result| match &result.result {
+                        Some(v1::get_result::Result::Found(found)) => text(&found.value),
+                        Some(v1::get_result::Result::Locked(lock)) => {
+                            format!("locked by {}", lock.start_ts)
+                        }
+                        _ => "-".to_owned(),
+                    });
+                    format!("got {}", results.collect::<Vec<_>>().join(", "))
+                }
+                Some(B::Scan(scan)) => {
+                    format!("{} cells, {} locked", scan.cells.len(), scan.locked.len())
+                }
+                Some(B::Prewrite(prewrite)) if prewrite.rejections.is_empty() => {
+                    "prewritten".to_owned()
+                }
+                Some(B::Prewrite(prewrite)) => {
+                    let reasons = prewrite.rejections.iter();
+                    let reasons = reasons.filter_map(|rejection| rejection.reason.as_ref());
+                    format!("rejected: {:?}", reasons.collect::<Vec<_>>())
+                }
+                Some(B::Commit(commit)) => format!("{:?}", commit.result),
+                Some(B::Rollback(rollback)) => format!("{rollback:?}"),
+                Some(B::CheckStatus(status)) => format!("{:?}", status.status),
+                Some(B::KeepAlive(alive)) => format!("{alive:?}"),
+                Some(B::Error(error)) => format!("{:?}", error.kind),
+                other => format!("{other:?}"),
+            },
+            Self::Timestamps(granted) => format!("timestamp {}", granted.first),
+            Self::Directory(directory) => format!("{} tablets", directory.tablets.len()),
+            Self::TableCreated(_) => "created".to_owned(),
+            Self::TableDeleted(_) => "deleted".to_owned(),
+            Self::Heartbeat(_) => "heard".to_owned(),
+            Self::Done(done) => format!("done: {done}"),
+            Self::Refused(why) => format!("{why:?}"),
+        }
+    }
+}
+
+fn cells<'a>(cells: impl Iterator<Item = Option<&'a v1::CellRef>>) -> String {
+    const SHOWN: usize = 6;
+    let mut names: Vec<String> = cells
+        .flatten()
+        .map(|cell| {
+            let row = percolator_client::escape(&cell.row);
+            let column = percolator_client::escape(&cell.column);
+            format!("{row}:{column}")
+        })
+        .collect();
+    let more = names.len().saturating_sub(SHOWN);
+    names.truncate(SHOWN);
+    if more > 0 {
+        names.push(format!("and {more} more"));
+    }
+    names.join(" ")
+}
+
+fn text(value: &[u8]) -> String {
+    const SHOWN: usize = 40;
+    let text = percolator_client::escape(&value[..value.len().min(SHOWN)]);
+    text.to_string()
+}

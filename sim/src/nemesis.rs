@@ -1,0 +1,233 @@
+//! Who makes things fail, as the plan says, and who mends them in the end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cluster::{Cluster, SYNC};
+use crate::disk::Space;
+use crate::network::NetworkFaults;
+use crate::plan::Fault;
+use crate::rng::Rng;
+use crate::servers::oracle::WRITE;
+use crate::servers::tablet::{LAST_RESERVE_BYTES, RESERVE_BYTES};
+use crate::world::World;
+
+/// What can be done to a process, a disk or a clock.
+const ACTIONS: [Fault; 12] = [
+    Fault::Cut,
+    Fault::KillServer,
+    Fault::KillClient,
+    Fault::PauseClient,
+    Fault::PauseServer,
+    Fault::DiskError,
+    Fault::DiskFull,
+    Fault::DiskSlow,
+    Fault::ClockJump,
+    Fault::ClockPace,
+    Fault::ClockStop,
+    Fault::Burst,
+];
+
+/// Lets things fail until it is told to stop.
+pub async fn run(world: Arc<World>, cluster: Arc<Cluster>) {
+    let plan = &cluster.plan;
+    let mut rng = Rng::new(plan.seed, "nemesis");
+    let ms = Duration::from_millis;
+    world.network.lock().set_faults(NetworkFaults {
+        loss_ppm: rate(&mut rng, plan.has(Fault::Loss), 30_000),
+        late_ppm: rate(&mut rng, plan.has(Fault::Late), 200_000),
+        late_max: 3 * plan.lock_ttl + ms(500),
+        duplicate_ppm: rate(&mut rng, plan.has(Fault::Duplicate), 200_000),
+        reorders: plan.has(Fault::Reorder),
+        reset_ppm: rate(&mut rng, plan.has(Fault::Reset), 50_000),
+    });
+    *cluster.master.die_ppm.lock() = rate(&mut rng, plan.has(Fault::KillServer), 300_000);
+    let actions: Vec<Fault> = ACTIONS
+        .into_iter()
+        .filter(|fault| plan.has(*fault))
+        .collect();
+    if actions.is_empty() {
+        return;
+    }
+    loop {
+        world.sleep(rng.about(plan.pause)).await;
+        if cluster.is_healed() {
+            return;
+        }
+        let fault = *rng.pick(&actions);
+        act(&world, &cluster, fault, &mut rng);
+    }
+}
+
+/// A rate of its own for each kind of fault, up to `most`; low ones as often as high ones.
+fn rate(rng: &mut Rng, happens: bool, most: u32) -> u32 {
+    let rate = most >> rng.below(6);
+    if happens { rate } else { 0 }
+}
+
+fn act(world: &Arc<World>, cluster: &Arc<Cluster>, fault: Fault, rng: &mut Rng) {
+    let ms = Duration::from_millis;
+    let ttl = cluster.plan.lock_ttl;
+    match fault {
+        Fault::Cut => {
+            let nodes = cluster.nodes();
+            let (from, to) = (*rng.pick(&nodes), *rng.pick(&nodes));
+            let (from_name, to_name) = (world.name(from), world.name(to));
+            world.note(|| format!("cut from {from_name} to {to_name}"));
+            world.network.lock().cut(from, to, true);
+            let mend = move |world: &Arc<World>| world.network.lock().cut(from, to, false);
+            world.at(rng.about(ms(1_500)), Box::new(mend));
+        }
+        Fault::KillServer => {
+            let server = rng.below(cluster.servers() as u64) as usize;
+            kill(world, cluster, server, rng);
+        }
+        Fault::KillClient => {
+            let client = rng.below(cluster.plan.clients as u64) as usize;
+            let down = rng.about(ms(500));
+            cluster.kill_client(world, client, down);
+        }
+        Fault::PauseClient => {
+            let client = cluster.client_node(rng.below(cluster.plan.clients as u64) as usize);
+            // Longer than its locks live, mostly.
+            pause(world, client, ttl / 2 + rng.about(2 * ttl));
+        }
+        Fault::PauseServer => {
+            let server = cluster.server_node(rng.below(cluster.servers() as u64) as usize);
+            pause(world, server, rng.about(ms(800)));
+        }
+        Fault::DiskError | Fault::DiskFull | Fault::DiskSlow => {
+            let lasts = rng.about(ms(600));
+            disk(world, cluster, fault, rng, lasts);
+        }
+        Fault::ClockJump => {
+            let most = [50, 2_000, 9_000, 60_000, 3_600_000][rng.below(5) as usize];
+            let by_ms = rng.below(2 * most) as i64 - most as i64;
+            world.note(|| format!("the oracle's clock jumps by {by_ms} ms"));
+            world.clock(cluster.oracle.node, |clock, now| {
+                clock.jump_wall(now, by_ms)
+            });
+        }
+        Fault::ClockStop => {
+            let node = cluster.oracle.node;
+            world.note(|| "the oracle's clock stops".to_owned());
+            world.clock(node, |clock, now| clock.stop_wall(now, true));
+            let mend = move |world: &Arc<World>| {
+                world.clock(node, |clock, now| clock.stop_wall(now, false));
+            };
+            world.at(rng.about(ms(2_000)), Box::new(mend));
+        }
+        Fault::ClockPace => {
+            let node = *rng.pick(&cluster.nodes());
+            let pace = [100, 500, 900, 990, 1_010, 1_100, 2_000, 5_000][rng.below(8) as usize];
+            let name = world.name(node);
+            world.note(|| format!("the clocks of {name} go at {pace}/1000"));
+            world.clock(node, |clock, now| clock.set_pace(now, pace));
+        }
+        Fault::Burst => cluster.burst(world, rng.below(8) as usize + 4),
+        Fault::Loss | Fault::Late | Fault::Duplicate | Fault::Reorder | Fault::Reset => {}
+    }
+}
+
+/// Kills a server; it is often back before anybody has noticed.
+fn kill(world: &Arc<World>, cluster: &Arc<Cluster>, server: usize, rng: &mut Rng) {
+    let down = rng.about(Duration::from_millis(600)) / (1 << rng.below(10));
+    let silent = rng.below(2) == 0;
+    cluster.kill_server(world, server, down, silent);
+}
+
+fn pause(world: &Arc<World>, node: crate::world::NodeId, lasts: Duration) {
+    let name = world.name(node);
+    world.note(|| format!("{name} stands still for {lasts:?}"));
+    world.pause(node);
+    world.at(
+        lasts,
+        Box::new(move |world| {
+            let name = world.name(node);
+            world.note(|| format!("{name} goes on"));
+            world.resume(node);
+        }),
+    );
+}
+
+fn disk(world: &Arc<World>, cluster: &Arc<Cluster>, fault: Fault, rng: &mut Rng, lasts: Duration) {
+    let ms = Duration::from_millis;
+    let tablet_number = rng.below(cluster.tablets.len() as u64) as usize;
+    let tablet = cluster.tablets[tablet_number].clone();
+    let name = tablet.name.clone();
+    world.note(|| format!("{}: {name}", fault.about()));
+    match fault {
+        Fault::DiskError => {
+            let ppm = [1_000, 20_000, 500_000][rng.below(3) as usize];
+            tablet.disk.set_faults(ppm, Space::Plenty);
+            cluster.oracle.truth.set_faults(ppm);
+            cluster.master.truth.set_faults(ppm);
+        }
+        Fault::DiskFull => {
+            let between = (LAST_RESERVE_BYTES + RESERVE_BYTES) / 2;
+            let space = [
+                Space::Left(0),
+                Space::Left(between),
+                Space::NoneAndDoesNotTell,
+            ];
+            tablet.disk.set_faults(0, *rng.pick(&space));
+        }
+        _ => {
+            *tablet.sync.lock() = rng.about(ms(500));
+            *cluster.oracle.write.lock() = rng.about(ms(500));
+        }
+    }
+    // A crash while the disk is in trouble is where writes are lost.
+    if cluster.plan.has(Fault::KillServer) && rng.below(2) == 0 {
+        let server = if rng.below(2) == 0 {
+            1
+        } else {
+            2 + tablet_number
+        };
+        let when = Duration::from_micros(rng.below(lasts.as_micros() as u64 + 1));
+        let mut rng = Rng::new(rng.next(), "kill");
+        let cluster = cluster.clone();
+        let act = move |world: &Arc<World>| {
+            if !cluster.is_healed() {
+                kill(world, &cluster, server, &mut rng);
+            }
+        };
+        world.at(when, Box::new(act));
+    }
+    let cluster = cluster.clone();
+    let mend = move |_: &Arc<World>| {
+        tablet.disk.set_faults(0, Space::Plenty);
+        cluster.oracle.truth.set_faults(0);
+        cluster.master.truth.set_faults(0);
+        *tablet.sync.lock() = SYNC;
+        *cluster.oracle.write.lock() = WRITE;
+    };
+    world.at(lasts, Box::new(mend));
+}
+
+/// Nothing fails any more, and what has failed is mended.
+pub fn heal(world: &Arc<World>, cluster: &Arc<Cluster>) {
+    world.note(|| "everything is mended".to_owned());
+    let nodes = cluster.nodes();
+    {
+        let mut network = world.network.lock();
+        network.set_faults(NetworkFaults::default());
+        for from in &nodes {
+            for to in &nodes {
+                network.cut(*from, *to, false);
+            }
+        }
+    }
+    for node in nodes {
+        world.resume(node);
+        world.clock(node, |clock, now| clock.heal(now));
+    }
+    for tablet in &cluster.tablets {
+        tablet.disk.set_faults(0, Space::Plenty);
+        *tablet.sync.lock() = SYNC;
+    }
+    *cluster.oracle.write.lock() = WRITE;
+    cluster.oracle.truth.set_faults(0);
+    cluster.master.truth.set_faults(0);
+    *cluster.master.die_ppm.lock() = 0;
+}

@@ -1,0 +1,290 @@
+//! The network between processes: calls and answers that are lost, late, doubled, out of order, cut off
+//! one way, or whose connection is reset after the request was handled.
+//!
+//! A duplicate, or a request that comes long after its caller has given up, is what a retry over a new
+//! connection makes possible.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use percolator_client::transport::Lost;
+
+use crate::messages::{Answer, Ask, Caller};
+use crate::rng::Rng;
+use crate::world::{NodeId, World};
+
+/// How the network behaves.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NetworkFaults {
+    /// Messages that don't arrive, of a million.
+    pub loss_ppm: u32,
+    /// Messages that arrive late, of a million.
+    pub late_ppm: u32,
+    /// How late they are, at most.
+    pub late_max: Duration,
+    /// Requests that arrive twice, of a million.
+    pub duplicate_ppm: u32,
+    /// Whether messages between two processes overtake each other.
+    pub reorders: bool,
+    /// Calls whose connection is reset after the request was handled and before it is answered, of a
+    /// million.
+    pub reset_ppm: u32,
+}
+
+/// The network's state.
+pub struct Network {
+    rng: Rng,
+    faults: NetworkFaults,
+    /// What nobody receives: from, to.
+    cuts: BTreeSet<(NodeId, NodeId)>,
+    /// When the last message between two processes arrives, in microseconds.
+    last_us: BTreeMap<(NodeId, NodeId), u64>,
+    calls: BTreeMap<u64, Call>,
+    next_call: u64,
+    addresses: BTreeMap<String, NodeId>,
+}
+
+struct Call {
+    to: NodeId,
+    reset: bool,
+    result: Option<Result<Answer, String>>,
+    waker: Option<Waker>,
+}
+
+impl Network {
+    /// A network of nobody.
+    pub fn new(rng: Rng) -> Self {
+        Self {
+            rng,
+            faults: NetworkFaults::default(),
+            cuts: BTreeSet::new(),
+            last_us: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            next_call: 0,
+            addresses: BTreeMap::new(),
+        }
+    }
+
+    /// From now on it behaves like this.
+    pub fn set_faults(&mut self, faults: NetworkFaults) {
+        self.faults = faults;
+    }
+
+    /// A process can be reached here.
+    pub fn listen(&mut self, address: &str, node: NodeId) {
+        self.addresses.insert(address.to_owned(), node);
+    }
+
+    /// Who listens here.
+    pub fn at(&self, address: &str) -> Option<NodeId> {
+        self.addresses.get(address).copied()
+    }
+
+    /// Nothing gets from one to the other, or it does again.
+    pub fn cut(&mut self, from: NodeId, to: NodeId, cut: bool) {
+        if cut {
+            self.cuts.insert((from, to));
+        } else {
+            self.cuts.remove(&(from, to));
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.calls.clear();
+    }
+
+    /// When a message arrives, counted from now; `None`: it doesn't.
+    fn delay(&mut self, from: NodeId, to: NodeId, now_us: u64) -> Option<Duration> {
+        if self.rng.chance(self.faults.loss_ppm) {
+            return None;
+        }
+        let mut delay_us = self.rng.between(80, 400);
+        if self.rng.chance(self.faults.late_ppm) {
+            let late_us = u64::try_from(self.faults.late_max.as_micros()).unwrap_or(u64::MAX / 8);
+            // Short delays are as interesting as long ones.
+            let most_us = late_us >> self.rng.below(12);
+            delay_us += self.rng.below(most_us.max(1));
+        }
+        let mut at_us = now_us + delay_us;
+        if !self.faults.reorders {
+            let last_us = self.last_us.entry((from, to)).or_default();
+            at_us = at_us.max(*last_us + 1);
+            *last_us = at_us;
+        }
+        Some(Duration::from_micros(at_us - now_us))
+    }
+}
+
+impl World {
+    /// Asks a process, and waits for its answer until the time is over.
+    pub fn call(self: &Arc<Self>, from: NodeId, to: NodeId, ask: Ask, timeout: Duration) -> Asked {
+        let now_us = self.now_us();
+        let (call, arrivals) = {
+            let mut network = self.network.lock();
+            let call = network.next_call;
+            network.next_call += 1;
+            let (reset_ppm, duplicate_ppm) =
+                (network.faults.reset_ppm, network.faults.duplicate_ppm);
+            let reset = network.rng.chance(reset_ppm);
+            let copies = 1 + u32::from(network.rng.chance(duplicate_ppm));
+            let arrivals: Vec<Option<Duration>> = (0..copies)
+                .map(|_| network.delay(from, to, now_us))
+                .collect();
+            network.calls.insert(
+                call,
+                Call {
+                    to,
+                    reset,
+                    result: None,
+                    waker: None,
+                },
+            );
+            (call, arrivals)
+        };
+        let caller = Caller { node: from, call };
+        for arrival in arrivals {
+            match arrival {
+                Some(delay) => {
+                    let ask = ask.clone();
+                    self.at(delay, Box::new(move |world| world.arrive(to, caller, ask)));
+                }
+                None => self.note_message("lost", from, to, call, || ask.brief()),
+            }
+        }
+        self.at(
+            timeout,
+            Box::new(move |world| world.finish(call, Err("no answer in time".to_owned()))),
+        );
+        Asked {
+            world: self.clone(),
+            call,
+        }
+    }
+
+    /// Answers a call, over the network.
+    pub fn reply(self: &Arc<Self>, from: NodeId, caller: Caller, answer: Answer) {
+        let now_us = self.now_us();
+        let to = caller.node;
+        let (delay, reset) = {
+            let mut network = self.network.lock();
+            let Some(call) = network.calls.get(&caller.call) else {
+                return;
+            };
+            let reset = call.reset;
+            (network.delay(from, to, now_us), reset)
+        };
+        let Some(delay) = delay else {
+            self.note_message("lost", from, to, caller.call, || answer.brief());
+            return;
+        };
+        let arrive = move |world: &Arc<World>| {
+            if world.network.lock().cuts.contains(&(from, to)) {
+                world.note_message("cut off", from, to, caller.call, || answer.brief());
+            } else if reset {
+                world.note_message("reset", from, to, caller.call, || answer.brief());
+                world.finish(caller.call, Err("the connection was reset".to_owned()));
+            } else {
+                world.note_message("answer", from, to, caller.call, || answer.brief());
+                world.finish(caller.call, Ok(answer));
+            }
+        };
+        self.at(delay, Box::new(arrive));
+    }
+
+    /// Nobody listens there: the caller is told at once.
+    pub(crate) fn refused(self: &Arc<Self>, caller: Caller) {
+        let act = move |world: &Arc<World>| {
+            world.finish(caller.call, Err("connection refused".to_owned()));
+        };
+        self.at(Duration::from_micros(300), Box::new(act));
+    }
+
+    /// A process is gone: whoever waits for it hears it from its machine.
+    pub(crate) fn network_lost(self: &Arc<Self>, node: NodeId) {
+        let waiting: Vec<u64> = {
+            let network = self.network.lock();
+            let calls = network.calls.iter();
+            calls
+                .filter(|(_, call)| call.to == node && call.result.is_none())
+                .map(|(id, _)| *id)
+                .collect()
+        };
+        for call in waiting {
+            let reset =
+                move |world: &Arc<World>| world.finish(call, Err("connection reset".to_owned()));
+            self.at(Duration::from_micros(300), Box::new(reset));
+        }
+    }
+
+    fn arrive(self: &Arc<Self>, to: NodeId, caller: Caller, ask: Ask) {
+        if self.network.lock().cuts.contains(&(caller.node, to)) {
+            self.note_message("cut off", caller.node, to, caller.call, || ask.brief());
+            return;
+        }
+        self.note_message("call", caller.node, to, caller.call, || ask.brief());
+        self.deliver(to, caller, ask);
+    }
+
+    fn finish(&self, call: u64, result: Result<Answer, String>) {
+        let waker = {
+            let mut network = self.network.lock();
+            let Some(call) = network.calls.get_mut(&call) else {
+                return;
+            };
+            if call.result.is_some() {
+                return;
+            }
+            call.result = Some(result);
+            call.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn note_message(
+        &self,
+        what: &str,
+        from: NodeId,
+        to: NodeId,
+        call: u64,
+        brief: impl FnOnce() -> String,
+    ) {
+        let (from, to) = (self.name(from), self.name(to));
+        self.note(|| format!("{what:8} #{call} {from} -> {to}: {}", brief()));
+    }
+}
+
+/// A call that waits for its answer.
+pub struct Asked {
+    world: Arc<World>,
+    call: u64,
+}
+
+impl Future for Asked {
+    type Output = Result<Answer, Lost>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut network = self.world.network.lock();
+        let Some(call) = network.calls.get_mut(&self.call) else {
+            return Poll::Ready(Err(Lost("the world has ended".to_owned())));
+        };
+        match call.result.take() {
+            Some(result) => Poll::Ready(result.map_err(Lost)),
+            None => {
+                call.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let gone = self.world.network.lock().calls.remove(&self.call);
+        drop(gone);
+    }
+}

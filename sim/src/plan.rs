@@ -1,0 +1,218 @@
+//! What a run is to be: drawn from its seed, and possible to cut down. Each seed has some kinds of faults
+//! and not others, each at its own rate: bugs hide where everything fails at once (Groce et al., "Swarm
+//! testing", 2012).
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use crate::rng::Rng;
+use crate::sabotage::Sabotage;
+use crate::workloads;
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "each says what it is in `about`")]
+pub enum Fault {
+    Loss,
+    Late,
+    Duplicate,
+    Reorder,
+    Reset,
+    Cut,
+    KillServer,
+    KillClient,
+    PauseClient,
+    PauseServer,
+    DiskError,
+    DiskFull,
+    DiskSlow,
+    ClockJump,
+    ClockPace,
+    ClockStop,
+    Burst,
+}
+
+impl Fault {
+    /// Every kind.
+    pub const ALL: [Self; 17] = [
+        Self::Loss,
+        Self::Late,
+        Self::Duplicate,
+        Self::Reorder,
+        Self::Reset,
+        Self::Cut,
+        Self::KillServer,
+        Self::KillClient,
+        Self::PauseClient,
+        Self::PauseServer,
+        Self::DiskError,
+        Self::DiskFull,
+        Self::DiskSlow,
+        Self::ClockJump,
+        Self::ClockPace,
+        Self::ClockStop,
+        Self::Burst,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Loss => "loss",
+            Self::Late => "late",
+            Self::Duplicate => "duplicate",
+            Self::Reorder => "reorder",
+            Self::Reset => "reset",
+            Self::Cut => "cut",
+            Self::KillServer => "kill-server",
+            Self::KillClient => "kill-client",
+            Self::PauseClient => "pause-client",
+            Self::PauseServer => "pause-server",
+            Self::DiskError => "disk-error",
+            Self::DiskFull => "disk-full",
+            Self::DiskSlow => "disk-slow",
+            Self::ClockJump => "clock-jump",
+            Self::ClockPace => "clock-pace",
+            Self::ClockStop => "clock-stop",
+            Self::Burst => "burst",
+        }
+    }
+
+    /// What it does.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Loss => "messages are lost",
+            Self::Late => "messages are late, up to longer than every lease",
+            Self::Duplicate => "requests arrive twice",
+            Self::Reorder => "messages overtake each other",
+            Self::Reset => "connections are reset after the request was handled, before its answer",
+            Self::Cut => "one process hears nothing from another, while the way back is open",
+            Self::KillServer => {
+                "servers are killed and started again; disks lose what wasn't synced"
+            }
+            Self::KillClient => "clients are killed in the middle of what they do",
+            Self::PauseClient => "clients stand still for longer than their locks live, and go on",
+            Self::PauseServer => "servers stand still, and go on",
+            Self::DiskError => "disks answer with errors",
+            Self::DiskFull => "disks have no space",
+            Self::DiskSlow => "syncs take long",
+            Self::ClockJump => "the oracle's wall clock jumps, either way",
+            Self::ClockPace => "clocks run fast or slow",
+            Self::ClockStop => "the oracle's wall clock stands still",
+            Self::Burst => "many more transactions at once for a while",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|fault| fault.name() == name)
+    }
+}
+
+/// What a run is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The seed that everything else is drawn from.
+    pub seed: u64,
+    /// How long there are faults.
+    pub faulty: Duration,
+    /// Kinds of faults that happen.
+    pub faults: BTreeSet<Fault>,
+    /// How often something is done to a process, a disk or a clock.
+    pub pause: Duration,
+    /// Tablet servers.
+    pub tablet_servers: usize,
+    /// Client processes.
+    pub clients: usize,
+    /// Workers in each client.
+    pub workers: usize,
+    /// Life time of locks.
+    pub lock_ttl: Duration,
+    /// How long the client library tries.
+    pub patience: Duration,
+    /// How long the transport waits for an answer.
+    pub timeout: Duration,
+    /// How long a worker pauses between two transactions, about.
+    pub think: Duration,
+    /// What clients do.
+    pub workloads: Vec<&'static str>,
+    /// The one invariant that counts, where it is not all of them: to see what it finds alone.
+    pub only: Option<&'static str>,
+    /// What is wrong on purpose.
+    pub sabotage: Option<Sabotage>,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed, "plan");
+        let ms = Duration::from_millis;
+        let likely = [1, 2, 3][rng.below(3) as usize];
+        let faults = Fault::ALL
+            .into_iter()
+            .filter(|_| rng.below(4) < likely)
+            .collect();
+        let mut workloads: Vec<&'static str> = Vec::new();
+        let all = workloads::all();
+        for _ in 0..1 + rng.below(3) {
+            let name = rng.pick(&all).name();
+            if !workloads.contains(&name) {
+                workloads.push(name);
+            }
+        }
+        Self {
+            seed,
+            faulty: ms(rng.between(2_000, 10_000)),
+            faults,
+            pause: ms(rng.between(50, 800)),
+            tablet_servers: 2 + rng.below(2) as usize,
+            clients: 2 + rng.below(3) as usize,
+            workers: 1 + rng.below(3) as usize,
+            lock_ttl: ms(rng.between(100, 3_000)),
+            patience: ms(rng.between(500, 8_000)),
+            timeout: ms(rng.between(100, 3_000)),
+            think: ms(rng.between(1, 40)),
+            workloads,
+            only: None,
+            sabotage: None,
+        }
+    }
+
+    /// Whether this kind of fault happens.
+    pub fn has(&self, fault: Fault) -> bool {
+        self.faults.contains(&fault)
+    }
+}
+
+impl fmt::Display for Plan {
+    /// The arguments that repeat the run.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "--seed {}", self.seed)?;
+        let drawn = Self::new(self.seed);
+        if self.faults != drawn.faults {
+            let names: Vec<&str> = self.faults.iter().map(|fault| fault.name()).collect();
+            let names = if names.is_empty() {
+                "none".to_owned()
+            } else {
+                names.join(",")
+            };
+            write!(f, " --faults {names}")?;
+        }
+        if self.workloads != drawn.workloads {
+            write!(f, " --workloads {}", self.workloads.join(","))?;
+        }
+        if self.clients != drawn.clients {
+            write!(f, " --clients {}", self.clients)?;
+        }
+        if self.workers != drawn.workers {
+            write!(f, " --workers {}", self.workers)?;
+        }
+        if self.faulty != drawn.faulty {
+            write!(f, " --faulty-ms {}", self.faulty.as_millis())?;
+        }
+        if let Some(sabotage) = self.sabotage {
+            write!(f, " --sabotage {}", sabotage.name())?;
+        }
+        Ok(())
+    }
+}

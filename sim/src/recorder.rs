@@ -1,0 +1,275 @@
+//! Transactions of the client library whose every read, write and answer is written down.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use percolator_client::{CellName as Name, Client, Error, Range, Timestamp, Txn};
+
+use crate::history::{CellName, End, RangeRead, Read, Record, Write};
+use crate::rng::Rng;
+use crate::world::World;
+
+/// Everything that was written down.
+#[derive(Default)]
+pub struct Recorder {
+    records: Mutex<Vec<Record>>,
+}
+
+impl Recorder {
+    /// All records, in the order in which transactions began.
+    pub fn take(&self) -> Vec<Record> {
+        std::mem::take(&mut self.records.lock())
+    }
+
+    /// How many transactions were recorded.
+    pub fn len(&self) -> usize {
+        self.records.lock().len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What a worker works with.
+#[derive(Clone)]
+pub struct Session {
+    /// The world.
+    pub world: Arc<World>,
+    /// The client library.
+    pub client: Client,
+    /// Where transactions are written down.
+    pub recorder: Arc<Recorder>,
+    /// The worker's name: of the client's process, and of the worker in it.
+    pub name: String,
+    /// The worker's dice.
+    pub rng: Arc<Mutex<Rng>>,
+}
+
+impl Session {
+    /// A number below `end`.
+    pub fn below(&self, end: u64) -> u64 {
+        self.rng.lock().below(end)
+    }
+
+    /// Begins a transaction now.
+    ///
+    /// # Errors
+    /// The client library's.
+    pub async fn begin(&self) -> Result<Recorded, Error> {
+        let began_us = self.world.now_us();
+        let txn = self.client.begin().await?;
+        Ok(self.record(txn, began_us, true))
+    }
+
+    /// Begins a transaction at an older snapshot.
+    ///
+    /// # Errors
+    /// The client library's.
+    pub async fn begin_at(&self, snapshot: Timestamp) -> Result<Recorded, Error> {
+        let began_us = self.world.now_us();
+        let txn = self.client.begin_at(snapshot).await?;
+        Ok(self.record(txn, began_us, false))
+    }
+
+    fn record(&self, txn: Txn, began_us: u64, fresh: bool) -> Recorded {
+        let start_ts = txn.start_ts();
+        let mut records = self.recorder.records.lock();
+        records.push(Record {
+            client: self.name.clone(),
+            began_us,
+            ended_us: u64::MAX,
+            start_ts,
+            fresh,
+            reads: Vec::new(),
+            writes: Vec::new(),
+            end: End::Open,
+        });
+        Recorded {
+            txn,
+            at: records.len() - 1,
+            session: self.clone(),
+            own: Mutex::default(),
+        }
+    }
+}
+
+/// A transaction that is written down.
+pub struct Recorded {
+    txn: Txn,
+    at: usize,
+    session: Session,
+    own: Mutex<BTreeMap<CellName, Write>>,
+}
+
+impl Recorded {
+    /// Its snapshot.
+    pub fn start_ts(&self) -> Timestamp {
+        self.txn.start_ts()
+    }
+
+    fn note(&self, note: impl FnOnce(&mut Record)) {
+        note(&mut self.session.recorder.records.lock()[self.at]);
+    }
+
+    fn is_own(&self, cell: &CellName) -> bool {
+        self.own.lock().get(cell).is_some_and(|own| !own.is_lock)
+    }
+
+    fn read(&self, cell: CellName, value: Option<Bytes>) {
+        if !self.is_own(&cell) {
+            self.note(|record| record.reads.push(Read::Cell { cell, value }));
+        }
+    }
+
+    fn wrote(&self, cell: CellName, value: Option<Bytes>, is_lock: bool) {
+        let mut own = self.own.lock();
+        if is_lock && own.contains_key(&cell) {
+            return;
+        }
+        let write = Write {
+            cell: cell.clone(),
+            value,
+            is_lock,
+        };
+        own.insert(cell, write);
+    }
+
+    /// As the client library's.
+    ///
+    /// # Errors
+    /// The client library's, as of all others here.
+    pub async fn get(&self, table: &str, row: &str, column: &str) -> Result<Option<Bytes>, Error> {
+        let value = self.txn.get(table, row, column).await?;
+        self.read(name(table, row, column), value.clone());
+        Ok(value)
+    }
+
+    /// As the client library's.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn batch_get(&self, cells: &[Name<'_>]) -> Result<Vec<Option<Bytes>>, Error> {
+        let values = self.txn.batch_get(cells).await?;
+        for ((table, row, column), value) in cells.iter().zip(&values) {
+            let cell = CellName {
+                table: (*table).to_owned(),
+                row: Bytes::copy_from_slice(row),
+                column: Bytes::copy_from_slice(column),
+            };
+            self.read(cell, value.clone());
+        }
+        Ok(values)
+    }
+
+    /// As the client library's.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn get_for_update(
+        &self,
+        table: &str,
+        row: &str,
+        column: &str,
+    ) -> Result<Option<Bytes>, Error> {
+        let value = self.txn.get_for_update(table, row, column).await?;
+        let cell = name(table, row, column);
+        self.read(cell.clone(), value.clone());
+        self.wrote(cell, None, true);
+        Ok(value)
+    }
+
+    /// As the client library's.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn put(
+        &self,
+        table: &str,
+        row: &str,
+        column: &str,
+        value: impl Into<Bytes>,
+    ) -> Result<(), Error> {
+        let value = value.into();
+        self.txn.put(table, row, column, value.clone())?;
+        self.wrote(name(table, row, column), Some(value), false);
+        Ok(())
+    }
+
+    /// As the client library's.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn delete(&self, table: &str, row: &str, column: &str) -> Result<(), Error> {
+        self.txn.delete(table, row, column)?;
+        self.wrote(name(table, row, column), None, false);
+        Ok(())
+    }
+
+    /// The cells of a range of rows: row, column, value. Written down only before the transaction has
+    /// written anything itself.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn scan(
+        &self,
+        table: &str,
+        start: &str,
+        end: &str,
+        reverse: bool,
+    ) -> Result<Vec<(Bytes, Bytes, Bytes)>, Error> {
+        let range = Range::rows(start.to_owned(), end.to_owned());
+        let range = if reverse { range.reverse() } else { range };
+        let entries = self.txn.scan(table, range).await?.collect().await?;
+        let cells: Vec<(Bytes, Bytes, Bytes)> = entries
+            .into_iter()
+            .map(|entry| (entry.row, entry.column, entry.value))
+            .collect();
+        if self.own.lock().is_empty() {
+            let read = Read::Range(RangeRead {
+                table: table.to_owned(),
+                start: Bytes::copy_from_slice(start.as_bytes()),
+                end: Bytes::copy_from_slice(end.as_bytes()),
+                cells: cells.clone(),
+            });
+            self.note(|record| record.reads.push(read));
+        }
+        Ok(cells)
+    }
+
+    /// As the client library's.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn commit(self) -> Result<Timestamp, Error> {
+        let writes: Vec<Write> = self.own.lock().values().cloned().collect();
+        let (world, recorder) = (self.session.world.clone(), self.session.recorder.clone());
+        let (at, who, start_ts) = (self.at, self.session.name.clone(), self.start_ts());
+        self.note(|record| {
+            record.writes = writes;
+            record.end = End::Unknown;
+        });
+        let result = self.txn.commit().await;
+        let end = match &result {
+            Ok(commit_ts) => End::Committed(*commit_ts),
+            Err(Error::Unknown { .. }) => End::Unknown,
+            Err(error) => End::Aborted(error.to_string()),
+        };
+        world.note(|| format!("{who}: transaction {start_ts} is {end:?}"));
+        let record = &mut recorder.records.lock()[at];
+        record.end = end;
+        record.ended_us = world.now_us();
+        result
+    }
+}
+
+fn name(table: &str, row: &str, column: &str) -> CellName {
+    CellName {
+        table: table.to_owned(),
+        row: Bytes::copy_from_slice(row.as_bytes()),
+        column: Bytes::copy_from_slice(column.as_bytes()),
+    }
+}

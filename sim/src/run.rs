@@ -1,0 +1,274 @@
+//! One run: a cluster is started and loaded, things fail while clients work, everything is mended, and
+//! then it has to be well again.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+use percolator_client::Error;
+use percolator_client::transport::BoxFuture;
+
+use crate::cluster::Cluster;
+use crate::history::Record;
+use crate::nemesis;
+use crate::network::Network;
+use crate::plan::Plan;
+use crate::recorder::Session;
+use crate::rng::Rng;
+use crate::sabotage;
+use crate::trace::{Keep, Trace};
+use crate::workloads::{self, Workload};
+use crate::world::{Failure, NOBODY, World};
+
+/// After the faults have stopped every worker makes progress within this and the client's patience; and
+/// so do the other things that have to happen then.
+const BOUND: Duration = Duration::from_secs(60);
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Why it failed, if it did.
+    pub failure: Option<Failure>,
+    /// What happened.
+    pub trace: Trace,
+    /// The world's time at the end.
+    pub simulated: Duration,
+    /// What clients did.
+    pub history: Vec<Record>,
+}
+
+thread_local! {
+    /// Where and why this thread panicked.
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Panics of runs are kept, not printed: they are failures with a trace. To be called once, before the
+/// first run.
+pub fn keep_panics() {
+    panic::set_hook(Box::new(|info| {
+        PANIC.set(Some(info.to_string()));
+    }));
+}
+
+/// Carries out a plan.
+pub fn run(plan: &Plan, keep: Keep) -> Outcome {
+    sabotage::begin(plan.sabotage);
+    let network = Network::new(Rng::new(plan.seed, "network"));
+    let world = World::new(plan, network, Trace::new(keep));
+    let mut history = Vec::new();
+    PANIC.set(None);
+    // Whatever a panic leaves behind is dropped with the world.
+    let result = panic::catch_unwind(AssertUnwindSafe(|| carry_out(&world, plan, &mut history)));
+    if result.is_err() {
+        let why = PANIC.take().unwrap_or_else(|| "a panic".to_owned());
+        world.fail("an assertion of the shipped code", why.replace('\n', " "));
+    }
+    let outcome = Outcome {
+        failure: world.failure(),
+        trace: world.take_trace(),
+        simulated: world.now(),
+        history,
+    };
+    world.end();
+    outcome
+}
+
+fn carry_out(world: &Arc<World>, plan: &Plan, history: &mut Vec<Record>) {
+    let all = workloads::all();
+    let chosen: Vec<Arc<dyn Workload>> = plan
+        .workloads
+        .iter()
+        .filter_map(|name| all.iter().find(|workload| workload.name() == *name))
+        .cloned()
+        .collect();
+    let cluster = Cluster::start(world, plan.clone(), chosen);
+    let steps = prepare(world, &cluster)
+        && disturb(world, &cluster)
+        && recover(world, &cluster)
+        && clear(world, &cluster)
+        && look(world, &cluster);
+    *history = cluster.recorder.take();
+    if !steps {
+        return;
+    }
+    // What is durable is what comes back.
+    for server in 2..cluster.servers() {
+        cluster.kill_server(world, server, Duration::ZERO, false);
+    }
+    world.run(world.now() + Duration::from_secs(1), || false);
+    let tables = keeper(world, &cluster, "naming tables", |session| {
+        async move {
+            let tables = session.client.tables().await?;
+            Ok(tables
+                .into_iter()
+                .map(|table| (table.name, table.id))
+                .collect::<BTreeMap<_, _>>())
+        }
+        .boxed()
+    });
+    let Some(tables) = tables else { return };
+    let ended = world.watch.lock().end(history, &tables);
+    if let Err((invariant, detail)) = ended {
+        world.fail(invariant, detail);
+    }
+}
+
+fn prepare(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
+    let workloads = cluster.workloads.clone();
+    keeper(world, cluster, "preparing", move |session| {
+        let workloads = workloads.clone();
+        async move {
+            for workload in &workloads {
+                for (table, cuts) in workload.tables() {
+                    let cuts: Vec<_> = cuts.into_iter().map(bytes::Bytes::from).collect();
+                    match session.client.create_table(table, &cuts).await {
+                        Ok(()) | Err(Error::AlreadyExists(_)) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                workload.load(&session).await?;
+            }
+            Ok(())
+        }
+        .boxed()
+    })
+    .is_some()
+}
+
+fn disturb(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
+    cluster.start_clients(world);
+    world.spawn(NOBODY, nemesis::run(world.clone(), cluster.clone()).boxed());
+    world.run(world.now() + cluster.plan.faulty, || false);
+    world.failure().is_none()
+}
+
+fn recover(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
+    cluster.set_healed();
+    nemesis::heal(world, cluster);
+    let before = cluster.progress();
+    let bound = BOUND + cluster.plan.patience;
+    let all_go_on = || {
+        let now = cluster.progress();
+        now.iter().zip(&before).all(|(now, before)| now > before)
+    };
+    if !world.run(world.now() + bound, all_go_on) {
+        let now = cluster.progress();
+        let stuck = now
+            .iter()
+            .zip(&before)
+            .position(|(now, before)| now <= before);
+        let who = stuck.unwrap_or_default();
+        let (client, worker) = (who / cluster.plan.workers, who % cluster.plan.workers);
+        world.fail(
+            "liveness: progress",
+            format!("client-{client}.{worker} committed nothing within {bound:?} after the faults"),
+        );
+        return false;
+    }
+    cluster.stop();
+    if !world.run(world.now() + bound, || cluster.working() == 0) {
+        let working = cluster.working();
+        world.fail(
+            "liveness: ends",
+            format!("{working} workers have not ended within {bound:?}"),
+        );
+        return false;
+    }
+    true
+}
+
+/// Every lock goes when somebody meets it.
+fn clear(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
+    keeper(world, cluster, "clearing locks", |session| {
+        async move {
+            let tables: BTreeMap<u32, String> = session
+                .client
+                .tables()
+                .await?
+                .into_iter()
+                .map(|table| (table.id, table.name))
+                .collect();
+            loop {
+                let locked = session.world.watch.lock().locked();
+                let Some((cell, _)) = locked.first() else {
+                    return Ok(());
+                };
+                let Some(table) = tables.get(&cell.table.0) else {
+                    return Err(Error::Invalid(format!("{cell} lies in no table")));
+                };
+                let txn = session.client.begin().await?;
+                txn.get_for_update(table, &cell.row, &cell.column).await?;
+                // Where its owner counts as alive, later.
+                if txn.commit().await.is_err() {
+                    session.world.sleep(Duration::from_millis(200)).await;
+                }
+                session.client.settle().await;
+            }
+        }
+        .boxed()
+    })
+    .is_some()
+}
+
+fn look(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
+    let workloads = cluster.workloads.clone();
+    keeper(world, cluster, "looking", move |session| {
+        let workloads = workloads.clone();
+        async move {
+            for workload in &workloads {
+                if let Some(wrong) = workload.check(&session).await? {
+                    session.world.fail(workload.name(), wrong);
+                }
+            }
+            session.client.settle().await;
+            Ok(())
+        }
+        .boxed()
+    })
+    .is_some()
+        && world.failure().is_none()
+}
+
+/// Has something done by the client that sees to things, again where it fails, within a bound.
+fn keeper<T: Send + 'static>(
+    world: &Arc<World>,
+    cluster: &Arc<Cluster>,
+    doing: &'static str,
+    work: impl Fn(Session) -> BoxFuture<'static, Result<T, Error>> + Send + 'static,
+) -> Option<T> {
+    let result = Arc::new(Mutex::new(None));
+    let done = Arc::new(AtomicBool::new(false));
+    let last = Arc::new(Mutex::new(String::new()));
+    let (node, session) = cluster.keeper_session(world);
+    let task = {
+        let (result, done, last) = (result.clone(), done.clone(), last.clone());
+        async move {
+            loop {
+                match work(session.clone()).await {
+                    Ok(value) => break *result.lock() = Some(value),
+                    Err(error) => *last.lock() = error.to_string(),
+                }
+                session.world.sleep(Duration::from_millis(100)).await;
+            }
+            done.store(true, Ordering::Relaxed);
+        }
+    };
+    world.spawn(node, task.boxed());
+    let bound = BOUND + cluster.plan.patience;
+    if !world.run(world.now() + bound, || done.load(Ordering::Relaxed)) {
+        if world.failure().is_none() {
+            let last = last.lock().clone();
+            world.fail(
+                "liveness: the cluster serves",
+                format!("{doing} did not end within {bound:?}; last: {last}"),
+            );
+        }
+        return None;
+    }
+    Option::take(&mut result.lock())
+}

@@ -1,0 +1,277 @@
+//! The master's process: the pure `Directory` of `gc-master`, and around it what its runner and service
+//! do: first what is to be durable, then commands, then answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+use percolator_client::transport::MasterError;
+use percolator_gc_master::{
+    Action, Command, Directory, Heartbeat, Refusal, Start, TableState, directory_response,
+};
+use percolator_wire::v1;
+
+use crate::disk::SimTruth;
+use crate::messages::{Answer, Ask, Caller, OrderOf};
+use crate::rng::Rng;
+use crate::servers::exit;
+use crate::world::{NodeId, World};
+
+/// A tablet server must answer a command within this (`gc-master/src/runner.rs`).
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a request that waits for a table looks.
+const LOOK: Duration = Duration::from_millis(20);
+/// A request about a table waits so long.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// The master: what outlives its processes.
+pub struct Master {
+    /// Its process.
+    pub node: NodeId,
+    /// Its state.
+    pub truth: SimTruth,
+    /// Ids, and when it dies.
+    pub rng: Mutex<Rng>,
+    /// Deaths right before or after its state is durable, of a million writes.
+    pub die_ppm: Mutex<u32>,
+    /// Every tablet is given to a second server too: for a mutation.
+    pub two_owners: bool,
+}
+
+struct Running {
+    directory: Directory,
+    started: Duration,
+    dead: bool,
+}
+
+type Shared = Arc<Mutex<Running>>;
+
+impl Master {
+    /// Starts the process.
+    pub fn boot(self: &Arc<Self>, world: &Arc<World>) {
+        let start = self.truth.load().map_or(Start::NewCluster, Start::State);
+        let random = {
+            let mut rng = self.rng.lock();
+            u128::from(rng.next()) << 64 | u128::from(rng.next())
+        };
+        let mut directory = match Directory::open(start, random) {
+            Ok(directory) => directory,
+            Err(error) => return world.fail("the master starts", error.to_string()),
+        };
+        if let Some(bytes) = directory.take_effects().persist
+            && self.truth.store(&bytes).is_err()
+        {
+            let master = self.clone();
+            world.at(super::RESTART, Box::new(move |world| master.boot(world)));
+            return;
+        }
+        let running = Arc::new(Mutex::new(Running {
+            directory,
+            started: world.now(),
+            dead: false,
+        }));
+        let handler = {
+            let (master, running) = (self.clone(), running);
+            Arc::new(move |world: &Arc<World>, caller, ask| {
+                master.handle(world, &running, caller, ask);
+            })
+        };
+        world.start(self.node, Some(handler), Box::new(|_| {}));
+    }
+
+    /// One step of the directory, with its effects. `None`: the process has died over it.
+    fn step<R>(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        running: &Shared,
+        act: impl FnOnce(&mut Directory, Duration) -> R,
+    ) -> Option<R> {
+        let (result, effects) = {
+            let mut state = running.lock();
+            if state.dead {
+                return None;
+            }
+            let now = world.now().saturating_sub(state.started);
+            let result = act(&mut state.directory, now);
+            (result, state.directory.take_effects())
+        };
+        for note in &effects.notes {
+            world.note(|| format!("master: {note}"));
+        }
+        if let Some(bytes) = &effects.persist {
+            let dies = {
+                let ppm = *self.die_ppm.lock();
+                self.rng.lock().chance(ppm)
+            };
+            let stored = if dies {
+                self.truth.store_dying(bytes);
+                Err("it died".to_owned())
+            } else {
+                self.truth.store(bytes)
+            };
+            if let Err(why) = stored {
+                running.lock().dead = true;
+                let master = self.clone();
+                let why = format!("its state is not durable: {why}");
+                exit(world, self.node, &why, move |world| master.boot(world));
+                return None;
+            }
+        }
+        for command in effects.commands {
+            self.dispatch(world, running, command);
+        }
+        Some(result)
+    }
+
+    fn dispatch(self: &Arc<Self>, world: &Arc<World>, running: &Shared, command: Command) {
+        let order = match &command.action {
+            Action::Create(report) => OrderOf::Create(report.clone().into()),
+            Action::Drop { tablet } => OrderOf::Drop(*tablet),
+        };
+        let Some(to) = world.network.lock().at(&command.address) else {
+            return;
+        };
+        let ask = Ask::Order(command.cluster_id.clone(), order);
+        if self.two_owners {
+            let other = if &*world.name(to) == "tablet-0" {
+                "tablet-1:7402"
+            } else {
+                "tablet-0:7402"
+            };
+            let other = world.network.lock().at(other);
+            if let Some(other) = other {
+                let asked = world.call(self.node, other, ask.clone(), COMMAND_TIMEOUT);
+                world.spawn(self.node, asked.map(drop).boxed());
+            }
+        }
+        let asked = world.call(self.node, to, ask, COMMAND_TIMEOUT);
+        let (master, world2, running) = (self.clone(), world.clone(), running.clone());
+        let finish = async move {
+            let done = matches!(asked.await, Ok(Answer::Done(true)));
+            master.step(&world2, &running, |directory, now| {
+                directory.finished(now, &command, done);
+            });
+        };
+        world.spawn(self.node, finish.boxed());
+    }
+
+    fn handle(self: &Arc<Self>, world: &Arc<World>, running: &Shared, caller: Caller, ask: Ask) {
+        let answer = match ask {
+            Ask::Heartbeat(beat) => self.heartbeat(world, running, beat),
+            Ask::Directory => self.directory(world, running),
+            Ask::CreateTable(request) => {
+                let (master, world2, running) = (self.clone(), world.clone(), running.clone());
+                let create = async move {
+                    if let Some(answer) = master.create_table(&world2, &running, request).await {
+                        world2.reply(master.node, caller, answer);
+                    }
+                };
+                world.spawn(self.node, create.boxed());
+                return;
+            }
+            Ask::DeleteTable(_) | Ask::Order(..) | Ask::Tablet(_) | Ask::Timestamps(_) => return,
+        };
+        if let Some(answer) = answer {
+            world.reply(self.node, caller, answer);
+        }
+    }
+
+    fn heartbeat(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        running: &Shared,
+        beat: v1::HeartbeatRequest,
+    ) -> Option<Answer> {
+        let heard = self.step(world, running, |directory, now| {
+            let beat = Heartbeat::try_from(beat)?;
+            directory.heartbeat(now, beat)
+        })?;
+        Some(match heard {
+            Ok(cluster_id) => Answer::Heartbeat(v1::HeartbeatResponse {
+                cluster_id,
+                interval_ms: 0,
+            }),
+            Err(refusal) => refused(refusal),
+        })
+    }
+
+    fn directory(self: &Arc<Self>, world: &Arc<World>, running: &Shared) -> Option<Answer> {
+        let looked = self.step(world, running, |directory, now| {
+            directory_response(directory, now)
+        })?;
+        Some(match looked {
+            Ok(mut response) => {
+                if self.two_owners && self.rng.lock().below(2) == 0 {
+                    for place in &mut response.tablets {
+                        let other = if place.server == "tablet-0" {
+                            "tablet-1"
+                        } else {
+                            "tablet-0"
+                        };
+                        place.server = other.to_owned();
+                    }
+                }
+                Answer::Directory(response)
+            }
+            Err(refusal) => refused(refusal),
+        })
+    }
+
+    async fn create_table(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        running: &Shared,
+        request: v1::CreateTableRequest,
+    ) -> Option<Answer> {
+        let cuts: Vec<Vec<u8>> = request.split_at.into_iter().map(Vec::from).collect();
+        let until = world.now() + WAIT_MAX;
+        let mut id = None;
+        while world.now() < until {
+            match id {
+                None => {
+                    let begun = self.step(world, running, |directory, now| {
+                        directory.create_table(now, &request.name, &cuts)
+                    })?;
+                    match begun {
+                        Ok(begun) => id = Some(begun),
+                        Err(Refusal::Settling { .. }) => {}
+                        Err(refusal) => return Some(refused(refusal)),
+                    }
+                }
+                Some(id) => {
+                    let state = self.step(world, running, |directory, _| {
+                        directory.table(id).map(|table| table.state)
+                    })?;
+                    if state == Some(TableState::Ready) {
+                        return Some(Answer::TableCreated(v1::CreateTableResponse::default()));
+                    }
+                }
+            }
+            world.sleep(LOOK).await;
+        }
+        let why = format!("the table {} is being created", request.name);
+        Some(Answer::Refused(MasterError::Unavailable(why)))
+    }
+
+    /// Ends the process; it is started again.
+    pub fn exit(self: &Arc<Self>, world: &Arc<World>, why: &str) {
+        let master = self.clone();
+        exit(world, self.node, why, move |world| master.boot(world));
+    }
+}
+
+/// As a client over the network would have it (`client/src/network.rs`, `gc-master/src/convert.rs`).
+fn refused(refusal: Refusal) -> Answer {
+    let why = refusal.to_string();
+    Answer::Refused(match refusal {
+        Refusal::NoState | Refusal::Settling { .. } | Refusal::NoTabletServer { .. } => {
+            MasterError::Unavailable(why)
+        }
+        Refusal::Duplicate { .. } | Refusal::TableExists { .. } | Refusal::OtherCuts { .. } => {
+            MasterError::AlreadyExists(why)
+        }
+        Refusal::NoSuchTable { .. } => MasterError::NotFound(why),
+        _ => MasterError::Invalid(why),
+    })
+}

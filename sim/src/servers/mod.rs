@@ -1,0 +1,63 @@
+//! The shipped cores as processes of the world: what their servers do around them over a network, done
+//! here over the simulated one.
+
+pub mod master;
+pub mod oracle;
+pub mod tablet;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use percolator_gc_master::HEARTBEAT_INTERVAL;
+use percolator_wire::v1;
+
+use crate::messages::{Answer, Ask};
+use crate::world::{NodeId, World};
+
+/// A heartbeat must be answered within this (`server/src/heartbeat.rs`).
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
+/// After a heartbeat that wasn't answered.
+const HEARTBEAT_RETRY: Duration = Duration::from_millis(100);
+
+/// A process that died by itself is started again after this.
+pub const RESTART: Duration = Duration::from_millis(500);
+
+/// Ends a process from within and starts it again a little later, as whoever runs it would.
+pub(crate) fn exit(
+    world: &Arc<World>,
+    node: NodeId,
+    why: &str,
+    boot: impl FnOnce(&Arc<World>) + Send + 'static,
+) {
+    let name = world.name(node);
+    world.note(|| format!("{name} stops: {why}"));
+    // Later, as it may be in the middle of something now.
+    world.at(
+        Duration::ZERO,
+        Box::new(move |world| {
+            world.kill(node, false);
+            world.at(RESTART, Box::new(boot));
+        }),
+    );
+}
+
+/// Tells the master of this server, for ever. `adopt` is told the cluster's id.
+async fn heartbeats(
+    world: Arc<World>,
+    node: NodeId,
+    master: NodeId,
+    beat: impl Fn() -> v1::HeartbeatRequest + Send,
+    adopt: impl Fn(&str) + Send,
+) {
+    loop {
+        let asked = world.call(node, master, Ask::Heartbeat(beat()), HEARTBEAT_TIMEOUT);
+        let pause = match asked.await {
+            Ok(Answer::Heartbeat(heard)) => {
+                adopt(&heard.cluster_id);
+                HEARTBEAT_INTERVAL
+            }
+            _ => HEARTBEAT_RETRY,
+        };
+        world.sleep_on(node, pause).await;
+    }
+}

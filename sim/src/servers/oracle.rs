@@ -1,0 +1,167 @@
+//! The oracle's process: `tso::core`, and around it what `tso/src/keeper.rs` and `service.rs` do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+use percolator_protocol::oracle::{Now, Settings};
+use percolator_tso::core::Answer as Grants;
+use percolator_tso::core::{Core, Store};
+use percolator_wire::v1;
+
+use crate::disk::SimTruth;
+use crate::messages::{Answer, Ask, Caller};
+use crate::rng::Rng;
+use crate::servers::{exit, heartbeats};
+use crate::watch::Seen;
+use crate::world::{NodeId, World};
+
+/// Where clients reach it.
+pub const ADDRESS: &str = "tso-0:7401";
+/// How long a write of the limit takes on a disk that is well.
+pub const WRITE: Duration = Duration::from_millis(4);
+
+/// The oracle: what outlives its processes.
+pub struct Oracle {
+    /// Its process.
+    pub node: NodeId,
+    /// The master's process.
+    pub master: NodeId,
+    /// Its limit.
+    pub truth: SimTruth,
+    /// Its bounds.
+    pub settings: Settings,
+    /// How long a write of the limit takes, about.
+    pub write: Mutex<Duration>,
+    /// Incarnations.
+    pub rng: Mutex<Rng>,
+}
+
+struct Running {
+    core: Core,
+    waiting: Vec<(Caller, u32)>,
+    /// A limit that is being written.
+    writing: Option<Store>,
+}
+
+impl Oracle {
+    /// Starts the process.
+    pub fn boot(self: &Arc<Self>, world: &Arc<World>) {
+        let stored = self.truth.load();
+        let core = match Core::recover(stored.as_deref(), self.now(world), self.settings) {
+            Ok(core) => core,
+            Err(error) => return world.fail("the oracle starts", error.to_string()),
+        };
+        let running = Arc::new(Mutex::new(Running {
+            core,
+            waiting: Vec::new(),
+            writing: None,
+        }));
+        let handler = {
+            let (oracle, running) = (self.clone(), running.clone());
+            Arc::new(move |world: &Arc<World>, caller, ask| {
+                if let Ask::Timestamps(count) = ask {
+                    oracle.grant(world, &running, caller, count);
+                }
+            })
+        };
+        let at_kill = {
+            let (oracle, running) = (self.clone(), running.clone());
+            Box::new(move |_: &Arc<World>| {
+                if let Some(store) = running.lock().writing.take() {
+                    oracle.truth.store_dying(&store.value());
+                }
+            })
+        };
+        world.start(self.node, Some(handler), at_kill);
+        let keeper = {
+            let (oracle, world) = (self.clone(), world.clone());
+            async move {
+                let look = Duration::from_millis((oracle.settings.window_ms / 8).max(1));
+                loop {
+                    oracle.extend(&world, &running).await;
+                    world.sleep_on(oracle.node, look).await;
+                }
+            }
+        };
+        world.spawn(self.node, keeper.boxed());
+        let incarnation = self.rng.lock().next();
+        let beat = move || v1::HeartbeatRequest {
+            cluster_id: String::new(),
+            role: v1::Role::Oracle.into(),
+            server: "tso-0".to_owned(),
+            address: ADDRESS.to_owned(),
+            incarnation,
+            tablets: Vec::new(),
+        };
+        let beats = heartbeats(world.clone(), self.node, self.master, beat, |_| {});
+        world.spawn(self.node, beats.boxed());
+    }
+
+    fn now(&self, world: &Arc<World>) -> Now {
+        world.clock(self.node, |clock, now_us| Now {
+            unix_ms: clock.wall_us(now_us) / 1_000,
+            mono_ms: clock.mono_us(now_us) / 1_000,
+        })
+    }
+
+    fn grant(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        running: &Arc<Mutex<Running>>,
+        caller: Caller,
+        count: u32,
+    ) {
+        let answer = running.lock().core.request(self.now(world), count);
+        match answer {
+            Ok(Grants::Granted(granted)) => {
+                world.see(&Seen::Granted(granted));
+                world.reply(self.node, caller, Answer::Timestamps(granted));
+            }
+            Ok(Grants::Wait) => {
+                running.lock().waiting.push((caller, count));
+                let (oracle, world2, running) = (self.clone(), world.clone(), running.clone());
+                let extend = async move { oracle.extend(&world2, &running).await };
+                world.spawn(self.node, extend.boxed());
+            }
+            Err(refused) => world.fail("the oracle answers", refused.to_string()),
+        }
+    }
+
+    /// Makes a limit durable, if one is due, and answers whoever waited for it.
+    async fn extend(self: &Arc<Self>, world: &Arc<World>, running: &Arc<Mutex<Running>>) {
+        let store = {
+            let mut running = running.lock();
+            let Some(store) = running.core.store(self.now(world)) else {
+                return;
+            };
+            running.writing = Some(store);
+            store
+        };
+        let takes = {
+            let write = *self.write.lock();
+            self.rng.lock().about(write)
+        };
+        world.sleep(takes).await;
+        running.lock().writing = None;
+        match self.truth.store(&store.value()) {
+            Ok(()) => running.lock().core.stored(store),
+            Err(_) => {
+                running.lock().core.not_stored();
+                // Whoever waits is answered with the next look.
+                return;
+            }
+        }
+        let waiting = std::mem::take(&mut running.lock().waiting);
+        for (caller, count) in waiting {
+            self.grant(world, running, caller, count);
+        }
+    }
+
+    /// Ends the process; it is started again.
+    pub fn exit(self: &Arc<Self>, world: &Arc<World>, why: &str) {
+        let oracle = self.clone();
+        exit(world, self.node, why, move |world| oracle.boot(world));
+    }
+}

@@ -1,0 +1,341 @@
+//! A tablet server's process: `tablet::core` over the shipped commit log on a simulated device, and around
+//! it what `tablet/src/server.rs` does: one group at a time on its way to the disk, answers when it is
+//! durable, an end when a write was lost.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+use percolator_engine::{
+    Batch, Checkpoints, Durable, Engine, EngineKind, Error, MemoryStore, Options, Versioned,
+};
+use percolator_tablet::core::{Asker, Core, Reply};
+use percolator_wire::v1;
+use percolator_wire::v1::response::Body;
+
+use crate::disk::SimDisk;
+use crate::messages::{Answer, Ask, Caller};
+use crate::rng::Rng;
+use crate::servers::{exit, heartbeats};
+use crate::watch::Seen;
+use crate::world::{NodeId, World};
+
+/// Some versions of cells that are read fit, others don't.
+const CACHE_BYTES: u64 = 16 << 10;
+/// Small, so that there are many segments.
+const SEGMENT_BYTES: u64 = 32 << 10;
+/// Free space that is kept for what ends transactions, and for nothing.
+pub const RESERVE_BYTES: u64 = 1 << 20;
+/// The part of it that is kept for nothing.
+pub const LAST_RESERVE_BYTES: u64 = 64 << 10;
+/// Old values for snapshots: the server takes none.
+const HISTORY_BYTES: u64 = 1 << 20;
+
+/// A tablet server: what outlives its processes.
+pub struct Tablet {
+    /// Its process.
+    pub node: NodeId,
+    /// The master's process.
+    pub master: NodeId,
+    /// Its stable name.
+    pub name: String,
+    /// Its folder.
+    pub disk: SimDisk,
+    /// Incarnations, and how long the disk takes.
+    pub rng: Mutex<Rng>,
+    /// How long a sync takes, about.
+    pub sync: Mutex<Duration>,
+    /// The cluster's id, once it is known.
+    pub cluster_id: Mutex<Option<String>>,
+    /// What was on its way to the disk when the process died.
+    pub maybe: Mutex<Vec<Batch>>,
+    /// The process, while it runs.
+    pub running: Mutex<Option<Shared>>,
+    /// Each batch goes to the disk in two parts: for a mutation.
+    pub tears: bool,
+}
+
+/// A process.
+pub struct Running {
+    core: Core,
+    engine: Arc<dyn Engine>,
+    askers: BTreeMap<Asker, (Caller, bool)>,
+    next_asker: Asker,
+    replies: Vec<Reply>,
+    committing: Option<Arc<Vec<Batch>>>,
+    failed: bool,
+}
+
+type Shared = Arc<Mutex<Running>>;
+
+impl Tablet {
+    /// Starts the process; where its device answers with errors, again a little later.
+    pub fn boot(self: &Arc<Self>, world: &Arc<World>) {
+        let opened = self.open();
+        let (engine, core) = match opened {
+            Ok(opened) => opened,
+            Err(Error::Corrupt { .. }) => {
+                let why = opened.err().map(|error| error.to_string());
+                return world.fail("durable", why.unwrap_or_default());
+            }
+            Err(error) => {
+                let name = &self.name;
+                world.note(|| format!("{name} can't start: {error}"));
+                let tablet = self.clone();
+                self.disk.crash();
+                world.at(super::RESTART, Box::new(move |world| tablet.boot(world)));
+                return;
+            }
+        };
+        let maybe = std::mem::take(&mut *self.maybe.lock());
+        world.see(&Seen::Reopened {
+            server: self.node,
+            engine: &*engine,
+            maybe: &maybe,
+        });
+        world.see(&Seen::Owns {
+            server: self.node,
+            tablets: &core.report(),
+        });
+        let running = Arc::new(Mutex::new(Running {
+            core,
+            engine,
+            askers: BTreeMap::new(),
+            next_asker: 0,
+            replies: Vec::new(),
+            committing: None,
+            failed: false,
+        }));
+        *self.running.lock() = Some(running.clone());
+        let handler = {
+            let (tablet, running) = (self.clone(), running.clone());
+            Arc::new(move |world: &Arc<World>, caller, ask| {
+                tablet.handle(world, &running, caller, ask);
+            })
+        };
+        let at_kill = {
+            let tablet = self.clone();
+            Box::new(move |_: &Arc<World>| tablet.died())
+        };
+        world.start(self.node, Some(handler), at_kill);
+        self.pump(world, &running);
+        let incarnation = self.rng.lock().next();
+        let beat = {
+            let tablet = self.clone();
+            move || v1::HeartbeatRequest {
+                cluster_id: tablet.cluster_id.lock().clone().unwrap_or_default(),
+                role: v1::Role::Tablet.into(),
+                server: tablet.name.clone(),
+                address: address(&tablet.name),
+                incarnation,
+                tablets: running.lock().core.report(),
+            }
+        };
+        let adopt = {
+            let tablet = self.clone();
+            move |id: &str| {
+                tablet
+                    .cluster_id
+                    .lock()
+                    .get_or_insert_with(|| id.to_owned());
+            }
+        };
+        let beats = heartbeats(world.clone(), self.node, self.master, beat, adopt);
+        world.spawn(self.node, beats.boxed());
+    }
+
+    fn open(&self) -> Result<(Arc<dyn Engine>, Core), Error> {
+        let options = Options {
+            segment_bytes: SEGMENT_BYTES,
+            reserve_bytes: RESERVE_BYTES,
+            last_reserve_bytes: LAST_RESERVE_BYTES,
+            ..Options::new(EngineKind::Memory, self.name.clone())
+        };
+        let engine: Arc<dyn Engine> = Arc::new(Durable::open(
+            Arc::new(self.disk.clone()),
+            Path::new("log"),
+            Versioned::new(MemoryStore::default(), HISTORY_BYTES),
+            &options,
+            Checkpoints::Inline,
+        )?);
+        match Core::open(engine.clone(), CACHE_BYTES, false, self.rng.lock().next()) {
+            Ok(core) => Ok((engine, core)),
+            Err(percolator_tablet::Error::Engine(error)) => Err(error),
+            Err(error) => Err(Error::Corrupt {
+                path: "log".into(),
+                offset: 0,
+                detail: error.to_string(),
+            }),
+        }
+    }
+
+    fn handle(self: &Arc<Self>, world: &Arc<World>, running: &Shared, caller: Caller, ask: Ask) {
+        let mut state = running.lock();
+        let Running {
+            core,
+            askers,
+            next_asker,
+            replies,
+            ..
+        } = &mut *state;
+        *next_asker += 1;
+        let asker = *next_asker;
+        match ask {
+            Ask::Tablet(request) => {
+                askers.insert(asker, (caller, false));
+                core.request(asker, request, replies);
+            }
+            Ask::Order(cluster_id, order) => {
+                if self.cluster_id.lock().as_ref() != Some(&cluster_id) {
+                    drop(state);
+                    world.reply(self.node, caller, Answer::Done(false));
+                    return;
+                }
+                askers.insert(asker, (caller, true));
+                core.order(asker, 0, order.into(), replies);
+            }
+            _ => return,
+        }
+        let requests = askers.len();
+        drop(state);
+        world.see(&Seen::Waiting { requests });
+        self.pump(world, running);
+    }
+
+    /// Sends the answers that are ready, and the next group to the disk.
+    fn pump(self: &Arc<Self>, world: &Arc<World>, running: &Shared) {
+        let mut answers = Vec::new();
+        let (group, failed) = {
+            let mut state = running.lock();
+            let Running {
+                core,
+                askers,
+                replies,
+                committing,
+                ..
+            } = &mut *state;
+            for reply in replies.drain(..) {
+                let Some((caller, is_order)) = askers.remove(&reply.to) else {
+                    continue;
+                };
+                let answer = if is_order {
+                    Answer::Done(!matches!(reply.response.body, Some(Body::Error(_))))
+                } else {
+                    Answer::Tablet(reply.response)
+                };
+                answers.push((caller, answer));
+            }
+            let group = core.take_group();
+            committing.clone_from(&group);
+            let failed = core.failed().map(str::to_owned).filter(|_| !state.failed);
+            state.failed |= failed.is_some();
+            (group, failed)
+        };
+        for (caller, answer) in answers {
+            world.reply(self.node, caller, answer);
+        }
+        if let Some(group) = group {
+            let (tablet, world2, running) = (self.clone(), world.clone(), running.clone());
+            let commit = async move { tablet.commit(&world2, &running, group).await };
+            world.spawn(self.node, commit.boxed());
+        }
+        if let Some(failed) = failed {
+            let tablet = self.clone();
+            exit(world, self.node, &failed, move |world| tablet.boot(world));
+        }
+    }
+
+    async fn commit(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        running: &Shared,
+        group: Arc<Vec<Batch>>,
+    ) {
+        let takes = {
+            let sync = *self.sync.lock();
+            self.rng.lock().about(sync)
+        };
+        world.sleep(takes).await;
+        let engine = running.lock().engine.clone();
+        let mut result = Ok(());
+        for part in self.parts(&group) {
+            result = result.and_then(|()| engine.commit(&part));
+        }
+        match &result {
+            Ok(()) => world.see(&Seen::Durable {
+                server: self.node,
+                group: &group,
+            }),
+            Err(Error::Full { .. }) => {}
+            Err(_) => *self.maybe.lock() = group.to_vec(),
+        }
+        let changed = {
+            let mut state = running.lock();
+            let before = state.core.report().len();
+            let Running {
+                core,
+                replies,
+                committing,
+                ..
+            } = &mut *state;
+            *committing = None;
+            core.committed(result, replies);
+            let report = core.report();
+            (report.len() != before).then_some(report)
+        };
+        if let Some(tablets) = changed {
+            world.see(&Seen::Owns {
+                server: self.node,
+                tablets: &tablets,
+            });
+        }
+        self.pump(world, running);
+    }
+
+    /// What goes to the engine together.
+    fn parts(&self, group: &[Batch]) -> Vec<Vec<Batch>> {
+        if !self.tears {
+            return vec![group.to_vec()];
+        }
+        let single = |(column, key, value): (_, &bytes::Bytes, Option<&bytes::Bytes>)| {
+            let mut batch = Batch::default();
+            match value {
+                Some(value) => batch.put(column, key.clone(), value.clone()),
+                None => batch.delete(column, key.clone()),
+            }
+            vec![batch]
+        };
+        group.iter().flat_map(Batch::ops).map(single).collect()
+    }
+
+    /// The process is dead: what was on its way to the disk has come there in part, and what the disk
+    /// hadn't synced is lost.
+    fn died(&self) {
+        if let Some(running) = self.running.lock().take() {
+            let mut state = running.lock();
+            if let Some(group) = state.committing.take() {
+                self.disk.die_soon();
+                for part in self.parts(&group) {
+                    // Nobody is there to hear of it.
+                    let _ = state.engine.commit(&part);
+                }
+                *self.maybe.lock() = group.to_vec();
+            }
+        }
+        self.disk.crash();
+    }
+
+    /// Ends the process; it is started again.
+    pub fn exit(self: &Arc<Self>, world: &Arc<World>, why: &str) {
+        let tablet = self.clone();
+        exit(world, self.node, why, move |world| tablet.boot(world));
+    }
+}
+
+/// Where clients reach a tablet server.
+pub fn address(name: &str) -> String {
+    format!("{name}:7402")
+}

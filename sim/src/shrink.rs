@@ -1,0 +1,50 @@
+//! Makes a failing run smaller: fewer kinds of faults, fewer clients, a shorter time, as long as it fails
+//! in the same way.
+
+use std::time::Duration;
+
+use crate::plan::Plan;
+use crate::run::run;
+use crate::trace::Keep;
+use crate::world::Failure;
+
+/// A smaller plan that breaks the same invariant, and how it does.
+pub fn shrink(plan: &Plan, failure: &Failure) -> (Plan, Failure) {
+    let mut best = (plan.clone(), failure.clone());
+    loop {
+        let smaller = candidates(&best.0).into_iter().find_map(|plan| {
+            let found = run(&plan, Keep::Nothing).failure?;
+            (found.invariant == failure.invariant).then_some((plan, found))
+        });
+        match smaller {
+            Some(smaller) => best = smaller,
+            None => return best,
+        }
+    }
+}
+
+fn candidates(plan: &Plan) -> Vec<Plan> {
+    let mut candidates = Vec::new();
+    let mut add = |change: &dyn Fn(&mut Plan)| {
+        let mut smaller = plan.clone();
+        change(&mut smaller);
+        if smaller != *plan {
+            candidates.push(smaller);
+        }
+    };
+    add(&|plan| plan.faults.clear());
+    add(&|plan| plan.faulty = (plan.faulty / 2).max(Duration::from_millis(250)));
+    add(&|plan| plan.clients = (plan.clients - 1).max(1));
+    add(&|plan| plan.workers = (plan.workers - 1).max(1));
+    for fault in &plan.faults {
+        add(&|plan| {
+            plan.faults.remove(fault);
+        });
+    }
+    if plan.workloads.len() > 1 {
+        for workload in &plan.workloads {
+            add(&|plan| plan.workloads.retain(|name| name != workload));
+        }
+    }
+    candidates
+}

@@ -1,0 +1,58 @@
+//! What happened, for people and for the proof that a seed always does the same.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// What of the trace is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// Nothing: the texts aren't made.
+    #[default]
+    Nothing,
+    /// The last so many events.
+    Last(usize),
+    /// Everything.
+    All,
+}
+
+/// Events as lines.
+#[derive(Debug, Default)]
+pub struct Trace {
+    keep: Keep,
+    lines: VecDeque<String>,
+    events: u64,
+}
+
+impl Trace {
+    /// An empty trace.
+    pub fn new(keep: Keep) -> Self {
+        Self {
+            keep,
+            ..Self::default()
+        }
+    }
+
+    /// How many events there were.
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// The lines that were kept.
+    pub fn lines(&self) -> impl Iterator<Item = &str> {
+        self.lines.iter().map(String::as_str)
+    }
+
+    pub(crate) fn note(&mut self, now_us: u64, text: impl FnOnce() -> String) {
+        self.events += 1;
+        if self.keep == Keep::Nothing {
+            return;
+        }
+        let at = Duration::from_micros(now_us).as_secs_f64();
+        self.lines.push_back(format!("{at:11.6}  {}", text()));
+        if let Keep::Last(count) = self.keep
+            && self.lines.len() > count
+        {
+            self.lines.pop_front();
+        }
+    }
+}

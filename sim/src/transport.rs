@@ -1,0 +1,149 @@
+//! The client library's world: the simulated one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+use percolator_client::Timestamp;
+use percolator_client::transport::{BoxFuture, Lost, MasterError, Transport};
+use percolator_wire::v1;
+
+use crate::clock::EPOCH_MS;
+use crate::messages::{Answer, Ask};
+use crate::rng::Rng;
+use crate::servers::oracle;
+use crate::watch::Seen;
+use crate::world::{NodeId, World};
+
+/// The highest timestamp that any client has.
+pub type Highest = Arc<Mutex<Timestamp>>;
+
+/// One client process' way to the others.
+pub struct SimTransport {
+    /// The world.
+    pub world: Arc<World>,
+    /// The client's process.
+    pub node: NodeId,
+    /// The master's process.
+    pub master: NodeId,
+    /// An answer comes within this, or is lost.
+    pub timeout: Duration,
+    /// The client's dice.
+    pub rng: Mutex<Rng>,
+    /// What timestamps are checked against.
+    pub highest: Highest,
+}
+
+impl SimTransport {
+    async fn ask(&self, to: NodeId, ask: Ask) -> Result<Answer, Lost> {
+        self.world.call(self.node, to, ask, self.timeout).await
+    }
+
+    async fn ask_master(&self, ask: Ask) -> Result<Answer, MasterError> {
+        match self.ask(self.master, ask).await {
+            Ok(Answer::Refused(why)) => Err(why),
+            Ok(answer) => Ok(answer),
+            Err(lost) => Err(MasterError::Unavailable(lost.0)),
+        }
+    }
+
+    fn at(&self, address: &str) -> Result<NodeId, Lost> {
+        let node = self.world.network.lock().at(address);
+        node.ok_or_else(|| Lost(format!("nobody listens at {address}")))
+    }
+}
+
+fn odd() -> MasterError {
+    MasterError::Invalid("the master answered another question than was asked".to_owned())
+}
+
+impl Transport for SimTransport {
+    fn tablet(
+        &self,
+        address: &str,
+        request: v1::Request,
+    ) -> BoxFuture<'_, Result<v1::Response, Lost>> {
+        let to = self.at(address);
+        async move {
+            match self.ask(to?, Ask::Tablet(request)).await? {
+                Answer::Tablet(response) => Ok(response),
+                _ => Err(Lost("another question was answered".to_owned())),
+            }
+        }
+        .boxed()
+    }
+
+    fn timestamp(&self) -> BoxFuture<'_, Result<Timestamp, Lost>> {
+        async move {
+            let after = *self.highest.lock();
+            let to = self.at(oracle::ADDRESS)?;
+            match self.ask(to, Ask::Timestamps(1)).await? {
+                Answer::Timestamps(granted) => {
+                    let ts = granted.first;
+                    self.world.see(&Seen::Received { ts, after });
+                    let mut highest = self.highest.lock();
+                    *highest = ts.max(*highest);
+                    Ok(ts)
+                }
+                _ => Err(Lost("another question was answered".to_owned())),
+            }
+        }
+        .boxed()
+    }
+
+    fn directory(&self) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>> {
+        async move {
+            match self.ask_master(Ask::Directory).await? {
+                Answer::Directory(directory) => Ok(directory),
+                _ => Err(odd()),
+            }
+        }
+        .boxed()
+    }
+
+    fn create_table(
+        &self,
+        request: v1::CreateTableRequest,
+    ) -> BoxFuture<'_, Result<v1::CreateTableResponse, MasterError>> {
+        async move {
+            match self.ask_master(Ask::CreateTable(request)).await? {
+                Answer::TableCreated(created) => Ok(created),
+                _ => Err(odd()),
+            }
+        }
+        .boxed()
+    }
+
+    fn delete_table(
+        &self,
+        request: v1::DeleteTableRequest,
+    ) -> BoxFuture<'_, Result<v1::DeleteTableResponse, MasterError>> {
+        async move {
+            match self.ask_master(Ask::DeleteTable(request)).await? {
+                Answer::TableDeleted(deleted) => Ok(deleted),
+                _ => Err(odd()),
+            }
+        }
+        .boxed()
+    }
+
+    fn now(&self) -> Duration {
+        // From the epoch on, so that the client's clock and the oracle's can be compared by whoever is
+        // wrong enough to do so.
+        let own_us = self.world.clock(self.node, |clock, now| clock.mono_us(now));
+        Duration::from_millis(EPOCH_MS) + Duration::from_micros(own_us)
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
+        self.world.sleep_on(self.node, duration).boxed()
+    }
+
+    fn random(&self) -> u64 {
+        self.rng.lock().next()
+    }
+
+    fn spawn(&self, future: BoxFuture<'static, ()>) {
+        self.world.spawn(self.node, future);
+    }
+}

@@ -1,0 +1,403 @@
+//! What the invariants are told: timestamps, groups that became durable, what a server holds when it
+//! starts again, and everything at the end.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use percolator_engine::{Batch, Column, Direction, Engine};
+use percolator_protocol::oracle::Granted;
+use percolator_protocol::types::{Cell, Lock, Timestamp, Write, WriteKind, key};
+use percolator_wire::v1;
+
+use crate::history::Record;
+use crate::invariants::{self, Invariant};
+use crate::world::NodeId;
+
+/// Something that was seen.
+pub enum Seen<'a> {
+    /// The oracle hands these out.
+    Granted(Granted),
+    /// A client got a timestamp.
+    Received {
+        /// The timestamp.
+        ts: Timestamp,
+        /// The highest that anybody had when this one was asked for.
+        after: Timestamp,
+    },
+    /// A server's group is durable, and will be answered.
+    Durable {
+        /// Whose.
+        server: NodeId,
+        /// The group.
+        group: &'a [Batch],
+    },
+    /// A server has started again.
+    Reopened {
+        /// Which.
+        server: NodeId,
+        /// What it holds.
+        engine: &'a dyn Engine,
+        /// A group that was on its way when it died; empty: none.
+        maybe: &'a [Batch],
+    },
+    /// A server says which tablets it owns.
+    Owns {
+        /// Which.
+        server: NodeId,
+        /// Its tablets.
+        tablets: &'a [v1::TabletInfo],
+    },
+    /// How many requests wait in a server.
+    Waiting {
+        /// Callers without an answer.
+        requests: usize,
+    },
+}
+
+/// A change of a server's durable state.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// A lock is put.
+    PutLock {
+        /// The cell's key.
+        cell: Bytes,
+        /// The lock.
+        lock: Lock,
+        /// The lock that it takes the place of.
+        old: Option<Lock>,
+    },
+    /// A lock goes.
+    DeleteLock {
+        /// The cell's key.
+        cell: Bytes,
+        /// The lock, if there was one.
+        old: Option<Lock>,
+    },
+    /// A write record is put.
+    PutWrite {
+        /// The cell's key.
+        cell: Bytes,
+        /// Where it stands.
+        ts: Timestamp,
+        /// The record.
+        write: Write,
+        /// The record that it takes the place of.
+        old: Option<Write>,
+    },
+}
+
+/// What a broken invariant says: its name, and what was seen.
+pub type Broken = (&'static str, String);
+
+type Content = BTreeMap<(Column, Bytes), Bytes>;
+
+/// The invariants, and what every server should hold.
+pub struct Watch {
+    invariants: Vec<Box<dyn Invariant>>,
+    contents: BTreeMap<NodeId, Content>,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self {
+            invariants: invariants::all(),
+            contents: BTreeMap::new(),
+        }
+    }
+}
+
+impl Watch {
+    /// With this invariant alone, or with all of them.
+    pub fn new(only: Option<&str>) -> Self {
+        let mut watch = Self::default();
+        watch
+            .invariants
+            .retain(|invariant| only.is_none_or(|only| invariant.name() == only));
+        watch
+    }
+
+    /// Tells everyone.
+    ///
+    /// # Errors
+    /// The first invariant that is broken.
+    pub fn see(&mut self, seen: &Seen<'_>) -> Result<(), Broken> {
+        match seen {
+            Seen::Granted(granted) => self.tell(|invariant| invariant.granted(*granted)),
+            Seen::Received { ts, after } => self.tell(|invariant| invariant.received(*ts, *after)),
+            Seen::Durable { server, group } => self.durable(*server, group),
+            Seen::Reopened {
+                server,
+                engine,
+                maybe,
+            } => self.reopened(*server, *engine, maybe),
+            Seen::Owns { server, tablets } => {
+                self.tell(|invariant| invariant.owns(*server, tablets))
+            }
+            Seen::Waiting { requests } => self.tell(|invariant| invariant.waiting(*requests)),
+        }
+    }
+
+    /// The run is over.
+    ///
+    /// # Errors
+    /// The first invariant that is broken.
+    pub fn end(
+        &mut self,
+        history: &[Record],
+        tables: &BTreeMap<String, u32>,
+    ) -> Result<(), Broken> {
+        let store = Store::read(self.contents.values()).map_err(|why| ("readable", why))?;
+        let end = End {
+            history,
+            tables,
+            store: &store,
+        };
+        self.tell(|invariant| invariant.at_end(&end))
+    }
+
+    /// The cells that are locked.
+    pub fn locked(&self) -> Vec<(Cell, Lock)> {
+        let mut locked = Vec::new();
+        for content in self.contents.values() {
+            for ((_, key), value) in
+                content.range((Column::Lock, Bytes::new())..(Column::Write, Bytes::new()))
+            {
+                if let (Ok(cell), Ok(lock)) = (key::decode_cell(key), Lock::decode(value.clone())) {
+                    locked.push((cell, lock));
+                }
+            }
+        }
+        locked
+    }
+
+    fn tell(
+        &mut self,
+        mut tell: impl FnMut(&mut dyn Invariant) -> Result<(), String>,
+    ) -> Result<(), Broken> {
+        for invariant in &mut self.invariants {
+            tell(&mut **invariant).map_err(|why| (invariant.name(), why))?;
+        }
+        Ok(())
+    }
+
+    fn durable(&mut self, server: NodeId, group: &[Batch]) -> Result<(), Broken> {
+        for (column, key, value) in group.iter().flat_map(Batch::ops) {
+            let content = self.contents.entry(server).or_default();
+            let place = (column, key.clone());
+            let old = match value {
+                Some(value) => content.insert(place, value.clone()),
+                None => content.remove(&place),
+            };
+            let change = change(column, key, value, old).map_err(|why| ("readable", why))?;
+            if let Some(change) = change {
+                self.tell(|invariant| invariant.changed(&change))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A server holds exactly what it made durable, and its last group as a whole or not at all.
+    fn reopened(
+        &mut self,
+        server: NodeId,
+        engine: &dyn Engine,
+        maybe: &[Batch],
+    ) -> Result<(), Broken> {
+        const NAME: &str = "durable";
+        let broken = |why: String| (NAME, why);
+        let mut found = Content::new();
+        for column in Column::ALL {
+            let pairs = engine
+                .scan(column, &[], &[], Direction::Forward)
+                .map_err(|error| broken(error.to_string()))?;
+            for pair in pairs {
+                let (key, value) = pair.map_err(|error| broken(error.to_string()))?;
+                found.insert((column, key), value);
+            }
+        }
+        let content = self.contents.entry(server).or_default();
+        if found == *content {
+            return Ok(());
+        }
+        if !maybe.is_empty() {
+            let before = content.clone();
+            self.durable(server, maybe)?;
+            if self.contents.get(&server) == Some(&found) {
+                return Ok(());
+            }
+            self.contents.insert(server, before);
+        }
+        let content = self.contents.entry(server).or_default();
+        let missing = content
+            .iter()
+            .find(|(key, value)| found.get(*key) != Some(value));
+        let added = found
+            .iter()
+            .find(|(key, value)| content.get(*key) != Some(value));
+        Err(broken(format!(
+            "after its restart server {server} holds {} records where {} are durable; lost or changed: {}; \
+             not written: {}",
+            found.len(),
+            content.len(),
+            describe(missing),
+            describe(added)
+        )))
+    }
+}
+
+fn describe(record: Option<(&(Column, Bytes), &Bytes)>) -> String {
+    record.map_or_else(
+        || "none".to_owned(),
+        |((column, key), _)| {
+            let name = column.name();
+            let cell = if *column == Column::Lock {
+                key::decode_cell(key).ok()
+            } else {
+                key::split_version(key)
+                    .ok()
+                    .and_then(|(cell, _)| key::decode_cell(cell).ok())
+            };
+            match cell {
+                Some(cell) => format!("the {name} of cell {cell}"),
+                None => format!("the {name} {}", percolator_client::escape(key)),
+            }
+        },
+    )
+}
+
+fn change(
+    column: Column,
+    key: &Bytes,
+    value: Option<&Bytes>,
+    old: Option<Bytes>,
+) -> Result<Option<Change>, String> {
+    let unreadable = |error: percolator_protocol::types::DecodeError| error.to_string();
+    match (column, value) {
+        (Column::Lock, value) => {
+            let old = old.map(Lock::decode).transpose().map_err(unreadable)?;
+            let cell = key.clone();
+            Ok(Some(match value {
+                Some(value) => Change::PutLock {
+                    cell,
+                    lock: Lock::decode(value.clone()).map_err(unreadable)?,
+                    old,
+                },
+                None => Change::DeleteLock { cell, old },
+            }))
+        }
+        (Column::Write, Some(value)) => {
+            let (cell, ts) = key::split_version(key).map_err(unreadable)?;
+            Ok(Some(Change::PutWrite {
+                cell: key.slice_ref(cell),
+                ts,
+                write: Write::decode(value.clone()).map_err(unreadable)?,
+                old: old.map(Write::decode).transpose().map_err(unreadable)?,
+            }))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// What is known when the run is over.
+pub struct End<'a> {
+    /// What clients did and were told.
+    pub history: &'a [Record],
+    /// The tables' numbers by name.
+    pub tables: &'a BTreeMap<String, u32>,
+    /// What the servers hold.
+    pub store: &'a Store,
+}
+
+/// A committed version of a cell.
+#[derive(Clone, Debug)]
+pub struct Version {
+    /// When it was committed.
+    pub commit_ts: Timestamp,
+    /// By whom.
+    pub start_ts: Timestamp,
+    /// What it says.
+    pub kind: WriteKind,
+    /// Its value; none unless it is a put.
+    pub value: Option<Bytes>,
+}
+
+/// What all servers hold together.
+#[derive(Debug, Default)]
+pub struct Store {
+    /// Committed versions of each cell, oldest first.
+    pub versions: BTreeMap<Cell, Vec<Version>>,
+    /// Cells that a transaction was rolled back on.
+    pub rollbacks: BTreeMap<Timestamp, Vec<Cell>>,
+    /// Locks.
+    pub locks: Vec<(Cell, Lock)>,
+}
+
+impl Store {
+    fn read<'a>(contents: impl Iterator<Item = &'a Content>) -> Result<Self, String> {
+        let mut store = Self::default();
+        for content in contents {
+            for ((column, key), value) in content {
+                store
+                    .add(content, *column, key, value)
+                    .map_err(|error| error.to_string())?;
+            }
+        }
+        for versions in store.versions.values_mut() {
+            versions.sort_by_key(|version| version.commit_ts);
+        }
+        Ok(store)
+    }
+
+    fn add(
+        &mut self,
+        content: &Content,
+        column: Column,
+        key: &Bytes,
+        value: &Bytes,
+    ) -> Result<(), percolator_protocol::types::DecodeError> {
+        match column {
+            Column::Lock => {
+                let lock = Lock::decode(value.clone())?;
+                self.locks.push((key::decode_cell(key)?, lock));
+            }
+            Column::Write => {
+                let (cell_key, ts) = key::split_version(key)?;
+                let write = Write::decode(value.clone())?;
+                let cell = key::decode_cell(cell_key)?;
+                if write.kind == WriteKind::Rollback || write.overlapped_rollback {
+                    self.rollbacks.entry(ts).or_default().push(cell.clone());
+                }
+                if write.kind != WriteKind::Rollback {
+                    let value = match (write.kind, write.short_value) {
+                        (WriteKind::Put, None) => {
+                            let data = key::version(cell_key.to_vec(), write.start_ts);
+                            content.get(&(Column::Data, data.into())).cloned()
+                        }
+                        (WriteKind::Put, short) => short,
+                        _ => None,
+                    };
+                    self.versions.entry(cell).or_default().push(Version {
+                        commit_ts: ts,
+                        start_ts: write.start_ts,
+                        kind: write.kind,
+                        value,
+                    });
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The value of a cell at a snapshot.
+    pub fn value_at(&self, cell: &Cell, snapshot: Timestamp) -> Option<&Bytes> {
+        let versions = self.versions.get(cell)?;
+        versions
+            .iter()
+            .rev()
+            .filter(|version| version.commit_ts <= snapshot)
+            .find(|version| matches!(version.kind, WriteKind::Put | WriteKind::Delete))?
+            .value
+            .as_ref()
+    }
+}

@@ -1,0 +1,35 @@
+//! The simulator: the same seeds each time, some that nobody has run yet, and the proof that it notices
+//! wrong turns of the rules. A failure says how to repeat it.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::{cmd::Cmd, context::Context, parts::Report};
+
+/// Seeds that every change runs.
+const FIXED: &str = "0..150";
+/// How long fresh ones are run, in seconds.
+const FRESH_SECONDS: &str = "10";
+
+pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> {
+    let built = report.step("build", |_| context.built())?;
+    let program = built.programs.join("percolator-sim");
+    report.step("the same seeds", |_| {
+        Cmd::new(&program).args(["--seeds", FIXED]).run()
+    })?;
+    // A day has seeds of its own: whoever repeats a failure of today finds it again.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let first = now.as_secs() / 86_400 * 1_000_000;
+    let seeds = format!("{first}..{}", first + 1_000_000);
+    report.step("fresh seeds", |_| {
+        Cmd::new(&program)
+            .args(["--seeds", &seeds, "--seconds", FRESH_SECONDS])
+            .run()
+    })?;
+    // In a build of its own: what servers are built with never has wrong turns in it.
+    report.step("wrong turns are noticed", |_| {
+        context
+            .cargo(["run", "-p", "percolator-sim", "--features", "mutants"])
+            .args(["--", "--mutants"])
+            .run()
+    })
+}
