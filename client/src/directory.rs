@@ -113,7 +113,12 @@ impl Directory {
         let place = behind
             .checked_sub(1)
             .and_then(|at| places.get(at))
-            .ok_or_else(|| NoPlace(format!("the master knows no tablet of table {}", table.0)))?;
+            // A master that has lost its state knows a part of the tablets for a moment.
+            .filter(|place| {
+                let end_row = &place.tablet.end_row;
+                end_row.is_empty() || row < &end_row[..]
+            })
+            .ok_or_else(|| NoPlace(no_tablet(table, row)))?;
         place.located()
     }
 
@@ -133,7 +138,11 @@ impl Directory {
         let place = behind
             .checked_sub(1)
             .and_then(|at| places.get(at))
-            .ok_or_else(|| NoPlace(format!("the master knows no tablet of table {}", table.0)))?;
+            .filter(|place| {
+                let reaches = &place.tablet.end_row;
+                reaches.is_empty() || (!end_row.is_empty() && &reaches[..] >= end_row)
+            })
+            .ok_or_else(|| NoPlace(no_tablet(table, end_row)))?;
         place.located()
     }
 
@@ -212,6 +221,14 @@ impl Place {
     }
 }
 
+fn no_tablet(table: TableId, row: &[u8]) -> String {
+    format!(
+        "the master knows no tablet of table {} for row {}",
+        table.0,
+        percolator_protocol::types::escape(row)
+    )
+}
+
 /// The end of the rows that start with `prefix`; empty where there is none.
 pub(crate) fn prefix_end(prefix: &[u8]) -> Bytes {
     let mut end = prefix.to_vec();
@@ -222,4 +239,59 @@ pub(crate) fn prefix_end(prefix: &[u8]) -> Bytes {
         }
     }
     Bytes::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table of which the master knows the rows before b and those from d on, as it does for a moment
+    /// when it has lost its state and not heard from every server.
+    fn with_a_gap() -> Directory {
+        let tablet = |id, start_row: &'static str, end_row: &'static str| v1::TabletPlace {
+            tablet: Some(v1::TabletInfo {
+                id,
+                table_id: 1,
+                start_row: start_row.into(),
+                end_row: end_row.into(),
+                epoch: 1,
+                ..v1::TabletInfo::default()
+            }),
+            server: "tablet-0".to_owned(),
+        };
+        Directory::new(v1::DirectoryResponse {
+            servers: vec![v1::ServerInfo {
+                server: "tablet-0".to_owned(),
+                address: "here:1".to_owned(),
+                ..v1::ServerInfo::default()
+            }],
+            tablets: vec![tablet(2, "d", "f"), tablet(1, "", "b")],
+            ..v1::DirectoryResponse::default()
+        })
+    }
+
+    #[test]
+    fn a_row_in_a_gap_has_no_place() {
+        let directory = with_a_gap();
+        let at = |row: &str| {
+            let located = directory.locate(TableId(1), row.as_bytes());
+            located.ok().map(|(tablet, _)| tablet.id)
+        };
+        assert_eq!(["a", "d", "e"].map(at), [Some(1), Some(2), Some(2)]);
+        assert_eq!(["b", "c", "f", "z"].map(at), [None; 4]);
+    }
+
+    #[test]
+    fn a_reverse_scan_does_not_begin_below_a_gap() {
+        let directory = with_a_gap();
+        let at = |end_row: &str| {
+            let located = directory.locate_reverse(TableId(1), end_row.as_bytes());
+            located.ok().map(|(tablet, _)| tablet.id)
+        };
+        assert_eq!(
+            ["a", "b", "e", "f"].map(at),
+            [Some(1), Some(1), Some(2), Some(2)]
+        );
+        assert_eq!(["", "c", "d", "g"].map(at), [None; 4]);
+    }
 }

@@ -125,6 +125,11 @@ impl<'a> Versions<'a> {
         // Several wrote that value, or deleted the cell: by the snapshot.
         let snapshot = history[reader].start_ts?;
         let writers = known.writers.get(&value)?;
+        let maybe = |at: &usize| history[*at].outcome == Outcome::Unknown;
+        // Nothing tells of a deletion whose answer was lost, nor where it stands.
+        if known.order.is_empty() || writers.iter().any(maybe) {
+            return None;
+        }
         let seen = known.order.iter().rev().find(|at| {
             writers.contains(at) && history[**at].commit_ts.is_some_and(|ts| ts <= snapshot)
         });

@@ -194,6 +194,13 @@ fn what_is_allowed_passes() {
 }
 
 #[test]
+fn a_deletion_whose_answer_was_lost_proves_nothing() {
+    let lines = ["t0 1-2: rx_ wx1", "t1? 3-: rx1 wx_", "t2 5-6: rx_"];
+    let report = check(&history(&lines));
+    assert_eq!((report.anomaly, report.ambiguous_reads), (None, 2));
+}
+
+#[test]
 fn the_format_is_what_is_documented() {
     let text = concat!(
         r#"{"client":"c1","start_ts":"17","commit_ts":"19","outcome":"committed","#,

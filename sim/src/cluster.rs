@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::{Either, select};
 use parking_lot::Mutex;
-use percolator_client::{Client, Options, Timestamp};
+use percolator_client::transport::BoxFuture;
+use percolator_client::{Client, Error, Options, Timestamp};
 use percolator_protocol::oracle::Settings;
 
 use crate::disk::{SimDisk, SimTruth};
@@ -65,6 +67,8 @@ impl Cluster {
             truth: SimTruth::new(rng("master's disk")),
             rng: Mutex::new(rng("master")),
             die_ppm: Mutex::new(0),
+            begun: AtomicBool::new(false),
+            cluster_id: Mutex::new(None),
             two_owners: plan.sabotage == Some(Sabotage::TwoOwners),
         });
         let oracle = Arc::new(Oracle {
@@ -291,7 +295,12 @@ impl Cluster {
                     let mut rng = session.rng.lock();
                     rng.pick(&self.workloads).clone()
                 };
-                workload.step(session).await
+                let step = workload.step(session);
+                if session.below(25) == 0 {
+                    self.give_up(session, step).await
+                } else {
+                    step.await
+                }
             };
             if session.below(12) == 0 {
                 snapshots.push(*self.highest.lock());
@@ -310,6 +319,19 @@ impl Cluster {
             // Nobody asks without a pause: an application does something too.
             let pause = session.rng.lock().about(self.plan.think);
             session.world.sleep(pause).await;
+        }
+    }
+
+    /// An application that doesn't wait for the end of what it does, at some time or other.
+    async fn give_up(
+        &self,
+        session: &Session,
+        step: BoxFuture<'_, Result<(), Error>>,
+    ) -> Result<(), Error> {
+        let waits = session.rng.lock().about(Duration::from_millis(8));
+        match select(step, session.world.sleep(waits)).await {
+            Either::Left((result, _)) => result,
+            Either::Right(_) => Err(Error::Ended),
         }
     }
 

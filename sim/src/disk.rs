@@ -311,6 +311,11 @@ impl SimTruth {
         Ok(())
     }
 
+    /// What is stored is lost.
+    pub fn lose(&self) {
+        self.0.lock().stored = None;
+    }
+
     /// The process dies while it stores a value: it is stored, or it isn't.
     pub fn store_dying(&self, value: &[u8]) {
         let mut state = self.0.lock();

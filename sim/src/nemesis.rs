@@ -13,7 +13,7 @@ use crate::servers::tablet::{LAST_RESERVE_BYTES, RESERVE_BYTES};
 use crate::world::World;
 
 /// What can be done to a process, a disk or a clock.
-const ACTIONS: [Fault; 12] = [
+const ACTIONS: [Fault; 13] = [
     Fault::Cut,
     Fault::KillServer,
     Fault::KillClient,
@@ -26,6 +26,7 @@ const ACTIONS: [Fault; 12] = [
     Fault::ClockPace,
     Fault::ClockStop,
     Fault::Burst,
+    Fault::LoseMaster,
 ];
 
 /// Lets things fail until it is told to stop.
@@ -123,6 +124,11 @@ fn act(world: &Arc<World>, cluster: &Arc<Cluster>, fault: Fault, rng: &mut Rng) 
             let name = world.name(node);
             world.note(|| format!("the clocks of {name} go at {pace}/1000"));
             world.clock(node, |clock, now| clock.set_pace(now, pace));
+        }
+        Fault::LoseMaster => {
+            world.note(|| "the master loses its state".to_owned());
+            cluster.kill_server(world, 0, rng.about(ms(300)), false);
+            cluster.master.truth.lose();
         }
         Fault::Burst => cluster.burst(world, rng.below(8) as usize + 4),
         Fault::Loss | Fault::Late | Fault::Duplicate | Fault::Reorder | Fault::Reset => {}

@@ -31,11 +31,12 @@ pub enum Fault {
     ClockPace,
     ClockStop,
     Burst,
+    LoseMaster,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Loss,
         Self::Late,
         Self::Duplicate,
@@ -53,6 +54,7 @@ impl Fault {
         Self::ClockPace,
         Self::ClockStop,
         Self::Burst,
+        Self::LoseMaster,
     ];
 
     /// Its name on the command line.
@@ -75,6 +77,7 @@ impl Fault {
             Self::ClockPace => "clock-pace",
             Self::ClockStop => "clock-stop",
             Self::Burst => "burst",
+            Self::LoseMaster => "lose-master",
         }
     }
 
@@ -99,6 +102,7 @@ impl Fault {
             Self::ClockJump => "the oracle's wall clock jumps, either way",
             Self::ClockPace => "clocks run fast or slow",
             Self::ClockStop => "the oracle's wall clock stands still",
+            Self::LoseMaster => "the master loses its state, and is told everything again",
             Self::Burst => "many more transactions at once for a while",
         }
     }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use percolator_client::{CellName as Name, Client, Error, Range, Timestamp, Txn};
+use percolator_client::{Cell, CellName as Name, Client, Error, Outcome, Range, Timestamp, Txn};
 
 use crate::history::{CellName, End, RangeRead, Read, Record, Write};
 use crate::rng::Rng;
@@ -73,6 +74,20 @@ impl Session {
         let began_us = self.world.now_us();
         let txn = self.client.begin_at(snapshot).await?;
         Ok(self.record(txn, began_us, false))
+    }
+
+    /// What became of a transaction whose answer was lost, as far as it can be found out.
+    async fn outcome(&self, start_ts: Timestamp, primary: &Cell) -> End {
+        for _ in 0..self.below(4) {
+            match self.client.outcome(start_ts, primary).await {
+                Ok(Outcome::Committed(commit_ts)) => return End::Committed(commit_ts),
+                Ok(Outcome::RolledBack) => return End::Aborted("it was rolled back".to_owned()),
+                Ok(Outcome::Pending) | Err(_) => {}
+            }
+            let pause = self.rng.lock().about(Duration::from_millis(300));
+            self.world.sleep(pause).await;
+        }
+        End::Unknown
     }
 
     fn record(&self, txn: Txn, began_us: u64, fresh: bool) -> Recorded {
@@ -252,10 +267,11 @@ impl Recorded {
             record.writes = writes;
             record.end = End::Unknown;
         });
+        let session = self.session.clone();
         let result = self.txn.commit().await;
         let end = match &result {
             Ok(commit_ts) => End::Committed(*commit_ts),
-            Err(Error::Unknown { .. }) => End::Unknown,
+            Err(Error::Unknown { start_ts, primary }) => session.outcome(*start_ts, primary).await,
             Err(error) => End::Aborted(error.to_string()),
         };
         world.note(|| format!("{who}: transaction {start_ts} is {end:?}"));

@@ -2,6 +2,7 @@
 //! do: first what is to be durable, then commands, then answers.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -35,6 +36,10 @@ pub struct Master {
     pub rng: Mutex<Rng>,
     /// Deaths right before or after its state is durable, of a million writes.
     pub die_ppm: Mutex<u32>,
+    /// The cluster has begun: a master without a state has lost it.
+    pub begun: AtomicBool,
+    /// The cluster's id.
+    pub cluster_id: Mutex<Option<String>>,
     /// Every tablet is given to a second server too: for a mutation.
     pub two_owners: bool,
 }
@@ -50,10 +55,17 @@ type Shared = Arc<Mutex<Running>>;
 impl Master {
     /// Starts the process.
     pub fn boot(self: &Arc<Self>, world: &Arc<World>) {
-        let start = self.truth.load().map_or(Start::NewCluster, Start::State);
         let random = {
             let mut rng = self.rng.lock();
             u128::from(rng.next()) << 64 | u128::from(rng.next())
+        };
+        let start = match self.truth.load() {
+            Some(state) => Start::State(state),
+            None if !self.begun.load(Ordering::Relaxed) => Start::NewCluster,
+            // Its folder was lost with the state, or not.
+            None => Start::Rebuild {
+                cluster_id: self.cluster_id.lock().clone().filter(|_| random & 1 == 0),
+            },
         };
         let mut directory = match Directory::open(start, random) {
             Ok(directory) => directory,
@@ -65,6 +77,10 @@ impl Master {
             let master = self.clone();
             world.at(super::RESTART, Box::new(move |world| master.boot(world)));
             return;
+        }
+        self.begun.store(true, Ordering::Relaxed);
+        if let Ok(truth) = directory.truth() {
+            *self.cluster_id.lock() = Some(truth.cluster_id.clone());
         }
         let running = Arc::new(Mutex::new(Running {
             directory,
