@@ -5,6 +5,8 @@
 //! build them anew, `cargo xtask test` does, and so does `cargo build --workspace --bins`.
 #![allow(dead_code)]
 
+pub(crate) mod network;
+
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
