@@ -5,6 +5,7 @@ mod bench;
 mod cells;
 mod cluster;
 mod data;
+mod history;
 mod output;
 mod shell;
 mod table;
@@ -90,6 +91,8 @@ enum Command {
     CheckIndex(data::check_index::Args),
     /// Transfer money between accounts, and check that none is lost.
     Bank(bank::Args),
+    #[command(subcommand)]
+    History(history::Command),
     /// Measure what the cluster can do.
     Bench(bench::Args),
     /// Print the completions of a shell: bash, zsh, fish and others.
@@ -134,6 +137,7 @@ fn main() -> ExitCode {
 async fn run(cluster: &str, command: Command, output: Output) -> anyhow::Result<ExitCode> {
     let command = match command {
         Command::Up(args) => return cluster::up(args, output).await,
+        Command::History(command) => return history::run(cluster, command, output).await,
         command => command,
     };
     let client = Client::connect(cluster).await?;
@@ -150,7 +154,7 @@ async fn run(cluster: &str, command: Command, output: Output) -> anyhow::Result<
         Command::CheckIndex(args) => data::check_index::run(&client, args, output).await,
         Command::Bank(args) => bank::run(cluster, args, output).await,
         Command::Bench(args) => bench::run(&client, args, output).await,
-        Command::Up(_) | Command::Completions { .. } => Ok(ExitCode::SUCCESS),
+        Command::Up(_) | Command::History(_) | Command::Completions { .. } => Ok(ExitCode::SUCCESS),
     };
     client.settle().await;
     result

@@ -8,39 +8,7 @@ mod support;
 use std::process::{Child, Stdio};
 
 use serde_json::Value;
-use support::{Cluster, signal, wait_for};
-
-const SERVERS: [&str; 5] = ["gc-master-0", "tso-0", "tablet-0", "tablet-1", "tablet-2"];
-
-/// A small generator, so that a seed gives the same choices everywhere.
-struct Choices(u64);
-
-impl Choices {
-    fn from_env() -> Self {
-        let seed = std::env::var("PERCOLATOR_SEED")
-            .ok()
-            .and_then(|seed| seed.parse().ok())
-            .unwrap_or_else(rand::random);
-        eprintln!("PERCOLATOR_SEED={seed}");
-        Self(seed)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-}
-
-fn rounds(default: u64) -> u64 {
-    std::env::var("PERCOLATOR_ROUNDS")
-        .ok()
-        .and_then(|rounds| rounds.parse().ok())
-        .unwrap_or(default)
-}
+use support::{Choices, Cluster, SERVERS, lines, rounds, signal, wait_for};
 
 fn start_bank(cluster: &Cluster, ledger: &str) -> Child {
     cluster
@@ -59,12 +27,6 @@ fn start_bank(cluster: &Cluster, ledger: &str) -> Child {
         .stderr(Stdio::null())
         .spawn()
         .expect("the bank runs")
-}
-
-fn lines(file: &str) -> usize {
-    std::fs::read(file).map_or(0, |bytes| {
-        bytes.iter().filter(|byte| **byte == b'\n').count()
-    })
 }
 
 #[test]

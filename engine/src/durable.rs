@@ -187,8 +187,10 @@ impl<B: Backend> Shared<B> {
         match log.append(group) {
             Ok(()) => {}
             Err(AppendError::Refused(error)) => {
-                // Older segments may be what fills the disk.
-                if matches!(error, Error::Full { .. }) && log.len() > 0 {
+                // The log may be what fills the disk. Not for a little of it: groups that may spend the reserve go
+                // on in between, and a file for each of them would fill it.
+                let much = log.len() >= self.segment_bytes / 16 && log.len() > 0;
+                if matches!(error, Error::Full { .. }) && much {
                     self.next_segment(&mut log)?;
                 }
                 return Err(error);

@@ -76,11 +76,11 @@ pub struct Options {
 }
 
 impl Options {
-    /// Defaults: 64 MiB each of cache, log segment, reserve and history, a last reserve of 16 MiB; no
-    /// cluster yet.
+    /// Defaults: 64 MiB each of cache, log segment, reserve and history; a last reserve of 16 MiB, and of
+    /// 48 MiB for fjall, which may write a table of 16 MiB a column in the background and stops for good
+    /// where it can't; no cluster yet.
     pub fn new(kind: EngineKind, server: impl Into<String>) -> Options {
         const MIB_64: u64 = 64 << 20;
-        const MIB_16: u64 = 16 << 20;
         Options {
             kind,
             server: server.into(),
@@ -88,7 +88,10 @@ impl Options {
             cache_bytes: MIB_64,
             segment_bytes: MIB_64,
             reserve_bytes: MIB_64,
-            last_reserve_bytes: MIB_16,
+            last_reserve_bytes: match kind {
+                EngineKind::Fjall => 48 << 20,
+                EngineKind::Sled | EngineKind::Memory => 16 << 20,
+            },
             history_bytes: MIB_64,
         }
     }

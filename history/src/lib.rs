@@ -4,9 +4,11 @@
 //! graph of who depended on whom. Pure: no I/O, no clock, and nothing of how transactions are made.
 
 mod check;
+mod convert;
 mod graph;
 mod transaction;
 mod versions;
 
 pub use check::{Anomaly, Kind, Report, check};
+pub use convert::{ConvertError, dbcop, elle, list};
 pub use transaction::{FormatError, Op, Outcome, Transaction, parse, write};

@@ -8,6 +8,9 @@
 //! aren't known. A value that isn't there, or was deleted, is null. `l` is a cell that was got for update.
 //! `outcome` is `committed`, `aborted`, or `unknown`: the answer was lost, and either may be true.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use serde::{Deserialize, Serialize};
 
 /// What a transaction did, and what its client knows of it.
@@ -63,22 +66,37 @@ pub struct FormatError {
     source: serde_json::Error,
 }
 
-/// Reads a history, one transaction a line; empty lines are skipped.
+/// Reads a history, one transaction a line; empty lines are skipped. A later line about the same
+/// transaction takes the place of the earlier one: whoever may be killed writes it down as unknown before
+/// it commits.
 ///
 /// # Errors
 /// [`FormatError`] for the first line that is no transaction.
 pub fn parse(text: &str) -> Result<Vec<Transaction>, FormatError> {
-    text.lines()
-        .enumerate()
-        .filter(|(_, line)| !line.trim().is_empty())
-        .map(|(at, line)| {
-            let line_number = at + 1;
+    let mut history: Vec<Transaction> = Vec::new();
+    let mut places: HashMap<(String, u64), usize> = HashMap::new();
+    for (at, line) in text.lines().enumerate() {
+        if line.trim().is_empty() {
+            continue;
+        }
+        let transaction: Transaction =
             serde_json::from_str(line).map_err(|source| FormatError {
-                line: line_number,
+                line: at + 1,
                 source,
-            })
-        })
-        .collect()
+            })?;
+        let Some(start_ts) = transaction.start_ts else {
+            history.push(transaction);
+            continue;
+        };
+        match places.entry((transaction.client.clone(), start_ts)) {
+            Entry::Occupied(place) => history[*place.get()] = transaction,
+            Entry::Vacant(place) => {
+                place.insert(history.len());
+                history.push(transaction);
+            }
+        }
+    }
+    Ok(history)
 }
 
 /// A history as text, one transaction a line.

@@ -447,6 +447,7 @@ impl Core {
             .piece(ticket, &*self.engine, &self.tablets, waiting);
         if let Some(decision) = piece {
             self.next_ticket += 1;
+            self.decided_bytes += decision.batch.size_bytes();
             self.decided.push(Decided {
                 ticket,
                 rows: Vec::new(),

@@ -12,6 +12,7 @@ mod outbox;
 mod prewrite;
 mod readers;
 mod reads;
+mod records;
 pub mod server;
 mod store;
 mod tablets;

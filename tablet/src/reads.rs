@@ -6,12 +6,13 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use percolator_engine::{Column, Direction};
 use percolator_protocol::actions::{Read, ScanEnd, Snapshot, scan_forward, scan_reverse};
-use percolator_protocol::types::{Cell, Lock, TableId, Timestamp, Write, key};
+use percolator_protocol::types::{Cell, Lock, TableId, Timestamp, key};
 use percolator_wire::v1::get_result::Result as Got;
 use percolator_wire::v1::response::Body;
 use percolator_wire::{met_lock, v1};
 
 use crate::decision::Ground;
+use crate::records::Records;
 use crate::store;
 use crate::work::{Place, check_count, invalid, timestamp};
 use crate::{Error, Refusal, latches, tablets};
@@ -350,15 +351,7 @@ fn scan_part(
     }
     let mut seen = 0;
     let mut last_seen: Option<Vec<u8>> = None;
-    let records = ground
-        .engine
-        .scan(Column::Write, &start, &end, direction)
-        .map_err(Error::from)?
-        .map(|pair| -> Result<(Vec<u8>, Timestamp, Write), Error> {
-            let (key, record) = pair?;
-            let (cell, ts) = key::split_version(&key)?;
-            Ok((cell.to_vec(), ts, Write::decode(record)?))
-        })
+    let records = Records::new(ground.engine, snapshot.ts, (&start, &end), direction)?
         // Between cells only: half of a cell's versions would show a wrong one.
         .take_while(|record| {
             seen += 1;

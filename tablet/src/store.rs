@@ -173,7 +173,7 @@ pub(crate) fn long_value(
         .ok_or(Error::ValueMissing { start_ts })
 }
 
-fn version_record(
+pub(crate) fn version_record(
     (key, value): (percolator_engine::Key, Value),
 ) -> Result<(Timestamp, Write), Error> {
     let (_, ts) = key::split_version(&key)?;

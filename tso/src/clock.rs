@@ -1,5 +1,6 @@
 //! The time, as the oracle sees it.
 
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 use percolator_protocol::oracle::Now;
@@ -45,5 +46,27 @@ impl Clock for SystemClock {
         let time = rustix::time::clock_gettime(id);
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
         seconds * 1_000 + u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000_000
+    }
+}
+
+/// For tests: the clocks of the system, and a file that says by how many milliseconds the time is wrong. It
+/// is read at each look, so that a test can make the clock jump.
+#[derive(Clone, Debug)]
+pub struct WrongClock {
+    /// The file; without it, or without a number in it, the time is right.
+    pub offset_ms: PathBuf,
+}
+
+impl Clock for WrongClock {
+    fn unix_ms(&self) -> u64 {
+        let offset_ms = std::fs::read_to_string(&self.offset_ms)
+            .ok()
+            .and_then(|text| text.trim().parse().ok())
+            .unwrap_or(0);
+        SystemClock.unix_ms().saturating_add_signed(offset_ms)
+    }
+
+    fn mono_ms(&self) -> u64 {
+        SystemClock.mono_ms()
     }
 }

@@ -3,11 +3,13 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
 use percolator_protocol::oracle::Settings;
 use percolator_server::{announce, exit_code, logs, run_on_current_thread, signals};
+use percolator_tso::clock::{Clock, SystemClock, WrongClock};
 use percolator_tso::{Error, Options, Server};
 
 const EXAMPLES: &str = "\
@@ -100,6 +102,10 @@ struct Flags {
         env = "PERCOLATOR_TSO_WAIT_MAX"
     )]
     wait_max: Duration,
+
+    /// For tests: a file that says by how many milliseconds the clock is wrong.
+    #[arg(long, hide = true, value_name = "FILE")]
+    test_clock: Option<PathBuf>,
 }
 
 impl Flags {
@@ -122,11 +128,18 @@ impl Flags {
 }
 
 fn main() -> ExitCode {
-    let options = Flags::parse().options();
+    let flags = Flags::parse();
+    let clock: Arc<dyn Clock> = match &flags.test_clock {
+        Some(file) => Arc::new(WrongClock {
+            offset_ms: file.clone(),
+        }),
+        None => Arc::new(SystemClock),
+    };
+    let options = flags.options();
     logs::init();
     let result = run_on_current_thread("percolator-tso", async {
         let shutdown = signals::shutdown();
-        let server = Server::bind(options).await?;
+        let server = Server::bind_with(options, clock, |file| Arc::new(file)).await?;
         announce(server.address())?;
         server.run(shutdown).await
     });

@@ -5,6 +5,8 @@
 //! build them anew, `cargo xtask test` does, and so does `cargo build --workspace --bins`.
 #![allow(dead_code)]
 
+pub(crate) mod network;
+
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -241,4 +243,45 @@ pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         );
         std::thread::park_timeout(Duration::from_millis(10));
     }
+}
+
+/// The servers of a cluster as it is by default.
+pub(crate) const SERVERS: [&str; 5] = ["gc-master-0", "tso-0", "tablet-0", "tablet-1", "tablet-2"];
+
+/// A small generator, so that a seed gives the same choices everywhere.
+pub(crate) struct Choices(u64);
+
+impl Choices {
+    pub(crate) fn from_env() -> Self {
+        let seed = std::env::var("PERCOLATOR_SEED")
+            .ok()
+            .and_then(|seed| seed.parse().ok())
+            .unwrap_or_else(rand::random);
+        eprintln!("PERCOLATOR_SEED={seed}");
+        Self(seed)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+/// How many rounds a test goes: PERCOLATOR_ROUNDS makes it longer.
+pub(crate) fn rounds(default: u64) -> u64 {
+    std::env::var("PERCOLATOR_ROUNDS")
+        .ok()
+        .and_then(|rounds| rounds.parse().ok())
+        .unwrap_or(default)
+}
+
+/// How many whole lines a file has.
+pub(crate) fn lines(file: &str) -> usize {
+    std::fs::read(file).map_or(0, |bytes| {
+        bytes.iter().filter(|byte| **byte == b'\n').count()
+    })
 }

@@ -1,0 +1,157 @@
+//! `percolator history`: what clients did and what they were told, as lines that checkers read.
+
+mod record;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Subcommand, ValueEnum};
+use percolator_client::Client;
+use percolator_history::{Outcome, Transaction};
+use serde::Serialize;
+
+use crate::output::Output;
+
+/// Record what clients see, and check that snapshot isolation can explain it.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Examples:
+  percolator history record --duration 1m history.jsonl     kill what you like meanwhile
+  percolator history check history.jsonl
+  percolator history convert --to elle history.jsonl > history.edn
+
+A history has a JSON object a line for each transaction: who ran it, its snapshot, its commit, how it
+ended, what it read and wrote.")]
+pub(crate) enum Command {
+    /// Run transactions that read lists and append to them, and write down what came of each.
+    Record(record::Args),
+    /// Look for what snapshot isolation forbids: by the timestamps, and by what clients saw alone. Exit
+    /// code 1 where something is found.
+    Check {
+        /// The history.
+        file: PathBuf,
+    },
+    /// Write a history in the format of another checker to standard output.
+    Convert {
+        /// Which checker.
+        #[arg(long, value_enum)]
+        to: Checker,
+        /// The history.
+        file: PathBuf,
+    },
+}
+
+/// Other people's checkers.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Checker {
+    /// Elle, for elle-cli --model list-append: EDN.
+    Elle,
+    /// dbcop: JSON.
+    Dbcop,
+}
+
+/// What a check found.
+#[derive(Serialize)]
+struct Found {
+    transactions: usize,
+    committed: usize,
+    aborted: usize,
+    unknown: usize,
+    /// Reads whose writer couldn't be told, without timestamps.
+    ambiguous_reads: usize,
+    /// What is wrong, by the timestamps.
+    anomaly: Option<String>,
+    /// What is wrong by what clients saw alone.
+    anomaly_without_timestamps: Option<String>,
+}
+
+pub(crate) async fn run(
+    cluster: &str,
+    command: Command,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Record(args) => {
+            let client = Client::connect_with(cluster, record::options()).await?;
+            let result = record::run(&client, args, output).await;
+            client.settle().await;
+            result
+        }
+        Command::Check { file } => check(&read(&file, output)?, output),
+        Command::Convert { to, file } => {
+            let history = read(&file, output)?;
+            let text = match to {
+                Checker::Elle => percolator_history::elle(&history),
+                Checker::Dbcop => percolator_history::dbcop(&history),
+            }?;
+            output.line(text.trim_end())?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn read(file: &Path, output: Output) -> anyhow::Result<Vec<Transaction>> {
+    let mut text =
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    // A recorder that is killed may leave a part of a line, whose transaction it hadn't ended then.
+    let cut_off = text.lines().filter(|line| is_cut_off(line)).count();
+    if cut_off > 0 {
+        output.note(&format!("{cut_off} lines were cut off and are left out"));
+        // By empty ones, so that the numbers of lines in messages stay right.
+        let whole = text
+            .lines()
+            .map(|line| if is_cut_off(line) { "" } else { line });
+        text = whole.collect::<Vec<_>>().join("\n");
+    }
+    percolator_history::parse(&text).with_context(|| file.display().to_string())
+}
+
+fn is_cut_off(line: &str) -> bool {
+    line.starts_with('{') && !line.ends_with('}')
+}
+
+fn check(history: &[Transaction], output: Output) -> anyhow::Result<ExitCode> {
+    let count = |outcome| {
+        let ended = history.iter().filter(|ended| ended.outcome == outcome);
+        ended.count()
+    };
+    let known = percolator_history::check(history);
+    let blind: Vec<Transaction> = history
+        .iter()
+        .map(|transaction| Transaction {
+            start_ts: None,
+            commit_ts: None,
+            ..transaction.clone()
+        })
+        .collect();
+    let seen = percolator_history::check(&blind);
+    let found = Found {
+        transactions: history.len(),
+        committed: count(Outcome::Committed),
+        aborted: count(Outcome::Aborted),
+        unknown: count(Outcome::Unknown),
+        ambiguous_reads: seen.ambiguous_reads,
+        anomaly: known.anomaly.map(|anomaly| anomaly.to_string()),
+        anomaly_without_timestamps: seen.anomaly.map(|anomaly| anomaly.to_string()),
+    };
+    let holds = |anomaly: &Option<String>| match anomaly {
+        None => "snapshot isolation holds".to_owned(),
+        Some(what) => format!("WRONG: {what}"),
+    };
+    let text = format!(
+        "transactions        {}: {} committed, {} aborted, {} unknown\n\
+         by timestamps       {}\n\
+         by what was seen    {} ({} reads say nothing without timestamps)",
+        found.transactions,
+        found.committed,
+        found.aborted,
+        found.unknown,
+        holds(&found.anomaly),
+        holds(&found.anomaly_without_timestamps),
+        found.ambiguous_reads,
+    );
+    output.result(&text, &found)?;
+    let wrong = found.anomaly.is_some() || found.anomaly_without_timestamps.is_some();
+    Ok(ExitCode::from(u8::from(wrong)))
+}

@@ -1,0 +1,257 @@
+//! The workload of lists: transactions read lists and append to some of them, each element once. A list
+//! says in which order its appends were committed, so whoever reads it sees a piece of history; that is
+//! why checkers like lists best (Kingsbury, Alvaro, "Elle", VLDB 2020).
+
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use percolator_client::{Client, Error, Options, Txn};
+use percolator_history::{Op, Outcome, Transaction};
+use rand::RngExt;
+use serde::Serialize;
+use tokio::task::JoinSet;
+
+use crate::output::Output;
+
+const COLUMN: &str = "list";
+/// Where a new table is cut, so that transactions have parts on several servers.
+const SPLITS: [&[u8]; 2] = [b"list-08", b"list-10"];
+/// Operations of one transaction, at most.
+const OPS_MAX: usize = 4;
+/// A list is left alone when it has this many elements, and a new one takes its place.
+const ELEMENTS_MAX: usize = 50;
+/// A single call is tried for this long: a server that was killed has to come back meanwhile.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The workload.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How many clients run transactions at the same time.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    clients: u32,
+    /// How many lists are in use at a time: the fewer, the more transactions meet.
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    lists: u32,
+    /// How long, for example 10s or 5m.
+    #[arg(long, default_value = "10s", value_parser = humantime::parse_duration)]
+    duration: Duration,
+    /// Table of the lists; made if it isn't there. Only one history may be recorded of it.
+    #[arg(long, default_value = "history")]
+    table: String,
+    /// Where to write the history; lines are appended to what is there.
+    file: PathBuf,
+}
+
+pub(crate) fn options() -> Options {
+    Options {
+        patience: PATIENCE,
+        ..Options::default()
+    }
+}
+
+/// How it went.
+#[derive(Serialize)]
+struct Summary {
+    committed: u64,
+    aborted: u64,
+    unknown: u64,
+}
+
+struct Shared {
+    client: Client,
+    table: String,
+    lists: u64,
+    file: Mutex<File>,
+    /// Numbers of this process in elements and names: another one that goes on with the file has others.
+    run: u32,
+    next_element: AtomicU64,
+    /// Lists that are full: each gives way to one that is `lists` further on.
+    ended: [AtomicU64; 3],
+}
+
+pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::Result<ExitCode> {
+    let made = client
+        .create_table(&args.table, &SPLITS.map(Bytes::from_static))
+        .await;
+    match made {
+        Ok(()) | Err(Error::AlreadyExists(_)) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let mut file = File::options()
+        .create(true)
+        .append(true)
+        .open(&args.file)
+        .with_context(|| format!("cannot write {}", args.file.display()))?;
+    // A recorder that was killed may have left a part of a line.
+    let before = std::fs::read(&args.file).unwrap_or_default();
+    if before.last().is_some_and(|last| *last != b'\n') {
+        file.write_all(b"\n").context("cannot write the history")?;
+    }
+    let shared = Arc::new(Shared {
+        client: client.clone(),
+        table: args.table,
+        lists: args.lists.into(),
+        file: Mutex::new(file),
+        run: rand::random(),
+        next_element: AtomicU64::new(0),
+        ended: Default::default(),
+    });
+    let end = Instant::now() + args.duration;
+    let mut clients = JoinSet::new();
+    for number in 0..args.clients {
+        let shared = shared.clone();
+        clients.spawn(async move {
+            let name = format!("{:08x}-{number}", shared.run);
+            // Which generation each list is in, as far as this client knows.
+            let mut generations = vec![0_u64; usize::try_from(shared.lists).unwrap_or(usize::MAX)];
+            while Instant::now() < end {
+                shared.transaction(&name, &mut generations).await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    while let Some(ended) = clients.join_next().await {
+        ended??;
+    }
+    let [committed, aborted, unknown] = &shared.ended;
+    let summary = Summary {
+        committed: committed.load(Ordering::Relaxed),
+        aborted: aborted.load(Ordering::Relaxed),
+        unknown: unknown.load(Ordering::Relaxed),
+    };
+    let text = format!(
+        "{} committed, {} aborted, {} unknown; to check them: percolator history check {}",
+        summary.committed,
+        summary.aborted,
+        summary.unknown,
+        args.file.display()
+    );
+    output.result(&text, &summary)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Shared {
+    async fn transaction(&self, client: &str, generations: &mut [u64]) -> anyhow::Result<()> {
+        let txn = match self.client.begin().await {
+            Ok(txn) => txn,
+            // The oracle is away: nothing happened.
+            Err(Error::Timeout { .. } | Error::Unavailable(_)) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let mut line = Transaction {
+            client: client.to_owned(),
+            start_ts: Some(txn.start_ts().as_u64()),
+            commit_ts: None,
+            outcome: Outcome::Aborted,
+            ops: Vec::new(),
+        };
+        if let Err(error) = self.read_and_append(&txn, &mut line.ops, generations).await {
+            return match error {
+                // What it read counts all the same.
+                Error::Timeout { .. } | Error::Unavailable(_) => self.ended(&line),
+                error => Err(error.into()),
+            };
+        }
+        // Before it is committed, because this process may be killed.
+        line.outcome = Outcome::Unknown;
+        self.write(&line)?;
+        match txn.commit().await {
+            Ok(commit_ts) => {
+                line.outcome = Outcome::Committed;
+                line.commit_ts = Some(commit_ts.as_u64());
+            }
+            Err(Error::Unknown { .. }) => {}
+            Err(Error::Conflict(_) | Error::Timeout { .. } | Error::Unavailable(_)) => {
+                line.outcome = Outcome::Aborted;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        self.ended(&line)
+    }
+
+    async fn read_and_append(
+        &self,
+        txn: &Txn,
+        ops: &mut Vec<Op>,
+        generations: &mut [u64],
+    ) -> Result<(), Error> {
+        let (count, appends) = {
+            let mut rng = rand::rng();
+            (rng.random_range(1..=OPS_MAX), rng.random_range(0..4) > 0)
+        };
+        let mut used = Vec::new();
+        for _ in 0..count {
+            let at = rand::rng().random_range(0..generations.len());
+            if used.contains(&at) {
+                continue;
+            }
+            used.push(at);
+            let (row, value) = self.current(txn, at, &mut generations[at], ops).await?;
+            if !appends || rand::rng().random_range(0..2) == 0 {
+                continue;
+            }
+            // Unique: a number of the run, then one of the element.
+            let number = self.next_element.fetch_add(1, Ordering::Relaxed);
+            let element = (u64::from(self.run) << 31) + number;
+            let longer = match value.as_deref() {
+                None | Some("") => element.to_string(),
+                Some(list) => format!("{list},{element}"),
+            };
+            ops.push(Op::Write(self.name(&row), Some(longer.clone())));
+            txn.put(&self.table, &row, COLUMN, longer)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the list that is in use at a place: the first one that isn't full.
+    async fn current(
+        &self,
+        txn: &Txn,
+        at: usize,
+        generation: &mut u64,
+        ops: &mut Vec<Op>,
+    ) -> Result<(String, Option<String>), Error> {
+        loop {
+            let row = format!("list-{:02x}-{generation}", at);
+            let value = txn.get(&self.table, &row, COLUMN).await?;
+            let value = value.map(|value| String::from_utf8_lossy(&value).into_owned());
+            ops.push(Op::Read(self.name(&row), value.clone()));
+            let elements = value.as_deref().map_or(0, |list| list.split(',').count());
+            if elements < ELEMENTS_MAX {
+                return Ok((row, value));
+            }
+            *generation += 1;
+        }
+    }
+
+    fn name(&self, row: &str) -> String {
+        format!("{}/{row}:{COLUMN}", self.table)
+    }
+
+    fn ended(&self, line: &Transaction) -> anyhow::Result<()> {
+        let which = match line.outcome {
+            Outcome::Committed => 0,
+            Outcome::Aborted => 1,
+            Outcome::Unknown => 2,
+        };
+        self.ended[which].fetch_add(1, Ordering::Relaxed);
+        self.write(line)
+    }
+
+    /// In one piece and at once: this process may be killed.
+    fn write(&self, line: &Transaction) -> anyhow::Result<()> {
+        let text = percolator_history::write(std::slice::from_ref(line));
+        self.file
+            .lock()
+            .write_all(text.as_bytes())
+            .context("cannot write the history")
+    }
+}

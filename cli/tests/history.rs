@@ -1,0 +1,97 @@
+//! Histories of real clusters whose processes are killed and stopped: snapshot isolation can explain them.
+
+mod support;
+
+use std::process::{Child, Stdio};
+
+use serde_json::Value;
+use support::{Choices, Cluster, SERVERS, lines, rounds, signal, wait_for};
+
+fn record(cluster: &Cluster, file: &str) -> Child {
+    cluster
+        .command(&["history", "record", "--clients", "12", "--lists", "12"])
+        .args(["--duration", "10m", file])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the recorder runs")
+}
+
+#[test]
+fn snapshot_isolation_explains_what_clients_saw_of_a_cluster_that_is_killed_and_stopped() {
+    let mut choices = Choices::from_env();
+    let cluster = Cluster::processes();
+    let file = cluster.data_dir.join("../history.jsonl");
+    let file = file.to_str().expect("a path of text");
+    let mut recorder = record(&cluster, file);
+    for round in 0..rounds(12) {
+        let target = lines(file) + 100 + usize::try_from(choices.below(400)).expect("small");
+        wait_for("transactions", || (lines(file) > target).then_some(()));
+        let server = SERVERS[usize::try_from(choices.below(5)).expect("small")];
+        match choices.below(6) {
+            0 => {
+                eprintln!("round {round}: the recorder is killed");
+                signal(recorder.id(), "KILL");
+                recorder.wait().expect("it ends");
+                recorder = record(&cluster, file);
+            }
+            // For longer than any lock lives: what it holds is rolled back, and then it goes on.
+            1 => {
+                eprintln!("round {round}: the recorder stands still");
+                signal(recorder.id(), "STOP");
+                // Others meet its locks, and wait for no longer than a life time.
+                cluster.run(&["scan", "history"]).ok();
+                signal(recorder.id(), "CONT");
+            }
+            2 => {
+                eprintln!("round {round}: {server} stands still");
+                let pid = cluster.pid(server);
+                signal(pid, "STOP");
+                // The others go on without it, as far as they can.
+                std::thread::sleep(std::time::Duration::from_millis(300 + choices.below(1500)));
+                signal(pid, "CONT");
+            }
+            _ => {
+                eprintln!("round {round}: {server} is killed");
+                cluster.kill(server);
+            }
+        }
+    }
+    signal(recorder.id(), "KILL");
+    recorder.wait().expect("it ends");
+    let said = cluster.run(&["history", "check", "-o", "json", file]);
+    eprintln!("{}", said.out);
+    let found: Value = serde_json::from_str(&said.ok()).expect("JSON");
+    assert!(found["committed"].as_u64() > Some(1000), "{found}");
+    assert!(found["anomaly"].is_null() && found["anomaly_without_timestamps"].is_null());
+    let elle = cluster
+        .run(&["history", "convert", "--to", "elle", file])
+        .ok();
+    assert_eq!(
+        elle.lines().count() as u64,
+        2 * found["transactions"].as_u64().expect("a number")
+    );
+    let dbcop = cluster
+        .run(&["history", "convert", "--to", "dbcop", file])
+        .ok();
+    serde_json::from_str::<Value>(&dbcop).expect("JSON");
+}
+
+#[test]
+fn what_can_not_be_explained_is_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("history.jsonl");
+    let check = |text: &str| {
+        std::fs::write(&file, text).expect("a writable folder");
+        support::percolator(&["history", "check", file.to_str().expect("a path of text")])
+    };
+    let lost_update = r#"{"client":"a","outcome":"committed","ops":[{"r":["x",null]},{"w":["x","1"]}]}
+{"client":"b","outcome":"committed","ops":[{"r":["x",null]},{"w":["x","2"]}]}
+"#;
+    let said = check(lost_update);
+    assert_eq!(said.code(), 1, "{said:?}");
+    assert!(said.out.contains("WRONG: lost update"), "{said:?}");
+    check("{}\n").refused(1, &["history.jsonl", "line 1", "client"]);
+    let missing = support::percolator(&["history", "check", "/nowhere/history.jsonl"]);
+    missing.refused(1, &["cannot read /nowhere/history.jsonl"]);
+}

@@ -1,0 +1,96 @@
+//! What other checkers are given.
+
+use percolator_history::{ConvertError, Op, Outcome, Transaction, dbcop, elle, parse, write};
+
+fn transaction(client: &str, start_ts: u64, outcome: Outcome, ops: Vec<Op>) -> Transaction {
+    Transaction {
+        client: client.into(),
+        start_ts: Some(start_ts),
+        commit_ts: (outcome == Outcome::Committed).then_some(start_ts + 1),
+        outcome,
+        ops,
+    }
+}
+
+fn read(cell: &str, value: Option<&str>) -> Op {
+    Op::Read(cell.into(), value.map(Into::into))
+}
+
+fn put(cell: &str, value: &str) -> Op {
+    Op::Write(cell.into(), Some(value.into()))
+}
+
+fn history() -> Vec<Transaction> {
+    use Outcome::{Aborted, Committed, Unknown};
+    vec![
+        transaction("a", 1, Committed, vec![read("x", None), put("x", "7")]),
+        transaction("b", 3, Unknown, vec![read("x", Some("7")), put("x", "7,8")]),
+        transaction(
+            "b",
+            5,
+            Committed,
+            vec![read("x", Some("7,8")), read("y", None)],
+        ),
+        transaction("a", 7, Aborted, vec![put("y", "9")]),
+    ]
+}
+
+#[test]
+fn elle_gets_appends() {
+    let text = elle(&history()).expect("lists");
+    assert_eq!(
+        text,
+        "{:index 0, :type :invoke, :process 0, :f :txn, :value [[:r 0 nil] [:append 0 7]]}\n\
+         {:index 1, :type :ok, :process 0, :f :txn, :value [[:r 0 []] [:append 0 7]]}\n\
+         {:index 2, :type :invoke, :process 1, :f :txn, :value [[:r 0 nil] [:append 0 8]]}\n\
+         {:index 3, :type :info, :process 1, :f :txn, :value [[:r 0 [7]] [:append 0 8]]}\n\
+         {:index 4, :type :invoke, :process 2, :f :txn, :value [[:r 0 nil] [:r 1 nil]]}\n\
+         {:index 5, :type :ok, :process 2, :f :txn, :value [[:r 0 [7 8]] [:r 1 []]]}\n\
+         {:index 6, :type :invoke, :process 0, :f :txn, :value [[:append 1 9]]}\n\
+         {:index 7, :type :fail, :process 0, :f :txn, :value [[:append 1 9]]}\n"
+    );
+}
+
+#[test]
+fn what_is_no_list_is_refused_for_elle() {
+    let mut wrong = history();
+    wrong[1].ops[1] = put("x", "8,7");
+    let error = elle(&wrong).expect_err("another order");
+    assert!(matches!(
+        error,
+        ConvertError::NotAList { transaction: 2, .. }
+    ));
+    wrong[1].ops[1] = put("x", "text");
+    assert!(elle(&wrong).is_err());
+}
+
+#[test]
+fn dbcop_gets_sessions() {
+    let json = dbcop(&history()).expect("no deletions");
+    assert_eq!(
+        json,
+        "[[{\"committed\":true,\"events\":[{\"Read\":{\"variable\":0,\"version\":null}},\
+         {\"Write\":{\"variable\":0,\"version\":0}}]},\
+         {\"committed\":false,\"events\":[{\"Write\":{\"variable\":1,\"version\":2}}]}],\
+         [{\"committed\":true,\"events\":[{\"Read\":{\"variable\":0,\"version\":0}},\
+         {\"Write\":{\"variable\":0,\"version\":1}}]},\
+         {\"committed\":true,\"events\":[{\"Read\":{\"variable\":0,\"version\":1}},\
+         {\"Read\":{\"variable\":1,\"version\":null}}]}]]\n"
+    );
+    let mut wrong = history();
+    wrong[3].ops[0] = Op::Write("y".into(), None);
+    assert!(matches!(
+        dbcop(&wrong),
+        Err(ConvertError::Deletion { transaction: 4, .. })
+    ));
+}
+
+#[test]
+fn a_later_line_takes_the_place_of_an_earlier_one() {
+    let ended = history();
+    let mut begun = ended[0].clone();
+    begun.outcome = Outcome::Unknown;
+    begun.commit_ts = None;
+    let text = write(&[begun]) + &write(&ended);
+    assert_eq!(parse(&text).expect("a history"), ended);
+}
