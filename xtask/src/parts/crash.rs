@@ -1,7 +1,7 @@
-//! A cluster whose processes are killed: the test `crash` of the command line's crate. It takes long,
-//! so it is a part of its own, and shows what it does while it does it.
+//! Clusters whose processes are killed, stopped and cut off: some tests of the command line's crate. They
+//! take long, so they are a part of their own, and show what they do while they do it.
 
-use anyhow::Context as _;
+use anyhow::ensure;
 
 use crate::{
     context::Context,
@@ -10,17 +10,25 @@ use crate::{
 };
 
 const PACKAGE: &str = "percolator-cli";
-const NAME: &str = "crash";
+const NAMES: [&str; 3] = ["crash", "history", "network"];
 
-/// Whether this is the program that the part runs, and no other part.
+/// Whether this is a program that the part runs, and no other part.
 pub(crate) fn is_it(program: &TestProgram) -> bool {
-    program.package == PACKAGE && program.kind == "test" && program.name == NAME
+    program.package == PACKAGE && program.kind == "test" && NAMES.contains(&program.name.as_str())
 }
 
 pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> {
     let built = report.step("build", |_| context.built())?;
-    let program = built.tests.iter().find(|program| is_it(program));
-    let program = program.context("cargo has not built the test")?;
-    unit::run_program(program, &["--nocapture", "--include-ignored"], report)?;
+    let programs: Vec<&TestProgram> = built.tests.iter().filter(|test| is_it(test)).collect();
+    ensure!(
+        programs.len() == NAMES.len(),
+        "cargo has not built each of {NAMES:?}"
+    );
+    for program in programs {
+        let arguments = ["--nocapture", "--include-ignored"];
+        report.step(program.name.clone(), |report| {
+            unit::run_program(program, &arguments, report)
+        })?;
+    }
     Ok(())
 }

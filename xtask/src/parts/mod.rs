@@ -98,7 +98,7 @@ impl Part {
             Self::Unit => "all test functions, and the examples in the documentation",
             Self::Readme => "what the README says is what happens",
             Self::Sim => "a simulated cluster where everything fails, from seeds",
-            Self::Crash => "a cluster whose processes are killed",
+            Self::Crash => "clusters whose processes are killed, stopped and cut off",
             Self::BenchSmoke => "every benchmark runs, for a moment",
         }
     }
