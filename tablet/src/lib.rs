@@ -8,6 +8,7 @@ mod clearing;
 pub mod core;
 mod decision;
 mod latches;
+mod marks;
 mod outbox;
 mod prewrite;
 mod readers;
@@ -37,6 +38,14 @@ pub enum Error {
     TabletRecord {
         /// What is wrong with it.
         detail: String,
+    },
+    /// The highest timestamp of the write records can't be read.
+    #[error(
+        "the highest timestamp of the write records has {bytes} bytes, not 8: the engine's content is damaged"
+    )]
+    HighTs {
+        /// How many it has.
+        bytes: usize,
     },
     /// A write record points at a long value that isn't there.
     #[error("the long value written at {start_ts} is missing: the engine's content is damaged")]
