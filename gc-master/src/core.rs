@@ -225,7 +225,10 @@ impl Directory {
     /// After a table's tablets changed: whether it is ready, or gone.
     pub(crate) fn settle(&mut self, id: u32) {
         let Some(truth) = &mut self.truth else { return };
-        let Some((state, swept)) = truth.tables.get(&id).map(|table| (table.state, table.swept))
+        let Some((state, swept)) = truth
+            .tables
+            .get(&id)
+            .map(|table| (table.state, table.swept))
         else {
             return;
         };

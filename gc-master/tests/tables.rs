@@ -172,7 +172,10 @@ fn a_delete_survives_a_crash_at_every_step() {
             assert_eq!(state, expected, "step {step}");
         }
         if !crashed {
-            assert!(step > 13, "three tablets, each frozen, dropped and answered");
+            assert!(
+                step > 13,
+                "three tablets, each frozen, dropped and answered"
+            );
             return;
         }
     }
