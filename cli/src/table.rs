@@ -31,6 +31,9 @@ Examples:
         tablets: bool,
     },
     /// Delete a table with all its rows, at once and for every snapshot.
+    ///
+    /// Rows that were committed to other tables together with some of this one stay. Where the command ends
+    /// early, the table can't be used any more, and the same command goes on.
     #[command(after_help = "Example:\n  percolator table delete accounts")]
     Delete {
         /// Its name.
@@ -43,6 +46,7 @@ struct TableJson<'a> {
     name: &'a str,
     id: u32,
     ready: bool,
+    deleting: bool,
     tablets: Vec<TabletJson<'a>>,
 }
 
@@ -86,6 +90,7 @@ async fn list(client: &Client, tablets: bool, output: Output) -> anyhow::Result<
                 name: &table.name,
                 id: table.id,
                 ready: table.ready,
+                deleting: table.deleting,
                 tablets: table
                     .tablets
                     .iter()
@@ -128,7 +133,11 @@ async fn list(client: &Client, tablets: bool, output: Output) -> anyhow::Result<
                 .to_vec(),
         );
         rows.extend(tables.iter().map(|table| {
-            let state = if table.ready { "ready" } else { "not ready" };
+            let state = match table {
+                table if table.deleting => "deleting",
+                table if table.ready => "ready",
+                _ => "not ready",
+            };
             vec![
                 table.name.clone(),
                 table.id.to_string(),

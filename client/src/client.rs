@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use percolator_protocol::actions::Status;
 use percolator_protocol::txn::MetLock;
-use percolator_protocol::types::{Cell, Lock, LockKind, Timestamp};
+use percolator_protocol::types::{Cell, Lock, LockKind, TableId, Timestamp};
 use percolator_wire::v1;
 
 use crate::Error;
@@ -65,6 +65,8 @@ pub struct Table {
     pub id: u32,
     /// Whether every tablet is in place.
     pub ready: bool,
+    /// Whether it is being deleted. [`Client::delete_table`] goes on with that.
+    pub deleting: bool,
     /// Its tablets, in order.
     pub tablets: Vec<Tablet>,
 }
@@ -263,22 +265,36 @@ impl Client {
             transport.create_table(request.clone())
         })
         .await
+        .map(drop)
     }
 
-    /// Deletes a table with all its rows, for every snapshot.
+    /// Deletes a table with all its rows, for every snapshot. Transactions that committed rows here and in
+    /// other tables keep those: their locks there are committed first, which takes every tablet server.
+    /// Where a call fails in the middle, nobody can use the table any more, and the next call goes on.
     ///
     /// # Errors
     /// [`Error::UnknownTable`], [`Error::Unavailable`].
     pub async fn delete_table(&self, name: &str) -> Result<(), Error> {
-        let request = v1::DeleteTableRequest {
-            name: name.to_owned(),
-        };
         let transport = &self.router.transport;
-        let done_before = |error: &MasterError| matches!(error, MasterError::NotFound(_));
-        self.change_tables(name, done_before, || {
-            transport.delete_table(request.clone())
-        })
-        .await
+        let ask = |swept| {
+            transport.delete_table(v1::DeleteTableRequest {
+                name: name.to_owned(),
+                swept,
+            })
+        };
+        let missing = |error: &MasterError| matches!(error, MasterError::NotFound(_));
+        let frozen = match self.change_tables(name, missing, || ask(0)).await? {
+            Some(answer) if !answer.gone => answer.table.unwrap_or_default().id,
+            _ => return Ok(()),
+        };
+        self.router
+            .sweep(name, TableId(frozen), self.options.patience)
+            .await?;
+        match self.change_tables(name, missing, || ask(frozen)).await {
+            // Somebody else deleted it as well, and was first.
+            Err(Error::UnknownTable { .. }) => Ok(()),
+            result => result.map(drop),
+        }
     }
 
     /// The tables, by name.
@@ -291,8 +307,9 @@ impl Client {
             name: info.name.clone(),
             id: info.id,
             ready: info.state() == v1::TableState::Ready,
+            deleting: info.state() == v1::TableState::Deleting,
             tablets: directory
-                .tablets(percolator_protocol::types::TableId(info.id))
+                .tablets(TableId(info.id))
                 .iter()
                 .map(|place| Tablet {
                     id: place.tablet.id,
@@ -333,25 +350,25 @@ impl Client {
         use crate::router::Attempt;
         match self.router.send(address, Vec::new(), body).await {
             Attempt::Done(body) => Ok(body),
-            Attempt::Again(why) => Err(Error::Unavailable(why)),
+            Attempt::Again(why) | Attempt::Frozen(why) => Err(Error::Unavailable(why)),
             Attempt::Invalid(why) => Err(Error::Invalid(why)),
         }
     }
 
-    /// Asks the master until it has answered. `done_before` knows the refusal of a request that was
+    /// Asks the master until it has answered; `None`: it was done before. `done_before` knows the refusal of a request that was
     /// carried out when it was asked before, and not answered.
     async fn change_tables<'a, T>(
         &self,
         name: &str,
         done_before: impl Fn(&MasterError) -> bool,
         ask: impl Fn() -> BoxFuture<'a, Result<T, MasterError>>,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<T>, Error> {
         let mut retry = Retry::new(&self.router, self.deadline());
         let mut asked_before = false;
-        loop {
+        let done = loop {
             match ask().await {
-                Ok(_) => break,
-                Err(error) if asked_before && done_before(&error) => break,
+                Ok(answer) => break Some(answer),
+                Err(error) if asked_before && done_before(&error) => break None,
                 Err(MasterError::Unavailable(why)) => {
                     asked_before = true;
                     let gave_up = |error: CallError| Error::Unavailable(error.to_string());
@@ -359,8 +376,9 @@ impl Client {
                 }
                 Err(error) => return Err(self.refused(name, error)),
             }
-        }
-        self.directory().await.map(drop)
+        };
+        self.directory().await?;
+        Ok(done)
     }
 
     async fn directory(&self) -> Result<Arc<crate::directory::Directory>, Error> {

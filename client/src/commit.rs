@@ -235,7 +235,7 @@ impl Commit {
                 vec![Event::CommittedInOnePhase(commit_ts)]
             }
             Attempt::Done(Body::Prewrite(response)) => self.prewritten(all, response),
-            Attempt::Done(_) | Attempt::Again(_) | Attempt::Invalid(_) => {
+            Attempt::Done(_) | Attempt::Again(_) | Attempt::Frozen(_) | Attempt::Invalid(_) => {
                 vec![Event::NoAnswerInOnePhase]
             }
         }

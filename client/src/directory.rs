@@ -83,6 +83,13 @@ impl Directory {
             .map(|table| TableId(table.id))
     }
 
+    /// Whether the table is on its way out: its tablets tell what became of transactions, and no more.
+    pub(crate) fn being_deleted(&self, table: TableId) -> bool {
+        self.tables
+            .values()
+            .any(|known| known.id == table.0 && known.state() == v1::TableState::Deleting)
+    }
+
     /// Whether the table was there once and is gone for good.
     pub(crate) fn deleted(&self, table: TableId) -> bool {
         (table.0 < self.complete_below || self.deleted.contains(&table))

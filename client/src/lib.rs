@@ -34,6 +34,7 @@ mod resolver;
 mod retry;
 mod router;
 mod scan;
+mod sweep;
 pub mod transport;
 mod txn;
 

@@ -27,8 +27,11 @@ impl Router {
         }
     }
 
-    /// What became of the lock's transaction, where its primary's table may have been deleted. With the
-    /// table went the decision: what the transaction hasn't committed elsewhere by then, it won't.
+    /// What became of the lock's transaction, where its primary's table may have been deleted: then it was
+    /// rolled back, or might as well have been. No transaction with its primary there has committed since
+    /// the table's tablets were frozen. Those that had were answered after all of their locks were in
+    /// place, and [`Self::sweep`] has cleared every one of these before the tablets went. So a lock that
+    /// is met after that belongs to a transaction that never committed.
     pub(crate) async fn check_status(
         &self,
         met: &MetLock,
@@ -94,8 +97,8 @@ impl Router {
         // What the servers answer makes no difference: a lock is gone, or it is met again.
         for (_, answer) in self.call(&cell, all, &|_| 0, &build, deadline).await {
             match answer {
-                // Gone with its table.
-                Ok(_) | Err(CallError::Deleted(_)) => {}
+                // Gone with its table, or going.
+                Ok(_) | Err(CallError::Deleted(_) | CallError::BeingDeleted(_)) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -55,6 +55,9 @@ pub(crate) enum CallError {
     /// The server says that the request is wrong.
     #[error("{0}")]
     Invalid(String),
+    /// The cells' table is being deleted: the server refused, and will for good.
+    #[error("table number {} is being deleted", .0.0)]
+    BeingDeleted(TableId),
     /// The cells' table was deleted.
     #[error("table number {} was deleted", .0.0)]
     Deleted(TableId),
@@ -85,6 +88,9 @@ impl Deadline {
                 last,
             },
             CallError::Invalid(why) => Error::Invalid(why),
+            CallError::BeingDeleted(table) => Error::UnknownTable {
+                name: format!("number {}, it is being deleted", table.0),
+            },
             CallError::Deleted(table) => Error::UnknownTable {
                 name: format!("number {}, it was deleted", table.0),
             },
@@ -194,16 +200,17 @@ impl Router {
                 GROUP_BYTES_MAX,
                 bytes,
             );
+            let mut frozen = Vec::new();
             let (again, last) = match grouped {
                 Ok(mut groups) if groups.len() == 1 => {
                     let group = groups.remove(0);
                     let (indices, attempt) = self.attempt(group, build).await;
-                    sort(vec![(indices, attempt)], &mut answered)
+                    sort(vec![(indices, attempt)], &mut answered, &mut frozen)
                 }
                 Ok(groups) => {
                     let attempts =
                         join_all(groups.into_iter().map(|group| self.attempt(group, build))).await;
-                    sort(attempts, &mut answered)
+                    sort(attempts, &mut answered, &mut frozen)
                 }
                 Err(no_place) => (waiting, no_place.0),
             };
@@ -221,11 +228,15 @@ impl Router {
             if let Some(directory) = directory {
                 waiting.retain(|at| {
                     let table = cell(*at).table;
-                    let deleted = directory.deleted(table);
-                    if deleted {
-                        answered.push((vec![*at], Err(CallError::Deleted(table))));
-                    }
-                    !deleted
+                    let gone = if directory.deleted(table) {
+                        CallError::Deleted(table)
+                    } else if frozen.contains(at) && directory.being_deleted(table) {
+                        CallError::BeingDeleted(table)
+                    } else {
+                        return true;
+                    };
+                    answered.push((vec![*at], Err(gone)));
+                    false
                 });
                 if waiting.is_empty() {
                     return answered;
@@ -299,6 +310,10 @@ impl Router {
             Ok(response) => match response.body {
                 Some(Body::Error(error)) => match error.kind {
                     Some(Kind::Invalid(why)) => Attempt::Invalid(why),
+                    Some(Kind::NotServed(not)) if not.frozen => Attempt::Frozen(format!(
+                        "{address} has frozen tablet {}: its table is being deleted",
+                        not.tablet_id
+                    )),
                     Some(Kind::NotServed(not)) => Attempt::Again(format!(
                         "{address} does not serve tablet {} at epoch {}",
                         not.tablet_id, not.asked_epoch
@@ -337,12 +352,15 @@ impl Router {
 pub(crate) enum Attempt {
     Done(Body),
     Again(String),
+    /// As Again; one of the tablets belongs to a table that is being deleted.
+    Frozen(String),
     Invalid(String),
 }
 
 fn sort(
     attempts: Vec<(Vec<usize>, Attempt)>,
     answered: &mut Vec<Answered>,
+    frozen: &mut Vec<usize>,
 ) -> (Vec<usize>, String) {
     let mut again = Vec::new();
     let mut last = String::new();
@@ -351,6 +369,11 @@ fn sort(
             Attempt::Done(body) => answered.push((indices, Ok(body))),
             Attempt::Invalid(why) => answered.push((indices, Err(CallError::Invalid(why)))),
             Attempt::Again(why) => {
+                again.extend(indices);
+                last = why;
+            }
+            Attempt::Frozen(why) => {
+                frozen.extend(&indices);
                 again.extend(indices);
                 last = why;
             }

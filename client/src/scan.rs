@@ -217,6 +217,10 @@ impl Scan {
                 }
                 (_, Attempt::Done(_)) => return Err(self.txn.failed(deadline, unexpected())),
                 (_, Attempt::Invalid(why)) => return Err(Error::Invalid(why)),
+                (_, Attempt::Frozen(_)) => {
+                    let error = CallError::BeingDeleted(self.table);
+                    return Err(deadline.error(&*router.transport, "scanning", error));
+                }
                 (_, Attempt::Again(why)) => why,
             };
             let error = match retry.look_again(last).await {

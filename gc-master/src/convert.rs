@@ -37,6 +37,7 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
 
 impl From<v1::TabletInfo> for Report {
     fn from(info: v1::TabletInfo) -> Self {
+        let frozen = info.state() == v1::TabletState::Frozen;
         Self {
             id: info.id,
             table: info.table_id,
@@ -46,12 +47,17 @@ impl From<v1::TabletInfo> for Report {
                 end: info.end_row.into(),
             },
             epoch: info.epoch,
+            frozen,
         }
     }
 }
 
 impl From<Report> for v1::TabletInfo {
     fn from(report: Report) -> Self {
+        let state = match report.frozen {
+            true => v1::TabletState::Frozen,
+            false => v1::TabletState::Serving,
+        };
         Self {
             id: report.id,
             table_id: report.table,
@@ -59,7 +65,7 @@ impl From<Report> for v1::TabletInfo {
             start_row: report.rows.start.into(),
             end_row: report.rows.end.into(),
             epoch: report.epoch,
-            state: v1::TabletState::Serving.into(),
+            state: state.into(),
         }
     }
 }
@@ -135,6 +141,7 @@ fn place(truth: &Truth, id: u64, tablet: &Tablet) -> v1::TabletPlace {
         table_name: table_name.cloned().unwrap_or_default(),
         rows: tablet.rows.clone(),
         epoch: tablet.epoch,
+        frozen: tablet.frozen,
     };
     v1::TabletPlace {
         tablet: Some(report.into()),
@@ -150,7 +157,8 @@ impl From<Refusal> for Status {
             Refusal::OtherCluster { .. }
             | Refusal::SecondOracle { .. }
             | Refusal::OtherRole { .. }
-            | Refusal::BeingDeleted { .. } => Code::FailedPrecondition,
+            | Refusal::BeingDeleted { .. }
+            | Refusal::NotFrozen { .. } => Code::FailedPrecondition,
             Refusal::NoState | Refusal::Settling { .. } | Refusal::NoTabletServer { .. } => {
                 Code::Unavailable
             }

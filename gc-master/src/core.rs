@@ -177,8 +177,14 @@ impl Directory {
             return;
         }
         let table = tablet.table;
-        match command.action {
-            Action::Create(_) => tablet.made = true,
+        match &command.action {
+            Action::Create(report) => {
+                tablet.made = true;
+                if report.frozen && report.epoch == tablet.epoch && !tablet.frozen {
+                    tablet.frozen = true;
+                    self.dirty = true;
+                }
+            }
             Action::Drop { .. } => {
                 truth.tablets.remove(&tablet_id);
             }
@@ -224,12 +230,16 @@ impl Directory {
     /// After a table's tablets changed: whether it is ready, or gone.
     pub(crate) fn settle(&mut self, id: u32) {
         let Some(truth) = &mut self.truth else { return };
-        let Some(state) = truth.tables.get(&id).map(|table| table.state) else {
+        let Some((state, swept)) = truth
+            .tables
+            .get(&id)
+            .map(|table| (table.state, table.swept))
+        else {
             return;
         };
         let settled = match state {
             TableState::Deleting => {
-                if truth.tablets.values().all(|tablet| tablet.table != id) {
+                if swept && truth.tablets.values().all(|tablet| tablet.table != id) {
                     truth.tables.remove(&id);
                     if truth.rebuilt {
                         truth.deleted_tables.insert(id);
@@ -264,16 +274,26 @@ impl Directory {
             if tablet.owner != server {
                 continue;
             }
+            let report = |frozen| Report {
+                id: *id,
+                table: tablet.table,
+                table_name: table.name.clone(),
+                rows: tablet.rows.clone(),
+                epoch: tablet.epoch,
+                frozen,
+            };
             match table.state {
-                TableState::Creating if !tablet.made => actions.push(Action::Create(Report {
-                    id: *id,
-                    table: tablet.table,
-                    table_name: table.name.clone(),
-                    rows: tablet.rows.clone(),
-                    epoch: tablet.epoch,
-                })),
-                TableState::Deleting => actions.push(Action::Drop { tablet: *id }),
-                TableState::Creating | TableState::Ready => {}
+                TableState::Creating if !tablet.made => {
+                    actions.push(Action::Create(report(false)));
+                }
+                // Also where the owner never had it: an order to make it that is late finds it frozen.
+                TableState::Deleting if !tablet.frozen => {
+                    actions.push(Action::Create(report(true)));
+                }
+                TableState::Deleting if table.swept => {
+                    actions.push(Action::Drop { tablet: *id });
+                }
+                TableState::Creating | TableState::Ready | TableState::Deleting => {}
             }
         }
         for action in actions {

@@ -49,6 +49,8 @@ pub struct Report {
     pub rows: Rows,
     /// Its epoch.
     pub epoch: u64,
+    /// Its table is being deleted, and it serves no more than the fate of transactions.
+    pub frozen: bool,
 }
 
 /// What is to be done, in this order.
@@ -78,7 +80,7 @@ pub struct Command {
 /// What a tablet server is asked to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Own this tablet.
+    /// Own this tablet; freeze it, where the report says so.
     Create(Report),
     /// Forget this tablet.
     Drop {

@@ -66,6 +66,8 @@ pub enum Refusal {
     OtherCuts { name: String },
     #[error("the table {name} is being deleted; try again when that is done")]
     BeingDeleted { name: String },
+    #[error("the table {name} is not frozen: delete it from the beginning")]
+    NotFrozen { name: String },
     #[error("there is no table {name}")]
     NoSuchTable { name: String },
     #[error("no tablet server is up to hold the table: {known}")]

@@ -68,6 +68,7 @@ impl Directory {
             return Ok(false);
         };
         let state = truth.tables.get(&report.table).map(|table| table.state);
+        let swept = truth.tables.get(&report.table).is_some_and(|t| t.swept);
         let known = truth.tablets.get(&report.id);
         let is_ours = known.is_none_or(|tablet| tablet.owner == server);
         match state {
@@ -76,7 +77,8 @@ impl Directory {
                 return Ok(false);
             }
             None if known.is_none() => self.adopt_table(server, &report),
-            Some(TableState::Deleting) if !is_ours => {
+            // Before that, whoever has the newest epoch may know of commits.
+            Some(TableState::Deleting) if swept && !is_ours => {
                 self.ask(server, Action::Drop { tablet: report.id });
                 return Ok(false);
             }
@@ -88,12 +90,25 @@ impl Directory {
         if let Some(winner) = winner_over(truth, server, &report) {
             return Err(winner);
         }
+        // A report may be older than the order to freeze.
+        let was_frozen = truth.tablets.get(&report.id).is_some_and(|known| {
+            known.frozen && known.owner == server && known.epoch == report.epoch
+        });
+        if report.frozen
+            && let Some(table) = truth.tables.get_mut(&report.table)
+            && table.state != TableState::Deleting
+        {
+            // This directory has forgotten that it was to be deleted.
+            table.state = TableState::Deleting;
+            self.dirty = true;
+        }
         let claimed = Tablet {
             table: report.table,
             rows: report.rows,
             epoch: report.epoch,
             owner: server.to_owned(),
             made: true,
+            frozen: report.frozen || was_frozen,
         };
         let (was_made, is_news) = match truth.tablets.get_mut(&report.id) {
             Some(known) => {
@@ -126,7 +141,10 @@ impl Directory {
             name: name.clone(),
         });
         let state = TableState::Creating;
-        truth.tables.insert(report.table, Table { name, state });
+        let swept = false;
+        truth
+            .tables
+            .insert(report.table, Table { name, state, swept });
         truth.next_table_id = truth.next_table_id.max(report.table + 1);
         self.dirty = true;
     }

@@ -8,14 +8,15 @@ use percolator_wire::v1::master_server::Master;
 use tonic::{Request, Response, Status};
 
 use crate::convert;
-use crate::core::HEARTBEAT_INTERVAL;
+use crate::core::{Directory, HEARTBEAT_INTERVAL};
 use crate::events::Heartbeat;
 use crate::refusal::Refusal;
 use crate::runner::Runner;
-use crate::truth::{Table, TableState};
+use crate::truth::TableState;
 
-/// A request about a table waits this long for tablet servers. What it began goes on after that.
-const WAIT_MAX: Duration = Duration::from_secs(10);
+/// A request about a table waits this long for tablet servers: less than clients wait for an answer, so that
+/// they hear whom it waits for. What it began goes on after that.
+const WAIT_MAX: Duration = Duration::from_secs(4);
 
 pub(crate) struct Service {
     runner: Arc<Runner>,
@@ -46,19 +47,17 @@ impl Service {
         }
     }
 
-    /// Waits until the table is as wanted; `None` is a table that is gone.
+    /// Waits until the table is as wanted.
     async fn wait<R>(
         &self,
         id: u32,
         what: &str,
-        wanted: impl Fn(Option<&Table>) -> Option<R>,
+        wanted: impl Fn(&Directory) -> Option<R>,
     ) -> Result<R, Status> {
         let mut changes = self.runner.changes();
         let reached = async {
             loop {
-                let seen = self
-                    .runner
-                    .look(|directory, _| wanted(directory.table(id)))?;
+                let seen = self.runner.look(|directory, _| wanted(directory))?;
                 if let Some(result) = seen {
                     return Ok::<_, Status>(result);
                 }
@@ -75,7 +74,7 @@ impl Service {
                     .runner
                     .look(|directory, now| directory.waits_for(id, now))?;
                 Err(Status::deadline_exceeded(format!(
-                    "{what}, and goes on by itself: it waits for {waits_for}"
+                    "{what}: it waits for {waits_for}"
                 )))
             }
         }
@@ -112,8 +111,9 @@ impl Master for Service {
         let v1::CreateTableRequest { name, split_at } = request.into_inner();
         let cuts: Vec<Vec<u8>> = split_at.into_iter().map(Vec::from).collect();
         let id = self.begin(&name, &cuts).await?;
-        let what = format!("the table {name} is being created");
-        self.wait(id, &what, |table| match table.map(|table| table.state) {
+        let what = format!("the table {name} is being created, and that goes on by itself");
+        let state = |directory: &Directory| directory.table(id).map(|table| table.state);
+        self.wait(id, &what, |directory| match state(directory) {
             Some(TableState::Creating) => None,
             Some(TableState::Ready) => Some(Ok(())),
             Some(TableState::Deleting) | None => Some(Err(Status::aborted(format!(
@@ -137,16 +137,26 @@ impl Master for Service {
         &self,
         request: Request<v1::DeleteTableRequest>,
     ) -> Result<Response<v1::DeleteTableResponse>, Status> {
-        let name = request.into_inner().name;
+        let v1::DeleteTableRequest { name, swept } = request.into_inner();
+        let swept = Some(swept).filter(|id| *id != 0);
         let id = self
             .runner
-            .step(|directory, now| directory.delete_table(now, &name))??;
-        let what = format!("the table {name} is being deleted");
-        self.wait(id, &what, |table| table.is_none().then_some(()))
+            .step(|directory, now| directory.delete_table(now, &name, swept))??;
+        let what = format!("the table {name} is being deleted, and deleting it again goes on");
+        let gone = self
+            .wait(id, &what, |directory| match directory.table(id) {
+                None => Some(true),
+                Some(table) if table.swept => None,
+                Some(_) => directory.is_frozen(id).then_some(false),
+            })
             .await?;
-        let state = TableState::Deleting;
         Ok(Response::new(v1::DeleteTableResponse {
-            table: Some(convert::table_info(id, &Table { name, state })),
+            table: Some(v1::TableInfo {
+                id,
+                name,
+                state: v1::TableState::Deleting.into(),
+            }),
+            gone,
         }))
     }
 }

@@ -41,6 +41,7 @@ impl Directory {
         let table = Table {
             name: name.to_owned(),
             state: TableState::Creating,
+            swept: false,
         };
         next.tables.insert(id, table);
         let starts = std::iter::once(Vec::new()).chain(cuts.iter().cloned());
@@ -55,6 +56,7 @@ impl Directory {
                 epoch: 1,
                 owner,
                 made: false,
+                frozen: false,
             };
             next.tablets.insert(next.next_tablet_id, tablet);
             next.next_tablet_id += 1;
@@ -74,16 +76,37 @@ impl Directory {
         Ok(id)
     }
 
-    /// Begins to delete a table, or goes on with it. Answers with its id; it is gone once the
-    /// state no longer has it.
+    /// Begins to delete a table, or goes on with it. Answers with its id. Its tablets are frozen first
+    /// ([`Self::is_frozen`]): then no transaction whose primary lies there commits any more. Those that
+    /// did commit may have locks in other tables yet, and the table's tablets alone know that they did.
+    /// So they go only when the table is named again by its id, `swept`, once those locks are cleared;
+    /// it is gone once the state no longer has it.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchTable`] and [`Refusal::NoState`].
-    pub fn delete_table(&mut self, now: Duration, name: &str) -> Result<u32, Refusal> {
+    /// [`Refusal::NoSuchTable`], [`Refusal::NotFrozen`], [`Refusal::NoState`] and [`Refusal::Settling`].
+    pub fn delete_table(
+        &mut self,
+        now: Duration,
+        name: &str,
+        swept: Option<u32>,
+    ) -> Result<u32, Refusal> {
+        // A rebuilt directory must know the servers on which locks are to be looked for.
+        self.check_settled(now)?;
         let truth = self.truth()?;
-        let id = truth.table_named(name).ok_or(Refusal::NoSuchTable {
-            name: name.to_owned(),
-        })?;
+        let id = truth
+            .table_named(name)
+            // Another one of the same name was not swept.
+            .filter(|id| swept.is_none_or(|swept| swept == *id))
+            .ok_or(Refusal::NoSuchTable {
+                name: name.to_owned(),
+            })?;
+        let table = &truth.tables[&id];
+        let frozen = table.swept || truth.is_frozen(id);
+        if swept.is_some() && (table.state != TableState::Deleting || !frozen) {
+            return Err(Refusal::NotFrozen {
+                name: name.to_owned(),
+            });
+        }
         let owners: BTreeSet<String> = truth
             .tablets_of(id)
             .into_iter()
@@ -93,10 +116,11 @@ impl Directory {
             .truth
             .as_mut()
             .and_then(|truth| truth.tables.get_mut(&id))
-            && table.state != TableState::Deleting
         {
+            self.dirty |= table.state != TableState::Deleting;
+            self.dirty |= swept.is_some() && !table.swept;
             table.state = TableState::Deleting;
-            self.dirty = true;
+            table.swept |= swept.is_some();
         }
         for owner in owners {
             self.command(now, &owner);
@@ -109,17 +133,25 @@ impl Directory {
         self.truth.as_ref()?.tables.get(&id)
     }
 
+    /// Whether every row of the table lies in a tablet that is frozen.
+    pub fn is_frozen(&self, id: u32) -> bool {
+        self.truth.as_ref().is_some_and(|truth| truth.is_frozen(id))
+    }
+
     /// For whom a table waits, for messages: "tablet-1 (not heard since the master's start)".
     pub fn waits_for(&self, id: u32, now: Duration) -> String {
         let Some(truth) = &self.truth else {
             return "nobody".into();
         };
-        let is_deleting = |table: &Table| table.state == TableState::Deleting;
-        let deleting = truth.tables.get(&id).is_some_and(is_deleting);
+        let lacks = |tablet: &Tablet| match truth.tables.get(&id) {
+            Some(table) if table.swept => true,
+            Some(table) if table.state == TableState::Deleting => !tablet.frozen,
+            _ => !tablet.made,
+        };
         let owners: BTreeSet<&str> = truth
             .tablets_of(id)
             .into_iter()
-            .filter(|(_, tablet)| deleting || !tablet.made)
+            .filter(|(_, tablet)| lacks(tablet))
             .map(|(_, tablet)| tablet.owner.as_str())
             .collect();
         if owners.is_empty() {

@@ -40,6 +40,9 @@ pub struct Table {
     pub name: String,
     /// Whether clients may use it.
     pub state: TableState,
+    /// No lock of another table has its primary here any more: its tablets may go.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub swept: bool,
 }
 
 /// Whether a table may be used.
@@ -50,7 +53,7 @@ pub enum TableState {
     Creating,
     /// Every row lies in a tablet that its owner has.
     Ready,
-    /// Its tablets are being dropped.
+    /// Its tablets are being frozen, and dropped once it was swept.
     Deleting,
 }
 
@@ -69,6 +72,9 @@ pub struct Tablet {
     /// The owner has said that it has the tablet. From then on its absence is a loss: the master
     /// never again asks for an empty one in its place.
     pub made: bool,
+    /// The owner has said that it is frozen, at this epoch. That is for good.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub frozen: bool,
 }
 
 /// Rows from `start` on, up to and without `end`; an empty `end` means: to the end.
@@ -221,10 +227,20 @@ impl Truth {
 
     /// Whether every row of the table lies in one of its tablets, and each owner has its tablet.
     pub(crate) fn is_complete(&self, table: u32) -> bool {
+        self.is_covered(table, |tablet| tablet.made)
+    }
+
+    /// Whether every row of the table lies in a tablet that is frozen. A tablet that is not known, because
+    /// its owner has not reported to a rebuilt directory, is not.
+    pub(crate) fn is_frozen(&self, table: u32) -> bool {
+        self.is_covered(table, |tablet| tablet.frozen)
+    }
+
+    fn is_covered(&self, table: u32, counts: impl Fn(&Tablet) -> bool) -> bool {
         let tablets = self.tablets_of(table);
         let mut reached: Option<&[u8]> = Some(&[]);
         for (_, tablet) in &tablets {
-            if !tablet.made || reached != Some(&tablet.rows.start) {
+            if !counts(tablet) || reached != Some(&tablet.rows.start) {
                 return false;
             }
             reached = Some(tablet.rows.end.as_slice()).filter(|end| !end.is_empty());
@@ -239,6 +255,11 @@ impl Rows {
         let begins_before_end = |a: &Self, b: &Self| b.end.is_empty() || a.start < b.end;
         begins_before_end(self, other) && begins_before_end(other, self)
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// Rows are bytes, and JSON has only text.
@@ -282,7 +303,8 @@ mod tests {
     fn what_is_encoded_is_decoded() {
         let mut truth = Truth::rebuilt("c0ffee".into(), 7);
         let (name, state) = ("a".into(), TableState::Deleting);
-        truth.tables.insert(3, Table { name, state });
+        let swept = true;
+        truth.tables.insert(3, Table { name, state, swept });
         truth.deleted_tables.insert(2);
         let rows = Rows {
             start: (0..=255).collect(),
@@ -294,6 +316,7 @@ mod tests {
             epoch: u64::MAX,
             owner: "tablet-0".into(),
             made: true,
+            frozen: true,
         };
         truth.tablets.insert(u64::MAX, tablet);
         let (role, address) = (Role::Oracle, "oracle-0:7401".into());
@@ -339,6 +362,7 @@ mod tests {
                     epoch: 1,
                     owner: "tablet-0".into(),
                     made: true,
+                    frozen: false,
                 };
                 truth.tablets.insert(id, tablet);
             }

@@ -48,7 +48,11 @@ impl Tablets for FakeTablets {
         let tablet = request.into_inner().tablet.expect("the tablet is set");
         self.permits.acquire().await.expect("never closed").forget();
         let mut owned = self.owned.lock().unwrap();
-        owned.entry(tablet.id).or_insert(tablet);
+        let state = tablet.state();
+        let owned = owned.entry(tablet.id).or_insert(tablet);
+        if state == v1::TabletState::Frozen {
+            owned.set_state(state);
+        }
         Ok(Response::new(v1::CreateTabletResponse {}))
     }
 
@@ -223,9 +227,23 @@ async fn tables_are_created_and_deleted() {
     let wrong = master.create_table(create("A", &[])).await;
     assert_eq!(wrong.unwrap_err().code(), Code::InvalidArgument);
 
-    let delete = v1::DeleteTableRequest { name: "a".into() };
+    let freeze = v1::DeleteTableRequest {
+        name: "a".into(),
+        swept: 0,
+    };
+    let frozen = master.delete_table(freeze.clone()).await.unwrap();
+    let frozen = frozen.into_inner();
+    assert!(!frozen.gone);
+    assert_eq!(frozen.table.unwrap().id, 1);
+    for fake in &fakes {
+        let owned = fake.owned.lock().unwrap();
+        assert!(!owned.is_empty());
+        let mut states = owned.values().map(v1::TabletInfo::state);
+        assert!(states.all(|state| state == v1::TabletState::Frozen));
+    }
+    let delete = v1::DeleteTableRequest { swept: 1, ..freeze };
     let deleted = master.delete_table(delete.clone()).await.unwrap();
-    assert_eq!(deleted.into_inner().table.unwrap().id, 1);
+    assert!(deleted.into_inner().gone);
     assert_eq!((fakes[0].ids(), fakes[1].ids()), (vec![], vec![]));
     let again = master.delete_table(delete).await.unwrap_err();
     assert_eq!(again.code(), Code::NotFound);

@@ -94,10 +94,19 @@ pub(crate) struct Ground<'a> {
 impl Ground<'_> {
     /// The cell at a place, where this server serves its tablet.
     pub(crate) fn cell(&self, refs: &[v1::TabletRef], place: &Place) -> Result<Cell, Refusal> {
-        let asked = refs
-            .get(place.tablet as usize)
-            .ok_or_else(|| Refusal::Invalid(format!("no tablet number {}", place.tablet)))?;
+        let asked = asked(refs, place)?;
         self.cell_in(asked, place.row.clone(), place.column.clone())
+    }
+
+    /// The cell at a place, where this server may tell what became of a transaction there, and roll it
+    /// back: its tablet may be frozen.
+    pub(crate) fn cell_to_decide(
+        &self,
+        refs: &[v1::TabletRef],
+        place: &Place,
+    ) -> Result<Cell, Refusal> {
+        let tablet = self.tablets.deciding(asked(refs, place)?)?;
+        check_cell(tablet, place.row.clone(), place.column.clone())
     }
 
     /// The cell, where this server serves the tablet.
@@ -107,18 +116,7 @@ impl Ground<'_> {
         row: Bytes,
         column: Bytes,
     ) -> Result<Cell, Refusal> {
-        let tablet = self.tablets.serving(asked)?;
-        let cell = Cell::new(tablets::table(tablet), row, column);
-        if let Some(why) = cell.invalid() {
-            return Err(Refusal::Invalid(why));
-        }
-        if !tablets::contains(tablet, &cell.row) {
-            return Err(Refusal::Invalid(format!(
-                "cell {cell} does not lie in tablet {}",
-                tablet.id
-            )));
-        }
-        Ok(cell)
+        check_cell(self.tablets.serving(asked)?, row, column)
     }
 
     pub(crate) fn view(
@@ -136,4 +134,23 @@ impl Ground<'_> {
             commit_ts,
         )
     }
+}
+
+fn asked<'a>(refs: &'a [v1::TabletRef], place: &Place) -> Result<&'a v1::TabletRef, Refusal> {
+    refs.get(place.tablet as usize)
+        .ok_or_else(|| Refusal::Invalid(format!("no tablet number {}", place.tablet)))
+}
+
+fn check_cell(tablet: &v1::TabletInfo, row: Bytes, column: Bytes) -> Result<Cell, Refusal> {
+    let cell = Cell::new(tablets::table(tablet), row, column);
+    if let Some(why) = cell.invalid() {
+        return Err(Refusal::Invalid(why));
+    }
+    if !tablets::contains(tablet, &cell.row) {
+        return Err(Refusal::Invalid(format!(
+            "cell {cell} does not lie in tablet {}",
+            tablet.id
+        )));
+    }
+    Ok(cell)
 }

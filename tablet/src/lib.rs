@@ -8,6 +8,7 @@ mod clearing;
 pub mod core;
 mod decision;
 mod latches;
+mod locks;
 mod marks;
 mod outbox;
 mod prewrite;

@@ -15,7 +15,7 @@ use crate::decision::Ground;
 use crate::records::Records;
 use crate::store;
 use crate::work::{Place, check_count, invalid, timestamp};
-use crate::{Error, Refusal, latches, tablets};
+use crate::{Error, Refusal, latches, locks, tablets};
 
 /// Bytes of values after which an answer to a get ends: one more value may go over it.
 const GET_BYTES_MAX: usize = 4 << 20;
@@ -42,6 +42,7 @@ pub(crate) fn answer(
         B::Get(request) if request.whole_rows => get_rows(ground, refs, request).map(Body::Get),
         B::Get(request) => get(ground, refs, request).map(Body::Get),
         B::Scan(request) => scan(ground, refs, request).map(Body::Scan),
+        B::LocksOf(request) => locks::of_table(ground, request).map(Body::LocksOf),
         B::RawGet(request) if raw => {
             let value = ground
                 .engine

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use percolator_engine::{Batch, Column, Engine};
-use percolator_protocol::types::TableId;
+use percolator_protocol::types::{Cell, TableId};
 use percolator_wire::v1;
 use prost::Message as _;
 
@@ -32,6 +32,20 @@ impl Tablets {
 
     /// The tablet, where this server serves it at this epoch.
     pub(crate) fn serving(&self, asked: &v1::TabletRef) -> Result<&v1::TabletInfo, v1::NotServed> {
+        match self.deciding(asked)? {
+            tablet if is_frozen(tablet) => Err(v1::NotServed {
+                tablet_id: asked.id,
+                asked_epoch: asked.epoch,
+                known_epoch: tablet.epoch,
+                frozen: true,
+            }),
+            tablet => Ok(tablet),
+        }
+    }
+
+    /// The tablet, where this server has it at this epoch, to tell or to settle what became of transactions:
+    /// also a frozen one. No transaction commits by that.
+    pub(crate) fn deciding(&self, asked: &v1::TabletRef) -> Result<&v1::TabletInfo, v1::NotServed> {
         let known = self.serving.get(&asked.id);
         match known {
             Some(tablet) if tablet.epoch == asked.epoch => Ok(tablet),
@@ -39,8 +53,16 @@ impl Tablets {
                 tablet_id: asked.id,
                 asked_epoch: asked.epoch,
                 known_epoch: known.map_or(0, |tablet| tablet.epoch),
+                frozen: false,
             }),
         }
+    }
+
+    /// Whether the cell lies in a tablet that this server serves.
+    pub(crate) fn serves(&self, cell: &Cell) -> bool {
+        self.serving.values().any(|tablet| {
+            table(tablet) == cell.table && contains(tablet, &cell.row) && !is_frozen(tablet)
+        })
     }
 
     /// The tablet with this id, at any epoch.
@@ -75,6 +97,19 @@ impl Tablets {
 
     pub(crate) fn forget(&mut self, id: u64) {
         self.dropped.remove(&id);
+    }
+}
+
+/// Whether the tablet's table is being deleted.
+pub(crate) fn is_frozen(tablet: &v1::TabletInfo) -> bool {
+    tablet.state() == v1::TabletState::Frozen
+}
+
+/// The tablet, frozen.
+pub(crate) fn frozen(tablet: &v1::TabletInfo) -> v1::TabletInfo {
+    v1::TabletInfo {
+        state: v1::TabletState::Frozen.into(),
+        ..tablet.clone()
     }
 }
 

@@ -152,7 +152,7 @@ impl Work {
                 key: request.key,
                 value: request.value,
             },
-            other @ (B::GetOne(_) | B::Get(_) | B::Scan(_) | B::RawGet(_)) => {
+            other @ (B::GetOne(_) | B::Get(_) | B::Scan(_) | B::RawGet(_) | B::LocksOf(_)) => {
                 return Err(Unread::Reads(tablets, other));
             }
         };
@@ -175,11 +175,17 @@ impl Work {
         }
     }
 
-    /// Whether every tablet of the request is served here.
+    /// Whether every tablet of the request is served here. A frozen one is for these two alone: they end
+    /// transactions, and none of them as committed.
     pub(crate) fn served_by(&self, tablets: &Tablets) -> Result<(), v1::NotServed> {
-        self.tablets
-            .iter()
-            .try_for_each(|asked| tablets.serving(asked).map(drop))
+        let decides = matches!(
+            self.operation,
+            Operation::CheckStatus(..) | Operation::Rollback { .. }
+        );
+        self.tablets.iter().try_for_each(|asked| match decides {
+            true => tablets.deciding(asked).map(drop),
+            false => tablets.serving(asked).map(drop),
+        })
     }
 
     /// The rows to latch, sorted and without doubles.
@@ -247,9 +253,9 @@ impl Work {
             | Operation::CheckStatus(..)
             | Operation::KeepAlive { .. }
             | Operation::DropTablet(_) => true,
-            Operation::Prewrite { .. } | Operation::RawPut { .. } | Operation::CreateTablet(_) => {
-                false
-            }
+            // To delete a table is what makes room.
+            Operation::CreateTablet(tablet) => tablets::is_frozen(tablet),
+            Operation::Prewrite { .. } | Operation::RawPut { .. } => false,
         }
     }
 
@@ -288,7 +294,7 @@ impl Work {
                 decide_rollback(ground, refs, start_ts, &places)
             }
             Operation::CheckStatus(query, place) => {
-                let cell = ground.cell(refs, &place)?;
+                let cell = ground.cell_to_decide(refs, &place)?;
                 let key = store::cell_key(&cell);
                 let view = ground.view(&key, query.start_ts, None)?;
                 let (effects, status) =
@@ -378,7 +384,7 @@ fn decide_rollback(
 ) -> Result<Decision, Refusal> {
     let mut decision = Decision::new();
     for place in places {
-        let key = store::cell_key(&ground.cell(refs, place)?);
+        let key = store::cell_key(&ground.cell_to_decide(refs, place)?);
         let view = ground.view(&key, start_ts, None)?;
         match rollback(&view, start_ts) {
             Ok(effects) => decision.add(&key, view.lock.is_some(), effects),
@@ -401,13 +407,26 @@ fn decide_create(ground: Ground<'_>, tablet: v1::TabletInfo) -> Result<Decision,
             "a tablet needs an id, a table and an epoch above 0",
         ));
     }
-    let mut decision = Decision::new();
-    match ground.tablets.get(tablet.id) {
-        Some(known) if known.epoch >= tablet.epoch => {}
-        _ => {
-            decision.batch = tablets::record(&tablet);
-            decision.tablet_change = Some(TabletChange::Insert(tablet));
+    let freeze = tablets::is_frozen(&tablet);
+    let new = match ground.tablets.get(tablet.id) {
+        // The master has to hear of it first: its rows may be others.
+        Some(known) if known.epoch > tablet.epoch && freeze => {
+            return Err(invalid(format!(
+                "tablet {} is at epoch {}, it can't be frozen at {}",
+                tablet.id, known.epoch, tablet.epoch
+            )));
         }
+        // Frozen is for good: an order to make the tablet that is late doesn't undo it.
+        Some(known) if known.epoch >= tablet.epoch => {
+            (freeze && !tablets::is_frozen(known)).then(|| tablets::frozen(known))
+        }
+        Some(known) if tablets::is_frozen(known) => Some(tablets::frozen(&tablet)),
+        _ => Some(tablet),
+    };
+    let mut decision = Decision::new();
+    if let Some(tablet) = new {
+        decision.batch = tablets::record(&tablet);
+        decision.tablet_change = Some(TabletChange::Insert(tablet));
     }
     Ok(decision)
 }

@@ -66,6 +66,7 @@ mod tests {
             name: "accounts".into(),
             id: 3,
             ready: true,
+            deleting: false,
             tablets: Vec::new(),
         };
         let expected =

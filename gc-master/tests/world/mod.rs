@@ -105,8 +105,25 @@ impl World {
         result
     }
 
+    /// Deletes a table that nobody has locks of elsewhere: as far as it goes.
     pub(crate) fn delete(&mut self, name: &str) -> Result<u32, Refusal> {
-        let result = self.directory.delete_table(self.now, name);
+        let id = self.freeze(name)?;
+        if self.directory.is_frozen(id) {
+            self.drop_swept(name, id)?;
+        }
+        Ok(id)
+    }
+
+    /// Begins to delete a table.
+    pub(crate) fn freeze(&mut self, name: &str) -> Result<u32, Refusal> {
+        let result = self.directory.delete_table(self.now, name, None);
+        self.carry_out();
+        result
+    }
+
+    /// Says that no lock of another table has its primary in this one.
+    pub(crate) fn drop_swept(&mut self, name: &str, id: u32) -> Result<u32, Refusal> {
+        let result = self.directory.delete_table(self.now, name, Some(id));
         self.carry_out();
         result
     }
@@ -161,7 +178,8 @@ impl World {
         let tablets = self.servers.get_mut(&command.server).unwrap();
         match &command.action {
             Action::Create(report) => {
-                tablets.entry(report.id).or_insert_with(|| report.clone());
+                let tablet = tablets.entry(report.id).or_insert_with(|| report.clone());
+                tablet.frozen |= report.frozen;
             }
             Action::Drop { tablet } => {
                 tablets.remove(tablet);
@@ -229,5 +247,6 @@ pub(crate) fn report(id: u64, table: u32, name: &str, rows: (&str, &str), epoch:
             end: rows.1.into(),
         },
         epoch,
+        frozen: false,
     }
 }

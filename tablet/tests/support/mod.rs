@@ -41,20 +41,15 @@ impl Server {
 
     /// Makes it own a tablet of table 5.
     pub(crate) fn create(&mut self, id: u64, start_row: &'static str, end_row: &'static str) {
-        let tablet = v1::TabletInfo {
-            id,
-            table_id: 5,
-            table_name: "t".into(),
-            start_row: start_row.into(),
-            end_row: end_row.into(),
-            epoch: 1,
-            state: v1::TabletState::Serving.into(),
-        };
+        assert!(self.own(tablet(id, 5, start_row, end_row)).is_none());
+    }
+
+    /// The master's order to own the tablet so, and its answer: none, if all is well.
+    pub(crate) fn own(&mut self, tablet: v1::TabletInfo) -> Option<Body> {
         self.core
             .order(ME, 0, Order::Create(tablet), &mut self.replies);
         self.settle();
-        let answer = self.replies.pop().expect("an answer");
-        assert!(answer.response.body.is_none());
+        self.replies.pop().expect("an answer").response.body
     }
 
     pub(crate) fn drop_tablet(&mut self, id: u64) {
@@ -157,6 +152,23 @@ impl Server {
             commit_ts: commit,
             cells: vec![cell(row)],
         }));
+    }
+}
+
+pub(crate) fn tablet(
+    id: u64,
+    table_id: u32,
+    start_row: &'static str,
+    end_row: &'static str,
+) -> v1::TabletInfo {
+    v1::TabletInfo {
+        id,
+        table_id,
+        table_name: "t".into(),
+        start_row: start_row.into(),
+        end_row: end_row.into(),
+        epoch: 1,
+        state: v1::TabletState::Serving.into(),
     }
 }
 

@@ -1,0 +1,191 @@
+//! Deleting a table whose transactions wrote to others as well: what was answered committed stays.
+
+mod support;
+
+use std::collections::HashMap;
+
+use percolator_client::{Bytes, Client, Timestamp};
+use percolator_wire::v1;
+use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::response::Body;
+use percolator_wire::v1::tablets_client::TabletsClient;
+use support::Cluster;
+use tokio_stream::StreamExt as _;
+
+/// A client that ends where it likes: single requests, without anybody who goes on with a transaction.
+struct Raw {
+    client: Client,
+    addresses: HashMap<String, String>,
+}
+
+impl Raw {
+    async fn connect(cluster: &Cluster) -> Self {
+        let client = Client::connect(&cluster.master).await.expect("connected");
+        let servers = client.servers().await.expect("servers");
+        Self {
+            client,
+            addresses: servers
+                .into_iter()
+                .map(|server| (server.server, server.address))
+                .collect(),
+        }
+    }
+
+    async fn timestamp(&self) -> Timestamp {
+        self.client.timestamp().await.expect("a timestamp")
+    }
+
+    async fn table(&self, name: &str) -> percolator_client::Table {
+        let tables = self.client.tables().await.expect("tables");
+        let named = tables.into_iter().find(|table| table.name == name);
+        named.expect("the table")
+    }
+
+    async fn ask(&self, table: &str, body: Ask) -> Body {
+        let table = self.table(table).await;
+        let tablet = &table.tablets[0];
+        let address = &self.addresses[&tablet.server];
+        let mut tablets = TabletsClient::connect(format!("http://{address}"))
+            .await
+            .expect("connected");
+        let request = v1::Request {
+            id: 1,
+            tablets: vec![v1::TabletRef {
+                id: tablet.id,
+                epoch: tablet.epoch,
+            }],
+            body: Some(body),
+        };
+        let requests = vec![request];
+        let mut answers = tablets
+            .serve(
+                tokio_stream::iter([v1::RequestPack { requests }]).chain(tokio_stream::pending()),
+            )
+            .await
+            .expect("a stream")
+            .into_inner();
+        let answer = tokio::time::timeout(support::PATIENCE, answers.message())
+            .await
+            .expect("in time");
+        let pack = answer.expect("no error").expect("an answer");
+        let response = pack.responses.into_iter().next().expect("an answer");
+        response.body.expect("a body")
+    }
+
+    async fn prewrite(&self, table: &str, row: &str, primary_table: u32, start_ts: Timestamp) {
+        let answer = self.ask(
+            table,
+            Ask::Prewrite(v1::PrewriteRequest {
+                start_ts: start_ts.as_u64(),
+                primary: Some(v1::CellName {
+                    table_id: primary_table,
+                    row: row.as_bytes().to_vec().into(),
+                    column: "c".into(),
+                }),
+                ttl_ms: 600_000,
+                mutations: vec![v1::Mutation {
+                    cell: Some(cell(row)),
+                    kind: v1::LockKind::Put.into(),
+                    value: Bytes::from_static(b"kept"),
+                }],
+                one_phase: None,
+            }),
+        );
+        match answer.await {
+            Body::Prewrite(answer) if answer.rejections.is_empty() => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Writes the row to both tables, primary in a; and commits the primary, where that is said.
+    async fn write(&self, row: &str, commits: bool) {
+        let a = self.table("a").await.id;
+        let start_ts = self.timestamp().await;
+        self.prewrite("a", row, a, start_ts).await;
+        self.prewrite("b", row, a, start_ts).await;
+        if commits {
+            let commit = v1::CommitRequest {
+                start_ts: start_ts.as_u64(),
+                commit_ts: self.timestamp().await.as_u64(),
+                cells: vec![cell(row)],
+            };
+            match self.ask("a", Ask::Commit(commit)).await {
+                Body::Commit(v1::CommitResponse {
+                    result: Some(v1::commit_response::Result::Done(_)),
+                }) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+fn cell(row: &str) -> v1::CellRef {
+    v1::CellRef {
+        tablet: 0,
+        row: row.as_bytes().to_vec().into(),
+        column: "c".into(),
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+        .block_on(future)
+}
+
+#[test]
+fn what_was_committed_to_another_table_too_is_there_when_the_primarys_table_is_gone() {
+    let cluster = Cluster::processes();
+    cluster.run(&["table", "create", "a"]).ok();
+    cluster.run(&["table", "create", "b"]).ok();
+    block_on(async {
+        let raw = Raw::connect(&cluster).await;
+        for number in 0..300 {
+            // Each has its client gone after the primary's commit; some before that.
+            raw.write(&format!("r{number:03}"), number % 10 != 9).await;
+        }
+    });
+    cluster.run(&["table", "delete", "a"]).ok();
+    assert!(!cluster.run(&["table", "list"]).ok().contains("a "));
+    let rows = cluster.run(&["scan", "b"]).ok();
+    let expected: String = (0..300)
+        .filter(|number| number % 10 != 9)
+        .map(|number| format!("r{number:03}\tc\tkept\n"))
+        .collect();
+    assert_eq!(rows, expected);
+}
+
+#[test]
+fn a_deletion_whose_client_ended_in_the_middle_is_shown_and_gone_on_with() {
+    let cluster = Cluster::processes();
+    cluster.run(&["table", "create", "a"]).ok();
+    cluster.run(&["table", "create", "b"]).ok();
+    block_on(async {
+        let raw = Raw::connect(&cluster).await;
+        raw.write("r", true).await;
+        // The first request of a deletion, and no more.
+        let mut master =
+            v1::master_client::MasterClient::connect(format!("http://{}", cluster.master))
+                .await
+                .expect("connected");
+        let freeze = v1::DeleteTableRequest {
+            name: "a".into(),
+            swept: 0,
+        };
+        let frozen = master.delete_table(freeze).await.expect("frozen");
+        assert!(!frozen.into_inner().gone);
+    });
+    let listed = cluster.run(&["table", "list"]).ok();
+    assert!(listed.contains("deleting"), "{listed}");
+    // Nobody uses it any more, but its locks are told of.
+    assert_ne!(cluster.run(&["get", "a", "r", "c"]).code(), 0);
+    assert_ne!(cluster.run(&["put", "a", "x", "c", "1"]).code(), 0);
+    assert_eq!(cluster.run(&["get", "b", "r", "c"]).ok(), "kept\n");
+    cluster.run(&["table", "delete", "a"]).ok();
+    let listed = cluster.run(&["table", "list"]).ok();
+    assert!(!listed.contains("deleting"), "{listed}");
+    assert_eq!(cluster.run(&["get", "b", "r", "c"]).ok(), "kept\n");
+    cluster.run(&["table", "create", "a"]).ok();
+}

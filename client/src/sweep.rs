@@ -1,0 +1,145 @@
+//! Before a table goes: clears the locks that its transactions have left in other tables, while its cells can
+//! still say what became of them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use percolator_protocol::actions::Status;
+use percolator_protocol::txn::{Ending, MetLock};
+use percolator_protocol::types::{Cell, TableId, Timestamp};
+use percolator_wire::v1;
+use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::response::Body;
+
+use crate::Error;
+use crate::resolver::{malformed, unexpected};
+use crate::retry::Retry;
+use crate::router::{Attempt, CallError, Deadline, Router, master_message};
+use crate::transport::Backoff;
+
+/// Transactions that are cleared at a time.
+const AT_A_TIME: usize = 64;
+/// Rounds over all servers. One suffices for what was committed; another one finds something where clients
+/// that don't know yet still prewrite, which ends when they have heard.
+const ROUNDS_MAX: usize = 100;
+
+impl Router {
+    /// Clears every lock of other tables whose primary lies in this one, which is frozen. `patience` is for
+    /// each step of it that gets somewhere.
+    pub(crate) async fn sweep(
+        &self,
+        name: &str,
+        table: TableId,
+        patience: Duration,
+    ) -> Result<(), Error> {
+        let mut pause = Backoff::new(Duration::from_millis(5), Duration::from_millis(250));
+        for _ in 0..ROUNDS_MAX {
+            let mut found = 0;
+            // Anew each time: a server may have reported since.
+            let directory = self
+                .refresh()
+                .await
+                .map_err(|error| again(name, &master_message(error)))?;
+            if directory.deleted(table) {
+                return Ok(());
+            }
+            let is_tablet = |server: &&v1::ServerInfo| server.role() == v1::Role::Tablet;
+            for server in directory.servers.iter().filter(is_tablet) {
+                let swept = self.sweep_server(server, table, patience).await;
+                found +=
+                    swept.map_err(|error| again(name, &format!("{}: {error}", server.server)))?;
+            }
+            if found == 0 {
+                return Ok(());
+            }
+            pause.wait(&*self.transport).await;
+        }
+        Err(again(name, "new locks are met again and again"))
+    }
+
+    /// How many it had.
+    async fn sweep_server(
+        &self,
+        server: &v1::ServerInfo,
+        table: TableId,
+        patience: Duration,
+    ) -> Result<usize, CallError> {
+        let mut found = 0;
+        let mut after = None;
+        loop {
+            let page = self
+                .locks_of(server, table, after.take(), self.deadline(patience))
+                .await?;
+            found += page.locks.len();
+            let mut by_txn: BTreeMap<(Timestamp, Cell), Vec<MetLock>> = BTreeMap::new();
+            for met in page.locks {
+                let met = MetLock::try_from(met).map_err(malformed)?;
+                let txn = (met.lock.start_ts, met.lock.primary.clone());
+                by_txn.entry(txn).or_default().push(met);
+            }
+            let mut ended = stream::iter(by_txn.into_values())
+                .map(|locks| self.end(locks, self.deadline(patience)))
+                .buffer_unordered(AT_A_TIME);
+            while let Some(result) = ended.next().await {
+                result?;
+            }
+            after = page.resume;
+            if after.is_none() {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Ends what the locks of one transaction are left of, as its primary says: where it has not committed
+    /// it can't any more, so it need not be waited for.
+    async fn end(&self, locks: Vec<MetLock>, deadline: Deadline) -> Result<(), CallError> {
+        let Some(first) = locks.first() else {
+            return Ok(());
+        };
+        let ending = match self.check_status(first, None, true, deadline).await? {
+            Status::Committed(commit_ts) => Ending::Committed(commit_ts),
+            Status::RolledBack => Ending::RolledBack,
+            // Not an answer to this question; the next round asks again.
+            Status::Alive { .. } | Status::PrimaryPending => return Ok(()),
+        };
+        self.resolve(&locks, ending, deadline).await
+    }
+
+    /// The next of these locks on a server, which is waited for.
+    async fn locks_of(
+        &self,
+        server: &v1::ServerInfo,
+        table: TableId,
+        after: Option<v1::CellName>,
+        deadline: Deadline,
+    ) -> Result<v1::LocksOfResponse, CallError> {
+        let mut retry = Retry::new(self, deadline);
+        let mut address = server.address.clone();
+        loop {
+            let ask = Ask::LocksOf(v1::LocksOfRequest {
+                primary_table: table.0,
+                after: after.clone(),
+            });
+            let last = match self.send(&address, Vec::new(), ask).await {
+                Attempt::Done(Body::LocksOf(locks)) => return Ok(locks),
+                Attempt::Done(_) => return Err(unexpected()),
+                Attempt::Invalid(why) => return Err(CallError::Invalid(why)),
+                Attempt::Again(why) | Attempt::Frozen(why) => why,
+            };
+            if let Some(directory) = retry.look_again(last).await? {
+                let moved = directory.servers.iter().find(|s| s.server == server.server);
+                if let Some(moved) = moved {
+                    address.clone_from(&moved.address);
+                }
+            }
+        }
+    }
+}
+
+fn again(name: &str, why: &str) -> Error {
+    Error::Unavailable(format!(
+        "{why}; table {name} is being deleted, and nobody can use it any more: delete it again to go on"
+    ))
+}

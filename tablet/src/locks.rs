@@ -1,0 +1,58 @@
+//! The locks of a table's transactions in other tables: what has to be cleared before the table goes, because
+//! its cells alone know what became of those transactions.
+
+use percolator_engine::{Column, Direction};
+use percolator_protocol::types::{Cell, Lock, TableId, key};
+use percolator_wire::{met_lock, v1};
+
+use crate::decision::Ground;
+use crate::store;
+use crate::work::invalid;
+use crate::{Error, Refusal};
+
+/// The most locks in one answer, and the bytes of cells' names after which it ends.
+const LOCKS_MAX: usize = 1_000;
+const BYTES_MAX: usize = 1 << 20;
+/// Locks that one request looks at: nobody waits long behind it.
+const SEEN_MAX: usize = 32_768;
+
+/// The next of these locks. What is decided and not yet durable is not among them, and need not be: its
+/// prewrite is not answered yet, so its transaction has not committed.
+pub(crate) fn of_table(
+    ground: Ground<'_>,
+    request: v1::LocksOfRequest,
+) -> Result<v1::LocksOfResponse, Refusal> {
+    let of = TableId(request.primary_table);
+    if of.0 == 0 {
+        return Err(invalid("the locks of no table"));
+    }
+    let start = match request.after {
+        Some(after) => key::behind_cell(store::cell_key(&Cell::from(after))),
+        None => Vec::new(),
+    };
+    let mut response = v1::LocksOfResponse::default();
+    let mut bytes = 0;
+    let pairs = ground
+        .engine
+        .scan(Column::Lock, &start, &[], Direction::Forward)
+        .map_err(Error::from)?;
+    for (seen, pair) in (1..).zip(pairs) {
+        let (key, record) = pair.map_err(Error::from)?;
+        let lock = Lock::decode(record).map_err(Error::from)?;
+        let is_of_table = lock.primary.table == of;
+        if is_of_table || seen >= SEEN_MAX {
+            let cell = key::decode_cell(&key).map_err(Error::from)?;
+            // A table's own locks go with it, and so do those in another table that is being deleted.
+            if is_of_table && cell.table != of && ground.tablets.serves(&cell) {
+                bytes += cell.row.len() + cell.column.len();
+                bytes += lock.primary.row.len() + lock.primary.column.len();
+                response.locks.push(met_lock(&cell, &lock));
+            }
+            if seen >= SEEN_MAX || response.locks.len() >= LOCKS_MAX || bytes >= BYTES_MAX {
+                response.resume = Some((&cell).into());
+                break;
+            }
+        }
+    }
+    Ok(response)
+}
