@@ -189,3 +189,26 @@ fn a_deletion_whose_client_ended_in_the_middle_is_shown_and_gone_on_with() {
     assert_eq!(cluster.run(&["get", "b", "r", "c"]).ok(), "kept\n");
     cluster.run(&["table", "create", "a"]).ok();
 }
+
+#[test]
+fn a_server_that_is_away_is_named_and_the_same_command_goes_on() {
+    let cluster = Cluster::processes();
+    cluster.run(&["table", "create", "a"]).ok();
+    cluster.run(&["table", "create", "b"]).ok();
+    let owner = block_on(async {
+        let raw = Raw::connect(&cluster).await;
+        raw.write("r", true).await;
+        let of = |table: percolator_client::Table| table.tablets[0].server.clone();
+        let owners = [of(raw.table("a").await), of(raw.table("b").await)];
+        assert_ne!(owners[0], owners[1]);
+        owners[1].clone()
+    });
+    support::signal(cluster.pid(&owner), "STOP");
+    let refused = cluster.run(&["table", "delete", "a"]);
+    support::signal(cluster.pid(&owner), "CONT");
+    assert_ne!(refused.code(), 0);
+    assert!(refused.err.contains(&owner), "{}", refused.err);
+    assert!(refused.err.contains("delete it again"), "{}", refused.err);
+    cluster.run(&["table", "delete", "a"]).ok();
+    assert_eq!(cluster.run(&["get", "b", "r", "c"]).ok(), "kept\n");
+}
