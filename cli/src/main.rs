@@ -160,10 +160,22 @@ async fn run(cluster: &str, command: Command, output: Output) -> anyhow::Result<
     result
 }
 
+/// An error in words of its own that scripts can tell apart like the one it stands for.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct InOtherWords {
+    pub(crate) message: String,
+    pub(crate) error: percolator_client::Error,
+}
+
 /// What scripts can tell errors apart by; the help of the command lists them.
-fn exit_code(error: &anyhow::Error) -> ExitCode {
+pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
     use percolator_client::Error as E;
-    match error.downcast_ref::<E>() {
+    let in_other_words = error.downcast_ref::<InOtherWords>();
+    match error
+        .downcast_ref::<E>()
+        .or(in_other_words.map(|other| &other.error))
+    {
         Some(E::Invalid(_) | E::NoSnapshot { .. }) => ExitCode::from(2),
         Some(E::Conflict(_)) => ExitCode::from(3),
         Some(E::Unknown { .. }) => ExitCode::from(4),

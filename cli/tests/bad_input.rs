@@ -5,7 +5,7 @@ mod support;
 use std::net::TcpListener;
 use std::path::Path;
 
-use support::{Cluster, Said, percolator, percolator_with};
+use support::{Cluster, Said, percolator, percolator_with, signal, wait_for};
 
 fn up_with(manifest: &str) -> Said {
     let folder = tempfile::tempdir().expect("a folder");
@@ -235,4 +235,48 @@ fn up_runs_a_command_and_ends_with_its_status() {
     assert_eq!(said.code(), 7, "{said:#?}");
     assert!(said.out.contains("127.0.0.1:"), "{said:#?}");
     percolator(&[&up[..], &["no-such-program"]].concat()).refused(1, &["no-such-program"]);
+}
+
+/// On a terminal the command gets Ctrl-C too; where only `up` is told, it tells the command.
+#[test]
+fn up_that_is_told_to_stop_lets_its_command_end_and_ends_with_its_status() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (script, code) in [
+        (
+            "trap 'echo told; exit 7' TERM; echo runs; while :; do sleep 0.05; done",
+            7,
+        ),
+        ("echo runs; exec sleep 100", 128 + 15),
+    ] {
+        let out = folder.path().join("out");
+        let mut up = std::process::Command::new(support::PERCOLATOR)
+            .args(["up", "--ephemeral", "--port", "0", "--", "sh", "-c", script])
+            .stdout(std::fs::File::create(&out).expect("a file"))
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("the command runs");
+        let said = || std::fs::read_to_string(&out).unwrap_or_default();
+        wait_for("the command", || said().contains("runs").then_some(()));
+        signal(up.id(), "INT");
+        let status = up.wait().expect("it ends");
+        assert_eq!(status.code(), Some(code), "{}", said());
+        assert_eq!(said().contains("told"), code == 7);
+    }
+}
+
+#[test]
+fn a_cluster_without_one_of_its_folders() {
+    let folder = tempfile::tempdir().expect("a folder");
+    Cluster::start_in(folder.path(), &[]).stop();
+    for server in ["gc-master-0", "tso-0", "tablet-1"] {
+        let (there, away) = (folder.path().join(server), folder.path().join("away"));
+        std::fs::rename(&there, &away).expect("moved");
+        let data_dir = folder.path().to_str().expect("a path of text");
+        percolator(&["up", "--port", "0", "--data-dir", data_dir]).refused(
+            1,
+            &[&format!("the folder of {server} is missing"), "backup"],
+        );
+        std::fs::rename(&away, &there).expect("moved back");
+    }
+    Cluster::start_in(folder.path(), &[]).stop();
 }

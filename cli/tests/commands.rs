@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -372,4 +373,29 @@ fn a_bank_that_is_stopped_says_what_it_has_done() {
     let out = String::from_utf8_lossy(&said.stdout);
     assert!(said.status.success(), "{said:?}");
     assert!(out.contains("no money was lost"), "{out}");
+}
+
+/// A script around the shell can tell a conflict from a mistake.
+#[test]
+fn a_shell_that_loses_a_conflict_ends_with_its_exit_code() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    let mut shell = cluster
+        .command(&["shell"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it runs");
+    let mut stdin = shell.stdin.take().expect("a pipe");
+    let mut out = BufReader::new(shell.stdout.take().expect("a pipe"));
+    stdin
+        .write_all(b"begin\nput t a c 1\nstatus\n")
+        .expect("written");
+    // It has begun when it answers.
+    out.read_line(&mut String::new()).expect("an answer");
+    cluster.run(&["put", "t", "a", "c", "2"]).ok();
+    stdin.write_all(b"commit\n").expect("written");
+    drop(stdin);
+    assert_eq!(shell.wait().expect("it ends").code(), Some(3));
 }

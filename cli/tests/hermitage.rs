@@ -262,3 +262,25 @@ fn g2_anti_dependency_cycles_over_predicates_are_allowed() {
         Ok(())
     });
 }
+
+/// A start_ts is the name of whoever writes with it: two of one name would take each other's locks and
+/// answers for their own.
+#[test]
+fn a_chosen_snapshot_only_reads() {
+    on_cluster(|client| async move {
+        let other = client.begin().await?;
+        set(&other, "1", "11")?;
+        let past = client.begin_at(other.start_ts()).await?;
+        for refused in [
+            set(&past, "1", "12"),
+            past.delete("test", "1", "value"),
+            past.get_for_update("test", "1", "value").await.map(drop),
+        ] {
+            assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+        }
+        assert_eq!(get(&past, "1").await?, "10");
+        other.commit().await?;
+        assert_eq!(all(&client).await?, ["11", "20"]);
+        Ok(())
+    });
+}

@@ -4,12 +4,16 @@ mod support;
 
 use std::io::Write;
 use std::net::TcpStream;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::tablets_client::TabletsClient;
-use support::Cluster;
+use support::{Cluster, wait_for};
+use tokio::sync::Notify;
+use tokio_stream::StreamExt;
 
 fn tablet_address(cluster: &Cluster) -> String {
     let servers = std::fs::read_to_string(cluster.data_dir.join("servers.json"))
@@ -21,6 +25,45 @@ fn tablet_address(cluster: &Cluster) -> String {
         .and_then(|server| server["address"].as_str())
         .expect("tablet-0")
         .to_owned()
+}
+
+/// The one tablet of a table, and its server.
+struct Place {
+    table_id: u32,
+    tablet: v1::TabletRef,
+    address: String,
+    pid: u64,
+}
+
+fn place_of(cluster: &Cluster, table: &str) -> Place {
+    let listed = cluster.run(&["table", "list", "-o", "json"]).ok();
+    let table: serde_json::Value = listed
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"))
+        .find(|listed| listed["name"] == table)
+        .expect("the table");
+    let tablet = &table["tablets"][0];
+    let servers = std::fs::read_to_string(cluster.data_dir.join("servers.json")).expect("there");
+    let servers: serde_json::Value = serde_json::from_str(&servers).expect("JSON");
+    let owner = servers
+        .as_array()
+        .and_then(|servers| {
+            let owns = |server: &&serde_json::Value| server["server"] == tablet["server"];
+            servers.iter().find(owns)
+        })
+        .expect("the owner");
+    Place {
+        table_id: table["id"]
+            .as_u64()
+            .and_then(|id| u32::try_from(id).ok())
+            .expect("a number"),
+        tablet: v1::TabletRef {
+            id: tablet["id"].as_u64().expect("a number"),
+            epoch: tablet["epoch"].as_u64().expect("a number"),
+        },
+        address: owner["address"].as_str().expect("text").to_owned(),
+        pid: owner["pid"].as_u64().expect("a number"),
+    }
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -72,65 +115,66 @@ fn a_client_that_stops_reading_is_held_and_others_are_served() {
     for row in ["a", "b", "c", "d"] {
         cluster.run(&["put", "t", row, "c", &value]).ok();
     }
-    let listed = cluster.run(&["table", "list", "-o", "json"]).ok();
-    let table: serde_json::Value = serde_json::from_str(&listed).expect("JSON");
-    let tablet = &table["tablets"][0];
-    let owner = tablet["server"].as_str().expect("a server").to_owned();
-    let servers = std::fs::read_to_string(cluster.data_dir.join("servers.json")).expect("there");
-    let servers: serde_json::Value = serde_json::from_str(&servers).expect("JSON");
-    let owner = servers
-        .as_array()
-        .and_then(|servers| servers.iter().find(|server| server["server"] == *owner))
-        .expect("the owner")
-        .clone();
-    let address = owner["address"].as_str().expect("text").to_owned();
-    let tablets = vec![v1::TabletRef {
-        id: tablet["id"].as_u64().expect("a number"),
-        epoch: tablet["epoch"].as_u64().expect("a number"),
-    }];
-    block_on(async {
-        let mut client = TabletsClient::connect(format!("http://{address}"))
-            .await
-            .expect("connected");
-        // Two gigabytes of answers are asked for, and none is read.
-        let packs = (0..50_u64).map(move |pack| v1::RequestPack {
-            requests: (0..100)
-                .map(|number| v1::Request {
-                    id: pack * 100 + number,
-                    tablets: tablets.clone(),
-                    body: Some(Ask::Scan(v1::ScanRequest {
-                        start_ts: u64::MAX - 1,
-                        ..Default::default()
-                    })),
-                })
-                .collect(),
-        });
-        let answers = client
-            .serve(tokio_stream::iter(packs))
-            .await
-            .expect("a stream");
-        let pid = owner["pid"].as_u64().expect("a number");
-        for _ in 0..10 {
-            tokio::time::timeout(support::PATIENCE, async {
-                cluster.run(&["get", "t", "a", "c"]).ok();
-                tokio::task::yield_now().await;
-            })
-            .await
-            .expect("served");
-            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
-            let resident: u64 = status
-                .lines()
-                .find_map(|line| line.strip_prefix("VmRSS:"))
-                .and_then(|size| size.split_whitespace().next())
-                .and_then(|size| size.parse().ok())
-                .expect("a size");
-            assert!(
-                resident < 400 << 10,
-                "{resident} KiB for a client that doesn't read"
-            );
+    let place = place_of(&cluster, "t");
+    let (address, tablets) = (place.address, vec![place.tablet]);
+    let (sent, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(Notify::new()));
+    let client = {
+        let (sent, stop) = (sent.clone(), stop.clone());
+        // In a thread of its own: it has to go on sending while others are served.
+        std::thread::spawn(move || {
+            block_on(async {
+                let mut client = TabletsClient::connect(format!("http://{address}"))
+                    .await
+                    .expect("connected");
+                // Requests without end, each for 400 kB, and no answer is read.
+                let packs = (0..).map(move |pack: u64| {
+                    sent.fetch_add(1, Ordering::Relaxed);
+                    v1::RequestPack {
+                        requests: (0..100)
+                            .map(|number| v1::Request {
+                                id: pack * 100 + number,
+                                tablets: tablets.clone(),
+                                body: Some(Ask::Scan(v1::ScanRequest {
+                                    start_ts: 1 << 62,
+                                    ..Default::default()
+                                })),
+                            })
+                            .collect(),
+                    }
+                });
+                let answers = client
+                    .serve(tokio_stream::iter(packs))
+                    .await
+                    .expect("a stream");
+                stop.notified().await;
+                drop(answers);
+            });
+        })
+    };
+    // It is held: what it can send comes to an end.
+    let mut before = (0, Instant::now());
+    wait_for("the server to take no more requests", || {
+        let now = sent.load(Ordering::Relaxed);
+        if now != before.0 {
+            before = (now, Instant::now());
         }
-        drop(answers);
+        (now > 0 && before.1.elapsed() > Duration::from_secs(2)).then_some(())
     });
+    eprintln!("held after {} packs", before.0);
+    cluster.run(&["get", "t", "a", "c"]).ok();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", place.pid)).expect("it lives");
+    let resident: u64 = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .and_then(|size| size.split_whitespace().next())
+        .and_then(|size| size.parse().ok())
+        .expect("a size");
+    assert!(
+        resident < 400 << 10,
+        "{resident} KiB for a client that doesn't read"
+    );
+    stop.notify_one();
+    client.join().expect("it ends");
 }
 
 #[test]
@@ -153,4 +197,57 @@ fn bytes_that_are_no_message_end_their_connection_and_nothing_else() {
     }
     cluster.run(&["put", "t", "a", "c", "1"]).ok();
     assert_eq!(cluster.run(&["get", "t", "a", "c"]).ok(), "1\n");
+}
+
+/// Asked about a secondary, a server would roll it back for its age alone, and tear what is committed.
+#[test]
+fn an_outcome_is_not_asked_of_a_cell_that_is_not_the_primary() {
+    let cluster = Cluster::processes();
+    cluster.run(&["table", "create", "first"]).ok();
+    cluster.run(&["table", "create", "second"]).ok();
+    let (first, second) = (place_of(&cluster, "first"), place_of(&cluster, "second"));
+    // The lock of a secondary, by a client that is gone, of a transaction of 1970.
+    let prewrite = Ask::Prewrite(v1::PrewriteRequest {
+        start_ts: 5,
+        primary: Some(v1::CellName {
+            table_id: first.table_id,
+            row: "a".into(),
+            column: "c".into(),
+        }),
+        ttl_ms: 3000,
+        mutations: vec![v1::Mutation {
+            cell: Some(v1::CellRef {
+                tablet: 0,
+                row: "b".into(),
+                column: "c".into(),
+            }),
+            kind: v1::LockKind::Put.into(),
+            value: "1".into(),
+        }],
+        one_phase: None,
+    });
+    let answer = block_on(async {
+        let request = v1::Request {
+            id: 1,
+            tablets: vec![second.tablet],
+            body: Some(prewrite),
+        };
+        let pack = v1::RequestPack {
+            requests: vec![request],
+        };
+        let mut client = TabletsClient::connect(format!("http://{}", second.address))
+            .await
+            .expect("connected");
+        let mut answers = client
+            .serve(tokio_stream::iter([pack]).chain(tokio_stream::pending()))
+            .await
+            .expect("a stream")
+            .into_inner();
+        answers.message().await.expect("an answer")
+    });
+    eprintln!("{answer:?}");
+    let asked =
+        |table_id: u32, row: &str| cluster.run(&["outcome", "5", &format!("{table_id}/{row}:c")]);
+    asked(second.table_id, "b").refused(2, &["the primary of transaction 5 is"]);
+    assert!(asked(first.table_id, "a").ok().contains("rolled back"));
 }

@@ -134,8 +134,8 @@ impl Client {
         Ok(Txn::new(self.router.clone(), self.options, start_ts))
     }
 
-    /// Begins a transaction at an earlier snapshot. It can write, but conflicts with whatever was
-    /// committed since.
+    /// Begins a transaction at an earlier snapshot, that only reads: a start_ts is the name of whoever writes
+    /// with it, and this one may be somebody else's.
     ///
     /// # Errors
     /// [`Error::NoSnapshot`] if the oracle hasn't handed out the timestamp yet: what is to be committed
@@ -147,7 +147,11 @@ impl Client {
         } else if snapshot > now {
             format!("it lies in the future: the oracle is at {now}")
         } else {
-            return Ok(Txn::new(self.router.clone(), self.options, snapshot));
+            return Ok(Txn::only_reading(
+                self.router.clone(),
+                self.options,
+                snapshot,
+            ));
         };
         Err(Error::NoSnapshot {
             asked: snapshot,

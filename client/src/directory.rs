@@ -101,6 +101,15 @@ impl Directory {
         self.tablets.get(&table).map_or(&[], Vec::as_slice)
     }
 
+    /// Which start of the tablet server at this address the master has heard of last.
+    pub(crate) fn life(&self, address: &str) -> Option<u64> {
+        let is_it = |server: &&v1::ServerInfo| {
+            server.role() == v1::Role::Tablet && server.address == address
+        };
+        let server = self.servers.iter().find(is_it)?;
+        (server.incarnation != 0).then_some(server.incarnation)
+    }
+
     /// The oracle's address.
     pub(crate) fn oracle(&self) -> Option<&str> {
         self.servers

@@ -28,7 +28,7 @@ const GROUP_BYTES_MAX: usize = 4 << 20;
 pub(crate) struct Router {
     pub(crate) transport: Arc<dyn Transport>,
     directory: RwLock<Arc<Directory>>,
-    /// By address: what a tablet server last said of its start.
+    /// By address: what a tablet server last said of its start, where it has; else the directory knows.
     lives: RwLock<HashMap<String, u64>>,
     /// How many commits go on in the background.
     background: watch::Sender<usize>,
@@ -282,7 +282,8 @@ impl Router {
             .group(cells, GROUP_CELLS_MAX, GROUP_BYTES_MAX, bytes)
             .ok()?;
         let group = groups.pop().filter(|_| groups.is_empty())?;
-        let life = *self.lives.read().get(&group.address)?;
+        let told = self.lives.read().get(&group.address).copied();
+        let life = told.or_else(|| directory.life(&group.address))?;
         Some((group, life))
     }
 

@@ -30,6 +30,7 @@ pub(crate) struct Inner {
     pub(crate) router: Arc<Router>,
     pub(crate) options: Options,
     pub(crate) start_ts: Timestamp,
+    only_reads: bool,
     began: Duration,
     writes: Mutex<Writes>,
     pub(crate) bypass: Mutex<Vec<Timestamp>>,
@@ -58,12 +59,22 @@ pub(crate) enum OwnWrite {
 
 impl Txn {
     pub(crate) fn new(router: Arc<Router>, options: Options, start_ts: Timestamp) -> Self {
+        Self::begin(router, options, start_ts, false)
+    }
+
+    /// At a snapshot that somebody chose.
+    pub(crate) fn only_reading(router: Arc<Router>, options: Options, snapshot: Timestamp) -> Self {
+        Self::begin(router, options, snapshot, true)
+    }
+
+    fn begin(router: Arc<Router>, options: Options, start_ts: Timestamp, only_reads: bool) -> Self {
         let began = router.transport.now();
         Self {
             inner: Arc::new(Inner {
                 router,
                 options,
                 start_ts,
+                only_reads,
                 began,
                 writes: Mutex::default(),
                 bypass: Mutex::default(),
@@ -337,6 +348,12 @@ impl Inner {
         kind: LockKind,
         value: Bytes,
     ) -> Result<(), Error> {
+        if self.only_reads {
+            return Err(Error::Invalid(format!(
+                "a transaction at a chosen snapshot, {}, only reads: begin one without a snapshot to write",
+                self.start_ts
+            )));
+        }
         let cell = Cell::new(
             TableId(0),
             Bytes::copy_from_slice(row),

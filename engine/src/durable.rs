@@ -23,7 +23,7 @@ use crate::{
     disk::{Disk, StdDisk, is_full},
     engine::check_group,
     folder::Folder,
-    log::{AppendError, Log, Reserve, begin, remove_through, replay},
+    log::{AppendError, Begun, Log, Reserve, begin, remove_through, replay},
 };
 
 /// A checkpoint that found no room is tried again after this, or when a segment of the log is full.
@@ -81,11 +81,19 @@ pub(crate) fn open_folder<B: Backend>(
     let disk = StdDisk::open(&log).map_err(Error::io("create the folder", &log))?;
     // The log begins before the store, and always keeps a segment: a store without one has lost it.
     let is_new = !folder.store().exists();
-    if !begin(&disk, is_new).map_err(Error::io("begin", &log))? {
+    let lost = match begin(&disk, is_new).map_err(Error::io("begin", &log))? {
+        Begun::Sound => None,
+        Begun::LogLost => Some((&log, "the log is missing, but there is a store next to it")),
+        Begun::StoreLost => Some((
+            &log,
+            "the store next to the log is missing, and the log no longer holds everything from the beginning",
+        )),
+    };
+    if let Some((path, detail)) = lost {
         return Err(Error::Corrupt {
-            path: log,
+            path: path.clone(),
             offset: 0,
-            detail: "the log is missing, but there is a store next to it".to_owned(),
+            detail: detail.to_owned(),
         });
     }
     let backend = open_store(&folder.store())?;

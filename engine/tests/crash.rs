@@ -15,6 +15,12 @@ use percolator_engine::{Batch, Column, Direction, Engine, EngineKind, Error, Opt
 
 const FOLDER: &str = "PERCOLATOR_TEST_FOLDER";
 const KIND: &str = "PERCOLATOR_TEST_KIND";
+/// The size of a segment of the log, in bytes.
+const SEGMENT: &str = "PERCOLATOR_TEST_SEGMENT";
+/// Small, so that rotations and checkpoints are under way when it is killed.
+const SMALL: u64 = 20_000;
+/// Large enough that a segment is written over an older one's file.
+const OVER_OLDER: u64 = 1 << 20;
 /// Ends after this many groups; without it never.
 const GROUPS: &str = "PERCOLATOR_TEST_GROUPS";
 
@@ -24,8 +30,8 @@ const WINDOW: u64 = 5;
 
 fn options(kind: EngineKind) -> Options {
     Options {
-        // Small, so that rotations and checkpoints are under way when it is killed.
-        segment_bytes: 20_000,
+        segment_bytes: std::env::var(SEGMENT)
+            .map_or(SMALL, |text| text.parse().expect("a number of bytes")),
         reserve_bytes: 0,
         last_reserve_bytes: 0,
         ..Options::new(kind, "tablet-0")
@@ -116,11 +122,12 @@ fn child() {
     engine.close().expect("a close");
 }
 
-fn command(program: &str, folder: &Path, kind: EngineKind) -> Command {
+fn command(program: &str, folder: &Path, kind: EngineKind, segment: u64) -> Command {
     let mut command = Command::new(program);
     command
         .env(FOLDER, folder)
         .env(KIND, kind.name())
+        .env(SEGMENT, segment.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
@@ -132,8 +139,12 @@ fn this_program() -> String {
     path.to_str().expect("a path").to_owned()
 }
 
-fn start(folder: &Path, kind: EngineKind) -> (Child, BufReader<std::process::ChildStderr>) {
-    let mut child = command(&this_program(), folder, kind)
+fn start(
+    folder: &Path,
+    kind: EngineKind,
+    segment: u64,
+) -> (Child, BufReader<std::process::ChildStderr>) {
+    let mut child = command(&this_program(), folder, kind, segment)
         .args(["--exact", "child", "--nocapture"])
         .spawn()
         .expect("a child");
@@ -175,11 +186,16 @@ fn killed_at_any_moment() {
             .wrapping_add(1_442_695);
         (numbers >> 33) % limit
     };
-    for kind in ON_DISK {
+    for (kind, segment) in ON_DISK
+        .map(|kind| [(kind, SMALL), (kind, OVER_OLDER)])
+        .concat()
+    {
         let folder = tempfile::tempdir().expect("a folder");
+        // More groups than a segment holds, so that one that was written over comes to its end too.
+        let groups = if segment == SMALL { 60 } else { 900 };
         let mut acknowledged = 0;
         for round in 0..ROUNDS {
-            let (mut child, mut answers) = start(folder.path(), kind);
+            let (mut child, mut answers) = start(folder.path(), kind, segment);
             let there = number(&next_line(&mut answers).expect("an answer"), "open");
             assert!(
                 there >= acknowledged,
@@ -187,7 +203,7 @@ fn killed_at_any_moment() {
             );
             // Sometimes right after the open, sometimes deep within; then a little on, so that it is
             // in any phase of a commit.
-            for _ in 0..below(60) {
+            for _ in 0..below(groups) {
                 acknowledged = number(&next_line(&mut answers).expect("an answer"), "ack");
             }
             for _ in 0..below(1_000_000) {
@@ -203,7 +219,7 @@ fn killed_at_any_moment() {
         let there = check(&*engine);
         assert!(there >= acknowledged, "{kind}: {there} < {acknowledged}");
         eprintln!(
-            "{kind}: {there} batches over {ROUNDS} kills, {acknowledged} of them acknowledged"
+            "{kind}, segments of {segment} bytes: {there} batches over {ROUNDS} kills, {acknowledged} acknowledged"
         );
     }
 }
@@ -213,7 +229,7 @@ fn a_second_process_is_refused() {
     for kind in ON_DISK {
         let folder = tempfile::tempdir().expect("a folder");
         let engine = open(folder.path(), &options(kind)).expect("an engine");
-        let (mut child, mut answers) = start(folder.path(), kind);
+        let (mut child, mut answers) = start(folder.path(), kind, SMALL);
         let line = next_line(&mut answers).expect("an answer");
         assert!(line.starts_with("refused locked=true"), "{line}");
         child.wait().expect("an end");
@@ -229,7 +245,7 @@ fn acknowledged_is_synced() {
     for kind in ON_DISK {
         let folder = tempfile::tempdir().expect("a folder");
         let trace = folder.path().join("trace");
-        let child = command("strace", &folder.path().join("data"), kind)
+        let child = command("strace", &folder.path().join("data"), kind, SMALL)
             .env(GROUPS, COUNT.to_string())
             .args([
                 "-f",

@@ -40,6 +40,20 @@ fn a_full_disk_takes_nothing_and_goes_on_when_there_is_room() {
     }
 }
 
+/// A process that was killed between its write and its sync leaves a record that is only in memory. Whoever
+/// replays it shows it to readers, so it has to be on the device then.
+#[test]
+fn what_is_replayed_is_synced_before_it_is_seen() {
+    let disk = FaultyDisk::default();
+    let engine = open(&disk, 1 << 20).expect("an engine");
+    engine.commit(&[put("a", "1")]).expect("a commit");
+    drop(engine);
+    let killed = FaultyDisk::with(disk.state().files.clone());
+    let engine = open(&killed, 1 << 20).expect("an engine");
+    assert!(get(&engine, "a").is_some());
+    assert!(killed.state().syncs > 0, "seen, and not synced");
+}
+
 #[test]
 fn the_reserve_is_kept_free() {
     let disk = FaultyDisk::default();

@@ -182,6 +182,22 @@ fn a_damaged_log_is_refused() {
 }
 
 /// The log is half of the data: without it the store alone is refused.
+/// The log holds what no checkpoint has brought into the store, and not what came before.
+#[test]
+fn a_lost_store_is_refused() {
+    for kind in ON_DISK {
+        let folder = tempfile::tempdir().expect("a folder");
+        let engine = open(folder.path(), &options(kind, None)).expect("an engine");
+        fill(&*engine, 0, 3);
+        engine.close().expect("closed");
+        drop(engine);
+        fs::remove_dir_all(folder.path().join("store")).expect("a removal");
+        let error = refused(folder.path(), &options(kind, None));
+        assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+        assert!(error.to_string().contains("the store"), "{error}");
+    }
+}
+
 #[test]
 fn a_lost_log_is_refused() {
     for kind in ON_DISK {

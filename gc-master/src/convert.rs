@@ -86,6 +86,7 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
         server: name.clone(),
         address: server.address.clone(),
         alive: directory.is_alive(name, now),
+        incarnation: directory.incarnation(name),
     };
     let mut tablets: Vec<_> = truth.tablets.iter().collect();
     tablets.sort_by(|a, b| (a.1.table, &a.1.rows.start).cmp(&(b.1.table, &b.1.rows.start)));

@@ -90,6 +90,11 @@ impl Directory {
         self.truth.as_ref().ok_or(Refusal::NoState)
     }
 
+    /// Which start of the server was heard of last; zero: none since the master's own start.
+    pub fn incarnation(&self, server: &str) -> u64 {
+        self.live.get(server).map_or(0, |live| live.incarnation)
+    }
+
     /// Whether a heartbeat came within three intervals.
     pub fn is_alive(&self, server: &str, now: Duration) -> bool {
         self.live

@@ -187,7 +187,8 @@ impl World {
             force,
             met_ttl_ms: 1,
         };
-        self.store.check_status(&self.cell, &query)
+        let status = self.store.check_status(&self.cell, &query);
+        status.expect("it is its own primary")
     }
 
     /// Every fate stays, and every snapshot sees the commits at or below it.

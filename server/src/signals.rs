@@ -9,19 +9,25 @@ use tokio::sync::oneshot;
 /// closed, however the parent died, the process stops too.
 pub const LIFELINE_VARIABLE: &str = "PERCOLATOR_LIFELINE";
 
-/// Ends when the process is asked to stop: SIGINT (Ctrl-C), SIGTERM, or the end of the parent that
-/// asked for it with [`LIFELINE_VARIABLE`]. From this call on, not from the first poll, these signals no
+/// Ends when the process is asked to stop: SIGINT (Ctrl-C), SIGTERM, SIGHUP (its terminal is closed), or
+/// the end of the parent that asked for it with [`LIFELINE_VARIABLE`]. From this call on, not from the first poll, these signals no
 /// longer end the process by themselves. Needs a tokio runtime around it.
 pub fn shutdown() -> impl Future<Output = ()> {
     let interrupt = signal(SignalKind::interrupt()).ok();
     let terminate = signal(SignalKind::terminate()).ok();
-    stopped(interrupt, terminate)
+    let hangup = signal(SignalKind::hangup()).ok();
+    stopped(interrupt, terminate, hangup)
 }
 
-async fn stopped(mut interrupt: Option<Signal>, mut terminate: Option<Signal>) {
+async fn stopped(
+    mut interrupt: Option<Signal>,
+    mut terminate: Option<Signal>,
+    mut hangup: Option<Signal>,
+) {
     let name = tokio::select! {
         Some(()) = async { interrupt.as_mut()?.recv().await } => "SIGINT",
         Some(()) = async { terminate.as_mut()?.recv().await } => "SIGTERM",
+        Some(()) = async { hangup.as_mut()?.recv().await } => "SIGHUP",
         () = parent_gone() => "the end of the parent",
         // Signals that cannot be caught keep their default: they end the process.
         else => std::future::pending().await,

@@ -46,7 +46,7 @@ impl Sabotage {
             // A request has to be late by just so much that a server has died and is back, and somebody
             // has read the row in between, and nobody has written it.
             Self::Rule(Mutant::OnePhaseOfAnotherLife) => 400,
-            _ => 60,
+            _ => 120,
         }
     }
 

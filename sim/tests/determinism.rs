@@ -6,6 +6,7 @@ use percolator_sim::trace::Keep;
 
 fn trace(seed: u64) -> String {
     let outcome = run(&Plan::new(seed), Keep::All);
+    assert_eq!(outcome.failure, None, "seed {seed}");
     let lines: Vec<&str> = outcome.trace.lines().collect();
     lines.join("\n")
 }

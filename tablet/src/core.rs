@@ -9,8 +9,9 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use percolator_engine::{Batch, Engine};
+use percolator_engine::{Batch, Column, Engine};
 use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
@@ -20,6 +21,7 @@ use crate::cache::CellCache;
 use crate::clearing::Clearing;
 use crate::decision::{Decision, Ground, TabletChange};
 use crate::latches::{Latches, RowHash, Ticket};
+use crate::marks::Marks;
 use crate::readers::Readers;
 use crate::store::{LockChange, LockFilter};
 use crate::tablets::Tablets;
@@ -33,6 +35,9 @@ const WAITING_MAX: usize = 65_536;
 /// Bytes of requests that wait for latches, and of reads that wait for the disk: one more request may go
 /// over it. Above it, and above the two others, callers are told that the server is busy.
 const QUEUED_BYTES_MAX: usize = 64 << 20;
+
+/// Where the highest timestamp of any write record is kept.
+const HIGH_TS: &[u8] = b"high-ts";
 
 /// Who asked, as the runner names them.
 pub type Asker = u64;
@@ -62,6 +67,11 @@ pub struct Core {
     tablets: Tablets,
     filter: LockFilter,
     cache: RefCell<CellCache>,
+    records: Marks,
+    /// The highest timestamp of any write record: decided, on its way to the disk, and durable.
+    high_ts: Timestamp,
+    committing_high_ts: Timestamp,
+    durable_high_ts: Timestamp,
     readers: RefCell<Readers>,
     life: u64,
     latches: Latches,
@@ -116,7 +126,12 @@ impl Core {
         raw: bool,
         life: u64,
     ) -> Result<Self, Error> {
+        let high_ts = high_ts(&*engine)?;
         Ok(Self {
+            records: Marks::at(high_ts),
+            high_ts,
+            committing_high_ts: high_ts,
+            durable_high_ts: high_ts,
             tablets: Tablets::load(&*engine)?,
             filter: LockFilter::load(&*engine)?,
             engine,
@@ -212,13 +227,21 @@ impl Core {
             return None;
         }
         self.committing = self.next_group();
-        let group: Vec<Batch> = self
+        let mut group: Vec<Batch> = self
             .committing
             .iter_mut()
             .map(|decided| std::mem::take(&mut decided.decision.batch))
             .collect();
         let taken: usize = group.iter().map(Batch::size_bytes).sum();
         self.decided_bytes = self.decided_bytes.saturating_sub(taken);
+        // With the records that it is about, or before them.
+        if self.high_ts > self.durable_high_ts
+            && let Some(last) = group.last_mut()
+        {
+            let high_ts = self.high_ts.as_u64().to_be_bytes();
+            last.put(Column::Meta, HIGH_TS, high_ts.to_vec());
+            self.committing_high_ts = self.high_ts;
+        }
         self.in_flight = true;
         self.group = Arc::new(group);
         Some(self.group.clone())
@@ -257,6 +280,9 @@ impl Core {
                 fatal: unknown,
             }
         });
+        if failure.is_none() {
+            self.durable_high_ts = self.committing_high_ts;
+        }
         let mut ready = Vec::new();
         let mut again = Vec::new();
         for (mut decided, batch) in std::mem::take(&mut self.committing)
@@ -304,6 +330,7 @@ impl Core {
         Ground {
             engine: &*self.engine,
             filter: &self.filter,
+            records: &self.records,
             cache: &self.cache,
             tablets: &self.tablets,
             readers: &self.readers,
@@ -375,6 +402,10 @@ impl Core {
         let result = match queued.work.decide(self.ground()) {
             Ok(decision) if !decision.batch.is_empty() => {
                 self.decided_bytes += decision.batch.size_bytes();
+                for (hash, ts) in &decision.records {
+                    self.records.raise(*hash, *ts);
+                    self.high_ts = self.high_ts.max(*ts);
+                }
                 if let Some((commit_ts, cells)) = &decision.held {
                     let readers = self.readers.get_mut();
                     for hash in cells {
@@ -481,6 +512,23 @@ impl Core {
         let fits = self.decided.iter().take_while(|one| fits(one)).count();
         self.decided.drain(..fits).collect()
     }
+}
+
+/// The highest timestamp of any write record of an engine.
+fn high_ts(engine: &dyn Engine) -> Result<Timestamp, Error> {
+    if let Some(stored) = engine.get(Column::Meta, HIGH_TS)? {
+        let bytes = <[u8; 8]>::try_from(&stored[..]).map_err(|_| Error::HighTs {
+            bytes: stored.len(),
+        })?;
+        return Ok(Timestamp::from_u64(u64::from_be_bytes(bytes)));
+    }
+    // Records of before it was kept may be as new as any.
+    let is_empty = engine.first(Column::Write, &[], &[])?.is_none();
+    Ok(if is_empty {
+        Timestamp::ZERO
+    } else {
+        Timestamp::MAX
+    })
 }
 
 fn answer(to: Option<Asker>, id: u64, result: Result<Option<Body>, Refusal>) -> Reply {

@@ -10,6 +10,8 @@ use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
 use crate::cache::CellCache;
+use crate::latches;
+use crate::marks::Marks;
 use crate::readers::Readers;
 use crate::store::{self, LockChange, LockFilter, Version};
 use crate::tablets::{self, Tablets};
@@ -30,6 +32,8 @@ pub(crate) struct Decision {
     pub(crate) batch: Batch,
     pub(crate) lock_changes: Vec<LockChange>,
     pub(crate) versions: Vec<Version>,
+    /// Write records: their cell's hash, and their timestamp.
+    pub(crate) records: Vec<(u64, Timestamp)>,
     /// What is committed without a lock before it, by the hashes of the cells' keys: a reader at or above
     /// the commit_ts waits for the batch.
     pub(crate) held: Option<(Timestamp, Vec<u64>)>,
@@ -44,6 +48,7 @@ impl Decision {
             batch: Batch::default(),
             lock_changes: Vec::new(),
             versions: Vec::new(),
+            records: Vec::new(),
             held: None,
             tablet_change: None,
             answer: None,
@@ -58,6 +63,12 @@ impl Decision {
     }
 
     pub(crate) fn add(&mut self, cell_key: &[u8], was_locked: bool, effects: Vec<Effect>) {
+        let hash = latches::hash(&[cell_key]);
+        for effect in &effects {
+            if let Effect::PutWrite(ts, _) = effect {
+                self.records.push((hash, *ts));
+            }
+        }
         self.lock_changes.extend(store::write_down(
             &mut self.batch,
             cell_key,
@@ -72,6 +83,7 @@ impl Decision {
 pub(crate) struct Ground<'a> {
     pub(crate) engine: &'a dyn Engine,
     pub(crate) filter: &'a LockFilter,
+    pub(crate) records: &'a Marks,
     pub(crate) cache: &'a RefCell<CellCache>,
     pub(crate) tablets: &'a Tablets,
     pub(crate) readers: &'a RefCell<Readers>,
@@ -113,7 +125,14 @@ impl Ground<'_> {
         start_ts: Timestamp,
         commit_ts: Option<Timestamp>,
     ) -> Result<CellView, Error> {
-        store::view(self.engine, self.filter, key, start_ts, commit_ts)
+        store::view(
+            self.engine,
+            self.filter,
+            self.records,
+            key,
+            start_ts,
+            commit_ts,
+        )
     }
 }
 

@@ -9,6 +9,7 @@ pub mod core;
 mod decision;
 mod latches;
 mod locks;
+mod marks;
 mod outbox;
 mod prewrite;
 mod readers;
@@ -38,6 +39,14 @@ pub enum Error {
     TabletRecord {
         /// What is wrong with it.
         detail: String,
+    },
+    /// The highest timestamp of the write records can't be read.
+    #[error(
+        "the highest timestamp of the write records has {bytes} bytes, not 8: the engine's content is damaged"
+    )]
+    HighTs {
+        /// How many it has.
+        bytes: usize,
     },
     /// A write record points at a long value that isn't there.
     #[error("the long value written at {start_ts} is missing: the engine's content is damaged")]

@@ -12,15 +12,13 @@ use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::Timestamp;
 
 use crate::latches::Identity;
-
-/// How many marks of reads there are: 8 bytes each. Cells that share one merely send each other's writers
-/// the longer way now and then.
-const MARKS: usize = 1 << 16;
+use crate::marks::Marks;
 
 /// See the module's head.
 #[derive(Debug)]
 pub(crate) struct Readers {
-    marks: Box<[Timestamp]>,
+    /// By the hash of a cell or a row.
+    marks: Marks,
     /// By the tablet's id: the highest snapshot that has scanned in it.
     scans: HashMap<u64, Timestamp>,
     /// By the hash of the cell's key: the lowest commit_ts under way, and of how many cells.
@@ -30,7 +28,7 @@ pub(crate) struct Readers {
 impl Readers {
     pub(crate) fn new() -> Self {
         Self {
-            marks: vec![Timestamp::ZERO; MARKS].into(),
+            marks: Marks::at(Timestamp::ZERO),
             scans: HashMap::new(),
             under_way: HashMap::default(),
         }
@@ -38,8 +36,7 @@ impl Readers {
 
     /// A snapshot reads a cell, or a whole row, by its hash.
     pub(crate) fn read(&mut self, hash: u64, snapshot: Timestamp) {
-        let mark = &mut self.marks[hash as usize % MARKS];
-        *mark = (*mark).max(snapshot);
+        self.marks.raise(hash, snapshot);
     }
 
     /// A snapshot reads any rows of the tablet.
@@ -53,7 +50,7 @@ impl Readers {
         let scanned = self.scans.get(&tablet).copied();
         hashes
             .iter()
-            .map(|hash| self.marks[*hash as usize % MARKS])
+            .map(|hash| self.marks.highest(*hash))
             .fold(scanned.unwrap_or(Timestamp::ZERO), Timestamp::max)
     }
 

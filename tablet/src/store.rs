@@ -14,6 +14,7 @@ use percolator_protocol::types::{Cell, Effect, Lock, Timestamp, Write, WriteKind
 use crate::Error;
 use crate::cache::CellCache;
 use crate::latches::{self, Identity};
+use crate::marks::Marks;
 
 /// How many cells of each hash are locked: a read of a cell that isn't locked, the usual case, needs no
 /// look-up in the lock column. Some 16 bytes a lock.
@@ -35,11 +36,7 @@ impl LockFilter {
         Ok(filter)
     }
 
-    pub(crate) fn may_hold(&self, cell_key: &[u8]) -> bool {
-        !self.counts.is_empty() && self.may_hold_hash(latches::hash(&[cell_key]))
-    }
-
-    /// [`Self::may_hold`], of the cell's hash.
+    /// Whether the cell of this hash may be locked.
     pub(crate) fn may_hold_hash(&self, hash: u64) -> bool {
         self.counts.contains_key(&hash)
     }
@@ -72,14 +69,6 @@ pub(crate) enum LockChange {
 
 /// The cell's lock. Asked for before the cell's write records: a commit replaces one by the other in
 /// one batch, so whoever finds no lock finds the record.
-fn lock(engine: &dyn Engine, filter: &LockFilter, cell_key: &[u8]) -> Result<Option<Lock>, Error> {
-    if filter.may_hold(cell_key) {
-        stored_lock(engine, cell_key)
-    } else {
-        Ok(None)
-    }
-}
-
 fn stored_lock(engine: &dyn Engine, cell_key: &[u8]) -> Result<Option<Lock>, Error> {
     match engine.get(Column::Lock, cell_key)? {
         Some(record) => Ok(Some(Lock::decode(record)?)),
@@ -87,15 +76,27 @@ fn stored_lock(engine: &dyn Engine, cell_key: &[u8]) -> Result<Option<Lock>, Err
     }
 }
 
-/// The cell's state as far as the transaction `start_ts` is concerned.
+/// The cell's state as far as the transaction `start_ts` is concerned. `records` has the highest timestamps
+/// of write records, by the hash of the cell's key.
 pub(crate) fn view(
     engine: &dyn Engine,
     filter: &LockFilter,
+    records: &Marks,
     cell_key: &[u8],
     start_ts: Timestamp,
     commit_ts: Option<Timestamp>,
 ) -> Result<CellView, Error> {
-    let lock = lock(engine, filter, cell_key)?;
+    let hash = latches::hash(&[cell_key]);
+    let lock = if filter.may_hold_hash(hash) {
+        stored_lock(engine, cell_key)?
+    } else {
+        None
+    };
+    // Usually the engine needn't be asked.
+    if records.highest(hash) < start_ts {
+        let none = std::iter::empty::<Result<_, Error>>();
+        return CellView::load(lock, start_ts, commit_ts, none);
+    }
     let newest = key::version(cell_key.to_vec(), Timestamp::MAX);
     let mut behind = key::version(cell_key.to_vec(), start_ts);
     behind.push(0);

@@ -294,9 +294,11 @@ impl Work {
                 decide_rollback(ground, refs, start_ts, &places)
             }
             Operation::CheckStatus(query, place) => {
-                let key = store::cell_key(&ground.cell_to_decide(refs, &place)?);
+                let cell = ground.cell_to_decide(refs, &place)?;
+                let key = store::cell_key(&cell);
                 let view = ground.view(&key, query.start_ts, None)?;
-                let (effects, status) = check_status(&view, &query);
+                let (effects, status) =
+                    check_status(&view, &query, &cell).map_err(|not| invalid(not.to_string()))?;
                 let mut decision = Decision::answered(Body::CheckStatus(status.into()));
                 decision.add(&key, view.lock.is_some(), effects);
                 Ok(decision)

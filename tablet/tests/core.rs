@@ -2,6 +2,7 @@
 
 mod support;
 
+use percolator_engine::{Batch, Column};
 use percolator_tablet::core::Core;
 use percolator_wire::v1;
 use percolator_wire::v1::get_result::Result as Got;
@@ -209,4 +210,45 @@ fn locks_and_tablets_are_there_after_a_restart() {
     assert_eq!(server.core.locks(), 1);
     assert!(matches!(server.get("c", 40), Got::Locked(_)));
     assert_eq!(server.value("b", 40).as_deref(), Some("1"));
+}
+
+/// A transaction that began before the restart, and before a commit: also a server that has just started
+/// knows that there's something to look for.
+#[test]
+fn conflicts_are_found_after_a_restart() {
+    for is_kept in [true, false] {
+        let mut server = Server::new();
+        server.put("b", "1", 10, 20);
+        if !is_kept {
+            // As a store of before it was kept.
+            let mut batch = Batch::default();
+            batch.delete(Column::Meta, "high-ts");
+            server.engine.commit(&[batch]).expect("memory");
+        }
+        server.core =
+            Core::open(server.engine.clone(), 1 << 20, false, LIFE + 1).expect("readable");
+        for (start_ts, conflicts) in [(15, 1), (20, 1), (21, 0)] {
+            let Body::Prewrite(answer) = server.ask(prewrite("b", "2", start_ts)) else {
+                panic!("no answer to a prewrite");
+            };
+            assert_eq!(answer.rejections.len(), conflicts, "{start_ts}: {answer:?}");
+        }
+    }
+}
+
+/// A rollback record stops a late prewrite, whatever else shares its mark.
+#[test]
+fn rollback_records_are_found() {
+    let mut server = Server::new();
+    server.ask(Ask::Rollback(v1::RollbackRequest {
+        start_ts: 15,
+        cells: vec![cell("b")],
+    }));
+    for life in [LIFE, LIFE + 1] {
+        let Body::Prewrite(answer) = server.ask(prewrite("b", "2", 15)) else {
+            panic!("no answer to a prewrite");
+        };
+        assert_eq!(answer.rejections.len(), 1, "{answer:?}");
+        server.core = Core::open(server.engine.clone(), 1 << 20, false, life).expect("readable");
+    }
 }

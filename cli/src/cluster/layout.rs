@@ -47,6 +47,26 @@ impl Layout {
             names.push(folder?.file_name().to_string_lossy().into_owned());
         }
         let new = !names.iter().any(|name| name == MASTER);
+        let is_there = |server: &str| names.iter().any(|name| name == server);
+        let tablet = |number: u32| format!("tablet-{number}");
+        // Servers are started in this order, so whoever is there was started after the ones before.
+        let owners = names
+            .iter()
+            .filter_map(|name| name.strip_prefix("tablet-")?.parse::<u32>().ok())
+            .max()
+            .map_or(0, |highest| highest + 1);
+        let lost = [MASTER, ORACLE]
+            .map(str::to_owned)
+            .into_iter()
+            .chain((0..owners).map(tablet))
+            .find(|server| owners > 0 && !is_there(server));
+        if let Some(server) = lost {
+            bail!(
+                "the folder of {server} is missing from the cluster in {}, and what it held is in no other: restore it \
+                 from a backup",
+                data_dir.display()
+            );
+        }
         if new && !names.is_empty() {
             bail!(
                 "{} holds other things and no cluster: choose an empty folder, or one that is yet to be made, with \
@@ -54,11 +74,6 @@ impl Layout {
                 data_dir.display()
             );
         }
-        let owners = names
-            .iter()
-            .filter_map(|name| name.strip_prefix("tablet-")?.parse::<u32>().ok())
-            .max()
-            .map_or(0, |highest| highest + 1);
         if owners > spec.tablets.replicas {
             bail!(
                 "the cluster in {} has {owners} tablet servers, the manifest asks for {}: they own data, and tablets \

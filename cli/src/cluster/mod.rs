@@ -19,6 +19,9 @@ use layout::Layout;
 /// A cluster that isn't ready by then won't be.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
+/// A command that was told to end, as by Ctrl-C on a terminal, does so within this, or is told by us.
+const TOLD_ALREADY: Duration = Duration::from_millis(700);
+
 /// What to run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -76,7 +79,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let manifest = read_manifest(&args)?;
     let ephemeral = args
         .ephemeral
-        .then(tempfile::tempdir)
+        .then(|| tempfile::Builder::new().prefix("percolator-").tempdir())
         .transpose()
         .context("cannot make a folder for the cluster's data")?;
     let (data_dir, port) = match &ephemeral {
@@ -132,7 +135,10 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let mut command = start_command(&args.command, &master)?;
     let result = tokio::select! {
         biased;
-        () = &mut stop => Ok(ExitCode::SUCCESS),
+        () = &mut stop => match &mut command {
+            Some(command) => end(command).await,
+            None => Ok(ExitCode::SUCCESS),
+        },
         status = wait_for(&mut command) => status,
         failed = cluster.failed() => Err(failed),
     };
@@ -244,21 +250,45 @@ fn start_command(
     Ok(Some(child))
 }
 
+/// Lets a command end that may have been told to, as by Ctrl-C on a terminal, or tells it. Its result counts.
+async fn end(command: &mut tokio::process::Child) -> anyhow::Result<ExitCode> {
+    let once_more = percolator_server::signals::shutdown();
+    let ending = async {
+        match tokio::time::timeout(TOLD_ALREADY, command.wait()).await {
+            Ok(status) => status,
+            Err(_) => {
+                if let Some(pid) = command.id().and_then(|pid| i32::try_from(pid).ok())
+                    && let Some(pid) = rustix::process::Pid::from_raw(pid)
+                {
+                    // Where it has just ended, there's nobody to tell.
+                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+                }
+                command.wait().await
+            }
+        }
+    };
+    tokio::select! {
+        status = ending => Ok(exit_code(status.context("cannot wait for the command")?)),
+        () = once_more => Ok(ExitCode::from(130)),
+    }
+}
+
 /// Ends with the command, or never where there's none.
 async fn wait_for(command: &mut Option<tokio::process::Child>) -> anyhow::Result<ExitCode> {
-    use std::os::unix::process::ExitStatusExt;
     let Some(command) = command else {
         return std::future::pending().await;
     };
-    let status = command
-        .wait()
-        .await
-        .context("cannot wait for the command")?;
-    // As shells do for a command that a signal ended.
+    let status = command.wait().await;
+    Ok(exit_code(status.context("cannot wait for the command")?))
+}
+
+/// As shells do for a command that a signal ended.
+fn exit_code(status: std::process::ExitStatus) -> ExitCode {
+    use std::os::unix::process::ExitStatusExt;
     let code = status
         .code()
         .unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
-    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
 }
 
 impl Cluster {

@@ -32,8 +32,8 @@ status, help, exit.
 Outside of a transaction every command is a transaction of its own. On a terminal, lines can be edited, \
 words completed with the tab key, and earlier lines found again ($XDG_STATE_HOME/percolator/history, \
 ~/.local/state/percolator/history if it isn't set). Elsewhere commands are read from standard input, one a \
-line, up to the first error, which ends the session with exit code 1; a transaction that is then open is \
-rolled back.";
+line, up to the first error, which ends the session with the exit code that the command line has for it; a \
+transaction that is then open is rolled back.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -108,7 +108,7 @@ async fn script(mut session: Session<'_>) -> anyhow::Result<ExitCode> {
             Err(error) => {
                 complain(&format!("error: line {number}: {error:#}"));
                 session.end();
-                return Ok(ExitCode::FAILURE);
+                return Ok(crate::exit_code(&error));
             }
         }
     }

@@ -257,10 +257,12 @@ impl<'a> Session<'a> {
         let commit_ts = match txn.commit().await {
             Ok(commit_ts) => commit_ts,
             Err(Error::Conflict(conflict)) => {
-                anyhow::bail!(
+                let message = format!(
                     "conflict: {}{ended}; begin again",
                     describe(self.client, &conflict).await
                 );
+                let error = Error::Conflict(conflict);
+                return Err(crate::InOtherWords { message, error }.into());
             }
             // A little later the primary may well be there to be asked.
             Err(Error::Unknown { start_ts, primary }) => {

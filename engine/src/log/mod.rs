@@ -184,14 +184,30 @@ impl Log {
     }
 }
 
-/// Makes the first, empty segment of a new log; false if there is none where there should be one.
+/// What a folder's log and store say of each other before they are opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begun {
+    /// They belong together, or both are new: then the log has its first, empty segment now.
+    Sound,
+    /// There's a store, and no log.
+    LogLost,
+    /// There's no store, and the log doesn't go back to its beginning.
+    StoreLost,
+}
+
+/// Makes the first segment of a new log, and looks whether log and store belong together.
 #[cfg_attr(not(any(feature = "sled", feature = "fjall")), allow(dead_code))]
-pub(crate) fn begin(disk: &dyn Disk, is_new: bool) -> io::Result<bool> {
-    let is_empty = replay::segments(&disk.list()?).is_empty();
-    if is_empty && is_new {
-        drop(create(disk, 0)?);
-    }
-    Ok(!is_empty || is_new)
+pub(crate) fn begin(disk: &dyn Disk, is_new: bool) -> io::Result<Begun> {
+    let first = replay::segments(&disk.list()?).first().copied();
+    Ok(match first {
+        None if is_new => {
+            drop(create(disk, 0)?);
+            Begun::Sound
+        }
+        None => Begun::LogLost,
+        Some(first) if is_new && first > 0 => Begun::StoreLost,
+        Some(_) => Begun::Sound,
+    })
 }
 
 /// Removes segments up to `last`, the oldest first and each durably: there is never a hole.

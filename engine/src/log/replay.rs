@@ -85,11 +85,17 @@ pub(crate) fn replay(
                 Err(Bad::Damaged(detail)) => return Err(corrupt(detail)),
             }
         }
-        if replayed
+        let whole = replayed
             .segments
             .back()
-            .is_none_or(|(last, _)| *last != segment)
-        {
+            .is_none_or(|(last, _)| *last != segment);
+        if whole && is_last {
+            // A process that was killed before its sync leaves a record that is only in memory: nobody may
+            // see it before it is on the device.
+            disk.truncate(&name, content.len() as u64)
+                .map_err(Error::io("sync", &file))?;
+        }
+        if whole {
             replayed.segments.push_back((segment, content.len() as u64));
         }
     }

@@ -80,6 +80,7 @@ impl Disk for FaultyDisk {
 
     fn truncate(&self, name: &str, len: u64) -> io::Result<()> {
         let mut state = self.state();
+        state.syncs += 1;
         state
             .files
             .get_mut(name)

@@ -5,7 +5,7 @@
 
 use super::{CellView, OwnRecord, rollback};
 use crate::mutants::{self, Mutant};
-use crate::types::{Effect, Lock, Timestamp, expired};
+use crate::types::{Cell, Effect, Lock, Timestamp, expired};
 
 /// Who asks, and what for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,22 +43,46 @@ pub enum Status {
     PrimaryPending,
 }
 
-/// Decides by the primary's state. A dead owner's transaction is rolled back by this very step.
-pub fn check_status(view: &CellView, query: &StatusQuery) -> (Vec<Effect>, Status) {
+/// The cell is locked by the transaction, and isn't its primary: what became of it is not decided here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the primary of transaction {start_ts} is {primary}")]
+pub struct NotThePrimary {
+    /// The transaction.
+    pub start_ts: Timestamp,
+    /// Where it is decided.
+    pub primary: Cell,
+}
+
+/// Decides by the state of the primary, `cell`. A dead owner's transaction is rolled back by this very step.
+///
+/// # Errors
+/// [`NotThePrimary`]: a secondary that is rolled back for its age would tear a committed transaction.
+/// Without a lock nothing tells the two apart; then nothing is there to be torn.
+pub fn check_status(
+    view: &CellView,
+    query: &StatusQuery,
+    cell: &Cell,
+) -> Result<(Vec<Effect>, Status), NotThePrimary> {
     let start_ts = query.start_ts;
     match view.own {
-        OwnRecord::Committed(commit_ts) => return (Vec::new(), Status::Committed(commit_ts)),
-        OwnRecord::RolledBack => return (Vec::new(), Status::RolledBack),
+        OwnRecord::Committed(commit_ts) => return Ok((Vec::new(), Status::Committed(commit_ts))),
+        OwnRecord::RolledBack => return Ok((Vec::new(), Status::RolledBack)),
         OwnRecord::None => {}
     }
     let Some(lock) = view.own_lock(start_ts) else {
         if !query.force && !expired(start_ts, query.met_ttl_ms, query.now) {
-            return (Vec::new(), Status::PrimaryPending);
+            return Ok((Vec::new(), Status::PrimaryPending));
         }
-        return rolled_back(view, start_ts);
+        return Ok(rolled_back(view, start_ts));
     };
+    if lock.primary != *cell {
+        return Err(NotThePrimary {
+            start_ts,
+            primary: lock.primary.clone(),
+        });
+    }
     if query.force || lock.expired(query.now) {
-        return rolled_back(view, start_ts);
+        return Ok(rolled_back(view, start_ts));
     }
     let mut effects = Vec::new();
     let mut min_commit_ts = lock.min_commit_ts;
@@ -79,7 +103,7 @@ pub fn check_status(view: &CellView, query: &StatusQuery) -> (Vec<Effect>, Statu
         committing: lock.committing,
         ttl_ms: lock.ttl_ms,
     };
-    (effects, status)
+    Ok((effects, status))
 }
 
 fn rolled_back(view: &CellView, start_ts: Timestamp) -> (Vec<Effect>, Status) {

@@ -10,7 +10,7 @@ mod rollback;
 mod scan;
 mod view;
 
-pub use check_status::{Status, StatusQuery, check_status};
+pub use check_status::{NotThePrimary, Status, StatusQuery, check_status};
 pub use commit::{CommitRejection, commit};
 pub use get::{Read, Snapshot, get};
 pub use keep_alive::keep_alive;

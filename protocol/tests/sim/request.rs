@@ -90,7 +90,8 @@ impl Request {
                 Answer::Rollback(None)
             }
             Self::CheckStatus(primary, query) => {
-                Answer::CheckStatus(store.check_status(primary, query))
+                let status = store.check_status(primary, query);
+                Answer::CheckStatus(status.expect("locks name their primaries"))
             }
             Self::KeepAlive {
                 primary,

@@ -91,13 +91,17 @@ pub(crate) fn run(
                 force: args.flag("force"),
                 met_ttl_ms: ttl(&mut args, "met-ttl")?,
             };
-            let status = store.check_status(&args.cell("primary")?, &query);
-            let mut lines = vec![outcomes::status(status)];
-            if let Some(snapshot) = query.push_past {
-                let next = after_status_read(status, snapshot);
-                lines.push(format!("the reader: {}", outcomes::read_next(next)));
+            match store.check_status(&args.cell("primary")?, &query) {
+                Ok(status) => {
+                    let mut lines = vec![outcomes::status(status)];
+                    if let Some(snapshot) = query.push_past {
+                        let next = after_status_read(status, snapshot);
+                        lines.push(format!("the reader: {}", outcomes::read_next(next)));
+                    }
+                    lines
+                }
+                Err(not) => vec![format!("the primary is {}", args::cell(&not.primary))],
             }
-            lines
         }
         "keep-alive" => {
             let (primary, start_ts) = (args.cell("primary")?, args.ts("start")?);

@@ -8,9 +8,9 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use percolator_protocol::actions::{
-    AlreadyCommitted, CellView, CommitRejection, OnePhaseRejection, Prewrite, PrewriteRejection,
-    Read, ScanEnd, Snapshot, Status, StatusQuery, check_status, commit, get, keep_alive, one_phase,
-    prewrite, rollback, scan_forward, scan_reverse,
+    AlreadyCommitted, CellView, CommitRejection, NotThePrimary, OnePhaseRejection, Prewrite,
+    PrewriteRejection, Read, ScanEnd, Snapshot, Status, StatusQuery, check_status, commit, get,
+    keep_alive, one_phase, prewrite, rollback, scan_forward, scan_reverse,
 };
 use percolator_protocol::txn::MetLock;
 use percolator_protocol::types::{Cell, Effect, Lock, Mutation, Timestamp, Write, key};
@@ -228,11 +228,15 @@ impl Store {
         Ok(())
     }
 
-    pub(crate) fn check_status(&mut self, primary: &Cell, query: &StatusQuery) -> Status {
+    pub(crate) fn check_status(
+        &mut self,
+        primary: &Cell,
+        query: &StatusQuery,
+    ) -> Result<Status, NotThePrimary> {
         let view = self.view(primary, query.start_ts, None);
-        let (effects, status) = check_status(&view, query);
+        let (effects, status) = check_status(&view, query, primary)?;
         self.apply(primary, effects);
-        status
+        Ok(status)
     }
 
     pub(crate) fn keep_alive(
