@@ -2,7 +2,9 @@
 
 mod support;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use percolator_client::{Bytes, Client, Timestamp};
 use percolator_wire::v1;
@@ -188,4 +190,72 @@ fn a_deletion_whose_client_ended_in_the_middle_is_shown_and_gone_on_with() {
     assert!(!listed.contains("deleting"), "{listed}");
     assert_eq!(cluster.run(&["get", "b", "r", "c"]).ok(), "kept\n");
     cluster.run(&["table", "create", "a"]).ok();
+}
+
+#[test]
+fn a_server_that_is_away_is_named_and_the_same_command_goes_on() {
+    let cluster = Cluster::processes();
+    cluster.run(&["table", "create", "a"]).ok();
+    cluster.run(&["table", "create", "b"]).ok();
+    let owner = block_on(async {
+        let raw = Raw::connect(&cluster).await;
+        raw.write("r", true).await;
+        let of = |table: percolator_client::Table| table.tablets[0].server.clone();
+        let owners = [of(raw.table("a").await), of(raw.table("b").await)];
+        assert_ne!(owners[0], owners[1]);
+        owners[1].clone()
+    });
+    support::signal(cluster.pid(&owner), "STOP");
+    let refused = cluster.run(&["table", "delete", "a"]);
+    support::signal(cluster.pid(&owner), "CONT");
+    assert_ne!(refused.code(), 0);
+    assert!(refused.err.contains(&owner), "{}", refused.err);
+    assert!(refused.err.contains("delete it again"), "{}", refused.err);
+    cluster.run(&["table", "delete", "a"]).ok();
+    assert_eq!(cluster.run(&["get", "b", "r", "c"]).ok(), "kept\n");
+}
+
+/// Clients that write while the table goes, and end all at once: whatever one of them was answered stays.
+#[test]
+fn what_was_answered_committed_while_the_table_went_is_there() {
+    let cluster = Cluster::processes();
+    cluster.run(&["table", "create", "a"]).ok();
+    cluster.run(&["table", "create", "b"]).ok();
+    let answered = Arc::new(Mutex::new(Vec::new()));
+    block_on(async {
+        let client = Client::connect(&cluster.master).await.expect("connected");
+        for writer in 0..8 {
+            let (client, answered) = (client.clone(), answered.clone());
+            tokio::spawn(async move {
+                for number in 0.. {
+                    let row = format!("{writer}-{number:05}");
+                    let Ok(txn) = client.begin().await else {
+                        return;
+                    };
+                    let put = txn
+                        .put("a", row.clone(), "c", "1")
+                        .and_then(|()| txn.put("b", row.clone(), "c", "1"));
+                    if put.is_err() || txn.commit().await.is_err() {
+                        return;
+                    }
+                    answered.lock().expect("no panic").push(row);
+                }
+            });
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let other = Client::connect(&cluster.master).await.expect("connected");
+        other.delete_table("a").await.expect("deleted");
+    });
+    let rows = cluster.run(&["scan", "b", "--limit", "1000000"]).ok();
+    let there: HashSet<&str> = rows
+        .lines()
+        .filter_map(|row| row.split('\t').next())
+        .collect();
+    let answered = answered.lock().expect("no panic");
+    assert!(answered.len() > 50, "{} rows", answered.len());
+    let lost: Vec<&String> = answered
+        .iter()
+        .filter(|row| !there.contains(row.as_str()))
+        .collect();
+    assert!(lost.is_empty(), "{lost:?} of {}", answered.len());
 }

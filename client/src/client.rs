@@ -284,9 +284,11 @@ impl Client {
         };
         let missing = |error: &MasterError| matches!(error, MasterError::NotFound(_));
         let frozen = match self.change_tables(name, missing, || ask(0)).await? {
-            Some(answer) if !answer.gone => answer.table.unwrap_or_default().id,
+            Some(answer) if !answer.gone => answer.table.map(|table| table.id),
             _ => return Ok(()),
         };
+        let frozen = frozen
+            .ok_or_else(|| Error::Unavailable("the master's answer names no table".into()))?;
         self.router
             .sweep(name, TableId(frozen), self.options.patience)
             .await?;

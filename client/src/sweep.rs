@@ -2,10 +2,10 @@
 //! still say what became of them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use percolator_protocol::actions::Status;
 use percolator_protocol::txn::{Ending, MetLock};
 use percolator_protocol::types::{Cell, TableId, Timestamp};
@@ -14,6 +14,7 @@ use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
 
 use crate::Error;
+use crate::directory::Directory;
 use crate::resolver::{malformed, unexpected};
 use crate::retry::Retry;
 use crate::router::{Attempt, CallError, Deadline, Router, master_message};
@@ -39,9 +40,9 @@ impl Router {
             let mut found = 0;
             // Anew each time: a server may have reported since.
             let directory = self
-                .refresh()
+                .refreshed(self.deadline(patience))
                 .await
-                .map_err(|error| again(name, &master_message(error)))?;
+                .map_err(|error| again(name, &error.to_string()))?;
             if directory.deleted(table) {
                 return Ok(());
             }
@@ -57,6 +58,17 @@ impl Router {
             pause.wait(&*self.transport).await;
         }
         Err(again(name, "new locks are met again and again"))
+    }
+
+    /// Where things are now: the master is waited for.
+    async fn refreshed(&self, deadline: Deadline) -> Result<Arc<Directory>, CallError> {
+        let mut retry = Retry::new(self, deadline);
+        loop {
+            match self.refresh().await {
+                Ok(directory) => return Ok(directory),
+                Err(error) => retry.pause(master_message(error)).await?,
+            }
+        }
     }
 
     /// How many it had.

@@ -64,7 +64,9 @@ pub enum Refusal {
     TableExists { name: String },
     #[error("the table {name} is being created with other cuts")]
     OtherCuts { name: String },
-    #[error("the table {name} is being deleted; try again when that is done")]
+    #[error(
+        "the table {name} is being deleted; try again when that is done, or delete it again to go on"
+    )]
     BeingDeleted { name: String },
     #[error("the table {name} is not frozen: delete it from the beginning")]
     NotFrozen { name: String },
