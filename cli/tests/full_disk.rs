@@ -113,7 +113,10 @@ fn a_full_volume_refuses_new_data_alone_and_loses_nothing() {
     // Hardly a byte is left: reads go on, as long as the oracle can write its limit down.
     volume.leave(MIB / 4);
     holds();
-    refused_for_want_of_room(&cluster.run(&["put", "rows", "new", "text", "1"]));
+    // Not even a rollback finds room. So what was asked for in one phase, and refused, may for all that the
+    // client knows be carried out by a late copy of the request: unknown, or too long.
+    let said = cluster.run(&["put", "rows", "new", "text", "1"]);
+    assert!(matches!(said.code(), 4 | 5), "{said:#?}");
 
     // Room again: everything is there, and goes on.
     volume.make_room();
