@@ -3,6 +3,7 @@
 mod support;
 
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 use support::{Choices, Cluster, SERVERS, lines, rounds, signal, wait_for};
@@ -39,8 +40,9 @@ fn snapshot_isolation_explains_what_clients_saw_of_a_cluster_that_is_killed_and_
             1 => {
                 eprintln!("round {round}: the recorder stands still");
                 signal(recorder.id(), "STOP");
-                // Others meet its locks, and wait for no longer than a life time.
+                // Others meet its locks, and wait for no longer than a life time, 3 s.
                 cluster.run(&["scan", "history"]).ok();
+                std::thread::sleep(Duration::from_millis(3_500));
                 signal(recorder.id(), "CONT");
             }
             2 => {
@@ -48,7 +50,7 @@ fn snapshot_isolation_explains_what_clients_saw_of_a_cluster_that_is_killed_and_
                 let pid = cluster.pid(server);
                 signal(pid, "STOP");
                 // The others go on without it, as far as they can.
-                std::thread::sleep(std::time::Duration::from_millis(300 + choices.below(1500)));
+                std::thread::sleep(Duration::from_millis(300 + choices.below(3500)));
                 signal(pid, "CONT");
             }
             _ => {

@@ -68,10 +68,8 @@ pub struct Core {
     filter: LockFilter,
     cache: RefCell<CellCache>,
     records: Marks,
-    /// The highest timestamp of any write record: decided, on its way to the disk, and durable.
+    /// The highest timestamp of any write record that was decided.
     high_ts: Timestamp,
-    committing_high_ts: Timestamp,
-    durable_high_ts: Timestamp,
     readers: RefCell<Readers>,
     life: u64,
     latches: Latches,
@@ -130,8 +128,6 @@ impl Core {
         Ok(Self {
             records: Marks::at(high_ts),
             high_ts,
-            committing_high_ts: high_ts,
-            durable_high_ts: high_ts,
             tablets: Tablets::load(&*engine)?,
             filter: LockFilter::load(&*engine)?,
             engine,
@@ -234,13 +230,11 @@ impl Core {
             .collect();
         let taken: usize = group.iter().map(Batch::size_bytes).sum();
         self.decided_bytes = self.decided_bytes.saturating_sub(taken);
-        // With the records that it is about, or before them.
-        if self.high_ts > self.durable_high_ts
-            && let Some(last) = group.last_mut()
-        {
+        // With the records that it is about, or before them; each time, as a batch that was refused and comes
+        // again has an older one in it.
+        if let Some(last) = group.last_mut() {
             let high_ts = self.high_ts.as_u64().to_be_bytes();
             last.put(Column::Meta, HIGH_TS, high_ts.to_vec());
-            self.committing_high_ts = self.high_ts;
         }
         self.in_flight = true;
         self.group = Arc::new(group);
@@ -280,9 +274,6 @@ impl Core {
                 fatal: unknown,
             }
         });
-        if failure.is_none() {
-            self.durable_high_ts = self.committing_high_ts;
-        }
         let mut ready = Vec::new();
         let mut again = Vec::new();
         for (mut decided, batch) in std::mem::take(&mut self.committing)

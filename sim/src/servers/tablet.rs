@@ -80,7 +80,9 @@ type Shared = Arc<Mutex<Running>>;
 impl Tablet {
     /// Starts the process; where its device answers with errors, again a little later.
     pub fn boot(self: &Arc<Self>, world: &Arc<World>) {
-        let opened = self.open();
+        // What the master hears of is what the core goes by.
+        let incarnation = self.rng.lock().next();
+        let opened = self.open(incarnation);
         let (engine, core) = match opened {
             Ok(opened) => opened,
             Err(Error::Corrupt { .. }) => {
@@ -128,7 +130,6 @@ impl Tablet {
         };
         world.start(self.node, Some(handler), at_kill);
         self.pump(world, &running);
-        let incarnation = self.rng.lock().next();
         let beat = {
             let tablet = self.clone();
             move || v1::HeartbeatRequest {
@@ -153,7 +154,7 @@ impl Tablet {
         world.spawn(self.node, beats.boxed());
     }
 
-    fn open(&self) -> Result<(Arc<dyn Engine>, Core), Error> {
+    fn open(&self, incarnation: u64) -> Result<(Arc<dyn Engine>, Core), Error> {
         let options = Options {
             segment_bytes: SEGMENT_BYTES,
             reserve_bytes: RESERVE_BYTES,
@@ -187,7 +188,7 @@ impl Tablet {
                 )?)
             }
         };
-        match Core::open(engine.clone(), CACHE_BYTES, false, self.rng.lock().next()) {
+        match Core::open(engine.clone(), CACHE_BYTES, false, incarnation) {
             Ok(core) => Ok((engine, core)),
             Err(percolator_tablet::Error::Engine(error)) => Err(error),
             Err(error) => Err(Error::Corrupt {
