@@ -72,6 +72,7 @@ impl Decision {
         self.lock_changes.extend(store::write_down(
             &mut self.batch,
             cell_key,
+            hash,
             was_locked,
             effects,
         ));

@@ -106,7 +106,7 @@ fn answer(ground: Ground<'_>, rejections: Vec<v1::PrewriteRejection>, committed:
 }
 
 /// How a read of the whole row is marked.
-pub(crate) fn row_hash(mutation: &Mutation) -> u64 {
+fn row_hash(mutation: &Mutation) -> u64 {
     let cell = &mutation.cell;
     latches::hash(&[&key::row_bound(cell.table, &cell.row)])
 }

@@ -215,10 +215,11 @@ impl Version {
 }
 
 /// Writes effects on a cell into a batch, and says how they change the number of locks.
-/// `was_locked`: the cell had a lock.
+/// `hash` is the key's; `was_locked`: the cell had a lock.
 pub(crate) fn write_down(
     batch: &mut Batch,
     cell_key: &[u8],
+    hash: u64,
     was_locked: bool,
     effects: Vec<Effect>,
 ) -> Option<LockChange> {
@@ -228,13 +229,13 @@ pub(crate) fn write_down(
             Effect::PutLock(lock) => {
                 batch.put(Column::Lock, cell_key.to_vec(), lock.encode());
                 if !was_locked {
-                    change = Some(LockChange::Added(latches::hash(&[cell_key])));
+                    change = Some(LockChange::Added(hash));
                 }
             }
             Effect::DeleteLock => {
                 batch.delete(Column::Lock, cell_key.to_vec());
                 if was_locked {
-                    change = Some(LockChange::Removed(latches::hash(&[cell_key])));
+                    change = Some(LockChange::Removed(hash));
                 }
             }
             Effect::PutWrite(ts, write) => batch.put(
