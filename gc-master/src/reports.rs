@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::core::{Directory, Live, SILENCE_MAX};
 use crate::events::{Action, Note, Report};
 use crate::names::NAME_BYTES_MAX;
-use crate::truth::{Table, TableState, Tablet, Truth};
+use crate::truth::{Table, TableState, Tablet, TabletState, Truth};
 
 /// The tablet that a report loses against.
 struct Winner {
@@ -73,13 +73,13 @@ impl Directory {
         let is_ours = known.is_none_or(|tablet| tablet.owner == server);
         match state {
             None if known.is_none() && truth.was_deleted(report.table) => {
-                self.ask(server, Action::Drop { tablet: report.id });
+                self.ask_to_drop(server, &report);
                 return Ok(false);
             }
             None if known.is_none() => self.adopt_table(server, &report),
             // Before that, whoever has the newest epoch may know of commits.
             Some(TableState::Deleting) if swept && !is_ours => {
-                self.ask(server, Action::Drop { tablet: report.id });
+                self.ask_to_drop(server, &report);
                 return Ok(false);
             }
             _ => {}
@@ -91,16 +91,19 @@ impl Directory {
             return Err(winner);
         }
         // A report may be older than the order to freeze.
-        let was_frozen = truth.tablets.get(&report.id).is_some_and(|known| {
-            known.frozen && known.owner == server && known.epoch == report.epoch
-        });
-        if report.frozen
+        let was = truth
+            .tablets
+            .get(&report.id)
+            .filter(|known| known.owner == server && known.epoch == report.epoch)
+            .map_or(TabletState::Serving, |known| known.state);
+        if report.state > TabletState::Serving
             && let Some(table) = truth.tables.get_mut(&report.table)
-            && table.state != TableState::Deleting
         {
-            // This directory has forgotten that it was to be deleted.
+            // This directory may have forgotten that it was to be deleted, and how far that was.
+            let swept = report.state == TabletState::Swept;
+            self.dirty |= table.state != TableState::Deleting || (swept && !table.swept);
             table.state = TableState::Deleting;
-            self.dirty = true;
+            table.swept |= swept;
         }
         let claimed = Tablet {
             table: report.table,
@@ -108,7 +111,7 @@ impl Directory {
             epoch: report.epoch,
             owner: server.to_owned(),
             made: true,
-            frozen: report.frozen || was_frozen,
+            state: report.state.max(was),
         };
         let (was_made, is_news) = match truth.tablets.get_mut(&report.id) {
             Some(known) => {
@@ -128,6 +131,44 @@ impl Directory {
             self.dirty = true;
         }
         Ok(is_news || !was_made)
+    }
+
+    /// A server has dropped tablets of these tables, so they were swept, whatever this directory knows of it.
+    pub(crate) fn forget_deleted(
+        &mut self,
+        server: &str,
+        deleted: &BTreeSet<u32>,
+        reports: &[Report],
+    ) {
+        for id in deleted {
+            let Some(truth) = &mut self.truth else { return };
+            if !truth.tables.contains_key(id) && truth.was_deleted(*id) {
+                continue;
+            }
+            // What it doesn't have any more was reported before it was dropped, and heard of later.
+            truth.tablets.retain(|tablet_id, tablet| {
+                tablet.table != *id
+                    || tablet.owner != server
+                    || reports.iter().any(|report| report.id == *tablet_id)
+            });
+            match truth.tables.get_mut(id) {
+                Some(table) => {
+                    self.dirty |= !table.swept;
+                    table.state = TableState::Deleting;
+                    table.swept = true;
+                    self.settle(*id);
+                }
+                None => {
+                    self.distrust_ids();
+                    self.remove_table(*id);
+                }
+            }
+        }
+    }
+
+    fn ask_to_drop(&mut self, server: &str, report: &Report) {
+        let (tablet, table) = (report.id, report.table);
+        self.ask(server, Action::Drop { tablet, table });
     }
 
     /// A table that the directory has never heard of: it is older than what the servers hold.

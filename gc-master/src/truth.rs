@@ -30,6 +30,9 @@ pub struct Truth {
     /// Ids of deleted tables; only where `rebuilt`.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub deleted_tables: BTreeSet<u32>,
+    /// Tablet servers that others know of and that this directory has never heard.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub awaited: BTreeSet<String>,
 }
 
 /// A table.
@@ -72,9 +75,29 @@ pub struct Tablet {
     /// The owner has said that it has the tablet. From then on its absence is a loss: the master
     /// never again asks for an empty one in its place.
     pub made: bool,
-    /// The owner has said that it is frozen, at this epoch. That is for good.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub frozen: bool,
+    /// What the owner has said of it last, at this epoch: it only goes forward.
+    #[serde(default, skip_serializing_if = "TabletState::is_serving")]
+    pub state: TabletState,
+}
+
+/// What a tablet's owner does for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TabletState {
+    /// Everything.
+    #[default]
+    Serving,
+    /// Its table is being deleted: it tells the fate of transactions, and lets none commit.
+    Frozen,
+    /// The same; and its table was swept, so that it may be dropped.
+    Swept,
+}
+
+impl TabletState {
+    #[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
+    fn is_serving(&self) -> bool {
+        *self == Self::Serving
+    }
 }
 
 /// Rows from `start` on, up to and without `end`; an empty `end` means: to the end.
@@ -156,6 +179,7 @@ impl Truth {
             tablets: BTreeMap::new(),
             servers: BTreeMap::new(),
             deleted_tables: BTreeSet::new(),
+            awaited: BTreeSet::new(),
         }
     }
 
@@ -233,7 +257,35 @@ impl Truth {
     /// Whether every row of the table lies in a tablet that is frozen. A tablet that is not known, because
     /// its owner has not reported to a rebuilt directory, is not.
     pub(crate) fn is_frozen(&self, table: u32) -> bool {
-        self.is_covered(table, |tablet| tablet.frozen)
+        self.is_covered(table, |tablet| tablet.state >= TabletState::Frozen)
+    }
+
+    /// The tables of which every known tablet says that its table was swept.
+    pub(crate) fn swept_tables(&self) -> BTreeSet<u32> {
+        let is_swept = |tablet: &&Tablet| tablet.state == TabletState::Swept;
+        let tablets = self.tablets.values();
+        let mut swept: BTreeSet<u32> = tablets.filter(is_swept).map(|one| one.table).collect();
+        let tablets = self.tablets.values();
+        for tablet in tablets.filter(|tablet| !is_swept(tablet)) {
+            swept.remove(&tablet.table);
+        }
+        swept
+    }
+
+    /// The owners of a table's tablets.
+    pub(crate) fn owners_of(&self, table: u32) -> BTreeSet<&str> {
+        let tablets = self.tablets.values().filter(|tablet| tablet.table == table);
+        tablets.map(|tablet| tablet.owner.as_str()).collect()
+    }
+
+    /// Every tablet server of the cluster that is known of, by name.
+    pub fn tablet_servers(&self) -> BTreeSet<&str> {
+        let is_tablet = |(_, server): &(&String, &Server)| server.role == Role::Tablet;
+        let heard = self.servers.iter().filter(is_tablet);
+        let heard = heard.map(|(name, _)| name.as_str());
+        heard
+            .chain(self.awaited.iter().map(String::as_str))
+            .collect()
     }
 
     fn is_covered(&self, table: u32, counts: impl Fn(&Tablet) -> bool) -> bool {
@@ -306,6 +358,7 @@ mod tests {
         let swept = true;
         truth.tables.insert(3, Table { name, state, swept });
         truth.deleted_tables.insert(2);
+        truth.awaited.insert("tablet-1".into());
         let rows = Rows {
             start: (0..=255).collect(),
             end: Vec::new(),
@@ -316,7 +369,7 @@ mod tests {
             epoch: u64::MAX,
             owner: "tablet-0".into(),
             made: true,
-            frozen: true,
+            state: TabletState::Swept,
         };
         truth.tablets.insert(u64::MAX, tablet);
         let (role, address) = (Role::Oracle, "oracle-0:7401".into());
@@ -362,7 +415,7 @@ mod tests {
                     epoch: 1,
                     owner: "tablet-0".into(),
                     made: true,
-                    frozen: false,
+                    state: TabletState::Serving,
                 };
                 truth.tablets.insert(id, tablet);
             }

@@ -2,6 +2,7 @@
 
 mod world;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use percolator_gc_master::{Directory, Heartbeat, Refusal, Role, SILENCE_MAX, Start, TableState};
@@ -15,6 +16,8 @@ fn oracle(name: &str) -> Heartbeat {
         address: format!("{name}:7401"),
         incarnation: 1,
         tablets: Vec::new(),
+        peers: BTreeSet::new(),
+        deleted_tables: BTreeSet::new(),
     }
 }
 
@@ -22,7 +25,7 @@ fn oracle(name: &str) -> Heartbeat {
 fn a_new_cluster_gives_its_id_to_servers_that_have_none() {
     let mut world = World::new(0);
     let told = world.directory.heartbeat(world.now, oracle("oracle-0"));
-    assert_eq!(told, Ok("123456789abcdef00fedcba987654321".into()));
+    assert_eq!(told.unwrap().cluster_id, "123456789abcdef00fedcba987654321");
 }
 
 #[test]
@@ -149,8 +152,11 @@ fn an_empty_master_waits_for_a_server_that_knows_the_cluster() {
         ..oracle("oracle-0")
     };
     assert_eq!(
-        directory.heartbeat(Duration::ZERO, known),
-        Ok("c0ffee".into())
+        directory
+            .heartbeat(Duration::ZERO, known)
+            .unwrap()
+            .cluster_id,
+        "c0ffee"
     );
     assert!(directory.take_effects().persist.is_some());
 }

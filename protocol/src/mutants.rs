@@ -50,11 +50,17 @@ pub enum Mutant {
     OnePhaseNotAwaited,
     /// A commit in one phase is taken by a later life of the server too.
     OnePhaseOfAnotherLife,
+    /// A tablet whose table is being deleted is not frozen.
+    FreezeIgnored,
+    /// A table is deleted without a look at the locks that its transactions left elsewhere.
+    SweepLeftOut,
+    /// An order to make a tablet that comes after the table was deleted is carried out.
+    LateCreateAccepted,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 24] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -76,6 +82,9 @@ impl Mutant {
         Self::OnePhaseIgnoresReads,
         Self::OnePhaseNotAwaited,
         Self::OnePhaseOfAnotherLife,
+        Self::FreezeIgnored,
+        Self::SweepLeftOut,
+        Self::LateCreateAccepted,
     ];
 }
 
