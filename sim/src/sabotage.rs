@@ -22,6 +22,8 @@ pub enum Sabotage {
     CheckpointNotDurable,
     /// Every tablet has two owners.
     TwoOwners,
+    /// A table is dropped when it is frozen, before it was swept.
+    DropBeforeSwept,
 }
 
 impl Sabotage {
@@ -33,6 +35,7 @@ impl Sabotage {
             Self::AnswerBeforeSync,
             Self::CheckpointNotDurable,
             Self::TwoOwners,
+            Self::DropBeforeSwept,
         ];
         if cfg!(feature = "mutants") {
             all.extend(Mutant::ALL.map(Self::Rule));

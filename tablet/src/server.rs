@@ -371,7 +371,11 @@ impl Tablets for Service {
             .ok_or_else(|| Status::invalid_argument("an order without a tablet"))?;
         let made = request.made;
         self.0
-            .order(&request.cluster_id, request.to, Order::Create { tablet, made })
+            .order(
+                &request.cluster_id,
+                request.to,
+                Order::Create { tablet, made },
+            )
             .await?;
         Ok(Response::new(v1::CreateTabletResponse {}))
     }

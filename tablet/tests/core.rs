@@ -9,7 +9,7 @@ use percolator_wire::v1::get_result::Result as Got;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
-use support::{LIFE, Server, cell, full, prewrite, refused};
+use support::{LIFE, Server, cell, full, me, prewrite, refused};
 
 #[test]
 fn what_is_decided_while_a_group_is_on_its_way_makes_the_next_one() {
@@ -196,7 +196,7 @@ fn a_dropped_tablet_is_served_no_more_and_its_rows_go() {
     server.replies.clear();
     let id = server.send(prewrite("b", "1", 40));
     assert!(matches!(refused(server.answer(id)), Kind::NotServed(_)));
-    assert!(server.core.report().is_empty());
+    assert!(server.core.report().tablets.is_empty());
     assert_eq!(server.core.locks(), 0);
     assert_eq!(server.left(), 0);
 }
@@ -249,6 +249,7 @@ fn rollback_records_are_found() {
             panic!("no answer to a prewrite");
         };
         assert_eq!(answer.rejections.len(), 1, "{answer:?}");
-        server.core = Core::open(server.engine.clone(), 1 << 20, false, me(life)).expect("readable");
+        server.core =
+            Core::open(server.engine.clone(), 1 << 20, false, me(life)).expect("readable");
     }
 }

@@ -118,7 +118,10 @@ fn a_frozen_tablet_says_what_became_of_transactions_and_commits_none() {
     }
     // An order to make it that comes late doesn't thaw it.
     assert!(server.own(tablet(1, 5, "a", "m")).is_none());
-    assert_eq!(server.core.report().tablets[0].state(), v1::TabletState::Frozen);
+    assert_eq!(
+        server.core.report().tablets[0].state(),
+        v1::TabletState::Frozen
+    );
     let answer = server.ask(check(30, true));
     assert!(matches!(status(Some(answer)), Status::RolledBack(_)));
     let rollback = Ask::Rollback(v1::RollbackRequest {
@@ -143,9 +146,7 @@ fn a_commit_that_is_under_way_is_in_place_before_its_status_is_told() {
         made: true,
     };
     let meant = Some(me(LIFE));
-    server
-        .core
-        .order(ME, 99, meant, order, &mut server.replies);
+    server.core.order(ME, 99, meant, order, &mut server.replies);
     let freezing = server.core.take_group().expect("a group");
     // The tablet isn't frozen yet: the record is on its way.
     let committed = server.send(commit(10, 20));
@@ -174,7 +175,10 @@ fn a_tablet_that_has_changed_is_not_frozen_as_it_was() {
     assert!(server.own(newer).is_none());
     let answer = server.own(frozen(1, 5));
     assert!(matches!(refused(answer), Kind::Invalid(why) if why.contains("epoch 2")));
-    assert_eq!(server.core.report().tablets[0].state(), v1::TabletState::Serving);
+    assert_eq!(
+        server.core.report().tablets[0].state(),
+        v1::TabletState::Serving
+    );
 }
 
 #[test]

@@ -24,7 +24,10 @@ impl std::fmt::Display for v1::OtherServer {
             None => "nobody".to_owned(),
         };
         let (meant, answers) = (name(&self.meant), name(&self.answers));
-        write!(f, "this was meant for {meant}, and {answers} has the address now")
+        write!(
+            f,
+            "this was meant for {meant}, and {answers} has the address now"
+        )
     }
 }
 
