@@ -165,14 +165,14 @@ impl From<Refusal> for Status {
             | Refusal::SecondOracle { .. }
             | Refusal::OtherRole { .. }
             | Refusal::BeingDeleted { .. }
+            // Not ALREADY_EXISTS: whoever asks again takes that for the outcome of asking first.
+            | Refusal::OtherCuts { .. }
             | Refusal::NotFrozen { .. } => Code::FailedPrecondition,
             Refusal::NoState
             | Refusal::Settling { .. }
             | Refusal::Unheard { .. }
             | Refusal::NoTabletServer { .. } => Code::Unavailable,
-            Refusal::Duplicate { .. } | Refusal::TableExists { .. } | Refusal::OtherCuts { .. } => {
-                Code::AlreadyExists
-            }
+            Refusal::Duplicate { .. } | Refusal::TableExists { .. } => Code::AlreadyExists,
             Refusal::Heartbeat { .. }
             | Refusal::TableName { .. }
             | Refusal::TooManyCuts { .. }

@@ -144,6 +144,16 @@ pub enum Note {
         name: String,
     },
     #[error(
+        "table {table} ({name}) is not known as a whole, and table {ready} of the same name is: the first is \
+         called {other} now"
+    )]
+    Renamed {
+        table: u32,
+        name: String,
+        other: String,
+        ready: u32,
+    },
+    #[error(
         "{server} reports tablet {tablet} at epoch {epoch}, but the directory has tablet \
          {winner} of {owner} at epoch {winner_epoch} for these rows: the report is ignored"
     )]

@@ -63,7 +63,10 @@ pub enum Refusal {
 
     #[error("the table {name} exists already")]
     TableExists { name: String },
-    #[error("the table {name} is being created with other cuts")]
+    #[error(
+        "the table {name} is being created with other cuts, or its creation was lost with the master's state: \
+         delete it to begin again"
+    )]
     OtherCuts { name: String },
     #[error(
         "the table {name} is being deleted; try again when that is done, or delete it again to go on"

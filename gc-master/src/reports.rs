@@ -28,13 +28,14 @@ impl Directory {
                 (is_new, std::cmp::Reverse(report.epoch), report.id)
             });
         }
-        let mut changed = BTreeSet::new();
+        let mut changed = BTreeMap::new();
         let mut conflicts = BTreeSet::new();
         for report in reports {
             let (id, table, epoch) = (report.id, report.table, report.epoch);
+            let name = report.table_name.clone();
             match self.claim(server, report) {
                 Ok(true) => {
-                    changed.insert(table);
+                    changed.insert(table, name);
                 }
                 Ok(false) => {}
                 Err(winner) => {
@@ -53,8 +54,9 @@ impl Directory {
                 }
             }
         }
-        for table in changed {
+        for (table, name) in changed {
             self.settle(table);
+            self.take_name(table, &name);
         }
         if let Some(live) = self.live.get_mut(server) {
             live.conflicts = conflicts;
@@ -188,6 +190,34 @@ impl Directory {
             .insert(report.table, Table { name, state, swept });
         truth.next_table_id = truth.next_table_id.max(report.table + 1);
         self.dirty = true;
+    }
+
+    /// A table that is ready gets the name that its owners report, where another one has it that was never made
+    /// as a whole: its creation was begun again when the state was lost.
+    fn take_name(&mut self, id: u32, reported: &str) {
+        let Some(truth) = &mut self.truth else { return };
+        let ready = truth.tables.get(&id);
+        if ready.is_none_or(|table| table.state != TableState::Ready || table.name == reported) {
+            return;
+        }
+        let Some(holder) = truth.table_named(reported) else {
+            return;
+        };
+        let other = free_name(truth, reported, holder);
+        match truth.tables.get_mut(&holder) {
+            Some(table) if table.state == TableState::Creating => table.name.clone_from(&other),
+            _ => return,
+        }
+        if let Some(table) = truth.tables.get_mut(&id) {
+            reported.clone_into(&mut table.name);
+        }
+        self.dirty = true;
+        self.effects.notes.push(Note::Renamed {
+            table: holder,
+            name: reported.to_owned(),
+            other,
+            ready: id,
+        });
     }
 
     /// A tablet that its owner had and no longer reports is lost, or its creation crossed this

@@ -235,7 +235,10 @@ async fn send(channel: Option<Channel>, command: &Command) -> Result<(), String>
 fn log(note: &Note) {
     match note {
         Note::TookOver { .. } | Note::Adopted { .. } => tracing::info!("{note}"),
-        Note::Conflict { .. } | Note::Missing { .. } | Note::Failed { .. } => {
+        Note::Renamed { .. }
+        | Note::Conflict { .. }
+        | Note::Missing { .. }
+        | Note::Failed { .. } => {
             tracing::warn!("{note}");
         }
     }

@@ -10,6 +10,7 @@ mod one_lock;
 mod one_outcome;
 mod one_owner;
 mod recency;
+mod stays_dropped;
 mod timestamps;
 mod waiting;
 
@@ -73,6 +74,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(one_lock::OneLock),
         Box::new(one_outcome::OneOutcome::default()),
         Box::new(one_owner::OneOwner::default()),
+        Box::new(stays_dropped::StaysDropped::default()),
         Box::new(waiting::Waiting),
         Box::new(durable_answers::DurableAnswers),
         Box::new(atomicity::Atomicity),

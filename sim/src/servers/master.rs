@@ -377,9 +377,7 @@ fn refused(refusal: Refusal) -> Answer {
         | Refusal::Settling { .. }
         | Refusal::Unheard { .. }
         | Refusal::NoTabletServer { .. } => MasterError::Unavailable(why),
-        Refusal::Duplicate { .. } | Refusal::TableExists { .. } | Refusal::OtherCuts { .. } => {
-            MasterError::AlreadyExists(why)
-        }
+        Refusal::Duplicate { .. } | Refusal::TableExists { .. } => MasterError::AlreadyExists(why),
         Refusal::NoSuchTable { .. } => MasterError::NotFound(why),
         _ => MasterError::Invalid(why),
     })

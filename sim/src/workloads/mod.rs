@@ -8,6 +8,7 @@ pub mod index;
 pub mod large;
 pub mod past;
 pub mod skew;
+pub mod tables;
 
 use std::sync::Arc;
 
@@ -48,6 +49,7 @@ pub fn all() -> Vec<Arc<dyn Workload>> {
         Arc::new(append::Append::default()),
         Arc::new(index::Index),
         Arc::new(large::Large),
+        Arc::new(tables::Tables::default()),
     ]
 }
 
