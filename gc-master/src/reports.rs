@@ -129,7 +129,7 @@ impl Directory {
                     || !tablet.rows.overlaps(&claimed.rows)
             });
             truth.tablets.insert(report.id, claimed);
-            truth.next_tablet_id = truth.next_tablet_id.max(report.id + 1);
+            truth.met_tablet(report.id);
             self.dirty = true;
         }
         Ok(is_news || !was_made)
@@ -144,7 +144,7 @@ impl Directory {
     ) {
         for id in deleted {
             let Some(truth) = &mut self.truth else { return };
-            if !truth.tables.contains_key(id) && truth.was_deleted(*id) {
+            if truth.gave(*id) || (!truth.tables.contains_key(id) && truth.was_deleted(*id)) {
                 continue;
             }
             // What it doesn't have any more was reported before it was dropped, and heard of later.
@@ -188,7 +188,7 @@ impl Directory {
         truth
             .tables
             .insert(report.table, Table { name, state, swept });
-        truth.next_table_id = truth.next_table_id.max(report.table + 1);
+        truth.met_table(report.table);
         self.dirty = true;
     }
 

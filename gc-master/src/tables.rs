@@ -212,7 +212,7 @@ impl Directory {
     pub(crate) fn remove_table(&mut self, id: u32) {
         let Some(truth) = &mut self.truth else { return };
         truth.tables.remove(&id);
-        truth.next_table_id = truth.next_table_id.max(id + 1);
+        truth.met_table(id);
         if truth.rebuilt {
             truth.deleted_tables.insert(id);
         }

@@ -21,6 +21,9 @@ pub struct Truth {
     pub next_table_id: u32,
     /// The id of the next new tablet; ids are never given twice.
     pub next_tablet_id: u64,
+    /// The ids from here to the next were given by this directory itself.
+    #[serde(default)]
+    pub first_table_id: u32,
     /// By id.
     pub tables: BTreeMap<u32, Table>,
     /// By id.
@@ -175,6 +178,7 @@ impl Truth {
             rebuilt: false,
             next_table_id: 1,
             next_tablet_id: 1,
+            first_table_id: 1,
             tables: BTreeMap::new(),
             tablets: BTreeMap::new(),
             servers: BTreeMap::new(),
@@ -197,12 +201,33 @@ impl Truth {
             return;
         }
         self.rebuilt = true;
-        let [low, high, ..] = random.to_le_bytes();
+        let [low, high, a, b, c, d, ..] = random.to_le_bytes();
         let block = u16::from_le_bytes([low, high]).clamp(1, u16::MAX - 1);
-        let table = u32::from(block) << TABLE_BLOCK_BITS;
-        let tablet = u64::from(block) << TABLET_BLOCK_BITS;
-        self.next_table_id = self.next_table_id.max(table);
-        self.next_tablet_id = self.next_tablet_id.max(tablet);
+        self.next_table_id = u32::from(block) << TABLE_BLOCK_BITS;
+        self.first_table_id = self.next_table_id;
+        let block = u32::from_le_bytes([a, b, c, d]) >> 1;
+        let block = block.clamp(1, (u32::MAX >> 1) - 1);
+        self.next_tablet_id = u64::from(block) << TABLET_BLOCK_BITS;
+    }
+
+    /// Somebody has this table. A rebuilt directory stays in its own block all the same: behind an id of
+    /// another one lie those of tables that were deleted, or that nobody has told it of.
+    pub(crate) fn met_table(&mut self, id: u32) {
+        if !self.rebuilt || id >> TABLE_BLOCK_BITS == self.next_table_id >> TABLE_BLOCK_BITS {
+            self.next_table_id = self.next_table_id.max(id + 1);
+        }
+    }
+
+    /// Somebody has this tablet. As [`Self::met_table`].
+    pub(crate) fn met_tablet(&mut self, id: u64) {
+        if !self.rebuilt || id >> TABLET_BLOCK_BITS == self.next_tablet_id >> TABLET_BLOCK_BITS {
+            self.next_tablet_id = self.next_tablet_id.max(id + 1);
+        }
+    }
+
+    /// Whether this directory itself gave the table its id, and so knows what became of it.
+    pub(crate) fn gave(&self, table: u32) -> bool {
+        (self.first_table_id..self.next_table_id).contains(&table)
     }
 
     /// The state in bytes: JSON.

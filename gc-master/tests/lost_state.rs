@@ -194,3 +194,53 @@ fn why_an_order_fails_is_told_once_for_each_change() {
     );
     assert!(world.sent.len() > 5, "it was asked again");
 }
+
+/// Somebody may still ask for the tablet by its id, or report that it was dropped.
+#[test]
+fn ids_that_were_given_before_the_state_was_lost_are_not_given_again() {
+    let mut world = World::new(1);
+    world.create("a", &[]).unwrap();
+    let lost = |world: &mut World, random| {
+        world.disk = None;
+        world.restart_with(random);
+        world.beat_all();
+        world.now = SILENCE_MAX;
+        world.beat_all();
+    };
+    // The next directory's ids are higher than those of the one after it.
+    lost(&mut world, u128::MAX - 1);
+    let kept = world.create("kept", &[]).unwrap();
+    let gone = world.create("gone", &[]).unwrap();
+    let dropped = world.servers["tablet-0"].keys().copied().max().unwrap();
+    world.delete("gone").unwrap();
+    lost(&mut world, 1 << 40 | 1 << 4);
+    let new = world.create("new", &[]).unwrap();
+    assert!(new != gone && new != kept, "{new}");
+    assert!(!world.servers["tablet-0"].contains_key(&dropped));
+    world.beat_all();
+    assert_eq!(world.state_of("new"), Some(TableState::Ready));
+}
+
+/// Its creation was begun by a master that lost its state, and again by the next one.
+#[test]
+fn a_name_belongs_to_the_table_that_is_ready() {
+    let mut world = World::new(2);
+    world.down.push("tablet-1".into());
+    world.create("a", &["m"]).unwrap();
+    let half = world
+        .servers
+        .get_mut("tablet-0")
+        .unwrap()
+        .remove(&1)
+        .unwrap();
+    world.down.clear();
+    lose_state_and_settle(&mut world);
+    let whole = world.create("a", &["m"]).unwrap();
+    world.servers.get_mut("tablet-0").unwrap().insert(1, half);
+    lose_state_and_settle(&mut world);
+    assert_eq!(world.state_of("a"), Some(TableState::Ready));
+    assert_eq!(world.truth().tables[&whole].name, "a");
+    assert_eq!(world.truth().tables[&1].name, "a.1");
+    assert_eq!(world.state_of("a.1"), Some(TableState::Creating));
+    assert_eq!(world.delete("a.1"), Ok(1));
+}

@@ -111,7 +111,9 @@ fn carry_out(world: &Arc<World>, plan: &Plan, history: &mut Vec<Record>) {
         }
         .boxed()
     });
-    let Some(tables) = tables else { return };
+    let Some(mut tables) = tables else { return };
+    let workloads = &cluster.workloads;
+    tables.retain(|name, _| !workloads.iter().any(|workload| workload.deleted(name)));
     forget_deleted(history, &tables);
     let ended = world.watch.lock().end(history, &tables);
     if let Err((invariant, detail)) = ended {

@@ -76,6 +76,15 @@ impl Sabotage {
                 only(&[Fault::KillServer, Fault::Cut, Fault::Loss, Fault::Reset]);
                 plan.patience = Duration::from_millis(500);
             }
+            // Their clients are killed in the middle of commits, and nobody else writes.
+            Self::Rule(Mutant::FreezeIgnored | Mutant::SweepLeftOut) | Self::DropBeforeSwept => {
+                only(&[Fault::KillClient]);
+                plan.workloads = vec!["tables"];
+            }
+            Self::Rule(Mutant::LateCreateAccepted) => {
+                only(&[Fault::Late, Fault::Duplicate]);
+                plan.workloads = vec!["tables"];
+            }
             _ => {}
         }
         plan.sabotage = Some(self);

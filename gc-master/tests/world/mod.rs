@@ -64,11 +64,15 @@ impl World {
     }
 
     pub(crate) fn restart(&mut self) {
+        self.restart_with(RANDOM);
+    }
+
+    pub(crate) fn restart_with(&mut self, random: u128) {
         let start = match &self.disk {
             Some(bytes) => Start::State(bytes.clone()),
             None => Start::Rebuild { cluster_id: None },
         };
-        self.directory = Directory::open(start, RANDOM).unwrap();
+        self.directory = Directory::open(start, random).unwrap();
         self.now = Duration::ZERO;
         self.effects_left = usize::MAX;
         self.carry_out();

@@ -29,6 +29,11 @@ pub trait Workload: Send + Sync {
     /// The tables that it needs.
     fn tables(&self) -> Vec<TableSpec>;
 
+    /// Whether the table was deleted: a late request may have made another one of this name.
+    fn deleted(&self, _table: &str) -> bool {
+        false
+    }
+
     /// One transaction that writes what there is at the beginning.
     fn load<'a>(&'a self, session: &'a Session) -> BoxFuture<'a, Result<(), Error>>;
 

@@ -106,6 +106,11 @@ impl Workload for Tables {
         vec![(KEPT, vec!["r1", "r3"])]
     }
 
+    fn deleted(&self, table: &str) -> bool {
+        let is_kept = |name: &String| name == table;
+        table.starts_with(PREFIX) && !self.names.lock().in_use.iter().any(is_kept)
+    }
+
     fn load<'a>(&'a self, session: &'a Session) -> BoxFuture<'a, Result<(), Error>> {
         async move {
             while self.names.lock().in_use.len() < IN_USE.start {
