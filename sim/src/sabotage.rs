@@ -78,12 +78,19 @@ impl Sabotage {
             }
             // Their clients are killed in the middle of commits, and nobody else writes.
             Self::Rule(Mutant::FreezeIgnored | Mutant::SweepLeftOut) | Self::DropBeforeSwept => {
-                only(&[Fault::KillClient]);
+                only(&[Fault::KillClient, Fault::Loss]);
                 plan.workloads = vec!["tables"];
+                plan.pause = Duration::from_millis(20);
+                plan.think = Duration::from_millis(2);
+                plan.workers = 4;
+                plan.faulty = Duration::from_secs(10);
             }
             Self::Rule(Mutant::LateCreateAccepted) => {
                 only(&[Fault::Late, Fault::Duplicate]);
                 plan.workloads = vec!["tables"];
+                plan.think = Duration::from_millis(2);
+                plan.workers = 4;
+                plan.faulty = Duration::from_secs(10);
             }
             _ => {}
         }

@@ -6,6 +6,7 @@ mod durable_answers;
 mod exact_reads;
 mod first_committer;
 mod isolation;
+mod one_fate;
 mod one_lock;
 mod one_outcome;
 mod one_owner;
@@ -73,6 +74,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(commit_above_start::CommitAboveStart),
         Box::new(one_lock::OneLock),
         Box::new(one_outcome::OneOutcome::default()),
+        Box::new(one_fate::OneFate::default()),
         Box::new(one_owner::OneOwner::default()),
         Box::new(stays_dropped::StaysDropped::default()),
         Box::new(waiting::Waiting),
