@@ -202,10 +202,9 @@ fn an_oracle_that_has_lost_its_folder_is_refused_by_its_master() {
     let folder = tempfile::tempdir().expect("a folder");
     let cluster = Cluster::start_in(folder.path(), &[]);
     wait_for("the master to know that its oracle has joined", || {
-        let state = std::fs::read_to_string(folder.path().join("gc-master-0/directory"));
-        state
-            .is_ok_and(|state| state.contains("\"adopted\":true"))
-            .then_some(())
+        let state = std::fs::read(folder.path().join("gc-master-0/directory")).ok()?;
+        let state = String::from_utf8_lossy(&state).into_owned();
+        state.contains("\"adopted\":true").then_some(())
     });
     cluster.stop();
     let program = |name: &str| Command::new(Path::new(PERCOLATOR).with_file_name(name));
