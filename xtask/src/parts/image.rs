@@ -10,7 +10,7 @@ fn check(text: &str, root: &Path, programs: &[&str]) -> Vec<String> {
     let mut wrong = Vec::new();
     let (mut stages, mut built) = (Vec::new(), String::new());
     // Of the last stage.
-    let (mut user, mut folder, mut volumes) = (None, "/", Vec::new());
+    let (mut user, mut folder, mut volumes) = (None, "/", Vec::<&str>::new());
     for line in text.lines().map(str::trim) {
         let mut words = line.split_whitespace();
         let instruction = words.next().unwrap_or_default();
@@ -38,7 +38,7 @@ fn check(text: &str, root: &Path, programs: &[&str]) -> Vec<String> {
             }
             ("USER", [name]) => user = Some(*name),
             ("WORKDIR", [path]) => folder = path,
-            ("VOLUME", paths) => volumes.extend(paths),
+            ("VOLUME", paths) => volumes.extend(paths.iter().copied()),
             _ => {}
         }
     }
