@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use percolator_engine::{
-    Batch, Checkpoint, Column, ConcurrentStore, Direction, Error, Key, Store, Value,
+    Batch, Checkpoint, Column, ConcurrentStore, Direction, Error, Key, Rest, Store, Value,
 };
 
 use crate::disk::SimDisk;
@@ -66,10 +66,10 @@ impl SimStore {
     }
 
     fn operate(&self) -> Result<(), Error> {
-        self.disk.operate().map_err(|source| Error::Io {
+        self.disk.operate().map_err(|cause| Error::Io {
             action: "write to",
             path: "store".into(),
-            source: Arc::new(source),
+            cause: Arc::new(cause),
         })
     }
 }
@@ -159,7 +159,7 @@ impl Store for SimStore {
         Ok(())
     }
 
-    fn checkpoint(&self) -> Result<Checkpoint, Error> {
+    fn checkpoint(&self, _rest: Rest<'_>) -> Result<Checkpoint, Error> {
         self.operate()?;
         let mut image = self.image.lock();
         if image.lies {

@@ -25,7 +25,7 @@ const SCAN_CELLS_MAX: usize = 4096;
 const SCAN_BYTES_MAX: usize = 1 << 20;
 /// Versions that one scan request looks at before it answers with what it has: nobody waits long
 /// behind it.
-const SCAN_RECORDS_MAX: usize = 32_768;
+const SCAN_RECORDS_MAX: usize = 2048;
 /// Locks that a scan loads at a time.
 const SCAN_LOCKS_MAX: usize = 1024;
 

@@ -8,7 +8,7 @@ use crate::Error;
 use crate::store::version_record;
 
 /// Records of one cell that are read one by one: a look-up costs as much as some of them.
-const OF_ONE_CELL: usize = 256;
+const OF_ONE_CELL: usize = 64;
 
 /// The records of a range as `protocol::actions::scan_forward` and `scan_reverse` need them. Of a cell with
 /// many, those are left out that the snapshot doesn't see.

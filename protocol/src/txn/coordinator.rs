@@ -1,6 +1,6 @@
 //! The two phases of one transaction.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::obstacle::{Ending, MetLock};
 use crate::actions::{CommitRejection, PrewriteRejection, Status};
@@ -88,17 +88,17 @@ pub enum Command {
     CheckStatus {
         /// To be named in the answer.
         obstacle: usize,
-        /// The lock.
+        /// The lock; of several of one transaction, the one that lives longest.
         met: MetLock,
         /// Roll it back if it's alive: it is younger.
         force: bool,
     },
-    /// Clear the lock.
+    /// Clear the locks of one transaction.
     Resolve {
         /// To be named in the answer.
         obstacle: usize,
-        /// The lock.
-        met: MetLock,
+        /// The locks, at least one.
+        met: Vec<MetLock>,
         /// How its transaction ended.
         ending: Ending,
     },
@@ -116,8 +116,11 @@ pub enum Command {
         /// At this timestamp.
         commit_ts: Timestamp,
     },
-    /// Roll back every mutation, also those whose prewrite wasn't answered.
-    Rollback,
+    /// Roll these back; among them those whose prewrite wasn't answered.
+    Rollback {
+        /// Indices of mutations, at least one.
+        mutations: Vec<usize>,
+    },
 }
 
 /// How it ended.
@@ -162,17 +165,18 @@ pub struct Coordinator {
     mutations: usize,
     /// Mutations that aren't in place yet.
     missing: usize,
-    obstacles: HashMap<usize, Obstacle>,
+    obstacles: BTreeMap<usize, Obstacle>,
     next_obstacle: usize,
     /// A request to commit in one phase was sent, and may be carried out yet.
     one_phase_open: bool,
     state: State,
 }
 
-/// A lock in the way of a request, which is sent again when its last obstacle is gone.
+/// The locks of one transaction in the way of a request, which is sent again when its last obstacle is gone.
 #[derive(Debug)]
 struct Obstacle {
-    met: MetLock,
+    /// At least one; the first lives longest.
+    met: Vec<MetLock>,
     request: usize,
     /// The mutations of the request; held by its last obstacle.
     mutations: Vec<usize>,
@@ -202,7 +206,7 @@ impl Coordinator {
             primary,
             mutations,
             missing: mutations,
-            obstacles: HashMap::new(),
+            obstacles: BTreeMap::new(),
             next_obstacle: 0,
             one_phase_open: one_server,
             state: State::Prewriting,
@@ -262,7 +266,7 @@ impl Coordinator {
                         met,
                         ending,
                     }],
-                    None => self.abort(AbortReason::LockedByOlder(met)),
+                    None => self.abort(AbortReason::LockedByOlder(met[0].clone())),
                 }
             }
             (State::Prewriting, Event::Resolved { obstacle }) => self.cleared(obstacle),
@@ -339,18 +343,19 @@ impl Coordinator {
         mutations: Vec<usize>,
         rejections: Vec<(Cell, PrewriteRejection)>,
     ) -> Vec<Command> {
-        let mut met_locks: Vec<MetLock> = Vec::new();
+        let mut met_locks: BTreeMap<(Timestamp, Cell), Vec<MetLock>> = BTreeMap::new();
         for (cell, rejection) in rejections {
             match rejection {
                 PrewriteRejection::Conflict {
                     with_start_ts,
                     with_commit_ts,
                 } => {
-                    return self.abort(AbortReason::Conflict {
+                    let reason = AbortReason::Conflict {
                         cell,
                         with_start_ts,
                         with_commit_ts,
-                    });
+                    };
+                    return self.abort_but(reason, &mutations);
                 }
                 PrewriteRejection::RolledBack => {
                     return self.abort(AbortReason::RolledBack(cell));
@@ -365,19 +370,25 @@ impl Coordinator {
                         Finished::Unknown
                     })];
                 }
-                PrewriteRejection::Locked(lock) => met_locks.push(MetLock { cell, lock }),
+                PrewriteRejection::Locked(lock) => {
+                    let of_txn = met_locks
+                        .entry((lock.start_ts, lock.primary.clone()))
+                        .or_default();
+                    of_txn.push(MetLock { cell, lock });
+                }
             }
         }
         let request = self.next_obstacle;
         let mut commands = Vec::new();
         let mut mutations = Some(mutations);
-        for met in met_locks {
+        for mut met in met_locks.into_values() {
+            met.sort_by_key(|met| std::cmp::Reverse(met.lock.ttl_ms));
             let obstacle = self.next_obstacle;
             self.next_obstacle += 1;
             commands.push(Command::CheckStatus {
                 obstacle,
-                met: met.clone(),
-                force: met.lock.start_ts > self.start_ts,
+                met: met[0].clone(),
+                force: met[0].lock.start_ts > self.start_ts,
             });
             self.obstacles.insert(
                 obstacle,
@@ -417,8 +428,24 @@ impl Coordinator {
     }
 
     fn abort(&mut self, reason: AbortReason) -> Vec<Command> {
-        self.state = State::RollingBack(reason);
+        self.abort_but(reason, &[])
+    }
+
+    /// A request that met a conflict has left nothing: a copy of it that came before would have locked the
+    /// cell of the conflict, and one that comes later meets the same conflict. So under contention those who
+    /// lose write nothing.
+    fn abort_but(&mut self, reason: AbortReason, in_conflict: &[usize]) -> Vec<Command> {
         self.obstacles.clear();
-        vec![Command::Rollback]
+        let left_nothing: BTreeSet<&usize> = in_conflict.iter().collect();
+        if left_nothing.len() == self.mutations {
+            self.state = State::Ended;
+            return vec![Command::Finish(Finished::Aborted(reason))];
+        }
+        // The primary in any case: it tells whoever meets one of the others' locks how it ended.
+        let mutations = (0..self.mutations)
+            .filter(|at| *at == 0 || !left_nothing.contains(at))
+            .collect();
+        self.state = State::RollingBack(reason);
+        vec![Command::Rollback { mutations }]
     }
 }
