@@ -112,14 +112,20 @@ fn an_oracle_that_has_lost_its_folder_is_refused() {
         )
     };
     // It may die before it has written down what it was told.
-    let cluster_id = beat(None).unwrap();
-    assert_eq!(beat(None).as_ref(), Ok(&cluster_id));
-    assert_eq!(beat(Some(cluster_id.clone())).as_ref(), Ok(&cluster_id));
+    let cluster_id = beat(None).unwrap().cluster_id;
+    assert_eq!(beat(None).unwrap().cluster_id, cluster_id);
+    assert_eq!(
+        beat(Some(cluster_id.clone())).unwrap().cluster_id,
+        cluster_id
+    );
     let refused = beat(None).unwrap_err();
     assert!(matches!(refused, Refusal::ForgetfulOracle { .. }));
     assert!(refused.to_string().contains("backup"), "{refused}");
     // The folder is back.
-    assert_eq!(beat(Some(cluster_id.clone())), Ok(cluster_id));
+    assert_eq!(
+        beat(Some(cluster_id.clone())).unwrap().cluster_id,
+        cluster_id
+    );
     // The next life of the master knows it too.
     let state = world.truth().encode();
     let mut restarted = Directory::open(Start::State(state), RANDOM).unwrap();

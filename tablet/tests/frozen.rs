@@ -271,3 +271,72 @@ fn more_locks_than_one_answer_holds_are_gone_through() {
     }
     assert_eq!(counts, [1000, 1000, 500]);
 }
+
+#[test]
+fn an_order_to_make_a_tablet_of_a_deleted_table_is_refused_also_after_a_start() {
+    let mut server = Server::new();
+    assert!(server.own(frozen(1, 5)).is_none());
+    assert!(server.order(Order::Drop { id: 1, table: 5 }).is_none());
+    for _ in 0..2 {
+        let late = server.own(tablet(1, 5, "a", "m"));
+        assert!(matches!(refused(late), Kind::Invalid(why) if why.contains("table 5 was deleted")));
+        let report = server.core.report();
+        assert_eq!(report.deleted_tables, [5]);
+        assert!(report.tablets.is_empty());
+        let restarted = Core::open(server.engine.clone(), 1 << 20, false, me(LIFE));
+        server.core = restarted.expect("readable");
+    }
+}
+
+#[test]
+fn a_tablet_that_is_lost_is_not_frozen_by_making_an_empty_one() {
+    let mut server = Server::new();
+    let answer = server.order(Order::Create {
+        tablet: frozen(9, 5),
+        made: true,
+    });
+    assert!(matches!(refused(answer), Kind::Invalid(why) if why.contains("tablet 9")));
+    assert_eq!(server.core.report().tablets.len(), 1);
+}
+
+#[test]
+fn what_is_meant_for_another_server_or_start_is_refused() {
+    let mut server = Server::new();
+    let other = v1::Addressee {
+        server: "tablet-1".into(),
+        ..me(LIFE)
+    };
+    for meant in [Some(other), Some(me(LIFE + 1)), None] {
+        let order = Order::Drop { id: 1, table: 5 };
+        server
+            .core
+            .order(ME, 99, meant.clone(), order, &mut server.replies);
+        let kind = refused(server.answer(99));
+        assert!(
+            matches!(&kind, Kind::OtherServer(is) if is.meant == meant),
+            "{kind:?}"
+        );
+        let id = server.send(Ask::LocksOf(v1::LocksOfRequest {
+            primary_table: 5,
+            to: meant.clone(),
+            ..v1::LocksOfRequest::default()
+        }));
+        let kind = refused(server.answer(id));
+        assert!(
+            matches!(&kind, Kind::OtherServer(is) if is.answers == Some(me(LIFE))),
+            "{kind:?}"
+        );
+    }
+    assert_eq!(server.core.report().tablets.len(), 1);
+}
+
+#[test]
+fn the_names_of_other_servers_are_kept() {
+    let mut server = Server::new();
+    let names = ["tablet-0".to_owned(), "tablet-1".to_owned()];
+    server.core.meet(&names, &mut server.replies);
+    server.settle();
+    let restarted = Core::open(server.engine.clone(), 1 << 20, false, me(LIFE));
+    server.core = restarted.expect("readable");
+    assert_eq!(server.core.report().peers, names);
+}
