@@ -34,6 +34,7 @@ impl Master for FakeMaster {
         Ok(Response::new(HeartbeatResponse {
             cluster_id: "c1".to_owned(),
             interval_ms: 10,
+            tablet_servers: Vec::new(),
         }))
     }
 
