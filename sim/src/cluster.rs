@@ -96,6 +96,8 @@ impl Cluster {
                     rng: Mutex::new(rng(&name)),
                     name,
                     sync: Mutex::new(SYNC),
+                    limits: plan.limits,
+                    window_us: plan.window_us,
                     cluster_id: Mutex::new(None),
                     maybe: Mutex::default(),
                     running: Mutex::new(None),

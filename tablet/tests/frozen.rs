@@ -2,6 +2,7 @@
 
 mod support;
 
+use percolator_tablet::Limits;
 use percolator_tablet::core::Core;
 use percolator_wire::v1;
 use percolator_wire::v1::check_status_response::Status;
@@ -113,7 +114,7 @@ fn a_frozen_tablet_says_what_became_of_transactions_and_commits_none() {
         }
         let answer = server.ask(check(10, true));
         assert!(matches!(status(Some(answer)), Status::Committed(at) if at.commit_ts == 20));
-        let restarted = Core::open(server.engine.clone(), 1 << 20, false, LIFE);
+        let restarted = Core::open(server.engine.clone(), Limits::default(), false, LIFE);
         server.core = restarted.expect("readable");
     }
     // An order to make it that comes late doesn't thaw it.

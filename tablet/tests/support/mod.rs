@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use percolator_engine::{Batch, Column, Direction, Engine, EngineKind, Options, open};
+use percolator_tablet::Limits;
 use percolator_tablet::core::{Core, Order, Reply};
 use percolator_wire::v1;
 use percolator_wire::v1::get_result::Result as Got;
@@ -30,7 +31,7 @@ impl Server {
         let engine: Arc<dyn Engine> =
             Arc::from(open(std::path::Path::new("nowhere"), &options).expect("memory"));
         let mut server = Self {
-            core: Core::open(engine.clone(), 1 << 20, false, LIFE).expect("empty"),
+            core: Core::open(engine.clone(), Limits::default(), false, LIFE).expect("empty"),
             engine,
             next_id: 0,
             replies: Vec::new(),
