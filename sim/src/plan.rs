@@ -208,7 +208,7 @@ fn limits(seed: u64) -> Limits {
         waiting: one_of(&[4, 32, usual.waiting]),
         queued_bytes: one_of(&[1 << 10, 16 << 10, usual.queued_bytes]),
         decided_bytes: one_of(&[1 << 10, 16 << 10, usual.decided_bytes]),
-        group_bytes: one_of(&[1 << 10, 16 << 10, usual.group_bytes]),
+        group_bytes: one_of(&[64, 16 << 10, usual.group_bytes]),
         get_bytes: one_of(&[1, 1_000, usual.get_bytes]),
         scan_cells: one_of(&[1, 7, usual.scan_cells]),
         scan_bytes: one_of(&[1, 1_000, usual.scan_bytes]),

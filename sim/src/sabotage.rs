@@ -69,6 +69,17 @@ impl Sabotage {
                 plan.think = Duration::from_millis(2);
                 plan.workers = 4;
             }
+            Self::Rule(
+                Mutant::RequestsUnbounded
+                | Mutant::HeldReadsUnbounded
+                | Mutant::QueuedBytesUnbounded
+                | Mutant::DecidedBytesUnbounded
+                | Mutant::GroupsUnbounded,
+            ) => {
+                only(&[Fault::DiskSlow, Fault::Burst]);
+                plan.limits.group_bytes = plan.limits.group_bytes.min(1 << 10);
+                plan.workloads = vec!["large", "counter"];
+            }
             Self::Rule(Mutant::LostAnswerIsFailure) => {
                 only(&[Fault::KillServer, Fault::Cut, Fault::Loss, Fault::Reset]);
                 plan.patience = Duration::from_millis(500);

@@ -6,7 +6,7 @@
 //! disk at a time; whatever is decided meanwhile makes the next one.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use percolator_engine::{Batch, Column, Engine};
@@ -72,6 +72,8 @@ pub struct Core {
     queued: HashMap<Ticket, Queued>,
     /// Of these and of the held reads.
     queued_bytes: usize,
+    /// Those of them that have their latches.
+    ready: VecDeque<Ticket>,
     /// Reads that wait for what is on its way to the disk.
     held_reads: Vec<(Asker, v1::Request)>,
     /// Decided, to go with the next group.
@@ -134,6 +136,7 @@ impl Core {
             next_ticket: 0,
             queued: HashMap::new(),
             queued_bytes: 0,
+            ready: VecDeque::new(),
             decided: Vec::new(),
             decided_bytes: 0,
             committing: Vec::new(),
@@ -388,12 +391,17 @@ impl Core {
         }
     }
 
-    /// Runs requests that hold all of their latches now, and whoever those let through.
-    fn run(&mut self, mut ready: Vec<Ticket>, out: &mut Vec<Reply>) {
-        while let Some(ticket) = ready.pop() {
+    /// Runs requests that hold all of their latches now, and whoever those let through; where enough is
+    /// decided for now, when the next group is durable.
+    fn run(&mut self, ready: Vec<Ticket>, out: &mut Vec<Reply>) {
+        self.ready.extend(ready);
+        while !self.limits.enough_decided(self.decided_bytes)
+            && let Some(ticket) = self.ready.pop_front()
+        {
             if let Some(queued) = self.queued.remove(&ticket) {
                 self.queued_bytes -= queued.bytes;
-                ready.extend(self.decide(ticket, queued, out));
+                let ready = self.decide(ticket, queued, out);
+                self.ready.extend(ready);
             }
         }
     }

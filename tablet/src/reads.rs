@@ -348,21 +348,21 @@ fn scan_part(
         direction,
         of_one_cell,
     )?
-        // Between cells only: half of a cell's versions would show a wrong one.
-        .take_while(|record| {
-            seen += 1;
-            let Ok((key, ..)) = record else {
-                return true;
-            };
-            if last_seen.as_ref() == Some(key) {
-                return true;
-            }
-            if seen > ground.limits.scan_records {
-                return false;
-            }
-            last_seen = Some(key.clone());
-            true
-        });
+    // Between cells only: half of a cell's versions would show a wrong one.
+    .take_while(|record| {
+        seen += 1;
+        let Ok((key, ..)) = record else {
+            return true;
+        };
+        if last_seen.as_ref() == Some(key) {
+            return true;
+        }
+        if seen > ground.limits.scan_records {
+            return false;
+        }
+        last_seen = Some(key.clone());
+        true
+    });
     let mut cells = Vec::new();
     let mut bytes = 0;
     let mut failed = None;

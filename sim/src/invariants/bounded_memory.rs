@@ -30,8 +30,8 @@ impl Invariant for BoundedMemory {
             largest_bytes: held.queued.largest_bytes.max(held.reads.largest_bytes),
         };
         one_above("bytes of requests that wait", queued, limits.queued_bytes)?;
-        // What a full disk refused for others' sake comes back.
-        let decided = limits.decided_bytes + limits.group_bytes + held.decided.largest_bytes;
+        // Besides, a full disk hands back what it refused for others' sake.
+        let decided = limits.decided_bytes + limits.group_bytes;
         one_above("bytes of decided batches", held.decided, decided)?;
         if held.group.count > 1 {
             let most = limits.group_bytes + held.group.count * HIGH_TS_BYTES;

@@ -325,11 +325,7 @@ impl Tablet {
         let changed = {
             let mut state = running.lock();
             let before = state.core.report().len();
-            let Running {
-                core,
-                replies,
-                ..
-            } = &mut *state;
+            let Running { core, replies, .. } = &mut *state;
             core.committed(result, replies);
             let report = core.report();
             (report.len() != before).then_some(report)

@@ -27,11 +27,16 @@ pub(crate) struct Server {
 impl Server {
     /// With the tablet 1 of table 5, rows a to m.
     pub(crate) fn new() -> Self {
+        Self::within(Limits::default())
+    }
+
+    /// The same with these limits.
+    pub(crate) fn within(limits: Limits) -> Self {
         let options = Options::new(EngineKind::Memory, "tablet-0");
         let engine: Arc<dyn Engine> =
             Arc::from(open(std::path::Path::new("nowhere"), &options).expect("memory"));
         let mut server = Self {
-            core: Core::open(engine.clone(), Limits::default(), false, LIFE).expect("empty"),
+            core: Core::open(engine.clone(), limits, false, LIFE).expect("empty"),
             engine,
             next_id: 0,
             replies: Vec::new(),
