@@ -222,7 +222,10 @@ impl fmt::Display for Plan {
     /// The arguments that repeat the run.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "--seed {}", self.seed)?;
-        let drawn = Self::new(self.seed);
+        let drawn = match self.sabotage {
+            Some(sabotage) => sabotage.plan(self.seed),
+            None => Self::new(self.seed),
+        };
         if self.faults != drawn.faults {
             let names: Vec<&str> = self.faults.iter().map(|fault| fault.name()).collect();
             let names = if names.is_empty() {

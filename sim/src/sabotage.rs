@@ -18,6 +18,8 @@ pub enum Sabotage {
     TornBatch,
     /// A group is answered before it is synced.
     AnswerBeforeSync,
+    /// A file of the log isn't cut, and is said to be.
+    CutNotDone,
     /// A store's checkpoint is called durable and isn't.
     CheckpointNotDurable,
     /// Every tablet has two owners.
@@ -31,6 +33,7 @@ impl Sabotage {
             Self::LimitNotDurable,
             Self::TornBatch,
             Self::AnswerBeforeSync,
+            Self::CutNotDone,
             Self::CheckpointNotDurable,
             Self::TwoOwners,
         ];
