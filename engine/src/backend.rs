@@ -1,5 +1,7 @@
 //! What is below the commit log: a store that can be read, changed and brought onto the device.
 
+use std::time::Duration;
+
 use crate::{Batch, Column, Direction, Error, Key, Read, Snapshot, Value};
 
 /// A store with snapshots, as [`crate::Durable`] needs one behind its log.
@@ -11,12 +13,13 @@ pub trait Backend: Read + Send + Sync + 'static {
     /// The store as it is between two calls of `apply`, or between two batches of one.
     fn snapshot(&self) -> Result<Box<dyn Snapshot>, Error>;
 
-    /// Brings everything applied before this call onto the device. Applies may go on meanwhile.
+    /// Brings everything applied before this call onto the device. Applies may go on meanwhile. Where that
+    /// is much work it goes in steps, with `rest` between them.
     ///
     /// # Errors
     /// [`Error::Full`]: there's no room, which was found out before anything was written that can't be
     /// written again; it can be tried again later. Anything else is the end of the engine.
-    fn checkpoint(&self) -> Result<Checkpoint, Error>;
+    fn checkpoint(&self, rest: Rest<'_>) -> Result<Checkpoint, Error>;
 
     /// Size in bytes: on disk, or of keys and values if it is in memory.
     fn size_bytes(&self) -> u64;
@@ -24,6 +27,10 @@ pub trait Backend: Read + Send + Sync + 'static {
     /// Number of snapshots alive.
     fn live_snapshots(&self) -> u64;
 }
+
+/// Called between the steps of long work in the background, with what the last one took: returns when it
+/// is time for the next, so that requests get the processor and the device in between.
+pub type Rest<'a> = &'a dyn Fn(Duration);
 
 /// What a checkpoint achieved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +87,7 @@ pub trait Store: Send + Sync + 'static {
     fn apply(&self, group: &[Batch]) -> Result<(), Error>;
 
     /// As [`Backend::checkpoint`].
-    fn checkpoint(&self) -> Result<Checkpoint, Error>;
+    fn checkpoint(&self, rest: Rest<'_>) -> Result<Checkpoint, Error>;
 
     /// As [`Backend::size_bytes`].
     fn size_bytes(&self) -> u64;

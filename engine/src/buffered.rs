@@ -7,8 +7,8 @@
 //! two checkpoints never touches the store.
 //!
 //! Memory: the changes since the last checkpoint, some 150 bytes each and their keys and values; twice
-//! that while a checkpoint is being made. When one takes longer than the next buffer takes to fill,
-//! commits wait for it.
+//! that while a checkpoint is being made. It rests between its steps as long as the next buffer is less
+//! than half full. When it still takes longer than that takes to fill, commits wait for it.
 //!
 //! A store may break on a full disk (sled does for good). So a checkpoint asks for room before each of
 //! its steps, and where there is none it ends there; the next one goes on. Meanwhile commits don't wait:
@@ -16,17 +16,18 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
     Batch, Column, Direction, Error, Key, Value,
-    backend::{CHUNK_BYTES, Checkpoint, Store},
+    backend::{CHUNK_BYTES, Checkpoint, Rest, Store},
     read::{bounds, is_empty_range, successor},
 };
 
-/// Puts and deletes that go into the store as one batch, at a checkpoint.
-const FLUSH_OPS: usize = 1024;
+/// Puts and deletes that go into the store as one step of a checkpoint: a millisecond or two of sled's.
+const FLUSH_OPS: usize = 128;
 /// And their bytes: one more put may go over it.
 const FLUSH_BYTES: usize = 1 << 20;
 /// What an entry costs beyond its key and value, in bytes: the map's nodes, and their counts of users.
@@ -187,10 +188,10 @@ impl<S: ConcurrentStore> Buffered<S> {
 
     /// Brings everything that is buffered now into the store, from the position on where the last
     /// checkpoint ended early.
-    fn flush_all(&self, position: &mut Position) -> Result<(), Error> {
+    fn flush_all(&self, position: &mut Position, rest: Rest<'_>) -> Result<(), Error> {
         let left = self.tables.read().frozen.clone();
         if let Some(left) = left {
-            self.flush_frozen(&left, position)?;
+            self.flush_frozen(&left, position, rest)?;
         }
         let frozen = {
             let mut tables = self.tables.write();
@@ -203,11 +204,16 @@ impl<S: ConcurrentStore> Buffered<S> {
             tables.frozen = Some(frozen.clone());
             frozen
         };
-        self.flush_frozen(&frozen, position)
+        self.flush_frozen(&frozen, position, rest)
     }
 
-    fn flush_frozen(&self, frozen: &Table, position: &mut Position) -> Result<(), Error> {
-        self.flush(frozen, position)?;
+    fn flush_frozen(
+        &self,
+        frozen: &Table,
+        position: &mut Position,
+        rest: Rest<'_>,
+    ) -> Result<(), Error> {
+        self.flush(frozen, position, rest)?;
         *position = None;
         let mut failed = self.failed.lock();
         *failed = false;
@@ -217,15 +223,19 @@ impl<S: ConcurrentStore> Buffered<S> {
     }
 
     /// Brings a frozen table into the store.
-    fn flush(&self, table: &Table, position: &mut Position) -> Result<(), Error> {
+    fn flush(&self, table: &Table, position: &mut Position, rest: Rest<'_>) -> Result<(), Error> {
         let done = position.clone();
         let mut batch = Batch::default();
         let mut apply = |batch: &mut Batch, last: Option<(Column, &Key)>| {
             self.store.check_room(batch.size_bytes())?;
+            let began = Instant::now();
             self.store.apply(&[std::mem::take(batch)])?;
             *position = last
                 .map(|(column, key)| (column, key.clone()))
                 .or(position.take());
+            if self.tables.read().active.bytes < self.buffer_bytes / 2 {
+                rest(began.elapsed());
+            }
             Ok(())
         };
         let mut last = None;
@@ -428,15 +438,15 @@ impl<S: ConcurrentStore> Store for Buffered<S> {
         Ok(())
     }
 
-    fn checkpoint(&self) -> Result<Checkpoint, Error> {
+    fn checkpoint(&self, rest: Rest<'_>) -> Result<Checkpoint, Error> {
         let mut position = self.checkpointing.lock();
-        let flushed = self.flush_all(&mut position);
+        let flushed = self.flush_all(&mut position, rest);
         if flushed.is_err() {
             *self.failed.lock() = true;
             self.ended.notify_all();
         }
         flushed?;
-        self.store.checkpoint()
+        self.store.checkpoint(rest)
     }
 
     fn size_bytes(&self) -> u64 {

@@ -19,7 +19,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::{
     Batch, Column, Direction, Engine, Error, Key, Options, Read, Scan, Snapshot, Stats, Value,
-    backend::{Backend, Checkpoint},
+    backend::{Backend, Checkpoint, Rest},
     disk::{Disk, StdDisk, is_full},
     engine::check_group,
     folder::Folder,
@@ -28,6 +28,8 @@ use crate::{
 
 /// A checkpoint that found no room is tried again after this, or when a segment of the log is full.
 const RETRY: Duration = Duration::from_secs(1);
+/// A checkpoint in the background rests this many times as long as it works: a quarter of a processor.
+const RESTS: u32 = 3;
 
 /// Where checkpoints are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,7 +228,7 @@ impl<B: Backend> Shared<B> {
     /// The group is durable and visible: if the store fails now, later commits tell. Where there's no room
     /// it is tried again with the next commit.
     fn checkpoint_inline(&self, log: &mut Log, through: u64) {
-        let made = self.checkpoint(through, |last| log.forget_through(last));
+        let made = self.checkpoint(through, &|_| {}, |last| log.forget_through(last));
         let waits = matches!(made, Err(Error::Full { .. }));
         self.orders.lock().through = waits.then_some(through);
     }
@@ -267,9 +269,14 @@ impl<B: Backend> Shared<B> {
     }
 
     /// Brings the store onto the device, then removes the segments up to `through`.
-    fn checkpoint(&self, through: u64, forget: impl FnOnce(u64)) -> Result<(), Error> {
+    fn checkpoint(
+        &self,
+        through: u64,
+        rest: Rest<'_>,
+        forget: impl FnOnce(u64),
+    ) -> Result<(), Error> {
         self.check()?;
-        let made = self.backend.checkpoint().and_then(|made| {
+        let made = self.backend.checkpoint(rest).and_then(|made| {
             if made == Checkpoint::Durable {
                 remove_through(&*self.disk, through)
                     .map_err(Error::io("remove segments of", "the log"))?;
@@ -288,7 +295,18 @@ impl<B: Backend> Shared<B> {
 
     fn checkpoint_beside_commits(&self, through: u64) -> Result<(), Error> {
         let _one = self.checkpointing.lock();
-        self.checkpoint(through, |last| self.log.lock().forget_through(last))
+        let rest = |took| self.rest(took);
+        self.checkpoint(through, &rest, |last| {
+            self.log.lock().forget_through(last);
+        })
+    }
+
+    /// Between two steps of a checkpoint, unless somebody waits for its end.
+    fn rest(&self, took: Duration) {
+        let mut orders = self.orders.lock();
+        if !orders.stop && !self.closed.load(Ordering::Acquire) {
+            self.changed.wait_for(&mut orders, took * RESTS);
+        }
     }
 
     fn checkpoint_when_asked(&self) {
@@ -390,6 +408,7 @@ impl<B: Backend> Engine for Durable<B> {
         if self.shared.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        self.shared.changed.notify_all();
         self.shared.check()?;
         let last = {
             let mut log = self.shared.log.lock();

@@ -19,7 +19,7 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 
 use crate::{
     Batch, Column, Direction, Error, Key, Read, Scan, Snapshot, Value,
-    backend::{Backend, Checkpoint},
+    backend::{Backend, Checkpoint, Rest},
     read::is_empty_range,
 };
 
@@ -203,7 +203,7 @@ impl Backend for FjallStore {
         }))
     }
 
-    fn checkpoint(&self) -> Result<Checkpoint, Error> {
+    fn checkpoint(&self, _rest: Rest<'_>) -> Result<Checkpoint, Error> {
         self.shared
             .db
             .persist(PersistMode::SyncAll)

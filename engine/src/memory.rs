@@ -6,7 +6,7 @@ use parking_lot::RwLock;
 
 use crate::{
     Batch, Column, Direction, Error, Key, Value,
-    backend::{CHUNK_BYTES, Checkpoint, Store},
+    backend::{CHUNK_BYTES, Checkpoint, Rest, Store},
     read::{bounds, is_empty_range},
 };
 
@@ -93,7 +93,7 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn checkpoint(&self) -> Result<Checkpoint, Error> {
+    fn checkpoint(&self, _rest: Rest<'_>) -> Result<Checkpoint, Error> {
         Ok(Checkpoint::Volatile)
     }
 

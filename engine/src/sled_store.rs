@@ -28,7 +28,7 @@ use sled::IVec;
 
 use crate::{
     Batch, Column, Direction, Error, Key, Value,
-    backend::{CHUNK_BYTES, Checkpoint, Store},
+    backend::{CHUNK_BYTES, Checkpoint, Rest, Store},
     disk::{free_bytes, sync_folder},
     read::is_empty_range,
 };
@@ -261,7 +261,7 @@ impl Store for SledStore {
         Ok(())
     }
 
-    fn checkpoint(&self) -> Result<Checkpoint, Error> {
+    fn checkpoint(&self, _rest: Rest<'_>) -> Result<Checkpoint, Error> {
         self.db.flush().map_err(self.fail())?;
         self.sync_files()
             .map_err(Error::io("sync sled's files in", &self.path))?;

@@ -1,11 +1,12 @@
 //! A buffered store reads as a plain one would, whatever is buffered, being flushed or in the store.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use percolator_engine::{
-    Batch, Buffered, Checkpoint, Column, ConcurrentStore, Direction, Error, Key, MemoryStore,
+    Batch, Buffered, Checkpoint, Column, ConcurrentStore, Direction, Error, Key, MemoryStore, Rest,
     Store, Value,
 };
 use rand::rngs::StdRng;
@@ -141,7 +142,7 @@ fn reads_as_a_plain_store_between_checkpoints() {
             change(&mut rng, &store, &mut model);
             compare(&mut rng, &store, &model);
             if rng.random_range(0..8) == 0 {
-                store.checkpoint().expect("flushed");
+                store.checkpoint(&|_| {}).expect("flushed");
                 compare(&mut rng, &store, &model);
             }
         }
@@ -158,7 +159,7 @@ fn reads_as_a_plain_store_while_checkpoints_are_made() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                store.checkpoint().expect("flushed");
+                store.checkpoint(&|_| {}).expect("flushed");
             }
         });
         for _ in 0..20_000 {
@@ -224,7 +225,7 @@ impl Store for Tight {
         self.store.apply(group)
     }
 
-    fn checkpoint(&self) -> Result<Checkpoint, Error> {
+    fn checkpoint(&self, _rest: Rest<'_>) -> Result<Checkpoint, Error> {
         Ok(Checkpoint::Durable)
     }
 
@@ -249,7 +250,7 @@ fn checkpoints_that_find_no_room_lose_nothing_and_hold_up_nobody() {
             change(&mut rng, &store, &mut model);
             compare(&mut rng, &store, &model);
         }
-        match store.checkpoint() {
+        match store.checkpoint(&|_| {}) {
             Ok(_) => made += 1,
             Err(Error::Full { .. }) => {}
             Err(error) => panic!("{error}"),
@@ -277,7 +278,7 @@ fn a_checkpoint_goes_on_where_the_last_one_found_no_room() {
     }
     store.apply(&[batch]).expect("applied");
     let mut tries = 1;
-    while store.checkpoint().is_err() {
+    while store.checkpoint(&|_| {}).is_err() {
         tries += 1;
         assert!(tries < 1000, "each try starts anew");
     }
@@ -285,4 +286,41 @@ fn a_checkpoint_goes_on_where_the_last_one_found_no_room() {
         let all = scanned(&store, column, &[], &[], Direction::Forward, 1000);
         assert_eq!(all.len(), 10_000);
     }
+}
+
+#[test]
+fn a_checkpoint_rests_between_its_steps_while_there_is_room_for_more() {
+    const HALF_FULL: u32 = 20_000;
+    let store = Buffered::new(MemoryStore::default(), 8 << 20).expect("a store");
+    let put = |from: u32, to: u32| {
+        let mut batch = Batch::default();
+        for i in from..to {
+            batch.put(Column::Data, i.to_be_bytes().to_vec(), vec![0; 64]);
+        }
+        store.apply(&[batch]).expect("applied");
+    };
+    put(0, 10_000);
+    let rests = Cell::new(0);
+    store
+        .checkpoint(&|_| {
+            rests.set(rests.get() + 1);
+            // Neither reads nor changes wait for a checkpoint that rests.
+            assert!(store.get(Column::Data, &[0; 4]).expect("a get").is_some());
+            put(10_000, 10_001);
+        })
+        .expect("made");
+    assert!(rests.get() > 10, "{} rests", rests.get());
+    put(0, 10_000);
+    rests.set(0);
+    store
+        .checkpoint(&|_| {
+            rests.set(rests.get() + 1);
+            put(0, HALF_FULL);
+        })
+        .expect("made");
+    assert_eq!(
+        rests.get(),
+        1,
+        "it makes haste when the next buffer is half full"
+    );
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use common::{FaultyDisk, log_path, memory, open, open_with, options, put};
 use percolator_engine::{
     Backend, Batch, Checkpoint, Checkpoints, Column, Direction, Durable, Engine, Error, Key,
-    MemoryStore, Options, Read, Scan, Snapshot, Store, Value, Versioned,
+    MemoryStore, Options, Read, Rest, Scan, Snapshot, Store, Value, Versioned,
 };
 
 fn get(engine: &dyn Engine, key: &str) -> Option<Value> {
@@ -170,7 +170,7 @@ impl Store for Shared {
         self.0.store.apply(&group[half..])
     }
 
-    fn checkpoint(&self) -> Result<Checkpoint, Error> {
+    fn checkpoint(&self, _rest: Rest<'_>) -> Result<Checkpoint, Error> {
         self.0.check()?;
         if self.0.full.load(Ordering::Relaxed) {
             self.0.refused.fetch_add(1, Ordering::Relaxed);
@@ -405,7 +405,7 @@ fn a_backend_of_ones_own() {
             self.0.snapshot()
         }
         /// Says it is durable: the log is cut.
-        fn checkpoint(&self) -> Result<Checkpoint, Error> {
+        fn checkpoint(&self, _rest: Rest<'_>) -> Result<Checkpoint, Error> {
             Ok(Checkpoint::Durable)
         }
         fn size_bytes(&self) -> u64 {

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use percolator_protocol::mutants::Mutant;
+use percolator_tablet::Limits;
 
 use crate::plan::{Fault, Plan};
 
@@ -80,7 +81,11 @@ impl Sabotage {
                 | Mutant::GroupsUnbounded,
             ) => {
                 only(&[Fault::DiskSlow, Fault::Burst]);
-                plan.limits.group_bytes = plan.limits.group_bytes.min(1 << 10);
+                plan.limits = Limits {
+                    decided_bytes: 1 << 10,
+                    group_bytes: plan.limits.group_bytes.min(1 << 10),
+                    ..plan.limits
+                };
                 plan.workloads = vec!["large", "counter"];
             }
             Self::Rule(Mutant::LostAnswerIsFailure) => {

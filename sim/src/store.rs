@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use percolator_engine::{
-    Batch, Checkpoint, Column, ConcurrentStore, Direction, Error, Key, Store, Value,
+    Batch, Checkpoint, Column, ConcurrentStore, Direction, Error, Key, Rest, Store, Value,
 };
 
 use crate::disk::SimDisk;
@@ -159,7 +159,7 @@ impl Store for SimStore {
         Ok(())
     }
 
-    fn checkpoint(&self) -> Result<Checkpoint, Error> {
+    fn checkpoint(&self, _rest: Rest<'_>) -> Result<Checkpoint, Error> {
         self.operate()?;
         let mut image = self.image.lock();
         if image.lies {

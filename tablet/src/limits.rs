@@ -30,12 +30,12 @@ pub struct Limits {
     /// Bytes after which an answer to a scan ends: one more cell may go over it. Default: 1 MiB.
     pub scan_bytes: usize,
     /// Versions that one scan request looks at before it answers with what it has: nobody waits long
-    /// behind it. Default: 32,768.
+    /// behind it. Default: 2,048.
     pub scan_records: usize,
     /// Locks that a scan loads at a time. Default: 1,024.
     pub scan_locks: usize,
     /// Versions of one cell that a scan reads one by one: a look-up costs as much as some of them.
-    /// Default: 256.
+    /// Default: 64.
     pub scan_records_of_one_cell: usize,
 }
 
@@ -51,9 +51,9 @@ impl Default for Limits {
             get_bytes: 4 << 20,
             scan_cells: 4096,
             scan_bytes: 1 << 20,
-            scan_records: 32_768,
+            scan_records: 2048,
             scan_locks: 1024,
-            scan_records_of_one_cell: 256,
+            scan_records_of_one_cell: 64,
         }
     }
 }

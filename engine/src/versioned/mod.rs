@@ -15,7 +15,7 @@ use scan::Chunks;
 
 use crate::{
     Batch, Column, Direction, Error, Key, Read, Scan, Snapshot, Value,
-    backend::{Backend, Checkpoint, Store},
+    backend::{Backend, Checkpoint, Rest, Store},
 };
 
 /// Batches are made visible in slices of about this many puts and deletes, so that a large group does
@@ -152,8 +152,8 @@ impl<S: Store> Backend for Versioned<S> {
         }))
     }
 
-    fn checkpoint(&self) -> Result<Checkpoint, Error> {
-        self.shared.store.checkpoint()
+    fn checkpoint(&self, rest: Rest<'_>) -> Result<Checkpoint, Error> {
+        self.shared.store.checkpoint(rest)
     }
 
     fn size_bytes(&self) -> u64 {
