@@ -418,6 +418,7 @@ impl Cluster {
             timeout: self.plan.timeout,
             rng: Mutex::new(Rng::new(self.plan.seed, &format!("transport {life}"))),
             highest: self.highest.clone(),
+            kept: (self.plan.sabotage == Some(Sabotage::StaleTimestamps)).then(Mutex::default),
         };
         let options = Options {
             patience: self.plan.patience,

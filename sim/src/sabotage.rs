@@ -23,6 +23,8 @@ pub enum Sabotage {
     CutNotDone,
     /// A store's checkpoint is called durable and isn't.
     CheckpointNotDurable,
+    /// A client gets the timestamp that its call before has asked for.
+    StaleTimestamps,
     /// Every tablet has two owners.
     TwoOwners,
 }
@@ -36,6 +38,7 @@ impl Sabotage {
             Self::AnswerBeforeSync,
             Self::CutNotDone,
             Self::CheckpointNotDurable,
+            Self::StaleTimestamps,
             Self::TwoOwners,
         ];
         if cfg!(feature = "mutants") {
