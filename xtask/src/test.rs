@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     context::Context,
-    parts::{Part, Report},
+    parts::{Part, Report, crash},
     tools,
 };
 
@@ -18,12 +18,17 @@ Examples:
   cargo xtask test                  every part; this decides whether a change lands
   cargo xtask test unit             one part
   cargo xtask test fmt clippy       two
+  cargo xtask test crash --rounds 1000
+                                    servers are killed for hours
 
 It ends with a failure when anything failed, and with CI=true also when anything was skipped.")]
 pub(crate) struct Args {
     /// Parts to run, in their order. Default: all.
     #[arg(value_enum, value_name = "PART")]
     parts: Vec<Part>,
+
+    #[command(flatten)]
+    crash: crash::CrashArgs,
 }
 
 struct Row {
@@ -47,7 +52,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
         println!("\n━━ {name} ━━ {}", part.about());
         let part_started = Instant::now();
         let mut report = Report::default();
-        let result = part.run(context, &mut report);
+        let result = part.run(context, &args.crash, &mut report);
         let result = match result {
             Ok(()) => "ok".to_owned(),
             Err(error) => {

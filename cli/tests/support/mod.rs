@@ -6,6 +6,8 @@
 #![allow(dead_code)]
 
 pub(crate) mod network;
+pub(crate) mod proxy;
+mod server;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -245,6 +247,36 @@ pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Runs a command of a client to its end.
+pub(crate) fn output_of(mut command: Command) -> Said {
+    let output = command.output().expect("the command runs");
+    Said {
+        status: output.status,
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// Waits until a cluster, whose commands `run` runs, makes a table.
+pub(crate) fn wait_until_ready(run: impl Fn(&[&str]) -> Said) {
+    let mut seen = None;
+    wait_for("the cluster", || {
+        let said = run(&[
+            "table",
+            "create",
+            "ready",
+            "--split-at",
+            "h",
+            "--split-at",
+            "p",
+        ]);
+        let ready = said.code() == 0 || said.err.contains("already");
+        seen = Some(said);
+        ready.then_some(())
+    });
+    eprintln!("{seen:?}");
+}
+
 /// The servers of a cluster as it is by default.
 pub(crate) const SERVERS: [&str; 5] = ["gc-master-0", "tso-0", "tablet-0", "tablet-1", "tablet-2"];
 
@@ -261,6 +293,10 @@ impl Choices {
         Self(seed)
     }
 
+    pub(crate) fn from_seed(seed: u64) -> Self {
+        Self(seed)
+    }
+
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         // SplitMix64.
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -271,12 +307,20 @@ impl Choices {
     }
 }
 
-/// How many rounds a test goes: PERCOLATOR_ROUNDS makes it longer.
-pub(crate) fn rounds(default: u64) -> u64 {
-    std::env::var("PERCOLATOR_ROUNDS")
+/// The rounds that a test goes: as many as PERCOLATOR_ROUNDS says, or this many for as long as there's time.
+pub(crate) fn rounds(default: u64) -> impl Iterator<Item = u64> {
+    const TIME: Duration = Duration::from_secs(90);
+    let asked = std::env::var("PERCOLATOR_ROUNDS")
         .ok()
-        .and_then(|rounds| rounds.parse().ok())
-        .unwrap_or(default)
+        .and_then(|rounds| rounds.parse().ok());
+    let started = Instant::now();
+    (0..asked.unwrap_or(default)).take_while(move |round| {
+        let goes_on = asked.is_some() || started.elapsed() < TIME;
+        if !goes_on {
+            eprintln!("{round} rounds have taken {TIME:?}, which is enough here");
+        }
+        goes_on
+    })
 }
 
 /// How many whole lines a file has.

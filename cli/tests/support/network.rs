@@ -7,7 +7,8 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use super::{PERCOLATOR, SERVERS, Said, signal, wait_for};
+use super::server::{self, Place};
+use super::{PERCOLATOR, SERVERS, Said, output_of, signal, wait_until_ready};
 
 const PORT: u16 = 7400;
 
@@ -107,57 +108,27 @@ impl Network {
         for server in SERVERS {
             network.start(server);
         }
-        network.wait_until_ready();
+        wait_until_ready(|arguments| network.run(arguments));
         Some(network)
     }
 
     fn start(&mut self, server: &'static str) {
         let master = format!("{}:{PORT}", self.hosts["gc-master-0"].address);
-        let data = self.folder.path().join(server);
-        let clock = self.clock_file();
         let host = self.hosts.get_mut(server).expect("a host");
-        let (role, _) = server.rsplit_once('-').expect("a number");
-        let program = PathBuf::from(PERCOLATOR).with_file_name(format!("percolator-{role}"));
-        let mut command = enter(&host.holder, program.to_str().expect("a path of text"));
-        command
-            .args(["--server", server, "--listen"])
-            .arg(format!("{}:{PORT}", host.address))
-            .arg("--data-dir")
-            .arg(&data);
-        match role {
-            "gc-master" => {
-                if !data.exists() {
-                    command.arg("--new-cluster");
-                }
-            }
-            "tso" => {
-                command
-                    .args(["--master", &master])
-                    .arg("--test-clock")
-                    .arg(clock);
-            }
-            _ => {
-                command.args(["--master", &master]);
-            }
-        }
-        let log = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(self.folder.path().join(format!("{server}.log")))
-            .expect("a log");
-        let child = command
-            .env("PERCOLATOR_LIFELINE", "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .expect("the server runs");
+        let place = Place {
+            server,
+            listen: &format!("{}:{PORT}", host.address),
+            advertise: None,
+            master: &master,
+            folder: self.folder.path(),
+        };
+        let child = server::start(&place, |program| enter(&host.holder, program));
         host.server = Some(child);
     }
 
     /// The file that says by how many milliseconds the oracle's clock is wrong.
     pub(crate) fn clock_file(&self) -> PathBuf {
-        self.folder.path().join("clock")
+        server::clock_file(self.folder.path())
     }
 
     /// Kills a server with SIGKILL, and starts it again.
@@ -189,32 +160,7 @@ impl Network {
 
     /// Runs a command of a client to its end.
     pub(crate) fn run(&self, arguments: &[&str]) -> Said {
-        let output = self.command(arguments).output().expect("the command runs");
-        Said {
-            status: output.status,
-            out: String::from_utf8_lossy(&output.stdout).into_owned(),
-            err: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
-    }
-
-    /// Waits until the cluster makes a table.
-    fn wait_until_ready(&self) {
-        let mut seen = None;
-        wait_for("the cluster on its network", || {
-            let said = self.run(&[
-                "table",
-                "create",
-                "ready",
-                "--split-at",
-                "h",
-                "--split-at",
-                "p",
-            ]);
-            let ready = said.code() == 0 || said.err.contains("already");
-            seen = Some(said);
-            ready.then_some(())
-        });
-        eprintln!("{seen:?}");
+        output_of(self.command(arguments))
     }
 }
 
@@ -228,12 +174,7 @@ impl Drop for Network {
             let _ = host.holder.kill();
             let _ = host.holder.wait();
             if std::thread::panicking() {
-                let log = self.folder.path().join(format!("{name}.log"));
-                let log = std::fs::read_to_string(log).unwrap_or_default();
-                let lines: Vec<&str> = log.lines().collect();
-                for line in &lines[lines.len().saturating_sub(30)..] {
-                    eprintln!("{name}: {line}");
-                }
+                server::print_log(self.folder.path(), name);
             }
         }
         let _ = self.hub.kill();

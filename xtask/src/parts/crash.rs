@@ -1,6 +1,8 @@
 //! Clusters whose processes are killed, stopped and cut off: some tests of the command line's crate. They
 //! take long, so they are a part of their own, and show what they do while they do it.
 
+use std::time::Duration;
+
 use anyhow::ensure;
 
 use crate::{
@@ -17,17 +19,43 @@ pub(crate) fn is_it(program: &TestProgram) -> bool {
     program.package == PACKAGE && program.kind == "test" && NAMES.contains(&program.name.as_str())
 }
 
-pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> {
+/// How the tests of this part go.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CrashArgs {
+    /// Rounds of each crash test: kills, stops, cuts. Default: some, for 90 s at most.
+    #[arg(long, value_name = "N")]
+    rounds: Option<u64>,
+
+    /// Repeat the choices of a run of the crash tests, which print their seeds.
+    #[arg(long, value_name = "SEED")]
+    seed: Option<u64>,
+}
+
+pub(crate) fn run(context: &Context, args: &CrashArgs, report: &mut Report) -> anyhow::Result<()> {
     let built = report.step("build", |_| context.built())?;
     let programs: Vec<&TestProgram> = built.tests.iter().filter(|test| is_it(test)).collect();
     ensure!(
         programs.len() == NAMES.len(),
         "cargo has not built each of {NAMES:?}"
     );
+    let variables = [
+        ("PERCOLATOR_ROUNDS", args.rounds),
+        ("PERCOLATOR_SEED", args.seed),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some((name, value?.to_string())))
+    .collect();
+    let mut how = unit::How {
+        arguments: &["--nocapture", "--include-ignored"],
+        variables,
+        ..unit::How::default()
+    };
+    if args.rounds.is_some() {
+        how.limit = Duration::MAX;
+    }
     for program in programs {
-        let arguments = ["--nocapture", "--include-ignored"];
         report.step(program.name.clone(), |report| {
-            unit::run_program(program, &arguments, report)
+            unit::run_program(program, &how, report)
         })?;
     }
     Ok(())

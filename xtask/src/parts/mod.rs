@@ -3,7 +3,7 @@
 mod bench_smoke;
 mod boundaries;
 mod clippy;
-mod crash;
+pub(crate) mod crash;
 mod docs;
 mod fmt;
 mod licences;
@@ -103,7 +103,12 @@ impl Part {
         }
     }
 
-    pub(crate) fn run(self, context: &Context, report: &mut Report) -> anyhow::Result<()> {
+    pub(crate) fn run(
+        self,
+        context: &Context,
+        crash: &crash::CrashArgs,
+        report: &mut Report,
+    ) -> anyhow::Result<()> {
         match self {
             Self::Fmt => fmt::run(context),
             Self::Prose => prose::run(context),
@@ -114,7 +119,7 @@ impl Part {
             Self::Unit => unit::run(context, report),
             Self::Readme => readme::run(context, report),
             Self::Sim => sim::run(context, report),
-            Self::Crash => crash::run(context, report),
+            Self::Crash => crash::run(context, crash, report),
             Self::BenchSmoke => bench_smoke::run(context, report),
         }
     }

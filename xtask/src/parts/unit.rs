@@ -15,7 +15,7 @@ use crate::{
     tally::Reader,
 };
 
-/// A test program that takes longer hangs.
+/// A test program that takes longer hangs, as a rule.
 const LIMIT: Duration = Duration::from_secs(600);
 /// Those that take longer have a row of their own.
 const WORTH_A_ROW: Duration = Duration::from_secs(3);
@@ -29,7 +29,9 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> 
             continue;
         }
         let name = format!("{} {} {}", program.package, program.kind, program.name);
-        if let Err(error) = report.step(name, |report| run_program(program, &[], report)) {
+        if let Err(error) =
+            report.step(name, |report| run_program(program, &How::default(), report))
+        {
             println!("FAILED: {error:#}\nto repeat it: {}", program.cargo_line());
             failures.push(program.cargo_line());
         }
@@ -39,7 +41,9 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> 
     }
     report.steps.push(("quick tests".to_owned(), others));
     let examples = ["test", "--workspace", "--doc"];
-    let result = report.step("doc tests", |report| read(context.cargo(examples), report));
+    let result = report.step("doc tests", |report| {
+        read(context.cargo(examples), LIMIT, report)
+    });
     if let Err(error) = result {
         println!("FAILED: {error:#}");
         failures.push("cargo test --workspace --doc".to_owned());
@@ -50,27 +54,48 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> 
     Ok(())
 }
 
+/// How a test program is run.
+pub(crate) struct How {
+    pub(crate) arguments: &'static [&'static str],
+    pub(crate) variables: Vec<(&'static str, String)>,
+    /// If it takes longer, it hangs.
+    pub(crate) limit: Duration,
+}
+
+impl Default for How {
+    fn default() -> Self {
+        Self {
+            arguments: &[],
+            variables: Vec::new(),
+            limit: LIMIT,
+        }
+    }
+}
+
 /// Runs a test program in the folder and with the variables that cargo gives it.
 pub(crate) fn run_program(
     program: &TestProgram,
-    arguments: &[&str],
+    how: &How,
     report: &mut Report,
 ) -> anyhow::Result<()> {
     println!();
-    let command = Cmd::new(&program.executable)
+    let mut command = Cmd::new(&program.executable)
         .dir(&program.folder)
         .quiet_env("CARGO_MANIFEST_DIR", &program.folder)
         .quiet_env("CARGO_PKG_NAME", &program.package)
         .quiet_env("CARGO_PKG_VERSION", &program.version)
         .arg("--show-output")
-        .args(arguments)
+        .args(how.arguments)
         .shown_as(&program.cargo_line());
-    read(command, report)
+    for (name, value) in &how.variables {
+        command = command.env(name, value);
+    }
+    read(command, how.limit, report)
 }
 
-fn read(command: Cmd, report: &mut Report) -> anyhow::Result<()> {
+fn read(command: Cmd, limit: Duration, report: &mut Report) -> anyhow::Result<()> {
     let mut reader = Reader::default();
-    let result = command.lines(LIMIT, |line| {
+    let result = command.lines(limit, |line| {
         if reader.line(line) && !line.is_empty() {
             println!("{line}");
         }

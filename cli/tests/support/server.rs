@@ -1,0 +1,73 @@
+//! Servers as processes that the test starts itself, each where it wants it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use super::PERCOLATOR;
+
+/// Where a server runs, and how the others reach it.
+pub(crate) struct Place<'a> {
+    /// Such as `tablet-0`.
+    pub(crate) server: &'a str,
+    pub(crate) listen: &'a str,
+    /// What it tells the others instead.
+    pub(crate) advertise: Option<&'a str>,
+    pub(crate) master: &'a str,
+    /// For its data, its log, and the file that sets the oracle's clock.
+    pub(crate) folder: &'a Path,
+}
+
+/// The file that says by how many milliseconds the oracle's clock is wrong.
+pub(crate) fn clock_file(folder: &Path) -> PathBuf {
+    folder.join("clock")
+}
+
+/// Starts a server with `launch`, which makes a command of a program's path. It ends with this process.
+pub(crate) fn start(place: &Place<'_>, launch: impl FnOnce(&str) -> Command) -> Child {
+    let data = place.folder.join(place.server);
+    let (role, _) = place.server.rsplit_once('-').expect("a number");
+    let program = PathBuf::from(PERCOLATOR).with_file_name(format!("percolator-{role}"));
+    let mut command = launch(program.to_str().expect("a path of text"));
+    command
+        .args(["--server", place.server, "--listen", place.listen])
+        .arg("--data-dir")
+        .arg(&data);
+    if role == "gc-master" {
+        if !data.exists() {
+            command.arg("--new-cluster");
+        }
+    } else {
+        command.args(["--master", place.master]);
+        if let Some(advertise) = place.advertise {
+            command.args(["--advertise", advertise]);
+        }
+    }
+    if role == "tso" {
+        command.arg("--test-clock").arg(clock_file(place.folder));
+    }
+    let log = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(log_file(place.folder, place.server))
+        .expect("a log");
+    command
+        .env("PERCOLATOR_LIFELINE", "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .expect("the server runs")
+}
+
+fn log_file(folder: &Path, server: &str) -> PathBuf {
+    folder.join(format!("{server}.log"))
+}
+
+/// The last lines of a server's log, for whoever has to find out why a test failed.
+pub(crate) fn print_log(folder: &Path, server: &str) {
+    let log = std::fs::read_to_string(log_file(folder, server)).unwrap_or_default();
+    let lines: Vec<&str> = log.lines().collect();
+    for line in &lines[lines.len().saturating_sub(30)..] {
+        eprintln!("{server}: {line}");
+    }
+}
