@@ -174,29 +174,23 @@ fn torn(old: &[u8], new: &[u8], rng: &mut Rng) -> Vec<u8> {
     };
     // The length may have come there without the content.
     let mut left = vec![0; len];
-    let sectors = len.div_ceil(SECTOR_BYTES);
-    let differs = |sector: usize| {
-        let bytes = sector * SECTOR_BYTES..;
-        let of = |content: &[u8]| {
-            content
-                .get(bytes.clone())
-                .map(|rest| rest[..rest.len().min(SECTOR_BYTES)].to_vec())
-        };
-        of(old) != of(new)
-    };
-    let changed: Vec<usize> = (0..sectors).filter(|sector| differs(*sector)).collect();
+    let kept = len.min(old.len());
+    left[..kept].copy_from_slice(&old[..kept]);
+    let written: Vec<usize> = (0..new.len().min(len)).step_by(SECTOR_BYTES).collect();
+    let sector = |start: usize| start..(start + SECTOR_BYTES).min(new.len()).min(len);
+    let changed: Vec<usize> = written
+        .into_iter()
+        .filter(|start| left[sector(*start)] != new[sector(*start)])
+        .collect();
     let until = rng.below(changed.len() as u64 + 1) as usize;
-    for sector in 0..sectors {
-        let is_new = match changed.binary_search(&sector) {
-            Ok(at) if in_order => at < until,
-            Ok(_) => rng.below(2) == 0,
-            Err(_) => true,
+    for (at, start) in changed.into_iter().enumerate() {
+        let arrived = if in_order {
+            at < until
+        } else {
+            rng.below(2) == 0
         };
-        let from = if is_new { new } else { old };
-        let start = sector * SECTOR_BYTES;
-        let end = (start + SECTOR_BYTES).min(len).min(from.len());
-        if start < end {
-            left[start..end].copy_from_slice(&from[start..end]);
+        if arrived {
+            left[sector(start)].copy_from_slice(&new[sector(start)]);
         }
     }
     left

@@ -85,11 +85,12 @@ impl Sabotage {
             ) => {
                 only(&[Fault::DiskSlow, Fault::Burst]);
                 plan.limits = Limits {
-                    decided_bytes: 1 << 10,
-                    group_bytes: plan.limits.group_bytes.min(1 << 10),
+                    decided_bytes: 200,
+                    group_bytes: 64,
                     ..plan.limits
                 };
-                plan.workloads = vec!["large", "counter"];
+                plan.workloads = vec!["large", "bank"];
+                plan.workers = 4;
             }
             Self::Rule(Mutant::LostAnswerIsFailure) => {
                 only(&[Fault::KillServer, Fault::Cut, Fault::Loss, Fault::Reset]);
