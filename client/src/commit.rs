@@ -159,7 +159,7 @@ impl Commit {
                 obstacle,
                 met,
                 ending,
-            } => match router.resolve(&[met], ending, self.deadline).await {
+            } => match router.resolve(&met, ending, self.deadline).await {
                 Ok(()) => vec![Event::Resolved { obstacle }],
                 Err(error) => self.gave_up(Step::Prewrite, error),
             },

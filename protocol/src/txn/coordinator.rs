@@ -1,6 +1,6 @@
 //! The two phases of one transaction.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::obstacle::{Ending, MetLock};
 use crate::actions::{CommitRejection, PrewriteRejection, Status};
@@ -88,17 +88,17 @@ pub enum Command {
     CheckStatus {
         /// To be named in the answer.
         obstacle: usize,
-        /// The lock.
+        /// The lock; of several of one transaction, the one that lives longest.
         met: MetLock,
         /// Roll it back if it's alive: it is younger.
         force: bool,
     },
-    /// Clear the lock.
+    /// Clear the locks of one transaction.
     Resolve {
         /// To be named in the answer.
         obstacle: usize,
-        /// The lock.
-        met: MetLock,
+        /// The locks, at least one.
+        met: Vec<MetLock>,
         /// How its transaction ended.
         ending: Ending,
     },
@@ -162,17 +162,18 @@ pub struct Coordinator {
     mutations: usize,
     /// Mutations that aren't in place yet.
     missing: usize,
-    obstacles: HashMap<usize, Obstacle>,
+    obstacles: BTreeMap<usize, Obstacle>,
     next_obstacle: usize,
     /// A request to commit in one phase was sent, and may be carried out yet.
     one_phase_open: bool,
     state: State,
 }
 
-/// A lock in the way of a request, which is sent again when its last obstacle is gone.
+/// The locks of one transaction in the way of a request, which is sent again when its last obstacle is gone.
 #[derive(Debug)]
 struct Obstacle {
-    met: MetLock,
+    /// At least one; the first lives longest.
+    met: Vec<MetLock>,
     request: usize,
     /// The mutations of the request; held by its last obstacle.
     mutations: Vec<usize>,
@@ -202,7 +203,7 @@ impl Coordinator {
             primary,
             mutations,
             missing: mutations,
-            obstacles: HashMap::new(),
+            obstacles: BTreeMap::new(),
             next_obstacle: 0,
             one_phase_open: one_server,
             state: State::Prewriting,
@@ -262,7 +263,7 @@ impl Coordinator {
                         met,
                         ending,
                     }],
-                    None => self.abort(AbortReason::LockedByOlder(met)),
+                    None => self.abort(AbortReason::LockedByOlder(met[0].clone())),
                 }
             }
             (State::Prewriting, Event::Resolved { obstacle }) => self.cleared(obstacle),
@@ -339,7 +340,7 @@ impl Coordinator {
         mutations: Vec<usize>,
         rejections: Vec<(Cell, PrewriteRejection)>,
     ) -> Vec<Command> {
-        let mut met_locks: Vec<MetLock> = Vec::new();
+        let mut met_locks: BTreeMap<(Timestamp, Cell), Vec<MetLock>> = BTreeMap::new();
         for (cell, rejection) in rejections {
             match rejection {
                 PrewriteRejection::Conflict {
@@ -365,19 +366,25 @@ impl Coordinator {
                         Finished::Unknown
                     })];
                 }
-                PrewriteRejection::Locked(lock) => met_locks.push(MetLock { cell, lock }),
+                PrewriteRejection::Locked(lock) => {
+                    let of_txn = met_locks
+                        .entry((lock.start_ts, lock.primary.clone()))
+                        .or_default();
+                    of_txn.push(MetLock { cell, lock });
+                }
             }
         }
         let request = self.next_obstacle;
         let mut commands = Vec::new();
         let mut mutations = Some(mutations);
-        for met in met_locks {
+        for mut met in met_locks.into_values() {
+            met.sort_by_key(|met| std::cmp::Reverse(met.lock.ttl_ms));
             let obstacle = self.next_obstacle;
             self.next_obstacle += 1;
             commands.push(Command::CheckStatus {
                 obstacle,
-                met: met.clone(),
-                force: met.lock.start_ts > self.start_ts,
+                met: met[0].clone(),
+                force: met[0].lock.start_ts > self.start_ts,
             });
             self.obstacles.insert(
                 obstacle,

@@ -110,8 +110,9 @@ pub(crate) fn ask(
 }
 
 /// Clears a lock.
-pub(crate) fn resolve(met: &MetLock, ending: Ending) -> Request {
-    let (start_ts, cells) = (met.lock.start_ts, vec![met.cell.clone()]);
+pub(crate) fn resolve(met: &[MetLock], ending: Ending) -> Request {
+    let start_ts = met[0].lock.start_ts;
+    let cells = met.iter().map(|met| met.cell.clone()).collect();
     match ending {
         Ending::Committed(commit_ts) => Request::Commit {
             start_ts,

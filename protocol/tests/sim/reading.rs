@@ -60,7 +60,11 @@ impl World<'_> {
                 let snapshot = self.clients[at].start_ts;
                 match after_status_read(status, snapshot) {
                     ReadNext::Resolve(ending) => {
-                        self.call(at, Purpose::ReadResolve, resolve(&met, ending));
+                        self.call(
+                            at,
+                            Purpose::ReadResolve,
+                            resolve(std::slice::from_ref(&met), ending),
+                        );
                     }
                     ReadNext::Bypass => {
                         self.clients[at].bypass.push(met.lock.start_ts);

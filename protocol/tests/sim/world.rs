@@ -177,7 +177,9 @@ impl World<'_> {
                 unreachable!("the status was asked for");
             };
             match after_status_read(status, now) {
-                ReadNext::Resolve(ending) => self.serve(&resolve(&met, ending))?,
+                ReadNext::Resolve(ending) => {
+                    self.serve(&resolve(std::slice::from_ref(&met), ending))?
+                }
                 other => return Err(format!("the lock on {} stays: {other:?}", met.cell)),
             };
         }

@@ -171,7 +171,10 @@ fn command_line(command: &Command) -> String {
         } => format!(
             "resolve {obstacle} {}: {}",
             outcomes::ending(*ending),
-            rows::met_lock(met)
+            met.iter()
+                .map(rows::met_lock)
+                .collect::<Vec<_>>()
+                .join("; ")
         ),
         Command::OnePhase => "one-phase".into(),
         Command::TakeCommitTs => "take-commit-ts".into(),
