@@ -253,6 +253,9 @@ pub(crate) fn write_down(
                 key::version(cell_key.to_vec(), ts),
                 write.encode(),
             ),
+            Effect::DeleteWrite(ts) => {
+                batch.delete(Column::Write, key::version(cell_key.to_vec(), ts));
+            }
             Effect::PutData(ts, value) => {
                 batch.put(Column::Data, key::version(cell_key.to_vec(), ts), value);
             }

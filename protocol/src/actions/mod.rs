@@ -2,6 +2,7 @@
 
 mod check_status;
 mod commit;
+mod gc;
 mod get;
 mod keep_alive;
 mod one_phase;
@@ -12,6 +13,7 @@ mod view;
 
 pub use check_status::{NotThePrimary, Status, StatusQuery, check_status};
 pub use commit::{CommitRejection, commit};
+pub use gc::{Collected, gc};
 pub use get::{Read, Snapshot, get};
 pub use keep_alive::keep_alive;
 pub use one_phase::{OnePhaseRejection, one_phase};

@@ -14,6 +14,8 @@ pub enum Effect {
     DeleteLock,
     /// Set the write record at a timestamp.
     PutWrite(Timestamp, Write),
+    /// Remove the write record at a timestamp.
+    DeleteWrite(Timestamp),
     /// Set the long value at a start_ts.
     PutData(Timestamp, Bytes),
     /// Remove the long value at a start_ts.

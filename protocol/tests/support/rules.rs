@@ -9,6 +9,7 @@
 //! | `check-status start=7 primary=bob now=9 [push=8] [force] [met-ttl=3000]` | |
 //! | `keep-alive start=7 primary=bob ttl=5000` | |
 //! | `get at=8 [bypass=7,5] bob ..` | |
+//! | `gc at=8 [most=1] bob ..` | |
 //! | `scan at=8 [bypass=7,5] [from=a] [to=c] [reverse] [limit=2]` | |
 
 use bytes::Bytes;
@@ -122,6 +123,22 @@ pub(crate) fn run(
                 Seen::Locked(lock) => locked(&cell, &lock),
             };
             args.cells()?.into_iter().map(get).collect()
+        }
+        "gc" => {
+            let ready = args.ts("at")?;
+            let most = args.named("most");
+            let most = most.map_or(Ok(u64::MAX), |text| args::read_number(&text))?;
+            let most = usize::try_from(most).unwrap_or(usize::MAX);
+            let collect = |cell| {
+                let collected = store.gc(ready, &cell, most);
+                let more = if collected.done { "" } else { ", and more" };
+                format!(
+                    "{} collected {}{more}",
+                    args::cell(&cell),
+                    collected.records
+                )
+            };
+            args.cells()?.into_iter().map(collect).collect()
         }
         "scan" => {
             let (ts, bypass) = snapshot(&mut args)?;

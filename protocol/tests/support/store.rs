@@ -8,9 +8,9 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use percolator_protocol::actions::{
-    AlreadyCommitted, CellView, CommitRejection, NotThePrimary, OnePhaseRejection, Prewrite,
-    PrewriteRejection, Read, ScanEnd, Snapshot, Status, StatusQuery, check_status, commit, get,
-    keep_alive, one_phase, prewrite, rollback, scan_forward, scan_reverse,
+    AlreadyCommitted, CellView, Collected, CommitRejection, NotThePrimary, OnePhaseRejection,
+    Prewrite, PrewriteRejection, Read, ScanEnd, Snapshot, Status, StatusQuery, check_status,
+    commit, gc, get, keep_alive, one_phase, prewrite, rollback, scan_forward, scan_reverse,
 };
 use percolator_protocol::txn::MetLock;
 use percolator_protocol::types::{Cell, Effect, Lock, Mutation, Timestamp, Write, key};
@@ -124,6 +124,10 @@ impl Store {
                     assert!(lock.is_some(), "a lock that isn't there was removed");
                 }
                 Effect::PutWrite(ts, write) => self.put_row(cell, Row::Write(ts, write)),
+                Effect::DeleteWrite(ts) => {
+                    let write = self.write.remove(&version_key(cell, ts));
+                    assert!(write.is_some(), "a record that isn't there was removed");
+                }
                 Effect::PutData(ts, value) => self.put_row(cell, Row::Data(ts, value)),
                 Effect::DeleteData(ts) => {
                     let value = self.data.remove(&version_key(cell, ts));
@@ -249,6 +253,13 @@ impl Store {
         let (effects, ttl_ms) = keep_alive(&view, start_ts, ttl_ms);
         self.apply(primary, effects);
         ttl_ms
+    }
+
+    /// Collects one cell, at most about `most` records of it.
+    pub(crate) fn gc(&mut self, ready: Timestamp, cell: &Cell, most: usize) -> Collected {
+        let Ok(collected) = gc(ready, self.writes(cell).map(Ok::<_, Infallible>), most);
+        self.apply(cell, collected.effects.clone());
+        collected
     }
 
     pub(crate) fn get(&self, snapshot: Snapshot<'_>, cell: &Cell) -> Seen {

@@ -1,0 +1,70 @@
+//! Collection: which records of a cell nobody needs any more (seed 000, part 5).
+
+use crate::types::{Effect, Timestamp, Write, WriteKind};
+
+/// What is to go of one cell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// The removals. Where they are written in several batches, then in this order.
+    pub effects: Vec<Effect>,
+    /// Records among them.
+    pub records: usize,
+    /// Nothing is left to be removed up to this point.
+    pub done: bool,
+}
+
+/// Says what may go of a cell's write records, newest first, now that `ready` is the collection point: see
+/// [`crate::safe_point`] for why. Records above it may be left out. At most about `most` removals at a
+/// time; what is left, the next call finds.
+///
+/// Of what a snapshot at `ready` sees, the newest put stays. Puts and deletes below it go. A delete that
+/// nothing visible lies below any more goes too, last of all: without it, what it hides would show. Locks'
+/// and rollbacks' records below `ready` go: transactions that began below it come no more. Those that stand
+/// exactly at it stay for the one that began there, and so does a delete.
+///
+/// Doing it twice is harmless, and so is stopping between two removals.
+///
+/// # Errors
+/// The first error among the records.
+pub fn gc<E>(
+    ready: Timestamp,
+    records: impl Iterator<Item = Result<(Timestamp, Write), E>>,
+    most: usize,
+) -> Result<Collected, E> {
+    let mut collected = Collected::default();
+    let mut shown = false;
+    let mut last_delete = None;
+    for record in records {
+        let (commit_ts, write) = record?;
+        if commit_ts > ready {
+            continue;
+        }
+        if collected.records >= most {
+            return Ok(collected);
+        }
+        let shows = matches!(write.kind, WriteKind::Put | WriteKind::Delete);
+        if shows && !shown {
+            shown = true;
+            if write.kind == WriteKind::Delete && commit_ts < ready {
+                last_delete = Some((commit_ts, write));
+            }
+        } else if commit_ts < ready {
+            collected.remove(commit_ts, &write);
+        }
+    }
+    if let Some((commit_ts, write)) = last_delete {
+        collected.remove(commit_ts, &write);
+    }
+    collected.done = true;
+    Ok(collected)
+}
+
+impl Collected {
+    fn remove(&mut self, commit_ts: Timestamp, write: &Write) {
+        self.records += 1;
+        self.effects.push(Effect::DeleteWrite(commit_ts));
+        if write.kind == WriteKind::Put && write.short_value.is_none() {
+            self.effects.push(Effect::DeleteData(write.start_ts));
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Collection on random rows, against what it is for: no snapshot at or above the point sees a difference, at
+//! no step of the way; and what is left is no more than that needs.
+
+#[allow(dead_code, reason = "the golden scripts use the rest")]
+mod support;
+
+use percolator_protocol::actions::Snapshot;
+use percolator_protocol::types::{Cell, TableId, Timestamp, Write, WriteKind};
+use proptest::prelude::*;
+use support::store::{Row, Seen, Store};
+
+const LAST: u64 = 40;
+
+fn ts(ts: u64) -> Timestamp {
+    Timestamp::from_u64(ts)
+}
+
+fn cell() -> Cell {
+    Cell::new(TableId(1), "row", "column")
+}
+
+/// Records at every other timestamp: what they are, whether their value is long, whether a rollback lies in
+/// them too.
+fn rows() -> impl Strategy<Value = Store> {
+    let kind = prop_oneof![
+        Just(WriteKind::Put),
+        Just(WriteKind::Delete),
+        Just(WriteKind::Lock),
+        Just(WriteKind::Rollback),
+    ];
+    let record = proptest::option::of((kind, any::<bool>(), any::<bool>()));
+    proptest::collection::vec(record, 1..LAST as usize / 2).prop_map(|records| {
+        let mut store = Store::default();
+        for (number, record) in (1..).zip(records) {
+            let Some((kind, long, overlapped)) = record else {
+                continue;
+            };
+            let (start_ts, commit_ts) = (ts(2 * number - 1), ts(2 * number));
+            let put = kind == WriteKind::Put;
+            let value = format!("{number}");
+            if put && long {
+                store.put_row(&cell(), Row::Data(start_ts, value.clone().into()));
+            }
+            let write = match kind {
+                WriteKind::Rollback => Write::rollback(commit_ts),
+                kind => Write {
+                    kind,
+                    start_ts,
+                    short_value: (put && !long).then(|| value.into()),
+                    overlapped_rollback: overlapped,
+                },
+            };
+            store.put_row(&cell(), Row::Write(commit_ts, write));
+        }
+        store
+    })
+}
+
+fn seen(store: &Store, from: u64) -> Vec<Seen> {
+    let get = |at| {
+        let snapshot = Snapshot {
+            ts: ts(at),
+            bypass: &[],
+        };
+        store.get(snapshot, &cell())
+    };
+    (from..=LAST + 1).map(get).collect()
+}
+
+proptest! {
+    #[test]
+    fn no_snapshot_at_or_above_the_point_sees_a_difference(
+        mut store in rows(),
+        ready in 1..=LAST,
+        most in 1..5_usize,
+    ) {
+        let before = seen(&store, ready);
+        let mut rounds = 0;
+        loop {
+            let collected = store.gc(ts(ready), &cell(), most);
+            prop_assert_eq!(&seen(&store, ready), &before);
+            if collected.done {
+                break;
+            }
+            rounds += 1;
+            prop_assert!(rounds < LAST, "it never ends");
+        }
+        let left: Vec<(Timestamp, Write)> =
+            store.writes(&cell()).filter(|(commit_ts, _)| *commit_ts <= ts(ready)).collect();
+        // What began at the point still meets what stands there; below, one put at most.
+        let below: Vec<_> = left.iter().filter(|(commit_ts, _)| *commit_ts < ts(ready)).collect();
+        prop_assert!(below.len() <= 1, "{:?}", left);
+        prop_assert!(below.iter().all(|(_, write)| write.kind == WriteKind::Put), "{:?}", left);
+        let again = store.gc(ts(ready), &cell(), usize::MAX);
+        prop_assert!(again.done && again.records == 0, "{:?}", again);
+        // A later point takes what an earlier one has left.
+        let after = seen(&store, LAST + 1);
+        store.gc(ts(LAST + 1), &cell(), usize::MAX);
+        prop_assert_eq!(seen(&store, LAST + 1), after);
+        prop_assert!(store.writes(&cell()).count() <= 1);
+    }
+}
