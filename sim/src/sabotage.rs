@@ -69,6 +69,12 @@ impl Sabotage {
             Self::Rule(Mutant::GrantBeforeDurable) | Self::LimitNotDurable => {
                 only(&[Fault::KillServer, Fault::DiskSlow, Fault::ClockJump]);
             }
+            // A prewrite has to come after its transaction was rolled back.
+            Self::Rule(Mutant::NoRollbackRecord | Mutant::RollbackNotMarked) => {
+                only(&[Fault::Late, Fault::Duplicate, Fault::PauseClient]);
+                plan.lock_ttl = Duration::from_millis(100);
+                plan.think = Duration::from_millis(2);
+            }
             Self::Rule(Mutant::OnePhaseOfAnotherLife) => {
                 only(&[Fault::KillServer, Fault::Late]);
                 plan.workloads = vec!["counter"];
