@@ -2,6 +2,8 @@
 #
 #   docker build -t percolator .
 #   docker run --rm percolator --version
+#   docker run --rm percolator up --ephemeral -- percolator bank --duration 10s
+#   docker run --rm -v percolator:/data percolator up       data in a volume of its own
 #   docker run --rm --entrypoint percolator-tso percolator --help
 #
 # `cargo xtask test` doesn't build it yet: that needs a container engine, which not every machine has.
@@ -11,12 +13,17 @@ FROM rust:1-slim-bookworm AS build
 WORKDIR /src
 COPY . .
 RUN cargo build --release --locked \
-    && mkdir /programs \
+    && mkdir /programs /data \
     && cd target/release \
     && cp percolator percolator-tso percolator-tablet percolator-gc-master /programs/
 
 # No shell, no package manager, and a user who isn't root.
 FROM gcr.io/distroless/cc-debian12:nonroot
 COPY --from=build /programs/ /usr/local/bin/
+# What servers keep, ./percolator-data unless they are told otherwise, lies in a volume: not in the container,
+# and in a folder that their user may write to.
+COPY --from=build --chown=65532:65532 /data /data
+VOLUME /data
+WORKDIR /data
 USER 65532:65532
 ENTRYPOINT ["/usr/local/bin/percolator"]

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use percolator_client::{Cell, Client, Outcome, Range, TableId, Timestamp, Txn, escape, unescape};
 use serde_json::json;
 
+use crate::answered;
 use crate::output::{CellJson, Cells, Format, Output};
 
 /// Bytes, typed in their escaped form.
@@ -29,7 +30,7 @@ Examples:
   percolator get accounts bob              prints the cells of the row
   percolator get accounts bob balance --at 463372648734720
 
-Exit code 1 where there's no value.")]
+Exit code 7 where there's no value, 6 where there's no such table.")]
 pub(crate) struct GetArgs {
     table: String,
     row: Escaped,
@@ -104,7 +105,7 @@ pub(crate) struct ScanArgs {
 Example:
   percolator outcome 463372648734720 3/bob:balance
 
-An error with exit code 4 names both. Exit code 1 while the transaction may still go either way.
+An error with exit code 4 names both. Exit code 7 while the transaction may still go either way.
 
 Asking settles it: where the primary knows nothing of the transaction, and its life time is over, it is
 rolled back there. So a cell that is not its primary also says \"rolled back\".")]
@@ -163,7 +164,7 @@ pub(crate) async fn get(
         if cells.is_empty() {
             output.note("no value");
         }
-        return Ok(found(!cells.is_empty()));
+        return Ok(answered(!cells.is_empty()));
     };
     let value = txn.get(&args.table, row, &column).await?;
     if output.format == Format::Json {
@@ -174,15 +175,7 @@ pub(crate) async fn get(
     } else {
         output.note("no value");
     }
-    Ok(found(value.is_some()))
-}
-
-fn found(yes: bool) -> ExitCode {
-    if yes {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    Ok(answered(value.is_some()))
 }
 
 pub(crate) async fn put(
@@ -288,7 +281,7 @@ pub(crate) async fn outcome(
         Outcome::Pending => (
             "pending: its client may still commit it; ask again".to_owned(),
             json!({"outcome": "pending"}),
-            ExitCode::FAILURE,
+            answered(false),
         ),
     };
     output.result(&text, &json)?;

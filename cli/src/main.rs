@@ -26,11 +26,15 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Rows, columns and values are bytes. Those that aren't printable are shown, and typed, as \xNN (two
 /// hexadecimal digits); \\ is a backslash, and \n, \r and \t are understood too.
 ///
-/// Results go to standard output, messages to standard error. Exit codes: 0 done; 1 failed, or a check
-/// found something; 2 wrong usage; 3 the transaction conflicted with others; 4 the outcome of a commit
-/// is unknown; 5 the cluster, or a part of it, wasn't reached in time.
+/// Results go to standard output, messages to standard error.
 #[derive(Debug, Parser)]
-#[command(name = "percolator", version, max_term_width = 100, after_help = EXAMPLES)]
+#[command(
+    name = "percolator",
+    version,
+    max_term_width = 100,
+    after_help = EXAMPLES,
+    after_long_help = format!("{EXIT_CODES}\n\n{EXAMPLES}")
+)]
 struct Arguments {
     /// The cluster: address of its master.
     #[arg(
@@ -58,6 +62,17 @@ struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  failed; the message says why
+  2  wrong usage: a word of the command line, or what it asks for, is not possible
+  3  the transaction conflicted with others: begin it again
+  4  the outcome of a commit is unknown: ask for it later
+  5  the cluster, or a part of it, wasn't reached in time
+  6  there is no such table, or it is there already
+  7  the answer is no: no such value, a commit that is pending, a check that found something";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -176,10 +191,47 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
         .downcast_ref::<E>()
         .or(in_other_words.map(|other| &other.error))
     {
-        Some(E::Invalid(_) | E::NoSnapshot { .. }) => ExitCode::from(2),
+        Some(E::Invalid(_) | E::NoSnapshot { .. } | E::NoTransaction { .. }) => ExitCode::from(2),
         Some(E::Conflict(_)) => ExitCode::from(3),
         Some(E::Unknown { .. }) => ExitCode::from(4),
         Some(E::Timeout { .. } | E::Unavailable(_)) => ExitCode::from(5),
-        _ => ExitCode::FAILURE,
+        Some(E::UnknownTable { .. } | E::AlreadyExists(_)) => ExitCode::from(6),
+        Some(E::Ended | E::Application(_)) | None => ExitCode::FAILURE,
+    }
+}
+
+/// How a command ends that was asked something, and has nothing to complain of.
+pub(crate) fn answered(yes: bool) -> ExitCode {
+    ExitCode::from(if yes { 0 } else { 7 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The command, and every command below it, by their words.
+    fn without_example(command: &clap::Command, words: &str, found: &mut Vec<String>) {
+        let words = format!("{words} {}", command.get_name());
+        let short = command.get_after_help().map(ToString::to_string);
+        let long = command.get_after_long_help().map(ToString::to_string);
+        for help in [&short, &long.or(short.clone())] {
+            if !help.as_ref().is_some_and(|help| help.contains("Example")) {
+                found.push(words.clone());
+            }
+        }
+        for below in command.get_subcommands() {
+            if below.get_name() != "help" {
+                without_example(below, &words, found);
+            }
+        }
+    }
+
+    #[test]
+    fn every_help_has_an_example() {
+        let mut command = Arguments::command();
+        command.build();
+        let mut found = Vec::new();
+        without_example(&command, "", &mut found);
+        assert_eq!(found, Vec::<String>::new());
     }
 }

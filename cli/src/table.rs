@@ -2,14 +2,20 @@
 
 use std::process::ExitCode;
 
-use percolator_client::{Client, escape};
+use percolator_client::{Client, Table, Tablet, escape};
 use serde::Serialize;
+use serde_json::json;
 
 use crate::cells::Escaped;
 use crate::output::{Format, Output, columns};
 
 /// What to do with tables.
 #[derive(Debug, clap::Subcommand)]
+#[command(after_help = "\
+Examples:
+  percolator table create accounts --split-at m
+  percolator table list --tablets
+  percolator table delete accounts")]
 pub(crate) enum Command {
     /// Make a table.
     #[command(after_help = "\
@@ -24,7 +30,11 @@ Examples:
         split_at: Vec<Escaped>,
     },
     /// List the tables and their tablets.
-    #[command(after_help = "Example:\n  percolator table list -o json")]
+    ///
+    /// A tablet whose server is away is one that nobody can use until the server is back.
+    #[command(
+        after_help = "Examples:\n  percolator table list --tablets\n  percolator table list -o json"
+    )]
     List {
         /// Show every tablet: its rows and its server.
         #[arg(long)]
@@ -57,6 +67,32 @@ struct TabletJson<'a> {
     end_row: String,
     epoch: u64,
     server: &'a str,
+    server_alive: bool,
+    /// `None`: the server was not heard since the master's start.
+    server_silent_ms: Option<u64>,
+}
+
+impl<'a> TableJson<'a> {
+    fn new(table: &'a Table) -> Self {
+        let tablet = |tablet: &'a Tablet| TabletJson {
+            id: tablet.id,
+            start_row: escape(&tablet.start_row),
+            end_row: escape(&tablet.end_row),
+            epoch: tablet.epoch,
+            server: &tablet.server,
+            server_alive: tablet.server_alive,
+            server_silent_ms: tablet
+                .server_silence
+                .map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)),
+        };
+        Self {
+            name: &table.name,
+            id: table.id,
+            ready: table.ready,
+            deleting: table.deleting,
+            tablets: table.tablets.iter().map(tablet).collect(),
+        }
+    }
 }
 
 pub(crate) async fn run(
@@ -68,42 +104,39 @@ pub(crate) async fn run(
         Command::Create { name, split_at } => {
             let cuts: Vec<_> = split_at.into_iter().map(|row| row.0).collect();
             client.create_table(&name, &cuts).await?;
-            output.note(&format!(
-                "table {name} is ready, {} tablet(s)",
-                cuts.len() + 1
-            ));
+            match output.format {
+                Format::Text => output.note(&format!(
+                    "table {name} is ready, {} tablet(s)",
+                    cuts.len() + 1
+                )),
+                Format::Json => {
+                    let tables = client.tables().await?;
+                    let made = tables.iter().find(|table| table.name == name);
+                    let made = made.ok_or(percolator_client::Error::UnknownTable { name })?;
+                    output.line(&serde_json::to_string(&TableJson::new(made))?)?;
+                }
+            }
         }
         Command::Delete { name } => {
             client.delete_table(&name).await?;
-            output.note(&format!("table {name} is deleted"));
+            match output.format {
+                Format::Text => output.note(&format!("table {name} is deleted")),
+                Format::Json => {
+                    output.line(&json!({"name": name, "deleted": true}).to_string())?;
+                }
+            }
         }
         Command::List { tablets } => list(client, tablets, output).await?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn list(client: &Client, tablets: bool, output: Output) -> anyhow::Result<()> {
+/// Prints the tables, or every tablet of theirs.
+pub(crate) async fn list(client: &Client, tablets: bool, output: Output) -> anyhow::Result<()> {
     let tables = client.tables().await?;
     if output.format == Format::Json {
         for table in &tables {
-            let json = TableJson {
-                name: &table.name,
-                id: table.id,
-                ready: table.ready,
-                deleting: table.deleting,
-                tablets: table
-                    .tablets
-                    .iter()
-                    .map(|tablet| TabletJson {
-                        id: tablet.id,
-                        start_row: escape(&tablet.start_row),
-                        end_row: escape(&tablet.end_row),
-                        epoch: tablet.epoch,
-                        server: &tablet.server,
-                    })
-                    .collect(),
-            };
-            output.line(&serde_json::to_string(&json)?)?;
+            output.line(&serde_json::to_string(&TableJson::new(table))?)?;
         }
         return Ok(());
     }
@@ -122,7 +155,7 @@ async fn list(client: &Client, tablets: bool, output: Output) -> anyhow::Result<
                     edge(&tablet.start_row),
                     edge(&tablet.end_row),
                     tablet.epoch.to_string(),
-                    tablet.server.clone(),
+                    server(tablet),
                 ]
             }));
         }
@@ -142,12 +175,33 @@ async fn list(client: &Client, tablets: bool, output: Output) -> anyhow::Result<
                 table.name.clone(),
                 table.id.to_string(),
                 state.to_owned(),
-                table.tablets.len().to_string(),
+                how_many(&table.tablets),
             ]
         }));
     }
-    output.line(&columns(&rows))?;
+    if tables.is_empty() {
+        output.note("no tables");
+    } else {
+        output.line(&columns(&rows))?;
+    }
     Ok(())
+}
+
+/// The owner, and since when it is away.
+fn server(tablet: &Tablet) -> String {
+    match (tablet.server_alive, tablet.server_silence) {
+        (true, _) => tablet.server.clone(),
+        (false, Some(silence)) => format!("{}, away for {} s", tablet.server, silence.as_secs()),
+        (false, None) => format!("{}, not heard since the master's start", tablet.server),
+    }
+}
+
+fn how_many(tablets: &[Tablet]) -> String {
+    let away = tablets.iter().filter(|tablet| !tablet.server_alive).count();
+    match away {
+        0 => tablets.len().to_string(),
+        away => format!("{away} of {} away", tablets.len()),
+    }
 }
 
 fn edge(row: &[u8]) -> String {

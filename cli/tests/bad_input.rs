@@ -164,14 +164,14 @@ fn keys_values_tables_and_timestamps_out_of_bounds() {
         .refused(2, &["row is empty"]);
     cluster
         .run(&["get", "nosuch", "r", "c"])
-        .refused(1, &["no table \"nosuch\"", "table list"]);
+        .refused(6, &["no table \"nosuch\"", "table list"]);
     cluster
         .run(&["put", "nosuch", "r", "c", "v"])
-        .refused(1, &["no table \"nosuch\""]);
+        .refused(6, &["no table \"nosuch\""]);
     cluster
         .run(&["table", "delete", "nosuch"])
-        .refused(1, &["nosuch"]);
-    cluster.run(&["table", "create", "t"]).refused(1, &["t"]);
+        .refused(6, &["nosuch"]);
+    cluster.run(&["table", "create", "t"]).refused(6, &["t"]);
     cluster
         .run(&["table", "create", "No Good"])
         .refused(2, &["a-z"]);

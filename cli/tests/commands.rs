@@ -41,7 +41,7 @@ fn cells_are_written_read_scanned_and_deleted() {
     assert_eq!(cluster.run(&get).ok(), "10\n");
     let before = (at - 1).to_string();
     let get = ["get", "accounts", "bob", "balance", "--at", &before];
-    assert_eq!(cluster.run(&get).code(), 1);
+    assert_eq!(cluster.run(&get).code(), 7);
     assert_eq!(
         cluster.run(&["get", "accounts", "bob"]).ok(),
         "balance\t3\nowner\tBob\n"
@@ -67,7 +67,7 @@ fn cells_are_written_read_scanned_and_deleted() {
     cluster.run(&["delete", "accounts", "bob", "balance"]).ok();
     assert_eq!(
         cluster.run(&["get", "accounts", "bob", "balance"]).code(),
-        1
+        7
     );
     cluster.run(&["delete", "accounts", "bob"]).ok();
     assert_eq!(cluster.run(&["scan", "accounts"]).ok().lines().count(), 1);
@@ -116,7 +116,7 @@ fn large_values_many_pages_and_own_writes() {
     let row = scan.split('\t').next().expect("a row").to_owned();
     cluster.run(&["delete", "by-n", &row]).ok();
     let found = cluster.run(&check);
-    assert_eq!(found.code(), 1, "{found:#?}");
+    assert_eq!(found.code(), 7, "{found:#?}");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_session_at_a_snapshot_only_reads() {
     assert_eq!(cluster.run(&["get", "t", "a", "one"]).ok(), "2\n");
     // Whoever asks for a transaction of a table that isn't there needn't wait.
     let said = cluster.run(&["outcome", &at, "77/a:one"]);
-    said.refused(1, &["there is no table", "number 77"]);
+    said.refused(6, &["there is no table", "number 77"]);
 }
 
 #[test]
@@ -193,35 +193,11 @@ fn banks_on_one_new_table_get_along_and_verify_explains_itself() {
     let with_ledger = [&bank[..], &["200ms", "--ledger", ledger]].concat();
     cluster.run(&with_ledger).ok();
     let said = cluster.run(&["bank", "--verify", ledger]);
-    said.refused(1, &["WRONG", "without --ledger", "bank-ledger"]);
+    said.refused(7, &["WRONG", "without --ledger", "bank-ledger"]);
 }
 
 #[test]
-fn every_help_has_an_example_and_completions_come_out() {
-    for command in [
-        &["up"][..],
-        &["table", "create"],
-        &["table", "list"],
-        &["table", "delete"],
-        &["get"],
-        &["put"],
-        &["delete"],
-        &["scan"],
-        &["outcome"],
-        &["shell"],
-        &["import"],
-        &["export"],
-        &["check-index"],
-        &["bank"],
-        &["bench"],
-        &["completions"],
-    ] {
-        let help = percolator(&[command, &["--help"]].concat()).ok();
-        assert!(
-            help.contains("Example"),
-            "{command:?} has no example:\n{help}"
-        );
-    }
+fn completions_come_out() {
     for shell in ["bash", "zsh", "fish"] {
         assert!(
             percolator(&["completions", shell])
@@ -241,6 +217,7 @@ fn flags_of_servers_can_come_from_the_environment() {
         let program = Path::new(PERCOLATOR).with_file_name(server);
         let help = Command::new(&program).arg("--help").output();
         let help = String::from_utf8_lossy(&help.expect("it runs").stdout).into_owned();
+        assert!(help.contains("Example"), "{server}: {help}");
         for flag in ["DATA_DIR", "LISTEN", "SERVER"] {
             assert!(
                 help.contains(&format!("{prefix}{flag}=")),

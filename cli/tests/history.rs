@@ -91,7 +91,7 @@ fn what_can_not_be_explained_is_said() {
 {"client":"b","outcome":"committed","ops":[{"r":["x",null]},{"w":["x","2"]}]}
 "#;
     let said = check(lost_update);
-    assert_eq!(said.code(), 1, "{said:?}");
+    assert_eq!(said.code(), 7, "{said:?}");
     assert!(said.out.contains("WRONG: lost update"), "{said:?}");
     check("{}\n").refused(1, &["history.jsonl", "line 1", "client"]);
     let missing = support::percolator(&["history", "check", "/nowhere/history.jsonl"]);

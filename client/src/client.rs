@@ -84,6 +84,10 @@ pub struct Tablet {
     pub epoch: u64,
     /// Its owner.
     pub server: String,
+    /// Whether the owner has sent the master a sign of life lately.
+    pub server_alive: bool,
+    /// How long ago the last one was. `None`: the master has had none since it was started.
+    pub server_silence: Option<Duration>,
 }
 
 impl Client {
@@ -216,8 +220,13 @@ impl Client {
     /// ([`Error::Unknown`]). A transaction whose life time is over is rolled back by this.
     ///
     /// # Errors
-    /// [`Error::Timeout`] where the primary's server or the oracle isn't reached; [`Error::UnknownTable`].
+    /// [`Error::Timeout`] where the primary's server or the oracle isn't reached; [`Error::UnknownTable`];
+    /// [`Error::NoTransaction`] where the oracle hasn't handed out the timestamp yet.
     pub async fn outcome(&self, start_ts: Timestamp, primary: &Cell) -> Result<Outcome, Error> {
+        let no_transaction = |why| Err(Error::NoTransaction { start_ts, why });
+        if start_ts == Timestamp::ZERO {
+            return no_transaction("timestamps are above 0".to_owned());
+        }
         let unknown = |directory: &crate::directory::Directory| {
             let tables = &directory.tables;
             tables.values().all(|table| table.id != primary.table.0)
@@ -248,7 +257,18 @@ impl Client {
             .router
             .primary_status(&met, None, false, deadline)
             .await
-            .map_err(|error| self.failed(deadline, "asking for an outcome", error))?;
+            .map_err(|error| self.failed(deadline, "asking for an outcome", error));
+        // Life times are judged by the start_ts, and one of the future has all of its own before it. (A server
+        // refuses the highest ones by itself.)
+        if let Ok(Status::Alive { .. } | Status::PrimaryPending) | Err(Error::Invalid(_)) = status {
+            let now = self.timestamp().await?;
+            if start_ts > now {
+                return no_transaction(format!(
+                    "its timestamp was not handed out yet, the oracle is at {now}"
+                ));
+            }
+        }
+        let status = status?;
         Ok(match status {
             Status::Committed(commit_ts) => Outcome::Committed(commit_ts),
             Status::RolledBack => Outcome::RolledBack,
@@ -326,6 +346,13 @@ impl Client {
                     end_row: place.tablet.end_row.clone(),
                     epoch: place.tablet.epoch,
                     server: place.server.clone(),
+                    server_alive: directory
+                        .server(&place.server)
+                        .is_some_and(|owner| owner.alive),
+                    server_silence: directory
+                        .server(&place.server)
+                        .and_then(|owner| owner.silent_ms)
+                        .map(Duration::from_millis),
                 })
                 .collect(),
         };

@@ -184,7 +184,9 @@ impl Commit {
                     Err(error) => self.gave_up(Step::CommitPrimary, error),
                 }
             }
-            Command::Rollback => vec![Event::RollbackEnded(self.rollback().await)],
+            Command::Rollback { mutations } => {
+                vec![Event::RollbackEnded(self.rollback(mutations).await)]
+            }
             Command::OnePhase | Command::Finish(_) | Command::CommitSecondaries { .. } => {
                 Vec::new()
             }
@@ -313,16 +315,15 @@ impl Commit {
         let _ = self.every_cell(secondaries, &build, deadline).await;
     }
 
-    async fn rollback(&self) -> PrimaryEnd {
+    async fn rollback(&self, mutations: Vec<usize>) -> PrimaryEnd {
         let build = |cells: Vec<(usize, v1::CellRef)>| {
             Ask::Rollback(v1::RollbackRequest {
                 start_ts: self.start_ts.as_u64(),
                 cells: cells.into_iter().map(|(_, cell)| cell).collect(),
             })
         };
-        let all = (0..self.mutations.len()).collect();
         let deadline = self.router.deadline(ROLLBACK_PATIENCE);
-        match self.every_cell(all, &build, deadline).await {
+        match self.every_cell(mutations, &build, deadline).await {
             Some(Body::Rollback(response)) => match response.committed {
                 Some(committed) => PrimaryEnd::Committed(Timestamp::from_u64(committed.commit_ts)),
                 None => PrimaryEnd::RolledBack,

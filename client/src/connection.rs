@@ -26,6 +26,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// for each request would cost more than the request.
 const ANSWER_TICKS: u32 = 10;
 const TICK: Duration = Duration::from_secs(1);
+/// A silent connection is asked for a sign of life after this long, and lost without one.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 
@@ -286,31 +289,32 @@ fn cost(request: &v1::Request) -> usize {
 
 async fn run(connection: Arc<Connection>, address: String) {
     let why = match stream(&connection, &address).await {
-        Ok(()) => format!("{address} closed the connection"),
-        Err(why) => format!("{address}: {why}"),
+        Ok(()) => format!("the tablet server at {address} closed the connection"),
+        Err(why) => failed("tablet server", &address, &why),
     };
     tracing::debug!(address, why, "connection lost");
     connection.lose(why);
 }
 
-async fn stream(connection: &Arc<Connection>, address: &str) -> Result<(), String> {
+async fn stream(connection: &Arc<Connection>, address: &str) -> Result<(), Why> {
     let channel = Endpoint::from_shared(format!("http://{address}"))
-        .map_err(|error| format!("not an address: {error}"))?
+        .map_err(|error| Why::Said(format!("not an address: {}", cause(&error))))?
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .http2_keep_alive_interval(Duration::from_secs(3))
-        .keep_alive_timeout(Duration::from_secs(3))
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .keep_alive_while_idle(true)
         .connect()
         .await
-        .map_err(|error| cause(&error))?;
+        .map_err(|error| why(&error, CONNECT_TIMEOUT))?;
+    let lost = |status: tonic::Status| why_status(&status, KEEPALIVE_INTERVAL + KEEPALIVE_TIMEOUT);
     let mut responses = TabletsClient::new(channel)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .serve(Packs(connection.clone()))
         .await
-        .map_err(|status| status.message().to_owned())?
+        .map_err(lost)?
         .into_inner();
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -320,14 +324,61 @@ async fn stream(connection: &Arc<Connection>, address: &str) -> Result<(), Strin
             pack = responses.message() => match pack {
                 Ok(Some(pack)) => connection.answered(pack),
                 Ok(None) => return Ok(()),
-                Err(status) => return Err(status.message().to_owned()),
+                Err(status) => return Err(lost(status)),
             },
             _ = ticks.tick() => {
                 if connection.tick() {
-                    return Err(format!("a request was not answered for {ANSWER_TICKS} s"));
+                    return Err(Why::Silent(TICK * ANSWER_TICKS));
                 }
             }
         }
+    }
+}
+
+/// Why a server gave no answer.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Why {
+    /// It said nothing for this long.
+    Silent(Duration),
+    /// What it, or the system, said.
+    Said(String),
+}
+
+/// What failed, for a person: with the server's role and its address.
+pub(crate) fn failed(role: &str, address: &str, why: &Why) -> String {
+    match why {
+        Why::Silent(time) => format!(
+            "the {role} at {address} did not answer for {} s",
+            time.as_secs()
+        ),
+        Why::Said(said) => format!("the {role} at {address}: {said}"),
+    }
+}
+
+/// What is behind an error of a connection on which nobody is silent for longer than `silence`.
+pub(crate) fn why(error: &(dyn std::error::Error + 'static), silence: Duration) -> Why {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        // Nobody but the connection's own timers says so: hyper's errors have no type to ask for it.
+        let said = error.to_string();
+        let system = error.downcast_ref::<std::io::Error>();
+        if error.is::<tonic::TimeoutExpired>()
+            || said == "keep-alive timed out"
+            || system.is_some_and(|error| error.kind() == std::io::ErrorKind::TimedOut)
+        {
+            return Why::Silent(silence);
+        }
+        next = error.source();
+    }
+    Why::Said(cause(error))
+}
+
+/// [`why`], of an answer that is a status: the server's own words, where it has said any.
+pub(crate) fn why_status(status: &tonic::Status, silence: Duration) -> Why {
+    match std::error::Error::source(status) {
+        Some(source) => why(source, silence),
+        None if status.message() == tonic::TimeoutExpired(()).to_string() => Why::Silent(silence),
+        None => Why::Said(status.message().to_owned()),
     }
 }
 

@@ -110,6 +110,11 @@ impl Directory {
         (server.incarnation != 0).then_some(server.incarnation)
     }
 
+    /// What the master knows of the server with this name.
+    pub(crate) fn server(&self, name: &str) -> Option<&v1::ServerInfo> {
+        self.servers.iter().find(|server| server.server == name)
+    }
+
     /// The oracle's address.
     pub(crate) fn oracle(&self) -> Option<&str> {
         self.servers

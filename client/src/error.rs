@@ -7,7 +7,8 @@ use percolator_protocol::txn::{AbortReason, MetLock, Step};
 use percolator_protocol::types::{Cell, Timestamp};
 
 /// Why a call failed. Whatever isn't [`Error::Unknown`] says for certain that nothing of the
-/// transaction is or will be visible.
+/// transaction is or will be visible. Its text says everything: no reason is left for
+/// [`std::error::Error::source`], so that whoever prints both says nothing twice.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Another transaction was first. Begin again.
@@ -30,6 +31,14 @@ pub enum Error {
     NoSnapshot {
         /// The timestamp asked for.
         asked: Timestamp,
+        /// Why not.
+        why: String,
+    },
+    /// Nobody can have begun such a transaction.
+    #[error("there is no transaction {start_ts}: {why}")]
+    NoTransaction {
+        /// The start_ts asked for.
+        start_ts: Timestamp,
         /// Why not.
         why: String,
     },
@@ -62,8 +71,8 @@ pub enum Error {
     #[error("the transaction has ended")]
     Ended,
     /// The application's own reason, from a closure of [`crate::Client::transact`].
-    #[error("{0}")]
-    Application(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error(transparent)]
+    Application(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl Error {
@@ -166,6 +175,81 @@ impl Error {
                 },
                 last: last.unwrap_or_else(|| "no answer".into()),
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::oracle::OracleError;
+
+    /// One of each; a new variant doesn't compile until it is here.
+    fn every() -> Vec<Error> {
+        let text = || "the reason".to_owned();
+        let (ts, cell) = (
+            Timestamp::from_u64(7),
+            Cell::new(percolator_protocol::types::TableId(1), "r", "c"),
+        );
+        let all = vec![
+            Error::Conflict(Conflict::RolledBack { cell: cell.clone() }),
+            Error::Unknown {
+                start_ts: ts,
+                primary: cell,
+            },
+            Error::NoSnapshot {
+                asked: ts,
+                why: text(),
+            },
+            Error::NoTransaction {
+                start_ts: ts,
+                why: text(),
+            },
+            Error::Timeout {
+                after: Duration::from_secs(10),
+                doing: "reading",
+                last: text(),
+            },
+            Error::Unavailable(text()),
+            Error::Invalid(text()),
+            Error::UnknownTable { name: text() },
+            Error::AlreadyExists(text()),
+            Error::Ended,
+            Error::application(std::io::Error::other(text())),
+            Error::application(OracleError::Unavailable {
+                address: "here:1".into(),
+                cause: text(),
+                waited_ms: 10_000,
+            }),
+        ];
+        for error in &all {
+            match error {
+                Error::Conflict(_)
+                | Error::Unknown { .. }
+                | Error::NoSnapshot { .. }
+                | Error::NoTransaction { .. }
+                | Error::Timeout { .. }
+                | Error::Unavailable(_)
+                | Error::Invalid(_)
+                | Error::UnknownTable { .. }
+                | Error::AlreadyExists(_)
+                | Error::Ended
+                | Error::Application(_) => {}
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn no_error_says_a_reason_twice() {
+        for error in every() {
+            let mut said = error.to_string();
+            let mut next = std::error::Error::source(&error);
+            while let Some(source) = next {
+                said = format!("{said}: {source}");
+                next = source.source();
+            }
+            assert!(said.matches("the reason").count() <= 1, "{said}");
         }
     }
 }

@@ -12,7 +12,7 @@ use percolator_wire::v1::master_client::MasterClient;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::connection::{Connection, cause};
+use crate::connection::{Connection, failed, why_status};
 use crate::oracle::OracleClient;
 use crate::transport::{BoxFuture, Lost, MasterError, Transport};
 
@@ -32,8 +32,17 @@ pub(crate) struct Network {
 impl Network {
     /// Connects with the first use.
     pub(crate) fn new(master: &str) -> Result<Self, String> {
+        let no_address = || {
+            format!(
+                "{master:?} is no address of a master: it is written HOST:PORT, as in 127.0.0.1:7400, \
+                 master.example:7400 or [::1]:7400"
+            )
+        };
+        if !is_address(master) {
+            return Err(no_address());
+        }
         let channel = Endpoint::from_shared(format!("http://{master}"))
-            .map_err(|error| format!("{master:?} is not an address, as HOST:PORT is: {error}"))?
+            .map_err(|_| no_address())?
             .connect_timeout(Duration::from_secs(2))
             .timeout(MASTER_TIMEOUT)
             .tcp_nodelay(true)
@@ -77,6 +86,19 @@ impl Network {
     }
 }
 
+/// Whether it's HOST:PORT, an IPv6 address in brackets.
+fn is_address(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(host, port)| {
+        let bare = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'))
+            .map_or(!host.contains([':', '/', '@', '[', ']']), |ipv6| {
+                ipv6.parse::<std::net::Ipv6Addr>().is_ok()
+            });
+        !host.is_empty() && bare && port.parse::<u16>().is_ok_and(|port| port != 0)
+    })
+}
+
 async fn directory(
     mut client: MasterClient<Channel>,
     address: &str,
@@ -98,8 +120,8 @@ fn master_error(address: &str, status: &tonic::Status) -> MasterError {
             "the server at {address} is not a master; `percolator up` shows where the master is"
         )),
         _ => {
-            let why = std::error::Error::source(status).map_or(message, cause);
-            MasterError::Unavailable(format!("{address}: {why}"))
+            let why = why_status(status, MASTER_TIMEOUT);
+            MasterError::Unavailable(failed("master", address, &why))
         }
     }
 }

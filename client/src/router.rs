@@ -384,8 +384,8 @@ fn sort(
 
 pub(crate) fn master_message(error: MasterError) -> String {
     match error {
-        MasterError::Unavailable(why) => format!("the master is unavailable: {why}"),
-        MasterError::Invalid(why)
+        MasterError::Unavailable(why)
+        | MasterError::Invalid(why)
         | MasterError::AlreadyExists(why)
         | MasterError::NotFound(why) => why,
     }

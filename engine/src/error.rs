@@ -7,14 +7,14 @@ use std::{io, path::PathBuf, sync::Arc};
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused something.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {cause}", path.display())]
     Io {
         /// What was tried, as in "cannot read".
         action: &'static str,
         /// On what.
         path: PathBuf,
         /// Why not.
-        source: Arc<io::Error>,
+        cause: Arc<io::Error>,
     },
     /// No space. Nothing of the group was written; it can be tried again when there is room.
     #[error(
@@ -174,10 +174,10 @@ impl Error {
         path: impl Into<PathBuf>,
     ) -> impl FnOnce(io::Error) -> Error {
         let path = path.into();
-        move |source| Error::Io {
+        move |cause| Error::Io {
             action,
             path,
-            source: Arc::new(source),
+            cause: Arc::new(cause),
         }
     }
 }

@@ -87,6 +87,9 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
         address: server.address.clone(),
         alive: directory.is_alive(name, now),
         incarnation: directory.incarnation(name),
+        silent_ms: directory
+            .silence(name, now)
+            .map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)),
     };
     let mut tablets: Vec<_> = truth.tablets.iter().collect();
     tablets.sort_by(|a, b| (a.1.table, &a.1.rows.start).cmp(&(b.1.table, &b.1.rows.start)));
@@ -156,6 +159,7 @@ impl From<Refusal> for Status {
             // for what does not change by itself.
             Refusal::OtherCluster { .. }
             | Refusal::SecondOracle { .. }
+            | Refusal::ForgetfulOracle { .. }
             | Refusal::OtherRole { .. }
             | Refusal::BeingDeleted { .. }
             | Refusal::NotFrozen { .. } => Code::FailedPrecondition,

@@ -140,9 +140,14 @@ impl Directory {
             }
         }
 
+        let was_adopted = truth
+            .servers
+            .get(&beat.server)
+            .is_some_and(|known| known.adopted);
         let heard = Server {
             role: beat.role,
             address: beat.address,
+            adopted: was_adopted || (beat.role == Role::Oracle && beat.cluster_id.is_some()),
         };
         if truth.servers.get(&beat.server) != Some(&heard) {
             truth.servers.insert(beat.server.clone(), heard);

@@ -192,6 +192,17 @@ impl Heartbeat {
                 asked: self.role.describe(),
             });
         }
+        if self.role == Role::Oracle
+            && self.cluster_id.is_none()
+            && truth
+                .servers
+                .get(&self.server)
+                .is_some_and(|known| known.adopted)
+        {
+            return Err(Refusal::ForgetfulOracle {
+                server: self.server.clone(),
+            });
+        }
         let other_oracle = truth
             .servers
             .iter()

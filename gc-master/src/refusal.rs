@@ -39,6 +39,12 @@ pub enum Refusal {
     /// There may be one oracle, or timestamps would not be in order.
     #[error("{second} is not accepted: the cluster's oracle is {first}, and there may be only one")]
     SecondOracle { first: String, second: String },
+    /// The oracle belonged to the cluster, and now knows of none.
+    #[error(
+        "{server} is this cluster's oracle, and has lost its folder: it has forgotten which timestamps it handed \
+         out, and might hand them out again; restore its folder from a backup"
+    )]
+    ForgetfulOracle { server: String },
     /// A server's role does not change.
     #[error("{server} is known as {known}, and now calls itself {asked}")]
     OtherRole {

@@ -36,12 +36,12 @@ pub enum Error {
     #[error(transparent)]
     Server(#[from] percolator_server::Error),
     /// The state is not one of this program.
-    #[error("{}: {source}", .path.display())]
+    #[error("{}: {cause}", .path.display())]
     State {
         /// The file that holds it.
         path: PathBuf,
         /// What is wrong with it.
-        source: TruthError,
+        cause: TruthError,
     },
 }
 
@@ -76,9 +76,9 @@ impl Server {
                 cluster_id => Start::Rebuild { cluster_id },
             },
         };
-        let directory = Directory::open(start, rand::random()).map_err(|source| Error::State {
+        let directory = Directory::open(start, rand::random()).map_err(|cause| Error::State {
             path: file.path().to_owned(),
-            source,
+            cause,
         })?;
         if let Err(waiting) = directory.truth() {
             tracing::warn!("{waiting}");

@@ -96,6 +96,10 @@ pub struct Server {
     pub role: Role,
     /// Where it was last heard: HOST:PORT.
     pub address: String,
+    /// An oracle that knew, when it was heard, to which cluster it belongs. Its folder holds that since, beside
+    /// the limit of its timestamps: an oracle that knows of no cluster has lost both.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub adopted: bool,
 }
 
 /// What a server is.
@@ -129,7 +133,7 @@ pub enum TruthError {
     },
     /// They are not what this program writes.
     #[error("the directory can't be read: {0}")]
-    Malformed(#[from] serde_json::Error),
+    Malformed(serde_json::Error),
 }
 
 /// The one field that every format has.
@@ -191,11 +195,11 @@ impl Truth {
     /// # Errors
     /// Bytes that [`Truth::encode`] did not make, or that of another version did.
     pub fn decode(bytes: &[u8]) -> Result<Self, TruthError> {
-        let Format { format } = serde_json::from_slice(bytes)?;
+        let Format { format } = serde_json::from_slice(bytes).map_err(TruthError::Malformed)?;
         if format != FORMAT {
             return Err(TruthError::Format { found: format });
         }
-        Ok(serde_json::from_slice(bytes)?)
+        serde_json::from_slice(bytes).map_err(TruthError::Malformed)
     }
 
     /// The tablets of a table, ordered by their first row.
@@ -319,10 +323,12 @@ mod tests {
             frozen: true,
         };
         truth.tablets.insert(u64::MAX, tablet);
-        let (role, address) = (Role::Oracle, "oracle-0:7401".into());
-        truth
-            .servers
-            .insert("oracle-0".into(), Server { role, address });
+        let oracle = Server {
+            role: Role::Oracle,
+            address: "oracle-0:7401".into(),
+            adopted: true,
+        };
+        truth.servers.insert("oracle-0".into(), oracle);
         assert_eq!(Truth::decode(&truth.encode()).unwrap(), truth);
     }
 

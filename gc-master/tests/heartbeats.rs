@@ -96,6 +96,35 @@ fn there_is_one_oracle_and_roles_do_not_change() {
 }
 
 #[test]
+fn an_oracle_that_has_lost_its_folder_is_refused() {
+    let mut world = World::new(0);
+    let now = world.now;
+    let mut beat = |cluster_id: Option<String>| {
+        world.directory.heartbeat(
+            now,
+            Heartbeat {
+                cluster_id,
+                ..oracle("oracle-0")
+            },
+        )
+    };
+    // It may die before it has written down what it was told.
+    let cluster_id = beat(None).unwrap();
+    assert_eq!(beat(None).as_ref(), Ok(&cluster_id));
+    assert_eq!(beat(Some(cluster_id.clone())).as_ref(), Ok(&cluster_id));
+    let refused = beat(None).unwrap_err();
+    assert!(matches!(refused, Refusal::ForgetfulOracle { .. }));
+    assert!(refused.to_string().contains("backup"), "{refused}");
+    // The folder is back.
+    assert_eq!(beat(Some(cluster_id.clone())), Ok(cluster_id));
+    // The next life of the master knows it too.
+    let state = world.truth().encode();
+    let mut restarted = Directory::open(Start::State(state), RANDOM).unwrap();
+    let refused = restarted.heartbeat(now, oracle("oracle-0")).unwrap_err();
+    assert!(matches!(refused, Refusal::ForgetfulOracle { .. }));
+}
+
+#[test]
 fn malformed_heartbeats_change_nothing() {
     let mut world = World::new(1);
     let before = world.truth().clone();

@@ -77,12 +77,12 @@ pub enum Op {
 
 /// A line that is no transaction.
 #[derive(Debug, thiserror::Error)]
-#[error("line {line}: {source}")]
+#[error("line {line}: {cause}")]
 pub struct FormatError {
     /// Which, from 1 on.
     pub line: usize,
     /// What is wrong with it.
-    source: serde_json::Error,
+    cause: serde_json::Error,
 }
 
 /// Reads a history, one transaction a line; empty lines are skipped. A later line about the same
@@ -98,11 +98,10 @@ pub fn parse(text: &str) -> Result<Vec<Transaction>, FormatError> {
         if line.trim().is_empty() {
             continue;
         }
-        let transaction: Transaction =
-            serde_json::from_str(line).map_err(|source| FormatError {
-                line: at + 1,
-                source,
-            })?;
+        let transaction: Transaction = serde_json::from_str(line).map_err(|cause| FormatError {
+            line: at + 1,
+            cause,
+        })?;
         let Some(start_ts) = transaction.start_ts else {
             history.push(transaction);
             continue;

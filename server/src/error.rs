@@ -8,7 +8,8 @@ use std::path::PathBuf;
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a server process cannot start or go on. Every message says what is, what was asked for and
-/// what to do.
+/// what to do, and why: nothing is left for [`std::error::Error::source`], so that whoever prints both
+/// says nothing twice.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Another process listens on the address.
@@ -39,45 +40,45 @@ pub enum Error {
         address: SocketAddr,
     },
     /// Listening failed for another reason.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}: {cause}")]
     Listen {
         /// Where to listen.
         address: SocketAddr,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Standard output does not take the line that tells where the server listens.
-    #[error("cannot tell on standard output where the server listens: {source}")]
+    #[error("cannot tell on standard output where the server listens: {cause}")]
     Announce {
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Serving ended with an error.
-    #[error("serving on {address} failed: {source}")]
+    #[error("serving on {address} failed: {}", innermost(.cause))]
     Serve {
         /// Where the server listened.
         address: SocketAddr,
         /// What the transport said.
-        source: tonic::transport::Error,
+        cause: tonic::transport::Error,
     },
     /// The runtime cannot be built.
-    #[error("cannot start the runtime of {name}: {source}")]
+    #[error("cannot start the runtime of {name}: {cause}")]
     Runtime {
         /// Whose runtime.
         name: String,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
 
     /// A file or folder cannot be read or written.
-    #[error("cannot {action} {}: {source}", .path.display())]
+    #[error("cannot {action} {}: {cause}", .path.display())]
     File {
         /// What was tried: "read", "write", "create", ...
         action: &'static str,
         /// Which file or folder.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The user of this process may not use the file or folder.
     #[error(
@@ -168,12 +169,14 @@ pub enum Error {
     },
 
     /// The address of the master is no address.
-    #[error("the master's address {address:?} is no HOST:PORT: {source}")]
+    #[error(
+        "the master's address {address:?} is no HOST:PORT, as in 127.0.0.1:7400: {}", innermost(.cause)
+    )]
     MasterAddress {
         /// What was given.
         address: String,
         /// What is wrong with it.
-        source: tonic::transport::Error,
+        cause: tonic::transport::Error,
     },
     /// The master refuses this server.
     #[error(
@@ -189,7 +192,7 @@ pub enum Error {
         reason: String,
     },
     /// The server cannot join the cluster that the master told it.
-    #[error("{server} cannot belong to cluster {cluster_id:?} of the master at {master}: {source}")]
+    #[error("{server} cannot belong to cluster {cluster_id:?} of the master at {master}: {cause}")]
     Adopt {
         /// Where the master is.
         master: String,
@@ -198,8 +201,17 @@ pub enum Error {
         /// The cluster that the master told.
         cluster_id: String,
         /// Why not.
-        source: BoxError,
+        cause: BoxError,
     },
+}
+
+/// What transports wrap says what happened.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
 }
 
 impl Error {
@@ -209,15 +221,57 @@ impl Error {
         path: impl Into<PathBuf>,
     ) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
-        move |source| match source.kind() {
+        move |cause| match cause.kind() {
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
                 Self::Permission { action, path }
             }
             _ => Self::File {
                 action,
                 path,
-                source,
+                cause,
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_message_says_is_no_source_besides() {
+        let why = || io::Error::other("the reason");
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let transport = tonic::transport::Endpoint::from_shared("a b").unwrap_err();
+        let path = || PathBuf::from("data");
+        for error in [
+            Error::Listen {
+                address,
+                cause: why(),
+            },
+            Error::Announce { cause: why() },
+            Error::Runtime {
+                name: "tso".into(),
+                cause: why(),
+            },
+            Error::file("read", path())(why()),
+            Error::Adopt {
+                master: "here:1".into(),
+                server: "tso-0".into(),
+                cluster_id: "c1".into(),
+                cause: why().into(),
+            },
+            Error::MasterAddress {
+                address: "a b".into(),
+                cause: transport,
+            },
+        ] {
+            assert!(std::error::Error::source(&error).is_none(), "{error:?}");
+            let said = error.to_string();
+            assert!(
+                said.ends_with("the reason") || said.contains("invalid"),
+                "{said}"
+            );
         }
     }
 }

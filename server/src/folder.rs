@@ -188,7 +188,7 @@ fn write_identity(folder: &Path, identity: &Identity) -> Result<(), Error> {
     let mut bytes = serde_json::to_vec(identity).map_err(|error| Error::File {
         action: "write",
         path: path.clone(),
-        source: error.into(),
+        cause: error.into(),
     })?;
     bytes.push(b'\n');
     replace_durably(&path, &bytes)

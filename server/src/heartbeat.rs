@@ -94,14 +94,18 @@ async fn beat<E: Into<BoxError>>(
                     cluster_id: learned,
                     interval_ms,
                 } = response.into_inner();
+                let mut interval = Duration::from_millis(interval_ms.into());
                 if !learned.is_empty() && cluster_id.as_ref() != Some(&learned) {
-                    adopt(&learned).map_err(|source| Error::Adopt {
+                    adopt(&learned).map_err(|error| Error::Adopt {
                         master: options.master.clone(),
                         server: options.server.clone(),
                         cluster_id: learned.clone(),
-                        source: source.into(),
+                        cause: error.into(),
                     })?;
                     cluster_id = Some(learned.clone());
+                    // The master is told at once that this server knows it: should it ever come without, it has
+                    // lost its folder.
+                    interval = INTERVAL_MIN;
                 }
                 if told != Told::Connected {
                     tracing::info!(
@@ -112,7 +116,7 @@ async fn beat<E: Into<BoxError>>(
                     told = Told::Connected;
                 }
                 retry = RETRY_FIRST;
-                Duration::from_millis(interval_ms.into()).clamp(INTERVAL_MIN, INTERVAL_MAX)
+                interval.clamp(INTERVAL_MIN, INTERVAL_MAX)
             }
             Err(status) if status.code() == Code::FailedPrecondition => {
                 return Err(Error::Refused {
@@ -142,10 +146,10 @@ async fn beat<E: Into<BoxError>>(
 
 /// A connection that is made with the first request, and again after a loss.
 fn connect(master: &str) -> Result<MasterClient<Channel>, Error> {
-    let endpoint = Endpoint::from_shared(format!("http://{master}")).map_err(|source| {
+    let endpoint = Endpoint::from_shared(format!("http://{master}")).map_err(|cause| {
         Error::MasterAddress {
             address: master.to_owned(),
-            source,
+            cause,
         }
     })?;
     let channel = endpoint

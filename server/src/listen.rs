@@ -17,11 +17,11 @@ const BACKLOG: u32 = 1024;
 /// [`Error::AddressInUse`], [`Error::AddressNotPermitted`], [`Error::AddressNotHere`] or
 /// [`Error::Listen`].
 pub fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
-    bind(address).map_err(|source| match source.kind() {
+    bind(address).map_err(|cause| match cause.kind() {
         io::ErrorKind::AddrInUse => Error::AddressInUse { address },
         io::ErrorKind::PermissionDenied => Error::AddressNotPermitted { address },
         io::ErrorKind::AddrNotAvailable => Error::AddressNotHere { address },
-        _ => Error::Listen { address, source },
+        _ => Error::Listen { address, cause },
     })
 }
 
@@ -46,7 +46,7 @@ pub fn announce(address: SocketAddr) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     writeln!(out, "listening on {address}")
         .and_then(|()| out.flush())
-        .map_err(|source| Error::Announce { source })
+        .map_err(|cause| Error::Announce { cause })
 }
 
 #[cfg(test)]

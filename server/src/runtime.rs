@@ -20,9 +20,9 @@ pub fn run_on_current_thread<F: Future>(name: &str, future: F) -> Result<F::Outp
         .enable_all()
         .thread_name(name)
         .build()
-        .map_err(|source| Error::Runtime {
+        .map_err(|cause| Error::Runtime {
             name: name.to_owned(),
-            source,
+            cause,
         })?;
     let output = runtime.block_on(future);
     runtime.shutdown_timeout(LEFTOVER);

@@ -74,7 +74,7 @@ where
         while ended_by_itself.changed().await.is_ok() {}
         tokio::time::sleep(grace).await;
     };
-    let failed = |source| Error::Serve { address, source };
+    let failed = |cause| Error::Serve { address, cause };
     tokio::select! {
         result = &mut serving => return result.map_err(failed),
         () = bound => {}

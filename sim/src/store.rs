@@ -66,10 +66,10 @@ impl SimStore {
     }
 
     fn operate(&self) -> Result<(), Error> {
-        self.disk.operate().map_err(|source| Error::Io {
+        self.disk.operate().map_err(|cause| Error::Io {
             action: "write to",
             path: "store".into(),
-            source: Arc::new(source),
+            cause: Arc::new(cause),
         })
     }
 }

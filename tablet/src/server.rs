@@ -130,9 +130,9 @@ impl Server {
                         }
                     }
                 })
-                .map_err(|source| percolator_server::Error::Runtime {
+                .map_err(|cause| percolator_server::Error::Runtime {
                     name: options.server.clone(),
-                    source,
+                    cause,
                 })?
         };
         let cluster_id = percolator_engine::identity(&options.data_dir)?

@@ -14,20 +14,20 @@ pub enum Error {
     Server(#[from] percolator_server::Error),
     /// The clock is beyond belief.
     #[error(
-        "{source}; set the clock of this machine right, \
+        "{cause}; set the clock of this machine right, \
          or, if it is right, start with a larger --stopped-max"
     )]
     Clock {
         /// What the rule says.
-        source: RecoverError,
+        cause: RecoverError,
     },
     /// The limit's file holds something else.
-    #[error("{} holds no limit: {source}; restore it from a copy of the volume", .path.display())]
+    #[error("{} holds no limit: {cause}; restore it from a copy of the volume", .path.display())]
     NoLimit {
         /// Which file.
         path: PathBuf,
         /// What is wrong with it.
-        source: StartError,
+        cause: StartError,
     },
     /// The oracle granted timestamps before, but its limit is gone.
     #[error(

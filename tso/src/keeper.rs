@@ -76,7 +76,7 @@ impl Keeper {
             Err(Error::File {
                 action: "write",
                 path: self.folder.path().to_owned(),
-                source: std::io::Error::other(error),
+                cause: std::io::Error::other(error),
             })
         })
     }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use percolator_server::{Folder, SmallFile, SmallTruth, listen, serve};
 use percolator_wire::v1::Role;
 use percolator_wire::v1::oracle_server::OracleServer;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use crate::Error;
 use crate::clock::{Clock, SystemClock};
@@ -105,8 +107,8 @@ impl Server {
         }
         let core = Core::recover(stored.as_deref(), clock.now(), options.settings);
         let core = core.map_err(|error| match error {
-            StartError::Recover(source) => Error::Clock { source },
-            source @ StartError::NoLimit { .. } => Error::NoLimit { path, source },
+            StartError::Recover(cause) => Error::Clock { cause },
+            cause @ StartError::NoLimit { .. } => Error::NoLimit { path, cause },
         })?;
         let shared = Arc::new(Shared::new(core, clock));
         let keeper = Keeper::new(
@@ -141,7 +143,8 @@ impl Server {
         self.address
     }
 
-    /// Serves until `shutdown` ends, or the master says that this oracle is not one of its own.
+    /// Serves until `shutdown` ends, or the master says that this oracle is not one of its own. An oracle that
+    /// has a master and belongs to no cluster yet answers nobody until the master has told it one.
     ///
     /// # Errors
     /// [`Error::Server`]: the transport failed, or the master refuses.
@@ -158,6 +161,8 @@ impl Server {
         tracing::info!(%address, advertised, server = options.server, "the oracle serves");
         let service = OracleServer::new(Service::new(shared, options.wait_max))
             .max_decoding_message_size(REQUEST_BYTES_MAX);
+        let (adopted, mut is_adopted) =
+            watch::channel(options.master.is_none() || folder.cluster_id().is_some());
         let beats = async {
             let Some(master) = options.master else {
                 return std::future::pending().await;
@@ -170,14 +175,28 @@ impl Server {
                 cluster_id: folder.cluster_id(),
                 incarnation: incarnation(),
             };
-            let adopt = |id: &str| folder.adopt_cluster(id);
+            let adopt = |id: &str| {
+                folder.adopt_cluster(id)?;
+                let _ = adopted.send(true);
+                Ok::<_, percolator_server::Error>(())
+            };
             heartbeat::run(beat, Vec::new, adopt, std::future::pending()).await
         };
+        let mut beats = pin!(beats);
+        let mut shutdown = pin!(shutdown);
+        // Whoever connects waits until the master has taken this oracle for its own: one that has lost its
+        // folder must hand out nothing.
+        tokio::select! {
+            biased;
+            () = &mut shutdown => return Ok(()),
+            result = &mut beats => return Ok(result?),
+            _ = is_adopted.wait_for(|adopted| *adopted) => {}
+        }
         let mut ended = Ok(());
         serve(listener, service, GRACE, async {
             tokio::select! {
-                () = shutdown => {}
-                result = beats => ended = result,
+                () = &mut shutdown => {}
+                result = &mut beats => ended = result,
                 () = keeper.run() => {}
             }
         })

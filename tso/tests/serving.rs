@@ -102,7 +102,7 @@ impl SmallTruth for Failing {
             return Err(ServerError::File {
                 action: "write",
                 path: self.file.path().to_owned(),
-                source: std::io::Error::other("the disk is gone"),
+                cause: std::io::Error::other("the disk is gone"),
             });
         }
         self.file.store(value)
@@ -207,6 +207,13 @@ async fn serves_although_its_master_is_away() {
     let folder = tempfile::tempdir().unwrap();
     let mut options = Options::new(folder.path());
     options.master = Some("127.0.0.1:1".to_owned());
+    // Before it belongs to a cluster it might be one that has lost its folder.
+    let running = Running::new(Server::bind(options.clone()).await.unwrap());
+    let client = running.client();
+    let asked = tokio::time::timeout(Duration::from_millis(300), client.timestamp()).await;
+    assert!(asked.is_err(), "{asked:?}");
+    running.stop().await;
+    drop(Folder::open(folder.path(), "oracle", "tso-0", Some("c1")).unwrap());
     let running = Running::new(Server::bind(options.clone()).await.unwrap());
     running.client().timestamp().await.unwrap();
     running.stop().await;

@@ -191,11 +191,7 @@ pub(super) async fn verify(
             "wrong_accounts": wrong_accounts,
         }),
     )?;
-    Ok(if lost + undead + wrong_accounts == 0 {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(crate::answered(lost + undead + wrong_accounts == 0))
 }
 
 /// How many accounts aren't what the transfers made of them. Only where every transfer of the bank's

@@ -36,7 +36,7 @@ Examples:
   percolator bank --verify transfers.jsonl      ... and hold it against the cluster; every bank on the
                                                 table has to have written a ledger
 
-Exit code 1 where money was lost or made, or where an answer turned out to be wrong.")]
+Exit code 7 where money was lost or made, or where an answer turned out to be wrong.")]
 pub(crate) struct Args {
     /// How many accounts.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..=10_000_000))]
@@ -79,11 +79,7 @@ pub(crate) async fn run(cluster: &str, args: Args, output: Output) -> anyhow::Re
     let summary = transfer(client.clone(), accounts, ledger, &args, output).await?;
     client.settle().await;
     output.result(&summary.text(), &summary)?;
-    Ok(if summary.holds() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(crate::answered(summary.holds()))
 }
 
 /// Runs the workload.

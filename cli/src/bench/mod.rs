@@ -146,11 +146,7 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
     }
     memory.push(memory::now("after the load"));
     print(&figures, &memory, output, args.json.as_deref())?;
-    Ok(if held {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(crate::answered(held))
 }
 
 fn print(

@@ -34,7 +34,7 @@ Examples:
   percolator check-index --table users --index email=by_email --index city=by_city -o json
   percolator check-index --table users --index email=users_by_email --repair
 
-Exit code 1 where anything disagrees; with --repair, where anything is left.";
+Exit code 7 where anything disagrees; with --repair, where anything is left.";
 
 /// Check that secondary indexes agree with their data, and repair them.
 #[derive(Debug, clap::Args)]
@@ -154,10 +154,11 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
     let repair = Repair::new(client, &args.table, output, args.patience, args.show, &say);
     // Once more from the beginning: what was found is only kept in part.
     let repaired = check(None, Some(repair)).await?;
-    Ok(match repaired.repair {
-        Some(repair) if repair.summary()? => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
-    })
+    let mended = match repaired.repair {
+        Some(repair) => repair.summary()?,
+        None => false,
+    };
+    Ok(crate::answered(mended))
 }
 
 impl<'a> Check<'a> {
@@ -431,10 +432,6 @@ impl<'a> Check<'a> {
             "snapshot": snapshot.as_u64(),
         });
         self.output.result(&text, &json)?;
-        Ok(if found == 0 {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        })
+        Ok(crate::answered(found == 0))
     }
 }

@@ -12,7 +12,7 @@ use percolator_client::{Client, Range, escape};
 use super::patience::Snapshot;
 use super::progress::Progress;
 use super::records::{NotText, short, to_json, to_text};
-use super::{FileFormat, count, json, usage};
+use super::{FileFormat, count, json, say as say_now, usage};
 use crate::cells::Escaped;
 use crate::output::Output;
 
@@ -86,8 +86,19 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
     match written {
         Err(error) if is_closed_pipe(&error) => Ok(ExitCode::SUCCESS),
         Err(error) => Err(error),
-        Ok((rows, snapshot)) => {
+        Ok(Written {
+            rows,
+            snapshot,
+            keyless,
+        }) => {
             output.note(&format!("{} at snapshot {snapshot}", count(rows, "row")));
+            if let Some(row) = keyless {
+                say_now(&format!(
+                    "row {} has no column that holds the row itself, and `percolator import` wants to know of one: \
+                     export with --key FIELD, which adds it, and import with the same --key",
+                    short(&row)
+                ));
+            }
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -105,7 +116,7 @@ async fn write(
     args: &Args,
     progress: &Mutex<Progress>,
     say: &(dyn Fn(&str) + Sync),
-) -> anyhow::Result<(u64, u64)> {
+) -> anyhow::Result<Written> {
     let snapshot = Snapshot::take(client, args.at, args.patience, say).await?;
     let start_ts = snapshot.txn.start_ts().as_u64();
     let range = match &args.prefix {
@@ -132,8 +143,22 @@ async fn write(
         writer.row(&row)?;
         rows += 1;
     }
+    let keyless = writer.keyless.take();
     writer.end()?;
-    Ok((rows, start_ts))
+    Ok(Written {
+        rows,
+        snapshot: start_ts,
+        keyless,
+    })
+}
+
+/// What was written.
+struct Written {
+    rows: u64,
+    /// As of which timestamp.
+    snapshot: u64,
+    /// The first row that no field of its record holds.
+    keyless: Option<Bytes>,
 }
 
 /// Writes rows in one of the formats.
@@ -142,6 +167,7 @@ struct Writer<'a> {
     out: Out,
     /// Of a CSV file, once they're known.
     columns: Vec<Bytes>,
+    keyless: Option<Bytes>,
 }
 
 enum Out {
@@ -163,6 +189,7 @@ impl<'a> Writer<'a> {
             args,
             out,
             columns: Vec::new(),
+            keyless: None,
         }
     }
 
@@ -182,7 +209,21 @@ impl<'a> Writer<'a> {
                 out.write_record(&fields).map_err(io::Error::from)?;
             }
         }
+        if self.keyless.is_none() && self.args.key.is_none() && !self.holds_its_key(row) {
+            self.keyless = Some(row.key.clone());
+        }
         Ok(())
+    }
+
+    /// Whether some field of the record is the row, as `percolator import --key` would read it.
+    fn holds_its_key(&self, row: &Row) -> bool {
+        let is_written = |name: &Bytes| match self.args.format {
+            FileFormat::Jsonl => true,
+            FileFormat::Csv => self.columns.contains(name),
+        };
+        row.fields.iter().any(|(name, value)| {
+            is_written(name) && to_text(value).is_ok_and(|text| text.as_bytes() == row.key)
+        })
     }
 
     fn end(self) -> io::Result<()> {

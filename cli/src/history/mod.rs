@@ -27,12 +27,16 @@ pub(crate) enum Command {
     /// Run transactions that read lists and append to them, and write down what came of each.
     Record(record::Args),
     /// Look for what snapshot isolation forbids: by the timestamps, and by what clients saw alone. Exit
-    /// code 1 where something is found.
+    /// code 7 where something is found.
+    #[command(after_help = "Example:\n  percolator history check history.jsonl")]
     Check {
         /// The history.
         file: PathBuf,
     },
     /// Write a history in the format of another checker to standard output.
+    #[command(
+        after_help = "Example:\n  percolator history convert --to elle history.jsonl > history.edn"
+    )]
     Convert {
         /// Which checker.
         #[arg(long, value_enum)]
@@ -153,5 +157,5 @@ fn check(history: &[Transaction], output: Output) -> anyhow::Result<ExitCode> {
     );
     output.result(&text, &found)?;
     let wrong = found.anomaly.is_some() || found.anomaly_without_timestamps.is_some();
-    Ok(ExitCode::from(u8::from(wrong)))
+    Ok(crate::answered(!wrong))
 }

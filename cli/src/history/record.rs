@@ -33,6 +33,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The workload.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolator history record --duration 1m history.jsonl
+  percolator history record --clients 64 --lists 8 history.jsonl")]
 pub(crate) struct Args {
     /// How many clients run transactions at the same time.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]

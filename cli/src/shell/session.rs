@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::command::{Command, ScanArgs};
 use super::conflict::describe;
-use crate::output::{CellJson, Cells, Format, Output, columns};
+use crate::output::{CellJson, Cells, Format, Output};
 
 /// A session.
 pub(crate) struct Session<'a> {
@@ -140,7 +140,7 @@ impl<'a> Session<'a> {
                 open.txn.rollback();
                 self.output.note("rolled back");
             }
-            Command::Tables => self.tables().await?,
+            Command::Tables => crate::table::list(self.client, false, self.output).await?,
             Command::Status => self.status()?,
             Command::Exit => return Ok(Next::Exit),
         }
@@ -304,42 +304,6 @@ impl<'a> Session<'a> {
         };
         out.end()?;
         ended
-    }
-
-    async fn tables(&self) -> anyhow::Result<()> {
-        let tables = self.client.tables().await?;
-        if self.output.format == Format::Json {
-            for table in &tables {
-                let json = json!({
-                    "name": table.name,
-                    "id": table.id,
-                    "ready": table.ready,
-                    "tablets": table.tablets.len(),
-                });
-                self.output.line(&json.to_string())?;
-            }
-            return Ok(());
-        }
-        let mut rows = vec![vec![
-            "TABLE".to_owned(),
-            "ID".into(),
-            "TABLETS".into(),
-            "READY".into(),
-        ]];
-        rows.extend(tables.iter().map(|table| {
-            vec![
-                table.name.clone(),
-                table.id.to_string(),
-                table.tablets.len().to_string(),
-                if table.ready { "yes" } else { "no" }.to_owned(),
-            ]
-        }));
-        if tables.is_empty() {
-            self.output.note("no tables");
-        } else {
-            self.output.line(&columns(&rows))?;
-        }
-        Ok(())
     }
 
     fn status(&self) -> anyhow::Result<()> {

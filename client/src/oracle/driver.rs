@@ -16,6 +16,7 @@ use tonic::transport::Endpoint;
 
 use super::batch::Batch;
 use super::{OracleError, Shared};
+use crate::connection::{Why, cause, why, why_status};
 
 /// After a lost stream the first pause, then twice as long each time, up to the longest.
 const RETRY_FIRST: Duration = Duration::from_millis(1);
@@ -148,19 +149,19 @@ struct Stream {
 impl Stream {
     async fn open(address: &str) -> Result<Self, String> {
         let channel = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|error| format!("this is no HOST:PORT: {error}"))?
+            .map_err(|error| format!("this is no HOST:PORT: {}", cause(&error)))?
             .connect_timeout(CONNECT)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .connect()
             .await
-            .map_err(|error| cause(&error))?;
+            .map_err(|error| said(why(&error, CONNECT)))?;
         let (requests, receiver) = mpsc::channel(1);
         let responses = OracleClient::new(channel)
             .timestamps(ReceiverStream::new(receiver))
             .await
-            .map_err(|status| status.message().to_owned())?
+            .map_err(|status| lost(&status))?
             .into_inner();
         Ok(Self {
             requests,
@@ -175,18 +176,19 @@ impl Stream {
         match response {
             Ok(Some(response)) => sent.map(|()| response).map_err(|_| ended()),
             Ok(None) => Err(ended()),
-            Err(status) => Err(status.message().to_owned()),
+            Err(status) => Err(lost(&status)),
         }
     }
 }
 
-/// An error with what caused it.
-fn cause(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        text = format!("{text}: {source}");
-        next = source.source();
+fn lost(status: &tonic::Status) -> String {
+    said(why_status(status, KEEPALIVE_INTERVAL + KEEPALIVE_TIMEOUT))
+}
+
+/// Who it is stands in the error's text before.
+fn said(why: Why) -> String {
+    match why {
+        Why::Silent(time) => format!("it did not answer for {} s", time.as_secs()),
+        Why::Said(said) => said,
     }
-    text
 }

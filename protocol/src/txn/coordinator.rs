@@ -1,6 +1,6 @@
 //! The two phases of one transaction.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::obstacle::{Ending, MetLock};
 use crate::actions::{CommitRejection, PrewriteRejection, Status};
@@ -116,8 +116,11 @@ pub enum Command {
         /// At this timestamp.
         commit_ts: Timestamp,
     },
-    /// Roll back every mutation, also those whose prewrite wasn't answered.
-    Rollback,
+    /// Roll these back; among them those whose prewrite wasn't answered.
+    Rollback {
+        /// Indices of mutations, at least one.
+        mutations: Vec<usize>,
+    },
 }
 
 /// How it ended.
@@ -347,11 +350,12 @@ impl Coordinator {
                     with_start_ts,
                     with_commit_ts,
                 } => {
-                    return self.abort(AbortReason::Conflict {
+                    let reason = AbortReason::Conflict {
                         cell,
                         with_start_ts,
                         with_commit_ts,
-                    });
+                    };
+                    return self.abort_but(reason, &mutations);
                 }
                 PrewriteRejection::RolledBack => {
                     return self.abort(AbortReason::RolledBack(cell));
@@ -424,8 +428,24 @@ impl Coordinator {
     }
 
     fn abort(&mut self, reason: AbortReason) -> Vec<Command> {
-        self.state = State::RollingBack(reason);
+        self.abort_but(reason, &[])
+    }
+
+    /// A request that met a conflict has left nothing: a copy of it that came before would have locked the
+    /// cell of the conflict, and one that comes later meets the same conflict. So under contention those who
+    /// lose write nothing.
+    fn abort_but(&mut self, reason: AbortReason, in_conflict: &[usize]) -> Vec<Command> {
         self.obstacles.clear();
-        vec![Command::Rollback]
+        let left_nothing: BTreeSet<&usize> = in_conflict.iter().collect();
+        if left_nothing.len() == self.mutations {
+            self.state = State::Ended;
+            return vec![Command::Finish(Finished::Aborted(reason))];
+        }
+        // The primary in any case: it tells whoever meets one of the others' locks how it ended.
+        let mutations = (0..self.mutations)
+            .filter(|at| *at == 0 || !left_nothing.contains(at))
+            .collect();
+        self.state = State::RollingBack(reason);
+        vec![Command::Rollback { mutations }]
     }
 }

@@ -213,7 +213,8 @@ impl World<'_> {
                 let (start_ts, count) = (client.start_ts, mutations.len());
                 let primary = mutations[0].cell.clone();
                 client.mutations = mutations;
-                let one_server = self.plan.one_phase && self.by_server(at, 0).len() == 1;
+                let all: Vec<usize> = (0..self.clients[at].mutations.len()).collect();
+                let one_server = self.plan.one_phase && self.by_server(at, &all).len() == 1;
                 self.note(|| {
                     let (ts, cell) = (args::ts(start_ts), args::cell(&primary));
                     let one_server = if one_server { " one-server" } else { "" };
@@ -407,7 +408,8 @@ impl World<'_> {
                 Command::Finish(finished) => self.clients[at].told = Some(finished),
                 Command::CommitSecondaries { commit_ts } => {
                     let start_ts = self.clients[at].start_ts;
-                    for cells in self.by_server(at, 1) {
+                    let secondaries: Vec<usize> = (1..self.clients[at].mutations.len()).collect();
+                    for cells in self.by_server(at, &secondaries) {
                         let ending = Request::Commit {
                             start_ts,
                             commit_ts,
@@ -416,9 +418,9 @@ impl World<'_> {
                         self.send(at, None, ending);
                     }
                 }
-                Command::Rollback => {
+                Command::Rollback { mutations } => {
                     let start_ts = self.clients[at].start_ts;
-                    let servers = self.by_server(at, 0);
+                    let servers = self.by_server(at, &mutations);
                     self.clients[at].rollbacks = servers.len();
                     for cells in servers {
                         self.call(at, Purpose::Rollback, Request::Rollback { start_ts, cells });
@@ -462,9 +464,9 @@ impl World<'_> {
     }
 
     /// The cells of the mutations from `first` on, one list a server.
-    fn by_server(&self, at: usize, first: usize) -> Vec<Vec<Cell>> {
+    fn by_server(&self, at: usize, mutations: &[usize]) -> Vec<Vec<Cell>> {
         let mut servers: BTreeMap<u8, Vec<Cell>> = BTreeMap::new();
-        for mutation in &self.clients[at].mutations[first..] {
+        for mutation in mutations.iter().map(|of| &self.clients[at].mutations[*of]) {
             let server = self.plan.server(&mutation.cell);
             servers
                 .entry(server)

@@ -185,7 +185,7 @@ fn command_line(command: &Command) -> String {
         Command::CommitSecondaries { commit_ts } => {
             format!("commit-secondaries {}", args::ts(*commit_ts))
         }
-        Command::Rollback => "rollback".into(),
+        Command::Rollback { mutations } => format!("rollback{}", indices(mutations)),
     }
 }
 

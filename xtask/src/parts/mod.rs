@@ -6,6 +6,8 @@ mod clippy;
 pub(crate) mod crash;
 mod docs;
 mod fmt;
+#[cfg(test)]
+mod image;
 mod licences;
 mod prose;
 mod readme;

@@ -1,0 +1,247 @@
+//! What a user is told: by messages, by exit codes, by JSON.
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use support::{Cluster, PERCOLATOR, percolator, signal, wait_for};
+
+/// A server that stands still, until this is dropped.
+struct Stopped(u32);
+
+impl Stopped {
+    fn new(cluster: &Cluster, server: &str) -> Self {
+        let pid = cluster.pid(server);
+        signal(pid, "STOP");
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        signal(self.0, "CONT");
+    }
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error} in {text:?}"))
+}
+
+#[test]
+fn a_server_that_hangs_is_named_with_its_role_and_shown_as_away() {
+    let cluster = Cluster::processes();
+    cluster.run(&["table", "create", "t"]).ok();
+    cluster.run(&["put", "t", "a", "c", "1"]).ok();
+    let listed = || json(&cluster.run(&["table", "list", "-o", "json"]).ok());
+    let tablet = &listed()["tablets"][0];
+    assert_eq!(tablet["server_alive"], true, "{tablet}");
+    let owner = tablet["server"].as_str().expect("text").to_owned();
+    let get = ["get", "t", "a", "c"];
+    {
+        let _stopped = Stopped::new(&cluster, &owner);
+        cluster.run(&get).refused(
+            5,
+            &["the tablet server at 127.0.0.1:", "did not answer for"],
+        );
+        let away = wait_for("the owner to be away", || {
+            let tablet = listed()["tablets"][0].clone();
+            (tablet["server_alive"] == false).then_some(tablet)
+        });
+        assert!(away["server_silent_ms"].as_u64() >= Some(1500), "{away}");
+        let tablets = cluster.run(&["table", "list", "--tablets"]).ok();
+        assert!(
+            tablets.contains(&format!("{owner}, away for ")),
+            "{tablets}"
+        );
+        let tables = cluster.run(&["table", "list"]).ok();
+        assert!(tables.contains("1 of 1 away"), "{tables}");
+    }
+    {
+        let _stopped = Stopped::new(&cluster, "tso-0");
+        cluster
+            .run(&get)
+            .refused(5, &["the oracle at 127.0.0.1:", "did not answer for"]);
+    }
+    {
+        let _stopped = Stopped::new(&cluster, "gc-master-0");
+        let said = cluster.run(&get);
+        said.refused(5, &["the master at 127.0.0.1:", "did not answer for 5 s"]);
+        assert_eq!(said.err.matches("unavailable").count(), 1, "{said:?}");
+    }
+    wait_for("the cluster to serve again", || {
+        (cluster.run(&get).code() == 0).then_some(())
+    });
+}
+
+#[test]
+fn an_export_that_cannot_be_imported_without_a_key_says_so_once() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    for row in ["ann", "bob"] {
+        cluster.run(&["put", "t", row, "balance", "1"]).ok();
+    }
+    for format in ["jsonl", "csv"] {
+        let export = ["export", "--table", "t", "--format", format];
+        let said = cluster.run(&export);
+        assert_eq!(said.code(), 0, "{said:?}");
+        assert_eq!(said.err.matches("--key FIELD").count(), 1, "{said:?}");
+        assert!(said.err.contains("row ann"), "{said:?}");
+        let said = cluster.run(&[&export[..], &["--key", "id"]].concat());
+        assert!(!said.err.contains("--key"), "{said:?}");
+    }
+    let rows = "{\"id\":\"x\",\"n\":1}\n{\"id\":7,\"n\":2}\n";
+    let import = ["import", "--table", "u", "--key", "id", "-"];
+    cluster.run_with(&import, rows).ok();
+    let said = cluster.run(&["export", "--table", "u"]);
+    assert!(!said.err.contains("--key"), "{said:?}");
+    // A column that the file leaves out is no help.
+    let export = ["export", "--table", "u", "--format", "csv"];
+    let said = cluster.run(&[&export[..], &["--columns", "id,n"]].concat());
+    assert!(!said.err.contains("--key"), "{said:?}");
+}
+
+#[test]
+fn making_and_deleting_tables_have_json_too() {
+    let cluster = Cluster::threads();
+    let create = ["table", "create", "t", "--split-at", "m", "-o", "json"];
+    let created = cluster.run(&create);
+    let listed = cluster.run(&["table", "list", "-o", "json"]).ok();
+    let (created, listed) = (json(&created.ok()), json(&listed));
+    assert_eq!(created["name"], "t");
+    assert_eq!(created["tablets"].as_array().map(Vec::len), Some(2));
+    assert_eq!(created["id"], listed["id"]);
+    let tables = cluster.run_with(&["shell", "-o", "json"], "tables\n").ok();
+    assert_eq!(json(&tables)["tablets"][1]["start_row"], "m", "{tables}");
+    let deleted = cluster.run(&["table", "delete", "t", "-o", "json"]).ok();
+    assert_eq!(
+        json(&deleted),
+        serde_json::json!({"name": "t", "deleted": true})
+    );
+}
+
+#[test]
+fn scripts_can_tell_no_value_from_no_table_and_from_failures() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    let code = |arguments: &[&str]| cluster.run(arguments).code();
+    assert_eq!(code(&["get", "t", "a", "c"]), 7);
+    assert_eq!(code(&["get", "t", "a"]), 7);
+    assert_eq!(code(&["get", "nosuch", "a", "c"]), 6);
+    assert_eq!(code(&["scan", "nosuch"]), 6);
+    assert_eq!(code(&["table", "delete", "nosuch"]), 6);
+    assert_eq!(code(&["table", "create", "t"]), 6);
+    assert_eq!(code(&["history", "check", "/no/such/file"]), 1);
+    let said = cluster.run_with(&["shell"], "get nosuch a c\n");
+    said.refused(6, &["line 1", "no table \"nosuch\""]);
+    let help = percolator(&["--help"]).ok();
+    for code in 0..=7 {
+        let told = help.lines().any(|line| {
+            let mut words = line.split_whitespace();
+            words.next() == Some(&code.to_string()) && words.next().is_some()
+        });
+        assert!(told, "no exit code {code} in\n{help}");
+    }
+}
+
+#[test]
+fn an_outcome_that_nobody_can_have_asked_for_is_refused() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    let put = ["put", "t", "a", "c", "1", "-o", "json"];
+    let start_ts = json(&cluster.run(&put).ok())["start_ts"].to_string();
+    let table = json(&cluster.run(&["table", "list", "-o", "json"]).ok());
+    let primary = format!("{}/a:c", table["id"]);
+    cluster.run(&["outcome", &start_ts, &primary]).ok();
+    let future = u64::MAX.to_string();
+    let said = cluster.run(&["outcome", &future, &primary]);
+    said.refused(2, &[&future, "not handed out", "the oracle is at"]);
+    cluster
+        .run(&["outcome", "0", &primary])
+        .refused(2, &["timestamps are above 0"]);
+}
+
+#[test]
+fn an_address_that_is_none_is_told_the_form_and_an_example() {
+    for address in [
+        "not an address",
+        "localhost",
+        ":7400",
+        "localhost:",
+        "localhost:74000",
+        "http://localhost:7400",
+        "::1:7400",
+        "",
+    ] {
+        percolator(&["-c", address, "get", "t", "r", "c"]).refused(
+            2,
+            &[
+                &format!("{address:?}"),
+                "HOST:PORT",
+                "127.0.0.1:7400",
+                "[::1]:7400",
+            ],
+        );
+    }
+}
+
+/// The bytes of what is printed are those of one error: no reason stands there twice.
+#[test]
+fn a_file_that_is_no_history_is_refused_with_its_reason_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("history.jsonl");
+    std::fs::write(&file, "{}\n").expect("writable");
+    let said = percolator(&["history", "check", file.to_str().expect("text")]);
+    said.refused(1, &["line 1"]);
+    assert_eq!(said.err.matches("missing field").count(), 1, "{said:?}");
+}
+
+#[test]
+fn an_oracle_that_has_lost_its_folder_is_refused_by_its_master() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cluster = Cluster::start_in(folder.path(), &[]);
+    wait_for("the master to know that its oracle has joined", || {
+        let state = std::fs::read(folder.path().join("gc-master-0/directory")).ok()?;
+        let state = String::from_utf8_lossy(&state).into_owned();
+        state.contains("\"adopted\":true").then_some(())
+    });
+    cluster.stop();
+    let program = |name: &str| Command::new(Path::new(PERCOLATOR).with_file_name(name));
+    let mut master = program("percolator-gc-master")
+        .arg("--data-dir")
+        .arg(folder.path().join("gc-master-0"))
+        .args(["--listen", "127.0.0.1:0"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("it runs");
+    let mut line = String::new();
+    let stdout = master.stdout.take().expect("a pipe");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).expect("a line");
+    let address = line.trim().strip_prefix("listening on ").expect("a line");
+    let said = program("percolator-tso")
+        .arg("--data-dir")
+        .arg(folder.path().join("empty"))
+        .args(["--listen", "127.0.0.1:0", "--master", address])
+        .stderr(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("it runs");
+    let pid = said.id();
+    let watch = std::thread::spawn(move || said.wait_with_output().expect("it ends"));
+    let mut tries = 0;
+    // One that serves on would do so for good.
+    wait_for("the oracle to end", || {
+        tries += 1;
+        (watch.is_finished() || tries > 1500).then_some(())
+    });
+    signal(pid, "TERM");
+    let said = watch.join().expect("no panic");
+    signal(master.id(), "TERM");
+    master.wait().expect("it ends");
+    let err = String::from_utf8_lossy(&said.stderr);
+    assert_eq!(said.status.code(), Some(1), "{err}");
+    assert!(err.contains("has forgotten which timestamps"), "{err}");
+    assert!(err.contains("backup"), "{err}");
+}
