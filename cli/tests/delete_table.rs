@@ -174,7 +174,7 @@ fn a_deletion_whose_client_ended_in_the_middle_is_shown_and_gone_on_with() {
                 .expect("connected");
         let freeze = v1::DeleteTableRequest {
             name: "a".into(),
-            swept: 0,
+            ..v1::DeleteTableRequest::default()
         };
         let frozen = master.delete_table(freeze).await.expect("frozen");
         assert!(!frozen.into_inner().gone);

@@ -303,26 +303,35 @@ impl Client {
     /// [`Error::UnknownTable`], [`Error::Unavailable`].
     pub async fn delete_table(&self, name: &str) -> Result<(), Error> {
         let transport = &self.router.transport;
-        let ask = |swept| {
-            transport.delete_table(v1::DeleteTableRequest {
-                name: name.to_owned(),
-                swept,
-            })
-        };
         let missing = |error: &MasterError| matches!(error, MasterError::NotFound(_));
-        let frozen = match self.change_tables(name, missing, || ask(0)).await? {
-            Some(answer) if !answer.gone => answer.table.map(|table| table.id),
-            _ => return Ok(()),
+        let mut request = v1::DeleteTableRequest {
+            name: name.to_owned(),
+            ..v1::DeleteTableRequest::default()
         };
-        let frozen = frozen
-            .ok_or_else(|| Error::Unavailable("the master's answer names no table".into()))?;
-        self.router
-            .sweep(name, TableId(frozen), self.options.patience)
-            .await?;
-        match self.change_tables(name, missing, || ask(frozen)).await {
-            // Somebody else deleted it as well, and was first.
-            Err(Error::UnknownTable { .. }) => Ok(()),
-            result => result.map(drop),
+        loop {
+            let ask = || transport.delete_table(request.clone());
+            let answer = match self.change_tables(name, missing, ask).await {
+                // Somebody else deleted it as well, and was first.
+                Err(Error::UnknownTable { .. }) if request.swept != 0 => return Ok(()),
+                answer => answer?,
+            };
+            let Some(frozen) = answer.filter(|answer| !answer.gone) else {
+                return Ok(());
+            };
+            let table = frozen
+                .table
+                .ok_or_else(|| Error::Unavailable("the master's answer names no table".into()))?;
+            // Again, where the master has come to know of more servers.
+            self.router
+                .sweep(
+                    name,
+                    TableId(table.id),
+                    &frozen.sweep,
+                    self.options.patience,
+                )
+                .await?;
+            request.swept = table.id;
+            request.swept_servers = frozen.sweep;
         }
     }
 

@@ -318,6 +318,7 @@ impl Router {
                         "{address} does not serve tablet {} at epoch {}",
                         not.tablet_id, not.asked_epoch
                     )),
+                    Some(Kind::OtherServer(other)) => Attempt::Again(format!("{address}: {other}")),
                     Some(Kind::Busy(why)) => Attempt::Again(format!("{address} is busy: {why}")),
                     Some(Kind::Failed(failed)) => {
                         Attempt::Again(format!("{address}: {}", failed.message))

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 use percolator_protocol::actions::Status;
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::txn::{Ending, MetLock};
 use percolator_protocol::types::{Cell, TableId, Timestamp};
 use percolator_wire::v1;
@@ -27,14 +28,18 @@ const AT_A_TIME: usize = 64;
 const ROUNDS_MAX: usize = 100;
 
 impl Router {
-    /// Clears every lock of other tables whose primary lies in this one, which is frozen. `patience` is for
-    /// each step of it that gets somewhere.
+    /// Clears every lock of other tables whose primary lies in this one, which is frozen, on these tablet
+    /// servers. `patience` is for each step of it that gets somewhere.
     pub(crate) async fn sweep(
         &self,
         name: &str,
         table: TableId,
+        servers: &[String],
         patience: Duration,
     ) -> Result<(), Error> {
+        if mutants::on(Mutant::SweepLeftOut) {
+            return Ok(());
+        }
         let mut pause = Backoff::new(Duration::from_millis(5), Duration::from_millis(250));
         for _ in 0..ROUNDS_MAX {
             let mut found = 0;
@@ -46,11 +51,9 @@ impl Router {
             if directory.deleted(table) {
                 return Ok(());
             }
-            let is_tablet = |server: &&v1::ServerInfo| server.role() == v1::Role::Tablet;
-            for server in directory.servers.iter().filter(is_tablet) {
+            for server in servers {
                 let swept = self.sweep_server(server, table, patience).await;
-                found +=
-                    swept.map_err(|error| again(name, &format!("{}: {error}", server.server)))?;
+                found += swept.map_err(|error| again(name, &format!("{server}: {error}")))?;
             }
             if found == 0 {
                 return Ok(());
@@ -74,7 +77,7 @@ impl Router {
     /// How many it had.
     async fn sweep_server(
         &self,
-        server: &v1::ServerInfo,
+        server: &str,
         table: TableId,
         patience: Duration,
     ) -> Result<usize, CallError> {
@@ -119,33 +122,39 @@ impl Router {
         self.resolve(&locks, ending, deadline).await
     }
 
-    /// The next of these locks on a server, which is waited for.
+    /// The next of these locks on a server, which is waited for. It is asked by its name: another one that has
+    /// its address knows nothing of its locks.
     async fn locks_of(
         &self,
-        server: &v1::ServerInfo,
+        server: &str,
         table: TableId,
         after: Option<v1::CellName>,
         deadline: Deadline,
     ) -> Result<v1::LocksOfResponse, CallError> {
         let mut retry = Retry::new(self, deadline);
-        let mut address = server.address.clone();
         loop {
-            let ask = Ask::LocksOf(v1::LocksOfRequest {
-                primary_table: table.0,
-                after: after.clone(),
-            });
-            let last = match self.send(&address, Vec::new(), ask).await {
-                Attempt::Done(Body::LocksOf(locks)) => return Ok(locks),
-                Attempt::Done(_) => return Err(unexpected()),
-                Attempt::Invalid(why) => return Err(CallError::Invalid(why)),
-                Attempt::Again(why) | Attempt::Frozen(why) => why,
-            };
-            if let Some(directory) = retry.look_again(last).await? {
-                let moved = directory.servers.iter().find(|s| s.server == server.server);
-                if let Some(moved) = moved {
-                    address.clone_from(&moved.address);
+            let directory = self.directory();
+            let mut known = directory.servers.iter();
+            let last = match known.find(|known| known.server == server) {
+                Some(known) if known.incarnation != 0 => {
+                    let ask = Ask::LocksOf(v1::LocksOfRequest {
+                        primary_table: table.0,
+                        after: after.clone(),
+                        to: Some(v1::Addressee {
+                            server: known.server.clone(),
+                            incarnation: known.incarnation,
+                        }),
+                    });
+                    match self.send(&known.address, Vec::new(), ask).await {
+                        Attempt::Done(Body::LocksOf(locks)) => return Ok(locks),
+                        Attempt::Done(_) => return Err(unexpected()),
+                        Attempt::Invalid(why) => return Err(CallError::Invalid(why)),
+                        Attempt::Again(why) | Attempt::Frozen(why) => why,
+                    }
                 }
-            }
+                _ => "the master has not heard it since its own start".to_owned(),
+            };
+            retry.look_again(last).await?;
         }
     }
 }

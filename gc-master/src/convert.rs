@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 use crate::core::Directory;
 use crate::events::{Heartbeat, Report};
 use crate::refusal::Refusal;
-use crate::truth::{Role, Rows, Table, TableState, Tablet, Truth};
+use crate::truth::{Role, Rows, Table, TableState, Tablet, TabletState, Truth};
 
 impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
     type Error = Refusal;
@@ -31,13 +31,19 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             address: request.address,
             incarnation: request.incarnation,
             tablets: request.tablets.into_iter().map(Report::from).collect(),
+            peers: request.peers.into_iter().collect(),
+            deleted_tables: request.deleted_tables.into_iter().collect(),
         })
     }
 }
 
 impl From<v1::TabletInfo> for Report {
     fn from(info: v1::TabletInfo) -> Self {
-        let frozen = info.state() == v1::TabletState::Frozen;
+        let state = match info.state() {
+            v1::TabletState::Frozen => TabletState::Frozen,
+            v1::TabletState::Swept => TabletState::Swept,
+            v1::TabletState::Serving | v1::TabletState::Unspecified => TabletState::Serving,
+        };
         Self {
             id: info.id,
             table: info.table_id,
@@ -47,16 +53,17 @@ impl From<v1::TabletInfo> for Report {
                 end: info.end_row.into(),
             },
             epoch: info.epoch,
-            frozen,
+            state,
         }
     }
 }
 
 impl From<Report> for v1::TabletInfo {
     fn from(report: Report) -> Self {
-        let state = match report.frozen {
-            true => v1::TabletState::Frozen,
-            false => v1::TabletState::Serving,
+        let state = match report.state {
+            TabletState::Serving => v1::TabletState::Serving,
+            TabletState::Frozen => v1::TabletState::Frozen,
+            TabletState::Swept => v1::TabletState::Swept,
         };
         Self {
             id: report.id,
@@ -144,7 +151,7 @@ fn place(truth: &Truth, id: u64, tablet: &Tablet) -> v1::TabletPlace {
         table_name: table_name.cloned().unwrap_or_default(),
         rows: tablet.rows.clone(),
         epoch: tablet.epoch,
-        frozen: tablet.frozen,
+        state: tablet.state,
     };
     v1::TabletPlace {
         tablet: Some(report.into()),
@@ -162,13 +169,14 @@ impl From<Refusal> for Status {
             | Refusal::ForgetfulOracle { .. }
             | Refusal::OtherRole { .. }
             | Refusal::BeingDeleted { .. }
+            // Not ALREADY_EXISTS: whoever asks again takes that for the outcome of asking first.
+            | Refusal::OtherCuts { .. }
             | Refusal::NotFrozen { .. } => Code::FailedPrecondition,
-            Refusal::NoState | Refusal::Settling { .. } | Refusal::NoTabletServer { .. } => {
-                Code::Unavailable
-            }
-            Refusal::Duplicate { .. } | Refusal::TableExists { .. } | Refusal::OtherCuts { .. } => {
-                Code::AlreadyExists
-            }
+            Refusal::NoState
+            | Refusal::Settling { .. }
+            | Refusal::Unheard { .. }
+            | Refusal::NoTabletServer { .. } => Code::Unavailable,
+            Refusal::Duplicate { .. } | Refusal::TableExists { .. } => Code::AlreadyExists,
             Refusal::Heartbeat { .. }
             | Refusal::TableName { .. }
             | Refusal::TooManyCuts { .. }

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::events::{Action, Command, Effects, Heartbeat, Note, Report, Start};
+use crate::events::{Action, Command, Effects, Heard, Heartbeat, Note, Report, Start};
 use crate::refusal::Refusal;
-use crate::truth::{Role, Server, TableState, Truth, TruthError};
+use crate::truth::{Role, Server, TableState, TabletState, Truth, TruthError};
 
 /// How often servers are to send a heartbeat.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
@@ -25,6 +25,8 @@ pub struct Directory {
     pub(crate) live: BTreeMap<String, Live>,
     /// Commands that were given and have not finished: server and tablet.
     pub(crate) in_flight: BTreeSet<(String, u64)>,
+    /// Why a command was not carried out, where it was not the last time: server and tablet.
+    pub(crate) failures: BTreeMap<(String, u64), String>,
     /// Until then, servers that are up may not have been heard.
     settled_at: Duration,
     random: u128,
@@ -37,6 +39,8 @@ pub struct Directory {
 pub(crate) struct Live {
     incarnation: u64,
     heard_at: Duration,
+    /// The tablet servers that it durably knows of.
+    pub(crate) peers: BTreeSet<String>,
     /// Tablets that it owns and did not report: since when, and whether that was noted.
     pub(crate) missing: BTreeMap<u64, (Duration, bool)>,
     /// Reports that were ignored, and noted.
@@ -53,6 +57,7 @@ impl Directory {
             truth: None,
             live: BTreeMap::new(),
             in_flight: BTreeSet::new(),
+            failures: BTreeMap::new(),
             settled_at: SILENCE_MAX,
             random,
             dirty: false,
@@ -108,11 +113,11 @@ impl Directory {
         Some(now.saturating_sub(live.heard_at))
     }
 
-    /// Takes a heartbeat in; answers with the cluster's id.
+    /// Takes a heartbeat in.
     ///
     /// # Errors
     /// Those of servers and heartbeats, and [`Refusal::NoState`].
-    pub fn heartbeat(&mut self, now: Duration, beat: Heartbeat) -> Result<String, Refusal> {
+    pub fn heartbeat(&mut self, now: Duration, beat: Heartbeat) -> Result<Heard, Refusal> {
         beat.check_form()?;
         if self.truth.is_none() {
             let cluster_id = beat.cluster_id.clone().ok_or(Refusal::NoState)?;
@@ -153,27 +158,67 @@ impl Directory {
             truth.servers.insert(beat.server.clone(), heard);
             self.dirty = true;
         }
-        let cluster_id = truth.cluster_id.clone();
+        self.dirty |= truth.awaited.remove(&beat.server);
+        for peer in &beat.peers {
+            if !truth.servers.contains_key(peer) && truth.awaited.insert(peer.clone()) {
+                self.dirty = true;
+            }
+        }
+        let heard = Heard {
+            cluster_id: truth.cluster_id.clone(),
+            tablet_servers: truth
+                .tablet_servers()
+                .into_iter()
+                .map(String::from)
+                .collect(),
+        };
         let live = self.live.entry(beat.server.clone()).or_insert(Live {
             incarnation: beat.incarnation,
             heard_at: now,
+            peers: BTreeSet::new(),
             missing: BTreeMap::new(),
             conflicts: BTreeSet::new(),
         });
+        if live.incarnation != beat.incarnation {
+            self.failures
+                .retain(|(server, _), _| *server != beat.server);
+        }
         live.incarnation = beat.incarnation;
         live.heard_at = now;
+        let has_met = live.peers != beat.peers;
+        live.peers = beat.peers;
         if beat.role == Role::Tablet {
+            self.forget_deleted(&beat.server, &beat.deleted_tables, &beat.tablets);
             self.merge(now, &beat.server, beat.tablets);
+            if has_met {
+                self.settle_all();
+            }
             self.command(now, &beat.server);
         }
-        Ok(cluster_id)
+        Ok(heard)
     }
 
-    /// The outcome of a command: whether the server did it. What was not done is asked again with
-    /// the server's next heartbeat.
-    pub fn finished(&mut self, now: Duration, command: &Command, done: bool) {
+    /// The outcome of a command: whether the server did it, or why not. What was not done is asked again
+    /// with the server's next heartbeat.
+    pub fn finished(&mut self, now: Duration, command: &Command, outcome: Result<(), String>) {
         let tablet_id = command.action.tablet();
-        self.in_flight.remove(&(command.server.clone(), tablet_id));
+        let asked = (command.server.clone(), tablet_id);
+        self.in_flight.remove(&asked);
+        let done = outcome.is_ok();
+        match outcome {
+            Ok(()) => {
+                self.failures.remove(&asked);
+            }
+            Err(cause) if self.failures.get(&asked) != Some(&cause) => {
+                self.effects.notes.push(Note::Failed {
+                    server: command.server.clone(),
+                    tablet: tablet_id,
+                    cause: cause.clone(),
+                });
+                self.failures.insert(asked, cause);
+            }
+            Err(_) => {}
+        }
         let Some(truth) = &mut self.truth else { return };
         let Some(tablet) = truth.tablets.get_mut(&tablet_id) else {
             return;
@@ -183,10 +228,10 @@ impl Directory {
         }
         let table = tablet.table;
         match &command.action {
-            Action::Create(report) => {
+            Action::Create { report, .. } => {
                 tablet.made = true;
-                if report.frozen && report.epoch == tablet.epoch && !tablet.frozen {
-                    tablet.frozen = true;
+                if report.epoch == tablet.epoch && tablet.state < report.state {
+                    tablet.state = report.state;
                     self.dirty = true;
                 }
             }
@@ -194,8 +239,19 @@ impl Directory {
                 truth.tablets.remove(&tablet_id);
             }
         }
+        let all_swept = truth.swept_tables().contains(&table);
+        let owners: BTreeSet<String> = match all_swept {
+            true => truth
+                .owners_of(table)
+                .into_iter()
+                .map(String::from)
+                .collect(),
+            false => BTreeSet::from([command.server.clone()]),
+        };
         self.settle(table);
-        self.command(now, &command.server);
+        for owner in owners {
+            self.command(now, &owner);
+        }
     }
 
     /// When tablets may be placed: by then, every server that is up was heard.
@@ -234,7 +290,7 @@ impl Directory {
 
     /// After a table's tablets changed: whether it is ready, or gone.
     pub(crate) fn settle(&mut self, id: u32) {
-        let Some(truth) = &mut self.truth else { return };
+        let Some(truth) = &self.truth else { return };
         let Some((state, swept)) = truth
             .tables
             .get(&id)
@@ -245,18 +301,19 @@ impl Directory {
         let settled = match state {
             TableState::Deleting => {
                 if swept && truth.tablets.values().all(|tablet| tablet.table != id) {
-                    truth.tables.remove(&id);
-                    if truth.rebuilt {
-                        truth.deleted_tables.insert(id);
-                    }
-                    self.dirty = true;
+                    self.remove_table(id);
                 }
                 return;
             }
-            _ if truth.is_complete(id) => TableState::Ready,
+            _ if truth.is_complete(id)
+                && (state == TableState::Ready || self.owners_are_known(truth, id)) =>
+            {
+                TableState::Ready
+            }
             _ => TableState::Creating,
         };
         if settled != state
+            && let Some(truth) = &mut self.truth
             && let Some(table) = truth.tables.get_mut(&id)
         {
             table.state = settled;
@@ -272,6 +329,7 @@ impl Directory {
             return;
         }
         let mut actions = Vec::new();
+        let swept_tables = truth.swept_tables();
         for (id, tablet) in &truth.tablets {
             let Some(table) = truth.tables.get(&tablet.table) else {
                 continue;
@@ -279,27 +337,36 @@ impl Directory {
             if tablet.owner != server {
                 continue;
             }
-            let report = |frozen| Report {
+            let report = |state| Report {
                 id: *id,
                 table: tablet.table,
                 table_name: table.name.clone(),
                 rows: tablet.rows.clone(),
                 epoch: tablet.epoch,
-                frozen,
+                state,
             };
-            match table.state {
-                TableState::Creating if !tablet.made => {
-                    actions.push(Action::Create(report(false)));
-                }
+            let state = match table.state {
+                TableState::Creating if !tablet.made => TabletState::Serving,
                 // Also where the owner never had it: an order to make it that is late finds it frozen.
-                TableState::Deleting if !tablet.frozen => {
-                    actions.push(Action::Create(report(true)));
+                TableState::Deleting if tablet.state < TabletState::Frozen => TabletState::Frozen,
+                // All of them have to know it before the first goes: what is left of the table tells a
+                // master that has lost its state by that whether the others were lost or dropped.
+                TableState::Deleting if table.swept && tablet.state < TabletState::Swept => {
+                    TabletState::Swept
                 }
-                TableState::Deleting if table.swept => {
-                    actions.push(Action::Drop { tablet: *id });
+                TableState::Deleting if table.swept && swept_tables.contains(&tablet.table) => {
+                    actions.push(Action::Drop {
+                        tablet: *id,
+                        table: tablet.table,
+                    });
+                    continue;
                 }
-                TableState::Creating | TableState::Ready | TableState::Deleting => {}
-            }
+                TableState::Creating | TableState::Ready | TableState::Deleting => continue,
+            };
+            actions.push(Action::Create {
+                report: report(state),
+                made: tablet.made,
+            });
         }
         for action in actions {
             self.ask(server, action);
@@ -316,6 +383,7 @@ impl Directory {
             self.effects.commands.push(Command {
                 cluster_id: truth.cluster_id.clone(),
                 server: server.to_owned(),
+                incarnation: self.live.get(server).map_or(0, |live| live.incarnation),
                 address: known.address.clone(),
                 action,
             });

@@ -2,7 +2,9 @@
 
 use crate::names::is_name;
 use crate::refusal::Refusal;
-use crate::truth::{Role, Rows, Truth};
+use std::collections::BTreeSet;
+
+use crate::truth::{Role, Rows, TabletState, Truth};
 
 /// What a master begins with.
 #[derive(Clone, Debug)]
@@ -34,6 +36,28 @@ pub struct Heartbeat {
     pub incarnation: u64,
     /// Every tablet that it owns.
     pub tablets: Vec<Report>,
+    /// The tablet servers that it durably knows of, by name.
+    pub peers: BTreeSet<String>,
+    /// Tables of which it has dropped tablets.
+    pub deleted_tables: BTreeSet<u32>,
+}
+
+/// What a server hears of the master.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// The cluster's id.
+    pub cluster_id: String,
+    /// The tablet servers of the cluster, by name: for a tablet server to keep.
+    pub tablet_servers: Vec<String>,
+}
+
+/// What whoever deletes a table has done for that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Swept {
+    /// The table.
+    pub table: u32,
+    /// The tablet servers that have no lock of a committed transaction of the table any more.
+    pub servers: BTreeSet<String>,
 }
 
 /// A tablet, as its owner reports it.
@@ -49,8 +73,8 @@ pub struct Report {
     pub rows: Rows,
     /// Its epoch.
     pub epoch: u64,
-    /// Its table is being deleted, and it serves no more than the fate of transactions.
-    pub frozen: bool,
+    /// What its owner does for it.
+    pub state: TabletState,
 }
 
 /// What is to be done, in this order.
@@ -71,6 +95,8 @@ pub struct Command {
     pub cluster_id: String,
     /// Whom to ask.
     pub server: String,
+    /// Which start of it: another one, or another server at its address, refuses.
+    pub incarnation: u64,
     /// Where it is.
     pub address: String,
     /// What to ask.
@@ -80,20 +106,27 @@ pub struct Command {
 /// What a tablet server is asked to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Own this tablet; freeze it, where the report says so.
-    Create(Report),
+    /// Own this tablet, in the state that the report has.
+    Create {
+        /// The tablet.
+        report: Report,
+        /// The server has said that it has it: it must not make an empty one in its place.
+        made: bool,
+    },
     /// Forget this tablet.
     Drop {
         /// The tablet.
         tablet: u64,
+        /// Its table, which is gone for good.
+        table: u32,
     },
 }
 
 impl Action {
     pub(crate) fn tablet(&self) -> u64 {
         match self {
-            Self::Create(report) => report.id,
-            Self::Drop { tablet } => *tablet,
+            Self::Create { report, .. } => report.id,
+            Self::Drop { tablet, .. } => *tablet,
         }
     }
 }
@@ -109,6 +142,16 @@ pub enum Note {
         server: String,
         table: u32,
         name: String,
+    },
+    #[error(
+        "table {table} ({name}) is not known as a whole, and table {ready} of the same name is: the first is \
+         called {other} now"
+    )]
+    Renamed {
+        table: u32,
+        name: String,
+        other: String,
+        ready: u32,
     },
     #[error(
         "{server} reports tablet {tablet} at epoch {epoch}, but the directory has tablet \
@@ -127,6 +170,15 @@ pub enum Note {
         server: String,
         tablet: u64,
         table: String,
+    },
+    /// Told once for each change of the cause.
+    #[error(
+        "{server} has not carried out an order for tablet {tablet}, it is asked again: {cause}"
+    )]
+    Failed {
+        server: String,
+        tablet: u64,
+        cause: String,
     },
 }
 
@@ -165,6 +217,13 @@ impl Heartbeat {
             if bad_id || is_empty || report.epoch == 0 || !is_name(&report.table_name) {
                 return malformed(format!("tablet {} (at {index}) is no tablet", report.id));
             }
+        }
+        if let Some(peer) = self.peers.iter().find(|peer| !is_name(peer)) {
+            return malformed(format!("its peer {peer:?} is no server's name"));
+        }
+        let is_table = |id: &u32| (1..u32::MAX).contains(id);
+        if let Some(id) = self.deleted_tables.iter().find(|id| !is_table(id)) {
+            return malformed(format!("its deleted table {id} is no table"));
         }
         Ok(())
     }

@@ -18,9 +18,11 @@ mod truth;
 
 pub use crate::core::{Directory, HEARTBEAT_INTERVAL, SILENCE_MAX};
 pub use convert::directory as directory_response;
-pub use events::{Action, Command, Effects, Heartbeat, Note, Report, Start};
+pub use events::{Action, Command, Effects, Heard, Heartbeat, Note, Report, Start, Swept};
 pub use names::{CUT_BYTES_MAX, CUTS_MAX, NAME_BYTES_MAX};
 pub use refusal::Refusal;
 pub use server::{Error, Options, Server};
 pub use tables::STATE_BYTES_MAX;
-pub use truth::{Role, Rows, Server as KnownServer, Table, TableState, Tablet, Truth, TruthError};
+pub use truth::{
+    Role, Rows, Server as KnownServer, Table, TableState, Tablet, TabletState, Truth, TruthError,
+};

@@ -1,5 +1,6 @@
 //! What the directory does not do, and why.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::names::{CUTS_MAX, NAME_BYTES_MAX};
@@ -68,7 +69,10 @@ pub enum Refusal {
 
     #[error("the table {name} exists already")]
     TableExists { name: String },
-    #[error("the table {name} is being created with other cuts")]
+    #[error(
+        "the table {name} is being created with other cuts, or its creation was lost with the master's state: \
+         delete it to begin again"
+    )]
     OtherCuts { name: String },
     #[error(
         "the table {name} is being deleted; try again when that is done, or delete it again to go on"
@@ -76,6 +80,16 @@ pub enum Refusal {
     BeingDeleted { name: String },
     #[error("the table {name} is not frozen: delete it from the beginning")]
     NotFrozen { name: String },
+    /// What was committed could be rolled back if one of them were overlooked.
+    #[error(
+        "the table {name} can't be deleted before this master, which has lost its state, has heard from {}: \
+         locks of the table's transactions may be there",
+        .servers.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+    )]
+    Unheard {
+        name: String,
+        servers: BTreeSet<String>,
+    },
     #[error("there is no table {name}")]
     NoSuchTable { name: String },
     #[error("no tablet server is up to hold the table: {known}")]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::core::{Directory, Live, SILENCE_MAX};
 use crate::events::{Action, Note, Report};
 use crate::names::NAME_BYTES_MAX;
-use crate::truth::{Table, TableState, Tablet, Truth};
+use crate::truth::{Table, TableState, Tablet, TabletState, Truth};
 
 /// The tablet that a report loses against.
 struct Winner {
@@ -28,13 +28,14 @@ impl Directory {
                 (is_new, std::cmp::Reverse(report.epoch), report.id)
             });
         }
-        let mut changed = BTreeSet::new();
+        let mut changed = BTreeMap::new();
         let mut conflicts = BTreeSet::new();
         for report in reports {
             let (id, table, epoch) = (report.id, report.table, report.epoch);
+            let name = report.table_name.clone();
             match self.claim(server, report) {
                 Ok(true) => {
-                    changed.insert(table);
+                    changed.insert(table, name);
                 }
                 Ok(false) => {}
                 Err(winner) => {
@@ -53,8 +54,9 @@ impl Directory {
                 }
             }
         }
-        for table in changed {
+        for (table, name) in changed {
             self.settle(table);
+            self.take_name(table, &name);
         }
         if let Some(live) = self.live.get_mut(server) {
             live.conflicts = conflicts;
@@ -73,13 +75,13 @@ impl Directory {
         let is_ours = known.is_none_or(|tablet| tablet.owner == server);
         match state {
             None if known.is_none() && truth.was_deleted(report.table) => {
-                self.ask(server, Action::Drop { tablet: report.id });
+                self.ask_to_drop(server, &report);
                 return Ok(false);
             }
             None if known.is_none() => self.adopt_table(server, &report),
             // Before that, whoever has the newest epoch may know of commits.
             Some(TableState::Deleting) if swept && !is_ours => {
-                self.ask(server, Action::Drop { tablet: report.id });
+                self.ask_to_drop(server, &report);
                 return Ok(false);
             }
             _ => {}
@@ -91,16 +93,19 @@ impl Directory {
             return Err(winner);
         }
         // A report may be older than the order to freeze.
-        let was_frozen = truth.tablets.get(&report.id).is_some_and(|known| {
-            known.frozen && known.owner == server && known.epoch == report.epoch
-        });
-        if report.frozen
+        let was = truth
+            .tablets
+            .get(&report.id)
+            .filter(|known| known.owner == server && known.epoch == report.epoch)
+            .map_or(TabletState::Serving, |known| known.state);
+        if report.state > TabletState::Serving
             && let Some(table) = truth.tables.get_mut(&report.table)
-            && table.state != TableState::Deleting
         {
-            // This directory has forgotten that it was to be deleted.
+            // This directory may have forgotten that it was to be deleted, and how far that was.
+            let swept = report.state == TabletState::Swept;
+            self.dirty |= table.state != TableState::Deleting || (swept && !table.swept);
             table.state = TableState::Deleting;
-            self.dirty = true;
+            table.swept |= swept;
         }
         let claimed = Tablet {
             table: report.table,
@@ -108,7 +113,7 @@ impl Directory {
             epoch: report.epoch,
             owner: server.to_owned(),
             made: true,
-            frozen: report.frozen || was_frozen,
+            state: report.state.max(was),
         };
         let (was_made, is_news) = match truth.tablets.get_mut(&report.id) {
             Some(known) => {
@@ -124,10 +129,48 @@ impl Directory {
                     || !tablet.rows.overlaps(&claimed.rows)
             });
             truth.tablets.insert(report.id, claimed);
-            truth.next_tablet_id = truth.next_tablet_id.max(report.id + 1);
+            truth.met_tablet(report.id);
             self.dirty = true;
         }
         Ok(is_news || !was_made)
+    }
+
+    /// A server has dropped tablets of these tables, so they were swept, whatever this directory knows of it.
+    pub(crate) fn forget_deleted(
+        &mut self,
+        server: &str,
+        deleted: &BTreeSet<u32>,
+        reports: &[Report],
+    ) {
+        for id in deleted {
+            let Some(truth) = &mut self.truth else { return };
+            if truth.gave(*id) || (!truth.tables.contains_key(id) && truth.was_deleted(*id)) {
+                continue;
+            }
+            // What it doesn't have any more was reported before it was dropped, and heard of later.
+            truth.tablets.retain(|tablet_id, tablet| {
+                tablet.table != *id
+                    || tablet.owner != server
+                    || reports.iter().any(|report| report.id == *tablet_id)
+            });
+            match truth.tables.get_mut(id) {
+                Some(table) => {
+                    self.dirty |= !table.swept;
+                    table.state = TableState::Deleting;
+                    table.swept = true;
+                    self.settle(*id);
+                }
+                None => {
+                    self.distrust_ids();
+                    self.remove_table(*id);
+                }
+            }
+        }
+    }
+
+    fn ask_to_drop(&mut self, server: &str, report: &Report) {
+        let (tablet, table) = (report.id, report.table);
+        self.ask(server, Action::Drop { tablet, table });
     }
 
     /// A table that the directory has never heard of: it is older than what the servers hold.
@@ -145,8 +188,36 @@ impl Directory {
         truth
             .tables
             .insert(report.table, Table { name, state, swept });
-        truth.next_table_id = truth.next_table_id.max(report.table + 1);
+        truth.met_table(report.table);
         self.dirty = true;
+    }
+
+    /// A table that is ready gets the name that its owners report, where another one has it that was never made
+    /// as a whole: its creation was begun again when the state was lost.
+    fn take_name(&mut self, id: u32, reported: &str) {
+        let Some(truth) = &mut self.truth else { return };
+        let ready = truth.tables.get(&id);
+        if ready.is_none_or(|table| table.state != TableState::Ready || table.name == reported) {
+            return;
+        }
+        let Some(holder) = truth.table_named(reported) else {
+            return;
+        };
+        let other = free_name(truth, reported, holder);
+        match truth.tables.get_mut(&holder) {
+            Some(table) if table.state == TableState::Creating => table.name.clone_from(&other),
+            _ => return,
+        }
+        if let Some(table) = truth.tables.get_mut(&id) {
+            reported.clone_into(&mut table.name);
+        }
+        self.dirty = true;
+        self.effects.notes.push(Note::Renamed {
+            table: holder,
+            name: reported.to_owned(),
+            other,
+            ready: id,
+        });
     }
 
     /// A tablet that its owner had and no longer reports is lost, or its creation crossed this

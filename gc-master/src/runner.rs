@@ -99,9 +99,9 @@ impl Runner {
     fn dispatch(self: &Arc<Self>, channel: Option<Channel>, command: Command) {
         let runner = self.clone();
         tokio::spawn(async move {
-            let done = send(channel, &command).await;
+            let outcome = send(channel, &command).await;
             // A master that is stopping has no use for the outcome.
-            let _ = runner.step(|directory, now| directory.finished(now, &command, done));
+            let _ = runner.step(|directory, now| directory.finished(now, &command, outcome));
         });
     }
 
@@ -184,55 +184,62 @@ impl State {
     }
 }
 
-/// Whether the server did it.
-async fn send(channel: Option<Channel>, command: &Command) -> bool {
+/// Whether the server did it, or why not.
+async fn send(channel: Option<Channel>, command: &Command) -> Result<(), String> {
     let Command {
         cluster_id,
         server,
+        incarnation,
         address,
         action,
     } = command;
     let Some(channel) = channel else {
-        tracing::warn!(server, address, "this is no address: nothing can be sent");
-        return false;
+        return Err(format!("{address:?} is no address: nothing can be sent"));
     };
+    let to = Some(v1::Addressee {
+        server: server.clone(),
+        incarnation: *incarnation,
+    });
     let mut tablets = TabletsClient::new(channel);
     let asked = async {
         match action {
-            Action::Create(report) => {
+            Action::Create { report, made } => {
                 let request = v1::CreateTabletRequest {
                     cluster_id: cluster_id.clone(),
                     tablet: Some(report.clone().into()),
+                    to,
+                    made: *made,
                 };
                 tablets.create_tablet(request).await.map(drop)
             }
-            Action::Drop { tablet } => {
+            Action::Drop { tablet, table } => {
                 let request = v1::DropTabletRequest {
                     cluster_id: cluster_id.clone(),
                     tablet_id: *tablet,
+                    to,
+                    table_id: *table,
                 };
                 tablets.drop_tablet(request).await.map(drop)
             }
         }
     };
-    let tablet = action.tablet();
     match tokio::time::timeout(CONNECT_TIMEOUT + COMMAND_TIMEOUT, asked).await {
-        Ok(Ok(())) => true,
-        Ok(Err(status)) => {
-            let (code, cause) = (status.code(), status.message());
-            tracing::warn!(server, address, tablet, ?code, cause, "a command failed");
-            false
-        }
-        Err(_) => {
-            tracing::warn!(server, address, tablet, "a command was not answered");
-            false
-        }
+        Ok(result) => result.map_err(|status| match status.message() {
+            "" => format!("{:?} from {address}", status.code()),
+            message => message.to_owned(),
+        }),
+        Err(_) => Err(format!("no answer from {address}")),
     }
 }
 
 fn log(note: &Note) {
     match note {
         Note::TookOver { .. } | Note::Adopted { .. } => tracing::info!("{note}"),
-        Note::Conflict { .. } | Note::Missing { .. } => tracing::warn!("{note}"),
+        Note::Renamed { .. }
+        | Note::Conflict { .. }
+        | Note::Missing { .. }
+        | Note::Failed { .. } => {
+            tracing::warn!("{note}");
+        }
     }
 }

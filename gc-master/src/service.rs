@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status};
 
 use crate::convert;
 use crate::core::{Directory, HEARTBEAT_INTERVAL};
-use crate::events::Heartbeat;
+use crate::events::{Heartbeat, Swept};
 use crate::refusal::Refusal;
 use crate::runner::Runner;
 use crate::truth::TableState;
@@ -88,11 +88,12 @@ impl Master for Service {
         request: Request<v1::HeartbeatRequest>,
     ) -> Result<Response<v1::HeartbeatResponse>, Status> {
         let beat = Heartbeat::try_from(request.into_inner())?;
-        let cluster_id = self
+        let heard = self
             .runner
             .step(|directory, now| directory.heartbeat(now, beat))??;
         Ok(Response::new(v1::HeartbeatResponse {
-            cluster_id,
+            cluster_id: heard.cluster_id,
+            tablet_servers: heard.tablet_servers,
             interval_ms: u32::try_from(HEARTBEAT_INTERVAL.as_millis()).unwrap_or(u32::MAX),
         }))
     }
@@ -137,11 +138,18 @@ impl Master for Service {
         &self,
         request: Request<v1::DeleteTableRequest>,
     ) -> Result<Response<v1::DeleteTableResponse>, Status> {
-        let v1::DeleteTableRequest { name, swept } = request.into_inner();
-        let swept = Some(swept).filter(|id| *id != 0);
+        let v1::DeleteTableRequest {
+            name,
+            swept,
+            swept_servers,
+        } = request.into_inner();
+        let swept = (swept != 0).then(|| Swept {
+            table: swept,
+            servers: swept_servers.into_iter().collect(),
+        });
         let id = self
             .runner
-            .step(|directory, now| directory.delete_table(now, &name, swept))??;
+            .step(|directory, now| directory.delete_table(now, &name, swept.as_ref()))??;
         let what = format!("the table {name} is being deleted, and deleting it again goes on");
         let gone = self
             .wait(id, &what, |directory| match directory.table(id) {
@@ -150,7 +158,12 @@ impl Master for Service {
                 Some(_) => directory.is_frozen(id).then_some(false),
             })
             .await?;
+        let sweep = match gone {
+            true => Vec::new(),
+            false => self.runner.look(|directory, _| directory.to_sweep())?,
+        };
         Ok(Response::new(v1::DeleteTableResponse {
+            sweep,
             table: Some(v1::TableInfo {
                 id,
                 name,

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::core::Directory;
+use crate::events::Swept;
 use crate::names::{check_cuts, check_table_name};
 use crate::refusal::Refusal;
-use crate::truth::{Role, Rows, Table, TableState, Tablet, Truth};
+use crate::truth::{Role, Rows, Table, TableState, Tablet, TabletState, Truth};
 
 /// The most bytes that the state may have, so that what servers report still fits in its file.
 pub const STATE_BYTES_MAX: usize = 12 << 20;
@@ -56,7 +57,7 @@ impl Directory {
                 epoch: 1,
                 owner,
                 made: false,
-                frozen: false,
+                state: TabletState::Serving,
             };
             next.tablets.insert(next.next_tablet_id, tablet);
             next.next_tablet_id += 1;
@@ -79,16 +80,18 @@ impl Directory {
     /// Begins to delete a table, or goes on with it. Answers with its id. Its tablets are frozen first
     /// ([`Self::is_frozen`]): then no transaction whose primary lies there commits any more. Those that
     /// did commit may have locks in other tables yet, and the table's tablets alone know that they did.
-    /// So they go only when the table is named again by its id, `swept`, once those locks are cleared;
-    /// it is gone once the state no longer has it.
+    /// So they go only when the table is named again by its id, `swept`, once those locks are cleared on
+    /// every tablet server ([`Self::to_sweep`]); where a server is left out, nothing changes. The table is
+    /// gone once the state no longer has it.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchTable`], [`Refusal::NotFrozen`], [`Refusal::NoState`] and [`Refusal::Settling`].
+    /// [`Refusal::NoSuchTable`], [`Refusal::NotFrozen`], [`Refusal::Unheard`], [`Refusal::NoState`] and
+    /// [`Refusal::Settling`].
     pub fn delete_table(
         &mut self,
         now: Duration,
         name: &str,
-        swept: Option<u32>,
+        swept: Option<&Swept>,
     ) -> Result<u32, Refusal> {
         // A rebuilt directory must know the servers on which locks are to be looked for.
         self.check_settled(now)?;
@@ -96,32 +99,39 @@ impl Directory {
         let id = truth
             .table_named(name)
             // Another one of the same name was not swept.
-            .filter(|id| swept.is_none_or(|swept| swept == *id))
+            .filter(|id| swept.is_none_or(|swept| swept.table == *id))
             .ok_or(Refusal::NoSuchTable {
                 name: name.to_owned(),
             })?;
         let table = &truth.tables[&id];
-        let frozen = table.swept || truth.is_frozen(id);
+        if !table.swept && !truth.awaited.is_empty() {
+            return Err(Refusal::Unheard {
+                name: name.to_owned(),
+                servers: truth.awaited.clone(),
+            });
+        }
+        let frozen = table.swept || self.is_frozen(id);
         if swept.is_some() && (table.state != TableState::Deleting || !frozen) {
             return Err(Refusal::NotFrozen {
                 name: name.to_owned(),
             });
         }
-        let owners: BTreeSet<String> = truth
-            .tablets_of(id)
-            .into_iter()
-            .map(|(_, tablet)| tablet.owner.clone())
-            .collect();
+        let is_swept = |name: &str| swept.is_some_and(|swept| swept.servers.contains(name));
+        let all_swept = truth.tablet_servers().into_iter().all(is_swept);
+        let owners = truth.owners_of(id).into_iter();
+        let owners: BTreeSet<String> = owners.map(String::from).collect();
         if let Some(table) = self
             .truth
             .as_mut()
             .and_then(|truth| truth.tables.get_mut(&id))
         {
             self.dirty |= table.state != TableState::Deleting;
-            self.dirty |= swept.is_some() && !table.swept;
+            self.dirty |= all_swept && !table.swept;
             table.state = TableState::Deleting;
-            table.swept |= swept.is_some();
+            table.swept |= all_swept;
         }
+        // A rebuilt directory may know no tablet of it.
+        self.settle(id);
         for owner in owners {
             self.command(now, &owner);
         }
@@ -133,31 +143,123 @@ impl Directory {
         self.truth.as_ref()?.tables.get(&id)
     }
 
-    /// Whether every row of the table lies in a tablet that is frozen.
+    /// Whether every row of the table lies in a tablet that is frozen, and every server is known that may hold
+    /// locks of its transactions. Where a rebuilt directory has heard everybody, what it doesn't know of the
+    /// table was never made: nobody could use such a table.
     pub fn is_frozen(&self, id: u32) -> bool {
-        self.truth.as_ref().is_some_and(|truth| truth.is_frozen(id))
+        let Some(truth) = &self.truth else {
+            return false;
+        };
+        let is_heard = |name: &str| self.live.contains_key(name);
+        let complete = truth.rebuilt && truth.tablet_servers().into_iter().all(is_heard);
+        let mut tablets = truth.tablets_of(id).into_iter();
+        truth.awaited.is_empty()
+            && match complete {
+                true => tablets.all(|(_, tablet)| tablet.state >= TabletState::Frozen),
+                false => truth.is_frozen(id),
+            }
     }
 
-    /// For whom a table waits, for messages: "tablet-1 (not heard since the master's start)".
+    /// The tablet servers that may hold locks of a table that is being deleted, by name.
+    pub fn to_sweep(&self) -> Vec<String> {
+        let names = self.truth.iter().flat_map(Truth::tablet_servers);
+        names.map(String::from).collect()
+    }
+
+    /// Whether a master that has lost its state will hear of every owner of this table, if only it hears one
+    /// owner of some table that is in use, and whomever that one and those know. It has to be so before
+    /// transactions write to the table: their locks could be overlooked when another table is deleted. The
+    /// owners of tables in use can be reached from each other that way, and stay so: a table's owners know of
+    /// all servers, and one that was among them before knows of the table's owners.
+    pub(crate) fn owners_are_known(&self, truth: &Truth, id: u32) -> bool {
+        self.ignorant(truth, id).is_empty()
+    }
+
+    /// Whose knowledge that waits for: empty, if it is so.
+    fn ignorant<'a>(&self, truth: &'a Truth, id: u32) -> BTreeSet<&'a str> {
+        let owners = truth.owners_of(id);
+        let all = truth.tablet_servers();
+        let knows = |server: &str, of: &BTreeSet<&str>| {
+            let live = self.live.get(server);
+            live.is_some_and(|live| of.iter().all(|name| live.peers.contains(*name)))
+        };
+        let is_used = |table: &u32| {
+            let table = truth.tables.get(table).filter(|_| *table != id);
+            table.is_some_and(|table| table.state != TableState::Creating)
+        };
+        let used = truth
+            .tablets
+            .values()
+            .filter(|tablet| is_used(&tablet.table));
+        let before: BTreeSet<&str> = used.map(|tablet| tablet.owner.as_str()).collect();
+        let mut ignorant = owners.clone();
+        ignorant.retain(|owner| !knows(owner, &all));
+        if ignorant.is_empty() && !before.iter().any(|server| knows(server, &owners)) {
+            return before;
+        }
+        ignorant
+    }
+
+    /// After what a server knows of the others has changed.
+    pub(crate) fn settle_all(&mut self) {
+        let tables = self.truth.iter().flat_map(|truth| truth.tables.keys());
+        for id in tables.copied().collect::<Vec<_>>() {
+            self.settle(id);
+        }
+    }
+
+    /// A table is gone for good.
+    pub(crate) fn remove_table(&mut self, id: u32) {
+        let Some(truth) = &mut self.truth else { return };
+        truth.tables.remove(&id);
+        truth.met_table(id);
+        if truth.rebuilt {
+            truth.deleted_tables.insert(id);
+        }
+        self.dirty = true;
+    }
+
+    /// For whom a table waits, for messages: "tablet-1 (not heard since the master's start)", and why that
+    /// one does not do what it is asked.
     pub fn waits_for(&self, id: u32, now: Duration) -> String {
         let Some(truth) = &self.truth else {
             return "nobody".into();
         };
         let lacks = |tablet: &Tablet| match truth.tables.get(&id) {
-            Some(table) if table.swept => true,
-            Some(table) if table.state == TableState::Deleting => !tablet.frozen,
+            Some(table) if table.swept => {
+                tablet.state < TabletState::Swept || truth.swept_tables().contains(&id)
+            }
+            Some(table) if table.state == TableState::Deleting => {
+                tablet.state < TabletState::Frozen
+            }
             _ => !tablet.made,
         };
-        let owners: BTreeSet<&str> = truth
-            .tablets_of(id)
-            .into_iter()
-            .filter(|(_, tablet)| lacks(tablet))
+        let lacking = truth.tablets_of(id).into_iter();
+        let lacking: Vec<_> = lacking.filter(|(_, tablet)| lacks(tablet)).collect();
+        let mut waits_for: BTreeSet<&str> = lacking
+            .iter()
             .map(|(_, tablet)| tablet.owner.as_str())
             .collect();
-        if owners.is_empty() {
+        waits_for.extend(truth.awaited.iter().map(String::as_str));
+        if waits_for.is_empty() && truth.is_complete(id) {
+            let servers = self.describe(self.ignorant(truth, id), now);
+            return format!("one of {servers} to take down the names of the other tablet servers");
+        }
+        if waits_for.is_empty() {
             return "servers that have not reported yet".into();
         }
-        self.describe(owners, now)
+        let mut described = self.describe(waits_for, now);
+        let failed = |(tablet_id, tablet): &(u64, &Tablet)| {
+            let cause = self.failures.get(&(tablet.owner.clone(), *tablet_id))?;
+            Some(format!(
+                "; the last order to {} failed: {cause}",
+                tablet.owner
+            ))
+        };
+        if let Some(cause) = lacking.iter().find_map(failed) {
+            described.push_str(&cause);
+        }
+        described
     }
 
     /// How many tablets each tablet server has that is up.

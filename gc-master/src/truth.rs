@@ -21,6 +21,9 @@ pub struct Truth {
     pub next_table_id: u32,
     /// The id of the next new tablet; ids are never given twice.
     pub next_tablet_id: u64,
+    /// The ids from here to the next were given by this directory itself.
+    #[serde(default)]
+    pub first_table_id: u32,
     /// By id.
     pub tables: BTreeMap<u32, Table>,
     /// By id.
@@ -30,6 +33,9 @@ pub struct Truth {
     /// Ids of deleted tables; only where `rebuilt`.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub deleted_tables: BTreeSet<u32>,
+    /// Tablet servers that others know of and that this directory has never heard.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub awaited: BTreeSet<String>,
 }
 
 /// A table.
@@ -72,9 +78,29 @@ pub struct Tablet {
     /// The owner has said that it has the tablet. From then on its absence is a loss: the master
     /// never again asks for an empty one in its place.
     pub made: bool,
-    /// The owner has said that it is frozen, at this epoch. That is for good.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub frozen: bool,
+    /// What the owner has said of it last, at this epoch: it only goes forward.
+    #[serde(default, skip_serializing_if = "TabletState::is_serving")]
+    pub state: TabletState,
+}
+
+/// What a tablet's owner does for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TabletState {
+    /// Everything.
+    #[default]
+    Serving,
+    /// Its table is being deleted: it tells the fate of transactions, and lets none commit.
+    Frozen,
+    /// The same; and its table was swept, so that it may be dropped.
+    Swept,
+}
+
+impl TabletState {
+    #[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
+    fn is_serving(&self) -> bool {
+        *self == Self::Serving
+    }
 }
 
 /// Rows from `start` on, up to and without `end`; an empty `end` means: to the end.
@@ -156,10 +182,12 @@ impl Truth {
             rebuilt: false,
             next_table_id: 1,
             next_tablet_id: 1,
+            first_table_id: 1,
             tables: BTreeMap::new(),
             tablets: BTreeMap::new(),
             servers: BTreeMap::new(),
             deleted_tables: BTreeSet::new(),
+            awaited: BTreeSet::new(),
         }
     }
 
@@ -177,12 +205,33 @@ impl Truth {
             return;
         }
         self.rebuilt = true;
-        let [low, high, ..] = random.to_le_bytes();
+        let [low, high, a, b, c, d, ..] = random.to_le_bytes();
         let block = u16::from_le_bytes([low, high]).clamp(1, u16::MAX - 1);
-        let table = u32::from(block) << TABLE_BLOCK_BITS;
-        let tablet = u64::from(block) << TABLET_BLOCK_BITS;
-        self.next_table_id = self.next_table_id.max(table);
-        self.next_tablet_id = self.next_tablet_id.max(tablet);
+        self.next_table_id = u32::from(block) << TABLE_BLOCK_BITS;
+        self.first_table_id = self.next_table_id;
+        let block = u32::from_le_bytes([a, b, c, d]) >> 1;
+        let block = block.clamp(1, (u32::MAX >> 1) - 1);
+        self.next_tablet_id = u64::from(block) << TABLET_BLOCK_BITS;
+    }
+
+    /// Somebody has this table. A rebuilt directory stays in its own block all the same: behind an id of
+    /// another one lie those of tables that were deleted, or that nobody has told it of.
+    pub(crate) fn met_table(&mut self, id: u32) {
+        if !self.rebuilt || id >> TABLE_BLOCK_BITS == self.next_table_id >> TABLE_BLOCK_BITS {
+            self.next_table_id = self.next_table_id.max(id + 1);
+        }
+    }
+
+    /// Somebody has this tablet. As [`Self::met_table`].
+    pub(crate) fn met_tablet(&mut self, id: u64) {
+        if !self.rebuilt || id >> TABLET_BLOCK_BITS == self.next_tablet_id >> TABLET_BLOCK_BITS {
+            self.next_tablet_id = self.next_tablet_id.max(id + 1);
+        }
+    }
+
+    /// Whether this directory itself gave the table its id, and so knows what became of it.
+    pub(crate) fn gave(&self, table: u32) -> bool {
+        (self.first_table_id..self.next_table_id).contains(&table)
     }
 
     /// The state in bytes: JSON.
@@ -237,7 +286,35 @@ impl Truth {
     /// Whether every row of the table lies in a tablet that is frozen. A tablet that is not known, because
     /// its owner has not reported to a rebuilt directory, is not.
     pub(crate) fn is_frozen(&self, table: u32) -> bool {
-        self.is_covered(table, |tablet| tablet.frozen)
+        self.is_covered(table, |tablet| tablet.state >= TabletState::Frozen)
+    }
+
+    /// The tables of which every known tablet says that its table was swept.
+    pub(crate) fn swept_tables(&self) -> BTreeSet<u32> {
+        let is_swept = |tablet: &&Tablet| tablet.state == TabletState::Swept;
+        let tablets = self.tablets.values();
+        let mut swept: BTreeSet<u32> = tablets.filter(is_swept).map(|one| one.table).collect();
+        let tablets = self.tablets.values();
+        for tablet in tablets.filter(|tablet| !is_swept(tablet)) {
+            swept.remove(&tablet.table);
+        }
+        swept
+    }
+
+    /// The owners of a table's tablets.
+    pub(crate) fn owners_of(&self, table: u32) -> BTreeSet<&str> {
+        let tablets = self.tablets.values().filter(|tablet| tablet.table == table);
+        tablets.map(|tablet| tablet.owner.as_str()).collect()
+    }
+
+    /// Every tablet server of the cluster that is known of, by name.
+    pub fn tablet_servers(&self) -> BTreeSet<&str> {
+        let is_tablet = |(_, server): &(&String, &Server)| server.role == Role::Tablet;
+        let heard = self.servers.iter().filter(is_tablet);
+        let heard = heard.map(|(name, _)| name.as_str());
+        heard
+            .chain(self.awaited.iter().map(String::as_str))
+            .collect()
     }
 
     fn is_covered(&self, table: u32, counts: impl Fn(&Tablet) -> bool) -> bool {
@@ -310,6 +387,7 @@ mod tests {
         let swept = true;
         truth.tables.insert(3, Table { name, state, swept });
         truth.deleted_tables.insert(2);
+        truth.awaited.insert("tablet-1".into());
         let rows = Rows {
             start: (0..=255).collect(),
             end: Vec::new(),
@@ -320,7 +398,7 @@ mod tests {
             epoch: u64::MAX,
             owner: "tablet-0".into(),
             made: true,
-            frozen: true,
+            state: TabletState::Swept,
         };
         truth.tablets.insert(u64::MAX, tablet);
         let oracle = Server {
@@ -368,7 +446,7 @@ mod tests {
                     epoch: 1,
                     owner: "tablet-0".into(),
                     made: true,
-                    frozen: false,
+                    state: TabletState::Serving,
                 };
                 truth.tablets.insert(id, tablet);
             }

@@ -50,9 +50,7 @@ impl Tablets for FakeTablets {
         let mut owned = self.owned.lock().unwrap();
         let state = tablet.state();
         let owned = owned.entry(tablet.id).or_insert(tablet);
-        if state == v1::TabletState::Frozen {
-            owned.set_state(state);
-        }
+        owned.set_state(state.max(owned.state()));
         Ok(Response::new(v1::CreateTabletResponse {}))
     }
 
@@ -115,10 +113,17 @@ impl Fake {
             incarnation: percolator_server::heartbeat::incarnation(),
         };
         let owned = self.owned.clone();
-        let report = move || owned.lock().unwrap().values().cloned().collect();
+        let peers = Arc::<Mutex<Vec<String>>>::default();
+        let known = peers.clone();
+        let report = move || v1::HeartbeatRequest {
+            tablets: owned.lock().unwrap().values().cloned().collect(),
+            peers: known.lock().unwrap().clone(),
+            ..v1::HeartbeatRequest::default()
+        };
         tokio::spawn(async move {
             let adopt = |_: &str| Ok::<(), Status>(());
-            percolator_server::heartbeat::run(options, report, adopt, pending())
+            let meet = |servers: &[String]| *peers.lock().unwrap() = servers.to_vec();
+            percolator_server::heartbeat::run(options, report, adopt, meet, pending())
                 .await
                 .expect("the master takes the heartbeats");
         });
@@ -229,19 +234,30 @@ async fn tables_are_created_and_deleted() {
 
     let freeze = v1::DeleteTableRequest {
         name: "a".into(),
-        swept: 0,
+        ..v1::DeleteTableRequest::default()
     };
     let frozen = master.delete_table(freeze.clone()).await.unwrap();
     let frozen = frozen.into_inner();
     assert!(!frozen.gone);
-    assert_eq!(frozen.table.unwrap().id, 1);
+    assert_eq!(frozen.table.as_ref().unwrap().id, 1);
     for fake in &fakes {
         let owned = fake.owned.lock().unwrap();
         assert!(!owned.is_empty());
         let mut states = owned.values().map(v1::TabletInfo::state);
         assert!(states.all(|state| state == v1::TabletState::Frozen));
     }
-    let delete = v1::DeleteTableRequest { swept: 1, ..freeze };
+    assert_eq!(frozen.sweep, ["tablet-0", "tablet-1"]);
+    let delete = v1::DeleteTableRequest {
+        swept: 1,
+        swept_servers: vec!["tablet-0".into()],
+        ..freeze
+    };
+    let left_out = master.delete_table(delete.clone()).await.unwrap();
+    assert!(!left_out.into_inner().gone, "a server was left out");
+    let delete = v1::DeleteTableRequest {
+        swept_servers: frozen.sweep,
+        ..delete
+    };
     let deleted = master.delete_table(delete.clone()).await.unwrap();
     assert!(deleted.into_inner().gone);
     assert_eq!((fakes[0].ids(), fakes[1].ids()), (vec![], vec![]));
@@ -285,6 +301,7 @@ async fn a_master_without_a_state_waits_and_takes_over() {
         address: "127.0.0.1:1".into(),
         incarnation: 1,
         tablets: Vec::new(),
+        ..v1::HeartbeatRequest::default()
     };
     let refused = master.heartbeat(other).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);

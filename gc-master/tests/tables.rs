@@ -4,7 +4,7 @@ mod world;
 
 use std::time::Duration;
 
-use percolator_gc_master::{Refusal, SILENCE_MAX, TableState};
+use percolator_gc_master::{Refusal, SILENCE_MAX, TableState, TabletState};
 use world::World;
 
 #[test]
@@ -45,7 +45,7 @@ fn a_create_goes_on_when_its_server_comes_back() {
     assert_eq!(world.state_of("accounts"), Some(TableState::Creating));
     assert_eq!(
         world.directory.waits_for(1, world.now),
-        "tablet-1 (up)",
+        "tablet-1 (up); the last order to tablet-1 failed: it is down",
         "it has not been silent for long"
     );
 
@@ -61,7 +61,7 @@ fn a_create_goes_on_when_its_server_comes_back() {
     world.beat_all();
     assert_eq!(
         world.directory.waits_for(1, world.now),
-        "tablet-1 (last heard 61 s ago)"
+        "tablet-1 (last heard 61 s ago); the last order to tablet-1 failed: it is down"
     );
     world.down.clear();
     world.beat_all();
@@ -89,7 +89,10 @@ fn a_delete_goes_on_when_its_server_comes_back() {
         })
     );
     assert_eq!(world.delete("accounts"), Ok(1));
-    assert_eq!(world.directory.waits_for(1, world.now), "tablet-0 (up)");
+    assert_eq!(
+        world.directory.waits_for(1, world.now),
+        "tablet-0 (up); the last order to tablet-0 failed: it is down"
+    );
     world.down.clear();
     world.beat_all();
     assert!(world.directory.is_frozen(1));
@@ -97,7 +100,10 @@ fn a_delete_goes_on_when_its_server_comes_back() {
     world.down.push("tablet-1".into());
     assert_eq!(world.drop_swept("accounts", 1), Ok(1));
     assert_eq!(world.state_of("accounts"), Some(TableState::Deleting));
-    assert_eq!(world.directory.waits_for(1, world.now), "tablet-1 (up)");
+    assert_eq!(
+        world.directory.waits_for(1, world.now),
+        "tablet-1 (up); the last order to tablet-1 failed: it is down"
+    );
     world.down.clear();
     world.beat_all();
     assert_eq!(world.state_of("accounts"), None);
@@ -191,7 +197,9 @@ fn a_table_is_dropped_when_it_is_frozen_and_was_swept_and_not_before() {
 
     let frozen_count = |world: &World| {
         let tablets = world.servers.values().flat_map(|tablets| tablets.values());
-        tablets.filter(|tablet| tablet.frozen).count()
+        tablets
+            .filter(|tablet| tablet.state == TabletState::Frozen)
+            .count()
     };
     world.down.push("tablet-1".into());
     world.freeze("a").unwrap();
@@ -200,7 +208,7 @@ fn a_table_is_dropped_when_it_is_frozen_and_was_swept_and_not_before() {
     world.down.clear();
     // A report from before the order to freeze changes nothing.
     let mut late = world.heartbeat_of("tablet-0");
-    late.tablets[0].frozen = false;
+    late.tablets[0].state = TabletState::Serving;
     world.directory.heartbeat(world.now, late).unwrap();
     world.carry_out();
     world.beat_all();
@@ -236,11 +244,15 @@ fn a_directory_that_has_lost_its_state_goes_on_with_a_frozen_table() {
     assert!(!world.directory.is_frozen(1));
     world.now = 2 * SILENCE_MAX;
     world.beat_all();
-    let not_frozen = Err(Refusal::NotFrozen { name: "a".into() });
-    assert_eq!(world.drop_swept("a", 1), not_frozen);
-    assert_eq!(world.freeze("a"), Ok(1));
+    let unheard = Err(Refusal::Unheard {
+        name: "a".into(),
+        servers: ["tablet-1".into()].into(),
+    });
+    assert_eq!(world.drop_swept("a", 1), unheard);
+    assert_eq!(world.freeze("a"), unheard);
     world.down.clear();
     world.beat_all();
+    assert_eq!(world.freeze("a"), Ok(1));
     assert!(world.directory.is_frozen(1));
     assert_eq!(world.delete("a"), Ok(1));
     assert_eq!(world.state_of("a"), None);
@@ -257,7 +269,7 @@ fn an_order_to_make_a_tablet_that_is_late_finds_it_frozen() {
     world.beat_all();
     // It never had the tablet, and holds it frozen now.
     assert!(world.directory.is_frozen(1));
-    assert!(world.servers["tablet-0"][&1].frozen);
+    assert_eq!(world.servers["tablet-0"][&1].state, TabletState::Frozen);
     assert_eq!(world.delete("a"), Ok(1));
     assert_eq!(world.state_of("a"), None);
 }

@@ -70,11 +70,17 @@ pub enum Mutant {
     GroupsUnbounded,
     /// Answers to scans are of any size.
     ScansUnbounded,
+    /// A tablet whose table is being deleted is not frozen.
+    FreezeIgnored,
+    /// A table is deleted without a look at the locks that its transactions left elsewhere.
+    SweepLeftOut,
+    /// An order to make a tablet that comes after the table was deleted is carried out.
+    LateCreateAccepted,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 34] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -106,6 +112,9 @@ impl Mutant {
         Self::DecidedBytesUnbounded,
         Self::GroupsUnbounded,
         Self::ScansUnbounded,
+        Self::FreezeIgnored,
+        Self::SweepLeftOut,
+        Self::LateCreateAccepted,
     ];
 }
 

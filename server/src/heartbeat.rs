@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use percolator_wire::v1::master_client::MasterClient;
-use percolator_wire::v1::{HeartbeatRequest, HeartbeatResponse, Role, TabletInfo};
+use percolator_wire::v1::{HeartbeatRequest, HeartbeatResponse, Role};
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
@@ -40,25 +40,29 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 /// Whatever the master says, beats are not closer nor further apart than this.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 const INTERVAL_MAX: Duration = Duration::from_secs(60);
+/// After the tablet servers that the master names have changed: it waits to hear that they are known.
+const SOON: Duration = Duration::from_millis(20);
 
 /// Beats until `shutdown` ends: at once, then whenever the interval has passed that the master
-/// answers. A master that is away is logged once and asked again. `report` tells the server's
-/// tablets for each beat; `adopt` is called with the cluster's id when the master tells it for the
-/// first time, and must make it durable before it returns.
+/// answers. A master that is away is logged once and asked again. `report` tells what the server holds for
+/// each beat, in the fields from `tablets` on, the others are set here; `adopt` is called with the cluster's
+/// id when the master tells it for the first time, and must make it durable before it returns; `meet` with
+/// the names of the cluster's tablet servers as long as the reported peers are others.
 ///
 /// # Errors
 /// [`Error::MasterAddress`]; [`Error::Refused`] if the master says that this server is not one of
 /// its own (`FAILED_PRECONDITION`); [`Error::Adopt`]. The process should stop then.
 pub async fn run<E: Into<BoxError>>(
     options: Options,
-    report: impl Fn() -> Vec<TabletInfo>,
+    report: impl Fn() -> HeartbeatRequest,
     adopt: impl FnMut(&str) -> Result<(), E>,
+    meet: impl FnMut(&[String]),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     tokio::select! {
         biased;
         () = pin!(shutdown) => Ok(()),
-        result = beat(options, report, adopt) => result,
+        result = beat(options, report, adopt, meet) => result,
     }
 }
 
@@ -72,13 +76,15 @@ enum Told {
 
 async fn beat<E: Into<BoxError>>(
     options: Options,
-    report: impl Fn() -> Vec<TabletInfo>,
+    report: impl Fn() -> HeartbeatRequest,
     mut adopt: impl FnMut(&str) -> Result<(), E>,
+    mut meet: impl FnMut(&[String]),
 ) -> Result<(), Error> {
     let mut master = connect(&options.master)?;
     let mut cluster_id = options.cluster_id.clone();
     let mut told = Told::Nothing;
     let mut retry = RETRY_FIRST;
+    let mut met = Vec::new();
     loop {
         let request = HeartbeatRequest {
             cluster_id: cluster_id.clone().unwrap_or_default(),
@@ -86,13 +92,15 @@ async fn beat<E: Into<BoxError>>(
             server: options.server.clone(),
             address: options.address.clone(),
             incarnation: options.incarnation,
-            tablets: report(),
+            ..report()
         };
+        let peers = request.peers.clone();
         let pause = match master.heartbeat(request).await {
             Ok(response) => {
                 let HeartbeatResponse {
                     cluster_id: learned,
                     interval_ms,
+                    tablet_servers,
                 } = response.into_inner();
                 let mut interval = Duration::from_millis(interval_ms.into());
                 if !learned.is_empty() && cluster_id.as_ref() != Some(&learned) {
@@ -116,6 +124,13 @@ async fn beat<E: Into<BoxError>>(
                     told = Told::Connected;
                 }
                 retry = RETRY_FIRST;
+                if tablet_servers != peers {
+                    meet(&tablet_servers);
+                }
+                if met != tablet_servers {
+                    met = tablet_servers;
+                    interval = interval.min(SOON);
+                }
                 interval.clamp(INTERVAL_MIN, INTERVAL_MAX)
             }
             Err(status) if status.code() == Code::FailedPrecondition => {

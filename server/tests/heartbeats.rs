@@ -34,6 +34,7 @@ impl Master for FakeMaster {
         Ok(Response::new(HeartbeatResponse {
             cluster_id: "c1".to_owned(),
             interval_ms: 10,
+            tablet_servers: Vec::new(),
         }))
     }
 
@@ -99,15 +100,19 @@ async fn a_server_joins_when_the_master_comes_and_beats_on() {
         options(free, None),
         move || {
             let _ = reports.send(());
-            vec![TabletInfo {
-                id: 7,
-                ..TabletInfo::default()
-            }]
+            HeartbeatRequest {
+                tablets: vec![TabletInfo {
+                    id: 7,
+                    ..TabletInfo::default()
+                }],
+                ..HeartbeatRequest::default()
+            }
         },
         move |id: &str| {
             into.lock().unwrap().push(id.to_owned());
             Ok::<(), Error>(())
         },
+        |_| {},
         async move {
             let _ = stopped.await;
         },
@@ -130,11 +135,12 @@ async fn a_refusal_ends_the_beats_with_what_the_master_said() {
     let adopted = RefCell::new(Vec::new());
     let error = heartbeat::run(
         options(master, Some("c2")),
-        Vec::new,
+        HeartbeatRequest::default,
         |id: &str| {
             adopted.borrow_mut().push(id.to_owned());
             Ok::<(), Error>(())
         },
+        |_| {},
         std::future::pending(),
     )
     .await
@@ -149,7 +155,8 @@ async fn a_cluster_that_cannot_be_made_durable_ends_the_beats() {
     let (master, _beats) = start_master(any_port());
     let refuse = |_: &str| Err("the disk is full");
     let never = std::future::pending();
-    let run = heartbeat::run(options(master, None), Vec::new, refuse, never);
+    let report = HeartbeatRequest::default;
+    let run = heartbeat::run(options(master, None), report, refuse, |_| {}, never);
     let error = run.await.unwrap_err();
     assert!(error.to_string().contains("the disk is full"), "{error}");
 }

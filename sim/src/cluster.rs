@@ -70,6 +70,7 @@ impl Cluster {
             begun: AtomicBool::new(false),
             cluster_id: Mutex::new(None),
             two_owners: plan.sabotage == Some(Sabotage::TwoOwners),
+            drops_unswept: plan.sabotage == Some(Sabotage::DropBeforeSwept),
         });
         let oracle = Arc::new(Oracle {
             node: oracle_node,

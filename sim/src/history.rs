@@ -106,3 +106,20 @@ pub struct Record {
     /// How it ended.
     pub end: End,
 }
+
+/// Leaves out what was read and written in tables that are not there any more: nothing is left of it that it
+/// could be held against.
+pub fn forget_deleted(history: &mut [Record], tables: &BTreeMap<String, u32>) {
+    for record in history {
+        record.reads.retain(|read| {
+            let table = match read {
+                Read::Cell { cell, .. } => &cell.table,
+                Read::Range(range) => &range.table,
+            };
+            tables.contains_key(table)
+        });
+        record
+            .writes
+            .retain(|write| tables.contains_key(&write.cell.table));
+    }
+}

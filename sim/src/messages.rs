@@ -31,24 +31,34 @@ pub enum Ask {
     DeleteTable(v1::DeleteTableRequest),
     /// To the master.
     Heartbeat(v1::HeartbeatRequest),
-    /// The master's, to a tablet server, with the cluster's id.
-    Order(String, OrderOf),
+    /// The master's, to a tablet server, with the cluster's id, and whom it is meant for.
+    Order(String, v1::Addressee, OrderOf),
 }
 
 /// The master's orders, as messages.
 #[derive(Clone, Debug)]
 pub enum OrderOf {
     /// Own this tablet.
-    Create(v1::TabletInfo),
-    /// Forget this tablet.
-    Drop(u64),
+    Create {
+        /// The tablet.
+        tablet: v1::TabletInfo,
+        /// The server has said that it has it.
+        made: bool,
+    },
+    /// Forget this tablet of a table that is deleted.
+    Drop {
+        /// The tablet.
+        id: u64,
+        /// Its table.
+        table: u32,
+    },
 }
 
 impl From<OrderOf> for Order {
     fn from(order: OrderOf) -> Self {
         match order {
-            OrderOf::Create(tablet) => Self::Create(tablet),
-            OrderOf::Drop(id) => Self::Drop(id),
+            OrderOf::Create { tablet, made } => Self::Create { tablet, made },
+            OrderOf::Drop { id, table } => Self::Drop { id, table },
         }
     }
 }
@@ -68,8 +78,8 @@ pub enum Answer {
     TableDeleted(v1::DeleteTableResponse),
     /// The master's, to a heartbeat.
     Heartbeat(v1::HeartbeatResponse),
-    /// An order was carried out, or not.
-    Done(bool),
+    /// An order was carried out, or not, and why.
+    Done(Result<(), String>),
     /// The master refuses.
     Refused(MasterError),
 }
@@ -119,10 +129,18 @@ impl Ask {
             Self::Timestamps(count) => format!("timestamps {count}"),
             Self::Directory => "directory".to_owned(),
             Self::CreateTable(request) => format!("create table {}", request.name),
-            Self::DeleteTable(request) => format!("delete table {}", request.name),
+            Self::DeleteTable(request) => match request.swept {
+                0 => format!("delete table {}", request.name),
+                id => format!("delete table {}, {id} is swept", request.name),
+            },
             Self::Heartbeat(beat) => format!("heartbeat of {}", beat.server),
-            Self::Order(_, OrderOf::Create(tablet)) => format!("own tablet {}", tablet.id),
-            Self::Order(_, OrderOf::Drop(id)) => format!("forget tablet {id}"),
+            Self::Order(_, _, OrderOf::Create { tablet, .. }) => {
+                let (id, table) = (tablet.id, tablet.table_id);
+                format!("own tablet {id} of {table}, {:?}", tablet.state())
+            }
+            Self::Order(_, _, OrderOf::Drop { id, table }) => {
+                format!("forget tablet {id} of {table}")
+            }
         }
     }
 }
@@ -164,9 +182,10 @@ impl Answer {
             Self::Timestamps(granted) => format!("timestamp {}", granted.first),
             Self::Directory(directory) => format!("{} tablets", directory.tablets.len()),
             Self::TableCreated(_) => "created".to_owned(),
-            Self::TableDeleted(_) => "deleted".to_owned(),
+            Self::TableDeleted(deleted) if deleted.gone => "deleted".to_owned(),
+            Self::TableDeleted(_) => "frozen".to_owned(),
             Self::Heartbeat(_) => "heard".to_owned(),
-            Self::Done(done) => format!("done: {done}"),
+            Self::Done(done) => format!("done: {done:?}"),
             Self::Refused(why) => format!("{why:?}"),
         }
     }

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
-use percolator_client::Error;
 use percolator_client::transport::BoxFuture;
+use percolator_client::{Error, Table};
 
 use crate::cluster::Cluster;
-use crate::history::Record;
+use crate::history::{Record, forget_deleted};
 use crate::nemesis;
 use crate::network::Network;
 use crate::plan::Plan;
@@ -111,7 +111,10 @@ fn carry_out(world: &Arc<World>, plan: &Plan, history: &mut Vec<Record>) {
         }
         .boxed()
     });
-    let Some(tables) = tables else { return };
+    let Some(mut tables) = tables else { return };
+    let workloads = &cluster.workloads;
+    tables.retain(|name, _| !workloads.iter().any(|workload| workload.deleted(name)));
+    forget_deleted(history, &tables);
     let ended = world.watch.lock().end(history, &tables);
     if let Err((invariant, detail)) = ended {
         world.fail(invariant, detail);
@@ -186,23 +189,25 @@ fn recover(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
 fn clear(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     keeper(world, cluster, "clearing locks", |session| {
         async move {
-            let tables: BTreeMap<u32, String> = session
+            let (deleting, tables): (Vec<Table>, Vec<Table>) = session
                 .client
                 .tables()
                 .await?
                 .into_iter()
-                .map(|table| (table.id, table.name))
-                .collect();
+                .partition(|table| table.deleting);
             loop {
-                let locked = session.world.watch.lock().locked();
+                let mut locked = session.world.watch.lock().locked();
+                // They go with the table.
+                locked.retain(|(cell, _)| deleting.iter().all(|table| table.id != cell.table.0));
                 let Some((cell, _)) = locked.first() else {
                     return Ok(());
                 };
-                let Some(table) = tables.get(&cell.table.0) else {
+                let Some(table) = tables.iter().find(|table| table.id == cell.table.0) else {
                     return Err(Error::Invalid(format!("{cell} lies in no table")));
                 };
                 let txn = session.client.begin().await?;
-                txn.get_for_update(table, &cell.row, &cell.column).await?;
+                txn.get_for_update(&table.name, &cell.row, &cell.column)
+                    .await?;
                 // Where its owner counts as alive, later.
                 if txn.commit().await.is_err() {
                     session.world.sleep(Duration::from_millis(200)).await;

@@ -27,6 +27,8 @@ pub enum Sabotage {
     StaleTimestamps,
     /// Every tablet has two owners.
     TwoOwners,
+    /// A table is dropped when it is frozen, before it was swept.
+    DropBeforeSwept,
 }
 
 impl Sabotage {
@@ -40,6 +42,7 @@ impl Sabotage {
             Self::CheckpointNotDurable,
             Self::StaleTimestamps,
             Self::TwoOwners,
+            Self::DropBeforeSwept,
         ];
         if cfg!(feature = "mutants") {
             all.extend(Mutant::ALL.map(Self::Rule));
@@ -101,6 +104,23 @@ impl Sabotage {
             Self::Rule(Mutant::LostAnswerIsFailure) => {
                 only(&[Fault::KillServer, Fault::Cut, Fault::Loss, Fault::Reset]);
                 plan.patience = Duration::from_millis(500);
+            }
+            // Their clients are killed in the middle of commits, and nobody else writes.
+            Self::Rule(Mutant::FreezeIgnored | Mutant::SweepLeftOut) | Self::DropBeforeSwept => {
+                only(&[Fault::KillClient, Fault::Loss]);
+                plan.workloads = vec!["tables"];
+                plan.pause = Duration::from_millis(20);
+                plan.think = Duration::from_millis(2);
+                plan.workers = 4;
+                plan.faulty = Duration::from_secs(10);
+            }
+            Self::Rule(Mutant::LateCreateAccepted) => {
+                only(&[Fault::Late, Fault::Duplicate, Fault::Reorder]);
+                plan.limits = Limits::default();
+                plan.workloads = vec!["tables"];
+                plan.think = Duration::from_millis(2);
+                plan.workers = 4;
+                plan.faulty = Duration::from_secs(10);
             }
             _ => {}
         }

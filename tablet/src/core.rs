@@ -47,10 +47,20 @@ pub struct Reply {
 /// An order of the master's.
 #[derive(Debug)]
 pub enum Order {
-    /// Own this tablet.
-    Create(v1::TabletInfo),
-    /// Forget this tablet.
-    Drop(u64),
+    /// Own this tablet, in this state.
+    Create {
+        /// The tablet.
+        tablet: v1::TabletInfo,
+        /// The server has said that it has it.
+        made: bool,
+    },
+    /// Forget this tablet of a table that is deleted.
+    Drop {
+        /// The tablet.
+        id: u64,
+        /// Its table.
+        table: u32,
+    },
 }
 
 /// The tablet server's state.
@@ -65,7 +75,7 @@ pub struct Core {
     /// The highest timestamp of any write record that was decided.
     high_ts: Timestamp,
     readers: RefCell<Readers>,
-    life: u64,
+    me: v1::Addressee,
     latches: Latches,
     next_ticket: Ticket,
     /// Waiting for latches.
@@ -108,8 +118,9 @@ struct Decided {
 }
 
 impl Core {
-    /// A server over this engine's content that keeps within these limits. `raw` allows the benchmark's plain reads and writes. `life` is a number of this start of the server: not
-    /// zero, and never used again.
+    /// A server over this engine's content that keeps within these limits. `raw` allows the benchmark's
+    /// plain reads and writes. `me` is the server's name and a number of this start of it: not zero, and
+    /// never used again.
     ///
     /// # Errors
     /// The engine can't be read, or its content is damaged.
@@ -117,7 +128,7 @@ impl Core {
         engine: Arc<dyn Engine>,
         limits: Limits,
         raw: bool,
-        life: u64,
+        me: v1::Addressee,
     ) -> Result<Self, Error> {
         let high_ts = high_ts(&*engine)?;
         Ok(Self {
@@ -129,7 +140,7 @@ impl Core {
             cache: RefCell::new(CellCache::new(limits.cache_bytes)),
             readers: RefCell::new(Readers::new(limits.marks)),
             limits,
-            life,
+            me,
             held_reads: Vec::new(),
             raw,
             latches: Latches::default(),
@@ -148,9 +159,14 @@ impl Core {
         })
     }
 
-    /// The tablets that the server owns, for the master.
-    pub fn report(&self) -> Vec<v1::TabletInfo> {
+    /// What the server durably holds, for the master: the heartbeat's fields from `tablets` on.
+    pub fn report(&self) -> v1::HeartbeatRequest {
         self.tablets.report()
+    }
+
+    /// Keeps the names of the cluster's tablet servers; [`Self::report`] has them when they are durable.
+    pub fn meet(&mut self, servers: &[String], out: &mut Vec<Reply>) {
+        self.enqueue(None, 0, Work::meet(servers.to_vec()), out);
     }
 
     /// How many cells are locked, about.
@@ -212,11 +228,22 @@ impl Core {
         }
     }
 
-    /// Takes an order of the master's; answered like a request, under this id.
-    pub fn order(&mut self, to: Asker, id: u64, order: Order, out: &mut Vec<Reply>) {
+    /// Takes an order of the master's, that is meant for this server; answered like a request, under this id.
+    pub fn order(
+        &mut self,
+        to: Asker,
+        id: u64,
+        meant: Option<v1::Addressee>,
+        order: Order,
+        out: &mut Vec<Reply>,
+    ) {
+        if let Err(refusal) = self.ground().check_addressee(meant) {
+            out.push(answer(Some(to), id, Err(refusal)));
+            return;
+        }
         let work = match order {
-            Order::Create(tablet) => Work::create_tablet(tablet),
-            Order::Drop(tablet) => Work::drop_tablet(tablet),
+            Order::Create { tablet, made } => Work::create_tablet(tablet, made),
+            Order::Drop { id, table } => Work::drop_tablet(id, table),
         };
         self.enqueue(Some(to), id, work, out);
     }
@@ -339,7 +366,8 @@ impl Core {
             cache: &self.cache,
             tablets: &self.tablets,
             readers: &self.readers,
-            life: self.life,
+            life: self.me.incarnation,
+            me: &self.me,
         }
     }
 
@@ -470,11 +498,12 @@ impl Core {
         }
         match &decision.tablet_change {
             Some(TabletChange::Insert(tablet)) => self.tablets.insert(tablet.clone()),
-            Some(TabletChange::Drop(id)) => {
-                self.tablets.drop_tablet(*id);
+            Some(TabletChange::Drop { id, table }) => {
+                self.tablets.drop_tablet(*id, *table);
                 self.clearing.dropped(self.next_ticket);
             }
             Some(TabletChange::Forget(id)) => self.tablets.forget(*id),
+            Some(TabletChange::Meet(servers)) => self.tablets.meet(servers.clone()),
             None => {}
         }
     }
@@ -547,6 +576,7 @@ fn answer(to: Option<Asker>, id: u64, result: Result<Option<Body>, Refusal>) -> 
         Err(refusal) => Some(Body::Error(v1::RequestError {
             kind: Some(match refusal {
                 Refusal::NotServed(not_served) => Kind::NotServed(not_served),
+                Refusal::OtherServer(other) => Kind::OtherServer(other),
                 Refusal::Invalid(why) => Kind::Invalid(why),
                 Refusal::Busy(why) => Kind::Busy(why),
                 Refusal::Engine {

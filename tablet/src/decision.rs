@@ -24,8 +24,13 @@ use crate::{Error, Refusal};
 #[derive(Debug)]
 pub(crate) enum TabletChange {
     Insert(v1::TabletInfo),
-    Drop(u64),
+    /// Of this table, which is deleted.
+    Drop {
+        id: u64,
+        table: u32,
+    },
     Forget(u64),
+    Meet(Vec<String>),
 }
 
 /// What was decided: one atomic batch, and the answer for when it is durable.
@@ -104,9 +109,22 @@ pub(crate) struct Ground<'a> {
     pub(crate) readers: &'a RefCell<Readers>,
     /// A number of this start of the server.
     pub(crate) life: u64,
+    /// Its name, and that number.
+    pub(crate) me: &'a v1::Addressee,
 }
 
 impl Ground<'_> {
+    /// Whether this server, in this life of its, is meant.
+    pub(crate) fn check_addressee(&self, to: Option<v1::Addressee>) -> Result<(), Refusal> {
+        match to {
+            Some(to) if to == *self.me => Ok(()),
+            meant => Err(Refusal::OtherServer(v1::OtherServer {
+                meant,
+                answers: Some(self.me.clone()),
+            })),
+        }
+    }
+
     /// The cell at a place, where this server serves its tablet.
     pub(crate) fn cell(&self, refs: &[v1::TabletRef], place: &Place) -> Result<Cell, Refusal> {
         let asked = asked(refs, place)?;

@@ -50,6 +50,14 @@ pub enum Error {
         /// How many it has.
         bytes: usize,
     },
+    /// Something is kept under a key that this program doesn't write.
+    #[error("the key {} can't be read: {detail}", percolator_protocol::types::escape(.key))]
+    MetaKey {
+        /// The key.
+        key: Vec<u8>,
+        /// What is wrong with it.
+        detail: &'static str,
+    },
     /// A write record points at a long value that isn't there.
     #[error("the long value written at {start_ts} is missing: the engine's content is damaged")]
     ValueMissing {
@@ -68,6 +76,7 @@ pub enum Error {
 #[derive(Clone, Debug)]
 pub(crate) enum Refusal {
     NotServed(v1::NotServed),
+    OtherServer(v1::OtherServer),
     Invalid(String),
     Busy(String),
     Engine {

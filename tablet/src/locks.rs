@@ -22,6 +22,8 @@ pub(crate) fn of_table(
     ground: Ground<'_>,
     request: v1::LocksOfRequest,
 ) -> Result<v1::LocksOfResponse, Refusal> {
+    // Another server's locks are not the ones that were asked for.
+    ground.check_addressee(request.to)?;
     let of = TableId(request.primary_table);
     if of.0 == 0 {
         return Err(invalid("the locks of no table"));

@@ -87,7 +87,10 @@ impl Server {
                 ..Limits::default()
             },
             options.raw,
-            incarnation,
+            v1::Addressee {
+                server: options.server.clone(),
+                incarnation,
+            },
         )?;
         Ok(Self {
             options,
@@ -163,6 +166,7 @@ impl Server {
         let heartbeats = {
             let report = shared.clone();
             let adopt = shared.clone();
+            let known = shared.clone();
             let folder = (options.engine != EngineKind::Memory).then(|| options.data_dir.clone());
             heartbeat::run(
                 heartbeat::Options {
@@ -181,6 +185,7 @@ impl Server {
                     *adopt.cluster_id.lock() = Some(cluster_id.to_owned());
                     Ok(())
                 },
+                move |servers| known.with(|state| state.core.meet(servers, &mut state.replies)),
                 std::future::pending(),
             )
         };
@@ -287,7 +292,12 @@ impl Shared {
     }
 
     /// Carries out an order of the master's, and waits until it is durable.
-    async fn order(&self, cluster_id: &str, order: Order) -> Result<(), Status> {
+    async fn order(
+        &self,
+        cluster_id: &str,
+        meant: Option<v1::Addressee>,
+        order: Order,
+    ) -> Result<(), Status> {
         let ours = self.cluster_id.lock().clone();
         if ours.as_deref() != Some(cluster_id) {
             return Err(Status::failed_precondition(format!(
@@ -298,7 +308,8 @@ impl Shared {
         let (sender, receiver) = oneshot::channel();
         self.with(|state| {
             let to = state.add(Sink::Once(sender));
-            state.core.order(to, 0, order, &mut state.replies);
+            let State { core, replies, .. } = state;
+            core.order(to, 0, meant, order, replies);
         });
         let response = receiver
             .await
@@ -306,6 +317,7 @@ impl Shared {
         match response.body {
             Some(Body::Error(error)) => Err(match error.kind {
                 Some(Kind::Invalid(why)) => Status::invalid_argument(why),
+                Some(Kind::OtherServer(other)) => Status::failed_precondition(other.to_string()),
                 Some(Kind::Busy(why)) => Status::unavailable(why),
                 Some(Kind::Failed(failed)) => Status::internal(failed.message),
                 _ => Status::internal("not carried out"),
@@ -360,8 +372,13 @@ impl Tablets for Service {
         let tablet = request
             .tablet
             .ok_or_else(|| Status::invalid_argument("an order without a tablet"))?;
+        let made = request.made;
         self.0
-            .order(&request.cluster_id, Order::Create(tablet))
+            .order(
+                &request.cluster_id,
+                request.to,
+                Order::Create { tablet, made },
+            )
             .await?;
         Ok(Response::new(v1::CreateTabletResponse {}))
     }
@@ -371,8 +388,9 @@ impl Tablets for Service {
         request: Request<v1::DropTabletRequest>,
     ) -> Result<Response<v1::DropTabletResponse>, Status> {
         let request = request.into_inner();
+        let (id, table) = (request.tablet_id, request.table_id);
         self.0
-            .order(&request.cluster_id, Order::Drop(request.tablet_id))
+            .order(&request.cluster_id, request.to, Order::Drop { id, table })
             .await?;
         Ok(Response::new(v1::DropTabletResponse {}))
     }

@@ -1,9 +1,9 @@
 //! Which tablets this server owns. A tablet's record lies in its owner's engine, so that a write and a
 //! change of the tablet's state can be one batch; ownership is the owner's durable fact.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use percolator_engine::{Batch, Column, Engine};
+use percolator_engine::{Batch, Column, Direction, Engine};
 use percolator_protocol::types::{Cell, TableId};
 use percolator_wire::v1;
 use prost::Message as _;
@@ -12,6 +12,10 @@ use crate::Error;
 
 const TABLET_PREFIX: &[u8] = b"tablet/";
 const DROPPED_PREFIX: &[u8] = b"dropped/";
+/// Behind it, the number of a table that was deleted.
+const DELETED_PREFIX: &[u8] = b"deleted/";
+/// Behind it, the name of a tablet server.
+const PEER_PREFIX: &[u8] = b"peer/";
 
 /// The tablets of this server, by id.
 #[derive(Debug, Default)]
@@ -19,6 +23,11 @@ pub(crate) struct Tablets {
     serving: BTreeMap<u64, v1::TabletInfo>,
     /// Dropped, but their rows are still to be removed.
     dropped: BTreeMap<u64, v1::TabletInfo>,
+    /// Tables that were deleted, and had tablets here: a late order must not make one again. The ids of tables
+    /// are never given twice. Eight bytes each, for every table that was ever deleted.
+    deleted: BTreeSet<u32>,
+    /// The tablet servers of the cluster, for a master that has lost its state.
+    peers: BTreeSet<String>,
 }
 
 impl Tablets {
@@ -27,6 +36,14 @@ impl Tablets {
         Ok(Self {
             serving: load(engine, TABLET_PREFIX)?,
             dropped: load(engine, DROPPED_PREFIX)?,
+            deleted: load_set(engine, DELETED_PREFIX, |key| {
+                let bytes = key.try_into().map_err(|_| "a table's number has 4 bytes")?;
+                Ok(u32::from_be_bytes(bytes))
+            })?,
+            peers: load_set(engine, PEER_PREFIX, |key| {
+                let name = std::str::from_utf8(key).map_err(|_| "a server's name is text")?;
+                Ok(name.to_owned())
+            })?,
         })
     }
 
@@ -71,8 +88,28 @@ impl Tablets {
     }
 
     /// What the master is told.
-    pub(crate) fn report(&self) -> Vec<v1::TabletInfo> {
-        self.serving.values().cloned().collect()
+    pub(crate) fn report(&self) -> v1::HeartbeatRequest {
+        v1::HeartbeatRequest {
+            tablets: self.serving.values().cloned().collect(),
+            peers: self.peers.iter().cloned().collect(),
+            deleted_tables: self.deleted.iter().copied().collect(),
+            ..v1::HeartbeatRequest::default()
+        }
+    }
+
+    /// Whether the table was deleted, and had tablets here.
+    pub(crate) fn is_deleted(&self, table: u32) -> bool {
+        self.deleted.contains(&table)
+    }
+
+    /// Of these tablet servers, those that are new.
+    pub(crate) fn unmet(&self, mut servers: Vec<String>) -> Vec<String> {
+        servers.retain(|server| !self.peers.contains(server));
+        servers
+    }
+
+    pub(crate) fn meet(&mut self, servers: Vec<String>) {
+        self.peers.extend(servers);
     }
 
     /// A dropped tablet whose rows are still here.
@@ -89,7 +126,8 @@ impl Tablets {
         self.serving.insert(tablet.id, tablet);
     }
 
-    pub(crate) fn drop_tablet(&mut self, id: u64) {
+    pub(crate) fn drop_tablet(&mut self, id: u64, table: u32) {
+        self.deleted.insert(table);
         if let Some(tablet) = self.serving.remove(&id) {
             self.dropped.insert(id, tablet);
         }
@@ -102,13 +140,13 @@ impl Tablets {
 
 /// Whether the tablet's table is being deleted.
 pub(crate) fn is_frozen(tablet: &v1::TabletInfo) -> bool {
-    tablet.state() == v1::TabletState::Frozen
+    tablet.state() >= v1::TabletState::Frozen
 }
 
-/// The tablet, frozen.
-pub(crate) fn frozen(tablet: &v1::TabletInfo) -> v1::TabletInfo {
+/// The tablet, in this state.
+pub(crate) fn in_state(tablet: &v1::TabletInfo, state: v1::TabletState) -> v1::TabletInfo {
     v1::TabletInfo {
-        state: v1::TabletState::Frozen.into(),
+        state: state.into(),
         ..tablet.clone()
     }
 }
@@ -124,15 +162,29 @@ pub(crate) fn record(tablet: &v1::TabletInfo) -> Batch {
     batch
 }
 
-/// The batch after which the tablet isn't ours; its rows go later.
-pub(crate) fn drop_record(tablet: &v1::TabletInfo) -> Batch {
+/// The batch after which a tablet of this deleted table isn't ours, if it was; its rows go later.
+pub(crate) fn drop_record(tablet: Option<&v1::TabletInfo>, table: u32) -> Batch {
     let mut batch = Batch::default();
-    batch.delete(Column::Meta, key(TABLET_PREFIX, tablet.id));
-    batch.put(
-        Column::Meta,
-        key(DROPPED_PREFIX, tablet.id),
-        tablet.encode_to_vec(),
-    );
+    let deleted = [DELETED_PREFIX, &table.to_be_bytes()].concat();
+    batch.put(Column::Meta, deleted, Vec::new());
+    if let Some(tablet) = tablet {
+        batch.delete(Column::Meta, key(TABLET_PREFIX, tablet.id));
+        batch.put(
+            Column::Meta,
+            key(DROPPED_PREFIX, tablet.id),
+            tablet.encode_to_vec(),
+        );
+    }
+    batch
+}
+
+/// The batch that keeps the names of tablet servers.
+pub(crate) fn meet_record(servers: &[String]) -> Batch {
+    let mut batch = Batch::default();
+    for server in servers {
+        let key = [PEER_PREFIX, server.as_bytes()].concat();
+        batch.put(Column::Meta, key, Vec::new());
+    }
     batch
 }
 
@@ -157,18 +209,35 @@ fn key(prefix: &[u8], id: u64) -> Vec<u8> {
     [prefix, &id.to_be_bytes()].concat()
 }
 
-fn load(engine: &dyn Engine, prefix: &[u8]) -> Result<BTreeMap<u64, v1::TabletInfo>, Error> {
+fn load_set<T: Ord>(
+    engine: &dyn Engine,
+    prefix: &[u8],
+    read: impl Fn(&[u8]) -> Result<T, &'static str>,
+) -> Result<BTreeSet<T>, Error> {
+    let mut set = BTreeSet::new();
+    for pair in engine.scan(Column::Meta, prefix, &behind(prefix), Direction::Forward)? {
+        let (key, _) = pair?;
+        let unreadable = |detail| Error::MetaKey {
+            key: key.to_vec(),
+            detail,
+        };
+        set.insert(read(&key[prefix.len()..]).map_err(unreadable)?);
+    }
+    Ok(set)
+}
+
+/// The end of the keys with this prefix, which ends in a slash.
+fn behind(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     if let Some(last) = end.last_mut() {
         *last += 1;
     }
+    end
+}
+
+fn load(engine: &dyn Engine, prefix: &[u8]) -> Result<BTreeMap<u64, v1::TabletInfo>, Error> {
     let mut tablets = BTreeMap::new();
-    for pair in engine.scan(
-        Column::Meta,
-        prefix,
-        &end,
-        percolator_engine::Direction::Forward,
-    )? {
+    for pair in engine.scan(Column::Meta, prefix, &behind(prefix), Direction::Forward)? {
         let (_, value) = pair?;
         let tablet = v1::TabletInfo::decode(value).map_err(|source| Error::TabletRecord {
             detail: source.to_string(),

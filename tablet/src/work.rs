@@ -52,8 +52,15 @@ enum Operation {
         key: Bytes,
         value: Bytes,
     },
-    CreateTablet(v1::TabletInfo),
-    DropTablet(u64),
+    CreateTablet {
+        tablet: v1::TabletInfo,
+        made: bool,
+    },
+    DropTablet {
+        id: u64,
+        table: u32,
+    },
+    Meet(Vec<String>),
 }
 
 /// A wish to commit in the same step.
@@ -159,19 +166,27 @@ impl Work {
         Ok(Self { tablets, operation })
     }
 
-    /// The master's order to own a tablet.
-    pub(crate) fn create_tablet(tablet: v1::TabletInfo) -> Self {
+    /// The master's order to own a tablet, which it was told is here if `made`.
+    pub(crate) fn create_tablet(tablet: v1::TabletInfo, made: bool) -> Self {
         Self {
             tablets: Vec::new(),
-            operation: Operation::CreateTablet(tablet),
+            operation: Operation::CreateTablet { tablet, made },
         }
     }
 
-    /// The master's order to forget a tablet.
-    pub(crate) fn drop_tablet(id: u64) -> Self {
+    /// The master's order to forget a tablet of a table that is deleted.
+    pub(crate) fn drop_tablet(id: u64, table: u32) -> Self {
         Self {
             tablets: Vec::new(),
-            operation: Operation::DropTablet(id),
+            operation: Operation::DropTablet { id, table },
+        }
+    }
+
+    /// Names of tablet servers to keep.
+    pub(crate) fn meet(servers: Vec<String>) -> Self {
+        Self {
+            tablets: Vec::new(),
+            operation: Operation::Meet(servers),
         }
     }
 
@@ -210,8 +225,10 @@ impl Work {
                 vec![hash(place)]
             }
             Operation::RawPut { .. } => Vec::new(),
-            Operation::CreateTablet(tablet) => vec![tablet_latch(tablet.id)],
-            Operation::DropTablet(id) => vec![tablet_latch(*id)],
+            Operation::CreateTablet { tablet, .. } => vec![tablet_latch(tablet.id)],
+            Operation::DropTablet { id, .. } => vec![tablet_latch(*id)],
+            // Names are only ever added.
+            Operation::Meet(_) => Vec::new(),
         };
         rows.sort_unstable();
         rows.dedup();
@@ -240,7 +257,7 @@ impl Work {
             }
             Operation::CheckStatus(_, at) | Operation::KeepAlive { place: at, .. } => place(at),
             Operation::RawPut { key, value } => copy(key) + copy(value),
-            Operation::CreateTablet(_) | Operation::DropTablet(_) => 0,
+            Operation::CreateTablet { .. } | Operation::DropTablet { .. } | Operation::Meet(_) => 0,
         };
         size_of::<Self>() + held
     }
@@ -252,9 +269,10 @@ impl Work {
             | Operation::Rollback { .. }
             | Operation::CheckStatus(..)
             | Operation::KeepAlive { .. }
-            | Operation::DropTablet(_) => true,
-            // To delete a table is what makes room.
-            Operation::CreateTablet(tablet) => tablets::is_frozen(tablet),
+            | Operation::DropTablet { .. }
+            // Without it no table can be deleted, and that makes room.
+            | Operation::Meet(_) => true,
+            Operation::CreateTablet { tablet, .. } => tablets::is_frozen(tablet),
             Operation::Prewrite { .. } | Operation::RawPut { .. } => false,
         }
     }
@@ -323,13 +341,13 @@ impl Work {
                 decision.batch.put(Column::Data, key, value);
                 Ok(decision)
             }
-            Operation::CreateTablet(tablet) => decide_create(ground, tablet),
-            Operation::DropTablet(id) => {
+            Operation::CreateTablet { tablet, made } => decide_create(ground, tablet, made),
+            Operation::DropTablet { id, table } => decide_drop(ground, id, table),
+            Operation::Meet(servers) => {
                 let mut decision = Decision::new();
-                if let Some(tablet) = ground.tablets.get(id) {
-                    decision.batch = tablets::drop_record(tablet);
-                    decision.tablet_change = Some(TabletChange::Drop(id));
-                }
+                let unmet = ground.tablets.unmet(servers);
+                decision.batch = tablets::meet_record(&unmet);
+                decision.tablet_change = Some(TabletChange::Meet(unmet));
                 Ok(decision)
             }
         }
@@ -401,13 +419,50 @@ fn decide_rollback(
     Ok(decision)
 }
 
-fn decide_create(ground: Ground<'_>, tablet: v1::TabletInfo) -> Result<Decision, Refusal> {
+fn decide_drop(ground: Ground<'_>, id: u64, table: u32) -> Result<Decision, Refusal> {
+    let mut decision = Decision::new();
+    let tablet = ground.tablets.get(id);
+    if let Some(known) = tablet.filter(|known| known.table_id != table) {
+        return Err(invalid(format!(
+            "tablet {id} belongs to table {}, not to {table}",
+            known.table_id
+        )));
+    }
+    if tablet.is_some() || !ground.tablets.is_deleted(table) {
+        decision.batch = tablets::drop_record(tablet, table);
+        decision.tablet_change = Some(TabletChange::Drop { id, table });
+    }
+    Ok(decision)
+}
+
+fn decide_create(
+    ground: Ground<'_>,
+    tablet: v1::TabletInfo,
+    made: bool,
+) -> Result<Decision, Refusal> {
     if tablet.id == 0 || tablet.table_id == 0 || tablet.epoch == 0 {
         return Err(invalid(
             "a tablet needs an id, a table and an epoch above 0",
         ));
     }
     let freeze = tablets::is_frozen(&tablet);
+    if ground.tablets.get(tablet.id).is_none() {
+        // An order that is late.
+        let deleted = ground.tablets.is_deleted(tablet.table_id);
+        if deleted && !mutants::on(Mutant::LateCreateAccepted) {
+            return Err(invalid(format!(
+                "table {} was deleted, tablet {} of it is not made again",
+                tablet.table_id, tablet.id
+            )));
+        }
+        if made {
+            return Err(invalid(format!(
+                "tablet {} of table {} ({}) is lost: this server has said that it has it, and its folder is \
+                 another one now; bring the folder back",
+                tablet.id, tablet.table_id, tablet.table_name
+            )));
+        }
+    }
     let new = match ground.tablets.get(tablet.id) {
         // The master has to hear of it first: its rows may be others.
         Some(known) if known.epoch > tablet.epoch && freeze => {
@@ -418,13 +473,17 @@ fn decide_create(ground: Ground<'_>, tablet: v1::TabletInfo) -> Result<Decision,
         }
         // Frozen is for good: an order to make the tablet that is late doesn't undo it.
         Some(known) if known.epoch >= tablet.epoch => {
-            (freeze && !tablets::is_frozen(known)).then(|| tablets::frozen(known))
+            let is_behind = known.state() < tablet.state() && freeze;
+            is_behind.then(|| tablets::in_state(known, tablet.state()))
         }
-        Some(known) if tablets::is_frozen(known) => Some(tablets::frozen(&tablet)),
+        Some(known) if tablets::is_frozen(known) => {
+            let state = known.state().max(tablet.state());
+            Some(tablets::in_state(&tablet, state))
+        }
         _ => Some(tablet),
     };
     let mut decision = Decision::new();
-    if let Some(tablet) = new {
+    if let Some(tablet) = new.filter(|_| !(freeze && mutants::on(Mutant::FreezeIgnored))) {
         decision.batch = tablets::record(&tablet);
         decision.tablet_change = Some(TabletChange::Insert(tablet));
     }

@@ -10,7 +10,7 @@ use percolator_wire::v1::get_result::Result as Got;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
-use support::{LIFE, Server, cell, full, prewrite, refused};
+use support::{LIFE, Server, cell, full, me, prewrite, refused};
 
 #[test]
 fn what_is_decided_while_a_group_is_on_its_way_makes_the_next_one() {
@@ -197,7 +197,7 @@ fn a_dropped_tablet_is_served_no_more_and_its_rows_go() {
     server.replies.clear();
     let id = server.send(prewrite("b", "1", 40));
     assert!(matches!(refused(server.answer(id)), Kind::NotServed(_)));
-    assert!(server.core.report().is_empty());
+    assert!(server.core.report().tablets.is_empty());
     assert_eq!(server.core.locks(), 0);
     assert_eq!(server.left(), 0);
 }
@@ -208,7 +208,7 @@ fn locks_and_tablets_are_there_after_a_restart() {
     server.put("b", "1", 10, 20);
     server.ask(prewrite("c", "2", 30));
     server.core =
-        Core::open(server.engine.clone(), Limits::default(), false, LIFE).expect("readable");
+        Core::open(server.engine.clone(), Limits::default(), false, me(LIFE)).expect("readable");
     assert_eq!(server.core.locks(), 1);
     assert!(matches!(server.get("c", 40), Got::Locked(_)));
     assert_eq!(server.value("b", 40).as_deref(), Some("1"));
@@ -227,8 +227,13 @@ fn conflicts_are_found_after_a_restart() {
             batch.delete(Column::Meta, "high-ts");
             server.engine.commit(&[batch]).expect("memory");
         }
-        server.core = Core::open(server.engine.clone(), Limits::default(), false, LIFE + 1)
-            .expect("readable");
+        server.core = Core::open(
+            server.engine.clone(),
+            Limits::default(),
+            false,
+            me(LIFE + 1),
+        )
+        .expect("readable");
         for (start_ts, conflicts) in [(15, 1), (20, 1), (21, 0)] {
             let Body::Prewrite(answer) = server.ask(prewrite("b", "2", start_ts)) else {
                 panic!("no answer to a prewrite");
@@ -251,7 +256,7 @@ fn rollback_records_are_found() {
             panic!("no answer to a prewrite");
         };
         assert_eq!(answer.rejections.len(), 1, "{answer:?}");
-        server.core =
-            Core::open(server.engine.clone(), Limits::default(), false, life).expect("readable");
+        server.core = Core::open(server.engine.clone(), Limits::default(), false, me(life))
+            .expect("readable");
     }
 }

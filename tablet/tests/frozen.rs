@@ -3,13 +3,13 @@
 mod support;
 
 use percolator_tablet::Limits;
-use percolator_tablet::core::Core;
+use percolator_tablet::core::{Core, Order};
 use percolator_wire::v1;
 use percolator_wire::v1::check_status_response::Status;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
-use support::{LIFE, ME, Server, cell, prewrite, refused, tablet};
+use support::{LIFE, ME, Server, cell, me, prewrite, refused, tablet};
 
 fn frozen(id: u64, table: u32) -> v1::TabletInfo {
     v1::TabletInfo {
@@ -66,7 +66,7 @@ fn a_frozen_tablet_says_what_became_of_transactions_and_commits_none() {
     // Twice: with the tablet as it is, and as another start finds it.
     for _ in 0..2 {
         assert_eq!(
-            server.core.report()[0].state(),
+            server.core.report().tablets[0].state(),
             v1::TabletState::Frozen,
             "the master is told"
         );
@@ -114,12 +114,15 @@ fn a_frozen_tablet_says_what_became_of_transactions_and_commits_none() {
         }
         let answer = server.ask(check(10, true));
         assert!(matches!(status(Some(answer)), Status::Committed(at) if at.commit_ts == 20));
-        let restarted = Core::open(server.engine.clone(), Limits::default(), false, LIFE);
+        let restarted = Core::open(server.engine.clone(), Limits::default(), false, me(LIFE));
         server.core = restarted.expect("readable");
     }
     // An order to make it that comes late doesn't thaw it.
     assert!(server.own(tablet(1, 5, "a", "m")).is_none());
-    assert_eq!(server.core.report()[0].state(), v1::TabletState::Frozen);
+    assert_eq!(
+        server.core.report().tablets[0].state(),
+        v1::TabletState::Frozen
+    );
     let answer = server.ask(check(30, true));
     assert!(matches!(status(Some(answer)), Status::RolledBack(_)));
     let rollback = Ask::Rollback(v1::RollbackRequest {
@@ -139,8 +142,12 @@ fn a_frozen_tablet_says_what_became_of_transactions_and_commits_none() {
 fn a_commit_that_is_under_way_is_in_place_before_its_status_is_told() {
     let mut server = Server::new();
     server.ask(prewrite("b", "1", 10));
-    let order = percolator_tablet::core::Order::Create(frozen(1, 5));
-    server.core.order(ME, 99, order, &mut server.replies);
+    let order = Order::Create {
+        tablet: frozen(1, 5),
+        made: true,
+    };
+    let meant = Some(me(LIFE));
+    server.core.order(ME, 99, meant, order, &mut server.replies);
     let freezing = server.core.take_group().expect("a group");
     // The tablet isn't frozen yet: the record is on its way.
     let committed = server.send(commit(10, 20));
@@ -169,7 +176,10 @@ fn a_tablet_that_has_changed_is_not_frozen_as_it_was() {
     assert!(server.own(newer).is_none());
     let answer = server.own(frozen(1, 5));
     assert!(matches!(refused(answer), Kind::Invalid(why) if why.contains("epoch 2")));
-    assert_eq!(server.core.report()[0].state(), v1::TabletState::Serving);
+    assert_eq!(
+        server.core.report().tablets[0].state(),
+        v1::TabletState::Serving
+    );
 }
 
 #[test]
@@ -198,6 +208,7 @@ fn the_locks_of_a_table_in_others_are_listed_in_order_and_page_by_page() {
         let id = server.send(Ask::LocksOf(v1::LocksOfRequest {
             primary_table: 5,
             after,
+            to: Some(me(LIFE)),
         }));
         match server.answer(id) {
             Some(Body::LocksOf(locks)) => locks,
@@ -248,6 +259,7 @@ fn more_locks_than_one_answer_holds_are_gone_through() {
         let id = server.send(Ask::LocksOf(v1::LocksOfRequest {
             primary_table: 5,
             after: after.take(),
+            to: Some(me(LIFE)),
         }));
         let Some(Body::LocksOf(locks)) = server.answer(id) else {
             panic!("no locks");
@@ -259,4 +271,73 @@ fn more_locks_than_one_answer_holds_are_gone_through() {
         }
     }
     assert_eq!(counts, [1000, 1000, 500]);
+}
+
+#[test]
+fn an_order_to_make_a_tablet_of_a_deleted_table_is_refused_also_after_a_start() {
+    let mut server = Server::new();
+    assert!(server.own(frozen(1, 5)).is_none());
+    assert!(server.order(Order::Drop { id: 1, table: 5 }).is_none());
+    for _ in 0..2 {
+        let late = server.own(tablet(1, 5, "a", "m"));
+        assert!(matches!(refused(late), Kind::Invalid(why) if why.contains("table 5 was deleted")));
+        let report = server.core.report();
+        assert_eq!(report.deleted_tables, [5]);
+        assert!(report.tablets.is_empty());
+        let restarted = Core::open(server.engine.clone(), Limits::default(), false, me(LIFE));
+        server.core = restarted.expect("readable");
+    }
+}
+
+#[test]
+fn a_tablet_that_is_lost_is_not_frozen_by_making_an_empty_one() {
+    let mut server = Server::new();
+    let answer = server.order(Order::Create {
+        tablet: frozen(9, 5),
+        made: true,
+    });
+    assert!(matches!(refused(answer), Kind::Invalid(why) if why.contains("tablet 9")));
+    assert_eq!(server.core.report().tablets.len(), 1);
+}
+
+#[test]
+fn what_is_meant_for_another_server_or_start_is_refused() {
+    let mut server = Server::new();
+    let other = v1::Addressee {
+        server: "tablet-1".into(),
+        ..me(LIFE)
+    };
+    for meant in [Some(other), Some(me(LIFE + 1)), None] {
+        let order = Order::Drop { id: 1, table: 5 };
+        server
+            .core
+            .order(ME, 99, meant.clone(), order, &mut server.replies);
+        let kind = refused(server.answer(99));
+        assert!(
+            matches!(&kind, Kind::OtherServer(is) if is.meant == meant),
+            "{kind:?}"
+        );
+        let id = server.send(Ask::LocksOf(v1::LocksOfRequest {
+            primary_table: 5,
+            to: meant.clone(),
+            ..v1::LocksOfRequest::default()
+        }));
+        let kind = refused(server.answer(id));
+        assert!(
+            matches!(&kind, Kind::OtherServer(is) if is.answers == Some(me(LIFE))),
+            "{kind:?}"
+        );
+    }
+    assert_eq!(server.core.report().tablets.len(), 1);
+}
+
+#[test]
+fn the_names_of_other_servers_are_kept() {
+    let mut server = Server::new();
+    let names = ["tablet-0".to_owned(), "tablet-1".to_owned()];
+    server.core.meet(&names, &mut server.replies);
+    server.settle();
+    let restarted = Core::open(server.engine.clone(), Limits::default(), false, me(LIFE));
+    server.core = restarted.expect("readable");
+    assert_eq!(server.core.report().peers, names);
 }

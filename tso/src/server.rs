@@ -9,8 +9,8 @@ use std::time::Duration;
 use percolator_protocol::oracle::Settings;
 use percolator_server::heartbeat::{self, incarnation};
 use percolator_server::{Folder, SmallFile, SmallTruth, listen, serve};
-use percolator_wire::v1::Role;
 use percolator_wire::v1::oracle_server::OracleServer;
+use percolator_wire::v1::{HeartbeatRequest, Role};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -175,12 +175,13 @@ impl Server {
                 cluster_id: folder.cluster_id(),
                 incarnation: incarnation(),
             };
+            let report = HeartbeatRequest::default;
             let adopt = |id: &str| {
                 folder.adopt_cluster(id)?;
                 let _ = adopted.send(true);
                 Ok::<_, percolator_server::Error>(())
             };
-            heartbeat::run(beat, Vec::new, adopt, std::future::pending()).await
+            heartbeat::run(beat, report, adopt, |_| {}, std::future::pending()).await
         };
         let mut beats = pin!(beats);
         let mut shutdown = pin!(shutdown);

@@ -11,6 +11,26 @@ use crate::v1;
 #[error("malformed message: {0}")]
 pub struct Malformed(pub &'static str);
 
+impl std::fmt::Display for v1::Addressee {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (start {:016x})", self.server, self.incarnation)
+    }
+}
+
+impl std::fmt::Display for v1::OtherServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = |server: &Option<v1::Addressee>| match server {
+            Some(server) => server.to_string(),
+            None => "nobody".to_owned(),
+        };
+        let (meant, answers) = (name(&self.meant), name(&self.answers));
+        write!(
+            f,
+            "this was meant for {meant}, and {answers} has the address now"
+        )
+    }
+}
+
 impl From<&Cell> for v1::CellName {
     fn from(cell: &Cell) -> Self {
         Self {

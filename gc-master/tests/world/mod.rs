@@ -3,12 +3,12 @@
 
 #![allow(dead_code)] // Each test file uses its part.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use percolator_gc_master::{
-    Action, Command, Directory, HEARTBEAT_INTERVAL, Heartbeat, Note, Refusal, Report, Role, Rows,
-    Start, TableState, Truth,
+    Action, Command, Directory, HEARTBEAT_INTERVAL, Heard, Heartbeat, Note, Refusal, Report, Role,
+    Rows, Start, Swept, TableState, TabletState, Truth,
 };
 
 pub(crate) const RANDOM: u128 = 0x1234_5678_9abc_def0_0fed_cba9_8765_4321;
@@ -18,6 +18,10 @@ pub(crate) struct World {
     pub(crate) disk: Option<Vec<u8>>,
     /// What each tablet server durably owns.
     pub(crate) servers: BTreeMap<String, BTreeMap<u64, Report>>,
+    /// Whom each of them durably knows.
+    pub(crate) peers: BTreeMap<String, BTreeSet<String>>,
+    /// The tables of which each of them has dropped tablets.
+    pub(crate) deleted: BTreeMap<String, BTreeSet<u32>>,
     pub(crate) down: Vec<String>,
     pub(crate) now: Duration,
     pub(crate) notes: Vec<Note>,
@@ -36,6 +40,8 @@ impl World {
             servers: (0..servers)
                 .map(|index| (format!("tablet-{index}"), BTreeMap::new()))
                 .collect(),
+            peers: BTreeMap::new(),
+            deleted: BTreeMap::new(),
             down: Vec::new(),
             now: Duration::ZERO,
             notes: Vec::new(),
@@ -44,6 +50,9 @@ impl World {
             crashed: false,
         };
         world.carry_out();
+        // By the second round everybody knows everybody.
+        world.beat_all();
+        world.now = Duration::ZERO;
         world.beat_all();
         world
     }
@@ -55,11 +64,15 @@ impl World {
     }
 
     pub(crate) fn restart(&mut self) {
+        self.restart_with(RANDOM);
+    }
+
+    pub(crate) fn restart_with(&mut self, random: u128) {
         let start = match &self.disk {
             Some(bytes) => Start::State(bytes.clone()),
             None => Start::Rebuild { cluster_id: None },
         };
-        self.directory = Directory::open(start, RANDOM).unwrap();
+        self.directory = Directory::open(start, random).unwrap();
         self.now = Duration::ZERO;
         self.effects_left = usize::MAX;
         self.carry_out();
@@ -77,14 +90,24 @@ impl World {
             address: format!("{server}:7402"),
             incarnation: 1,
             tablets: self.servers[server].values().cloned().collect(),
+            peers: self.peers.get(server).cloned().unwrap_or_default(),
+            deleted_tables: self.deleted.get(server).cloned().unwrap_or_default(),
         }
     }
 
-    pub(crate) fn beat(&mut self, server: &str) -> Result<String, Refusal> {
-        let beat = self.heartbeat_of(server);
-        let result = self.directory.heartbeat(self.now, beat);
-        self.carry_out();
-        result
+    /// A heartbeat; and another one where the first has told of other servers.
+    pub(crate) fn beat(&mut self, server: &str) -> Result<Heard, Refusal> {
+        loop {
+            let beat = self.heartbeat_of(server);
+            let result = self.directory.heartbeat(self.now, beat);
+            self.carry_out();
+            let heard = result?;
+            let peers = heard.tablet_servers.iter().cloned().collect();
+            if self.peers.get(server) == Some(&peers) {
+                return Ok(heard);
+            }
+            self.peers.insert(server.to_owned(), peers);
+        }
     }
 
     /// Every server that is up beats once, and time goes on by one interval.
@@ -121,9 +144,21 @@ impl World {
         result
     }
 
-    /// Says that no lock of another table has its primary in this one.
+    /// Says that no lock of another table has its primary in this one, on any server of those named.
     pub(crate) fn drop_swept(&mut self, name: &str, id: u32) -> Result<u32, Refusal> {
-        let result = self.directory.delete_table(self.now, name, Some(id));
+        let servers = self.directory.to_sweep();
+        self.drop_swept_on(name, id, &servers)
+    }
+
+    pub(crate) fn drop_swept_on(
+        &mut self,
+        name: &str,
+        table: u32,
+        servers: &[String],
+    ) -> Result<u32, Refusal> {
+        let servers = servers.iter().cloned().collect();
+        let swept = Swept { table, servers };
+        let result = self.directory.delete_table(self.now, name, Some(&swept));
         self.carry_out();
         result
     }
@@ -161,31 +196,40 @@ impl World {
             if self.has_crashed() {
                 return;
             }
-            let done = self.obey(&command);
+            let outcome = self.obey(&command);
             if self.has_crashed() {
                 return;
             }
-            self.directory.finished(self.now, &command, done);
+            self.directory.finished(self.now, &command, outcome);
         }
     }
 
-    fn obey(&mut self, command: &Command) -> bool {
+    /// As a tablet server does.
+    fn obey(&mut self, command: &Command) -> Result<(), String> {
         self.sent.push(command.clone());
         assert_eq!(command.cluster_id, Self::cluster_id());
         if self.down.contains(&command.server) {
-            return false;
+            return Err("it is down".into());
         }
         let tablets = self.servers.get_mut(&command.server).unwrap();
+        let deleted = self.deleted.entry(command.server.clone()).or_default();
         match &command.action {
-            Action::Create(report) => {
+            Action::Create { report, made } => {
+                if deleted.contains(&report.table) && !tablets.contains_key(&report.id) {
+                    return Err(format!("table {} was deleted", report.table));
+                }
+                if *made && !tablets.contains_key(&report.id) {
+                    return Err(format!("tablet {} is lost", report.id));
+                }
                 let tablet = tablets.entry(report.id).or_insert_with(|| report.clone());
-                tablet.frozen |= report.frozen;
+                tablet.state = tablet.state.max(report.state);
             }
-            Action::Drop { tablet } => {
+            Action::Drop { tablet, table } => {
                 tablets.remove(tablet);
+                deleted.insert(*table);
             }
         }
-        true
+        Ok(())
     }
 
     pub(crate) fn truth(&self) -> &Truth {
@@ -247,6 +291,6 @@ pub(crate) fn report(id: u64, table: u32, name: &str, rows: (&str, &str), epoch:
             end: rows.1.into(),
         },
         epoch,
-        frozen: false,
+        state: TabletState::Serving,
     }
 }

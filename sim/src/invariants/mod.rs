@@ -7,10 +7,12 @@ mod durable_answers;
 mod exact_reads;
 mod first_committer;
 mod isolation;
+mod one_fate;
 mod one_lock;
 mod one_outcome;
 mod one_owner;
 mod recency;
+mod stays_dropped;
 mod timestamps;
 
 use percolator_protocol::oracle::Granted;
@@ -78,7 +80,9 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(commit_above_start::CommitAboveStart),
         Box::new(one_lock::OneLock),
         Box::new(one_outcome::OneOutcome::default()),
+        Box::new(one_fate::OneFate::default()),
         Box::new(one_owner::OneOwner::default()),
+        Box::new(stays_dropped::StaysDropped::default()),
         Box::new(bounded_memory::BoundedMemory),
         Box::new(durable_answers::DurableAnswers),
         Box::new(atomicity::Atomicity),

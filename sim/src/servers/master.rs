@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 use percolator_client::transport::MasterError;
 use percolator_gc_master::{
-    Action, Command, Directory, Heartbeat, Refusal, Start, TableState, directory_response,
+    Action, Command, Directory, Heartbeat, Refusal, Start, Swept, TableState, directory_response,
 };
 use percolator_wire::v1;
 
@@ -23,8 +23,8 @@ use crate::world::{NodeId, World};
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a request that waits for a table looks.
 const LOOK: Duration = Duration::from_millis(20);
-/// A request about a table waits so long.
-const WAIT_MAX: Duration = Duration::from_secs(10);
+/// A request about a table waits so long (`gc-master/src/service.rs`).
+const WAIT_MAX: Duration = Duration::from_secs(4);
 
 /// The master: what outlives its processes.
 pub struct Master {
@@ -42,6 +42,8 @@ pub struct Master {
     pub cluster_id: Mutex<Option<String>>,
     /// Every tablet is given to a second server too: for a mutation.
     pub two_owners: bool,
+    /// A table counts as swept when it is frozen: for a mutation.
+    pub drops_unswept: bool,
 }
 
 struct Running {
@@ -149,31 +151,50 @@ impl Master {
 
     fn dispatch(self: &Arc<Self>, world: &Arc<World>, running: &Shared, command: Command) {
         let order = match &command.action {
-            Action::Create(report) => OrderOf::Create(report.clone().into()),
-            Action::Drop { tablet } => OrderOf::Drop(*tablet),
+            Action::Create { report, made } => OrderOf::Create {
+                tablet: report.clone().into(),
+                made: *made,
+            },
+            Action::Drop { tablet, table } => OrderOf::Drop {
+                id: *tablet,
+                table: *table,
+            },
+        };
+        let meant = v1::Addressee {
+            server: command.server.clone(),
+            incarnation: command.incarnation,
         };
         let Some(to) = world.network.lock().at(&command.address) else {
             return;
         };
-        let ask = Ask::Order(command.cluster_id.clone(), order);
         if self.two_owners {
             let other = if &*world.name(to) == "tablet-0" {
-                "tablet-1:7402"
+                "tablet-1"
             } else {
-                "tablet-0:7402"
+                "tablet-0"
             };
-            let other = world.network.lock().at(other);
-            if let Some(other) = other {
-                let asked = world.call(self.node, other, ask.clone(), COMMAND_TIMEOUT);
+            let meant = v1::Addressee {
+                server: other.to_owned(),
+                incarnation: running.lock().directory.incarnation(other),
+            };
+            let node = world.network.lock().at(&super::tablet::address(other));
+            if let Some(node) = node {
+                let ask = Ask::Order(command.cluster_id.clone(), meant, order.clone());
+                let asked = world.call(self.node, node, ask, COMMAND_TIMEOUT);
                 world.spawn(self.node, asked.map(drop).boxed());
             }
         }
+        let ask = Ask::Order(command.cluster_id.clone(), meant, order);
         let asked = world.call(self.node, to, ask, COMMAND_TIMEOUT);
         let (master, world2, running) = (self.clone(), world.clone(), running.clone());
         let finish = async move {
-            let done = matches!(asked.await, Ok(Answer::Done(true)));
+            let outcome = match asked.await {
+                Ok(Answer::Done(outcome)) => outcome,
+                Ok(_) => Err("another question was answered".to_owned()),
+                Err(lost) => Err(lost.0),
+            };
             master.step(&world2, &running, |directory, now| {
-                directory.finished(now, &command, done);
+                directory.finished(now, &command, outcome);
             });
         };
         world.spawn(self.node, finish.boxed());
@@ -193,7 +214,17 @@ impl Master {
                 world.spawn(self.node, create.boxed());
                 return;
             }
-            Ask::DeleteTable(_) | Ask::Order(..) | Ask::Tablet(_) | Ask::Timestamps(_) => return,
+            Ask::DeleteTable(request) => {
+                let (master, world2, running) = (self.clone(), world.clone(), running.clone());
+                let delete = async move {
+                    if let Some(answer) = master.delete_table(&world2, &running, request).await {
+                        world2.reply(master.node, caller, answer);
+                    }
+                };
+                world.spawn(self.node, delete.boxed());
+                return;
+            }
+            Ask::Order(..) | Ask::Tablet(_) | Ask::Timestamps(_) => return,
         };
         if let Some(answer) = answer {
             world.reply(self.node, caller, answer);
@@ -211,9 +242,10 @@ impl Master {
             directory.heartbeat(now, beat)
         })?;
         Some(match heard {
-            Ok(cluster_id) => Answer::Heartbeat(v1::HeartbeatResponse {
-                cluster_id,
+            Ok(heard) => Answer::Heartbeat(v1::HeartbeatResponse {
+                cluster_id: heard.cluster_id,
                 interval_ms: 0,
+                tablet_servers: heard.tablet_servers,
             }),
             Err(refusal) => refused(refusal),
         })
@@ -277,6 +309,66 @@ impl Master {
         Some(Answer::Refused(MasterError::Unavailable(why)))
     }
 
+    async fn delete_table(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        running: &Shared,
+        request: v1::DeleteTableRequest,
+    ) -> Option<Answer> {
+        let until = world.now() + WAIT_MAX;
+        let name = request.name;
+        let mut swept = (request.swept != 0).then(|| Swept {
+            table: request.swept,
+            servers: request.swept_servers.into_iter().collect(),
+        });
+        let mut begun = self.step(world, running, |directory, now| {
+            directory.delete_table(now, &name, swept.as_ref())
+        })?;
+        loop {
+            let id = match begun {
+                Ok(id) => id,
+                Err(refusal) => return Some(refused(refusal)),
+            };
+            let looked = self.step(world, running, |directory, now| {
+                let gone = match directory.table(id) {
+                    None => Some(true),
+                    Some(table) if table.swept => None,
+                    Some(_) => directory.is_frozen(id).then_some(false),
+                };
+                (gone, directory.to_sweep(), directory.waits_for(id, now))
+            })?;
+            match looked {
+                (Some(false), servers, _) if self.drops_unswept && swept.is_none() => {
+                    let servers = servers.into_iter().collect();
+                    swept = Some(Swept { table: id, servers });
+                    begun = self.step(world, running, |directory, now| {
+                        directory.delete_table(now, &name, swept.as_ref())
+                    })?;
+                    continue;
+                }
+                (Some(gone), sweep, _) => {
+                    return Some(Answer::TableDeleted(v1::DeleteTableResponse {
+                        table: Some(v1::TableInfo {
+                            id,
+                            name,
+                            state: v1::TableState::Deleting.into(),
+                        }),
+                        gone,
+                        sweep: if gone { Vec::new() } else { sweep },
+                    }));
+                }
+                (None, _, waits_for) if world.now() >= until => {
+                    let why =
+                        format!("the table {name} is being deleted: it waits for {waits_for}");
+                    return Some(Answer::Refused(MasterError::Unavailable(why)));
+                }
+                (None, ..) => {}
+            }
+            begun = Ok(id);
+            world.sleep(LOOK).await;
+        }
+    }
+
     /// Ends the process; it is started again.
     pub fn exit(self: &Arc<Self>, world: &Arc<World>, why: &str) {
         let master = self.clone();
@@ -288,12 +380,11 @@ impl Master {
 fn refused(refusal: Refusal) -> Answer {
     let why = refusal.to_string();
     Answer::Refused(match refusal {
-        Refusal::NoState | Refusal::Settling { .. } | Refusal::NoTabletServer { .. } => {
-            MasterError::Unavailable(why)
-        }
-        Refusal::Duplicate { .. } | Refusal::TableExists { .. } | Refusal::OtherCuts { .. } => {
-            MasterError::AlreadyExists(why)
-        }
+        Refusal::NoState
+        | Refusal::Settling { .. }
+        | Refusal::Unheard { .. }
+        | Refusal::NoTabletServer { .. } => MasterError::Unavailable(why),
+        Refusal::Duplicate { .. } | Refusal::TableExists { .. } => MasterError::AlreadyExists(why),
         Refusal::NoSuchTable { .. } => MasterError::NotFound(why),
         _ => MasterError::Invalid(why),
     })

@@ -93,9 +93,9 @@ impl Oracle {
             server: "tso-0".to_owned(),
             address: ADDRESS.to_owned(),
             incarnation,
-            tablets: Vec::new(),
+            ..v1::HeartbeatRequest::default()
         };
-        let beats = heartbeats(world.clone(), self.node, self.master, beat, |_| {});
+        let beats = heartbeats(world.clone(), self.node, self.master, beat, |_| {}, |_| {});
         world.spawn(self.node, beats.boxed());
     }
 

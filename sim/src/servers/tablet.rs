@@ -109,7 +109,7 @@ impl Tablet {
         });
         world.see(&Seen::Owns {
             server: self.node,
-            tablets: &core.report(),
+            tablets: &core.report().tablets,
         });
         let running = Arc::new(Mutex::new(Running {
             core,
@@ -134,14 +134,25 @@ impl Tablet {
         world.start(self.node, Some(handler), at_kill);
         self.pump(world, &running);
         let beat = {
-            let tablet = self.clone();
+            let (tablet, beating) = (self.clone(), running.clone());
             move || v1::HeartbeatRequest {
                 cluster_id: tablet.cluster_id.lock().clone().unwrap_or_default(),
                 role: v1::Role::Tablet.into(),
                 server: tablet.name.clone(),
                 address: address(&tablet.name),
                 incarnation,
-                tablets: running.lock().core.report(),
+                ..beating.lock().core.report()
+            }
+        };
+        let meet = {
+            let (tablet, world) = (self.clone(), world.clone());
+            move |servers: &[String]| {
+                {
+                    let mut state = running.lock();
+                    let Running { core, replies, .. } = &mut *state;
+                    core.meet(servers, replies);
+                }
+                tablet.pump(&world, &running);
             }
         };
         let adopt = {
@@ -153,7 +164,7 @@ impl Tablet {
                     .get_or_insert_with(|| id.to_owned());
             }
         };
-        let beats = heartbeats(world.clone(), self.node, self.master, beat, adopt);
+        let beats = heartbeats(world.clone(), self.node, self.master, beat, adopt, meet);
         world.spawn(self.node, beats.boxed());
     }
 
@@ -191,7 +202,11 @@ impl Tablet {
                 )?)
             }
         };
-        match Core::open(engine.clone(), self.limits, false, incarnation) {
+        let me = v1::Addressee {
+            server: self.name.clone(),
+            incarnation,
+        };
+        match Core::open(engine.clone(), self.limits, false, me) {
             Ok(core) => Ok((engine, core)),
             Err(percolator_tablet::Error::Engine(error)) => Err(error),
             Err(error) => Err(Error::Corrupt {
@@ -218,14 +233,15 @@ impl Tablet {
                 askers.insert(asker, (caller, false));
                 core.request(asker, request, replies);
             }
-            Ask::Order(cluster_id, order) => {
+            Ask::Order(cluster_id, meant, order) => {
                 if self.cluster_id.lock().as_ref() != Some(&cluster_id) {
                     drop(state);
-                    world.reply(self.node, caller, Answer::Done(false));
+                    let refused = Err("this server belongs to another cluster".to_owned());
+                    world.reply(self.node, caller, Answer::Done(refused));
                     return;
                 }
                 askers.insert(asker, (caller, true));
-                core.order(asker, 0, order.into(), replies);
+                core.order(asker, 0, Some(meant), order.into(), replies);
             }
             _ => return,
         }
@@ -254,7 +270,10 @@ impl Tablet {
                     limits: &self.limits,
                 });
                 let answer = if is_order {
-                    Answer::Done(!matches!(reply.response.body, Some(Body::Error(_))))
+                    Answer::Done(match reply.response.body {
+                        Some(Body::Error(error)) => Err(format!("{:?}", error.kind)),
+                        _ => Ok(()),
+                    })
                 } else {
                     Answer::Tablet(reply.response)
                 };
@@ -324,11 +343,11 @@ impl Tablet {
         world.sleep(window).await;
         let changed = {
             let mut state = running.lock();
-            let before = state.core.report().len();
+            let before = state.core.report().tablets;
             let Running { core, replies, .. } = &mut *state;
             core.committed(result, replies);
-            let report = core.report();
-            (report.len() != before).then_some(report)
+            let after = core.report().tablets;
+            (after != before).then_some(after)
         };
         if let Some(tablets) = changed {
             world.see(&Seen::Owns {

@@ -8,6 +8,7 @@ pub mod index;
 pub mod large;
 pub mod past;
 pub mod skew;
+pub mod tables;
 
 use std::sync::Arc;
 
@@ -27,6 +28,11 @@ pub trait Workload: Send + Sync {
 
     /// The tables that it needs.
     fn tables(&self) -> Vec<TableSpec>;
+
+    /// Whether the table was deleted: a late request may have made another one of this name.
+    fn deleted(&self, _table: &str) -> bool {
+        false
+    }
 
     /// One transaction that writes what there is at the beginning.
     fn load<'a>(&'a self, session: &'a Session) -> BoxFuture<'a, Result<(), Error>>;
@@ -48,6 +54,7 @@ pub fn all() -> Vec<Arc<dyn Workload>> {
         Arc::new(append::Append::default()),
         Arc::new(index::Index),
         Arc::new(large::Large),
+        Arc::new(tables::Tables::default()),
     ]
 }
 

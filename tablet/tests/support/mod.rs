@@ -36,7 +36,7 @@ impl Server {
         let engine: Arc<dyn Engine> =
             Arc::from(open(std::path::Path::new("nowhere"), &options).expect("memory"));
         let mut server = Self {
-            core: Core::open(engine.clone(), limits, false, LIFE).expect("empty"),
+            core: Core::open(engine.clone(), limits, false, me(LIFE)).expect("empty"),
             engine,
             next_id: 0,
             replies: Vec::new(),
@@ -52,14 +52,25 @@ impl Server {
 
     /// The master's order to own the tablet so, and its answer: none, if all is well.
     pub(crate) fn own(&mut self, tablet: v1::TabletInfo) -> Option<Body> {
+        self.order(Order::Create {
+            tablet,
+            made: false,
+        })
+    }
+
+    /// An order of the master's, and its answer: none, if all is well.
+    pub(crate) fn order(&mut self, order: Order) -> Option<Body> {
         self.core
-            .order(ME, 0, Order::Create(tablet), &mut self.replies);
+            .order(ME, 0, Some(me(LIFE)), order, &mut self.replies);
         self.settle();
         self.replies.pop().expect("an answer").response.body
     }
 
+    /// The order to drop a tablet of table 5, which is not carried out yet.
     pub(crate) fn drop_tablet(&mut self, id: u64) {
-        self.core.order(ME, 0, Order::Drop(id), &mut self.replies);
+        let order = Order::Drop { id, table: 5 };
+        self.core
+            .order(ME, 0, Some(me(LIFE)), order, &mut self.replies);
     }
 
     /// How many keys there are.
@@ -69,7 +80,9 @@ impl Server {
             let pairs = pairs.expect("readable");
             // What the server keeps whatever it owns.
             pairs
-                .filter(|pair| !matches!(pair, Ok((key, _)) if &**key == b"high-ts"))
+                .filter(|pair| {
+                    !matches!(pair, Ok((key, _)) if &**key == b"high-ts" || key.starts_with(b"deleted/"))
+                })
                 .count()
         };
         Column::ALL.into_iter().map(keys).sum()
@@ -158,6 +171,14 @@ impl Server {
             commit_ts: commit,
             cells: vec![cell(row)],
         }));
+    }
+}
+
+/// The server, in this life of its.
+pub(crate) fn me(life: u64) -> v1::Addressee {
+    v1::Addressee {
+        server: "tablet-0".into(),
+        incarnation: life,
     }
 }
 

@@ -1,0 +1,246 @@
+//! Tables that are deleted by a master that has lost its state, before or in the middle of it.
+
+mod world;
+
+use percolator_gc_master::{Note, Refusal, SILENCE_MAX, TableState, TabletState};
+use world::World;
+
+fn lose_state_and_settle(world: &mut World) {
+    world.lose_state();
+    world.beat_all();
+    world.now = SILENCE_MAX;
+    world.beat_all();
+}
+
+/// Locks of its transactions may be on a server that holds nothing of the table.
+#[test]
+fn a_server_that_a_rebuilt_directory_has_not_heard_is_not_left_out() {
+    let mut world = World::new(2);
+    world.create("a", &[]).unwrap();
+    world.create("other", &[]).unwrap();
+    assert!(world.servers["tablet-1"].contains_key(&2));
+    world.down.push("tablet-1".into());
+    lose_state_and_settle(&mut world);
+    assert_eq!(world.state_of("a"), Some(TableState::Ready));
+
+    let refused = world.freeze("a").unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "the table a can't be deleted before this master, which has lost its state, has heard from \
+         tablet-1: locks of the table's transactions may be there"
+    );
+    assert_eq!(world.state_of("a"), Some(TableState::Ready));
+    // Its next start knows as well.
+    world.restart();
+    world.now = SILENCE_MAX;
+    world.beat_all();
+    assert!(matches!(world.freeze("a"), Err(Refusal::Unheard { .. })));
+
+    world.down.clear();
+    world.beat_all();
+    assert_eq!(world.freeze("a"), Ok(1));
+    assert_eq!(world.directory.to_sweep(), ["tablet-0", "tablet-1"]);
+    assert_eq!(world.drop_swept("a", 1), Ok(1));
+    assert_eq!(world.state_of("a"), None);
+}
+
+#[test]
+fn a_table_is_not_dropped_while_a_server_was_not_swept() {
+    let mut world = World::new(2);
+    world.create("a", &[]).unwrap();
+    world.freeze("a").unwrap();
+    assert_eq!(world.drop_swept_on("a", 1, &["tablet-0".into()]), Ok(1));
+    assert!(!world.truth().tables[&1].swept);
+    assert_eq!(world.servers["tablet-0"][&1].state, TabletState::Frozen);
+    assert_eq!(world.drop_swept("a", 1), Ok(1));
+    assert_eq!(world.state_of("a"), None);
+}
+
+/// Whoever loses its state and hears one owner of a table in use must come to hear of all others.
+#[test]
+fn a_table_is_not_used_before_others_know_of_its_owner() {
+    let mut world = World::new(1);
+    world.create("a", &[]).unwrap();
+    world.down.push("tablet-0".into());
+    world.now += SILENCE_MAX;
+    world.servers.insert("tablet-1".into(), Default::default());
+    world.beat("tablet-1").unwrap();
+    assert_eq!(world.create("b", &[]), Ok(2));
+    for _ in 0..3 {
+        world.beat_all();
+    }
+    assert!(world.servers["tablet-1"].contains_key(&2));
+    assert_eq!(world.state_of("b"), Some(TableState::Creating));
+    assert_eq!(
+        world.directory.waits_for(2, world.now),
+        "one of tablet-0 (last heard 3 s ago) to take down the names of the other tablet servers"
+    );
+    world.down.clear();
+    world.beat_all();
+    world.beat_all();
+    assert_eq!(world.state_of("b"), Some(TableState::Ready));
+    assert_eq!(world.state_of("a"), Some(TableState::Ready));
+
+    world.down.push("tablet-1".into());
+    lose_state_and_settle(&mut world);
+    assert!(matches!(world.freeze("a"), Err(Refusal::Unheard { .. })));
+}
+
+/// What is left of the table looks like one that was never whole.
+#[test]
+fn a_drop_goes_on_when_the_state_is_lost_in_the_middle() {
+    for step in 0.. {
+        let mut world = World::new(3);
+        world.create("a", &["g", "p"]).unwrap();
+        world.create("b", &[]).unwrap();
+        world.freeze("a").unwrap();
+        world.effects_left = step;
+        world.drop_swept("a", 1).unwrap();
+        let crashed = world.crashed;
+        lose_state_and_settle(&mut world);
+        // The steps in which the owners learn that it was swept follow each other's heartbeats.
+        for _ in 0..3 {
+            world.beat_all();
+        }
+        let held = world.servers.values().flat_map(|tablets| tablets.values());
+        let left: Vec<_> = held.filter(|tablet| tablet.table == 1).collect();
+        // Either no owner has heard that it was swept, and all is as before; or it is gone.
+        if left.is_empty() {
+            assert_eq!(world.state_of("a"), None, "step {step}");
+            assert!(world.truth().deleted_tables.contains(&1), "step {step}");
+        } else {
+            assert_eq!(left.len(), 3, "step {step}");
+            assert!(world.directory.is_frozen(1), "step {step}");
+            assert_eq!(world.delete("a"), Ok(1), "step {step}");
+        }
+        assert_eq!(world.state_of("a"), None, "step {step}");
+        assert_eq!(world.state_of("b"), Some(TableState::Ready), "step {step}");
+        world.assert_agreement(&format!("step {step}"));
+        if !crashed {
+            assert!(step > 12, "three tablets, each told and dropped");
+            return;
+        }
+    }
+}
+
+/// Locks of transactions that never committed may name it for a long time yet.
+#[test]
+fn that_a_table_was_deleted_is_not_forgotten_with_the_state() {
+    let mut world = World::new(1);
+    world.create("a", &[]).unwrap();
+    let late = world.heartbeat_of("tablet-0");
+    world.delete("a").unwrap();
+    world.lose_state();
+    // A heartbeat of before the drop, that comes now.
+    world.directory.heartbeat(world.now, late).unwrap();
+    world.carry_out();
+    assert_eq!(world.state_of("a"), Some(TableState::Ready));
+    world.beat_all();
+    assert_eq!(world.state_of("a"), None);
+    assert!(world.truth().deleted_tables.contains(&1));
+    world.assert_agreement("after the late heartbeat");
+}
+
+#[test]
+fn a_table_that_was_never_made_as_a_whole_can_be_deleted() {
+    let mut world = World::new(2);
+    world.down.push("tablet-1".into());
+    world.create("a", &["m"]).unwrap();
+    world.down.clear();
+    lose_state_and_settle(&mut world);
+    assert_eq!(world.state_of("a"), Some(TableState::Creating));
+    assert_eq!(world.delete("a"), Ok(1));
+    assert_eq!(world.state_of("a"), None);
+    world.assert_agreement("after the delete");
+}
+
+#[test]
+fn a_lost_tablet_is_not_frozen_by_making_an_empty_one() {
+    let mut world = World::new(2);
+    world.create("a", &["m"]).unwrap();
+    world.servers.get_mut("tablet-1").unwrap().clear();
+    world.freeze("a").unwrap();
+    world.beat_all();
+    assert!(!world.directory.is_frozen(1));
+    assert!(world.servers["tablet-1"].is_empty());
+    assert_eq!(
+        world.directory.waits_for(1, world.now),
+        "tablet-1 (up); the last order to tablet-1 failed: tablet 2 is lost"
+    );
+}
+
+#[test]
+fn why_an_order_fails_is_told_once_for_each_change() {
+    let mut world = World::new(1);
+    world.down.push("tablet-0".into());
+    world.create("a", &[]).unwrap();
+    for _ in 0..5 {
+        world.down.clear();
+        let beat = world.heartbeat_of("tablet-0");
+        world.down.push("tablet-0".into());
+        world.directory.heartbeat(world.now, beat).unwrap();
+        world.carry_out();
+    }
+    let failed = |note: &&Note| matches!(note, Note::Failed { .. });
+    let told: Vec<String> = world
+        .notes
+        .iter()
+        .filter(failed)
+        .map(Note::to_string)
+        .collect();
+    assert_eq!(
+        told,
+        ["tablet-0 has not carried out an order for tablet 1, it is asked again: it is down"]
+    );
+    assert!(world.sent.len() > 5, "it was asked again");
+}
+
+/// Somebody may still ask for the tablet by its id, or report that it was dropped.
+#[test]
+fn ids_that_were_given_before_the_state_was_lost_are_not_given_again() {
+    let mut world = World::new(1);
+    world.create("a", &[]).unwrap();
+    let lost = |world: &mut World, random| {
+        world.disk = None;
+        world.restart_with(random);
+        world.beat_all();
+        world.now = SILENCE_MAX;
+        world.beat_all();
+    };
+    // The next directory's ids are higher than those of the one after it.
+    lost(&mut world, u128::MAX - 1);
+    let kept = world.create("kept", &[]).unwrap();
+    let gone = world.create("gone", &[]).unwrap();
+    let dropped = world.servers["tablet-0"].keys().copied().max().unwrap();
+    world.delete("gone").unwrap();
+    lost(&mut world, 1 << 40 | 1 << 4);
+    let new = world.create("new", &[]).unwrap();
+    assert!(new != gone && new != kept, "{new}");
+    assert!(!world.servers["tablet-0"].contains_key(&dropped));
+    world.beat_all();
+    assert_eq!(world.state_of("new"), Some(TableState::Ready));
+}
+
+/// Its creation was begun by a master that lost its state, and again by the next one.
+#[test]
+fn a_name_belongs_to_the_table_that_is_ready() {
+    let mut world = World::new(2);
+    world.down.push("tablet-1".into());
+    world.create("a", &["m"]).unwrap();
+    let half = world
+        .servers
+        .get_mut("tablet-0")
+        .unwrap()
+        .remove(&1)
+        .unwrap();
+    world.down.clear();
+    lose_state_and_settle(&mut world);
+    let whole = world.create("a", &["m"]).unwrap();
+    world.servers.get_mut("tablet-0").unwrap().insert(1, half);
+    lose_state_and_settle(&mut world);
+    assert_eq!(world.state_of("a"), Some(TableState::Ready));
+    assert_eq!(world.truth().tables[&whole].name, "a");
+    assert_eq!(world.truth().tables[&1].name, "a.1");
+    assert_eq!(world.state_of("a.1"), Some(TableState::Creating));
+    assert_eq!(world.delete("a.1"), Ok(1));
+}
