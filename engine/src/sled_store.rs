@@ -214,6 +214,7 @@ fn wait_for_predecessor(path: &Path) -> Result<(), Error> {
     }
     Err(Error::Locked {
         path: path.to_owned(),
+        holder: None,
     })
 }
 

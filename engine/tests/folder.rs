@@ -112,6 +112,8 @@ fn a_folder_in_use_is_locked() {
         let engine = open(folder.path(), &options(kind, None)).expect("an engine");
         let error = refused(folder.path(), &options(kind, None));
         assert!(matches!(error, Error::Locked { .. }), "{error}");
+        let holder = format!("process {}", std::process::id());
+        assert!(error.to_string().contains(&holder), "{error}");
         drop(engine);
         drop(open(folder.path(), &options(kind, None)).expect("an engine"));
     }
