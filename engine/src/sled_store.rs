@@ -37,8 +37,9 @@ use crate::{
     read::is_empty_range,
 };
 
-/// Values of more bytes lie in pieces of at most so many.
-const PIECE_BYTES: usize = 16 << 10;
+/// Values of more bytes lie in pieces of at most so many: a page of 16 of them fits into sled's log, and is no
+/// file of its own.
+const PIECE_BYTES: usize = 4 << 10;
 /// In front of the keys of pieces; no column has it.
 const PIECES: u8 = 0xf0;
 /// The first byte of an entry that holds its value, and of one whose value lies in pieces.
