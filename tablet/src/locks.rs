@@ -14,7 +14,7 @@ use crate::{Error, Refusal};
 const LOCKS_MAX: usize = 1_000;
 const BYTES_MAX: usize = 1 << 20;
 /// Locks that one request looks at: nobody waits long behind it.
-const SEEN_MAX: usize = 32_768;
+const SEEN_MAX: usize = 4096;
 
 /// The next of these locks. What is decided and not yet durable is not among them, and need not be: its
 /// prewrite is not answered yet, so its transaction has not committed.
