@@ -138,6 +138,25 @@ fn a_shell_session_of_several_commands() {
     assert!(said.err.contains("line 2"), "{said:#?}");
 }
 
+/// Of time of the processor, not of the clock: once it took a minute of it, as each put looked at all before it.
+#[test]
+fn a_transaction_with_many_cells_of_one_row_is_soon_typed() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    let script = cluster.data_dir.join("../script");
+    let puts: String = (0..30_000)
+        .map(|number| format!("put t row c{number} v\n"))
+        .collect();
+    std::fs::write(&script, format!("begin\n{puts}status\nrollback\n")).expect("writable");
+    let mut limited = Command::new("sh");
+    limited
+        .args(["-c", "ulimit -t 15; exec \"$0\" -c \"$1\" shell"])
+        .args([PERCOLATOR, &cluster.master])
+        .stdin(std::fs::File::open(&script).expect("readable"));
+    let said = support::output_of(limited).ok();
+    assert!(said.contains("30000 put"), "{said}");
+}
+
 #[test]
 fn a_session_at_a_snapshot_only_reads() {
     let cluster = Cluster::threads();
