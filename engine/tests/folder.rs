@@ -66,14 +66,14 @@ fn another_engine_server_cluster_or_format() {
 
     let format = folder.join("FORMAT");
     let text = fs::read_to_string(&format).expect("FORMAT");
-    fs::write(&format, text.replace("\"format\": 1", "\"format\": 7")).expect("a write");
+    fs::write(&format, text.replace("\"format\": 2", "\"format\": 7")).expect("a write");
     let error = refused(folder, &options(sled, None));
     assert!(
         matches!(
             error,
             Error::WrongFormat {
                 found: 7,
-                expected: 1,
+                expected: 2,
                 ..
             }
         ),
