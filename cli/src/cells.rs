@@ -1,5 +1,6 @@
 //! `percolator get`, `put`, `delete`, `scan` and `outcome`: each a transaction of its own.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::str::FromStr;
 
@@ -8,6 +9,7 @@ use percolator_client::{Cell, Client, Outcome, Range, TableId, Timestamp, Txn, e
 use serde_json::json;
 
 use crate::answered;
+use crate::errors::Usage;
 use crate::output::{CellJson, Cells, Format, Output};
 
 /// Bytes, typed in their escaped form.
@@ -178,22 +180,35 @@ pub(crate) async fn get(
     Ok(answered(value.is_some()))
 }
 
+/// Columns and their values of one row, typed in turn.
+pub(crate) fn pairs(words: Vec<Escaped>) -> Result<Vec<(Bytes, Bytes)>, Usage> {
+    let mut pairs: Vec<(Bytes, Bytes)> = Vec::new();
+    let mut columns = BTreeSet::new();
+    let mut words = words.into_iter();
+    while let Some(Escaped(column)) = words.next() {
+        let Some(Escaped(value)) = words.next() else {
+            return Err(Usage(format!("column {} has no value", escape(&column))));
+        };
+        if !columns.insert(column.clone()) {
+            return Err(Usage(format!(
+                "column {} is given twice; a cell has one value",
+                escape(&column)
+            )));
+        }
+        pairs.push((column, value));
+    }
+    Ok(pairs)
+}
+
 pub(crate) async fn put(
     client: &Client,
     args: PutArgs,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    let (pairs, rest) = args.cells.as_chunks::<2>();
-    if let [column] = rest {
-        return Err(percolator_client::Error::Invalid(format!(
-            "column {} has no value",
-            escape(&column.0)
-        ))
-        .into());
-    }
+    let cells = pairs(args.cells)?;
     let txn = client.begin().await?;
-    for [column, value] in pairs {
-        txn.put(&args.table, &args.row.0, &column.0, value.0.clone())?;
+    for (column, value) in cells {
+        txn.put(&args.table, &args.row.0, &column, value)?;
     }
     committed(txn, output).await
 }
@@ -223,7 +238,8 @@ async fn committed(txn: Txn, output: Output) -> anyhow::Result<ExitCode> {
     match output.format {
         Format::Text => output.note(&format!("committed at {commit_ts}")),
         Format::Json => output.line(
-            &json!({"start_ts": start_ts.as_u64(), "commit_ts": commit_ts.as_u64()}).to_string(),
+            &json!({"start_ts": start_ts.to_string(), "commit_ts": commit_ts.to_string()})
+                .to_string(),
         )?,
     }
     Ok(ExitCode::SUCCESS)
@@ -270,7 +286,7 @@ pub(crate) async fn outcome(
     let (text, json, code) = match client.outcome(start_ts, &args.primary.0).await? {
         Outcome::Committed(commit_ts) => (
             format!("committed at {commit_ts}"),
-            json!({"outcome": "committed", "commit_ts": commit_ts.as_u64()}),
+            json!({"outcome": "committed", "commit_ts": commit_ts.to_string()}),
             ExitCode::SUCCESS,
         ),
         Outcome::RolledBack => (

@@ -5,6 +5,7 @@ mod bench;
 mod cells;
 mod cluster;
 mod data;
+mod errors;
 mod history;
 mod output;
 mod shell;
@@ -71,7 +72,7 @@ Exit codes:
   3  the transaction conflicted with others: begin it again
   4  the outcome of a commit is unknown: ask for it later
   5  the cluster, or a part of it, wasn't reached in time
-  6  there is no such table, or it is there already
+  6  there is no such table, or another one of its name
   7  the answer is no: no such value, a commit that is pending, a check that found something";
 
 const EXAMPLES: &str = "\
@@ -127,8 +128,11 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Completions { shell } => {
             let mut command = Arguments::command();
-            clap_complete::generate(shell, &mut command, "percolator", &mut io::stdout());
-            Ok(ExitCode::SUCCESS)
+            // What writes them panics where nobody reads, as behind `| head`.
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut command, "percolator", &mut script);
+            let written = io::stdout().lock().write_all(&script);
+            written.map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
         command => percolator_server::run_on_current_thread("percolator", async {
             run(&arguments.cluster, command, output).await
@@ -144,8 +148,8 @@ fn main() -> ExitCode {
         {
             return ExitCode::SUCCESS;
         }
-        let _ = writeln!(io::stderr().lock(), "error: {error:#}");
-        exit_code(&error)
+        let _ = writeln!(io::stderr().lock(), "error: {}", errors::told(&error));
+        errors::exit_code(&error)
     })
 }
 
@@ -173,31 +177,6 @@ async fn run(cluster: &str, command: Command, output: Output) -> anyhow::Result<
     };
     client.settle().await;
     result
-}
-
-/// An error in words of its own that scripts can tell apart like the one it stands for.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-pub(crate) struct InOtherWords {
-    pub(crate) message: String,
-    pub(crate) error: percolator_client::Error,
-}
-
-/// What scripts can tell errors apart by; the help of the command lists them.
-pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
-    use percolator_client::Error as E;
-    let in_other_words = error.downcast_ref::<InOtherWords>();
-    match error
-        .downcast_ref::<E>()
-        .or(in_other_words.map(|other| &other.error))
-    {
-        Some(E::Invalid(_) | E::NoSnapshot { .. } | E::NoTransaction { .. }) => ExitCode::from(2),
-        Some(E::Conflict(_)) => ExitCode::from(3),
-        Some(E::Unknown { .. }) => ExitCode::from(4),
-        Some(E::Timeout { .. } | E::Unavailable(_)) => ExitCode::from(5),
-        Some(E::UnknownTable { .. } | E::AlreadyExists(_)) => ExitCode::from(6),
-        Some(E::Ended | E::Application(_)) | None => ExitCode::FAILURE,
-    }
 }
 
 /// How a command ends that was asked something, and has nothing to complain of.

@@ -12,7 +12,8 @@ pub(crate) enum Format {
     /// For people.
     #[default]
     Text,
-    /// For programs: one JSON value, or one a line where there are many.
+    /// For programs: one JSON value, or one a line where there are many. Timestamps are strings: many
+    /// readers of JSON round large numbers.
     Json,
 }
 

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use percolator_client::{Client, Table, Tablet, escape};
+use bytes::Bytes;
+use percolator_client::{Client, Error, Table, Tablet, escape};
 use serde::Serialize;
 use serde_json::json;
 
@@ -17,7 +18,9 @@ Examples:
   percolator table list --tablets
   percolator table delete accounts")]
 pub(crate) enum Command {
-    /// Make a table.
+    /// Make a table, or leave it as it is where it is there with the very same cuts.
+    ///
+    /// A table of that name that is cut otherwise is an error, with exit code 6.
     #[command(after_help = "\
 Examples:
   percolator table create accounts
@@ -103,17 +106,14 @@ pub(crate) async fn run(
     match command {
         Command::Create { name, split_at } => {
             let cuts: Vec<_> = split_at.into_iter().map(|row| row.0).collect();
-            client.create_table(&name, &cuts).await?;
+            let made = create(client, &name, &cuts).await?;
             match output.format {
                 Format::Text => output.note(&format!(
                     "table {name} is ready, {} tablet(s)",
-                    cuts.len() + 1
+                    made.tablets.len()
                 )),
                 Format::Json => {
-                    let tables = client.tables().await?;
-                    let made = tables.iter().find(|table| table.name == name);
-                    let made = made.ok_or(percolator_client::Error::UnknownTable { name })?;
-                    output.line(&serde_json::to_string(&TableJson::new(made))?)?;
+                    output.line(&serde_json::to_string(&TableJson::new(&made))?)?;
                 }
             }
         }
@@ -129,6 +129,30 @@ pub(crate) async fn run(
         Command::List { tablets } => list(client, tablets, output).await?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes a table. One that is there as it is asked for will do: somebody who asks for the same at the same
+/// time can't be told from the one who asked first, and whose answer was lost.
+async fn create(client: &Client, name: &str, cuts: &[Bytes]) -> Result<Table, Error> {
+    let there_already = match client.create_table(name, cuts).await {
+        Ok(()) => None,
+        Err(error @ Error::AlreadyExists(_)) => Some(error),
+        Err(error) => return Err(error),
+    };
+    let mut tables = client.tables().await?.into_iter();
+    let table = tables.find(|table| table.name == name);
+    match (table, there_already) {
+        (Some(table), None) => Ok(table),
+        (Some(table), Some(_)) if table.ready && is_cut_at(&table, cuts) => Ok(table),
+        (_, Some(error)) => Err(error),
+        (None, None) => Err(Error::UnknownTable { name: name.into() }),
+    }
+}
+
+/// Whether the tablets begin at these rows, and at the first.
+fn is_cut_at(table: &Table, cuts: &[Bytes]) -> bool {
+    let starts = table.tablets.iter().map(|tablet| &tablet.start_row);
+    starts.skip(1).eq(cuts)
 }
 
 /// Prints the tables, or every tablet of theirs.

@@ -145,6 +145,63 @@ fn malformed_rows_are_named_by_line() {
     import("id,id\n1,a\n", &["--format", "csv"]).refused(1, &["id"]);
     let long = format!("{{\"id\":\"{}\"}}\n", "k".repeat(5000));
     import(&long, &[]).refused(1, &["standard input:1", "4096"]);
+    // The second one would take the first one's place.
+    for (one, other) in [("1", "\"1\""), ("\"true\"", "true")] {
+        let rows = format!("{{\"id\":{one}}}\n{{\"id\":\"x\"}}\n{{\"id\":{other}}}\n");
+        import(&rows, &[]).refused(1, &["standard input:3", "in line 1", "one row"]);
+    }
+}
+
+#[test]
+fn a_file_without_a_good_row_leaves_no_table_behind() {
+    let cluster = Cluster::threads();
+    let import = |rows: &str, more: &[&str]| {
+        let base = ["import", "--table", "rows", "--key", "id", "--index"];
+        cluster.run_with(&[&base[..], &["n=by-n"], more, &["-"]].concat(), rows)
+    };
+    let csv = ["--format", "csv"];
+    import("[1]\n{\"id\":1}\n", &[]).refused(1, &["standard input:1"]);
+    let bad = "{\n".repeat(200);
+    import(&bad, &["--skip-bad"]).refused(1, &["standard input:20", "only counted"]);
+    import("", &csv).refused(1, &["is empty"]);
+    import("name,n\n1,2\n", &csv).refused(1, &["has no \"id\""]);
+    for (rows, more) in [("", &[][..]), ("\n", &[]), ("id,n\n", &csv)] {
+        let said = import(rows, more);
+        assert!(
+            said.err.contains("has no rows; no table is made"),
+            "{said:?}"
+        );
+        said.ok();
+    }
+    assert_eq!(cluster.run(&["table", "list"]).ok(), "");
+    import("{\n{\"id\":1,\"n\":2}\n", &["--skip-bad"]).refused(1, &["standard input:1"]);
+    assert_eq!(cluster.run(&["table", "list"]).ok().lines().count(), 3);
+}
+
+#[test]
+fn a_file_that_is_not_there_is_not_taken_for_one_of_a_wrong_format() {
+    let cluster = Cluster::threads();
+    let import = ["import", "--table", "rows", "--key", "id"];
+    for (file, why) in [("/no/such/file", "No such file"), ("/", "is a directory")] {
+        let said = cluster.run(&[&import[..], &[file]].concat());
+        said.refused(1, &[&format!("cannot read {file}"), why]);
+    }
+}
+
+#[test]
+fn a_bank_of_another_size_is_left_alone() {
+    let cluster = Cluster::threads();
+    let bank = |accounts: &str| {
+        let bank = ["bank", "--clients", "2", "--duration", "100ms"];
+        cluster.run(&[&bank[..], &["--accounts", accounts]].concat())
+    };
+    bank("2").ok();
+    for other in ["20", "2000"] {
+        let accounts = format!("the {other} accounts");
+        bank(other).refused(1, &[&accounts, "it has 2 cells"]);
+    }
+    assert_eq!(cluster.run(&["scan", "bank"]).ok().lines().count(), 2);
+    bank("2").ok();
 }
 
 #[test]
@@ -171,7 +228,9 @@ fn keys_values_tables_and_timestamps_out_of_bounds() {
     cluster
         .run(&["table", "delete", "nosuch"])
         .refused(6, &["nosuch"]);
-    cluster.run(&["table", "create", "t"]).refused(6, &["t"]);
+    cluster
+        .run(&["table", "create", "t", "--split-at", "m"])
+        .refused(6, &["t"]);
     cluster
         .run(&["table", "create", "No Good"])
         .refused(2, &["a-z"]);
@@ -188,6 +247,9 @@ fn keys_values_tables_and_timestamps_out_of_bounds() {
     cluster
         .run(&["put", "t", "r", "c", "v", "lonely"])
         .refused(2, &["lonely"]);
+    cluster
+        .run(&["put", "t", "r", "c", "1", "d", "2", "c", "3"])
+        .refused(2, &["column c is given twice"]);
 }
 
 #[test]

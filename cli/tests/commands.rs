@@ -24,7 +24,8 @@ fn cells_are_written_read_scanned_and_deleted() {
     let put = ["put", "accounts", "bob", "balance", "10", "owner", "Bob"];
     let committed = cluster.run(&[&put[..], &["-o", "json"]].concat()).ok();
     let committed: Value = serde_json::from_str(&committed).expect("JSON");
-    let at = committed["commit_ts"].as_u64().expect("a timestamp");
+    let old = committed["commit_ts"].as_str().expect("a text").to_owned();
+    let at: u64 = old.parse().expect("a timestamp");
     cluster
         .run(&["put", "accounts", "zoe", "balance", "5\\x00"])
         .ok();
@@ -36,7 +37,6 @@ fn cells_are_written_read_scanned_and_deleted() {
         cluster.run(&["get", "accounts", "bob", "balance"]).ok(),
         "3\n"
     );
-    let old = at.to_string();
     let get = ["get", "accounts", "bob", "balance", "--at", &old];
     assert_eq!(cluster.run(&get).ok(), "10\n");
     let before = (at - 1).to_string();
@@ -134,8 +134,27 @@ fn a_shell_session_of_several_commands() {
         "{said:#?}"
     );
     let said = cluster.run_with(&["shell"], "get t a c\nfrobnicate\nget t a c\n");
-    assert_eq!(said.code(), 1, "{said:#?}");
+    assert_eq!(said.code(), 2, "{said:#?}");
     assert!(said.err.contains("line 2"), "{said:#?}");
+}
+
+/// Of time of the processor, not of the clock: once it took a minute of it, as each put looked at all before it.
+#[test]
+fn a_transaction_with_many_cells_of_one_row_is_soon_typed() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    let script = cluster.data_dir.join("../script");
+    let puts: String = (0..30_000)
+        .map(|number| format!("put t row c{number} v\n"))
+        .collect();
+    std::fs::write(&script, format!("begin\n{puts}status\nrollback\n")).expect("writable");
+    let mut limited = Command::new("sh");
+    limited
+        .args(["-c", "ulimit -t 15; exec \"$0\" -c \"$1\" shell"])
+        .args([PERCOLATOR, &cluster.master])
+        .stdin(std::fs::File::open(&script).expect("readable"));
+    let said = support::output_of(limited).ok();
+    assert!(said.contains("30000 put"), "{said}");
 }
 
 #[test]
@@ -150,9 +169,9 @@ fn a_session_at_a_snapshot_only_reads() {
         .collect();
     assert_eq!(lines.len(), 4, "{said}");
     assert_eq!(lines[3]["value"], "more words");
-    let at = lines[0]["commit_ts"].to_string();
+    let at = lines[0]["commit_ts"].as_str().expect("a text").to_owned();
     let said = cluster.run_with(&["shell"], "put t a one 2\nput t a one 3 two\n");
-    said.refused(1, &["line 2", "column two has no value"]);
+    said.refused(2, &["line 2", "column two has no value"]);
     let said = cluster.run_with(&["shell", "--at", &at], "get t a one\nstatus\nscan t\n");
     assert_eq!(
         said.ok(),
@@ -205,6 +224,35 @@ fn completions_come_out() {
                 .contains("check-index")
         );
     }
+    // Nobody reads them to the end.
+    let mut completions = Command::new(PERCOLATOR)
+        .args(["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    drop(completions.stdout.take());
+    let said = completions.wait_with_output().expect("it ends");
+    assert!(said.status.success() && said.stderr.is_empty(), "{said:?}");
+}
+
+#[test]
+fn a_csv_file_has_every_column_or_those_that_are_named() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    cluster.run(&["put", "t", "ann", "a", "1", "b", "2"]).ok();
+    cluster.run(&["put", "t", "bob", "a", "3", "c", "4"]).ok();
+    let export = ["export", "--table", "t", "--format", "csv", "--key", "id"];
+    let said = cluster.run(&export).ok();
+    assert_eq!(said, "id,a,b,c\nann,1,2,\nbob,3,,4\n");
+    let said = cluster.run(&[&export[..], &["--columns", "id,b"]].concat());
+    assert!(said.err.contains("3 cells of columns"), "{said:?}");
+    assert_eq!(said.ok(), "id,b\nann,2\nbob,\n");
+    cluster.run(&["table", "create", "none"]).ok();
+    let export = ["export", "--table", "none", "--format", "csv"];
+    assert_eq!(cluster.run(&export).ok(), "");
+    let export = [&export[..], &["--columns", "a,b"]].concat();
+    assert_eq!(cluster.run(&export).ok(), "a,b\n");
 }
 
 #[test]

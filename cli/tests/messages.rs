@@ -121,6 +121,113 @@ fn making_and_deleting_tables_have_json_too() {
     );
 }
 
+/// Fails if the JSON has a number that readers round to another one.
+fn assert_exact(json: &Value, from: &str) {
+    match json {
+        Value::Number(number) => {
+            let number = number.as_f64().expect("a number");
+            assert!(number.abs() <= 2_f64.powi(53), "{number} in {from}");
+        }
+        Value::Array(values) => values.iter().for_each(|json| assert_exact(json, from)),
+        Value::Object(fields) => fields.values().for_each(|json| assert_exact(json, from)),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
+}
+
+#[test]
+fn no_number_in_json_is_one_that_readers_of_json_round() {
+    let cluster = Cluster::threads();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (ledger, history) = (file("ledger.jsonl"), file("history.jsonl"));
+    let exact = |arguments: &[&str], input: &str, texts: &[&str]| -> Value {
+        let said = cluster.run_with(&[arguments, &["-o", "json"]].concat(), input);
+        assert!([0, 7].contains(&said.code()), "{arguments:?}: {said:#?}");
+        assert!(!said.out.is_empty(), "{arguments:?}");
+        let lines: Vec<Value> = said.out.lines().map(json).collect();
+        for line in &lines {
+            assert_exact(line, &format!("{arguments:?}: {line}"));
+        }
+        for text in texts {
+            let found = lines.iter().find_map(|line| line[*text].as_str());
+            let found = found.unwrap_or_else(|| panic!("{text} is no text in {lines:?}"));
+            found.parse::<u64>().expect("a timestamp");
+        }
+        lines.into_iter().next().unwrap_or_default()
+    };
+    exact(&["table", "create", "t"], "", &[]);
+    exact(&["table", "list"], "", &[]);
+    let put = exact(&["put", "t", "a", "c", "1"], "", &["start_ts", "commit_ts"]);
+    let at = put["commit_ts"].as_str().expect("a text");
+    exact(&["get", "t", "a", "c", "--at", at], "", &[]);
+    exact(&["get", "t", "a"], "", &[]);
+    exact(&["scan", "t"], "", &[]);
+    exact(&["delete", "t", "a"], "", &["start_ts", "commit_ts"]);
+    let start_ts = put["start_ts"].as_str().expect("a text");
+    exact(&["outcome", start_ts, "1/a:c"], "", &["commit_ts"]);
+    let script = "tables\nbegin\nput t a c 1\nstatus\ncommit\nscan t\n";
+    exact(&["shell"], script, &["start_ts", "commit_ts"]);
+    exact(&["shell", "--at", at], "status\n", &["at"]);
+    let import = [
+        "import", "--table", "u", "--key", "id", "--index", "n=by-n", "-",
+    ];
+    exact(&import, "{\"id\":\"x\",\"n\":1}\n", &[]);
+    let check = ["check-index", "--table", "u", "--index", "n=by-n"];
+    exact(&check, "", &["snapshot"]);
+    cluster.run(&["put", "by-n", "wrong", "", ""]).ok();
+    exact(&check, "", &["snapshot"]);
+    exact(&[&check[..], &["--repair"]].concat(), "", &["snapshot"]);
+    exact(&["export", "--table", "u"], "", &[]);
+    let bank = ["bank", "--accounts", "10", "--clients", "2", "--duration"];
+    exact(
+        &[&bank[..], &["200ms", "--ledger", &ledger]].concat(),
+        "",
+        &[],
+    );
+    exact(&["bank", "--verify", &ledger], "", &[]);
+    let record = ["history", "record", "--duration", "200ms", &history];
+    cluster.run(&record).ok();
+    exact(&["history", "check", &history], "", &[]);
+    exact(&["table", "delete", "t"], "", &[]);
+    for file in [ledger, history] {
+        let written = std::fs::read_to_string(&file).expect("a file of text");
+        assert!(!written.is_empty(), "{file}");
+        written
+            .lines()
+            .for_each(|line| assert_exact(&json(line), &file));
+    }
+}
+
+#[test]
+fn a_table_that_is_there_as_it_is_asked_for_will_do() {
+    let cluster = Cluster::threads();
+    let create = ["table", "create", "t", "--split-at", "m", "-o", "json"];
+    let all: Vec<_> = (0..8)
+        .map(|_| {
+            let mut command = cluster.command(&create);
+            std::thread::spawn(move || command.output().expect("it runs"))
+        })
+        .collect();
+    let said: Vec<_> = all
+        .into_iter()
+        .map(|one| one.join().expect("no panic"))
+        .collect();
+    assert!(said.iter().all(|said| said.status.success()), "{said:?}");
+    for one in &said {
+        let made = json(&String::from_utf8_lossy(&one.stdout));
+        assert_eq!((&made["id"], &made["ready"]), (&1.into(), &true.into()));
+    }
+    cluster.run(&create).ok();
+    for cuts in [
+        &["--split-at", "n"][..],
+        &[],
+        &["--split-at", "b", "--split-at", "m"],
+    ] {
+        let said = cluster.run(&[&["table", "create", "t"][..], cuts].concat());
+        said.refused(6, &["t"]);
+    }
+}
+
 #[test]
 fn scripts_can_tell_no_value_from_no_table_and_from_failures() {
     let cluster = Cluster::threads();
@@ -131,10 +238,27 @@ fn scripts_can_tell_no_value_from_no_table_and_from_failures() {
     assert_eq!(code(&["get", "nosuch", "a", "c"]), 6);
     assert_eq!(code(&["scan", "nosuch"]), 6);
     assert_eq!(code(&["table", "delete", "nosuch"]), 6);
-    assert_eq!(code(&["table", "create", "t"]), 6);
+    let cut_otherwise = ["table", "create", "t", "--split-at", "m"];
+    assert_eq!(code(&cut_otherwise), 6);
     assert_eq!(code(&["history", "check", "/no/such/file"]), 1);
     let said = cluster.run_with(&["shell"], "get nosuch a c\n");
     said.refused(6, &["line 1", "no table \"nosuch\""]);
+    for line in [
+        "foo",
+        "put t r c",
+        "put t r \\xzz v",
+        "put t r c 1 c 2",
+        "get 't",
+        "begin --at 99999999999999999999",
+    ] {
+        let said = cluster.run_with(&["shell"], &format!("get t a c\n{line}\n"));
+        said.refused(2, &["line 2"]);
+        let said = cluster.run_with(&["shell"], &format!("begin\n{line}\n"));
+        said.refused(2, &["line 2"]);
+    }
+    // The name is looked at before the commit.
+    let said = cluster.run_with(&["shell"], "begin\nput nosuch a c 1\ncommit\n");
+    said.refused(6, &["line 2", "no table \"nosuch\""]);
     let help = percolator(&["--help"]).ok();
     for code in 0..=7 {
         let told = help.lines().any(|line| {
@@ -150,7 +274,8 @@ fn an_outcome_that_nobody_can_have_asked_for_is_refused() {
     let cluster = Cluster::threads();
     cluster.run(&["table", "create", "t"]).ok();
     let put = ["put", "t", "a", "c", "1", "-o", "json"];
-    let start_ts = json(&cluster.run(&put).ok())["start_ts"].to_string();
+    let put = json(&cluster.run(&put).ok());
+    let start_ts = put["start_ts"].as_str().expect("a text").to_owned();
     let table = json(&cluster.run(&["table", "list", "-o", "json"]).ok());
     let primary = format!("{}/a:c", table["id"]);
     cluster.run(&["outcome", &start_ts, &primary]).ok();

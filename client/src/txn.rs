@@ -226,6 +226,14 @@ impl Txn {
         Ok(Scan::new(self.inner.clone(), table, range, own))
     }
 
+    /// Whether a table can be used, for those who want to know of a wrong name before the commit does.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTable`], [`Error::Unavailable`].
+    pub async fn check_table(&self, table: &str) -> Result<(), Error> {
+        self.inner.table(table).await.map(drop)
+    }
+
     /// Commits. Returns the commit_ts, or, where nothing was written, the start_ts.
     ///
     /// # Errors

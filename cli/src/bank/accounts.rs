@@ -38,6 +38,25 @@ impl Transfer {
     }
 }
 
+/// What a table holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Contents {
+    pub(super) cells: u64,
+    pub(super) sum: i64,
+    /// Every balance is what it was at first.
+    untouched: bool,
+}
+
+impl Contents {
+    /// Whether these can be the first ones of so many accounts, left by a run that was stopped while it made
+    /// them: whole transactions of them, in order, and nobody transfers before all are there.
+    fn may_become(&self, count: u32) -> bool {
+        self.cells < u64::from(count)
+            && self.cells.is_multiple_of(u64::from(BATCH))
+            && self.untouched
+    }
+}
+
 impl Accounts {
     /// The accounts in this table, made where they aren't there.
     pub(super) async fn open(
@@ -77,14 +96,13 @@ impl Accounts {
                 Err(error) => return Err(error.into()),
             }
         }
-        let (found, sum) = accounts.count_and_sum(client).await?;
-        if found == u64::from(count) && sum == accounts.expected_sum() {
+        let there = accounts.look(client).await?;
+        if accounts.are_all(&there) {
             output.note(&format!("{count} accounts in table {table}"));
             return Ok(accounts);
         }
-        // Accounts are made in order, so an earlier run that was stopped left the first ones.
-        if sum != i64::try_from(found)? * BALANCE || found > u64::from(count) {
-            return wrong_contents(table, &format!("it has {found} cells that sum up to {sum}"));
+        if !there.may_become(count) {
+            return wrong_contents(table, count, &there);
         }
         for first in (0..count).step_by(BATCH as usize) {
             client
@@ -101,12 +119,19 @@ impl Accounts {
                 })
                 .await?;
         }
-        let (found, sum) = accounts.count_and_sum(client).await?;
-        if found != u64::from(count) || sum != accounts.expected_sum() {
-            return wrong_contents(table, &format!("it has {found} cells that sum up to {sum}"));
+        let now = accounts.look(client).await?;
+        if !accounts.are_all(&now) {
+            return wrong_contents(table, count, &now);
         }
-        output.note(&format!("made {count} accounts in table {table}"));
+        output.note(&match there.cells {
+            0 => format!("made {count} accounts in table {table}"),
+            some => format!("{count} accounts in table {table}, which had {some} of them"),
+        });
         Ok(accounts)
+    }
+
+    fn are_all(&self, there: &Contents) -> bool {
+        there.cells == u64::from(self.count) && there.sum == self.expected_sum()
     }
 
     /// What the balances have to sum up to.
@@ -116,22 +141,29 @@ impl Accounts {
 
     /// The sum of the balances at one snapshot.
     pub(super) async fn sum(&self, client: &Client) -> anyhow::Result<i64> {
-        let (count, sum) = self.count_and_sum(client).await?;
-        if count != u64::from(self.count) {
-            anyhow::bail!("{count} accounts at one snapshot, there are {}", self.count);
+        let Contents { cells, sum, .. } = self.look(client).await?;
+        if cells != u64::from(self.count) {
+            anyhow::bail!("{cells} accounts at one snapshot, there are {}", self.count);
         }
         Ok(sum)
     }
 
-    async fn count_and_sum(&self, client: &Client) -> anyhow::Result<(u64, i64)> {
+    /// What is there at one snapshot.
+    async fn look(&self, client: &Client) -> anyhow::Result<Contents> {
         let txn = client.begin().await?;
         let mut scan = txn.scan(&self.table, Range::all()).await?;
-        let (mut count, mut sum) = (0, 0);
+        let mut contents = Contents {
+            cells: 0,
+            sum: 0,
+            untouched: true,
+        };
         while let Some(cell) = scan.next().await? {
-            count += 1;
-            sum += balance(Some(cell.value)).map_err(anyhow::Error::from)?;
+            let balance = balance(Some(cell.value)).map_err(anyhow::Error::from)?;
+            contents.cells += 1;
+            contents.sum += balance;
+            contents.untouched &= balance == BALANCE;
         }
-        Ok((count, sum))
+        Ok(contents)
     }
 
     /// Reads both accounts and writes both: an account may be overdrawn.
@@ -173,4 +205,25 @@ fn balance(value: Option<Bytes>) -> Result<i64, Error> {
                 percolator_client::escape(&value)
             ))
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bank_of_its_own_is_not_taken_for_the_first_accounts_of_a_larger_one() {
+        let may = |cells: u64, untouched| {
+            let sum = i64::try_from(cells).unwrap() * BALANCE;
+            Contents {
+                cells,
+                sum,
+                untouched,
+            }
+            .may_become(3500)
+        };
+        assert!(may(0, true) && may(1000, true) && may(3000, true));
+        assert!(!may(2, true) && !may(3499, true) && !may(4000, true));
+        assert!(!may(1000, false));
+    }
 }

@@ -30,7 +30,9 @@ pub(super) struct Ledger {
 #[derive(Debug, Serialize, Deserialize)]
 struct Answer {
     row: String,
-    start_ts: u64,
+    /// For people: a string, as many readers of JSON round large numbers. Nothing here reads it.
+    #[serde(skip_deserializing)]
+    start_ts: String,
     answer: Kind,
 }
 
@@ -96,7 +98,7 @@ impl Ledger {
     ) -> std::io::Result<()> {
         let answer = Answer {
             row: row.to_owned(),
-            start_ts: start_ts.as_u64(),
+            start_ts: start_ts.to_string(),
             answer: match result {
                 Ok(_) => Kind::Committed,
                 Err(Error::Unknown { .. }) => Kind::Unknown,
@@ -225,4 +227,28 @@ async fn wrong_accounts(
         }
     }
     Ok(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timestamps_are_strings_and_ledgers_with_numbers_are_read() {
+        let answer = Answer {
+            row: "r".into(),
+            start_ts: Timestamp::from_u64(u64::MAX).to_string(),
+            answer: Kind::Committed,
+        };
+        let line = serde_json::to_string(&answer).unwrap();
+        assert_eq!(
+            line,
+            "{\"row\":\"r\",\"start_ts\":\"18446744073709551615\",\"answer\":\"committed\"}"
+        );
+        let with_number = line.replace("\"18446744073709551615\"", "470");
+        for line in [line, with_number] {
+            let read: Answer = serde_json::from_str(&line).unwrap();
+            assert_eq!((read.row.as_str(), read.answer), ("r", Kind::Committed));
+        }
+    }
 }

@@ -16,7 +16,7 @@ use rand::RngExt;
 use tokio::task::LocalSet;
 
 use crate::output::{Format, Output};
-use accounts::{Accounts, Transfer};
+use accounts::{Accounts, Contents, Transfer};
 use ledger::Ledger;
 use stats::{Stats, Summary};
 
@@ -272,9 +272,11 @@ async fn report(stats: Stats, end: Instant, output: Output) {
     }
 }
 
-pub(crate) fn wrong_contents(table: &str, why: &str) -> anyhow::Result<Accounts> {
+fn wrong_contents(table: &str, count: u32, there: &Contents) -> anyhow::Result<Accounts> {
     bail!(
-        "table {table} does not hold the accounts of this bank: {why}; give another --table, or the number of accounts \
-         that it was made with, or delete it with `percolator table delete {table}`"
+        "table {table} does not hold the {count} accounts of this bank: it has {} cells that sum up to {}; give another \
+         --table, or the number of accounts that it was made with, or delete it with `percolator table delete {table}`",
+        there.cells,
+        there.sum
     )
 }

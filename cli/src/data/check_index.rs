@@ -429,7 +429,7 @@ impl<'a> Check<'a> {
             "index_entries": self.entries,
             "missing": self.missing,
             "dangling": self.dangling,
-            "snapshot": snapshot.as_u64(),
+            "snapshot": snapshot.to_string(),
         });
         self.output.result(&text, &json)?;
         Ok(crate::answered(found == 0))

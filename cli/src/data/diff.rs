@@ -111,11 +111,13 @@ impl<'a> Diff<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::records::Twin;
 
     fn record(fields: &[(&'static str, &'static str)]) -> Record {
         Record {
             line: 1,
             key: "bob".into(),
+            twin: Twin::None,
             fields: fields
                 .iter()
                 .map(|(name, value)| (Bytes::from(*name), Bytes::from(*value)))

@@ -1,5 +1,6 @@
 //! `percolator export`: a table's rows, as of one snapshot.
 
+use std::collections::BTreeSet;
 use std::io::{self, BufWriter, Stdout, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use anyhow::bail;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use percolator_client::{Client, Range, escape};
+use percolator_client::{Client, Range, Timestamp, escape};
 
 use super::patience::Snapshot;
 use super::progress::Progress;
@@ -17,6 +18,8 @@ use crate::cells::Escaped;
 use crate::output::Output;
 
 const WRITE_BYTES: usize = 256 << 10;
+/// Most columns of a CSV file that names them itself: they are held in memory.
+const COLUMNS_MAX: usize = 10_000;
 
 const DETAILS: &str = "\
 Every row becomes a record, its columns the fields, in order. Values are read in the form in which \
@@ -24,7 +27,8 @@ Every row becomes a record, its columns the fields, in order. Values are read in
 from JSON lines comes back the same.
 
 In a CSV file a string is written as its text, anything else as JSON, and a field that a row doesn't have \
-as nothing.";
+as nothing. Its header has the columns of all rows, which are read once more for that, at the same snapshot; \
+with --columns it has those, and it is said how many cells of others were left out.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,8 +57,7 @@ pub(crate) struct Args {
     /// Add the row as this field, where the row has no such column.
     #[arg(long, value_name = "FIELD")]
     key: Option<String>,
-    /// The columns of a CSV file, in this order; a row that has others is an error. Default: those of
-    /// the first row.
+    /// The columns of a CSV file, in this order; others are left out. Default: all that any row has.
     #[arg(long, value_name = "COLUMN,...", value_delimiter = ',')]
     columns: Vec<String>,
     /// Write bytes that are no text in their escaped form, \xNN. Default: they are an error, for they
@@ -70,7 +73,15 @@ pub(crate) struct Args {
 #[derive(Debug, Default)]
 struct Row {
     key: Bytes,
+    /// In the order of their names.
     fields: Vec<(Bytes, Bytes)>,
+}
+
+impl Row {
+    fn value(&self, column: &Bytes) -> Option<&Bytes> {
+        let place = self.fields.binary_search_by(|(name, _)| name.cmp(column));
+        place.ok().map(|place| &self.fields[place].1)
+    }
 }
 
 pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::Result<ExitCode> {
@@ -90,8 +101,15 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
             rows,
             snapshot,
             keyless,
+            left_out,
         }) => {
             output.note(&format!("{} at snapshot {snapshot}", count(rows, "row")));
+            if left_out > 0 {
+                output.note(&format!(
+                    "{} of columns that --columns doesn't name left out",
+                    count(left_out, "cell")
+                ));
+            }
             if let Some(row) = keyless {
                 say_now(&format!(
                     "row {} has no column that holds the row itself, and `percolator import` wants to know of one: \
@@ -118,13 +136,16 @@ async fn write(
     say: &(dyn Fn(&str) + Sync),
 ) -> anyhow::Result<Written> {
     let snapshot = Snapshot::take(client, args.at, args.patience, say).await?;
-    let start_ts = snapshot.txn.start_ts().as_u64();
-    let range = match &args.prefix {
+    let range = || match &args.prefix {
         Some(prefix) => Range::prefix(prefix.0.clone()),
         None => Range::all(),
     };
-    let mut cells = snapshot.txn.scan(&args.table, range).await?;
-    let mut writer = Writer::new(args);
+    let columns = match args.format {
+        FileFormat::Jsonl => Vec::new(),
+        FileFormat::Csv => csv_columns(&snapshot, range(), args, progress).await?,
+    };
+    let mut cells = snapshot.txn.scan(&args.table, range()).await?;
+    let mut writer = Writer::new(args, columns)?;
     let mut rows = 0;
     let mut row = Row::default();
     while let Some(cell) = snapshot.next(&mut cells).await? {
@@ -143,20 +164,63 @@ async fn write(
         writer.row(&row)?;
         rows += 1;
     }
-    let keyless = writer.keyless.take();
+    let (keyless, left_out) = (writer.keyless.take(), writer.left_out);
     writer.end()?;
     Ok(Written {
         rows,
-        snapshot: start_ts,
+        snapshot: snapshot.txn.start_ts(),
         keyless,
+        left_out,
     })
+}
+
+/// The columns of a CSV file: those that were asked for, or all that any row has, in order.
+async fn csv_columns(
+    snapshot: &Snapshot<'_>,
+    range: Range,
+    args: &Args,
+    progress: &Mutex<Progress>,
+) -> anyhow::Result<Vec<Bytes>> {
+    if !args.columns.is_empty() {
+        let asked = args.columns.iter();
+        return Ok(asked.map(|name| Bytes::from(name.clone())).collect());
+    }
+    let mut found = BTreeSet::new();
+    let mut looked_at = 0;
+    let mut cells = snapshot.txn.scan(&args.table, range).await?;
+    while let Some(cell) = snapshot.next(&mut cells).await? {
+        found.insert(cell.column);
+        if found.len() > COLUMNS_MAX {
+            bail!(
+                "the rows have more than {COLUMNS_MAX} columns, too many for the header of a CSV file; name those \
+                 you want with --columns, or write --format jsonl"
+            );
+        }
+        looked_at += 1;
+        let message = || format!("{} looked at for the header", count(looked_at, "cell"));
+        progress.lock().show(looked_at, message);
+    }
+    Ok(header(found, args.key.as_deref()))
+}
+
+/// The key comes first, where no row has it as a column.
+fn header(columns: BTreeSet<Bytes>, key: Option<&str>) -> Vec<Bytes> {
+    // A table without rows has no header.
+    if columns.is_empty() {
+        return Vec::new();
+    }
+    let key = key.map(|key| Bytes::from(key.to_owned()));
+    let added = key.filter(|key| !columns.contains(key));
+    added.into_iter().chain(columns).collect()
 }
 
 /// What was written.
 struct Written {
     rows: u64,
     /// As of which timestamp.
-    snapshot: u64,
+    snapshot: Timestamp,
+    /// Cells of columns that weren't asked for.
+    left_out: u64,
     /// The first row that no field of its record holds.
     keyless: Option<Bytes>,
 }
@@ -165,8 +229,11 @@ struct Written {
 struct Writer<'a> {
     args: &'a Args,
     out: Out,
-    /// Of a CSV file, once they're known.
+    /// Of a CSV file, in its order.
     columns: Vec<Bytes>,
+    /// The same.
+    written: BTreeSet<Bytes>,
+    left_out: u64,
     keyless: Option<Bytes>,
 }
 
@@ -176,21 +243,28 @@ enum Out {
 }
 
 impl<'a> Writer<'a> {
-    fn new(args: &'a Args) -> Self {
+    /// Begins a file of these columns, if it is one with columns.
+    fn new(args: &'a Args, columns: Vec<Bytes>) -> io::Result<Self> {
         let out = match args.format {
             FileFormat::Jsonl => Out::Json(BufWriter::with_capacity(WRITE_BYTES, io::stdout())),
-            FileFormat::Csv => Out::Csv(Box::new(
-                csv::WriterBuilder::new()
+            FileFormat::Csv => {
+                let mut out = csv::WriterBuilder::new()
                     .buffer_capacity(WRITE_BYTES)
-                    .from_writer(io::stdout()),
-            )),
+                    .from_writer(io::stdout());
+                if !columns.is_empty() {
+                    out.write_record(&columns).map_err(io::Error::from)?;
+                }
+                Out::Csv(Box::new(out))
+            }
         };
-        Self {
+        Ok(Self {
             args,
             out,
-            columns: Vec::new(),
+            written: columns.iter().cloned().collect(),
+            columns,
+            left_out: 0,
             keyless: None,
-        }
+        })
     }
 
     fn row(&mut self, row: &Row) -> anyhow::Result<()> {
@@ -200,13 +274,11 @@ impl<'a> Writer<'a> {
                 out.write_all(line.as_bytes())?;
             }
             Out::Csv(out) => {
-                if self.columns.is_empty() {
-                    self.columns = csv_columns(row, self.args);
-                    let names = self.columns.iter().map(|name| &name[..]);
-                    out.write_record(names).map_err(io::Error::from)?;
-                }
                 let fields = csv_fields(row, &self.columns, self.args)?;
                 out.write_record(&fields).map_err(io::Error::from)?;
+                let names = row.fields.iter().map(|(name, _)| name);
+                let left_out = names.filter(|name| !self.written.contains(*name));
+                self.left_out += left_out.count() as u64;
             }
         }
         if self.keyless.is_none() && self.args.key.is_none() && !self.holds_its_key(row) {
@@ -219,7 +291,7 @@ impl<'a> Writer<'a> {
     fn holds_its_key(&self, row: &Row) -> bool {
         let is_written = |name: &Bytes| match self.args.format {
             FileFormat::Jsonl => true,
-            FileFormat::Csv => self.columns.contains(name),
+            FileFormat::Csv => self.written.contains(name),
         };
         row.fields.iter().any(|(name, value)| {
             is_written(name) && to_text(value).is_ok_and(|text| text.as_bytes() == row.key)
@@ -229,13 +301,7 @@ impl<'a> Writer<'a> {
     fn end(self) -> io::Result<()> {
         match self.out {
             Out::Json(mut out) => out.flush(),
-            Out::Csv(mut out) => {
-                // Without rows there is at least the header that was asked for.
-                if self.columns.is_empty() && !self.args.columns.is_empty() {
-                    out.write_record(&self.args.columns)?;
-                }
-                out.flush()
-            }
+            Out::Csv(mut out) => out.flush(),
         }
     }
 }
@@ -285,39 +351,19 @@ fn text(bytes: &[u8], row: &Row, what: &str, escaped: bool) -> anyhow::Result<St
     }
 }
 
-fn csv_columns(row: &Row, args: &Args) -> Vec<Bytes> {
-    if !args.columns.is_empty() {
-        let asked = args.columns.iter();
-        return asked.map(|name| Bytes::from(name.clone())).collect();
-    }
-    let mut columns: Vec<Bytes> = row.fields.iter().map(|(name, _)| name.clone()).collect();
-    if let Some(key) = &args.key
-        && !columns.iter().any(|name| name == key.as_bytes())
-    {
-        columns.insert(0, Bytes::from(key.clone()));
-    }
-    columns
-}
-
 fn csv_fields(row: &Row, columns: &[Bytes], args: &Args) -> anyhow::Result<Vec<String>> {
-    if let Some((other, _)) = row.fields.iter().find(|(name, _)| !columns.contains(name)) {
-        bail!(
-            "row {} has column {}, which the file doesn't have; name every column with --columns",
-            short(&row.key),
-            short(other)
-        );
-    }
     columns
         .iter()
         .map(|column| {
-            let value = row.fields.iter().find(|(name, _)| name == column);
+            let value = row.value(column);
             let is_key = args
                 .key
                 .as_ref()
                 .is_some_and(|key| column == key.as_bytes());
             match value {
-                Some((name, value)) => to_text(value).or_else(|NotText| {
-                    text(value, row, &format!("column {}", short(name)), args.escape)
+                Some(value) => to_text(value).or_else(|NotText| {
+                    let what = format!("column {}", short(column));
+                    text(value, row, &what, args.escape)
                 }),
                 None if is_key => text(&row.key, row, "the row", args.escape),
                 None => Ok(String::new()),
@@ -384,22 +430,20 @@ mod tests {
     }
 
     #[test]
-    fn csv_columns_are_those_of_the_first_row_or_named() {
-        let first = row("bob", &[("a", b"1"), ("b", b"x")]);
-        let columns = csv_columns(&first, &args(&["--key", "id"]));
+    fn a_csv_file_has_the_columns_that_were_found_or_named() {
+        let found = || BTreeSet::from(["a", "b"].map(Bytes::from));
+        assert_eq!(header(found(), None), ["a", "b"]);
+        assert_eq!(header(found(), Some("b")), ["a", "b"]);
+        assert_eq!(header(BTreeSet::new(), Some("id")), [""; 0]);
+        let columns = header(found(), Some("id"));
         assert_eq!(columns, ["id", "a", "b"]);
         let args = args(&["--key", "id", "--format", "csv"]);
-        assert_eq!(
-            csv_fields(&first, &columns, &args).unwrap(),
-            ["bob", "1", "x"]
-        );
+        let fields = |row: &Row| csv_fields(row, &columns, &args).unwrap();
+        let first = row("bob", &[("a", b"1"), ("b", b"x")]);
+        assert_eq!(fields(&first), ["bob", "1", "x"]);
         let second = row("eve", &[("b", b"\"true\"")]);
-        assert_eq!(
-            csv_fields(&second, &columns, &args).unwrap(),
-            ["eve", "", "true"]
-        );
-        let other = row("joe", &[("c", b"")]);
-        let why = csv_fields(&other, &columns, &args).unwrap_err().to_string();
-        assert!(why.contains("row joe has column c"), "{why}");
+        assert_eq!(fields(&second), ["eve", "", "true"]);
+        let other = row("joe", &[("c", b"\xff")]);
+        assert_eq!(fields(&other), ["joe", "", ""]);
     }
 }

@@ -16,7 +16,7 @@ use serde_json::json;
 use super::load::{Counts, Failure, Loader};
 use super::patience::Patience;
 use super::progress::Progress;
-use super::reader::{Input, Reading, Report, Shared, format_of};
+use super::reader::{Input, Reading, Report, Shared, Started, format_of};
 use super::records::Shape;
 use super::{FileFormat, IndexArg, count, indexes_invalid, usage};
 use crate::cells::Escaped;
@@ -28,7 +28,10 @@ const BAD_SHOWN_MAX: u64 = 20;
 const DETAILS: &str = "\
 Every record becomes a row: its key field's value is the row, every field a column (the key field \
 too). A row and its index entries are written in one transaction, so that nobody sees one without the \
-other. Tables that are missing are made.
+other. Tables that are missing are made with the first row; a file without one makes none.
+
+A row is the text of its key, so that of the keys 1 and \"1\" is one: in a file with keys that are numbers or \
+booleans, strings that read as such are no keys, nor the other way round.
 
 A JSON string is stored as its text, unless the text would itself read as JSON (1, true, []); then it is \
 stored as a JSON string. Everything else is stored as compact JSON. `percolator export` gives back the \
@@ -88,6 +91,8 @@ pub(crate) struct Args {
 /// How an import ended, besides its counts.
 #[derive(Default)]
 struct End {
+    /// There was a row to load, and so there are the tables.
+    found: bool,
     bad: u64,
     /// A bad line, or an unreadable file, behind which nothing was read.
     stopped_at: Option<u64>,
@@ -99,13 +104,11 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
     if let Some(why) = indexes_invalid(&args.table, &args.index) {
         return Ok(usage(&why));
     }
+    let input = Input::open(&args.file)?;
     let format = match format_of(&args.file, args.format) {
         Ok(format) => format,
         Err(why) => return Ok(usage(&why)),
     };
-    let input = Input::open(&args.file)?;
-    make_tables(client, &args, output).await?;
-
     let name = input.name.clone();
     let progress = Mutex::new(Progress::new(output, input.bytes));
     let say = |message: &str| progress.lock().note(message);
@@ -132,8 +135,12 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
         skip_bad: args.skip_bad,
     };
     let began = Instant::now();
-    let end = load(&loader, reading, &name, &args, &progress).await?;
+    let end = load(&loader, reading, &name, &args, &progress).await;
     progress.lock().clear();
+    let end = end?;
+    if !end.found && end.bad == 0 && end.stopped_at.is_none() && !end.interrupted {
+        output.note(&format!("{name} has no rows; no table is made"));
+    }
 
     let counts = *loader.counts.lock();
     summary(&counts, &end, began.elapsed(), output)?;
@@ -177,7 +184,11 @@ async fn load(
 ) -> anyhow::Result<End> {
     let shared = Shared::default();
     let bytes_known = reading.input.bytes.is_some();
-    let (lanes, mut reports) = reading
+    let Started {
+        lanes,
+        mut reports,
+        mut first,
+    } = reading
         .start(shared.clone())
         .context("cannot start a thread that reads")?;
     let mut lanes: FuturesUnordered<_> =
@@ -186,9 +197,20 @@ async fn load(
     let mut ticks = tokio::time::interval(Duration::from_millis(200));
     let mut interrupts = 0;
     let mut reading = true;
+    // Tables are made for a row: a file without a good one leaves none behind.
+    let mut waiting = true;
     loop {
         tokio::select! {
-            lane = lanes.next() => match lane {
+            found = &mut first, if waiting => {
+                waiting = false;
+                end.found = found.is_ok();
+                if end.found {
+                    let said = make_tables(loader.client, args).await?;
+                    let progress = progress.lock();
+                    said.iter().for_each(|said| progress.note(said));
+                }
+            }
+            lane = lanes.next(), if !waiting => match lane {
                 None => break,
                 Some(Ok(())) => {}
                 Some(Err(failure)) => {
@@ -217,6 +239,7 @@ async fn load(
                     std::process::exit(130);
                 }
                 end.interrupted = true;
+                waiting = false;
                 shared.stop.store(true, Ordering::Relaxed);
                 loader.stop();
                 progress.lock().say("stopping after the transactions under way; Ctrl-C again ends at once");
@@ -255,7 +278,9 @@ impl End {
     }
 }
 
-async fn make_tables(client: &Client, args: &Args, output: Output) -> Result<(), Error> {
+/// Makes those tables that are missing. Says what it did.
+async fn make_tables(client: &Client, args: &Args) -> Result<Vec<String>, Error> {
+    let mut said = Vec::new();
     let tables = client.tables().await?;
     let cuts: Vec<Bytes> = args.split_at.iter().map(|row| row.0.clone()).collect();
     let wanted = std::iter::once((args.table.as_str(), &cuts[..])).chain(
@@ -266,14 +291,14 @@ async fn make_tables(client: &Client, args: &Args, output: Output) -> Result<(),
     for (name, cuts) in wanted {
         if tables.iter().any(|table| table.name == name) {
             if !cuts.is_empty() {
-                output.note(&format!(
+                said.push(format!(
                     "table {name} is there already; --split-at changes nothing"
                 ));
             }
             continue;
         }
         match client.create_table(name, cuts).await {
-            Ok(()) => output.note(&format!(
+            Ok(()) => said.push(format!(
                 "table {name} is made, {}",
                 count(cuts.len() as u64 + 1, "tablet")
             )),
@@ -282,7 +307,7 @@ async fn make_tables(client: &Client, args: &Args, output: Output) -> Result<(),
             Err(error) => return Err(error),
         }
     }
-    Ok(())
+    Ok(said)
 }
 
 fn summary(counts: &Counts, end: &End, took: Duration, output: Output) -> anyhow::Result<()> {

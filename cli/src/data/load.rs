@@ -238,12 +238,14 @@ async fn load(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::records::Twin;
 
     #[test]
     fn of_one_key_the_last_record_wins() {
         let record = |line, key: &'static str| Record {
             line,
             key: key.into(),
+            twin: Twin::None,
             fields: Default::default(),
         };
         let records = [

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use percolator_client::{CellName, Client, Entry, Error, Scan, Timestamp, Txn};
 
+use crate::errors::in_words;
+
 /// Pause before something is tried again; the client has waited itself before that.
 const PAUSE: Duration = Duration::from_millis(250);
 /// How often it is said that a command waits.
@@ -50,8 +52,9 @@ impl Patience {
                 state.said = Some(Instant::now());
                 let left = self.limit - waited;
                 say(&format!(
-                    "waiting up to {:.0} s more: {error}",
-                    left.as_secs_f64()
+                    "waiting up to {:.0} s more: {}",
+                    left.as_secs_f64(),
+                    in_words(&error)
                 ));
             }
         }

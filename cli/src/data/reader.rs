@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::Context;
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::FileFormat;
 use super::lines::Lines;
@@ -97,14 +97,21 @@ pub(crate) struct Reading {
     pub(crate) skip_bad: bool,
 }
 
-/// Lanes of records, and reports.
-type Started = (Vec<mpsc::Receiver<Item>>, mpsc::Receiver<Report>);
+/// What comes of the thread.
+pub(crate) struct Started {
+    pub(crate) lanes: Vec<mpsc::Receiver<Item>>,
+    pub(crate) reports: mpsc::Receiver<Report>,
+    /// There is a record to load. Dropped where there is none.
+    pub(crate) first: oneshot::Receiver<()>,
+}
 
 impl Reading {
     /// Starts the thread. The lanes end with the file, or with what can't be read any further. A thread
     /// that waits for standard input is left behind when the program ends.
     pub(crate) fn start(self, shared: Shared) -> io::Result<Started> {
         let (reports, report_receiver) = mpsc::channel(64);
+        let (first, first_receiver) = oneshot::channel();
+        let mut first = Some(first);
         let (lanes, receivers): (Vec<_>, Vec<_>) = (0..self.lanes)
             .map(|_| mpsc::channel(self.lane_records))
             .unzip();
@@ -127,6 +134,9 @@ impl Reading {
                             let Ok(permit) = runtime.block_on(permit) else {
                                 return;
                             };
+                            if let Some(first) = first.take() {
+                                let _ = first.send(());
+                            }
                             let lane = lane_of(&record.key, lanes.len());
                             let item = Item {
                                 record,
@@ -150,7 +160,11 @@ impl Reading {
                     }
                 }
             })?;
-        Ok((receivers, report_receiver))
+        Ok(Started {
+            lanes: receivers,
+            reports: report_receiver,
+            first: first_receiver,
+        })
     }
 }
 

@@ -20,8 +20,21 @@ pub(crate) struct Record {
     pub(crate) line: u64,
     /// The row.
     pub(crate) key: Bytes,
+    /// Whether another key of JSON is the same row.
+    pub(crate) twin: Twin,
     /// Stored values by column.
     pub(crate) fields: BTreeMap<Bytes, Bytes>,
+}
+
+/// Which key of JSON is the same row as another one: a row is a key's text, so that of 1 and "1" is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Twin {
+    /// None: a string that reads as no number and no boolean.
+    None,
+    /// A string: this key is a number or a boolean.
+    Text,
+    /// A number or a boolean: this key is a string that reads as one.
+    Bare,
 }
 
 impl Record {
@@ -95,7 +108,7 @@ impl Shape {
         })?;
         for index in &self.indexes {
             if let Some(value) = fields.get(index.field.as_bytes()) {
-                let row = index_row(value, &key);
+                let row = index_row(value, &key.0);
                 if row.len() > ROW_BYTES_MAX {
                     return Err(format!(
                         "the entry of field {:?} in index {} is {} bytes long (value and key), the limit \
@@ -107,13 +120,20 @@ impl Shape {
                 }
             }
         }
-        Ok(Record { line, key, fields })
+        let (key, twin) = key;
+        Ok(Record {
+            line,
+            key,
+            twin,
+            fields,
+        })
     }
 
     /// The row of a key: a string's text, a number or a boolean as it is written.
-    fn key_of(&self, value: &str) -> Result<Bytes, String> {
-        let text = match json::string(value) {
-            Some(text) => text,
+    fn key_of(&self, value: &str) -> Result<(Bytes, Twin), String> {
+        let (text, twin) = match json::string(value) {
+            Some(text) if is_bare(&text) => (text, Twin::Bare),
+            Some(text) => (text, Twin::None),
             None if value == "null" || value.starts_with(['[', '{']) => {
                 let kind = match value.as_bytes().first() {
                     Some(b'[') => "an array",
@@ -125,7 +145,7 @@ impl Shape {
                     self.key
                 ));
             }
-            None => value.to_owned(),
+            None => (value.to_owned(), Twin::Text),
         };
         if text.is_empty() {
             return Err(format!("the key, field {:?}, is empty", self.key));
@@ -137,8 +157,15 @@ impl Shape {
                 text.len()
             ));
         }
-        Ok(text.into())
+        Ok((text.into(), twin))
     }
+}
+
+/// Whether a text is that of a number or a boolean, as keys have them.
+fn is_bare(text: &str) -> bool {
+    !text.starts_with(['"', '[', '{'])
+        && text != "null"
+        && json::compact(text).is_ok_and(|json| json == text)
 }
 
 /// The stored form of a value; takes compact JSON text.

@@ -5,7 +5,7 @@ use std::io::{self, BufRead};
 
 use super::csv_rows::next_row;
 use super::lines::{Lines, Next};
-use super::records::{Record, Shape};
+use super::records::{Record, Shape, Twin};
 use super::{FileFormat, json};
 
 /// A line, or a row, that can't be loaded.
@@ -55,6 +55,8 @@ pub(crate) struct Source<R> {
     shape: Shape,
     format: FileFormat,
     header: Option<Vec<String>>,
+    /// The first key that another key of JSON would have the row of, and its line.
+    twin: Option<(u64, Twin)>,
     buffer: Vec<u8>,
 }
 
@@ -65,6 +67,7 @@ impl<R: BufRead> Source<R> {
             shape,
             format,
             header: None,
+            twin: None,
             buffer: Vec::new(),
         }
     }
@@ -77,10 +80,33 @@ impl<R: BufRead> Source<R> {
     /// The next record, or what is wrong with it; `None` at the end. Behind a fatal one nothing may be
     /// asked for.
     pub(crate) fn next(&mut self) -> io::Result<Option<Result<Record, Bad>>> {
-        match self.format {
+        let next = match self.format {
             FileFormat::Jsonl => self.next_json(),
             FileFormat::Csv => self.next_csv(),
+        };
+        Ok(next?.map(|record| self.without_twins(record?)))
+    }
+
+    /// Refuses keys whose rows are those of other keys: one would take the other's place without a word.
+    fn without_twins(&mut self, record: Record) -> Result<Record, Bad> {
+        let (of, with) = match record.twin {
+            Twin::None => return Ok(record),
+            Twin::Text => ("a number or a boolean", "a string that reads as one"),
+            Twin::Bare => (
+                "a string that reads as a number or a boolean",
+                "a number or a boolean",
+            ),
+        };
+        let (first, twin) = *self.twin.get_or_insert((record.line, record.twin));
+        if twin == record.twin {
+            return Ok(record);
         }
+        let why = format!(
+            "the key, field {:?}, is {of}, and in line {first} it is {with}: 1 and \"1\" would be one row; write \
+             the keys of a file in one way",
+            self.shape.key
+        );
+        Err(Bad::at(record.line, why))
     }
 
     fn next_json(&mut self) -> io::Result<Option<Result<Record, Bad>>> {
@@ -235,6 +261,24 @@ mod tests {
         // What is behind a wrong line can be read.
         let rows = all(FileFormat::Jsonl, b"{\n{\"id\":1}\n");
         assert!(rows[0].is_err() && rows[1].is_ok());
+    }
+
+    #[test]
+    fn keys_that_would_be_one_row_are_refused() {
+        for (one, other) in [("1", "\"1\""), ("\"2\"", "1.5"), ("true", "\"true\"")] {
+            let text = format!("{{\"id\":\"x\"}}\n{{\"id\":{one}}}\n{{\"id\":{other}}}\n");
+            let (line, why, fatal) = bad(FileFormat::Jsonl, text.as_bytes());
+            assert_eq!((line, fatal), (3, false), "{why}");
+            assert!(
+                why.contains("in line 2") && why.contains("one row"),
+                "{why}"
+            );
+        }
+        // None of these is another one's row.
+        let text = b"{\"id\":\"x\"}\n{\"id\":1}\n{\"id\":\"null\"}\n{\"id\":\"[]\"}\n{\"id\":\" 1\"}\n{\"id\":true}";
+        assert!(all(FileFormat::Jsonl, text).iter().all(Result::is_ok));
+        let text = b"id,name\n1,a\ntrue,b\nx,c\n";
+        assert!(all(FileFormat::Csv, text).iter().all(Result::is_ok));
     }
 
     #[test]

@@ -20,6 +20,7 @@ use percolator_client::Client;
 use self::command::{Parsed, parse};
 use self::input::{Input, Typed};
 use self::session::{Next, Session};
+use crate::errors::{Usage, exit_code, told};
 use crate::output::Output;
 
 /// How long a prompt may wait for the names of tables.
@@ -83,7 +84,7 @@ async fn typed(mut session: Session<'_>, output: Output) -> anyhow::Result<ExitC
         match done {
             Ok(Next::Go) => {}
             Ok(Next::Exit) => break,
-            Err(error) => complain(&format!("error: {error:#}")),
+            Err(error) => complain(&format!("error: {}", told(&error))),
         }
     }
     session.end();
@@ -106,9 +107,9 @@ async fn script(mut session: Session<'_>) -> anyhow::Result<ExitCode> {
             // Whoever reads our results has gone.
             Err(error) if error.is::<io::Error>() => return Err(error),
             Err(error) => {
-                complain(&format!("error: line {number}: {error:#}"));
+                complain(&format!("error: line {number}: {}", told(&error)));
                 session.end();
-                return Ok(crate::exit_code(&error));
+                return Ok(exit_code(&error));
             }
         }
     }
@@ -124,7 +125,7 @@ async fn script(mut session: Session<'_>) -> anyhow::Result<ExitCode> {
 }
 
 async fn line_done(session: &mut Session<'_>, line: &str) -> anyhow::Result<Next> {
-    match parse(line).map_err(anyhow::Error::msg)? {
+    match parse(line).map_err(Usage)? {
         Parsed::Nothing => Ok(Next::Go),
         Parsed::Command(command) => session.run(command).await,
         Parsed::Help(help) => {

@@ -9,6 +9,8 @@ use serde_json::json;
 
 use super::command::{Command, ScanArgs};
 use super::conflict::describe;
+use crate::cells::pairs;
+use crate::errors::{InOtherWords, in_words};
 use crate::output::{CellJson, Cells, Format, Output};
 
 /// A session.
@@ -118,13 +120,8 @@ impl<'a> Session<'a> {
                 self.value(&row, &column, value)?;
             }
             Command::Put { table, row, cells } => {
-                let (pairs, rest) = cells.as_chunks::<2>();
-                if let [column] = rest {
-                    anyhow::bail!("column {} has no value", escape(&column.0));
-                }
-                let cells = pairs
-                    .iter()
-                    .map(|[column, value]| (column.0.clone(), Some(value.0.clone())));
+                let cells = pairs(cells)?.into_iter();
+                let cells = cells.map(|(column, value)| (column, Some(value)));
                 self.write(table, row.0, cells.collect()).await?;
             }
             Command::Delete { table, row, column } => {
@@ -178,7 +175,7 @@ impl<'a> Session<'a> {
             None => self.client.begin().await?,
         };
         if self.output.format == Format::Json {
-            let json = json!({"start_ts": txn.start_ts().as_u64()});
+            let json = json!({"start_ts": txn.start_ts().to_string()});
             self.output.line(&json.to_string())?;
         } else {
             self.output.note(&format!("start_ts {}", txn.start_ts()));
@@ -228,7 +225,7 @@ impl<'a> Session<'a> {
         };
         if let Some(open) = &mut self.open {
             // A wrong name is better found now than at the commit.
-            open.txn.scan(&table, Range::row(&row)).await?;
+            open.txn.check_table(&table).await?;
             write(&open.txn)?;
             for (column, value) in cells {
                 let kind = match value {
@@ -262,7 +259,7 @@ impl<'a> Session<'a> {
                     describe(self.client, &conflict).await
                 );
                 let error = Error::Conflict(conflict);
-                return Err(crate::InOtherWords { message, error }.into());
+                return Err(InOtherWords { message, error }.into());
             }
             // A little later the primary may well be there to be asked.
             Err(Error::Unknown { start_ts, primary }) => {
@@ -277,10 +274,14 @@ impl<'a> Session<'a> {
                 }
             }
             Err(error) if ended.is_empty() => return Err(error.into()),
-            Err(error) => anyhow::bail!("{error}{ended}"),
+            Err(error) => {
+                let message = format!("{}{ended}", in_words(&error));
+                return Err(InOtherWords { message, error }.into());
+            }
         };
         if self.output.format == Format::Json {
-            let json = json!({"start_ts": start_ts.as_u64(), "commit_ts": commit_ts.as_u64()});
+            let json =
+                json!({"start_ts": start_ts.to_string(), "commit_ts": commit_ts.to_string()});
             self.output.line(&json.to_string())?;
         } else {
             self.output.note(&format!("committed at {commit_ts}"));
@@ -315,7 +316,7 @@ impl<'a> Session<'a> {
                 ),
                 Some(at) => (
                     format!("the session only reads, as of {}", at.start_ts()),
-                    json!({"open": false, "at": at.start_ts().as_u64()}),
+                    json!({"open": false, "at": at.start_ts().to_string()}),
                 ),
             };
             self.output.result(&text, &json)?;
@@ -342,7 +343,7 @@ impl<'a> Session<'a> {
             ),
             &json!({
                 "open": true,
-                "start_ts": start_ts.as_u64(),
+                "start_ts": start_ts.to_string(),
                 "age_ms": u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
                 "puts": puts,
                 "deletes": deletes,

@@ -55,10 +55,12 @@ impl PercolatorCluster {
     /// Reads a manifest and checks it, as [`PercolatorCluster::validate`] does.
     ///
     /// All unknown fields and all values out of bounds are reported at once, each with its line;
-    /// of values of a wrong type only the first.
+    /// of values of a wrong type only the first. What Kubernetes adds to a resource that it keeps,
+    /// `status` and parts of `metadata`, is passed over, so that what it prints can be read here.
     pub fn from_yaml(text: &str) -> Result<Self, ManifestError> {
-        let root = tree::parse(text)?;
+        let mut root = tree::parse(text)?;
         kind_of_resource(&root)?;
+        without_the_servers_fields(&mut root);
 
         let fields = Fields::default();
         let read = Self::deserialize(fields.of(&root));
@@ -115,5 +117,32 @@ fn kind_of_resource(root: &Node) -> Result<(), ManifestError> {
         Ok(())
     } else {
         invalid(problems)
+    }
+}
+
+/// What Kubernetes writes into the metadata of a resource that it keeps.
+const METADATA_OF_SERVER: [&str; 11] = [
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "finalizers",
+    "generateName",
+    "generation",
+    "managedFields",
+    "ownerReferences",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+];
+
+/// Takes out what isn't for a manifest to say, and has no effect on the cluster.
+fn without_the_servers_fields(root: &mut Node) {
+    let Value::Map(entries) = &mut root.value else {
+        return;
+    };
+    entries.retain(|entry| entry.key != "status");
+    let metadata = entries.iter_mut().find(|entry| entry.key == "metadata");
+    if let Some(Value::Map(fields)) = metadata.map(|entry| &mut entry.node.value) {
+        fields.retain(|entry| !METADATA_OF_SERVER.contains(&entry.key.as_str()));
     }
 }

@@ -56,6 +56,64 @@ fn every_field_can_be_set() {
 }
 
 #[test]
+fn what_kubernetes_prints_can_be_read() {
+    let printed = format!(
+        "{HEAD}metadata:
+  annotations:
+    kubectl.kubernetes.io/last-applied-configuration: |
+      {{\"kind\":\"PercolatorCluster\"}}
+  creationTimestamp: \"2026-01-02T03:04:05Z\"
+  finalizers:
+  - percolator.dev/data
+  generation: 2
+  managedFields:
+  - apiVersion: percolator.dev/v1alpha1
+    fieldsType: FieldsV1
+    fieldsV1:
+      f:metadata:
+        f:annotations:
+          .: {{}}
+          f:kubectl.kubernetes.io/last-applied-configuration: {{}}
+      f:spec:
+        .: {{}}
+        f:tablets: {{}}
+    manager: kubectl-client-side-apply
+    operation: Update
+    time: \"2026-01-02T03:04:05Z\"
+  name: demo
+  namespace: default
+  ownerReferences:
+  - apiVersion: v1
+    kind: ConfigMap
+    name: demo
+    uid: 9dd5c0c2-3fbc-4f8b-8a3c-6a1a3f0a0d0f
+  resourceVersion: \"4711\"
+  uid: 52b0a7a0-2f55-4a8f-a3a3-6d5a52e2f7a1
+spec:
+  tablets:
+    replicas: 5
+status:
+  observedGeneration: 2
+  conditions:
+  - type: Ready
+    status: \"True\"
+"
+    );
+    let cluster = PercolatorCluster::from_yaml(&printed).expect(&printed);
+    assert_eq!(cluster.metadata.name, "demo");
+    assert_eq!(cluster.spec.tablets.replicas, 5);
+    // What nobody adds is an error as before.
+    assert_eq!(
+        refusal(&format!(
+            "{HEAD}metadata: {{name: demo, uuid: x}}\nstatuses: {{}}\n"
+        )),
+        "line 3: metadata.uuid: unknown field; the fields here are name, namespace, labels, \
+         annotations\n\
+         line 4: statuses: unknown field; the fields here are apiVersion, kind, metadata, spec"
+    );
+}
+
+#[test]
 fn a_field_without_a_value_has_its_default() {
     let text = with_spec("  tablets:\n    replicas:\n    storage:\n  oracle:\n");
     let cluster = PercolatorCluster::from_yaml(&text).expect(&text);
