@@ -1,5 +1,6 @@
 //! What is below the commit log: a store that can be read, changed and brought onto the device.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use crate::{Batch, Column, Direction, Error, Key, Read, Snapshot, Value};
@@ -29,8 +30,17 @@ pub trait Backend: Read + Send + Sync + 'static {
 }
 
 /// Called between the steps of long work in the background, with what the last one took: returns when it
-/// is time for the next, so that requests get the processor and the device in between.
-pub type Rest<'a> = &'a dyn Fn(Duration);
+/// is time for the next, so that requests get the processor and the device in between, or breaks it off.
+pub type Rest<'a> = &'a dyn Fn(Step) -> ControlFlow<()>;
+
+/// A step of long work in the background.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// How long it took.
+    pub took: Duration,
+    /// Others will soon have to wait for the end of this work.
+    pub haste: bool,
+}
 
 /// What a checkpoint achieved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +49,8 @@ pub enum Checkpoint {
     Durable,
     /// The store lives in memory: the log is all there is, and stays.
     Volatile,
+    /// It was broken off, and the next one goes on: the log stays.
+    BrokenOff,
 }
 
 /// A store without snapshots, as [`crate::Versioned`] needs one to add them.

@@ -15,6 +15,7 @@
 //! what they can still add is bounded by what the log has room for.
 
 use std::collections::{BTreeMap, HashSet};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -22,7 +23,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
     Batch, Column, Direction, Error, Key, Value,
-    backend::{CHUNK_BYTES, Checkpoint, Rest, Store},
+    backend::{CHUNK_BYTES, Checkpoint, Rest, Step, Store},
     read::{bounds, is_empty_range, successor},
 };
 
@@ -43,7 +44,7 @@ pub struct Buffered<S> {
     tables: RwLock<Tables>,
     /// Held while a checkpoint is made: how far the frozen table was brought into the store.
     checkpointing: Mutex<Position>,
-    /// Whether the last checkpoint failed: then commits don't wait for it. They are refused further up, or it
+    /// Whether the last checkpoint failed or was broken off: then commits don't wait for it. They are refused further up, or it
     /// is tried again when there's room.
     failed: Mutex<bool>,
     /// Signalled when a frozen table is gone, or will not go.
@@ -188,15 +189,17 @@ impl<S: ConcurrentStore> Buffered<S> {
 
     /// Brings everything that is buffered now into the store, from the position on where the last
     /// checkpoint ended early.
-    fn flush_all(&self, position: &mut Position, rest: Rest<'_>) -> Result<(), Error> {
+    fn flush_all(&self, position: &mut Position, rest: Rest<'_>) -> Result<ControlFlow<()>, Error> {
         let left = self.tables.read().frozen.clone();
-        if let Some(left) = left {
-            self.flush_frozen(&left, position, rest)?;
+        if let Some(left) = left
+            && self.flush_frozen(&left, position, rest)?.is_break()
+        {
+            return Ok(ControlFlow::Break(()));
         }
         let frozen = {
             let mut tables = self.tables.write();
             if tables.active.is_empty() {
-                return Ok(());
+                return Ok(ControlFlow::Continue(()));
             }
             let frozen = Arc::new(std::mem::take(&mut tables.active));
             // Only one checkpoint is made at a time.
@@ -212,18 +215,25 @@ impl<S: ConcurrentStore> Buffered<S> {
         frozen: &Table,
         position: &mut Position,
         rest: Rest<'_>,
-    ) -> Result<(), Error> {
-        self.flush(frozen, position, rest)?;
+    ) -> Result<ControlFlow<()>, Error> {
+        if self.flush(frozen, position, rest)?.is_break() {
+            return Ok(ControlFlow::Break(()));
+        }
         *position = None;
         let mut failed = self.failed.lock();
         *failed = false;
         self.tables.write().frozen = None;
         self.ended.notify_all();
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 
     /// Brings a frozen table into the store.
-    fn flush(&self, table: &Table, position: &mut Position, rest: Rest<'_>) -> Result<(), Error> {
+    fn flush(
+        &self,
+        table: &Table,
+        position: &mut Position,
+        rest: Rest<'_>,
+    ) -> Result<ControlFlow<()>, Error> {
         let done = position.clone();
         let mut batch = Batch::default();
         let mut apply = |batch: &mut Batch, last: Option<(Column, &Key)>| {
@@ -233,10 +243,10 @@ impl<S: ConcurrentStore> Buffered<S> {
             *position = last
                 .map(|(column, key)| (column, key.clone()))
                 .or(position.take());
-            if self.tables.read().active.bytes < self.buffer_bytes / 2 {
-                rest(began.elapsed());
-            }
-            Ok(())
+            // Not beside the call: the tables would stay locked for as long as it rests.
+            let haste = self.tables.read().active.bytes >= self.buffer_bytes / 2;
+            let took = began.elapsed();
+            Ok::<_, Error>(rest(Step { took, haste }))
         };
         let mut last = None;
         for column in Column::ALL {
@@ -258,19 +268,21 @@ impl<S: ConcurrentStore> Buffered<S> {
                 if column == Column::Lock && value.is_some() {
                     self.locks_in_store.lock().insert(key.clone());
                 }
-                if batch.len() >= FLUSH_OPS || batch.size_bytes() >= FLUSH_BYTES {
-                    apply(&mut batch, last)?;
+                let full = batch.len() >= FLUSH_OPS || batch.size_bytes() >= FLUSH_BYTES;
+                if full && apply(&mut batch, last)?.is_break() {
+                    return Ok(ControlFlow::Break(()));
                 }
             }
         }
-        apply(&mut batch, last)?;
+        // Nothing is left to be broken off.
+        let _ = apply(&mut batch, last)?;
         let mut locks = self.locks_in_store.lock();
         for (key, value) in table.column(Column::Lock) {
             if value.is_none() {
                 locks.remove(key);
             }
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 
     fn first_in(
@@ -441,11 +453,13 @@ impl<S: ConcurrentStore> Store for Buffered<S> {
     fn checkpoint(&self, rest: Rest<'_>) -> Result<Checkpoint, Error> {
         let mut position = self.checkpointing.lock();
         let flushed = self.flush_all(&mut position, rest);
-        if flushed.is_err() {
+        if !matches!(flushed, Ok(ControlFlow::Continue(()))) {
             *self.failed.lock() = true;
             self.ended.notify_all();
         }
-        flushed?;
+        if flushed?.is_break() {
+            return Ok(Checkpoint::BrokenOff);
+        }
         self.store.checkpoint(rest)
     }
 

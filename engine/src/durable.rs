@@ -6,20 +6,21 @@
 //! changes nothing.
 
 use std::{
+    ops::ControlFlow,
     path::Path,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::{
     Batch, Column, Direction, Engine, Error, Key, Options, Read, Scan, Snapshot, Stats, Value,
-    backend::{Backend, Checkpoint, Rest},
+    backend::{Backend, Checkpoint, Rest, Step},
     disk::{Disk, StdDisk, is_full},
     engine::check_group,
     folder::Folder,
@@ -30,6 +31,8 @@ use crate::{
 const RETRY: Duration = Duration::from_secs(1);
 /// A checkpoint in the background rests this many times as long as it works: a quarter of a processor.
 const RESTS: u32 = 3;
+/// For so long a close brings the store up to date. What is left, the next open replays from the log.
+const CLOSING_MAX: Duration = Duration::from_secs(2);
 
 /// Where checkpoints are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,7 +231,9 @@ impl<B: Backend> Shared<B> {
     /// The group is durable and visible: if the store fails now, later commits tell. Where there's no room
     /// it is tried again with the next commit.
     fn checkpoint_inline(&self, log: &mut Log, through: u64) {
-        let made = self.checkpoint(through, &|_| {}, |last| log.forget_through(last));
+        let made = self.checkpoint(through, &|_| ControlFlow::Continue(()), |last| {
+            log.forget_through(last);
+        });
         let waits = matches!(made, Err(Error::Full { .. }));
         self.orders.lock().through = waits.then_some(through);
     }
@@ -293,19 +298,21 @@ impl<B: Backend> Shared<B> {
         })
     }
 
-    fn checkpoint_beside_commits(&self, through: u64) -> Result<(), Error> {
+    fn checkpoint_beside_commits(&self, through: u64, rest: Rest<'_>) -> Result<(), Error> {
         let _one = self.checkpointing.lock();
-        let rest = |took| self.rest(took);
-        self.checkpoint(through, &rest, |last| {
-            self.log.lock().forget_through(last);
-        })
+        self.checkpoint(through, rest, |last| self.log.lock().forget_through(last))
     }
 
-    /// Between two steps of a checkpoint, unless somebody waits for its end.
-    fn rest(&self, took: Duration) {
+    /// Between two steps of a checkpoint in the background, which doesn't go on when the engine is closed.
+    fn rest(&self, step: Step) -> ControlFlow<()> {
         let mut orders = self.orders.lock();
-        if !orders.stop && !self.closed.load(Ordering::Acquire) {
-            self.changed.wait_for(&mut orders, took * RESTS);
+        let ends = |orders: &Orders| orders.stop || self.closed.load(Ordering::Acquire);
+        if !ends(&orders) && !step.haste {
+            self.changed.wait_for(&mut orders, step.took * RESTS);
+        }
+        match ends(&orders) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
         }
     }
 
@@ -334,7 +341,9 @@ impl<B: Backend> Shared<B> {
                 }
             };
             // Any other failure is kept as the poison.
-            if let Err(Error::Full { .. }) = self.checkpoint_beside_commits(through) {
+            if let Err(Error::Full { .. }) =
+                self.checkpoint_beside_commits(through, &|step| self.rest(step))
+            {
                 waiting = Some(through);
             }
         }
@@ -421,7 +430,12 @@ impl<B: Backend> Engine for Durable<B> {
                 },
             }
         };
-        match last.map(|last| self.shared.checkpoint_beside_commits(last)) {
+        let began = Instant::now();
+        let rest = |_| match began.elapsed() < CLOSING_MAX {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        };
+        match last.map(|last| self.shared.checkpoint_beside_commits(last, &rest)) {
             // The next open replays the log instead.
             None | Some(Err(Error::Full { .. })) => Ok(()),
             Some(made) => made,

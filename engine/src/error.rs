@@ -90,12 +90,16 @@ pub enum Error {
     },
     /// Another process has the folder.
     #[error(
-        "{} is in use: another process (or an engine or snapshot still alive in this one) holds it; stop that first",
-        path.display()
+        "the folder {} is in use by {}: stop it first; one that is stopping already takes a few seconds to write \
+         down what it holds",
+        path.display(),
+        holder.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
     )]
     Locked {
         /// The folder.
         path: PathBuf,
+        /// The process that has it, where it says so.
+        holder: Option<u32>,
     },
     /// An earlier failure left it unknown what is on the device. Restart the process: opening the
     /// folder replays the log.

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Version of everything below the folder that is ours: FORMAT, the log, the columns.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 const FORMAT_FILE: &str = "FORMAT";
 const LOCK_FILE: &str = "LOCK";
@@ -126,6 +126,7 @@ fn lock(folder: &Path) -> Result<File, Error> {
     let file = OpenOptions::new()
         .create(true)
         .truncate(false)
+        .read(true)
         .write(true)
         .open(&path)
         .map_err(Error::io("open", &path))?;
@@ -133,13 +134,19 @@ fn lock(folder: &Path) -> Result<File, Error> {
     // lock until it runs its own program; and one that was killed until it is gone.
     for _ in 0..TRIES {
         match file.try_lock() {
-            Ok(()) => return Ok(file),
+            Ok(()) => {
+                // For whoever finds it locked; it is no more than a hint.
+                let _ = fs::write(&path, std::process::id().to_string());
+                return Ok(file);
+            }
             Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
             Err(TryLockError::Error(error)) => return Err(Error::io("lock", path)(error)),
         }
     }
+    let holder = fs::read_to_string(&path).ok();
     Err(Error::Locked {
         path: folder.to_owned(),
+        holder: holder.and_then(|pid| pid.trim().parse().ok()),
     })
 }
 

@@ -40,7 +40,7 @@ mod sled_store;
 mod versioned;
 mod volatile;
 
-pub use backend::{Backend, Checkpoint, Rest, Store};
+pub use backend::{Backend, Checkpoint, Rest, Step, Store};
 pub use batch::Batch;
 pub use buffered::{Buffered, ConcurrentStore};
 pub use column::Column;

@@ -11,6 +11,10 @@
 //! the log's sync, on the same file system, flushes sled's writes along). Where power losses are to be
 //! expected, take fjall.
 //!
+//! sled keeps up to 16 entries in a page and writes a page whole after every few changes of it, however large
+//! its values: with values of 4 MB a change of their neighbour costs 64 MB. So a long value lies in pieces,
+//! behind all columns, and its own entry only says how many bytes they have together.
+//!
 //! Memory: `cache_bytes` bounds only the pages sled keeps unpacked. The table of all pages, and the
 //! pointers to where their pieces lie, come on top and grow with the data.
 
@@ -32,6 +36,14 @@ use crate::{
     disk::{free_bytes, sync_folder},
     read::is_empty_range,
 };
+
+/// Values of more bytes lie in pieces of at most so many.
+const PIECE_BYTES: usize = 16 << 10;
+/// In front of the keys of pieces; no column has it.
+const PIECES: u8 = 0xf0;
+/// The first byte of an entry that holds its value, and of one whose value lies in pieces.
+const WHOLE: u8 = 0;
+const CUT: u8 = 1;
 
 /// What sled writes at most for each byte of a change, about: pieces of pages, and whole pages now and then.
 const WRITTEN_PER_BYTE: u64 = 4;
@@ -84,6 +96,79 @@ impl SledStore {
         self.tree.range(from..to)
     }
 
+    fn pair(&self, column: Column, (key, entry): (IVec, IVec)) -> Result<(Key, Value), Error> {
+        let name = Key::copy_from_slice(&key[1..]);
+        let value = self.value(column, &name, entry)?;
+        Ok((name, value))
+    }
+
+    /// The entry as it lies in the tree, with its value put together again.
+    fn value(&self, column: Column, name: &[u8], entry: IVec) -> Result<Value, Error> {
+        if !in_pieces(column) {
+            return Ok(bytes(entry));
+        }
+        match (entry.first(), pieces(&entry)) {
+            (Some(&WHOLE), _) => Ok(Bytes::copy_from_slice(&entry[1..])),
+            (_, Some(count)) => {
+                let mut value = Vec::new();
+                for number in 0..count {
+                    let piece = self.tree.get(piece_key(name, number));
+                    let piece = piece.map_err(self.fail())?;
+                    value.extend_from_slice(&piece.ok_or_else(|| self.damaged(name))?);
+                }
+                Ok(value.into())
+            }
+            _ => Err(self.damaged(name)),
+        }
+    }
+
+    fn damaged(&self, name: &[u8]) -> Error {
+        let detail = format!("the value of {} is not whole", name.escape_ascii());
+        Error::Store {
+            engine: "sled",
+            path: self.path.clone(),
+            detail,
+        }
+    }
+
+    /// Puts or deletes a value that may lie in pieces, or has. Until the last step the entry names every piece
+    /// there is, so that nothing is left lying when it is done again after a crash.
+    fn change(&self, key: IVec, name: &[u8], value: Option<&Value>) -> sled::Result<()> {
+        let before = self
+            .tree
+            .get(&key)?
+            .as_deref()
+            .and_then(pieces)
+            .unwrap_or(0);
+        let cut = value.filter(|value| value.len() > PIECE_BYTES);
+        let mut after = 0;
+        for piece in cut.iter().flat_map(|value| value.chunks(PIECE_BYTES)) {
+            self.tree.insert(piece_key(name, after), piece)?;
+            after += 1;
+        }
+        for number in after..before {
+            self.tree.remove(piece_key(name, number))?;
+        }
+        match (value, cut) {
+            (None, _) => self.tree.remove(key)?,
+            (Some(_), Some(cut)) => {
+                let len = u32::try_from(cut.len()).map_err(|_| {
+                    sled::Error::Unsupported("a value of more than 4 GiB".to_owned())
+                })?;
+                let mut entry = vec![CUT];
+                entry.extend_from_slice(&len.to_be_bytes());
+                self.tree.insert(key, entry)?
+            }
+            (Some(value), None) => {
+                let mut entry = Vec::with_capacity(1 + value.len());
+                entry.push(WHOLE);
+                entry.extend_from_slice(value);
+                self.tree.insert(key, entry)?
+            }
+        };
+        Ok(())
+    }
+
     fn sync_files(&self) -> io::Result<()> {
         let mut synced = self.synced_blobs.lock();
         let mut there = HashSet::new();
@@ -129,6 +214,7 @@ fn wait_for_predecessor(path: &Path) -> Result<(), Error> {
     }
     Err(Error::Locked {
         path: path.to_owned(),
+        holder: None,
     })
 }
 
@@ -175,8 +261,27 @@ fn bytes(value: IVec) -> Bytes {
     }
 }
 
-fn pair((key, value): (IVec, IVec)) -> (Key, Value) {
-    (Key::copy_from_slice(&key[1..]), bytes(value))
+/// Whether long values of the column lie in pieces: other columns have none.
+fn in_pieces(column: Column) -> bool {
+    column == Column::Data
+}
+
+/// How many pieces an entry's value has; `None` where it holds the value itself.
+fn pieces(entry: &[u8]) -> Option<u32> {
+    let (&CUT, len) = entry.split_first()? else {
+        return None;
+    };
+    let len = u32::from_be_bytes(len.try_into().ok()?);
+    Some(len.div_ceil(PIECE_BYTES as u32))
+}
+
+/// The key of a piece: the numbers have one length, so no two names share one.
+fn piece_key(name: &[u8], number: u32) -> IVec {
+    let mut bytes = Vec::with_capacity(1 + name.len() + 4);
+    bytes.push(PIECES);
+    bytes.extend_from_slice(name);
+    bytes.extend_from_slice(&number.to_be_bytes());
+    IVec::from(bytes)
 }
 
 // sled's trees are made for concurrent use; a put or delete is seen as a whole.
@@ -184,8 +289,10 @@ impl crate::ConcurrentStore for SledStore {}
 
 impl Store for SledStore {
     fn get(&self, column: Column, name: &[u8]) -> Result<Option<Value>, Error> {
-        let value = self.tree.get(key(column, name)).map_err(self.fail())?;
-        Ok(value.map(bytes))
+        let entry = self.tree.get(key(column, name)).map_err(self.fail())?;
+        entry
+            .map(|entry| self.value(column, name, entry))
+            .transpose()
     }
 
     fn chunk(
@@ -210,7 +317,7 @@ impl Store for SledStore {
             let Some(found) = found else {
                 return Ok(true);
             };
-            let (key, value) = pair(found.map_err(self.fail())?);
+            let (key, value) = self.pair(column, found.map_err(self.fail())?)?;
             bytes += key.len() + value.len();
             into.push((key, value));
             if bytes >= CHUNK_BYTES {
@@ -230,7 +337,8 @@ impl Store for SledStore {
             return Ok(None);
         }
         let found = self.range(column, start, end).next().transpose();
-        Ok(found.map_err(self.fail())?.map(pair))
+        let found = found.map_err(self.fail())?;
+        found.map(|found| self.pair(column, found)).transpose()
     }
 
     /// A write that finds no room leaves sled refusing everything until it is opened anew.
@@ -253,8 +361,9 @@ impl Store for SledStore {
         for (column, name, value) in group.iter().flat_map(Batch::ops) {
             let key = key(column, name);
             match value {
-                Some(value) => self.tree.insert(key, &value[..]),
-                None => self.tree.remove(key),
+                _ if in_pieces(column) => self.change(key, name, value),
+                Some(value) => self.tree.insert(key, &value[..]).map(drop),
+                None => self.tree.remove(key).map(drop),
             }
             .map_err(self.fail())?;
         }
@@ -271,5 +380,73 @@ impl Store for SledStore {
     fn size_bytes(&self) -> u64 {
         // Only a figure: a file that has just gone is none to stop for.
         self.db.size_on_disk().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use super::*;
+
+    fn apply(store: &SledStore, name: &str, value: Option<usize>) {
+        let mut batch = Batch::default();
+        match value {
+            Some(len) => batch.put(Column::Data, name.to_owned(), vec![len as u8; len]),
+            None => batch.delete(Column::Data, name.to_owned()),
+        }
+        store.apply(&[batch]).expect("applied");
+    }
+
+    #[test]
+    fn pieces_go_with_their_value() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = SledStore::open(folder.path(), 1 << 20).expect("a store");
+        for (value, entries) in [
+            (Some(10), 1),
+            (Some(3 * PIECE_BYTES), 4),
+            (Some(3 * PIECE_BYTES + 1), 5),
+            (Some(PIECE_BYTES + 1), 3),
+            (Some(PIECE_BYTES), 1),
+            (Some(5 * PIECE_BYTES), 6),
+            (None, 0),
+            (None, 0),
+        ] {
+            apply(&store, "name", value);
+            assert_eq!(store.tree.len(), entries, "after {value:?}");
+            let len = store.get(Column::Data, b"name").expect("a get");
+            assert_eq!(len.map(|found| found.len()), value);
+        }
+        // A delete that a crash cut short is done again: what is left goes.
+        apply(&store, "name", Some(5 * PIECE_BYTES));
+        for number in 0..3 {
+            store
+                .tree
+                .remove(piece_key(b"name", number))
+                .expect("removed");
+        }
+        let torn = store
+            .get(Column::Data, b"name")
+            .expect_err("a piece is missing");
+        assert!(torn.to_string().contains("name is not whole"), "{torn}");
+        apply(&store, "name", None);
+        assert_eq!(store.tree.len(), 0);
+    }
+
+    #[test]
+    fn neighbours_of_long_values_cost_little() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = SledStore::open(folder.path(), 1 << 20).expect("a store");
+        for number in 0..4 {
+            apply(&store, &format!("a{number}"), Some(4 << 20));
+        }
+        for number in 0..5_000 {
+            apply(&store, &format!("b{number}"), Some(10));
+        }
+        store
+            .checkpoint(&|_| ControlFlow::Continue(()))
+            .expect("made");
+        let mib = store.size_bytes() >> 20;
+        assert!(mib < 128, "16 MiB of values take {mib} MiB");
     }
 }

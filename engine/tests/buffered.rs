@@ -2,12 +2,13 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use percolator_engine::{
     Batch, Buffered, Checkpoint, Column, ConcurrentStore, Direction, Error, Key, MemoryStore, Rest,
-    Store, Value,
+    Step, Store, Value,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -142,7 +143,7 @@ fn reads_as_a_plain_store_between_checkpoints() {
             change(&mut rng, &store, &mut model);
             compare(&mut rng, &store, &model);
             if rng.random_range(0..8) == 0 {
-                store.checkpoint(&|_| {}).expect("flushed");
+                store.checkpoint(&go_on).expect("flushed");
                 compare(&mut rng, &store, &model);
             }
         }
@@ -159,7 +160,7 @@ fn reads_as_a_plain_store_while_checkpoints_are_made() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                store.checkpoint(&|_| {}).expect("flushed");
+                store.checkpoint(&go_on).expect("flushed");
             }
         });
         for _ in 0..20_000 {
@@ -250,7 +251,7 @@ fn checkpoints_that_find_no_room_lose_nothing_and_hold_up_nobody() {
             change(&mut rng, &store, &mut model);
             compare(&mut rng, &store, &model);
         }
-        match store.checkpoint(&|_| {}) {
+        match store.checkpoint(&go_on) {
             Ok(_) => made += 1,
             Err(Error::Full { .. }) => {}
             Err(error) => panic!("{error}"),
@@ -278,7 +279,7 @@ fn a_checkpoint_goes_on_where_the_last_one_found_no_room() {
     }
     store.apply(&[batch]).expect("applied");
     let mut tries = 1;
-    while store.checkpoint(&|_| {}).is_err() {
+    while store.checkpoint(&go_on).is_err() {
         tries += 1;
         assert!(tries < 1000, "each try starts anew");
     }
@@ -288,8 +289,12 @@ fn a_checkpoint_goes_on_where_the_last_one_found_no_room() {
     }
 }
 
+fn go_on(_: Step) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
 #[test]
-fn a_checkpoint_rests_between_its_steps_while_there_is_room_for_more() {
+fn a_checkpoint_rests_while_there_is_room_for_more() {
     const HALF_FULL: u32 = 20_000;
     let store = Buffered::new(MemoryStore::default(), 8 << 20).expect("a store");
     let put = |from: u32, to: u32| {
@@ -300,27 +305,54 @@ fn a_checkpoint_rests_between_its_steps_while_there_is_room_for_more() {
         store.apply(&[batch]).expect("applied");
     };
     put(0, 10_000);
-    let rests = Cell::new(0);
+    let (steps, hasty) = (Cell::new(0), Cell::new(0));
     store
-        .checkpoint(&|_| {
-            rests.set(rests.get() + 1);
+        .checkpoint(&|step| {
+            steps.set(steps.get() + 1);
+            hasty.set(hasty.get() + usize::from(step.haste));
             // Neither reads nor changes wait for a checkpoint that rests.
             assert!(store.get(Column::Data, &[0; 4]).expect("a get").is_some());
             put(10_000, 10_001);
+            go_on(step)
         })
         .expect("made");
-    assert!(rests.get() > 10, "{} rests", rests.get());
+    assert!(steps.get() > 10 && hasty.get() == 0, "{steps:?} {hasty:?}");
     put(0, 10_000);
-    rests.set(0);
+    steps.set(0);
     store
-        .checkpoint(&|_| {
-            rests.set(rests.get() + 1);
-            put(0, HALF_FULL);
+        .checkpoint(&|step| {
+            steps.set(steps.get() + 1);
+            hasty.set(hasty.get() + usize::from(step.haste));
+            if steps.get() == 1 {
+                put(0, HALF_FULL);
+            }
+            go_on(step)
         })
         .expect("made");
-    assert_eq!(
-        rests.get(),
-        1,
-        "it makes haste when the next buffer is half full"
-    );
+    assert_eq!(hasty.get(), steps.get() - 1, "the next buffer is half full");
+}
+
+#[test]
+fn a_checkpoint_that_was_broken_off_goes_on() {
+    let store = Buffered::new(MemoryStore::default(), 1 << 30).expect("a store");
+    let mut batch = Batch::default();
+    for i in 0..4_000_u32 {
+        let column = Column::ALL[i as usize % 4];
+        batch.put(column, i.to_be_bytes().to_vec(), "value");
+    }
+    store.apply(&[batch]).expect("applied");
+    let steps = Cell::new(0);
+    let one = |_| {
+        steps.set(steps.get() + 1);
+        ControlFlow::Break(())
+    };
+    let mut made = Checkpoint::BrokenOff;
+    while made == Checkpoint::BrokenOff {
+        assert!(steps.get() < 100, "each try starts anew");
+        made = store.checkpoint(&one).expect("no error");
+        for column in Column::ALL {
+            let all = scanned(&store, column, &[], &[], Direction::Forward, 1000);
+            assert_eq!(all.len(), 1_000, "after {steps:?}");
+        }
+    }
 }

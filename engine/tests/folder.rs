@@ -66,14 +66,14 @@ fn another_engine_server_cluster_or_format() {
 
     let format = folder.join("FORMAT");
     let text = fs::read_to_string(&format).expect("FORMAT");
-    fs::write(&format, text.replace("\"format\": 1", "\"format\": 7")).expect("a write");
+    fs::write(&format, text.replace("\"format\": 2", "\"format\": 7")).expect("a write");
     let error = refused(folder, &options(sled, None));
     assert!(
         matches!(
             error,
             Error::WrongFormat {
                 found: 7,
-                expected: 1,
+                expected: 2,
                 ..
             }
         ),
@@ -112,6 +112,8 @@ fn a_folder_in_use_is_locked() {
         let engine = open(folder.path(), &options(kind, None)).expect("an engine");
         let error = refused(folder.path(), &options(kind, None));
         assert!(matches!(error, Error::Locked { .. }), "{error}");
+        let holder = format!("process {}", std::process::id());
+        assert!(error.to_string().contains(&holder), "{error}");
         drop(engine);
         drop(open(folder.path(), &options(kind, None)).expect("an engine"));
     }

@@ -6,6 +6,9 @@
 //! Isolation", 2016), nothing was read of aborted or unfinished transactions, and, with timestamps, nobody
 //! depends on who committed after they began. Cycles are named as Adya and Jepsen's Elle name them.
 //!
+//! Where it is known by a clock when transactions were, those that begin after another one was answered lie
+//! behind it: strict snapshot isolation.
+//!
 //! Without timestamps the order of a cell's versions is known as far as transactions read what they then
 //! overwrote; blind writes say nothing. So what is found is wrong, and not everything wrong is found.
 
@@ -13,6 +16,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::graph::{Cycle, Edge, Graph};
+use crate::recency;
 use crate::transaction::{Op, Outcome, Transaction};
 use crate::versions::{Versions, reads};
 
@@ -39,6 +43,8 @@ pub enum Kind {
     MissedEffects,
     /// A value was read that nobody wrote.
     Invented,
+    /// A transaction began after another one was answered, and doesn't lie behind it (real time).
+    StaleSnapshot,
 }
 
 /// Something that snapshot isolation forbids, with whoever had a part in it.
@@ -74,6 +80,7 @@ impl fmt::Display for Kind {
             Self::Interference => "interference (G-SIa)",
             Self::MissedEffects => "missed effects (G-SIb)",
             Self::Invented => "a value that nobody wrote",
+            Self::StaleSnapshot => "stale snapshot (real time)",
         })
     }
 }
@@ -91,7 +98,9 @@ pub fn check(history: &[Transaction]) -> Report {
         transactions: history.len(),
         ..Report::default()
     };
-    report.anomaly = bad_read(history, &versions).or_else(|| lost_update(history, &versions));
+    report.anomaly = bad_read(history, &versions)
+        .or_else(|| lost_update(history, &versions))
+        .or_else(|| stale_snapshot(history));
     if report.anomaly.is_some() {
         return report;
     }
@@ -158,13 +167,27 @@ fn lost_update(history: &[Transaction], versions: &Versions<'_>) -> Option<Anoma
     None
 }
 
+/// A snapshot that isn't above what was answered before it was asked for.
+fn stale_snapshot(history: &[Transaction]) -> Option<Anomaly> {
+    let (earlier, ts, later) = recency::stale_snapshot(history)?;
+    Some(Anomaly {
+        kind: Kind::StaleSnapshot,
+        shown: vec![
+            step(history, earlier, Edge::RealTime, later),
+            format!("its snapshot isn't above {ts}"),
+        ],
+    })
+}
+
 fn graph<'a>(
     history: &'a [Transaction],
     versions: &Versions<'a>,
 ) -> (Graph<'a>, usize, Option<Anomaly>) {
     let timed: Vec<(u64, bool, usize)> = times(history, versions);
     // Behind the transactions: one node for each moment, which leads to the next one.
-    let mut graph = Graph::new(history.len() + timed.len());
+    let real_time = history.len() + timed.len();
+    let mut graph = Graph::new(real_time + recency::nodes(history, versions));
+    recency::add_edges(&mut graph, real_time, history, versions);
     for (moment, (_, is_start, at)) in timed.iter().enumerate() {
         let node = history.len() + moment;
         if *is_start {
@@ -178,7 +201,7 @@ fn graph<'a>(
     }
     let mut interference = None;
     let mut depends = |graph: &mut Graph<'a>, from: usize, to: usize, edge: Edge<'a>| {
-        if let (Some(committed), Some(began)) = (history[from].commit_ts, history[to].start_ts)
+        if let (Some(committed), Some(began)) = (committed_at(&history[from]), history[to].start_ts)
             && committed > began
             && from != to
             && interference.is_none()
@@ -232,6 +255,12 @@ fn graph<'a>(
     (graph, ambiguous, interference)
 }
 
+/// When a transaction was committed, or, where only its snapshot is known, at the earliest.
+fn committed_at(transaction: &Transaction) -> Option<u64> {
+    let earliest = transaction.start_ts.map(|start_ts| start_ts + 1);
+    transaction.commit_ts.or(earliest)
+}
+
 /// Starts and commits in their order: when, whether it is a start, whose.
 fn times(history: &[Transaction], versions: &Versions<'_>) -> Vec<(u64, bool, usize)> {
     let mut times = BTreeSet::new();
@@ -257,8 +286,10 @@ fn name_cycle(history: &[Transaction], cycle: &Cycle<'_>) -> Anomaly {
         |wanted: fn(&Edge<'_>) -> bool| cycle.iter().filter(|(_, edge)| wanted(edge)).count();
     let rw = count(|edge| matches!(edge, Edge::Rw(_)));
     let starts = count(|edge| matches!(edge, Edge::Start));
+    let real_time = count(|edge| matches!(edge, Edge::RealTime));
     let wr = count(|edge| matches!(edge, Edge::Wr(_)));
     let kind = match (rw, starts, wr) {
+        (0 | 1, ..) if real_time > 0 => Kind::StaleSnapshot,
         (0, 0, 0) => Kind::DirtyWrite,
         (0, 0, _) => Kind::CircularInformationFlow,
         (0, ..) => Kind::Interference,
@@ -290,6 +321,7 @@ fn step(history: &[Transaction], from: usize, edge: Edge<'_>, to: usize) -> Stri
         Edge::Wr(cell) => format!("{from} wrote {cell}, and {to} read that"),
         Edge::Rw(cell) => format!("{from} read {cell}, and {to} wrote the next version"),
         Edge::Start => format!("{from} had committed when {to} began"),
+        Edge::RealTime => format!("{from} was answered before {to} began"),
     }
 }
 

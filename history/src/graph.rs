@@ -18,6 +18,8 @@ pub(crate) enum Edge<'a> {
     Rw(&'a str),
     /// The other began after it had committed.
     Start,
+    /// The other began after its end was answered.
+    RealTime,
 }
 
 /// Nodes by number, each with whom they lead to.

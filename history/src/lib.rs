@@ -6,9 +6,10 @@
 mod check;
 mod convert;
 mod graph;
+mod recency;
 mod transaction;
 mod versions;
 
 pub use check::{Anomaly, Kind, Report, check};
 pub use convert::{ConvertError, dbcop, elle, list};
-pub use transaction::{FormatError, Op, Outcome, Transaction, parse, write};
+pub use transaction::{FormatError, Op, Outcome, Times, Transaction, parse, write};

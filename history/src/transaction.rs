@@ -7,6 +7,9 @@
 //! Timestamps are texts, as many readers of JSON lose digits of large numbers; they are left out where they
 //! aren't known. A value that isn't there, or was deleted, is null. `l` is a cell that was got for update.
 //! `outcome` is `committed`, `aborted`, or `unknown`: the answer was lost, and either may be true.
+//!
+//! `"times":{"clock":"c","began_us":5,"ended_us":9}` says when, by some clock, its snapshot was asked for and
+//! its end was known, in microseconds. Times of one clock can be compared, those of two can't.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -26,8 +29,24 @@ pub struct Transaction {
     pub commit_ts: Option<u64>,
     /// How it ended.
     pub outcome: Outcome,
+    /// When it was, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub times: Option<Times>,
     /// What it did, in order.
     pub ops: Vec<Op>,
+}
+
+/// When a transaction was, as its client saw.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Times {
+    /// By which clock: it never goes back, and others by the same name are the same one.
+    pub clock: String,
+    /// Before its snapshot was asked for, in microseconds; none: at an older snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began_us: Option<u64>,
+    /// After its end was answered, in microseconds; none: it wasn't.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_us: Option<u64>,
 }
 
 /// How a transaction ended, as its client knows.

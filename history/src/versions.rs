@@ -1,5 +1,6 @@
-//! The versions of each cell, and their order: by commit_ts where those are known; else as far as whoever
-//! read a version and wrote the next one tells.
+//! The versions of each cell, and their order: by commit_ts; one whose answer was lost stands where its snapshot
+//! does, as nobody else can have written the cell between that and its commit. Without timestamps it is known
+//! as far as whoever read a version and wrote the next one tells.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -64,10 +65,11 @@ impl<'a> Versions<'a> {
                 if value.is_none() {
                     continue;
                 }
-                for writer in known.writers.get(&value).into_iter().flatten() {
-                    if history[*writer].outcome == Outcome::Unknown {
-                        self.committed[*writer] = true;
-                    }
+                // Of several that wrote it nobody knows which one was seen.
+                if let Some([writer]) = known.writers.get(&value).map(Vec::as_slice)
+                    && history[*writer].outcome == Outcome::Unknown
+                {
+                    self.committed[*writer] = true;
                 }
             }
         }
@@ -83,8 +85,8 @@ impl<'a> Versions<'a> {
                 .filter(|at| self.committed[*at])
                 .collect();
             writers.sort_unstable();
-            if writers.iter().all(|at| history[*at].commit_ts.is_some()) {
-                writers.sort_by_key(|at| history[*at].commit_ts);
+            if writers.iter().all(|at| place(&history[*at]).is_some()) {
+                writers.sort_by_key(|at| place(&history[*at]));
                 let mut before = None;
                 for at in &writers {
                     cell.next.entry(before).or_default().push(*at);
@@ -139,6 +141,14 @@ impl<'a> Versions<'a> {
             (None, Some(_)) => None,
         }
     }
+}
+
+/// Where a transaction stands among those that wrote the same cell: at its commit_ts, or right behind its
+/// start_ts. Snapshot isolation wants the others' commits outside of what lies between the two ("first
+/// committer wins"); where they aren't, whoever reads the one misses the effects of the other.
+fn place(transaction: &Transaction) -> Option<(u64, bool)> {
+    let commit = transaction.commit_ts.map(|ts| (ts, false));
+    commit.or(transaction.start_ts.map(|ts| (ts, true)))
 }
 
 /// Who wrote a value, where only one can have.

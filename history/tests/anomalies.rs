@@ -2,16 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use percolator_history::{Kind, Op, Outcome, Transaction, check, parse, write};
+use percolator_history::{Kind, Op, Outcome, Times, Transaction, check, parse, write};
 
 /// `"t1 5-7: rx1 wy2"`: t1 began at 5 and committed at 7, read x as 1 and wrote y as 2. `_` is nothing.
-/// Without times: `"t1: rx1"`. `!` behind the name: aborted; `?`: unknown.
+/// Without times: `"t1: rx1"`. `!` behind the name: aborted; `?`: unknown. `"t1 5-7 @100-200: rx1"`: it was asked
+/// for after 100 microseconds, and answered before 200; `@100-`: it wasn't answered.
 fn history(lines: &[&str]) -> Vec<Transaction> {
     lines.iter().map(|line| transaction(line)).collect()
 }
 
 fn transaction(line: &str) -> Transaction {
     let (head, ops) = line.split_once(':').expect("a colon");
+    let (head, clock) = head.split_once('@').unwrap_or((head, ""));
+    let head = head.trim_end();
+    let (began_us, ended_us) = clock.split_once('-').unwrap_or((clock, ""));
     let (name, times) = head.split_once(' ').unwrap_or((head, ""));
     let outcome = match name.chars().last() {
         Some('!') => Outcome::Aborted,
@@ -25,6 +29,11 @@ fn transaction(line: &str) -> Transaction {
         start_ts: start_ts.parse().ok(),
         commit_ts: commit_ts.parse().ok(),
         outcome,
+        times: began_us.parse().ok().map(|began_us| Times {
+            clock: "c".to_owned(),
+            began_us: Some(began_us),
+            ended_us: ended_us.parse().ok(),
+        }),
         ops: ops
             .split_whitespace()
             .map(|op| match op.split_at(1) {
@@ -249,6 +258,7 @@ fn a_hundred_thousand_transactions_are_checked_within_a_minute() {
             start_ts: Some(10 * number + 1),
             commit_ts: Some(10 * number + 5),
             outcome: Outcome::Committed,
+            times: None,
             ops,
         });
     }
@@ -260,4 +270,123 @@ fn a_hundred_thousand_transactions_are_checked_within_a_minute() {
     assert_eq!(check(&history).anomaly, None);
     let took = started.elapsed();
     assert!(took < Duration::from_secs(60), "{took:?}");
+}
+
+#[test]
+fn snapshots_below_what_was_answered_before_are_found() {
+    // By the timestamps alone all is well: t2's snapshot is older.
+    let stale = ["t1 5-7 @100-200: wx1", "t2 6-6 @201-300: rx_"];
+    found(
+        &stale,
+        Kind::StaleSnapshot,
+        &["t1@5 was answered before t2@6 began", "isn't above 7"],
+    );
+    // An aborted one's snapshot was in use too, and one that only read.
+    for earlier in ["t1! 5 @100-200: rx_", "t1 5-5 @100-200: rx_"] {
+        found(&[earlier, "t2 4-4 @201-300: rx_"], Kind::StaleSnapshot, &[]);
+    }
+    // Nobody knows which was first, or what an unknown one's end means.
+    passes(&["t1 5-7 @100-200: wx1", "t2 6-6 @200-300: rx_"]);
+    passes(&["t1 5-7 @100-: wx1", "t2 6-6 @201-300: rx_"]);
+    passes(&["t1 5-7 @100-200: wx1", "t2 8-8 @201-300: rx1"]);
+}
+
+#[test]
+fn times_of_two_clocks_are_not_compared() {
+    let mut history = history(&["t1 5-7 @100-200: wx1", "t2 6-6 @201-300: rx_"]);
+    if let Some(times) = &mut history[1].times {
+        times.clock = "another".to_owned();
+    }
+    assert_eq!(check(&history).anomaly, None);
+}
+
+#[test]
+fn stale_reads_are_found_without_timestamps() {
+    found(
+        &["t1 @100-200: rx_ wx1", "t2 @201-300: rx_"],
+        Kind::StaleSnapshot,
+        &[
+            "t1 was answered before t2 began",
+            "t2 read x, and t1 wrote the next version",
+        ],
+    );
+    // Two readers, one after the other: the second one has to see what the first one saw.
+    found(
+        &["t1 @1-900: rx_ wx1", "t2 @100-200: rx1", "t3 @201-300: rx_"],
+        Kind::StaleSnapshot,
+        &["t2 was answered before t3 began"],
+    );
+    passes(&[
+        "t1 @100-900: rx_ wx1",
+        "t2 @201-300: rx_",
+        "t3 @301-400: rx1",
+    ]);
+}
+
+#[test]
+fn one_unknown_writer_does_not_hide_the_order_of_the_others() {
+    // Blind writes: only the timestamps say who came first. t4 sees t3's of both, and must see t2's x.
+    let skew = |unknown: &'static str| {
+        vec![
+            "t1 1-2: wx1",
+            "t2 3-4: wx2 wy2",
+            unknown,
+            "t4 9-9: rx1 ry2",
+            "t5 19-19: rx3",
+        ]
+    };
+    found(
+        &skew("t3? 10: wx3"),
+        Kind::ReadSkew,
+        &["t4@9 read x", "t2@3 wrote the next version"],
+    );
+    // It stands behind its snapshot, and before whatever came after that: whoever sees it there is right, ...
+    passes(&[
+        "t1 1-2: wx1",
+        "t2? 3: wx2",
+        "t3 6-7: wx3",
+        "t4 5-5: rx2",
+        "t5 8-8: rx3",
+    ]);
+    // ... and whoever sees it later, or sees past it, is not.
+    found(
+        &["t1 1-2: wx1", "t2? 3: wx2", "t3 6-7: wx3", "t5 8-8: rx2"],
+        Kind::MissedEffects,
+        &["t3@6"],
+    );
+    found(
+        &["t1 1-2: wx1", "t2? 3: wx2 wy2", "t4 5-5: rx1 ry2"],
+        Kind::ReadSkew,
+        &["t4@5 read x", "t2@3"],
+    );
+    // Seen by a snapshot that is older than its own.
+    found(
+        &["t1 1-2: wx1", "t2? 6: wx2", "t4 5-5: rx2"],
+        Kind::Interference,
+        &["t2@6", "above the snapshot 5"],
+    );
+}
+
+#[test]
+fn of_two_unknown_writers_of_one_value_none_counts_as_seen() {
+    let report = check(&history(&[
+        "t1 1-2: wx1",
+        "t2? 3: wx2 wy1",
+        "t3? 4: wx2 wy1",
+        "t4 9-9: rx2",
+        "t5 12-12: rx1",
+    ]));
+    assert_eq!(report.anomaly, None);
+    assert_eq!(report.ambiguous_reads, 1);
+}
+
+#[test]
+fn times_are_part_of_the_format() {
+    let history = history(&["t1 5-7 @100-200: wx1", "t2? 8 @201-: wx2", "t3 9-9: rx1"]);
+    let text = write(&history);
+    assert!(
+        text.contains(r#""times":{"clock":"c","began_us":100,"ended_us":200}"#),
+        "{text}"
+    );
+    assert_eq!(parse(&text).expect("a history"), history);
 }

@@ -8,6 +8,7 @@ fn transaction(client: &str, start_ts: u64, outcome: Outcome, ops: Vec<Op>) -> T
         start_ts: Some(start_ts),
         commit_ts: (outcome == Outcome::Committed).then_some(start_ts + 1),
         outcome,
+        times: None,
         ops,
     }
 }

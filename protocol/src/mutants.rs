@@ -50,6 +50,26 @@ pub enum Mutant {
     OnePhaseNotAwaited,
     /// A commit in one phase is taken by a later life of the server too.
     OnePhaseOfAnotherLife,
+    /// What is kept of cells in memory is looked up for cells too that may be locked.
+    CacheOfLockedCells,
+    /// A commit's record raises no mark, and the conflict check isn't made where no mark says so.
+    CommitNotMarked,
+    /// A rollback's record raises no mark.
+    RollbackNotMarked,
+    /// The highest timestamp of the write records isn't made durable with every group.
+    HighTsNotEachTime,
+    /// Any number of requests wait.
+    RequestsUnbounded,
+    /// Any number of reads wait for the disk.
+    HeldReadsUnbounded,
+    /// Requests of any size wait for rows.
+    QueuedBytesUnbounded,
+    /// Batches of any size wait for the disk.
+    DecidedBytesUnbounded,
+    /// All that is decided goes to the disk together.
+    GroupsUnbounded,
+    /// Answers to scans are of any size.
+    ScansUnbounded,
     /// A tablet whose table is being deleted is not frozen.
     FreezeIgnored,
     /// A table is deleted without a look at the locks that its transactions left elsewhere.
@@ -60,7 +80,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 34] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -82,6 +102,16 @@ impl Mutant {
         Self::OnePhaseIgnoresReads,
         Self::OnePhaseNotAwaited,
         Self::OnePhaseOfAnotherLife,
+        Self::CacheOfLockedCells,
+        Self::CommitNotMarked,
+        Self::RollbackNotMarked,
+        Self::HighTsNotEachTime,
+        Self::RequestsUnbounded,
+        Self::HeldReadsUnbounded,
+        Self::QueuedBytesUnbounded,
+        Self::DecidedBytesUnbounded,
+        Self::GroupsUnbounded,
+        Self::ScansUnbounded,
         Self::FreezeIgnored,
         Self::SweepLeftOut,
         Self::LateCreateAccepted,

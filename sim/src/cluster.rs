@@ -11,7 +11,7 @@ use percolator_client::transport::BoxFuture;
 use percolator_client::{Client, Error, Options, Timestamp};
 use percolator_protocol::oracle::Settings;
 
-use crate::disk::{SimDisk, SimTruth};
+use crate::disk::{Lie, SimDisk, SimTruth, Space};
 use crate::plan::Plan;
 use crate::recorder::{Recorder, Session};
 use crate::rng::Rng;
@@ -97,6 +97,8 @@ impl Cluster {
                     rng: Mutex::new(rng(&name)),
                     name,
                     sync: Mutex::new(SYNC),
+                    limits: plan.limits,
+                    window_us: plan.window_us,
                     cluster_id: Mutex::new(None),
                     maybe: Mutex::default(),
                     running: Mutex::new(None),
@@ -135,7 +137,12 @@ impl Cluster {
         match cluster.plan.sabotage {
             Some(Sabotage::LimitNotDurable) => cluster.oracle.truth.lie(),
             Some(Sabotage::AnswerBeforeSync) => {
-                cluster.tablets.iter().for_each(|tablet| tablet.disk.lie());
+                let disks = cluster.tablets.iter().map(|tablet| &tablet.disk);
+                disks.for_each(|disk| disk.lie(Lie::Sync));
+            }
+            Some(Sabotage::CutNotDone) => {
+                let disks = cluster.tablets.iter().map(|tablet| &tablet.disk);
+                disks.for_each(|disk| disk.lie(Lie::Cut));
             }
             Some(Sabotage::CheckpointNotDurable) => {
                 let images = cluster
@@ -166,6 +173,56 @@ impl Cluster {
     /// How many servers there are.
     pub fn servers(&self) -> usize {
         2 + self.tablets.len()
+    }
+
+    /// Who sends something to whom.
+    pub fn links(&self) -> Vec<(NodeId, NodeId)> {
+        let (master, oracle) = (self.master.node, self.oracle.node);
+        let mut links = vec![(oracle, master)];
+        links.extend(self.tablets.iter().map(|tablet| (tablet.node, master)));
+        for client in &self.clients {
+            links.extend([(*client, master), (*client, oracle)]);
+            links.extend(self.tablets.iter().map(|tablet| (*client, tablet.node)));
+        }
+        // Each has its answers.
+        let back: Vec<_> = links.iter().map(|(from, to)| (*to, *from)).collect();
+        links.extend(back);
+        links
+    }
+
+    /// From now on so many operations of a million fail on a server's disk.
+    pub fn set_disk_error_ppm(&self, server: usize, ppm: u32) {
+        match server {
+            0 => self.master.truth.set_error_ppm(ppm),
+            1 => self.oracle.truth.set_error_ppm(ppm),
+            tablet => self.tablets[tablet - 2].disk.set_error_ppm(ppm),
+        }
+    }
+
+    /// From now on there's so much space on a server's disk.
+    pub fn set_disk_space(&self, server: usize, space: Space) {
+        match server {
+            0 => self.master.truth.set_full(space != Space::Plenty),
+            1 => self.oracle.truth.set_full(space != Space::Plenty),
+            tablet => self.tablets[tablet - 2].disk.set_space(space),
+        }
+    }
+
+    /// From now on a server's disk takes about so much longer; the master stands still while its disk
+    /// writes, which is a fault of its own.
+    pub fn set_disk_slow(&self, server: usize, by: Duration) {
+        match server {
+            0 => {}
+            1 => *self.oracle.write.lock() = oracle::WRITE + by,
+            tablet => *self.tablets[tablet - 2].sync.lock() = SYNC + by,
+        }
+    }
+
+    /// A server's disk is well.
+    pub fn mend_disk(&self, server: usize) {
+        self.set_disk_error_ppm(server, 0);
+        self.set_disk_space(server, Space::Plenty);
+        self.set_disk_slow(server, Duration::ZERO);
     }
 
     /// A server's process.
@@ -362,6 +419,7 @@ impl Cluster {
             timeout: self.plan.timeout,
             rng: Mutex::new(Rng::new(self.plan.seed, &format!("transport {life}"))),
             highest: self.highest.clone(),
+            kept: (self.plan.sabotage == Some(Sabotage::StaleTimestamps)).then(Mutex::default),
         };
         let options = Options {
             patience: self.plan.patience,

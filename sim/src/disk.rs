@@ -1,5 +1,5 @@
-//! A device that forgets what wasn't synced, tears the last write, answers with errors, is full or slow;
-//! and the one small value that the oracle and the master keep.
+//! A device that forgets what wasn't synced, tears the last write, writes files over older ones, answers
+//! with errors, is full or slow; and the one small value that the oracle and the master keep.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,46 +27,79 @@ pub enum Space {
 }
 
 struct State {
-    files: BTreeMap<String, File>,
+    files: BTreeMap<u64, File>,
+    next_file: u64,
+    /// Which files there are, by name.
+    names: BTreeMap<String, u64>,
+    /// Which there are on the device, and what was changed since then.
+    names_synced: BTreeMap<String, u64>,
+    renamed: Vec<Renamed>,
+    /// Files that are removed are written over, as those of the operating system's folders are.
+    reuses: bool,
     rng: Rng,
     /// Operations that fail, of a million.
     error_ppm: u32,
     space: Space,
     /// So many operations from now the machine dies: that one is done in part, later ones not at all.
     dies_after: Option<u64>,
-    /// Says that it has synced, and hasn't: for a mutation.
-    lies: bool,
+    /// Says that it has done it, and hasn't: for a mutation.
+    lies: Option<Lie>,
+}
+
+/// What a device claims and doesn't do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    /// To bring content onto the device.
+    Sync,
+    /// To cut a file.
+    Cut,
+}
+
+/// A change of which files there are.
+enum Renamed {
+    Made(String, u64),
+    Moved(String, String),
+    Removed(String),
 }
 
 #[derive(Clone, Default)]
 struct File {
     content: Vec<u8>,
-    /// Bytes from the start that are on the device.
-    synced: usize,
-    /// Its name is on the device.
-    linked: bool,
-    /// It was removed, and that isn't on the device.
-    removed: bool,
+    /// What is on the device for sure.
+    synced: Vec<u8>,
 }
+
+/// A device writes as much at once.
+const SECTOR_BYTES: usize = 512;
+/// The file that the next one is made of (`engine/src/disk.rs`).
+const SPARE: &str = "spare";
 
 impl SimDisk {
     /// An empty folder.
-    pub fn new(rng: Rng) -> Self {
+    pub fn new(mut rng: Rng) -> Self {
         Self(Arc::new(Mutex::new(State {
             files: BTreeMap::new(),
+            next_file: 0,
+            names: BTreeMap::new(),
+            names_synced: BTreeMap::new(),
+            renamed: Vec::new(),
+            reuses: rng.below(3) > 0,
             rng,
             error_ppm: 0,
             space: Space::Plenty,
             dies_after: None,
-            lies: false,
+            lies: None,
         })))
     }
 
-    /// From now on so many operations of a million fail, and there is so much space.
-    pub fn set_faults(&self, error_ppm: u32, space: Space) {
-        let mut state = self.0.lock();
-        state.error_ppm = error_ppm;
-        state.space = space;
+    /// From now on so many operations of a million fail.
+    pub fn set_error_ppm(&self, error_ppm: u32) {
+        self.0.lock().error_ppm = error_ppm;
+    }
+
+    /// From now on there is so much space.
+    pub fn set_space(&self, space: Space) {
+        self.0.lock().space = space;
     }
 
     /// The machine dies in the middle of what comes next.
@@ -75,44 +108,36 @@ impl SimDisk {
         state.dies_after = Some(state.rng.below(3));
     }
 
-    /// From now on syncs are claimed and not done.
-    pub fn lie(&self) {
-        self.0.lock().lies = true;
+    /// From now on this is claimed and not done.
+    pub fn lie(&self, lie: Lie) {
+        self.0.lock().lies = Some(lie);
     }
 
     /// The machine has lost its power, and has it again: what wasn't synced is gone, or there in part,
     /// or there.
     pub fn crash(&self) {
         let mut state = self.0.lock();
-        let State { files, rng, .. } = &mut *state;
-        files.retain(|_, file| {
-            if file.removed {
-                file.removed = false;
-                // A removal that wasn't synced may have happened.
-                if rng.below(2) == 0 {
-                    return false;
-                }
+        let State {
+            files,
+            names,
+            names_synced,
+            renamed,
+            rng,
+            ..
+        } = &mut *state;
+        for change in renamed.drain(..) {
+            if rng.below(2) == 0 {
+                change.apply(names_synced);
             }
-            if !file.linked && rng.below(2) == 0 {
-                return false;
+        }
+        names.clone_from(names_synced);
+        files.retain(|file, _| names.values().any(|named| named == file));
+        for file in files.values_mut() {
+            if file.content != file.synced {
+                file.content = torn(&file.synced, &file.content, rng);
+                file.synced.clone_from(&file.content);
             }
-            let tail = file.content.len() - file.synced;
-            if tail > 0 {
-                let kept = file.synced + rng.below(tail as u64 + 1) as usize;
-                match rng.below(4) {
-                    // Nothing of it came to the device.
-                    0 => file.content.truncate(file.synced),
-                    // All of it did.
-                    1 => {}
-                    // The length did, and a part of the content.
-                    2 => file.content[kept..].fill(0),
-                    _ => file.content.truncate(kept),
-                }
-            }
-            file.synced = file.content.len();
-            file.linked = true;
-            true
-        });
+        }
         state.dies_after = None;
     }
 
@@ -132,15 +157,60 @@ impl SimDisk {
             Space::NoneAndDoesNotTell => None,
         }
     }
+}
 
-    /// What the files hold, in bytes.
-    pub fn size_bytes(&self) -> u64 {
-        let state = self.0.lock();
-        state
-            .files
-            .values()
-            .map(|file| file.content.len() as u64)
-            .sum()
+/// What a crash leaves of a file that was `old` on the device and was being written to be `new`.
+fn torn(old: &[u8], new: &[u8], rng: &mut Rng) -> Vec<u8> {
+    let in_order = match rng.below(4) {
+        0 => return old.to_vec(),
+        1 => return new.to_vec(),
+        way => way == 2,
+    };
+    let (short, long) = (old.len().min(new.len()), old.len().max(new.len()));
+    let len = match rng.below(3) {
+        0 => old.len(),
+        1 => new.len(),
+        _ => short + rng.below((long - short) as u64 + 1) as usize,
+    };
+    // The length may have come there without the content.
+    let mut left = vec![0; len];
+    let kept = len.min(old.len());
+    left[..kept].copy_from_slice(&old[..kept]);
+    let written: Vec<usize> = (0..new.len().min(len)).step_by(SECTOR_BYTES).collect();
+    let sector = |start: usize| start..(start + SECTOR_BYTES).min(new.len()).min(len);
+    let changed: Vec<usize> = written
+        .into_iter()
+        .filter(|start| left[sector(*start)] != new[sector(*start)])
+        .collect();
+    let until = rng.below(changed.len() as u64 + 1) as usize;
+    for (at, start) in changed.into_iter().enumerate() {
+        let arrived = if in_order {
+            at < until
+        } else {
+            rng.below(2) == 0
+        };
+        if arrived {
+            left[sector(start)].copy_from_slice(&new[sector(start)]);
+        }
+    }
+    left
+}
+
+impl Renamed {
+    fn apply(&self, names: &mut BTreeMap<String, u64>) {
+        match self {
+            Self::Made(name, file) => {
+                names.insert(name.clone(), *file);
+            }
+            Self::Moved(from, to) => {
+                if let Some(file) = names.remove(from) {
+                    names.insert(to.clone(), file);
+                }
+            }
+            Self::Removed(name) => {
+                names.remove(name);
+            }
+        }
     }
 }
 
@@ -158,11 +228,32 @@ impl State {
         Ok(())
     }
 
-    fn file(&mut self, name: &str) -> io::Result<&mut File> {
-        self.files
-            .get_mut(name)
-            .filter(|file| !file.removed)
-            .ok_or_else(|| io::ErrorKind::NotFound.into())
+    fn number(&self, name: &str) -> io::Result<u64> {
+        let file = self.names.get(name).copied();
+        file.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn file(&mut self, file: u64) -> io::Result<&mut File> {
+        let file = self.files.get_mut(&file);
+        file.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn rename(&mut self, change: Renamed) {
+        change.apply(&mut self.names);
+        self.renamed.push(change);
+    }
+
+    fn make(&mut self, name: &str, content: Vec<u8>) -> u64 {
+        let file = self.next_file;
+        self.next_file += 1;
+        let synced = content.clone();
+        self.files.insert(file, File { content, synced });
+        self.rename(Renamed::Made(name.to_owned(), file));
+        file
+    }
+
+    fn wants_spare(&self) -> bool {
+        self.reuses && self.space == Space::Plenty && !self.names.contains_key(SPARE)
     }
 }
 
@@ -170,70 +261,98 @@ impl Disk for SimDisk {
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         let mut state = self.0.lock();
         state.begin()?;
-        if state.file(name).is_ok() {
+        if state.names.contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        state.files.insert(name.to_owned(), File::default());
+        let file = match state.number(SPARE) {
+            Ok(spare) => {
+                state.rename(Renamed::Moved(SPARE.to_owned(), name.to_owned()));
+                spare
+            }
+            Err(_) => state.make(name, Vec::new()),
+        };
         Ok(Box::new(Open {
             disk: self.clone(),
-            name: name.to_owned(),
+            file,
+            len: 0,
         }))
     }
 
     fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         let mut state = self.0.lock();
         state.begin()?;
-        Ok(state.file(name)?.content.clone())
+        let file = state.number(name)?;
+        Ok(state.file(file)?.content.clone())
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
         let mut state = self.0.lock();
         state.begin()?;
-        let there = state.files.iter().filter(|(_, file)| !file.removed);
-        Ok(there.map(|(name, _)| name.clone()).collect())
+        Ok(state.names.keys().cloned().collect())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut state = self.0.lock();
         state.begin()?;
-        state.file(name)?.removed = true;
+        state.number(name)?;
+        let change = match state.wants_spare() {
+            true => Renamed::Moved(name.to_owned(), SPARE.to_owned()),
+            false => Renamed::Removed(name.to_owned()),
+        };
+        state.rename(change);
         Ok(())
     }
 
     fn truncate(&self, name: &str, len: u64) -> io::Result<()> {
         let mut state = self.0.lock();
         state.begin()?;
-        let file = state.file(name)?;
+        let file = state.number(name)?;
+        let file = state.file(file)?;
         file.content.truncate(len as usize);
-        file.synced = file.content.len();
+        file.synced.clone_from(&file.content);
         Ok(())
     }
 
     fn sync_folder(&self) -> io::Result<()> {
         let mut state = self.0.lock();
         state.begin()?;
-        state.files.retain(|_, file| !file.removed);
-        for file in state.files.values_mut() {
-            file.linked = true;
-        }
+        state.names_synced = state.names.clone();
+        state.renamed.clear();
+        let State { files, names, .. } = &mut *state;
+        files.retain(|file, _| names.values().any(|named| named == file));
         Ok(())
     }
 
     fn free_bytes(&self) -> io::Result<Option<u64>> {
         Ok(self.space())
     }
+
+    fn prepare(&self, bytes: u64) -> io::Result<()> {
+        let mut state = self.0.lock();
+        if state.wants_spare() {
+            state.begin()?;
+            state.make(SPARE, vec![0; bytes as usize]);
+        }
+        Ok(())
+    }
 }
 
 struct Open {
     disk: SimDisk,
-    name: String,
+    file: u64,
+    /// How much was appended.
+    len: usize,
 }
 
 impl DiskFile for Open {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.disk.0.lock();
+        let blocks = state.file(self.file)?.content.len();
         let begun = match state.begin() {
-            Ok(()) if state.space == Space::NoneAndDoesNotTell => {
+            // What is written over needs no room.
+            Ok(())
+                if state.space == Space::NoneAndDoesNotTell && self.len + bytes.len() > blocks =>
+            {
                 Err(io::ErrorKind::StorageFull.into())
             }
             begun => begun,
@@ -242,18 +361,24 @@ impl DiskFile for Open {
             Ok(()) => bytes.len(),
             Err(_) => state.rng.below(bytes.len() as u64 + 1) as usize,
         };
-        let file = state.file(&self.name)?;
-        file.content.extend_from_slice(&bytes[..written]);
+        let file = state.file(self.file)?;
+        let end = self.len + written;
+        let content = &mut file.content;
+        content.resize(content.len().max(end), 0);
+        content[self.len..end].copy_from_slice(&bytes[..written]);
+        if begun.is_ok() {
+            self.len = end;
+        }
         begun
     }
 
     fn sync_data(&mut self) -> io::Result<Duration> {
         let mut state = self.disk.0.lock();
         state.begin()?;
-        let lies = state.lies;
-        let file = state.file(&self.name)?;
+        let lies = state.lies == Some(Lie::Sync);
+        let file = state.file(self.file)?;
         if !lies {
-            file.synced = file.content.len();
+            file.synced.clone_from(&file.content);
         }
         Ok(Duration::ZERO)
     }
@@ -261,9 +386,11 @@ impl DiskFile for Open {
     fn truncate(&mut self, len: u64) -> io::Result<()> {
         let mut state = self.disk.0.lock();
         state.begin()?;
-        let file = state.file(&self.name)?;
-        file.content.truncate(len as usize);
-        file.synced = file.synced.min(file.content.len());
+        let lies = state.lies == Some(Lie::Cut);
+        let file = state.file(self.file)?;
+        if !lies {
+            file.content.truncate(len as usize);
+        }
         Ok(())
     }
 }
@@ -276,6 +403,7 @@ struct Value {
     stored: Option<Vec<u8>>,
     rng: Rng,
     error_ppm: u32,
+    full: bool,
     lies: bool,
 }
 
@@ -286,13 +414,19 @@ impl SimTruth {
             stored: None,
             rng,
             error_ppm: 0,
+            full: false,
             lies: false,
         })))
     }
 
     /// From now on so many writes of a million fail.
-    pub fn set_faults(&self, error_ppm: u32) {
+    pub fn set_error_ppm(&self, error_ppm: u32) {
         self.0.lock().error_ppm = error_ppm;
+    }
+
+    /// From now on the device has no room, or has it again.
+    pub fn set_full(&self, full: bool) {
+        self.0.lock().full = full;
     }
 
     /// From now on writes are claimed and not done.
@@ -311,6 +445,10 @@ impl SimTruth {
     /// As the device likes.
     pub fn store(&self, value: &[u8]) -> Result<(), String> {
         let mut state = self.0.lock();
+        if state.full {
+            // The new value is written beside the old one.
+            return Err("there is no space left on the device".to_owned());
+        }
         let ppm = state.error_ppm;
         let failed = state.rng.chance(ppm);
         let written = !failed || state.rng.below(2) == 0;

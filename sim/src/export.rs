@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use percolator_history::{Op, Outcome, Transaction};
+use percolator_history::{Op, Outcome, Times, Transaction};
 
 use crate::history::{CellName, End, RangeRead, Read, Record};
 
@@ -50,6 +50,11 @@ fn transaction(record: &Record, written: &Written) -> Transaction {
         start_ts: Some(record.start_ts.as_u64()),
         commit_ts: commit_ts.map(|ts| ts.as_u64()),
         outcome,
+        times: Some(Times {
+            clock: "world".to_owned(),
+            began_us: record.fresh.then_some(record.began_us),
+            ended_us: Some(record.ended_us).filter(|ended_us| *ended_us < u64::MAX),
+        }),
         ops,
     }
 }

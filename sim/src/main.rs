@@ -133,7 +133,10 @@ fn one(seed: u64, arguments: &Arguments) -> ExitCode {
 }
 
 fn plan(seed: u64, arguments: &Arguments) -> Result<Plan, String> {
-    let mut plan = Plan::new(seed);
+    let mut plan = match &arguments.sabotage {
+        Some(name) => sabotage(name)?.plan(seed),
+        None => Plan::new(seed),
+    };
     if let Some(names) = &arguments.faults {
         plan.faults = names
             .iter()
@@ -157,19 +160,19 @@ fn plan(seed: u64, arguments: &Arguments) -> Result<Plan, String> {
             })
             .collect::<Result<_, _>>()?;
     }
-    if let Some(name) = &arguments.sabotage {
-        let found = Sabotage::named(name).ok_or_else(|| {
-            let known: Vec<String> = Sabotage::all().into_iter().map(Sabotage::name).collect();
-            format!("{name:?} is none of {}", known.join(", "))
-        })?;
-        plan.sabotage = Some(found);
-    }
     plan.clients = arguments.clients.unwrap_or(plan.clients).max(1);
     plan.workers = arguments.workers.unwrap_or(plan.workers).max(1);
     plan.faulty = arguments
         .faulty_ms
         .map_or(plan.faulty, Duration::from_millis);
     Ok(plan)
+}
+
+fn sabotage(name: &str) -> Result<Sabotage, String> {
+    Sabotage::named(name).ok_or_else(|| {
+        let known: Vec<String> = Sabotage::all().into_iter().map(Sabotage::name).collect();
+        format!("{name:?} is none of {}", known.join(", "))
+    })
 }
 
 fn many(arguments: &Arguments) -> ExitCode {
@@ -238,12 +241,16 @@ fn many(arguments: &Arguments) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// After how many seeds something was noticed, and what.
+/// The first seed in which something was noticed, and what.
 type Noticed = Option<(u64, Failure)>;
 
 /// For each wrong turn: which seed notices it, and by which invariant.
 fn mutants(arguments: &Arguments) -> ExitCode {
     let only = arguments.sabotage.as_deref();
+    if let Some(Err(why)) = only.map(sabotage) {
+        eprintln!("error: {why}");
+        return ExitCode::FAILURE;
+    }
     let seeds = |sabotage: Sabotage| arguments.seeds.unwrap_or((0, sabotage.noticed_within()));
     let all: Vec<Sabotage> = Sabotage::all()
         .into_iter()
@@ -267,7 +274,7 @@ fn mutants(arguments: &Arguments) -> ExitCode {
                                 ..sabotage.plan(seed)
                             };
                             let failure = run(&plan, Keep::Nothing).failure?;
-                            Some((seed - from + 1, failure))
+                            Some((seed, failure))
                         })
                     };
                     let noticed = first(None);
@@ -282,28 +289,29 @@ fn mutants(arguments: &Arguments) -> ExitCode {
     });
     let mut found = found.into_inner();
     found.sort_by_key(|(at, ..)| *at);
-    println!("{:24} {:>5}  noticed by", "wrong turn", "seeds");
+    println!("{:24} {:>5}  noticed by", "wrong turn", "seed");
     let mut missed = 0;
     for (at, noticed, by_history) in found {
         let name = all[at].name();
         match noticed {
-            Some((seeds, Failure { invariant, detail })) => {
+            Some((seed, Failure { invariant, detail })) => {
                 let detail: String = detail.chars().take(90).collect();
-                println!("{name:24} {seeds:5}  {invariant}: {detail}");
+                println!("{name:24} {seed:5}  {invariant}: {detail}");
             }
             None => {
                 missed += 1;
-                let (from, to) = seeds(all[at]);
-                println!("{name:24} {:5}  NOBODY", to - from);
+                let (_, to) = seeds(all[at]);
+                println!("{name:24} {to:5}  NOBODY until there");
             }
         }
-        if let Some((seeds, Failure { detail, .. })) = by_history {
+        if let Some((seed, Failure { detail, .. })) = by_history {
             let detail: String = detail.chars().take(90).collect();
-            println!("{:24} {seeds:5}  by the history alone: {detail}", "");
+            println!("{:24} {seed:5}  by the history alone: {detail}", "");
         }
     }
     let took = started.elapsed().as_secs_f64();
     println!("{} wrong turns, {missed} missed, in {took:.1} s", all.len());
+    println!("to repeat one: percolator-sim --sabotage WRONG_TURN --seed SEED --trace");
     if missed > 0 {
         return ExitCode::FAILURE;
     }

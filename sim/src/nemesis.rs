@@ -1,16 +1,50 @@
 //! Who makes things fail, as the plan says, and who mends them in the end.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cluster::{Cluster, SYNC};
+use parking_lot::Mutex;
+
+use crate::cluster::Cluster;
 use crate::disk::Space;
 use crate::network::NetworkFaults;
 use crate::plan::Fault;
 use crate::rng::Rng;
-use crate::servers::oracle::WRITE;
 use crate::servers::tablet::{LAST_RESERVE_BYTES, RESERVE_BYTES};
-use crate::world::World;
+use crate::world::{Act, NodeId, World};
+
+/// Something that fails for a time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Link(NodeId, NodeId),
+    Process(NodeId),
+    Clock(NodeId),
+    /// A server's disk, in this way.
+    Disk(usize, Fault),
+}
+
+/// How often each place was made to fail.
+type Turns = Arc<Mutex<BTreeMap<Place, u64>>>;
+
+/// Mends a place when its time is over, unless it was made to fail again meanwhile: then that one's mending
+/// does it.
+fn mend_later(world: &Arc<World>, turns: &Turns, place: Place, after: Duration, mend: Act) {
+    let turn = {
+        let mut turns = turns.lock();
+        let turn = turns.entry(place).or_default();
+        *turn += 1;
+        *turn
+    };
+    let turns = turns.clone();
+    let act = move |world: &Arc<World>| {
+        let is_last = turns.lock().get(&place) == Some(&turn);
+        if is_last {
+            mend(world);
+        }
+    };
+    world.at(after, Box::new(act));
+}
 
 /// What can be done to a process, a disk or a clock.
 const ACTIONS: [Fault; 13] = [
@@ -50,13 +84,14 @@ pub async fn run(world: Arc<World>, cluster: Arc<Cluster>) {
     if actions.is_empty() {
         return;
     }
+    let turns = Turns::default();
     loop {
         world.sleep(rng.about(plan.pause)).await;
         if cluster.is_healed() {
             return;
         }
         let fault = *rng.pick(&actions);
-        act(&world, &cluster, fault, &mut rng);
+        act(&world, &cluster, &turns, fault, &mut rng);
     }
 }
 
@@ -66,18 +101,18 @@ fn rate(rng: &mut Rng, happens: bool, most: u32) -> u32 {
     if happens { rate } else { 0 }
 }
 
-fn act(world: &Arc<World>, cluster: &Arc<Cluster>, fault: Fault, rng: &mut Rng) {
+fn act(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, fault: Fault, rng: &mut Rng) {
     let ms = Duration::from_millis;
     let ttl = cluster.plan.lock_ttl;
     match fault {
         Fault::Cut => {
-            let nodes = cluster.nodes();
-            let (from, to) = (*rng.pick(&nodes), *rng.pick(&nodes));
+            let (from, to) = *rng.pick(&cluster.links());
             let (from_name, to_name) = (world.name(from), world.name(to));
             world.note(|| format!("cut from {from_name} to {to_name}"));
             world.network.lock().cut(from, to, true);
             let mend = move |world: &Arc<World>| world.network.lock().cut(from, to, false);
-            world.at(rng.about(ms(1_500)), Box::new(mend));
+            let lasts = rng.about(ms(1_500));
+            mend_later(world, turns, Place::Link(from, to), lasts, Box::new(mend));
         }
         Fault::KillServer => {
             let server = rng.below(cluster.servers() as u64) as usize;
@@ -91,15 +126,15 @@ fn act(world: &Arc<World>, cluster: &Arc<Cluster>, fault: Fault, rng: &mut Rng) 
         Fault::PauseClient => {
             let client = cluster.client_node(rng.below(cluster.plan.clients as u64) as usize);
             // Longer than its locks live, mostly.
-            pause(world, client, ttl / 2 + rng.about(2 * ttl));
+            pause(world, turns, client, ttl / 2 + rng.about(2 * ttl));
         }
         Fault::PauseServer => {
             let server = cluster.server_node(rng.below(cluster.servers() as u64) as usize);
-            pause(world, server, rng.about(ms(800)));
+            pause(world, turns, server, rng.about(ms(800)));
         }
         Fault::DiskError | Fault::DiskFull | Fault::DiskSlow => {
             let lasts = rng.about(ms(600));
-            disk(world, cluster, fault, rng, lasts);
+            disk(world, cluster, turns, (fault, lasts), rng);
         }
         Fault::ClockJump => {
             let most = [50, 2_000, 9_000, 60_000, 3_600_000][rng.below(5) as usize];
@@ -116,7 +151,8 @@ fn act(world: &Arc<World>, cluster: &Arc<Cluster>, fault: Fault, rng: &mut Rng) 
             let mend = move |world: &Arc<World>| {
                 world.clock(node, |clock, now| clock.stop_wall(now, false));
             };
-            world.at(rng.about(ms(2_000)), Box::new(mend));
+            let lasts = rng.about(ms(2_000));
+            mend_later(world, turns, Place::Clock(node), lasts, Box::new(mend));
         }
         Fault::ClockPace => {
             let node = *rng.pick(&cluster.nodes());
@@ -142,32 +178,34 @@ fn kill(world: &Arc<World>, cluster: &Arc<Cluster>, server: usize, rng: &mut Rng
     cluster.kill_server(world, server, down, silent);
 }
 
-fn pause(world: &Arc<World>, node: crate::world::NodeId, lasts: Duration) {
+fn pause(world: &Arc<World>, turns: &Turns, node: NodeId, lasts: Duration) {
     let name = world.name(node);
     world.note(|| format!("{name} stands still for {lasts:?}"));
     world.pause(node);
-    world.at(
-        lasts,
-        Box::new(move |world| {
-            let name = world.name(node);
-            world.note(|| format!("{name} goes on"));
-            world.resume(node);
-        }),
-    );
+    let resume = move |world: &Arc<World>| {
+        let name = world.name(node);
+        world.note(|| format!("{name} goes on"));
+        world.resume(node);
+    };
+    mend_later(world, turns, Place::Process(node), lasts, Box::new(resume));
 }
 
-fn disk(world: &Arc<World>, cluster: &Arc<Cluster>, fault: Fault, rng: &mut Rng, lasts: Duration) {
-    let ms = Duration::from_millis;
-    let tablet_number = rng.below(cluster.tablets.len() as u64) as usize;
-    let tablet = cluster.tablets[tablet_number].clone();
-    let name = tablet.name.clone();
+/// Some server's disk fails in this way for so long.
+fn disk(
+    world: &Arc<World>,
+    cluster: &Arc<Cluster>,
+    turns: &Turns,
+    (fault, lasts): (Fault, Duration),
+    rng: &mut Rng,
+) {
+    let first = usize::from(fault == Fault::DiskSlow);
+    let server = first + rng.below((cluster.servers() - first) as u64) as usize;
+    let name = world.name(cluster.server_node(server));
     world.note(|| format!("{}: {name}", fault.about()));
     match fault {
         Fault::DiskError => {
             let ppm = [1_000, 20_000, 500_000][rng.below(3) as usize];
-            tablet.disk.set_faults(ppm, Space::Plenty);
-            cluster.oracle.truth.set_faults(ppm);
-            cluster.master.truth.set_faults(ppm);
+            cluster.set_disk_error_ppm(server, ppm);
         }
         Fault::DiskFull => {
             let between = (LAST_RESERVE_BYTES + RESERVE_BYTES) / 2;
@@ -176,20 +214,12 @@ fn disk(world: &Arc<World>, cluster: &Arc<Cluster>, fault: Fault, rng: &mut Rng,
                 Space::Left(between),
                 Space::NoneAndDoesNotTell,
             ];
-            tablet.disk.set_faults(0, *rng.pick(&space));
+            cluster.set_disk_space(server, *rng.pick(&space));
         }
-        _ => {
-            *tablet.sync.lock() = rng.about(ms(500));
-            *cluster.oracle.write.lock() = rng.about(ms(500));
-        }
+        _ => cluster.set_disk_slow(server, rng.about(Duration::from_millis(500))),
     }
     // A crash while the disk is in trouble is where writes are lost.
     if cluster.plan.has(Fault::KillServer) && rng.below(2) == 0 {
-        let server = if rng.below(2) == 0 {
-            1
-        } else {
-            2 + tablet_number
-        };
         let when = Duration::from_micros(rng.below(lasts.as_micros() as u64 + 1));
         let mut rng = Rng::new(rng.next(), "kill");
         let cluster = cluster.clone();
@@ -201,14 +231,18 @@ fn disk(world: &Arc<World>, cluster: &Arc<Cluster>, fault: Fault, rng: &mut Rng,
         world.at(when, Box::new(act));
     }
     let cluster = cluster.clone();
-    let mend = move |_: &Arc<World>| {
-        tablet.disk.set_faults(0, Space::Plenty);
-        cluster.oracle.truth.set_faults(0);
-        cluster.master.truth.set_faults(0);
-        *tablet.sync.lock() = SYNC;
-        *cluster.oracle.write.lock() = WRITE;
+    let mend = move |_: &Arc<World>| match fault {
+        Fault::DiskError => cluster.set_disk_error_ppm(server, 0),
+        Fault::DiskFull => cluster.set_disk_space(server, Space::Plenty),
+        _ => cluster.set_disk_slow(server, Duration::ZERO),
     };
-    world.at(lasts, Box::new(mend));
+    mend_later(
+        world,
+        turns,
+        Place::Disk(server, fault),
+        lasts,
+        Box::new(mend),
+    );
 }
 
 /// Nothing fails any more, and what has failed is mended.
@@ -228,12 +262,6 @@ pub fn heal(world: &Arc<World>, cluster: &Arc<Cluster>) {
         world.resume(node);
         world.clock(node, |clock, now| clock.heal(now));
     }
-    for tablet in &cluster.tablets {
-        tablet.disk.set_faults(0, Space::Plenty);
-        *tablet.sync.lock() = SYNC;
-    }
-    *cluster.oracle.write.lock() = WRITE;
-    cluster.oracle.truth.set_faults(0);
-    cluster.master.truth.set_faults(0);
+    (0..cluster.servers()).for_each(|server| cluster.mend_disk(server));
     *cluster.master.die_ppm.lock() = 0;
 }

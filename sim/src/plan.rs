@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
+use percolator_tablet::Limits;
+
 use crate::rng::Rng;
 use crate::sabotage::Sabotage;
 use crate::workloads;
@@ -138,6 +140,10 @@ pub struct Plan {
     pub timeout: Duration,
     /// How long a worker pauses between two transactions, about.
     pub think: Duration,
+    /// What a tablet server holds at the most.
+    pub limits: Limits,
+    /// How long a tablet server doesn't know yet that a group is durable, at most, in microseconds.
+    pub window_us: u64,
     /// What clients do.
     pub workloads: Vec<&'static str>,
     /// The one invariant that counts, where it is not all of them: to see what it finds alone.
@@ -176,6 +182,8 @@ impl Plan {
             patience: ms(rng.between(500, 8_000)),
             timeout: ms(rng.between(100, 3_000)),
             think: ms(rng.between(1, 40)),
+            limits: limits(seed),
+            window_us: [0, 300, 5_000][rng.below(3) as usize],
             workloads,
             only: None,
             sabotage: None,
@@ -188,11 +196,36 @@ impl Plan {
     }
 }
 
+/// A server's limits: some of them small, so that runs reach them.
+fn limits(seed: u64) -> Limits {
+    let mut rng = Rng::new(seed, "limits");
+    let usual = Limits::default();
+    let mut one_of = |choices: &[usize]| *rng.pick(choices);
+    Limits {
+        // Some versions of cells that are read fit, others don't.
+        cache_bytes: one_of(&[1 << 10, 16 << 10]) as u64,
+        marks: one_of(&[1, 16, usual.marks]),
+        waiting: one_of(&[4, 32, usual.waiting]),
+        queued_bytes: one_of(&[1 << 10, 16 << 10, usual.queued_bytes]),
+        decided_bytes: one_of(&[1 << 10, 16 << 10, usual.decided_bytes]),
+        group_bytes: one_of(&[64, 16 << 10, usual.group_bytes]),
+        get_bytes: one_of(&[1, 1_000, usual.get_bytes]),
+        scan_cells: one_of(&[1, 7, usual.scan_cells]),
+        scan_bytes: one_of(&[1, 1_000, usual.scan_bytes]),
+        scan_records: one_of(&[1, 20, usual.scan_records]),
+        scan_locks: one_of(&[1, 5, usual.scan_locks]),
+        scan_records_of_one_cell: one_of(&[1, 5, usual.scan_records_of_one_cell]),
+    }
+}
+
 impl fmt::Display for Plan {
     /// The arguments that repeat the run.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "--seed {}", self.seed)?;
-        let drawn = Self::new(self.seed);
+        let drawn = match self.sabotage {
+            Some(sabotage) => sabotage.plan(self.seed),
+            None => Self::new(self.seed),
+        };
         if self.faults != drawn.faults {
             let names: Vec<&str> = self.faults.iter().map(|fault| fault.name()).collect();
             let names = if names.is_empty() {

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use percolator_protocol::mutants::Mutant;
+use percolator_tablet::Limits;
 
 use crate::plan::{Fault, Plan};
 
@@ -18,8 +19,12 @@ pub enum Sabotage {
     TornBatch,
     /// A group is answered before it is synced.
     AnswerBeforeSync,
+    /// A file of the log isn't cut, and is said to be.
+    CutNotDone,
     /// A store's checkpoint is called durable and isn't.
     CheckpointNotDurable,
+    /// A client gets the timestamp that its call before has asked for.
+    StaleTimestamps,
     /// Every tablet has two owners.
     TwoOwners,
     /// A table is dropped when it is frozen, before it was swept.
@@ -33,7 +38,9 @@ impl Sabotage {
             Self::LimitNotDurable,
             Self::TornBatch,
             Self::AnswerBeforeSync,
+            Self::CutNotDone,
             Self::CheckpointNotDurable,
+            Self::StaleTimestamps,
             Self::TwoOwners,
             Self::DropBeforeSwept,
         ];
@@ -65,11 +72,33 @@ impl Sabotage {
             Self::Rule(Mutant::GrantBeforeDurable) | Self::LimitNotDurable => {
                 only(&[Fault::KillServer, Fault::DiskSlow, Fault::ClockJump]);
             }
+            // A prewrite has to come after its transaction was rolled back.
+            Self::Rule(Mutant::NoRollbackRecord | Mutant::RollbackNotMarked) => {
+                only(&[Fault::Late, Fault::Duplicate, Fault::PauseClient]);
+                plan.lock_ttl = Duration::from_millis(100);
+                plan.think = Duration::from_millis(2);
+            }
             Self::Rule(Mutant::OnePhaseOfAnotherLife) => {
                 only(&[Fault::KillServer, Fault::Late]);
                 plan.workloads = vec!["counter"];
                 plan.pause = Duration::from_millis(100);
                 plan.think = Duration::from_millis(2);
+                plan.workers = 4;
+            }
+            Self::Rule(
+                Mutant::RequestsUnbounded
+                | Mutant::HeldReadsUnbounded
+                | Mutant::QueuedBytesUnbounded
+                | Mutant::DecidedBytesUnbounded
+                | Mutant::GroupsUnbounded,
+            ) => {
+                only(&[Fault::DiskSlow, Fault::Burst]);
+                plan.limits = Limits {
+                    decided_bytes: 200,
+                    group_bytes: 64,
+                    ..plan.limits
+                };
+                plan.workloads = vec!["large", "bank"];
                 plan.workers = 4;
             }
             Self::Rule(Mutant::LostAnswerIsFailure) => {
@@ -86,7 +115,8 @@ impl Sabotage {
                 plan.faulty = Duration::from_secs(10);
             }
             Self::Rule(Mutant::LateCreateAccepted) => {
-                only(&[Fault::Late, Fault::Duplicate]);
+                only(&[Fault::Late, Fault::Duplicate, Fault::Reorder]);
+                plan.limits = Limits::default();
                 plan.workloads = vec!["tables"];
                 plan.think = Duration::from_millis(2);
                 plan.workers = 4;

@@ -33,6 +33,8 @@ pub struct SimTransport {
     pub rng: Mutex<Rng>,
     /// What timestamps are checked against.
     pub highest: Highest,
+    /// Each timestamp is handed out with the next call: for a mutation.
+    pub kept: Option<Mutex<Option<Timestamp>>>,
 }
 
 impl SimTransport {
@@ -82,9 +84,18 @@ impl Transport for SimTransport {
                 Answer::Timestamps(granted) => {
                     let ts = granted.first;
                     self.world.see(&Seen::Received { ts, after });
-                    let mut highest = self.highest.lock();
-                    *highest = ts.max(*highest);
-                    Ok(ts)
+                    {
+                        let mut highest = self.highest.lock();
+                        *highest = ts.max(*highest);
+                    }
+                    let Some(kept) = &self.kept else {
+                        return Ok(ts);
+                    };
+                    let before = kept.lock().replace(ts);
+                    match before {
+                        Some(before) => Ok(before),
+                        None => self.timestamp().await,
+                    }
                 }
                 _ => Err(Lost("another question was answered".to_owned())),
             }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use percolator_engine::{Batch, Column, Direction, Engine};
 use percolator_protocol::oracle::Granted;
 use percolator_protocol::types::{Cell, Lock, Timestamp, Write, WriteKind, key};
+use percolator_tablet::{Held, Limits};
 use percolator_wire::v1;
 
 use crate::history::Record;
@@ -47,10 +48,19 @@ pub enum Seen<'a> {
         /// Its tablets.
         tablets: &'a [v1::TabletInfo],
     },
-    /// How many requests wait in a server.
-    Waiting {
-        /// Callers without an answer.
-        requests: usize,
+    /// What a tablet server holds in memory.
+    Holds {
+        /// As it counts now.
+        held: Held,
+        /// What it may hold.
+        limits: &'a Limits,
+    },
+    /// A tablet server answers.
+    Answered {
+        /// The answer.
+        response: &'a v1::Response,
+        /// What it may say at a time.
+        limits: &'a Limits,
     },
 }
 
@@ -133,7 +143,10 @@ impl Watch {
             Seen::Owns { server, tablets } => {
                 self.tell(|invariant| invariant.owns(*server, tablets))
             }
-            Seen::Waiting { requests } => self.tell(|invariant| invariant.waiting(*requests)),
+            Seen::Holds { held, limits } => self.tell(|invariant| invariant.holds(held, limits)),
+            Seen::Answered { response, limits } => {
+                self.tell(|invariant| invariant.answered(response, limits))
+            }
         }
     }
 

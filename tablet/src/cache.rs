@@ -109,6 +109,13 @@ impl CellCache {
         };
     }
 
+    /// Bytes of the table and of what is in it.
+    pub(crate) fn size_bytes(&self) -> usize {
+        let slots = self.sets.iter().flatten();
+        let entry = |slot: &Slot| slot.entry.as_ref().map_or(0, |entry| entry.len());
+        self.sets.len() * size_of::<[Slot; WAYS]>() + slots.map(entry).sum::<usize>()
+    }
+
     fn set(&self, hash: u64) -> usize {
         // A power of two of sets.
         hash as usize & (self.sets.len() - 1)

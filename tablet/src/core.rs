@@ -6,7 +6,7 @@
 //! disk at a time; whatever is decided meanwhile makes the next one.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use percolator_engine::{Batch, Column, Engine};
@@ -21,20 +21,13 @@ use crate::cache::CellCache;
 use crate::clearing::Clearing;
 use crate::decision::{Decision, Ground, TabletChange};
 use crate::latches::{Latches, RowHash, Ticket};
+use crate::limits::{Amount, Held, Limits};
 use crate::marks::Marks;
 use crate::readers::Readers;
 use crate::store::{LockChange, LockFilter};
 use crate::tablets::Tablets;
 use crate::work::{Unread, Work};
 use crate::{Error, Refusal, reads};
-
-/// Bytes of batches in one group.
-const GROUP_BYTES_MAX: usize = 32 << 20;
-/// Requests that may wait for latches or for the disk.
-const WAITING_MAX: usize = 65_536;
-/// Bytes of requests that wait for latches, and of reads that wait for the disk: one more request may go
-/// over it. Above it, and above the two others, callers are told that the server is busy.
-const QUEUED_BYTES_MAX: usize = 64 << 20;
 
 /// Where the highest timestamp of any write record is kept.
 const HIGH_TS: &[u8] = b"high-ts";
@@ -73,6 +66,7 @@ pub enum Order {
 /// The tablet server's state.
 pub struct Core {
     engine: Arc<dyn Engine>,
+    limits: Limits,
     raw: bool,
     tablets: Tablets,
     filter: LockFilter,
@@ -88,6 +82,8 @@ pub struct Core {
     queued: HashMap<Ticket, Queued>,
     /// Of these and of the held reads.
     queued_bytes: usize,
+    /// Those of them that have their latches.
+    ready: VecDeque<Ticket>,
     /// Reads that wait for what is on its way to the disk.
     held_reads: Vec<(Asker, v1::Request)>,
     /// Decided, to go with the next group.
@@ -122,27 +118,28 @@ struct Decided {
 }
 
 impl Core {
-    /// A server over this engine's content, that keeps about `cache_bytes` of cells that are read. `raw`
-    /// allows the benchmark's plain reads and writes. `me` is the server's name and a number of this start of
-    /// it: not zero, and never used again.
+    /// A server over this engine's content that keeps within these limits. `raw` allows the benchmark's
+    /// plain reads and writes. `me` is the server's name and a number of this start of it: not zero, and
+    /// never used again.
     ///
     /// # Errors
     /// The engine can't be read, or its content is damaged.
     pub fn open(
         engine: Arc<dyn Engine>,
-        cache_bytes: u64,
+        limits: Limits,
         raw: bool,
         me: v1::Addressee,
     ) -> Result<Self, Error> {
         let high_ts = high_ts(&*engine)?;
         Ok(Self {
-            records: Marks::at(high_ts),
+            records: Marks::at(high_ts, limits.marks),
             high_ts,
             tablets: Tablets::load(&*engine)?,
             filter: LockFilter::load(&*engine)?,
             engine,
-            cache: RefCell::new(CellCache::new(cache_bytes)),
-            readers: RefCell::new(Readers::new()),
+            cache: RefCell::new(CellCache::new(limits.cache_bytes)),
+            readers: RefCell::new(Readers::new(limits.marks)),
+            limits,
             me,
             held_reads: Vec::new(),
             raw,
@@ -150,6 +147,7 @@ impl Core {
             next_ticket: 0,
             queued: HashMap::new(),
             queued_bytes: 0,
+            ready: VecDeque::new(),
             decided: Vec::new(),
             decided_bytes: 0,
             committing: Vec::new(),
@@ -174,6 +172,19 @@ impl Core {
     /// How many cells are locked, about.
     pub fn locks(&self) -> usize {
         self.filter.len()
+    }
+
+    /// What is held in memory, counted anew: for tests.
+    pub fn held(&self) -> Held {
+        let reads = self.held_reads.iter();
+        let decided = self.decided.iter();
+        Held {
+            queued: Amount::of(self.queued.values().map(|queued| queued.bytes)),
+            reads: Amount::of(reads.map(|(_, request)| request.encoded_len())),
+            decided: Amount::of(decided.map(|decided| decided.decision.batch.size_bytes())),
+            group: Amount::of(self.group.iter().map(Batch::size_bytes)),
+            cache_bytes: self.cache.borrow().size_bytes(),
+        }
     }
 
     /// Why the server can't go on, if it can't: the disk lost a write. It has to be started again.
@@ -205,7 +216,9 @@ impl Core {
 
     /// Keeps a read until the next group is durable.
     fn hold(&mut self, to: Asker, request: v1::Request, out: &mut Vec<Reply>) {
-        if self.held_reads.len() < WAITING_MAX && self.queued_bytes < QUEUED_BYTES_MAX {
+        if !self.limits.no_more_reads(self.held_reads.len())
+            && !self.limits.enough_queued(self.queued_bytes)
+        {
             self.queued_bytes += request.encoded_len();
             self.held_reads.push((to, request));
         } else {
@@ -258,7 +271,8 @@ impl Core {
         self.decided_bytes = self.decided_bytes.saturating_sub(taken);
         // With the records that it is about, or before them; each time, as a batch that was refused and comes
         // again has an older one in it.
-        if let Some(last) = group.last_mut() {
+        let single = group.len() == 1 && mutants::on(Mutant::HighTsNotEachTime);
+        if let Some(last) = group.last_mut().filter(|_| !single) {
             let high_ts = self.high_ts.as_u64().to_be_bytes();
             last.put(Column::Meta, HIGH_TS, high_ts.to_vec());
         }
@@ -346,6 +360,7 @@ impl Core {
     fn ground(&self) -> Ground<'_> {
         Ground {
             engine: &*self.engine,
+            limits: &self.limits,
             filter: &self.filter,
             records: &self.records,
             cache: &self.cache,
@@ -362,12 +377,12 @@ impl Core {
             out.push(answer(to, id, Err(Refusal::failed(failed.clone()))));
             return;
         }
-        if waiting >= WAITING_MAX || self.decided_bytes >= 4 * GROUP_BYTES_MAX {
+        if self.limits.no_more_requests(waiting) || self.limits.enough_decided(self.decided_bytes) {
             let refusal = Refusal::Busy(format!("{waiting} requests wait for the disk"));
             out.push(answer(to, id, Err(refusal)));
             return;
         }
-        if self.queued_bytes >= QUEUED_BYTES_MAX {
+        if self.limits.enough_queued(self.queued_bytes) {
             let refusal = Refusal::Busy(format!(
                 "{} requests of {} bytes wait for rows that others write",
                 self.queued.len(),
@@ -404,12 +419,17 @@ impl Core {
         }
     }
 
-    /// Runs requests that hold all of their latches now, and whoever those let through.
-    fn run(&mut self, mut ready: Vec<Ticket>, out: &mut Vec<Reply>) {
-        while let Some(ticket) = ready.pop() {
+    /// Runs requests that hold all of their latches now, and whoever those let through; where enough is
+    /// decided for now, when the next group is durable.
+    fn run(&mut self, ready: Vec<Ticket>, out: &mut Vec<Reply>) {
+        self.ready.extend(ready);
+        while !self.limits.enough_decided(self.decided_bytes)
+            && let Some(ticket) = self.ready.pop_front()
+        {
             if let Some(queued) = self.queued.remove(&ticket) {
                 self.queued_bytes -= queued.bytes;
-                ready.extend(self.decide(ticket, queued, out));
+                let ready = self.decide(ticket, queued, out);
+                self.ready.extend(ready);
             }
         }
     }
@@ -523,7 +543,7 @@ impl Core {
             }
             let first = bytes == 0;
             bytes += decided.decision.batch.size_bytes().max(1);
-            first || bytes <= GROUP_BYTES_MAX
+            first || self.limits.is_a_group(bytes)
         };
         if of_kind.is_some() {
             return self.decided.extract_if(.., |one| fits(one)).collect();

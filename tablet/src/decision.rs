@@ -5,12 +5,14 @@ use std::cell::RefCell;
 use bytes::Bytes;
 use percolator_engine::{Batch, Engine};
 use percolator_protocol::actions::CellView;
-use percolator_protocol::types::{Cell, Effect, Timestamp};
+use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::types::{Cell, Effect, Timestamp, WriteKind};
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
 use crate::cache::CellCache;
 use crate::latches;
+use crate::limits::Limits;
 use crate::marks::Marks;
 use crate::readers::Readers;
 use crate::store::{self, LockChange, LockFilter, Version};
@@ -70,7 +72,9 @@ impl Decision {
     pub(crate) fn add(&mut self, cell_key: &[u8], was_locked: bool, effects: Vec<Effect>) {
         let hash = latches::hash(&[cell_key]);
         for effect in &effects {
-            if let Effect::PutWrite(ts, _) = effect {
+            if let Effect::PutWrite(ts, write) = effect
+                && !is_unmarked(write.kind)
+            {
                 self.records.push((hash, *ts));
             }
         }
@@ -84,10 +88,20 @@ impl Decision {
     }
 }
 
+/// Whether a record isn't marked: for the proof that this is noticed.
+fn is_unmarked(kind: WriteKind) -> bool {
+    let mutant = match kind {
+        WriteKind::Rollback => Mutant::RollbackNotMarked,
+        _ => Mutant::CommitNotMarked,
+    };
+    mutants::on(mutant)
+}
+
 /// What a decision is made from.
 #[derive(Clone, Copy)]
 pub(crate) struct Ground<'a> {
     pub(crate) engine: &'a dyn Engine,
+    pub(crate) limits: &'a Limits,
     pub(crate) filter: &'a LockFilter,
     pub(crate) records: &'a Marks,
     pub(crate) cache: &'a RefCell<CellCache>,

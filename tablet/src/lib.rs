@@ -8,6 +8,7 @@ mod clearing;
 pub mod core;
 mod decision;
 mod latches;
+mod limits;
 mod locks;
 mod marks;
 mod outbox;
@@ -23,6 +24,7 @@ mod work;
 use percolator_protocol::types::{DecodeError, Timestamp};
 use percolator_wire::v1;
 
+pub use self::limits::{Amount, Held, Limits};
 pub use self::server::{Options, Server};
 
 /// Why the server can't answer, or can't go on.

@@ -3,8 +3,6 @@
 
 use percolator_protocol::types::Timestamp;
 
-const MARKS: usize = 1 << 16;
-
 /// See the module's head.
 #[derive(Debug)]
 pub(crate) struct Marks {
@@ -12,21 +10,26 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// Each at this timestamp.
-    pub(crate) fn at(floor: Timestamp) -> Self {
+    /// So many, a power of two, each at this timestamp.
+    pub(crate) fn at(floor: Timestamp, marks: usize) -> Self {
         Self {
-            marks: vec![floor; MARKS].into(),
+            marks: vec![floor; marks.next_power_of_two()].into(),
         }
+    }
+
+    fn place(&self, hash: u64) -> usize {
+        hash as usize & (self.marks.len() - 1)
     }
 
     /// Something of this hash is as new as this.
     pub(crate) fn raise(&mut self, hash: u64, ts: Timestamp) {
-        let mark = &mut self.marks[hash as usize % MARKS];
+        let place = self.place(hash);
+        let mark = &mut self.marks[place];
         *mark = (*mark).max(ts);
     }
 
     /// Nothing of this hash is newer.
     pub(crate) fn highest(&self, hash: u64) -> Timestamp {
-        self.marks[hash as usize % MARKS]
+        self.marks[self.place(hash)]
     }
 }

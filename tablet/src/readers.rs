@@ -26,9 +26,9 @@ pub(crate) struct Readers {
 }
 
 impl Readers {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(marks: usize) -> Self {
         Self {
-            marks: Marks::at(Timestamp::ZERO),
+            marks: Marks::at(Timestamp::ZERO, marks),
             scans: HashMap::new(),
             under_way: HashMap::default(),
         }
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_highest_snapshot_of_cell_row_and_tablet_counts() {
-        let mut readers = Readers::new();
+        let mut readers = Readers::new(1 << 8);
         assert_eq!(readers.read_ts([1, 2], 9), Timestamp::ZERO);
         readers.read(1, ts(5));
         readers.read(1, ts(3));
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn cells_of_one_hash_hold_readers_until_the_last_is_done() {
-        let mut readers = Readers::new();
+        let mut readers = Readers::new(1 << 8);
         readers.hold(1, ts(8));
         readers.hold(1, ts(5));
         assert!(readers.waits_for(1, ts(5)) && readers.waits_for_any(ts(5)));

@@ -17,18 +17,6 @@ use crate::store;
 use crate::work::{Place, check_count, invalid, timestamp};
 use crate::{Error, Refusal, latches, locks, tablets};
 
-/// Bytes of values after which an answer to a get ends: one more value may go over it.
-const GET_BYTES_MAX: usize = 4 << 20;
-/// The most cells in one answer to a scan.
-const SCAN_CELLS_MAX: usize = 4096;
-/// Bytes after which an answer to a scan ends.
-const SCAN_BYTES_MAX: usize = 1 << 20;
-/// Versions that one scan request looks at before it answers with what it has: nobody waits long
-/// behind it.
-const SCAN_RECORDS_MAX: usize = 2048;
-/// Locks that a scan loads at a time.
-const SCAN_LOCKS_MAX: usize = 1024;
-
 /// Answers a request that only reads.
 pub(crate) fn answer(
     ground: Ground<'_>,
@@ -96,7 +84,7 @@ fn get(
     let mut results = Vec::with_capacity(request.cells.len());
     let mut bytes = 0;
     for cell in request.cells {
-        if bytes >= GET_BYTES_MAX {
+        if bytes >= ground.limits.get_bytes {
             break;
         }
         let cell = ground.cell(refs, &Place::from(cell))?;
@@ -175,7 +163,7 @@ fn get_rows(
         bypass: &bypass,
     };
     let mut results = Vec::new();
-    let mut left = GET_BYTES_MAX;
+    let mut left = ground.limits.get_bytes;
     for cell in request.cells {
         let tablet = cell.tablet;
         let row = ground.cell(refs, &Place::from(cell))?;
@@ -193,7 +181,7 @@ fn get_rows(
             reverse: false,
         };
         loop {
-            let part = scan_part(ground, snapshot, &range, SCAN_CELLS_MAX, left)?;
+            let part = scan_part(ground, snapshot, &range, ground.limits.scan_cells, left)?;
             let bytes: usize = part.cells.iter().map(|(_, value)| value.len()).sum();
             left = left.saturating_sub(bytes.max(1));
             results.extend(part.cells.into_iter().map(|(cell, value)| v1::GetResult {
@@ -208,7 +196,7 @@ fn get_rows(
             }));
             match part.end {
                 PartEnd::Done => break,
-                PartEnd::Resume(_) if left == 0 || results.len() >= SCAN_CELLS_MAX => {
+                PartEnd::Resume(_) if left == 0 || results.len() >= ground.limits.scan_cells => {
                     return Ok(v1::GetResponse {
                         results,
                         truncated: true,
@@ -265,10 +253,10 @@ fn scan(
     }
     ground.readers.borrow_mut().scan(tablet.id, ts);
     let limit = match request.limit as usize {
-        0 => SCAN_CELLS_MAX,
-        limit => limit.min(SCAN_CELLS_MAX),
+        0 => ground.limits.scan_cells,
+        limit => limit.min(ground.limits.scan_cells),
     };
-    let part = scan_part(ground, snapshot, &range, limit, SCAN_BYTES_MAX)?;
+    let part = scan_part(ground, snapshot, &range, limit, ground.limits.scan_bytes)?;
     let last = part.cells.last().map(|(cell, _)| cell.into());
     let mut response = v1::ScanResponse {
         cells: part
@@ -338,7 +326,7 @@ fn scan_part(
     {
         let (key, record) = pair.map_err(Error::from)?;
         locks.push((key.to_vec(), Lock::decode(record).map_err(Error::from)?));
-        if locks.len() == SCAN_LOCKS_MAX {
+        if locks.len() == ground.limits.scan_locks {
             part_end = Some(key.to_vec());
             break;
         }
@@ -352,22 +340,29 @@ fn scan_part(
     }
     let mut seen = 0;
     let mut last_seen: Option<Vec<u8>> = None;
-    let records = Records::new(ground.engine, snapshot.ts, (&start, &end), direction)?
-        // Between cells only: half of a cell's versions would show a wrong one.
-        .take_while(|record| {
-            seen += 1;
-            let Ok((key, ..)) = record else {
-                return true;
-            };
-            if last_seen.as_ref() == Some(key) {
-                return true;
-            }
-            if seen > SCAN_RECORDS_MAX {
-                return false;
-            }
-            last_seen = Some(key.clone());
-            true
-        });
+    let of_one_cell = ground.limits.scan_records_of_one_cell;
+    let records = Records::new(
+        ground.engine,
+        snapshot.ts,
+        (&start, &end),
+        direction,
+        of_one_cell,
+    )?
+    // Between cells only: half of a cell's versions would show a wrong one.
+    .take_while(|record| {
+        seen += 1;
+        let Ok((key, ..)) = record else {
+            return true;
+        };
+        if last_seen.as_ref() == Some(key) {
+            return true;
+        }
+        if seen > ground.limits.scan_records {
+            return false;
+        }
+        last_seen = Some(key.clone());
+        true
+    });
     let mut cells = Vec::new();
     let mut bytes = 0;
     let mut failed = None;
@@ -388,7 +383,7 @@ fn scan_part(
                 return ControlFlow::Break(());
             }
         }
-        if cells.len() >= limit || bytes >= bytes_max {
+        if cells.len() >= limit || ground.limits.ends_scan(bytes, bytes_max) {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())
@@ -404,7 +399,7 @@ fn scan_part(
     if let Some(error) = failed {
         return Err(error.into());
     }
-    let cut_short = seen > SCAN_RECORDS_MAX;
+    let cut_short = seen > ground.limits.scan_records;
     let end = match ended {
         // A lock behind the last record that was looked at is not in the way yet.
         ScanEnd::Locked(cell_key, _)

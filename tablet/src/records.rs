@@ -7,15 +7,14 @@ use percolator_protocol::types::{Timestamp, Write, WriteKind, key};
 use crate::Error;
 use crate::store::version_record;
 
-/// Records of one cell that are read one by one: a look-up costs as much as some of them.
-const OF_ONE_CELL: usize = 64;
-
 /// The records of a range as `protocol::actions::scan_forward` and `scan_reverse` need them. Of a cell with
 /// many, those are left out that the snapshot doesn't see.
 pub(crate) struct Records<'a> {
     engine: &'a dyn Read,
     snapshot: Timestamp,
     direction: Direction,
+    /// Records of one cell that are read one by one.
+    of_one_cell: usize,
     /// The range, and what is left of it.
     start: &'a [u8],
     end: &'a [u8],
@@ -33,11 +32,13 @@ impl<'a> Records<'a> {
         snapshot: Timestamp,
         (start, end): (&'a [u8], &'a [u8]),
         direction: Direction,
+        of_one_cell: usize,
     ) -> Result<Self, Error> {
         Ok(Self {
             engine,
             snapshot,
             direction,
+            of_one_cell,
             start,
             end,
             rest: engine.scan(Column::Write, start, end, direction)?,
@@ -58,7 +59,7 @@ impl<'a> Records<'a> {
                 self.cell = cell.to_vec();
                 self.of_this_cell = 1;
             }
-            if self.of_this_cell <= OF_ONE_CELL {
+            if self.of_this_cell <= self.of_one_cell {
                 return Ok(Some((self.cell.clone(), ts, Write::decode(pair.1)?)));
             }
             let counts = self.newest_visible()?;
@@ -171,7 +172,7 @@ mod tests {
     fn scanned(counted: &Counted, ts: u64, direction: Direction) -> (Vec<String>, usize) {
         counted.pairs.set(0);
         let ts = Timestamp::from_u64(ts);
-        let records = Records::new(counted, ts, (b"", b""), direction).expect("readable");
+        let records = Records::new(counted, ts, (b"", b""), direction, 256).expect("readable");
         let snapshot = Snapshot { ts, bypass: &[] };
         let mut seen = Vec::new();
         let emit = |_, read| {

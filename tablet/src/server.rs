@@ -18,9 +18,9 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::Error;
 use crate::core::{Asker, Core, Order, Reply};
 use crate::outbox::{Outbox, Packs};
+use crate::{Error, Limits};
 
 /// A message of requests may be this large: one request at its limit, and its envelope.
 const MESSAGE_BYTES_MAX: usize = 24 << 20;
@@ -82,7 +82,10 @@ impl Server {
         let incarnation = heartbeat::incarnation();
         let core = Core::open(
             engine.clone(),
-            options.cache_bytes / 4,
+            Limits {
+                cache_bytes: options.cache_bytes / 4,
+                ..Limits::default()
+            },
             options.raw,
             v1::Addressee {
                 server: options.server.clone(),

@@ -3,6 +3,7 @@
 mod support;
 
 use percolator_engine::{Batch, Column};
+use percolator_tablet::Limits;
 use percolator_tablet::core::Core;
 use percolator_wire::v1;
 use percolator_wire::v1::get_result::Result as Got;
@@ -206,7 +207,8 @@ fn locks_and_tablets_are_there_after_a_restart() {
     let mut server = Server::new();
     server.put("b", "1", 10, 20);
     server.ask(prewrite("c", "2", 30));
-    server.core = Core::open(server.engine.clone(), 1 << 20, false, me(LIFE)).expect("readable");
+    server.core =
+        Core::open(server.engine.clone(), Limits::default(), false, me(LIFE)).expect("readable");
     assert_eq!(server.core.locks(), 1);
     assert!(matches!(server.get("c", 40), Got::Locked(_)));
     assert_eq!(server.value("b", 40).as_deref(), Some("1"));
@@ -225,8 +227,13 @@ fn conflicts_are_found_after_a_restart() {
             batch.delete(Column::Meta, "high-ts");
             server.engine.commit(&[batch]).expect("memory");
         }
-        server.core =
-            Core::open(server.engine.clone(), 1 << 20, false, me(LIFE + 1)).expect("readable");
+        server.core = Core::open(
+            server.engine.clone(),
+            Limits::default(),
+            false,
+            me(LIFE + 1),
+        )
+        .expect("readable");
         for (start_ts, conflicts) in [(15, 1), (20, 1), (21, 0)] {
             let Body::Prewrite(answer) = server.ask(prewrite("b", "2", start_ts)) else {
                 panic!("no answer to a prewrite");
@@ -249,7 +256,7 @@ fn rollback_records_are_found() {
             panic!("no answer to a prewrite");
         };
         assert_eq!(answer.rejections.len(), 1, "{answer:?}");
-        server.core =
-            Core::open(server.engine.clone(), 1 << 20, false, me(life)).expect("readable");
+        server.core = Core::open(server.engine.clone(), Limits::default(), false, me(life))
+            .expect("readable");
     }
 }

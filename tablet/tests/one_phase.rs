@@ -4,6 +4,7 @@
 mod support;
 
 use percolator_engine::Column;
+use percolator_tablet::Limits;
 use percolator_tablet::core::Core;
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
@@ -128,8 +129,13 @@ fn what_fails_on_the_disk_lets_its_readers_go() {
 #[test]
 fn another_life_of_the_server_prewrites_and_says_which_it_is() {
     let mut server = Server::new();
-    server.core =
-        Core::open(server.engine.clone(), 1 << 20, false, me(LIFE + 1)).expect("readable");
+    server.core = Core::open(
+        server.engine.clone(),
+        Limits::default(),
+        false,
+        me(LIFE + 1),
+    )
+    .expect("readable");
     let Body::Prewrite(answer) = server.ask(one_phase("b", "new", 10, 12)) else {
         panic!("no answer to a prewrite");
     };

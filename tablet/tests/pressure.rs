@@ -2,6 +2,7 @@
 
 mod support;
 
+use percolator_tablet::Limits;
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
@@ -159,4 +160,49 @@ fn requests_that_wait_for_a_row_are_bounded_by_their_bytes() {
     for id in again {
         assert!(matches!(server.answer(id), Some(Body::Prewrite(_))));
     }
+}
+
+/// A request with many rows lets all who waited for them go on at once.
+#[test]
+fn decided_batches_are_bounded_by_their_bytes_also_of_requests_that_waited() {
+    let mut server = Server::within(Limits {
+        decided_bytes: 500,
+        ..Limits::default()
+    });
+    let rows: Vec<String> = (0..50).map(|row| format!("b{row:02}")).collect();
+    let places = rows.iter().map(|row| v1::CellRef {
+        row: row.clone().into(),
+        ..cell("")
+    });
+    let all = server.send(Ask::Rollback(v1::RollbackRequest {
+        start_ts: 5,
+        cells: places.collect(),
+    }));
+    let first = server.core.take_group().expect("a group");
+    let ids: Vec<u64> = rows
+        .iter()
+        .map(|row| server.send(prewrite_row(row.clone().into(), "1", 10)))
+        .collect();
+    assert_eq!(server.core.held().queued.count, rows.len());
+    let result = server.engine.commit(&first);
+    server.core.committed(result, &mut server.replies);
+    let mut groups = 0;
+    loop {
+        let decided = server.core.held().decided;
+        assert!(
+            decided.bytes - decided.largest_bytes < 500,
+            "{} bytes are decided",
+            decided.bytes
+        );
+        if server.commit_group() == 0 {
+            break;
+        }
+        groups += 1;
+    }
+    assert!(groups > 2, "{groups} groups");
+    assert!(server.answer(all).is_some());
+    for id in ids {
+        assert!(matches!(server.answer(id), Some(Body::Prewrite(_))));
+    }
+    assert_eq!(server.core.locks(), rows.len());
 }

@@ -14,7 +14,7 @@ use anyhow::Context;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use percolator_client::{Client, Error, Options, Txn};
-use percolator_history::{Op, Outcome, Transaction};
+use percolator_history::{Op, Outcome, Times, Transaction};
 use rand::RngExt;
 use serde::Serialize;
 use tokio::task::JoinSet;
@@ -74,6 +74,8 @@ struct Shared {
     table: String,
     lists: u64,
     file: Mutex<File>,
+    /// Since when times count: only those of one process can be compared.
+    started: Instant,
     /// Numbers of this process in elements and names: another one that goes on with the file has others.
     run: u32,
     next_element: AtomicU64,
@@ -104,6 +106,7 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
         table: args.table,
         lists: args.lists.into(),
         file: Mutex::new(file),
+        started: Instant::now(),
         run: rand::random(),
         next_element: AtomicU64::new(0),
         ended: Default::default(),
@@ -144,6 +147,7 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
 
 impl Shared {
     async fn transaction(&self, client: &str, generations: &mut [u64]) -> anyhow::Result<()> {
+        let began_us = self.now_us();
         let txn = match self.client.begin().await {
             Ok(txn) => txn,
             // The oracle is away: nothing happened.
@@ -155,6 +159,11 @@ impl Shared {
             start_ts: Some(txn.start_ts().as_u64()),
             commit_ts: None,
             outcome: Outcome::Aborted,
+            times: Some(Times {
+                clock: format!("{:08x}", self.run),
+                began_us: Some(began_us),
+                ended_us: None,
+            }),
             ops: Vec::new(),
         };
         if let Err(error) = self.read_and_append(&txn, &mut line.ops, generations).await {
@@ -178,7 +187,14 @@ impl Shared {
             }
             Err(error) => return Err(error.into()),
         }
+        if let Some(times) = &mut line.times {
+            times.ended_us = Some(self.now_us());
+        }
         self.ended(&line)
+    }
+
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
     async fn read_and_append(

@@ -28,6 +28,7 @@ pub const CASES: &[Case] = &[
     ("order_inside_a_group", order_inside_a_group),
     ("odd_keys_and_values", odd_keys_and_values),
     ("invalid_keys", invalid_keys),
+    ("long_values", long_values),
     (
         "readers_see_whole_batches",
         snapshots::readers_see_whole_batches,
@@ -53,6 +54,63 @@ fn pairs(
         .expect("a scan")
         .collect::<Result<_, Error>>()
         .expect("pairs of a scan")
+}
+
+/// Values of every length that a store may treat in its own way, replaced by each other and deleted.
+fn long_values(bed: &Bed<'_>) {
+    const LENGTHS: [usize; 9] = [
+        0,
+        1,
+        1 << 10,
+        (16 << 10) - 1,
+        16 << 10,
+        (16 << 10) + 1,
+        100_000,
+        1 << 20,
+        4 << 20,
+    ];
+    let value = |at: usize| -> Value {
+        let len = LENGTHS[at % LENGTHS.len()];
+        (0..len).map(|i| (i + at) as u8).collect()
+    };
+    let mut engine = (bed.open)();
+    let mut model = BTreeMap::new();
+    for round in 0..4 {
+        let mut batch = Batch::default();
+        for number in 0..LENGTHS.len() {
+            let key = format!("key{number}");
+            if (round + number) % 5 == 4 {
+                batch.delete(Column::Data, key.clone());
+                model.remove(&key);
+            } else {
+                let at = number + round * 4;
+                batch.put(Column::Data, key.clone(), value(at));
+                model.insert(key, value(at));
+            }
+        }
+        engine.commit(&[batch]).expect("a commit");
+        if bed.durable {
+            engine.close().expect("a close");
+            drop(engine);
+            engine = (bed.open)();
+        }
+        let found = pairs(&*engine, Column::Data, b"", b"", Reverse);
+        let expected = model.iter().rev();
+        let expected: Vec<(Key, Value)> = expected
+            .map(|(key, value)| (key.clone().into(), value.clone()))
+            .collect();
+        assert!(
+            found == expected,
+            "round {round}: a scan finds other values"
+        );
+        for (key, value) in &model {
+            let got = get(&*engine, Column::Data, key.as_bytes());
+            assert!(
+                got.as_ref() == Some(value),
+                "round {round}: {key} has another value"
+            );
+        }
+    }
 }
 
 fn keys(from: &(impl Read + ?Sized), start: &str, end: &str, direction: Direction) -> Vec<String> {

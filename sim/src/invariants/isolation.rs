@@ -1,5 +1,6 @@
 //! Snapshot isolation, by the graph of who depended on whom (Adya, "Weak Consistency", 1999; see
-//! `percolator-history`): with the timestamps that clients were told, and from what they saw alone.
+//! `percolator-history`): with the timestamps that clients were told, and from what they saw alone; both
+//! with the times at which they asked and were answered.
 
 use percolator_history::{Transaction, check};
 

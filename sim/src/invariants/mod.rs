@@ -1,6 +1,7 @@
 //! What must hold, one file each. Each says where it comes from.
 
 mod atomicity;
+mod bounded_memory;
 mod commit_above_start;
 mod durable_answers;
 mod exact_reads;
@@ -13,10 +14,10 @@ mod one_owner;
 mod recency;
 mod stays_dropped;
 mod timestamps;
-mod waiting;
 
 use percolator_protocol::oracle::Granted;
 use percolator_protocol::types::Timestamp;
+use percolator_tablet::{Held, Limits};
 use percolator_wire::v1;
 
 use crate::watch::{Change, End};
@@ -53,8 +54,13 @@ pub trait Invariant: Send {
         Ok(())
     }
 
-    /// So many requests wait in one server.
-    fn waiting(&mut self, requests: usize) -> Result<(), String> {
+    /// A tablet server holds this in memory.
+    fn holds(&mut self, held: &Held, limits: &Limits) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// A tablet server answers.
+    fn answered(&mut self, response: &v1::Response, limits: &Limits) -> Result<(), String> {
         Ok(())
     }
 
@@ -77,7 +83,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(one_fate::OneFate::default()),
         Box::new(one_owner::OneOwner::default()),
         Box::new(stays_dropped::StaysDropped::default()),
-        Box::new(waiting::Waiting),
+        Box::new(bounded_memory::BoundedMemory),
         Box::new(durable_answers::DurableAnswers),
         Box::new(atomicity::Atomicity),
         Box::new(exact_reads::ExactReads),

@@ -86,7 +86,7 @@ impl Master {
         }
         let running = Arc::new(Mutex::new(Running {
             directory,
-            started: world.now(),
+            started: self.clock(world),
             dead: false,
         }));
         let handler = {
@@ -96,6 +96,13 @@ impl Master {
             })
         };
         world.start(self.node, Some(handler), Box::new(|_| {}));
+    }
+
+    /// What its own monotonic clock says.
+    fn clock(&self, world: &Arc<World>) -> Duration {
+        world.clock(self.node, |clock, now_us| {
+            Duration::from_micros(clock.mono_us(now_us))
+        })
     }
 
     /// One step of the directory, with its effects. `None`: the process has died over it.
@@ -110,7 +117,7 @@ impl Master {
             if state.dead {
                 return None;
             }
-            let now = world.now().saturating_sub(state.started);
+            let now = self.clock(world).saturating_sub(state.started);
             let result = act(&mut state.directory, now);
             (result, state.directory.take_effects())
         };

@@ -13,6 +13,7 @@ use percolator_engine::{
     Batch, Buffered, Checkpoints, Durable, Engine, EngineKind, Error, MemoryStore, Options,
     Versioned,
 };
+use percolator_tablet::Limits;
 use percolator_tablet::core::{Asker, Core, Reply};
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
@@ -25,8 +26,6 @@ use crate::store::{Image, SimStore};
 use crate::watch::Seen;
 use crate::world::{NodeId, World};
 
-/// Some versions of cells that are read fit, others don't.
-const CACHE_BYTES: u64 = 16 << 10;
 /// Small, so that there are many segments.
 const SEGMENT_BYTES: u64 = 32 << 10;
 /// Free space that is kept for what ends transactions, and for nothing.
@@ -54,6 +53,10 @@ pub struct Tablet {
     pub rng: Mutex<Rng>,
     /// How long a sync takes, about.
     pub sync: Mutex<Duration>,
+    /// What it holds at the most.
+    pub limits: Limits,
+    /// How long a group that the engine has is not yet known to be durable, at most, in microseconds.
+    pub window_us: u64,
     /// The cluster's id, once it is known.
     pub cluster_id: Mutex<Option<String>>,
     /// What was on its way to the disk when the process died.
@@ -203,7 +206,7 @@ impl Tablet {
             server: self.name.clone(),
             incarnation,
         };
-        match Core::open(engine.clone(), CACHE_BYTES, false, me) {
+        match Core::open(engine.clone(), self.limits, false, me) {
             Ok(core) => Ok((engine, core)),
             Err(percolator_tablet::Error::Engine(error)) => Err(error),
             Err(error) => Err(Error::Corrupt {
@@ -242,9 +245,7 @@ impl Tablet {
             }
             _ => return,
         }
-        let requests = askers.len();
         drop(state);
-        world.see(&Seen::Waiting { requests });
         self.pump(world, running);
     }
 
@@ -264,6 +265,10 @@ impl Tablet {
                 let Some((caller, is_order)) = askers.remove(&reply.to) else {
                     continue;
                 };
+                world.see(&Seen::Answered {
+                    response: &reply.response,
+                    limits: &self.limits,
+                });
                 let answer = if is_order {
                     Answer::Done(match reply.response.body {
                         Some(Body::Error(error)) => Err(format!("{:?}", error.kind)),
@@ -274,8 +279,18 @@ impl Tablet {
                 };
                 answers.push((caller, answer));
             }
+            let look = |core: &Core| {
+                world.see(&Seen::Holds {
+                    held: core.held(),
+                    limits: &self.limits,
+                });
+            };
+            look(core);
             let group = core.take_group();
-            committing.clone_from(&group);
+            if group.is_some() {
+                look(core);
+                committing.clone_from(&group);
+            }
             let failed = core.failed().map(str::to_owned).filter(|_| !state.failed);
             state.failed |= failed.is_some();
             (group, failed)
@@ -318,16 +333,18 @@ impl Tablet {
             Err(Error::Full { .. }) => {}
             Err(_) => *self.maybe.lock() = group.to_vec(),
         }
+        // What it holds now the disk knows of; the core doesn't yet, and serves reads meanwhile.
+        running.lock().committing = None;
+        let window = {
+            let mut rng = self.rng.lock();
+            let most_us = self.window_us >> rng.below(8);
+            Duration::from_micros(rng.below(most_us + 1))
+        };
+        world.sleep(window).await;
         let changed = {
             let mut state = running.lock();
             let before = state.core.report().tablets;
-            let Running {
-                core,
-                replies,
-                committing,
-                ..
-            } = &mut *state;
-            *committing = None;
+            let Running { core, replies, .. } = &mut *state;
             core.committed(result, replies);
             let after = core.report().tablets;
             (after != before).then_some(after)

@@ -34,6 +34,22 @@ impl Large {
         txn.commit().await.map(drop)
     }
 
+    /// One row of each table, short and long.
+    async fn read_row(&self, session: &Session) -> Result<Option<String>, Error> {
+        let row = format!("{:03}", session.below(ROWS));
+        let txn = session.begin().await?;
+        let cells: Vec<_> = TABLES
+            .into_iter()
+            .flat_map(|table| COLUMNS.map(|column| (table, row.as_bytes(), column.as_bytes())))
+            .collect();
+        let values = txn.batch_get(&cells).await?;
+        let numbers: BTreeSet<i64> = values.iter().map(|value| number(value.as_ref())).collect();
+        let snapshot = txn.start_ts();
+        Ok((numbers.len() != 1).then(|| {
+            format!("at snapshot {snapshot} the cells of row {row} have the numbers {numbers:?}")
+        }))
+    }
+
     async fn read(&self, session: &Session) -> Result<Option<String>, Error> {
         let txn = session.begin().await?;
         let mut numbers = BTreeSet::new();
@@ -75,8 +91,13 @@ impl Workload for Large {
                     }
                     Ok(())
                 }
-                // Its transactions are many cells each: not too many of them.
-                _ => Ok(()),
+                // The others are many cells each: not too many of them.
+                _ => {
+                    if let Some(wrong) = self.read_row(session).await? {
+                        session.world.fail("large: one number", wrong);
+                    }
+                    Ok(())
+                }
             }
         }
         .boxed()

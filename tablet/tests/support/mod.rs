@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use percolator_engine::{Batch, Column, Direction, Engine, EngineKind, Options, open};
+use percolator_tablet::Limits;
 use percolator_tablet::core::{Core, Order, Reply};
 use percolator_wire::v1;
 use percolator_wire::v1::get_result::Result as Got;
@@ -26,11 +27,16 @@ pub(crate) struct Server {
 impl Server {
     /// With the tablet 1 of table 5, rows a to m.
     pub(crate) fn new() -> Self {
+        Self::within(Limits::default())
+    }
+
+    /// The same with these limits.
+    pub(crate) fn within(limits: Limits) -> Self {
         let options = Options::new(EngineKind::Memory, "tablet-0");
         let engine: Arc<dyn Engine> =
             Arc::from(open(std::path::Path::new("nowhere"), &options).expect("memory"));
         let mut server = Self {
-            core: Core::open(engine.clone(), 1 << 20, false, me(LIFE)).expect("empty"),
+            core: Core::open(engine.clone(), limits, false, me(LIFE)).expect("empty"),
             engine,
             next_id: 0,
             replies: Vec::new(),

@@ -6,9 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::{cmd::Cmd, context::Context, parts::Report};
 
 /// Seeds that every change runs.
-const FIXED: &str = "0..120";
+const FIXED: &str = "0..1500";
 /// How long fresh ones are run, in seconds.
-const FRESH_SECONDS: &str = "10";
+const FRESH_SECONDS: &str = "100";
 
 pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> {
     let built = report.step("build", |_| context.built())?;

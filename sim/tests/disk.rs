@@ -1,0 +1,101 @@
+//! The simulated device: what was synced stays, and of the rest anything may be there.
+
+use std::collections::BTreeSet;
+
+use percolator_engine::disk::{Disk, DiskFile};
+use percolator_sim::disk::SimDisk;
+use percolator_sim::rng::Rng;
+
+const OLD: [u8; 2_000] = [1; 2_000];
+const NEW: [u8; 1_500] = [2; 1_500];
+
+fn write(disk: &SimDisk, name: &str, bytes: &[u8], sync: bool) -> Box<dyn DiskFile> {
+    let mut file = disk.create(name).expect("a new file");
+    file.append(bytes).expect("room");
+    if sync {
+        file.sync_data().expect("a sync");
+        disk.sync_folder().expect("a sync");
+    }
+    file
+}
+
+/// A folder with the file `a`, removed and gone over by `b`, which wasn't synced: `None`, where this device
+/// doesn't write over files.
+fn written_over(seed: u64) -> Option<SimDisk> {
+    let disk = SimDisk::new(Rng::new(seed, "disk"));
+    drop(write(&disk, "a", &OLD, true));
+    disk.remove("a").expect("it is there");
+    disk.sync_folder().expect("a sync");
+    if disk.list().expect("names").is_empty() {
+        return None;
+    }
+    drop(disk.create("b").expect("a new file"));
+    disk.sync_folder().expect("a sync");
+    Some(disk)
+}
+
+#[test]
+fn what_was_synced_stays() {
+    for seed in 0..50 {
+        let disk = SimDisk::new(Rng::new(seed, "disk"));
+        let mut file = write(&disk, "a", &OLD, true);
+        disk.crash();
+        assert_eq!(disk.read("a").expect("a file"), OLD);
+        // Cut, and not synced: either may be there, and what is there now stays.
+        file.truncate(10).expect("a cut");
+        disk.crash();
+        let left = disk.read("a").expect("a file");
+        assert!(
+            OLD.starts_with(&left) && left.len() >= 10,
+            "{} bytes",
+            left.len()
+        );
+        disk.crash();
+        assert_eq!(disk.read("a").expect("a file"), left);
+    }
+}
+
+#[test]
+fn a_file_that_is_written_over_is_torn_between_old_and_new() {
+    let mut kinds = BTreeSet::new();
+    for seed in 0..200 {
+        let Some(disk) = written_over(seed) else {
+            continue;
+        };
+        assert_eq!(disk.read("b").expect("a file"), OLD, "what it held");
+        disk.remove("b").expect("it is there");
+        drop(write(&disk, "b", &NEW, false));
+        disk.sync_folder().expect("a sync");
+        disk.crash();
+        let left = disk.read("b").expect("a file");
+        assert_eq!(left.len(), OLD.len());
+        assert_eq!(left[NEW.len()..], OLD[NEW.len()..]);
+        let sectors: Vec<u8> = left[..NEW.len()]
+            .chunks(512)
+            .map(|sector| {
+                let whole = sector.iter().all(|byte| *byte == sector[0]);
+                assert!(whole, "a part of a sector");
+                sector[0]
+            })
+            .collect();
+        kinds.insert(sectors);
+    }
+    // Every mixture of three sectors.
+    assert_eq!(kinds.len(), 8, "{kinds:?}");
+}
+
+#[test]
+fn names_that_were_not_synced_are_there_or_not() {
+    let mut kinds = BTreeSet::new();
+    for seed in 0..100 {
+        let disk = SimDisk::new(Rng::new(seed, "disk"));
+        drop(write(&disk, "a", &OLD, true));
+        drop(disk.create("b").expect("a new file"));
+        disk.remove("a").expect("it is there");
+        disk.crash();
+        let mut names = disk.list().expect("names");
+        names.retain(|name| name != "spare");
+        kinds.insert(names);
+    }
+    assert_eq!(kinds.len(), 4, "{kinds:?}");
+}

@@ -1,0 +1,128 @@
+//! What one tablet server holds in memory and answers at a time, at the most. Above it callers wait, are
+//! told that the server is busy, or get the rest with their next request.
+
+use percolator_protocol::mutants::{self, Mutant};
+
+/// The limits. The defaults are for servers; the simulator has small ones, so that they are reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of newest versions of cells that are read, about: twice as many at the most. Default: 1 MiB;
+    /// a server gives a quarter of its `cacheSize`.
+    pub cache_bytes: u64,
+    /// Marks of the highest snapshots that have read a row, and as many of the highest write records of a
+    /// cell, 8 bytes each; a power of two. Cells that share one look newer than they are. Default: 65,536.
+    pub marks: usize,
+    /// Requests that write and wait for rows or for the disk; and as many reads that wait for the disk.
+    /// Default: 65,536.
+    pub waiting: usize,
+    /// Bytes of requests that wait for rows, and of reads that wait for the disk: one more request may go
+    /// over it. Default: 64 MiB.
+    pub queued_bytes: usize,
+    /// Bytes of batches that are decided and not yet on their way to the disk: one more may go over it.
+    /// Default: 128 MiB.
+    pub decided_bytes: usize,
+    /// Bytes of batches that go to the disk together; a larger one goes alone. Default: 32 MiB.
+    pub group_bytes: usize,
+    /// Bytes of values after which an answer to a get ends: one more value may go over it. Default: 4 MiB.
+    pub get_bytes: usize,
+    /// Cells in one answer to a scan. Default: 4,096.
+    pub scan_cells: usize,
+    /// Bytes after which an answer to a scan ends: one more cell may go over it. Default: 1 MiB.
+    pub scan_bytes: usize,
+    /// Versions that one scan request looks at before it answers with what it has: nobody waits long
+    /// behind it. Default: 2,048.
+    pub scan_records: usize,
+    /// Locks that a scan loads at a time. Default: 1,024.
+    pub scan_locks: usize,
+    /// Versions of one cell that a scan reads one by one: a look-up costs as much as some of them.
+    /// Default: 64.
+    pub scan_records_of_one_cell: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            cache_bytes: 1 << 20,
+            marks: 1 << 16,
+            waiting: 1 << 16,
+            queued_bytes: 64 << 20,
+            decided_bytes: 128 << 20,
+            group_bytes: 32 << 20,
+            get_bytes: 4 << 20,
+            scan_cells: 4096,
+            scan_bytes: 1 << 20,
+            scan_records: 2048,
+            scan_locks: 1024,
+            scan_records_of_one_cell: 64,
+        }
+    }
+}
+
+impl Limits {
+    /// Whether no more requests may wait.
+    pub(crate) fn no_more_requests(&self, waiting: usize) -> bool {
+        waiting >= self.waiting && !mutants::on(Mutant::RequestsUnbounded)
+    }
+
+    /// Whether no more reads may wait for the disk.
+    pub(crate) fn no_more_reads(&self, waiting: usize) -> bool {
+        waiting >= self.waiting && !mutants::on(Mutant::HeldReadsUnbounded)
+    }
+
+    /// Whether so many bytes of requests that wait are enough.
+    pub(crate) fn enough_queued(&self, bytes: usize) -> bool {
+        bytes >= self.queued_bytes && !mutants::on(Mutant::QueuedBytesUnbounded)
+    }
+
+    /// Whether so many bytes of decided batches are enough.
+    pub(crate) fn enough_decided(&self, bytes: usize) -> bool {
+        bytes >= self.decided_bytes && !mutants::on(Mutant::DecidedBytesUnbounded)
+    }
+
+    /// Whether batches of so many bytes may go to the disk together.
+    pub(crate) fn is_a_group(&self, bytes: usize) -> bool {
+        bytes <= self.group_bytes || mutants::on(Mutant::GroupsUnbounded)
+    }
+
+    /// Whether an answer to a scan is full.
+    pub(crate) fn ends_scan(&self, bytes: usize, bytes_max: usize) -> bool {
+        bytes >= bytes_max && !mutants::on(Mutant::ScansUnbounded)
+    }
+}
+
+/// Some things in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// How many there are.
+    pub count: usize,
+    /// Bytes of all of them.
+    pub bytes: usize,
+    /// Bytes of the largest one.
+    pub largest_bytes: usize,
+}
+
+impl Amount {
+    /// Of things with these sizes, in bytes.
+    pub fn of(sizes: impl Iterator<Item = usize>) -> Self {
+        sizes.fold(Self::default(), |sum, bytes| Self {
+            count: sum.count + 1,
+            bytes: sum.bytes + bytes,
+            largest_bytes: sum.largest_bytes.max(bytes),
+        })
+    }
+}
+
+/// What a server holds just now, as against its [`Limits`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Requests that wait for rows.
+    pub queued: Amount,
+    /// Reads that wait for the disk.
+    pub reads: Amount,
+    /// Decided batches that wait for the disk.
+    pub decided: Amount,
+    /// Batches on their way to the disk.
+    pub group: Amount,
+    /// The newest versions of cells.
+    pub cache_bytes: usize,
+}
