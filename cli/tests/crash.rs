@@ -5,10 +5,12 @@
 
 mod support;
 
+use std::collections::BTreeMap;
+use std::io::Write;
 use std::process::{Child, Stdio};
 
 use serde_json::Value;
-use support::{Choices, Cluster, SERVERS, lines, rounds, signal, wait_for};
+use support::{Choices, Cluster, Deck, SERVERS, lines, rounds, signal, wait_for};
 
 fn start_bank(cluster: &Cluster, ledger: &str) -> Child {
     cluster
@@ -39,43 +41,25 @@ fn bank_keeps_every_answer_while_servers_and_clients_are_killed() {
     wait_for("the first transfers", || {
         (lines(ledger) > 100).then_some(())
     });
-    for round in rounds(25) {
+    let mut victims = Deck::new(SERVERS.into_iter().chain(["bank"]));
+    for round in rounds(victims.len(), 25) {
         // A random number of transfers between two deaths, so that they come at every moment.
         let target = lines(ledger) + usize::try_from(choices.below(400)).expect("small");
         wait_for("more transfers", || (lines(ledger) > target).then_some(()));
-        // The bank itself dies now and then, in the middle of its commits.
-        if choices.below(6) == 0 {
-            eprintln!("round {round}: the bank is killed");
-            signal(bank.id(), "KILL");
-            bank.wait().expect("it ends");
+        lives(&mut bank, "the bank");
+        let victim = victims.draw(&mut choices);
+        eprintln!("round {round}: {victim} is killed");
+        // The bank itself too, in the middle of its commits.
+        if victim == "bank" {
+            end(bank);
             bank = start_bank(&cluster, ledger);
         } else {
-            let server = SERVERS[usize::try_from(choices.below(5)).expect("small")];
-            eprintln!("round {round}: {server} is killed");
-            cluster.kill(server);
+            cluster.kill(victim);
         }
-        assert!(
-            bank.try_wait().expect("a child").is_none(),
-            "the bank ended by itself"
-        );
     }
-    signal(bank.id(), "KILL");
-    bank.wait().expect("it ends");
-    let said = cluster.run(&[
-        "bank",
-        "--accounts",
-        "200",
-        "-o",
-        "json",
-        "--verify",
-        ledger,
-    ]);
-    eprintln!("{}{}", said.err, said.out);
-    let found: Value = serde_json::from_str(&said.ok()).expect("JSON");
-    assert!(found["committed"].as_u64() > Some(100), "{found}");
-    for wrong in ["lost", "aborted_but_there", "wrong_accounts"] {
-        assert_eq!(found[wrong], 0, "{found}");
-    }
+    lives(&mut bank, "the bank");
+    end(bank);
+    answers_hold(&cluster, ledger);
     // Whatever the dead clients left locked can be written again, once their life time is over.
     let said = cluster.run(&[
         "bank",
@@ -92,6 +76,29 @@ fn bank_keeps_every_answer_while_servers_and_clients_are_killed() {
     assert_eq!(summary["wrong_sums"], 0, "{summary}");
     assert_eq!(summary["failed"], 0, "{summary}");
     readers_get_through(&cluster);
+}
+
+/// Fails where a client has ended, which none does by itself.
+fn lives(client: &mut Child, what: &str) {
+    let ended = client.try_wait().expect("a child");
+    assert!(ended.is_none(), "{what} has ended by itself: {ended:?}");
+}
+
+fn end(mut client: Child) {
+    signal(client.id(), "KILL");
+    client.wait().expect("it ends");
+}
+
+/// What the bank's clients were answered is what is there.
+fn answers_hold(cluster: &Cluster, ledger: &str) {
+    let verify = ["bank", "--accounts", "200", "--verify", ledger];
+    let said = cluster.run(&[&verify[..], &["-o", "json"]].concat());
+    eprintln!("{}{}", said.err, said.out);
+    let found: Value = serde_json::from_str(&said.ok()).expect("JSON");
+    assert!(found["committed"].as_u64() > Some(100), "{found}");
+    for wrong in ["lost", "aborted_but_there", "wrong_accounts"] {
+        assert_eq!(found[wrong], 0, "{found}");
+    }
 }
 
 /// A scan meets every lock there is, and fails where one can not be cleared.
@@ -124,83 +131,115 @@ fn packages() -> String {
     text
 }
 
+/// Rows that one import loads.
+const ROWS: usize = 3000;
+
+/// The packages, under other names again where they are too few. Every round has other values in every row,
+/// and moves its entry in one of the indexes.
+fn rows_of(round: u64, packages: &str) -> Vec<String> {
+    let packages: Vec<Value> = packages
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    (0..ROWS)
+        .map(|at| {
+            let mut row = packages[at % packages.len()].clone();
+            let text = |field: &str| row[field].as_str().expect("text").to_owned();
+            let package = format!("{}~{}", text("package"), at / packages.len());
+            let section = format!("{}/{}", text("section"), round % 3);
+            row["package"] = package.into();
+            row["section"] = section.into();
+            row["round"] = round.into();
+            format!("{row}\n")
+        })
+        .collect()
+}
+
+const INDEXES: [&str; 4] = [
+    "--index",
+    "section=by-section",
+    "--index",
+    "maintainer=by-maintainer",
+];
+
+fn import_arguments(file: &str) -> Vec<&str> {
+    let import = ["import", "--table", "packages", "--key", "package"];
+    [&import[..], &INDEXES, &["--batch", "5", file]].concat()
+}
+
+/// The import has its rows through a pipe, some before each death: so it is never done before the last one.
 #[test]
-fn import_of_real_rows_survives_kills_and_comes_out_as_it_went_in() {
+fn import_and_bank_survive_the_death_of_each_server_and_of_themselves() {
     let mut choices = Choices::from_env();
     let cluster = Cluster::processes();
-    let file = cluster.data_dir.join("../packages.jsonl");
-    let source = packages();
-    std::fs::write(&file, &source).expect("a writable folder");
-    let file = file.to_str().expect("a path of text");
-    let import = [
-        "import",
-        "--table",
-        "packages",
-        "--key",
-        "package",
-        "--index",
-        "section=by-section",
-        "--index",
-        "maintainer=by-maintainer",
-        "--batch",
-        "5",
-        file,
-    ];
-    let cuts = [
-        "table",
-        "create",
-        "packages",
-        "--split-at",
-        "h",
-        "--split-at",
-        "libp",
-    ];
-    cluster.run(&cuts).ok();
-    for round in rounds(4) {
-        let mut loading = cluster
-            .command(&import)
+    let ledger = cluster.data_dir.join("../transfers.jsonl");
+    let ledger = ledger.to_str().expect("a path of text");
+    let packages = packages();
+    let cuts = ["--split-at", "h", "--split-at", "libp"];
+    let create = ["table", "create", "packages"];
+    cluster.run(&[&create[..], &cuts].concat()).ok();
+    let mut bank = start_bank(&cluster, ledger);
+    for round in rounds(2, 4) {
+        let rows = rows_of(round, &packages);
+        let mut import = cluster
+            .command(&import_arguments("-"))
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(Stdio::piped())
             .spawn()
             .expect("the import runs");
-        for _ in 0..=choices.below(3) {
-            let server = SERVERS[2 + usize::try_from(choices.below(3)).expect("small")];
-            eprintln!("round {round}: {server} is killed");
-            cluster.kill(server);
+        let mut input = import.stdin.take().expect("a pipe");
+        let mut victims = Deck::new(SERVERS.into_iter().chain(["bank"]));
+        let part = ROWS.div_ceil(usize::try_from(victims.len()).expect("small"));
+        for rows in rows.chunks(part) {
+            let target = lines(ledger) + usize::try_from(choices.below(100)).expect("small");
+            input
+                .write_all(rows.concat().as_bytes())
+                .expect("the import reads");
+            wait_for("transfers", || (lines(ledger) > target).then_some(()));
+            let victim = victims.draw(&mut choices);
+            eprintln!("round {round}: {victim} is killed");
+            lives(&mut import, "the import");
+            lives(&mut bank, "the bank");
+            if victim == "bank" {
+                end(bank);
+                bank = start_bank(&cluster, ledger);
+            } else {
+                cluster.kill(victim);
+            }
         }
-        if choices.below(2) == 0 {
+        if round % 2 == 0 {
             eprintln!("round {round}: the import is killed");
-            signal(loading.id(), "KILL");
+            lives(&mut import, "the import");
+            end(import);
+            // Whatever it has left behind, another one goes on.
+            let said = cluster.run_with(&import_arguments("-"), &rows.concat());
+            eprintln!("{}", said.ok());
+        } else {
+            drop(input);
+            let ended = import.wait_with_output().expect("it ends");
+            let said = String::from_utf8_lossy(&ended.stderr);
+            assert!(ended.status.success(), "{}: {said}", ended.status);
         }
-        // Killed, or done: both are well; it is run again.
-        loading.wait().expect("it ends");
+        let check = ["check-index", "--table", "packages"];
+        eprintln!("{}", cluster.run(&[&check[..], &INDEXES].concat()).ok());
+        let exported = cluster.run(&["export", "--table", "packages"]).ok();
+        assert_eq!(by_key(&exported), by_key(&rows.concat()));
     }
-    eprintln!("{}", cluster.run(&import).ok());
-    let check = [
-        "check-index",
-        "--table",
-        "packages",
-        "--index",
-        "section=by-section",
-        "--index",
-        "maintainer=by-maintainer",
-    ];
-    eprintln!("{}", cluster.run(&check).ok());
-    let exported = cluster.run(&["export", "--table", "packages"]).ok();
-    assert_eq!(rows(&exported), rows(&source));
+    lives(&mut bank, "the bank");
+    end(bank);
+    answers_hold(&cluster, ledger);
+    readers_get_through(&cluster);
 }
 
 /// The rows, whatever their order and that of their fields.
-fn rows(text: &str) -> Vec<String> {
-    let mut rows: Vec<String> = text
-        .lines()
+fn by_key(text: &str) -> BTreeMap<String, Value> {
+    text.lines()
         .map(|line| {
             let row: Value = serde_json::from_str(line).expect("JSON");
-            row.to_string()
+            (row["package"].as_str().expect("a key").to_owned(), row)
         })
-        .collect();
-    rows.sort();
-    rows
+        .collect()
 }
 
 #[test]
@@ -210,17 +249,17 @@ fn a_client_killed_in_mid_commit_leaves_nothing_that_stops_others() {
     let ledger = ledger.to_str().expect("a path of text");
     let mut bank = start_bank(&cluster, ledger);
     let mut choices = Choices::from_env();
-    for _ in rounds(5) {
+    for _ in rounds(3, 5) {
         let target = lines(ledger) + 20 + usize::try_from(choices.below(200)).expect("small");
         wait_for("transfers", || (lines(ledger) > target).then_some(()));
-        signal(bank.id(), "KILL");
-        bank.wait().expect("it ends");
+        lives(&mut bank, "the bank");
+        end(bank);
         // A reader waits for a life time, three seconds, at the most; the command gives up after ten.
         cluster.run(&["scan", "bank"]).ok();
         bank = start_bank(&cluster, ledger);
     }
-    signal(bank.id(), "KILL");
-    bank.wait().expect("it ends");
+    lives(&mut bank, "the bank");
+    end(bank);
     cluster
         .run(&["bank", "--accounts", "200", "--verify", ledger])
         .ok();

@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use support::{Choices, Cluster, SERVERS, lines, rounds, signal, wait_for};
+use support::{Choices, Cluster, Deck, SERVERS, lines, rounds, signal, wait_for};
 
 fn record(cluster: &Cluster, file: &str) -> Child {
     cluster
@@ -18,6 +18,14 @@ fn record(cluster: &Cluster, file: &str) -> Child {
         .expect("the recorder runs")
 }
 
+#[derive(Clone, Copy)]
+enum Event {
+    RecorderKilled,
+    RecorderStill,
+    Still(&'static str),
+    Killed(&'static str),
+}
+
 #[test]
 fn snapshot_isolation_explains_what_clients_saw_of_a_cluster_that_is_killed_and_stopped() {
     let mut choices = Choices::from_env();
@@ -25,19 +33,28 @@ fn snapshot_isolation_explains_what_clients_saw_of_a_cluster_that_is_killed_and_
     let file = cluster.data_dir.join("../history.jsonl");
     let file = file.to_str().expect("a path of text");
     let mut recorder = record(&cluster, file);
-    for round in rounds(12) {
+    let still = SERVERS[usize::try_from(choices.below(5)).expect("small")];
+    let mut events = Deck::new(
+        [
+            Event::RecorderKilled,
+            Event::RecorderStill,
+            Event::Still(still),
+        ]
+        .into_iter()
+        .chain(SERVERS.map(Event::Killed)),
+    );
+    for round in rounds(events.len(), 12) {
         let target = lines(file) + 100 + usize::try_from(choices.below(400)).expect("small");
         wait_for("transactions", || (lines(file) > target).then_some(()));
-        let server = SERVERS[usize::try_from(choices.below(5)).expect("small")];
-        match choices.below(6) {
-            0 => {
+        match events.draw(&mut choices) {
+            Event::RecorderKilled => {
                 eprintln!("round {round}: the recorder is killed");
                 signal(recorder.id(), "KILL");
                 recorder.wait().expect("it ends");
                 recorder = record(&cluster, file);
             }
             // For longer than any lock lives: what it holds is rolled back, and then it goes on.
-            1 => {
+            Event::RecorderStill => {
                 eprintln!("round {round}: the recorder stands still");
                 signal(recorder.id(), "STOP");
                 // Others meet its locks, and wait for no longer than a life time, 3 s.
@@ -45,7 +62,7 @@ fn snapshot_isolation_explains_what_clients_saw_of_a_cluster_that_is_killed_and_
                 std::thread::sleep(Duration::from_millis(3_500));
                 signal(recorder.id(), "CONT");
             }
-            2 => {
+            Event::Still(server) => {
                 eprintln!("round {round}: {server} stands still");
                 let pid = cluster.pid(server);
                 signal(pid, "STOP");
@@ -53,7 +70,7 @@ fn snapshot_isolation_explains_what_clients_saw_of_a_cluster_that_is_killed_and_
                 std::thread::sleep(Duration::from_millis(300 + choices.below(3500)));
                 signal(pid, "CONT");
             }
-            _ => {
+            Event::Killed(server) => {
                 eprintln!("round {round}: {server} is killed");
                 cluster.kill(server);
             }

@@ -10,10 +10,16 @@ use std::time::Duration;
 use serde_json::Value;
 use support::network::Network;
 use support::proxy::{Storm, Weather};
-use support::{Choices, SERVERS, Said, lines, rounds, signal, wait_for};
+use support::{Choices, Deck, SERVERS, Said, lines, rounds, signal, wait_for};
 
 #[test]
 fn snapshot_isolation_explains_what_clients_saw_through_cuts_and_wrong_clocks() {
+    #[derive(Clone, Copy)]
+    enum Event {
+        WrongClock,
+        Cut(&'static str),
+        Killed(&'static str),
+    }
     let mut choices = Choices::from_env();
     let Some(mut network) = Network::new() else {
         return;
@@ -21,21 +27,26 @@ fn snapshot_isolation_explains_what_clients_saw_through_cuts_and_wrong_clocks() 
     let file = network.folder.path().join("history.jsonl");
     let file = file.to_str().expect("a path of text");
     let mut recorder = record(network.command(&[]), file);
-    for round in rounds(12) {
+    let mut events = Deck::new(
+        [Event::WrongClock; 3]
+            .into_iter()
+            .chain(SERVERS.map(Event::Cut))
+            .chain(SERVERS.map(Event::Killed)),
+    );
+    for round in rounds(events.len(), 13) {
         wait_for_more(file, 100 + choices.below(300), &mut recorder);
-        let server = SERVERS[usize::try_from(choices.below(5)).expect("small")];
-        match choices.below(5) {
-            0 => {
+        match events.draw(&mut choices) {
+            Event::WrongClock => {
                 // An hour back, an hour ahead (not followed), a few seconds ahead (followed), right again.
                 let offset_ms = [-3_600_000, 3_600_000, 4_000, 0][choices.below(4) as usize];
                 eprintln!("round {round}: the oracle's clock is wrong by {offset_ms} ms");
                 std::fs::write(network.clock_file(), offset_ms.to_string()).expect("a file");
             }
-            1 => {
+            Event::Killed(server) => {
                 eprintln!("round {round}: {server} is killed");
                 network.kill(server);
             }
-            _ => {
+            Event::Cut(server) => {
                 // Up to longer than a lock lives, and than a heartbeat may be late.
                 let cut = Duration::from_millis(choices.below(4_000));
                 eprintln!("round {round}: {server} is cut off for {cut:?}");
@@ -51,20 +62,32 @@ fn snapshot_isolation_explains_what_clients_saw_through_cuts_and_wrong_clocks() 
 
 #[test]
 fn snapshot_isolation_explains_what_clients_saw_through_delays_losses_and_resets() {
+    #[derive(Clone, Copy)]
+    enum Event {
+        Weather,
+        Still(&'static str),
+        Killed(&'static str),
+    }
     let mut choices = Choices::from_env();
     let mut storm = Storm::new(choices.below(u64::MAX));
     let file = storm.folder.path().join("history.jsonl");
     let file = file.to_str().expect("a path of text");
     let mut recorder = record(storm.command(&[]), file);
-    for round in rounds(12) {
+    let still = SERVERS[usize::try_from(choices.below(5)).expect("small")];
+    let mut events = Deck::new(
+        [Event::Weather; 6]
+            .into_iter()
+            .chain([Event::Still(still)])
+            .chain(SERVERS.map(Event::Killed)),
+    );
+    for round in rounds(events.len(), 12) {
         wait_for_more(file, 50 + choices.below(150), &mut recorder);
-        let server = SERVERS[usize::try_from(choices.below(5)).expect("small")];
-        match choices.below(6) {
-            0 => {
+        match events.draw(&mut choices) {
+            Event::Killed(server) => {
                 eprintln!("round {round}: {server} is killed");
                 storm.kill(server);
             }
-            1 => {
+            Event::Still(server) => {
                 // Up to longer than a lock lives, and than a heartbeat may be late.
                 let still = Duration::from_millis(choices.below(6_000));
                 eprintln!("round {round}: {server} stands still for {still:?}");
@@ -72,7 +95,7 @@ fn snapshot_isolation_explains_what_clients_saw_through_delays_losses_and_resets
                 std::thread::sleep(still);
                 signal(storm.pid(server), "CONT");
             }
-            _ => {
+            Event::Weather => {
                 let weather = Weather {
                     delay_ms: [0, 2, 10, 40][choices.below(4) as usize],
                     lost: [0, 5, 30][choices.below(3) as usize],

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use percolator_client::{Client, Error, Options, Range};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::tablets_client::TabletsClient;
-use support::{Cluster, wait_for};
+use support::{Cluster, signal, wait_for};
 use tokio::sync::Notify;
 use tokio_stream::StreamExt;
 
@@ -250,4 +251,102 @@ fn an_outcome_is_not_asked_of_a_cell_that_is_not_the_primary() {
         |table_id: u32, row: &str| cluster.run(&["outcome", "5", &format!("{table_id}/{row}:c")]);
     asked(second.table_id, "b").refused(2, &["the primary of transaction 5 is"]);
     assert!(asked(first.table_id, "a").ok().contains("rolled back"));
+}
+
+/// A process that stands still, until this is dropped.
+struct Stopped(u32);
+
+impl Stopped {
+    fn new(pid: u32) -> Self {
+        signal(pid, "STOP");
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        signal(self.0, "CONT");
+    }
+}
+
+/// What the error says of the time is what it took, and that is no less than was asked for.
+async fn gives_up<T>(
+    doing: &str,
+    patience: Duration,
+    call: impl Future<Output = Result<T, Error>>,
+) {
+    let started = Instant::now();
+    let result = call.await;
+    let took = started.elapsed();
+    let said = match result {
+        Err(Error::Timeout { after, .. }) => after,
+        Err(other) => panic!("{doing}: {other}"),
+        Ok(_) => panic!("{doing}: done by a server that stands still"),
+    };
+    eprintln!("{doing}: {took:?}, which it says was {said:?}");
+    assert!(said >= patience * 9 / 10, "{doing}: {said:?}");
+    assert!(
+        took < said + patience / 2,
+        "{doing}: it took {took:?}, and says {said:?}"
+    );
+}
+
+#[test]
+fn whoever_gives_up_says_how_long_it_took() {
+    const PATIENCE: Duration = Duration::from_secs(4);
+    let cluster = Cluster::processes();
+    for table in ["t", "u"] {
+        cluster.run(&["table", "create", table]).ok();
+        cluster.run(&["put", table, "a", "c", "1"]).ok();
+    }
+    let options = Options {
+        patience: PATIENCE,
+        retry_for: PATIENCE,
+        ..Options::default()
+    };
+    let put = |client: Client| async move {
+        client
+            .transact(|txn| async move { txn.put("t", "a", "c", "2") })
+            .await
+    };
+    block_on(async {
+        let client = Client::connect_with(&cluster.master, options)
+            .await
+            .expect("connected");
+        // Two transactions whose snapshots are from before.
+        let reader = client.begin().await.expect("begun");
+        let writer = client.begin().await.expect("begun");
+        reader.get("u", "a", "c").await.expect("a value");
+        for table in ["t", "u"] {
+            writer.put(table, "b", "c", "2").expect("put");
+        }
+        {
+            let _stopped = Stopped::new(cluster.pid("tso-0"));
+            gives_up("begin, no oracle", PATIENCE, client.begin()).await;
+            gives_up("transact, no oracle", PATIENCE, put(client.clone())).await;
+        }
+        {
+            let pid = u32::try_from(place_of(&cluster, "t").pid).expect("a process");
+            let _stopped = Stopped::new(pid);
+            gives_up("get", PATIENCE, reader.get("t", "a", "c")).await;
+            let several: [(&str, &[u8], &[u8]); 2] = [("t", b"a", b"c"), ("t", b"a", b"d")];
+            gives_up("batch_get", PATIENCE, reader.batch_get(&several)).await;
+            let scan = async { reader.scan("t", Range::all()).await?.collect().await };
+            gives_up("scan", PATIENCE, scan).await;
+            gives_up("commit", PATIENCE, writer.commit()).await;
+        }
+        wait_for_put(&client).await;
+    });
+}
+
+/// Everything is there again.
+async fn wait_for_put(client: &Client) {
+    let started = Instant::now();
+    loop {
+        let put = client.transact(|txn| async move { txn.put("t", "a", "c", "3") });
+        match put.await {
+            Ok(()) => return,
+            Err(error) => assert!(started.elapsed() < support::PATIENCE, "{error}"),
+        }
+    }
 }

@@ -1,5 +1,9 @@
 //! Money moves between two accounts, and none is lost:
-//! `cargo run --release -p percolator-client --example bank [MASTER]`.
+//! `cargo run --release -p percolator-client --example bank [MASTER]`. It prints:
+//!
+//! ```text
+//! bob has 3, joe has 9
+//! ```
 
 use percolator_client::{Client, Error, Txn};
 

@@ -1,6 +1,13 @@
 //! The paper's example (section 2.1, figure 2): a crawled page, the table that finds its duplicates by
 //! their content's hash, and its inverted links, kept in agreement by one transaction over three
-//! tables: `cargo run --release -p percolator-client --example update_document [MASTER]`.
+//! tables: `cargo run --release -p percolator-client --example update_document [MASTER]`. It prints:
+//!
+//! ```text
+//! a.example/one is a copy of a.example/one
+//! b.example/copy is a copy of a.example/one
+//! a.example/one points at paper.example
+//! b.example/copy points at paper.example
+//! ```
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 

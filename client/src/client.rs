@@ -16,6 +16,8 @@ use crate::router::{CallError, Deadline, Router, master_message};
 use crate::transport::{Backoff, BoxFuture, MasterError, Transport};
 use crate::txn::Txn;
 
+const TAKING_A_TIMESTAMP: &str = "taking a timestamp";
+
 /// How a client behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -104,7 +106,7 @@ impl Client {
     /// # Errors
     /// As [`Self::connect`].
     pub async fn connect_with(master: &str, options: Options) -> Result<Self, Error> {
-        let network = Network::new(master).map_err(Error::Invalid)?;
+        let network = Network::new(master, options.patience).map_err(Error::Invalid)?;
         let client = Self::over(Arc::new(network), options);
         match client.router.refresh().await {
             Ok(_) => Ok(client),
@@ -135,6 +137,17 @@ impl Client {
     /// [`Error::Timeout`] where the oracle isn't reached.
     pub async fn begin(&self) -> Result<Txn, Error> {
         let start_ts = self.timestamp().await?;
+        Ok(Txn::new(self.router.clone(), self.options, start_ts))
+    }
+
+    /// [`Self::begin`], by a deadline that began earlier.
+    async fn begin_by(&self, deadline: Deadline) -> Result<Txn, Error> {
+        let deadline = deadline.or_after(&*self.router.transport, self.options.patience);
+        let start_ts = self
+            .router
+            .timestamp(deadline)
+            .await
+            .map_err(|error| self.failed(deadline, TAKING_A_TIMESTAMP, error))?;
         Ok(Txn::new(self.router.clone(), self.options, start_ts))
     }
 
@@ -170,20 +183,22 @@ impl Client {
     pub async fn timestamp(&self) -> Result<Timestamp, Error> {
         // Without a look at the clock: thousands of callers share a request, and it would cost a caller a
         // third of its part.
-        if let Ok(ts) = self.router.transport.timestamp().await {
-            return Ok(ts);
-        }
+        let (lost, waited) = match self.router.transport.timed_timestamp().await {
+            Ok(ts) => return Ok(ts),
+            Err(lost) => lost,
+        };
         let again = async {
-            let deadline = self.deadline();
-            let tried = self.router.timestamp(deadline).await;
-            tried.map_err(|error| self.failed(deadline, "taking a timestamp", error))
+            let deadline = self.deadline().begun_before(waited);
+            let tried = self.router.timestamp_after(lost.0, deadline).await;
+            tried.map_err(|error| self.failed(deadline, TAKING_A_TIMESTAMP, error))
         };
         // In a box, so that the usual call's future stays small.
         Box::pin(again).await
     }
 
     /// Runs a transaction and commits it; begins it again while others are first, with growing pauses,
-    /// until the deadline of [`Options::retry_for`]. Returns what the closure returned.
+    /// until the deadline of [`Options::retry_for`], by which the last one has begun. Returns what the
+    /// closure returned.
     ///
     /// # Errors
     /// The closure's, or the commit's. An [`Error::Unknown`] isn't retried: it may be committed.
@@ -195,7 +210,7 @@ impl Client {
         let deadline = self.router.deadline(self.options.retry_for);
         let mut pause = Backoff::new(Duration::from_millis(1), Duration::from_millis(100));
         loop {
-            let txn = self.begin().await?;
+            let txn = self.begin_by(deadline).await?;
             let result = match work(txn.clone()).await {
                 Ok(output) => txn.commit().await.map(|_| output),
                 Err(error) => Err(error),
@@ -393,7 +408,11 @@ impl Client {
         body: v1::request::Body,
     ) -> Result<v1::response::Body, Error> {
         use crate::router::Attempt;
-        match self.router.send(address, Vec::new(), body).await {
+        match self
+            .router
+            .send(address, Vec::new(), body, self.deadline())
+            .await
+        {
             Attempt::Done(body) => Ok(body),
             Attempt::Again(why) | Attempt::Frozen(why) => Err(Error::Unavailable(why)),
             Attempt::Invalid(why) => Err(Error::Invalid(why)),

@@ -25,6 +25,8 @@ use crate::transport::BoxFuture;
 /// How long a rollback may be tried in the background after a transaction was aborted. What is left
 /// then, others clear when its life time is over.
 const ROLLBACK_PATIENCE: Duration = Duration::from_secs(5);
+/// The same after a transaction's deadline, which its caller waits for.
+const LATE_ROLLBACK_PATIENCE: Duration = Duration::from_millis(500);
 /// How long secondaries may be tried in the background after the primary was committed. What is left
 /// then, others clear when they meet it.
 const SECONDARIES_PATIENCE: Duration = Duration::from_secs(10);
@@ -232,7 +234,9 @@ impl Commit {
         };
         let body = self.prewrite_request(group.cells, Some(wish));
         // Once: another server, or another life of this one, is not to be asked with this commit_ts.
-        match self.router.send(&group.address, group.tablets, body).await {
+        let (address, deadline) = (&group.address, self.deadline);
+        let sent = self.router.send(address, group.tablets, body, deadline);
+        match sent.await {
             Attempt::Done(Body::Prewrite(response)) if response.committed => {
                 vec![Event::CommittedInOnePhase(commit_ts)]
             }
@@ -322,7 +326,13 @@ impl Commit {
                 cells: cells.into_iter().map(|(_, cell)| cell).collect(),
             })
         };
-        let deadline = self.router.deadline(ROLLBACK_PATIENCE);
+        // Whoever waits has waited long enough; servers that answer do so within that.
+        let patience = if self.deadline.passed(&*self.router.transport) {
+            LATE_ROLLBACK_PATIENCE
+        } else {
+            ROLLBACK_PATIENCE
+        };
+        let deadline = self.router.deadline(patience);
         match self.every_cell(mutations, &build, deadline).await {
             Some(Body::Rollback(response)) => match response.committed {
                 Some(committed) => PrimaryEnd::Committed(Timestamp::from_u64(committed.commit_ts)),

@@ -24,8 +24,9 @@ const MESSAGE_BYTES_MAX: usize = 256 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A request that isn't answered within this many ticks is given up; counted in ticks, because a timer
 /// for each request would cost more than the request.
-const ANSWER_TICKS: u32 = 10;
-const TICK: Duration = Duration::from_secs(1);
+const ANSWER_TICKS: u32 = 40;
+/// Whoever waits is woken once a tick, to look at its deadline.
+const TICK: Duration = Duration::from_millis(250);
 /// A silent connection is asked for a sign of life after this long, and lost without one.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -150,9 +151,16 @@ impl Connection {
         let mut state = self.state.lock();
         state.tick += 1;
         let tick = state.tick;
-        state.slots.iter().any(|(_, slot)| {
-            matches!(slot.state, SlotState::Waiting(_)) && tick - slot.sent_tick > ANSWER_TICKS
-        })
+        let mut too_long = false;
+        for (_, slot) in &state.slots {
+            if let SlotState::Waiting(waker) = &slot.state {
+                too_long |= tick - slot.sent_tick > ANSWER_TICKS;
+                if let Some(waker) = waker {
+                    waker.wake_by_ref();
+                }
+            }
+        }
+        too_long
     }
 }
 
@@ -288,7 +296,13 @@ fn cost(request: &v1::Request) -> usize {
 }
 
 async fn run(connection: Arc<Connection>, address: String) {
-    let why = match stream(&connection, &address).await {
+    let ended = tokio::select! {
+        biased;
+        ended = stream(&connection, &address) => ended,
+        // Also while it connects: requests wait from the beginning.
+        why = ticks(&connection) => Err(why),
+    };
+    let why = match ended {
         Ok(()) => format!("the tablet server at {address} closed the connection"),
         Err(why) => failed("tablet server", &address, &why),
     };
@@ -316,21 +330,20 @@ async fn stream(connection: &Arc<Connection>, address: &str) -> Result<(), Why> 
         .await
         .map_err(lost)?
         .into_inner();
+    while let Some(pack) = responses.message().await.map_err(lost)? {
+        connection.answered(pack);
+    }
+    Ok(())
+}
+
+/// Ends when a request has waited for too long.
+async fn ticks(connection: &Connection) -> Why {
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        tokio::select! {
-            biased;
-            pack = responses.message() => match pack {
-                Ok(Some(pack)) => connection.answered(pack),
-                Ok(None) => return Ok(()),
-                Err(status) => return Err(lost(status)),
-            },
-            _ = ticks.tick() => {
-                if connection.tick() {
-                    return Err(Why::Silent(TICK * ANSWER_TICKS));
-                }
-            }
+        ticks.tick().await;
+        if connection.tick() {
+            return Why::Silent(TICK * ANSWER_TICKS);
         }
     }
 }
@@ -349,10 +362,16 @@ pub(crate) fn failed(role: &str, address: &str, why: &Why) -> String {
     match why {
         Why::Silent(time) => format!(
             "the {role} at {address} did not answer for {} s",
-            time.as_secs()
+            in_seconds(*time)
         ),
         Why::Said(said) => format!("the {role} at {address}: {said}"),
     }
+}
+
+/// In whole seconds, and where it is less than one in tenths.
+pub(crate) fn in_seconds(time: Duration) -> String {
+    let tenths = usize::from(time < Duration::from_secs(1));
+    format!("{:.tenths$}", time.as_secs_f64())
 }
 
 /// What is behind an error of a connection on which nobody is silent for longer than `silence`.

@@ -13,7 +13,7 @@ use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::connection::{Connection, failed, why_status};
-use crate::oracle::OracleClient;
+use crate::oracle::{OracleClient, OracleError};
 use crate::transport::{BoxFuture, Lost, MasterError, Transport};
 
 /// The master answers within this, or is asked again.
@@ -31,7 +31,9 @@ pub(crate) struct Network {
 
 impl Network {
     /// Connects with the first use.
-    pub(crate) fn new(master: &str) -> Result<Self, String> {
+    ///
+    /// `patience`: how long a caller waits for a timestamp.
+    pub(crate) fn new(master: &str, patience: Duration) -> Result<Self, String> {
         let no_address = || {
             format!(
                 "{master:?} is no address of a master: it is written HOST:PORT, as in 127.0.0.1:7400, \
@@ -50,7 +52,7 @@ impl Network {
         let client = MasterClient::new(channel).max_decoding_message_size(DIRECTORY_BYTES_MAX);
         let oracle = {
             let (client, master) = (client.clone(), master.to_owned());
-            OracleClient::new(move || {
+            let address = move || {
                 let (client, master) = (client.clone(), master.clone());
                 async move {
                     let directory = directory(client, &master)
@@ -62,7 +64,9 @@ impl Network {
                         .ok_or_else(|| "no oracle has reported to the master yet".into())
                 }
                 .boxed()
-            })
+            };
+            // A little less, so that it is still there to say what was wrong.
+            OracleClient::with_deadline(address, patience * 9 / 10)
         };
         Ok(Self {
             master_address: master.to_owned(),
@@ -139,6 +143,14 @@ impl Transport for Network {
         self.oracle
             .timestamp()
             .map(|result| result.map_err(|error| Lost(error.to_string())))
+            .boxed()
+    }
+
+    fn timed_timestamp(&self) -> BoxFuture<'_, Result<Timestamp, (Lost, Duration)>> {
+        let timed = |error: OracleError| (Lost(error.to_string()), error.waited());
+        self.oracle
+            .timestamp()
+            .map(move |result| result.map_err(timed))
             .boxed()
     }
 

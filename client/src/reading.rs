@@ -116,7 +116,7 @@ impl Inner {
             if met.is_empty() {
                 return Ok(Some(cells));
             }
-            self.get_past(met).await?;
+            self.get_past(met, deadline).await?;
         }
     }
 
@@ -127,16 +127,31 @@ impl Inner {
         row: Bytes,
         column: Bytes,
     ) -> Result<Option<Bytes>, Error> {
-        if let Some(value) = self.ask_once(table, &row, &column).await {
-            return Ok(value);
+        let deadline = self.router.deadline(self.options.patience);
+        let attempt = self.ask_once(table, &row, &column, deadline).await;
+        match attempt {
+            Some(Attempt::Done(Body::GetOne(response))) if response.locked.is_none() => {
+                return Ok(response.value);
+            }
+            Some(Attempt::Again(why)) if deadline.passed(&*self.router.transport) => {
+                return Err(self.failed(deadline, CallError::GaveUp(why)));
+            }
+            _ => {}
         }
-        let mut values = self.read(vec![Cell::new(table, row, column)]).await?;
+        let cells = vec![Cell::new(table, row, column)];
+        let mut values = self.read_by(cells, deadline).await?;
         Ok(values.pop().flatten())
     }
 
-    /// Asks for one cell once, without what several cells, locks and lost answers need. `None`: it takes
-    /// the long way.
-    async fn ask_once(&self, table: TableId, row: &Bytes, column: &Bytes) -> Option<Option<Bytes>> {
+    /// Asks for one cell once, without what several cells, locks and lost answers need. `None`: nobody is
+    /// known to serve it.
+    async fn ask_once(
+        &self,
+        table: TableId,
+        row: &Bytes,
+        column: &Bytes,
+        deadline: Deadline,
+    ) -> Option<Attempt> {
         let directory = self.router.directory();
         let (tablet, address) = directory.locate(table, row).ok()?;
         let (start_ts, bypass) = self.snapshot();
@@ -148,17 +163,21 @@ impl Inner {
             column: column.clone(),
             bypass,
         });
-        match self.router.send(address, Vec::new(), ask).await {
-            Attempt::Done(Body::GetOne(response)) if response.locked.is_none() => {
-                Some(response.value)
-            }
-            _ => None,
-        }
+        let sent = self.router.send(address, Vec::new(), ask, deadline);
+        Some(sent.await)
     }
 
     /// Reads cells, getting past whatever lock is in the way.
     pub(crate) async fn read(&self, cells: Vec<Cell>) -> Result<Vec<Option<Bytes>>, Error> {
         let deadline = self.router.deadline(self.options.patience);
+        self.read_by(cells, deadline).await
+    }
+
+    async fn read_by(
+        &self,
+        cells: Vec<Cell>,
+        deadline: Deadline,
+    ) -> Result<Vec<Option<Bytes>>, Error> {
         let mut values = vec![None; cells.len()];
         let mut waiting: Vec<usize> = (0..cells.len()).collect();
         while !waiting.is_empty() {
@@ -204,7 +223,7 @@ impl Inner {
                     }
                 }
             }
-            self.get_past(met).await?;
+            self.get_past(met, deadline).await?;
         }
         Ok(values)
     }
@@ -219,8 +238,11 @@ impl Inner {
     }
 
     /// Gets past locks that were met: asks each transaction's primary once.
-    pub(crate) async fn get_past(&self, met: Vec<v1::MetLock>) -> Result<(), Error> {
-        let deadline = self.router.deadline(self.options.patience);
+    pub(crate) async fn get_past(
+        &self,
+        met: Vec<v1::MetLock>,
+        deadline: Deadline,
+    ) -> Result<(), Error> {
         let mut by_transaction: BTreeMap<Timestamp, Vec<MetLock>> = BTreeMap::new();
         for met in met {
             let met =

@@ -18,12 +18,25 @@ use crate::transport::Backoff;
 impl Router {
     /// A timestamp of the oracle, tried until the deadline.
     pub(crate) async fn timestamp(&self, deadline: Deadline) -> Result<Timestamp, CallError> {
+        const SILENT: &str = "the oracle did not answer in the time that was left";
+        self.timestamp_after(SILENT.to_owned(), deadline).await
+    }
+
+    /// The same, where `last` is what was seen of it before.
+    pub(crate) async fn timestamp_after(
+        &self,
+        mut last: String,
+        deadline: Deadline,
+    ) -> Result<Timestamp, CallError> {
         let mut retry = Retry::new(self, deadline);
         loop {
-            match self.transport.timestamp().await {
-                Ok(ts) => return Ok(ts),
-                Err(lost) => retry.pause(lost.0).await?,
+            let attempt = self.transport.timestamp();
+            match deadline.within(&*self.transport, attempt).await {
+                Some(Ok(ts)) => return Ok(ts),
+                Some(Err(lost)) => last = lost.0,
+                None => return Err(CallError::GaveUp(last)),
             }
+            retry.pause(last.clone()).await?;
         }
     }
 

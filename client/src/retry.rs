@@ -26,14 +26,14 @@ impl<'a> Retry<'a> {
     /// After a try that `last` was seen of: waits a little.
     ///
     /// # Errors
-    /// [`CallError::GaveUp`]: the deadline has passed.
+    /// [`CallError::GaveUp`]: no time is left for another one.
     pub(crate) async fn pause(&mut self, last: String) -> Result<(), CallError> {
         let transport = &*self.router.transport;
-        if self.deadline.passed(transport) {
-            return Err(CallError::GaveUp(last));
-        }
-        self.backoff.wait(transport).await;
-        Ok(())
+        let waited = self
+            .deadline
+            .within(transport, self.backoff.wait(transport))
+            .await;
+        waited.ok_or(CallError::GaveUp(last))
     }
 
     /// [`Self::pause`], and then asks the master where things are: whoever doesn't answer may have moved.
@@ -46,6 +46,6 @@ impl<'a> Retry<'a> {
         last: String,
     ) -> Result<Option<Arc<Directory>>, CallError> {
         self.pause(last).await?;
-        Ok(self.router.refresh().await.ok())
+        Ok(self.router.refresh_by(self.deadline).await.ok())
     }
 }

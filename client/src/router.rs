@@ -3,7 +3,9 @@
 //! when repeated.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -15,14 +17,18 @@ use percolator_wire::v1::response::Body;
 use tokio::sync::watch;
 
 use crate::Error;
+use crate::connection::{Why, failed};
 use crate::directory::{Directory, Group};
 use crate::retry::Retry;
-use crate::transport::{MasterError, Transport};
+use crate::transport::{Lost, MasterError, Transport};
 
 /// Cells in one request; larger ones are cut.
 const GROUP_CELLS_MAX: usize = 8192;
 /// Bytes of keys and values in one request; a single value may be larger.
 const GROUP_BYTES_MAX: usize = 4 << 20;
+
+/// What is said of a master that gave no answer until a deadline.
+const SILENT_MASTER: &str = "the master did not answer in the time that was left";
 
 /// The world, and where things are in it.
 pub(crate) struct Router {
@@ -73,6 +79,59 @@ pub(crate) struct Deadline {
 impl Deadline {
     pub(crate) fn passed(&self, transport: &dyn Transport) -> bool {
         transport.now() >= self.end
+    }
+
+    /// The same, begun this much earlier.
+    pub(crate) fn begun_before(&self, earlier: Duration) -> Self {
+        Self {
+            start: self.start.saturating_sub(earlier),
+            end: self.end.saturating_sub(earlier),
+        }
+    }
+
+    /// This one, or `patience` from now on, whichever is first.
+    pub(crate) fn or_after(&self, transport: &dyn Transport, patience: Duration) -> Self {
+        Self {
+            start: self.start,
+            end: self.end.min(transport.now().saturating_add(patience)),
+        }
+    }
+
+    /// Waits for an attempt until then; `None`: it isn't done.
+    pub(crate) async fn within<T>(
+        &self,
+        transport: &dyn Transport,
+        attempt: impl Future<Output = T>,
+    ) -> Option<T> {
+        let left = self.end.saturating_sub(transport.now());
+        tokio::select! {
+            biased;
+            done = attempt => Some(done),
+            () = transport.sleep(left) => None,
+        }
+    }
+
+    /// [`Self::within`], without a timer for an attempt that doesn't wait: it would cost more than the
+    /// request. Looks at the clock when whoever carries the request wakes it ([`Transport::tablet`]). On
+    /// failure, how long it waited for since the first such look.
+    async fn watching<T>(
+        &self,
+        transport: &dyn Transport,
+        attempt: impl Future<Output = T>,
+    ) -> Result<T, Duration> {
+        let mut attempt = std::pin::pin!(attempt);
+        let mut first = true;
+        let waits = poll_fn(|cx| match attempt.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending if std::mem::take(&mut first) => Poll::Pending,
+            Poll::Pending => Poll::Ready(None),
+        });
+        if let Some(done) = waits.await {
+            return Ok(done);
+        }
+        let since = transport.now();
+        let done = self.within(transport, attempt).await;
+        done.ok_or_else(|| transport.now().saturating_sub(since))
     }
 
     pub(crate) fn error(
@@ -137,6 +196,16 @@ impl Router {
         self.directory.read().clone()
     }
 
+    /// [`Self::refresh`], for as long as there's time.
+    pub(crate) async fn refresh_by(
+        &self,
+        deadline: Deadline,
+    ) -> Result<Arc<Directory>, MasterError> {
+        let transport = &*self.transport;
+        let asked = deadline.within(transport, self.refresh()).await;
+        asked.unwrap_or_else(|| Err(MasterError::Unavailable(SILENT_MASTER.into())))
+    }
+
     /// Asks the master where things are.
     pub(crate) async fn refresh(&self) -> Result<Arc<Directory>, MasterError> {
         let directory = Arc::new(Directory::new(self.transport.directory().await?));
@@ -152,7 +221,7 @@ impl Router {
         let deadline = self.deadline(patience);
         let mut retry = Retry::new(self, deadline);
         loop {
-            let last = match self.refresh().await {
+            let last = match self.refresh_by(deadline).await {
                 Ok(directory) => match directory.tables.get(name).map(v1::TableInfo::state) {
                     Some(v1::TableState::Ready) => {
                         if let Some(table) = directory.table(name) {
@@ -204,13 +273,14 @@ impl Router {
             let (again, last) = match grouped {
                 Ok(mut groups) if groups.len() == 1 => {
                     let group = groups.remove(0);
-                    let (indices, attempt) = self.attempt(group, build).await;
+                    let (indices, attempt) = self.attempt(group, build, deadline).await;
                     sort(vec![(indices, attempt)], &mut answered, &mut frozen)
                 }
                 Ok(groups) => {
-                    let attempts =
-                        join_all(groups.into_iter().map(|group| self.attempt(group, build))).await;
-                    sort(attempts, &mut answered, &mut frozen)
+                    let attempts = groups
+                        .into_iter()
+                        .map(|group| self.attempt(group, build, deadline));
+                    sort(join_all(attempts).await, &mut answered, &mut frozen)
                 }
                 Err(no_place) => (waiting, no_place.0),
             };
@@ -294,19 +364,25 @@ impl Router {
         }
     }
 
-    /// Sends a request that isn't about cells to the server of one tablet, once.
+    /// Sends a request to a tablet server, once, and waits for its answer until the deadline.
     pub(crate) async fn send(
         &self,
         address: &str,
         tablets: Vec<v1::TabletRef>,
         body: v1::request::Body,
+        deadline: Deadline,
     ) -> Attempt {
         let request = v1::Request {
             id: 0,
             tablets,
             body: Some(body),
         };
-        match self.transport.tablet(address, request).await {
+        let transport = &*self.transport;
+        let attempt = transport.tablet(address, request);
+        let answer = deadline.watching(transport, attempt).await;
+        match answer.unwrap_or_else(|waited| {
+            Err(Lost(failed("tablet server", address, &Why::Silent(waited))))
+        }) {
             Ok(response) => match response.body {
                 Some(Body::Error(error)) => match error.kind {
                     Some(Kind::Invalid(why)) => Attempt::Invalid(why),
@@ -341,10 +417,13 @@ impl Router {
         &self,
         group: Group,
         build: &(dyn Fn(Vec<(usize, v1::CellRef)>) -> v1::request::Body + Sync),
+        deadline: Deadline,
     ) -> (Vec<usize>, Attempt) {
         let indices = group.cells.iter().map(|(at, _)| *at).collect();
         let body = build(group.cells);
-        let attempt = self.send(&group.address, group.tablets, body).await;
+        let attempt = self
+            .send(&group.address, group.tablets, body, deadline)
+            .await;
         (indices, attempt)
     }
 }

@@ -14,7 +14,7 @@ use crate::Error;
 use crate::directory::prefix_end;
 use crate::resolver::unexpected;
 use crate::retry::Retry;
-use crate::router::{Attempt, CallError};
+use crate::router::{Attempt, CallError, Deadline};
 use crate::txn::{Inner, OwnWrite};
 
 /// Cells asked for at a time.
@@ -206,14 +206,14 @@ impl Scan {
                         id: tablet.id,
                         epoch: tablet.epoch,
                     }];
-                    let attempt = router.send(address, refs, self.request()).await;
+                    let attempt = router.send(address, refs, self.request(), deadline).await;
                     (Some(tablet.clone()), attempt)
                 }
                 Err(no_place) => (None, Attempt::Again(no_place.0)),
             };
             let last = match (tablet, attempt) {
                 (Some(tablet), Attempt::Done(Body::Scan(response))) => {
-                    return self.take(&tablet, response).await;
+                    return self.take(&tablet, response, deadline).await;
                 }
                 (_, Attempt::Done(_)) => return Err(self.txn.failed(deadline, unexpected())),
                 (_, Attempt::Invalid(why)) => return Err(Error::Invalid(why)),
@@ -253,6 +253,7 @@ impl Scan {
         &mut self,
         tablet: &v1::TabletInfo,
         response: v1::ScanResponse,
+        deadline: Deadline,
     ) -> Result<(), Error> {
         if let Some(last) = response.cells.last() {
             let last = Cell::new(self.table, last.row.clone(), last.column.clone());
@@ -265,7 +266,7 @@ impl Scan {
                 value: cell.value,
             }));
         if !response.locked.is_empty() {
-            return self.txn.get_past(response.locked).await;
+            return self.txn.get_past(response.locked, deadline).await;
         }
         if !response.done {
             self.after = response.resume.or(self.after.take());

@@ -67,7 +67,7 @@ impl Router {
     async fn refreshed(&self, deadline: Deadline) -> Result<Arc<Directory>, CallError> {
         let mut retry = Retry::new(self, deadline);
         loop {
-            match self.refresh().await {
+            match self.refresh_by(deadline).await {
                 Ok(directory) => return Ok(directory),
                 Err(error) => retry.pause(master_message(error)).await?,
             }
@@ -145,7 +145,7 @@ impl Router {
                             incarnation: known.incarnation,
                         }),
                     });
-                    match self.send(&known.address, Vec::new(), ask).await {
+                    match self.send(&known.address, Vec::new(), ask, deadline).await {
                         Attempt::Done(Body::LocksOf(locks)) => return Ok(locks),
                         Attempt::Done(_) => return Err(unexpected()),
                         Attempt::Invalid(why) => return Err(CallError::Invalid(why)),

@@ -29,7 +29,8 @@ pub enum MasterError {
 
 /// Peers, time, randomness, background work.
 pub trait Transport: Send + Sync + 'static {
-    /// Sends a request to the tablet server at this address. Its id is set on the way.
+    /// Sends a request to the tablet server at this address. Its id is set on the way. Whoever waits for
+    /// the answer is woken now and then, where deadlines matter: it has no timer of its own.
     fn tablet(
         &self,
         address: &str,
@@ -37,6 +38,16 @@ pub trait Transport: Send + Sync + 'static {
     ) -> BoxFuture<'_, Result<v1::Response, Lost>>;
     /// A timestamp of the oracle, asked for after this call began.
     fn timestamp(&self) -> BoxFuture<'_, Result<Timestamp, Lost>>;
+    /// [`Self::timestamp`], and where there is none, how long it was waited for. Whoever knows that anyway
+    /// spares every caller a look at the clock.
+    fn timed_timestamp(&self) -> BoxFuture<'_, Result<Timestamp, (Lost, Duration)>> {
+        let began = self.now();
+        let asked = self.timestamp();
+        Box::pin(async move {
+            let waited = |lost| (lost, self.now().saturating_sub(began));
+            asked.await.map_err(waited)
+        })
+    }
     /// Where everything is.
     fn directory(&self) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>>;
     /// Makes a table.

@@ -307,15 +307,46 @@ impl Choices {
     }
 }
 
-/// The rounds that a test goes: as many as PERCOLATOR_ROUNDS says, or this many for as long as there's time.
-pub(crate) fn rounds(default: u64) -> impl Iterator<Item = u64> {
+/// Draws from a list at random, each entry once before any comes again.
+pub(crate) struct Deck<T> {
+    all: Vec<T>,
+    left: Vec<T>,
+}
+
+impl<T: Clone> Deck<T> {
+    pub(crate) fn new(all: impl IntoIterator<Item = T>) -> Self {
+        let all: Vec<T> = all.into_iter().collect();
+        assert!(!all.is_empty(), "nothing to draw");
+        Self {
+            all,
+            left: Vec::new(),
+        }
+    }
+
+    pub(crate) fn draw(&mut self, choices: &mut Choices) -> T {
+        if self.left.is_empty() {
+            self.left.clone_from(&self.all);
+        }
+        let at = usize::try_from(choices.below(self.left.len() as u64)).expect("small");
+        self.left.swap_remove(at)
+    }
+
+    /// Rounds that draw each entry once.
+    pub(crate) fn len(&self) -> u64 {
+        self.all.len() as u64
+    }
+}
+
+/// The rounds that a test goes: as many as PERCOLATOR_ROUNDS says, or `usual` for as long as there's time; but
+/// `least` in any case, below which it hasn't tested what it is for.
+pub(crate) fn rounds(least: u64, usual: u64) -> impl Iterator<Item = u64> {
     const TIME: Duration = Duration::from_secs(90);
-    let asked = std::env::var("PERCOLATOR_ROUNDS")
+    let asked: Option<u64> = std::env::var("PERCOLATOR_ROUNDS")
         .ok()
         .and_then(|rounds| rounds.parse().ok());
     let started = Instant::now();
-    (0..asked.unwrap_or(default)).take_while(move |round| {
-        let goes_on = asked.is_some() || started.elapsed() < TIME;
+    (0..asked.unwrap_or(usual).max(least)).take_while(move |round| {
+        let goes_on = asked.is_some() || *round < least || started.elapsed() < TIME;
         if !goes_on {
             eprintln!("{round} rounds have taken {TIME:?}, which is enough here");
         }

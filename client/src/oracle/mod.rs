@@ -59,6 +59,18 @@ pub enum OracleError {
     NoRuntime,
 }
 
+impl OracleError {
+    /// How long an answer was waited for.
+    pub fn waited(&self) -> Duration {
+        match self {
+            Self::Unavailable { waited_ms, .. } => Duration::from_millis(*waited_ms),
+            Self::Overloaded { .. } | Self::Count { .. } | Self::Stopped | Self::NoRuntime => {
+                Duration::ZERO
+            }
+        }
+    }
+}
+
 /// Finds out where the oracle is, HOST:PORT; asked before each connection.
 pub type Address = dyn Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync;
 

@@ -5,6 +5,7 @@ mod boundaries;
 mod clippy;
 pub(crate) mod crash;
 mod docs;
+mod examples;
 mod fmt;
 #[cfg(test)]
 mod image;
@@ -31,6 +32,7 @@ pub(crate) enum Part {
     Docs,
     Unit,
     Readme,
+    Examples,
     Sim,
     Crash,
     BenchSmoke,
@@ -59,7 +61,7 @@ impl Report {
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Fmt,
         Self::Prose,
         Self::Boundaries,
@@ -68,6 +70,7 @@ impl Part {
         Self::Docs,
         Self::Unit,
         Self::Readme,
+        Self::Examples,
         Self::Sim,
         Self::Crash,
         Self::BenchSmoke,
@@ -83,6 +86,7 @@ impl Part {
             Self::Docs => "docs",
             Self::Unit => "unit",
             Self::Readme => "readme",
+            Self::Examples => "examples",
             Self::Sim => "sim",
             Self::Crash => "crash",
             Self::BenchSmoke => "bench-smoke",
@@ -99,6 +103,7 @@ impl Part {
             Self::Docs => "the documentation builds without warnings",
             Self::Unit => "all test functions, and the examples in the documentation",
             Self::Readme => "what the README says is what happens",
+            Self::Examples => "the client library's examples print what they say",
             Self::Sim => "a simulated cluster where everything fails, from seeds",
             Self::Crash => "clusters whose processes are killed, stopped and cut off",
             Self::BenchSmoke => "every benchmark runs, for a moment",
@@ -120,6 +125,7 @@ impl Part {
             Self::Docs => docs::run(context),
             Self::Unit => unit::run(context, report),
             Self::Readme => readme::run(context, report),
+            Self::Examples => examples::run(context, report),
             Self::Sim => sim::run(context, report),
             Self::Crash => crash::run(context, crash, report),
             Self::BenchSmoke => bench_smoke::run(context, report),

@@ -1,7 +1,7 @@
 //! What the README says is what happens: its console blocks are run as written, in order, in a folder
 //! that goes away. A copy of `examples/` is in it, as the commands name these files.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context as _, bail};
 
@@ -32,15 +32,19 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> 
             if step.background { " &" } else { "" }
         );
         let next = steps.get(at + 1);
-        run_step(&mut shell, step, next)
+        let lines = run_step(&mut shell, step, next)
             .with_context(|| format!("README.md:{}: {}", step.line, step.command))?;
+        // No bound on it: how long it takes is this machine's affair. But it is to be seen.
+        if let Some(took) = lines.iter().find_map(|line| ready_in(line)) {
+            report.steps.push(("cluster ready".to_owned(), took));
+        }
     }
     shell.stop()?;
     println!("{} commands", steps.len());
     Ok(())
 }
 
-fn run_step(shell: &mut Shell, step: &Step, next: Option<&Step>) -> anyhow::Result<()> {
+fn run_step(shell: &mut Shell, step: &Step, next: Option<&Step>) -> anyhow::Result<Vec<String>> {
     let Ran { lines, status } = if step.background {
         shell.run_in_background(step)?
     } else {
@@ -61,7 +65,13 @@ fn run_step(shell: &mut Shell, step: &Step, next: Option<&Step>) -> anyhow::Resu
     if status != 0 && next.is_none_or(|next| next.command != "echo $?") {
         bail!("it ends with {status}");
     }
-    Ok(())
+    Ok(lines)
+}
+
+/// What `percolator up` says of its start.
+fn ready_in(line: &str) -> Option<Duration> {
+    let (seconds, _) = line.strip_prefix("ready in ")?.split_once(" s;")?;
+    Duration::try_from_secs_f64(seconds.parse().ok()?).ok()
 }
 
 fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
@@ -76,4 +86,17 @@ fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_up_says_of_its_start_is_read() {
+        let ready = ready_in("ready in 1.4 s; percolator -c 127.0.0.1:7400 reaches it");
+        assert_eq!(ready, Some(Duration::from_millis(1400)));
+        assert_eq!(ready_in("not ready in 1.4 s; go on"), None);
+        assert_eq!(ready_in("ready in a moment"), None);
+    }
 }
