@@ -13,9 +13,10 @@ pub struct Collected {
     pub done: bool,
 }
 
-/// Says what may go of a cell's write records, newest first, now that `ready` is the collection point: see
-/// [`crate::safe_point`] for why. Records above it may be left out. At most about `most` removals at a
-/// time; what is left, the next call finds.
+/// Says what may go of a cell's write records, newest first, now that `ready` is the collection point: nobody
+/// reads, prewrites or begins below it any more, and no lock is left of a transaction that began below it,
+/// but for such as can only commit above it. Records above it may be left out. At most about `most` removals
+/// at a time; what is left, the next call finds.
 ///
 /// Of what a snapshot at `ready` sees, the newest put stays. Puts and deletes below it go. A delete that
 /// nothing visible lies below any more goes too, last of all: without it, what it hides would show. Locks'
