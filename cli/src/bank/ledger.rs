@@ -132,7 +132,9 @@ pub(super) async fn verify(
     path: &Path,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let open = || File::open(path).with_context(|| format!("cannot read {}", path.display()));
+    check_table(BufReader::new(open()?), table, path)?;
+    let file = open()?;
     let txn = client.begin().await?;
     let mut there: HashMap<String, String> = HashMap::new();
     let mut scan = txn.scan(&ledger_table(table), Range::all()).await?;
@@ -152,13 +154,6 @@ pub(super) async fn verify(
             output.note(&format!("line {} is cut off and is left out", number + 1));
             continue;
         };
-        if let Some(other) = answer.table.filter(|other| other != table) {
-            bail!(
-                "{}, line {}: this is the ledger of a bank on table {other}, not {table}: verify it with --table {other}",
-                path.display(),
-                number + 1
-            );
-        }
         let is_there = there.contains_key(&answer.row);
         match answer.answer {
             Kind::Committed => {
@@ -210,6 +205,22 @@ pub(super) async fn verify(
         }),
     )?;
     Ok(crate::answered(lost + undead + wrong_accounts == 0))
+}
+
+/// Of another table every transfer would seem to be lost.
+fn check_table(file: impl BufRead, table: &str, path: &Path) -> anyhow::Result<()> {
+    for (number, line) in (1..).zip(file.lines()) {
+        let answer = serde_json::from_str::<Answer>(&line?);
+        let of = answer.ok().and_then(|answer| answer.table);
+        if let Some(other) = of.filter(|other| other != table) {
+            bail!(
+                "{}, line {number}: this is the ledger of a bank on table {other}, not {table}: verify it with --table \
+                 {other}",
+                path.display()
+            );
+        }
+    }
+    Ok(())
 }
 
 /// The first of what is wrong, in words.
