@@ -127,17 +127,16 @@ fn bad_read(history: &[Transaction], versions: &Versions<'_>) -> Option<Anomaly>
                     shown: std::iter::once(read).chain(written).collect(),
                 })
             };
-            let writers = known.and_then(|known| known.writers.get(&value));
-            if let Some(writers) = writers {
-                if writers
-                    .iter()
-                    .all(|at| history[*at].outcome == Outcome::Aborted)
-                {
-                    return found(Kind::AbortedRead, writers.first().copied());
-                }
+            let Some(known) = known else {
+                return found(Kind::Invented, None);
+            };
+            if known.writers.contains_key(&value) {
                 continue;
             }
-            match known.and_then(|known| known.intermediate.get(&value)) {
+            if let Some(at) = known.aborted.get(&value) {
+                return found(Kind::AbortedRead, Some(*at));
+            }
+            match known.intermediate.get(&value) {
                 Some(at) => return found(Kind::IntermediateRead, Some(*at)),
                 None => return found(Kind::Invented, None),
             }
@@ -230,13 +229,8 @@ fn graph<'a>(
         if transaction.outcome != Outcome::Committed && !versions.committed[at] {
             continue;
         }
-        for op in &transaction.ops {
-            let Op::Read(cell, value) = op else { continue };
-            let is_own = !reads(transaction).any(|(other, _)| other == cell);
-            if is_own {
-                continue;
-            }
-            let Some(source) = versions.source(history, at, cell, value.as_deref()) else {
+        for (cell, value) in reads(transaction) {
+            let Some(source) = versions.source(history, at, cell, value) else {
                 ambiguous += 1;
                 continue;
             };
@@ -245,7 +239,7 @@ fn graph<'a>(
             }
             let next = versions
                 .cells
-                .get(cell.as_str())
+                .get(cell)
                 .and_then(|known| known.next.get(&source));
             for next in next.into_iter().flatten() {
                 graph.add(at, *next, Edge::Rw(cell));

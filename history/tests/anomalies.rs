@@ -273,6 +273,36 @@ fn a_hundred_thousand_transactions_are_checked_within_a_minute() {
 }
 
 #[test]
+fn values_that_are_written_again_and_again_are_checked_as_fast() {
+    // One cell that is 0, 1 and absent in turn, with readers of the latest version and of the first one.
+    let values = [Some("0"), Some("1"), None];
+    let history: Vec<Transaction> = (0..100_000_usize)
+        .map(|number| {
+            let value = values[number / 3 % 3].map(str::to_owned);
+            let ts = 10 * number as u64 + 5;
+            let (start_ts, commit_ts, op) = match number % 3 {
+                0 => (ts, Some(ts + 1), Op::Write("x".to_owned(), value)),
+                1 => (ts, None, Op::Read("x".to_owned(), value)),
+                _ => (9, None, Op::Read("x".to_owned(), Some("0".to_owned()))),
+            };
+            Transaction {
+                client: "c".to_owned(),
+                start_ts: Some(start_ts),
+                commit_ts,
+                outcome: Outcome::Committed,
+                times: None,
+                ops: vec![op],
+            }
+        })
+        .collect();
+    let started = Instant::now();
+    let report = check(&history);
+    assert_eq!((report.anomaly, report.ambiguous_reads), (None, 0));
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(60), "{took:?}");
+}
+
+#[test]
 fn snapshots_below_what_was_answered_before_are_found() {
     // By the timestamps alone all is well: t2's snapshot is older.
     let stale = ["t1 5-7 @100-200: wx1", "t2 6-6 @201-300: rx_"];
