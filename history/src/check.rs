@@ -17,7 +17,7 @@ use std::fmt;
 
 use crate::graph::{Cycle, Edge, Graph};
 use crate::recency;
-use crate::transaction::{Op, Outcome, Transaction};
+use crate::transaction::{Op, Transaction};
 use crate::versions::{Versions, reads};
 
 /// What kind of wrong.
@@ -178,6 +178,7 @@ fn stale_snapshot(history: &[Transaction]) -> Option<Anomaly> {
     })
 }
 
+/// Whoever isn't committed is there too, as one that only read: its snapshot has to be right all the same.
 fn graph<'a>(
     history: &'a [Transaction],
     versions: &Versions<'a>,
@@ -185,8 +186,8 @@ fn graph<'a>(
     let timed: Vec<(u64, bool, usize)> = times(history, versions);
     // Behind the transactions: one node for each moment, which leads to the next one.
     let real_time = history.len() + timed.len();
-    let mut graph = Graph::new(real_time + recency::nodes(history, versions));
-    recency::add_edges(&mut graph, real_time, history, versions);
+    let mut graph = Graph::new(real_time + recency::nodes(history));
+    recency::add_edges(&mut graph, real_time, history);
     for (moment, (_, is_start, at)) in timed.iter().enumerate() {
         let node = history.len() + moment;
         if *is_start {
@@ -226,9 +227,6 @@ fn graph<'a>(
     }
     let mut ambiguous = 0;
     for (at, transaction) in history.iter().enumerate() {
-        if transaction.outcome != Outcome::Committed && !versions.committed[at] {
-            continue;
-        }
         for (cell, value) in reads(transaction) {
             let Some(source) = versions.source(history, at, cell, value) else {
                 ambiguous += 1;
@@ -259,14 +257,12 @@ fn committed_at(transaction: &Transaction) -> Option<u64> {
 fn times(history: &[Transaction], versions: &Versions<'_>) -> Vec<(u64, bool, usize)> {
     let mut times = BTreeSet::new();
     for (at, transaction) in history.iter().enumerate() {
-        if !versions.committed[at] {
-            continue;
-        }
         if let Some(start_ts) = transaction.start_ts {
             times.insert((start_ts, true, at));
         }
         let writes = |op: &Op| matches!(op, Op::Write(..));
         if let Some(commit_ts) = transaction.commit_ts
+            && versions.committed[at]
             && transaction.ops.iter().any(writes)
         {
             times.insert((commit_ts, false, at));

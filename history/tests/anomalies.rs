@@ -354,6 +354,48 @@ fn stale_reads_are_found_without_timestamps() {
 }
 
 #[test]
+fn readers_that_are_not_committed_have_snapshots_too() {
+    for reader in ["t3! 20", "t3? 20"] {
+        let skew = format!("{reader}: rx1 ry0 wz1");
+        found(
+            &["t1 1-2: wx0 wy0", "t2 15-17: wx1 wy1", &skew],
+            Kind::ReadSkew,
+            &["t3@20 read y, and t2@15 wrote the next version"],
+        );
+        let missed = format!("{reader}: rx0");
+        found(
+            &["t1 1-2: wx0", "t2 15-17: wx1", &missed],
+            Kind::MissedEffects,
+            &["t2@15 had committed when t3@20 began"],
+        );
+        let future = format!("{reader}: rx1");
+        found(
+            &["t2 15-21: wx1", &future],
+            Kind::Interference,
+            &["21 is above the snapshot 20"],
+        );
+    }
+    found(
+        &["t1: wx0 wy0", "t2: rx0 ry0 wx1 wy1", "t3!: rx1 ry0"],
+        Kind::ReadSkew,
+        &["t3 read y"],
+    );
+    found(
+        &["t1 @100-200: rx_ wx1", "t2! @201-300: rx_"],
+        Kind::StaleSnapshot,
+        &["t1 was answered before t2 began"],
+    );
+    // What they wrote is nobody's business, and another one may overwrite what they read.
+    passes(&[
+        "t1 1-2: wx0 wy0",
+        "t2! 3: rx0 wx1",
+        "t3 4-9: rx0 wx2",
+        "t4? 5: rx0 ry0 wx3",
+        "t5 10-11: rx2 ry0 wx4",
+    ]);
+}
+
+#[test]
 fn one_unknown_writer_does_not_hide_the_order_of_the_others() {
     // Blind writes: only the timestamps say who came first. t4 sees t3's of both, and must see t2's x.
     let skew = |unknown: &'static str| {
