@@ -12,7 +12,7 @@
 //! Without timestamps the order of a cell's versions is known as far as transactions read what they then
 //! overwrote; blind writes say nothing. So what is found is wrong, and not everything wrong is found.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 use crate::graph::{Cycle, Edge, Graph};
@@ -43,6 +43,10 @@ pub enum Kind {
     MissedEffects,
     /// A value was read that nobody wrote.
     Invented,
+    /// A transaction read a cell otherwise than it had read or written it before (INT).
+    InternalRead,
+    /// Timestamps that nobody can have: two of a kind, or a commit that isn't above its snapshot.
+    Timestamps,
     /// A transaction began after another one was answered, and doesn't lie behind it (real time).
     StaleSnapshot,
 }
@@ -80,6 +84,8 @@ impl fmt::Display for Kind {
             Self::Interference => "interference (G-SIa)",
             Self::MissedEffects => "missed effects (G-SIb)",
             Self::Invented => "a value that nobody wrote",
+            Self::InternalRead => "a read that contradicts its own transaction (INT)",
+            Self::Timestamps => "impossible timestamps",
             Self::StaleSnapshot => "stale snapshot (real time)",
         })
     }
@@ -98,7 +104,9 @@ pub fn check(history: &[Transaction]) -> Report {
         transactions: history.len(),
         ..Report::default()
     };
-    report.anomaly = bad_read(history, &versions)
+    report.anomaly = internal_read(history)
+        .or_else(|| bad_timestamps(history))
+        .or_else(|| bad_read(history, &versions))
         .or_else(|| lost_update(history, &versions))
         .or_else(|| stale_snapshot(history));
     if report.anomaly.is_some() {
@@ -111,6 +119,70 @@ pub fn check(history: &[Transaction]) -> Report {
         Some(name_cycle(history, &cycle))
     });
     report
+}
+
+/// Reads of what the transaction itself read or wrote otherwise (Cerone and Gotsman's axiom INT).
+fn internal_read(history: &[Transaction]) -> Option<Anomaly> {
+    for transaction in history {
+        let mut known: HashMap<&str, (&str, Option<&str>)> = HashMap::new();
+        for op in &transaction.ops {
+            match op {
+                Op::Write(cell, value) => {
+                    known.insert(cell, ("written", value.as_deref()));
+                }
+                Op::Read(cell, value) => {
+                    let (how, before) = *known.entry(cell).or_insert(("read", value.as_deref()));
+                    if before != value.as_deref() {
+                        let who = label(transaction);
+                        return Some(Anomaly {
+                            kind: Kind::InternalRead,
+                            shown: vec![format!(
+                                "{who} read {cell} = {value:?}, and had {how} {before:?} before"
+                            )],
+                        });
+                    }
+                }
+                Op::Lock(_) => {}
+            }
+        }
+    }
+    None
+}
+
+/// Timestamps that are no oracle's, of those that wrote or locked; who only reads may do so at any snapshot.
+fn bad_timestamps(history: &[Transaction]) -> Option<Anomaly> {
+    let (mut starts, mut commits) = (HashMap::new(), HashMap::new());
+    for (at, transaction) in history.iter().enumerate() {
+        if !transaction.changes() {
+            continue;
+        }
+        let found = |shown: String| {
+            let kind = Kind::Timestamps;
+            let shown = vec![shown];
+            Some(Anomaly { kind, shown })
+        };
+        let who = label(transaction);
+        if let (Some(start_ts), Some(commit_ts)) = (transaction.start_ts, transaction.commit_ts)
+            && commit_ts <= start_ts
+        {
+            return found(format!(
+                "{who} committed at {commit_ts}, which isn't above its snapshot"
+            ));
+        }
+        let of = [
+            ("began", &mut starts, transaction.start_ts),
+            ("committed", &mut commits, transaction.commit_ts),
+        ];
+        for (what, known, ts) in of {
+            if let Some(ts) = ts
+                && let Some(other) = known.insert(ts, at)
+            {
+                let other = label(&history[other]);
+                return found(format!("{other} and {who} both {what} at {ts}"));
+            }
+        }
+    }
+    None
 }
 
 /// Reads of what was never committed.

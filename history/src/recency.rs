@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::graph::{Edge, Graph};
-use crate::transaction::{Op, Outcome, Transaction};
+use crate::transaction::{Outcome, Transaction};
 
 /// A moment of one clock. Beginnings come before ends of the same microsecond: nobody knows which was first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,10 +70,7 @@ pub(crate) fn stale_snapshot(history: &[Transaction]) -> Option<(usize, u64, usi
 
 /// The highest timestamp that a transaction had when it ended.
 fn last_ts(transaction: &Transaction) -> Option<u64> {
-    let writes = |op: &Op| matches!(op, Op::Write(..) | Op::Lock(_));
-    let commit_ts = transaction
-        .commit_ts
-        .filter(|_| transaction.ops.iter().any(writes));
+    let commit_ts = transaction.commit_ts.filter(|_| transaction.changes());
     commit_ts.or(transaction.start_ts)
 }
 

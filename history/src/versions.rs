@@ -135,7 +135,8 @@ impl<'a> Versions<'a> {
         match (commits.range(..=snapshot).next_back(), value) {
             (Some((_, at)), _) => Some(Some(*at)),
             (None, None) => Some(None),
-            (None, Some(_)) => None,
+            // All of them were committed later: it is one of those.
+            (None, Some(_)) => Some(commits.values().next().copied()),
         }
     }
 }

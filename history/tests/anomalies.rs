@@ -396,6 +396,57 @@ fn readers_that_are_not_committed_have_snapshots_too() {
 }
 
 #[test]
+fn reads_that_contradict_their_own_transaction_are_found() {
+    for (line, what) in [
+        (
+            "t1: wx1 rx9",
+            "t1 read x = Some(\"9\"), and had written Some(\"1\")",
+        ),
+        (
+            "t1: wx1 rx_",
+            "t1 read x = None, and had written Some(\"1\")",
+        ),
+        ("t1!: wx1 wx2 rx1", "had written Some(\"2\")"),
+        ("t1 5-6: rx1 rx2", "had read Some(\"1\")"),
+        ("t1?: rx1 ly rx_", "had read Some(\"1\")"),
+    ] {
+        found(&["t0 1-2: wx1", line], Kind::InternalRead, &[what]);
+    }
+    passes(&["t0 1-2: wx1", "t1 3-4: rx1 rx1 wx2 rx2 wx_ rx_"]);
+}
+
+#[test]
+fn timestamps_that_no_oracle_gave_are_found() {
+    found(
+        &["t1 1-3: wx1", "t2 1-4: wy1"],
+        Kind::Timestamps,
+        &["t1@1 and t2@1 both began at 1"],
+    );
+    found(
+        &["t1 1-3: wx1", "t2 2-3: ly"],
+        Kind::Timestamps,
+        &["t1@1 and t2@2 both committed at 3"],
+    );
+    for commit in ["t1 5-5: lx", "t1 5-4: lx", "t1 5-4: wx1"] {
+        found(&[commit], Kind::Timestamps, &["isn't above its snapshot"]);
+    }
+    // Who only reads has no timestamp of its own.
+    passes(&["t1 1-3: wx1", "t2 3-3: rx1", "t3 3-3: rx1", "t4 1-1: rx_"]);
+}
+
+#[test]
+fn a_repeated_value_must_not_be_seen_before_any_of_its_commits() {
+    found(
+        &["t1 15-20: wx5", "t2 30-40: wx5", "t3 10-: rx5"],
+        Kind::Interference,
+        &[
+            "t1@15 wrote x, and t3@10 read that",
+            "20 is above the snapshot 10",
+        ],
+    );
+}
+
+#[test]
 fn one_unknown_writer_does_not_hide_the_order_of_the_others() {
     // Blind writes: only the timestamps say who came first. t4 sees t3's of both, and must see t2's x.
     let skew = |unknown: &'static str| {
