@@ -256,9 +256,11 @@ fn graph<'a>(
     versions: &Versions<'a>,
 ) -> (Graph<'a>, usize, Option<Anomaly>) {
     let timed: Vec<(u64, bool, usize)> = times(history, versions);
-    // Behind the transactions: one node for each moment, which leads to the next one.
+    // Behind the transactions: one node for each moment, which leads to the next one, and one for all
+    // writers of each cell.
     let real_time = history.len() + timed.len();
-    let mut graph = Graph::new(real_time + recency::nodes(history));
+    let writers = real_time + recency::nodes(history);
+    let mut graph = Graph::new(writers + versions.cells.len());
     recency::add_edges(&mut graph, real_time, history);
     for (moment, (_, is_start, at)) in timed.iter().enumerate() {
         let node = history.len() + moment;
@@ -288,7 +290,12 @@ fn graph<'a>(
         }
         graph.add(from, to, edge);
     };
-    for (name, cell) in &versions.cells {
+    let mut absent: HashMap<&str, usize> = HashMap::new();
+    for (number, (name, cell)) in versions.cells.iter().enumerate() {
+        absent.insert(name, writers + number);
+        for writer in &cell.unordered {
+            graph.add(writers + number, *writer, Edge::Onward);
+        }
         for (before, next) in &cell.next {
             if let Some(before) = before {
                 for next in next {
@@ -306,6 +313,8 @@ fn graph<'a>(
             };
             if let Some(writer) = source {
                 depends(&mut graph, writer, at, Edge::Wr(cell));
+            } else if let Some(writers) = absent.get(cell) {
+                graph.add(at, *writers, Edge::Absent(cell));
             }
             let next = versions
                 .cells
@@ -346,24 +355,14 @@ fn times(history: &[Transaction], versions: &Versions<'_>) -> Vec<(u64, bool, us
 fn name_cycle(history: &[Transaction], cycle: &Cycle<'_>) -> Anomaly {
     let count =
         |wanted: fn(&Edge<'_>) -> bool| cycle.iter().filter(|(_, edge)| wanted(edge)).count();
-    let rw = count(|edge| matches!(edge, Edge::Rw(_)));
+    let rw = count(|edge| matches!(edge, Edge::Rw(_) | Edge::Absent(_)));
     let starts = count(|edge| matches!(edge, Edge::Start));
     let real_time = count(|edge| matches!(edge, Edge::RealTime));
     let wr = count(|edge| matches!(edge, Edge::Wr(_)));
-    let kind = match (rw, starts, wr) {
-        (0 | 1, ..) if real_time > 0 => Kind::StaleSnapshot,
-        (0, 0, 0) => Kind::DirtyWrite,
-        (0, 0, _) => Kind::CircularInformationFlow,
-        (0, ..) => Kind::Interference,
-        (1, 0, 0) if cycle.len() == 2 => Kind::LostUpdate,
-        (1, 0, _) => Kind::ReadSkew,
-        (1, ..) => Kind::MissedEffects,
-        _ => Kind::LongFork,
-    };
-    let shown = cycle
+    let shown: Vec<String> = cycle
         .iter()
         .enumerate()
-        // The moments between the transactions say nothing to people.
+        // The nodes between the transactions say nothing to people.
         .filter(|(_, (from, _))| *from < history.len())
         .map(|(at, (from, edge))| {
             let to = (1..=cycle.len())
@@ -373,6 +372,16 @@ fn name_cycle(history: &[Transaction], cycle: &Cycle<'_>) -> Anomaly {
             step(history, *from, *edge, to)
         })
         .collect();
+    let kind = match (rw, starts, wr) {
+        (0 | 1, ..) if real_time > 0 => Kind::StaleSnapshot,
+        (0, 0, 0) => Kind::DirtyWrite,
+        (0, 0, _) => Kind::CircularInformationFlow,
+        (0, ..) => Kind::Interference,
+        (1, 0, 0) if shown.len() == 2 => Kind::LostUpdate,
+        (1, 0, _) => Kind::ReadSkew,
+        (1, ..) => Kind::MissedEffects,
+        _ => Kind::LongFork,
+    };
     Anomaly { kind, shown }
 }
 
@@ -382,6 +391,8 @@ fn step(history: &[Transaction], from: usize, edge: Edge<'_>, to: usize) -> Stri
         Edge::Ww(cell) => format!("{from} wrote {cell}, and {to} wrote it next"),
         Edge::Wr(cell) => format!("{from} wrote {cell}, and {to} read that"),
         Edge::Rw(cell) => format!("{from} read {cell}, and {to} wrote the next version"),
+        Edge::Absent(cell) => format!("{from} read that {cell} was not there, and {to} wrote it"),
+        Edge::Onward => format!("{from} comes before {to}"),
         Edge::Start => format!("{from} had committed when {to} began"),
         Edge::RealTime => format!("{from} was answered before {to} began"),
     }

@@ -24,6 +24,9 @@ pub(crate) struct Cell<'a> {
     /// Of each version, the ones that follow it directly, as far as it is known; more than one where
     /// several transactions read it and wrote the next.
     pub(crate) next: BTreeMap<Writer, Vec<usize>>,
+    /// Who wrote it and is committed, where their order isn't known: all that is known of each is that it
+    /// came after the first version.
+    pub(crate) unordered: Vec<usize>,
 }
 
 /// All cells.
@@ -112,6 +115,7 @@ impl<'a> Versions<'a> {
                 next.entry(before).or_default().push(*at);
             }
             cell.next = next;
+            cell.unordered = writers;
         }
     }
 

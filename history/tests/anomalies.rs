@@ -157,6 +157,43 @@ fn a_long_fork_is_found() {
 }
 
 #[test]
+fn what_was_never_there_was_so_before_every_writer() {
+    // Blind writes, and no timestamps.
+    found(
+        &["t1: wx1", "t2: wy1", "t3: rx1 ry_", "t4: rx_ ry1"],
+        Kind::LongFork,
+        &["t3 read that y was not there, and t2 wrote it"],
+    );
+    found(
+        &["t1: wx1 wy1", "t2: rx1 ry_"],
+        Kind::ReadSkew,
+        &["t2 read that y was not there, and t1 wrote it"],
+    );
+    // Not as the first: t2 read what t1 wrote.
+    found(
+        &["t1: wx1", "t2: rx1 wx2 wy2", "t3: rx_ ry2"],
+        Kind::ReadSkew,
+        &["t3 read that x was not there, and t2 wrote it"],
+    );
+    passes(&["t1: wx1 wy1", "t2: rx_ ry_", "t3: rx1 ry1"]);
+    passes(&["t1: wx1", "t2: wy1", "t3: rx1 ry_", "t4: rx1 ry1"]);
+    passes(&["t1: rx_ ry_ wx1", "t2: rx_ ry_ wy1", "t3: rx1 ry1"]);
+    passes(&["t1!: wx1", "t2? : wy1", "t3: rx_ ry_"]);
+    // Who finds it absent may have come after the one that deleted it, but not before and after.
+    let lines = ["t1: wx1 wy1", "t2: wy_", "t3: rx1 ry_"];
+    let report = check(&history(&lines));
+    assert_eq!((report.anomaly, report.ambiguous_reads), (None, 1));
+    let unknown = ["t1: wx1 wy1", "t2?: wy_", "t3: rx1 ry_"];
+    assert_eq!(check(&history(&unknown)).anomaly, None);
+    // A deletion that was aborted is none.
+    found(
+        &["t1: wx1 wy1", "t2!: wy_", "t3: rx1 ry_"],
+        Kind::ReadSkew,
+        &["t3 read that y was not there"],
+    );
+}
+
+#[test]
 fn what_was_committed_later_must_not_be_seen() {
     found(
         &["t1 1-9: wx1", "t2 5-: rx1"],
