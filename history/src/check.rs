@@ -12,12 +12,12 @@
 //! Without timestamps the order of a cell's versions is known as far as transactions read what they then
 //! overwrote; blind writes say nothing. So what is found is wrong, and not everything wrong is found.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 use crate::graph::{Cycle, Edge, Graph};
 use crate::recency;
-use crate::transaction::{Op, Outcome, Transaction};
+use crate::transaction::{Op, Transaction};
 use crate::versions::{Versions, reads};
 
 /// What kind of wrong.
@@ -43,6 +43,10 @@ pub enum Kind {
     MissedEffects,
     /// A value was read that nobody wrote.
     Invented,
+    /// A transaction read a cell otherwise than it had read or written it before (INT).
+    InternalRead,
+    /// Timestamps that nobody can have: two of a kind, or a commit that isn't above its snapshot.
+    Timestamps,
     /// A transaction began after another one was answered, and doesn't lie behind it (real time).
     StaleSnapshot,
 }
@@ -80,6 +84,8 @@ impl fmt::Display for Kind {
             Self::Interference => "interference (G-SIa)",
             Self::MissedEffects => "missed effects (G-SIb)",
             Self::Invented => "a value that nobody wrote",
+            Self::InternalRead => "a read that contradicts its own transaction (INT)",
+            Self::Timestamps => "impossible timestamps",
             Self::StaleSnapshot => "stale snapshot (real time)",
         })
     }
@@ -98,7 +104,9 @@ pub fn check(history: &[Transaction]) -> Report {
         transactions: history.len(),
         ..Report::default()
     };
-    report.anomaly = bad_read(history, &versions)
+    report.anomaly = internal_read(history)
+        .or_else(|| bad_timestamps(history))
+        .or_else(|| bad_read(history, &versions))
         .or_else(|| lost_update(history, &versions))
         .or_else(|| stale_snapshot(history));
     if report.anomaly.is_some() {
@@ -111,6 +119,70 @@ pub fn check(history: &[Transaction]) -> Report {
         Some(name_cycle(history, &cycle))
     });
     report
+}
+
+/// Reads of what the transaction itself read or wrote otherwise (Cerone and Gotsman's axiom INT).
+fn internal_read(history: &[Transaction]) -> Option<Anomaly> {
+    for transaction in history {
+        let mut known: HashMap<&str, (&str, Option<&str>)> = HashMap::new();
+        for op in &transaction.ops {
+            match op {
+                Op::Write(cell, value) => {
+                    known.insert(cell, ("written", value.as_deref()));
+                }
+                Op::Read(cell, value) => {
+                    let (how, before) = *known.entry(cell).or_insert(("read", value.as_deref()));
+                    if before != value.as_deref() {
+                        let who = label(transaction);
+                        return Some(Anomaly {
+                            kind: Kind::InternalRead,
+                            shown: vec![format!(
+                                "{who} read {cell} = {value:?}, and had {how} {before:?} before"
+                            )],
+                        });
+                    }
+                }
+                Op::Lock(_) => {}
+            }
+        }
+    }
+    None
+}
+
+/// Timestamps that are no oracle's, of those that wrote or locked; who only reads may do so at any snapshot.
+fn bad_timestamps(history: &[Transaction]) -> Option<Anomaly> {
+    let (mut starts, mut commits) = (HashMap::new(), HashMap::new());
+    for (at, transaction) in history.iter().enumerate() {
+        if !transaction.changes() {
+            continue;
+        }
+        let found = |shown: String| {
+            let kind = Kind::Timestamps;
+            let shown = vec![shown];
+            Some(Anomaly { kind, shown })
+        };
+        let who = label(transaction);
+        if let (Some(start_ts), Some(commit_ts)) = (transaction.start_ts, transaction.commit_ts)
+            && commit_ts <= start_ts
+        {
+            return found(format!(
+                "{who} committed at {commit_ts}, which isn't above its snapshot"
+            ));
+        }
+        let of = [
+            ("began", &mut starts, transaction.start_ts),
+            ("committed", &mut commits, transaction.commit_ts),
+        ];
+        for (what, known, ts) in of {
+            if let Some(ts) = ts
+                && let Some(other) = known.insert(ts, at)
+            {
+                let other = label(&history[other]);
+                return found(format!("{other} and {who} both {what} at {ts}"));
+            }
+        }
+    }
+    None
 }
 
 /// Reads of what was never committed.
@@ -127,17 +199,16 @@ fn bad_read(history: &[Transaction], versions: &Versions<'_>) -> Option<Anomaly>
                     shown: std::iter::once(read).chain(written).collect(),
                 })
             };
-            let writers = known.and_then(|known| known.writers.get(&value));
-            if let Some(writers) = writers {
-                if writers
-                    .iter()
-                    .all(|at| history[*at].outcome == Outcome::Aborted)
-                {
-                    return found(Kind::AbortedRead, writers.first().copied());
-                }
+            let Some(known) = known else {
+                return found(Kind::Invented, None);
+            };
+            if known.writers.contains_key(&value) {
                 continue;
             }
-            match known.and_then(|known| known.intermediate.get(&value)) {
+            if let Some(at) = known.aborted.get(&value) {
+                return found(Kind::AbortedRead, Some(*at));
+            }
+            match known.intermediate.get(&value) {
                 Some(at) => return found(Kind::IntermediateRead, Some(*at)),
                 None => return found(Kind::Invented, None),
             }
@@ -179,15 +250,18 @@ fn stale_snapshot(history: &[Transaction]) -> Option<Anomaly> {
     })
 }
 
+/// Whoever isn't committed is there too, as one that only read: its snapshot has to be right all the same.
 fn graph<'a>(
     history: &'a [Transaction],
     versions: &Versions<'a>,
 ) -> (Graph<'a>, usize, Option<Anomaly>) {
     let timed: Vec<(u64, bool, usize)> = times(history, versions);
-    // Behind the transactions: one node for each moment, which leads to the next one.
+    // Behind the transactions: one node for each moment, which leads to the next one, and one for all
+    // writers of each cell.
     let real_time = history.len() + timed.len();
-    let mut graph = Graph::new(real_time + recency::nodes(history, versions));
-    recency::add_edges(&mut graph, real_time, history, versions);
+    let writers = real_time + recency::nodes(history);
+    let mut graph = Graph::new(writers + versions.cells.len());
+    recency::add_edges(&mut graph, real_time, history);
     for (moment, (_, is_start, at)) in timed.iter().enumerate() {
         let node = history.len() + moment;
         if *is_start {
@@ -216,7 +290,12 @@ fn graph<'a>(
         }
         graph.add(from, to, edge);
     };
-    for (name, cell) in &versions.cells {
+    let mut absent: HashMap<&str, usize> = HashMap::new();
+    for (number, (name, cell)) in versions.cells.iter().enumerate() {
+        absent.insert(name, writers + number);
+        for writer in &cell.unordered {
+            graph.add(writers + number, *writer, Edge::Onward);
+        }
         for (before, next) in &cell.next {
             if let Some(before) = before {
                 for next in next {
@@ -227,25 +306,19 @@ fn graph<'a>(
     }
     let mut ambiguous = 0;
     for (at, transaction) in history.iter().enumerate() {
-        if transaction.outcome != Outcome::Committed && !versions.committed[at] {
-            continue;
-        }
-        for op in &transaction.ops {
-            let Op::Read(cell, value) = op else { continue };
-            let is_own = !reads(transaction).any(|(other, _)| other == cell);
-            if is_own {
-                continue;
-            }
-            let Some(source) = versions.source(history, at, cell, value.as_deref()) else {
+        for (cell, value) in reads(transaction) {
+            let Some(source) = versions.source(history, at, cell, value) else {
                 ambiguous += 1;
                 continue;
             };
             if let Some(writer) = source {
                 depends(&mut graph, writer, at, Edge::Wr(cell));
+            } else if let Some(writers) = absent.get(cell) {
+                graph.add(at, *writers, Edge::Absent(cell));
             }
             let next = versions
                 .cells
-                .get(cell.as_str())
+                .get(cell)
                 .and_then(|known| known.next.get(&source));
             for next in next.into_iter().flatten() {
                 graph.add(at, *next, Edge::Rw(cell));
@@ -265,14 +338,12 @@ fn committed_at(transaction: &Transaction) -> Option<u64> {
 fn times(history: &[Transaction], versions: &Versions<'_>) -> Vec<(u64, bool, usize)> {
     let mut times = BTreeSet::new();
     for (at, transaction) in history.iter().enumerate() {
-        if !versions.committed[at] {
-            continue;
-        }
         if let Some(start_ts) = transaction.start_ts {
             times.insert((start_ts, true, at));
         }
         let writes = |op: &Op| matches!(op, Op::Write(..));
         if let Some(commit_ts) = transaction.commit_ts
+            && versions.committed[at]
             && transaction.ops.iter().any(writes)
         {
             times.insert((commit_ts, false, at));
@@ -284,24 +355,14 @@ fn times(history: &[Transaction], versions: &Versions<'_>) -> Vec<(u64, bool, us
 fn name_cycle(history: &[Transaction], cycle: &Cycle<'_>) -> Anomaly {
     let count =
         |wanted: fn(&Edge<'_>) -> bool| cycle.iter().filter(|(_, edge)| wanted(edge)).count();
-    let rw = count(|edge| matches!(edge, Edge::Rw(_)));
+    let rw = count(|edge| matches!(edge, Edge::Rw(_) | Edge::Absent(_)));
     let starts = count(|edge| matches!(edge, Edge::Start));
     let real_time = count(|edge| matches!(edge, Edge::RealTime));
     let wr = count(|edge| matches!(edge, Edge::Wr(_)));
-    let kind = match (rw, starts, wr) {
-        (0 | 1, ..) if real_time > 0 => Kind::StaleSnapshot,
-        (0, 0, 0) => Kind::DirtyWrite,
-        (0, 0, _) => Kind::CircularInformationFlow,
-        (0, ..) => Kind::Interference,
-        (1, 0, 0) if cycle.len() == 2 => Kind::LostUpdate,
-        (1, 0, _) => Kind::ReadSkew,
-        (1, ..) => Kind::MissedEffects,
-        _ => Kind::LongFork,
-    };
-    let shown = cycle
+    let shown: Vec<String> = cycle
         .iter()
         .enumerate()
-        // The moments between the transactions say nothing to people.
+        // The nodes between the transactions say nothing to people.
         .filter(|(_, (from, _))| *from < history.len())
         .map(|(at, (from, edge))| {
             let to = (1..=cycle.len())
@@ -311,6 +372,16 @@ fn name_cycle(history: &[Transaction], cycle: &Cycle<'_>) -> Anomaly {
             step(history, *from, *edge, to)
         })
         .collect();
+    let kind = match (rw, starts, wr) {
+        (0 | 1, ..) if real_time > 0 => Kind::StaleSnapshot,
+        (0, 0, 0) => Kind::DirtyWrite,
+        (0, 0, _) => Kind::CircularInformationFlow,
+        (0, ..) => Kind::Interference,
+        (1, 0, 0) if shown.len() == 2 => Kind::LostUpdate,
+        (1, 0, _) => Kind::ReadSkew,
+        (1, ..) => Kind::MissedEffects,
+        _ => Kind::LongFork,
+    };
     Anomaly { kind, shown }
 }
 
@@ -320,6 +391,8 @@ fn step(history: &[Transaction], from: usize, edge: Edge<'_>, to: usize) -> Stri
         Edge::Ww(cell) => format!("{from} wrote {cell}, and {to} wrote it next"),
         Edge::Wr(cell) => format!("{from} wrote {cell}, and {to} read that"),
         Edge::Rw(cell) => format!("{from} read {cell}, and {to} wrote the next version"),
+        Edge::Absent(cell) => format!("{from} read that {cell} was not there, and {to} wrote it"),
+        Edge::Onward => format!("{from} comes before {to}"),
         Edge::Start => format!("{from} had committed when {to} began"),
         Edge::RealTime => format!("{from} was answered before {to} began"),
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::{Value, json};
 
-use crate::transaction::{Op, Outcome, Transaction};
+use crate::transaction::{Op, Outcome, Times, Transaction};
 
 /// What can't be said in the other format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,15 +38,101 @@ pub fn list(value: Option<&str>) -> Option<Vec<u64>> {
     }
 }
 
-/// For Elle's `list-append`, as EDN: an operation a line, each invoked and ended.
+/// For Elle's `list-append`, as EDN: an operation a line, each invoked and ended. By their `times` where all
+/// have them, and by one clock, with `:time` in nanoseconds; else one after the other, which says nothing of real
+/// time. Elle's default, `strict-serializable`, is more than snapshot isolation promises: it has to be told
+/// `--consistency-models snapshot-isolation`.
 ///
 /// # Errors
 /// [`ConvertError::NotAList`].
 pub fn elle(history: &[Transaction]) -> Result<String, ConvertError> {
-    let mut keys: HashMap<&str, usize> = HashMap::new();
-    let mut processes: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut next_process = 0;
+    let operations = operations(history)?;
+    // The processes of each client that may go on.
+    let mut idle: HashMap<&str, Vec<usize>> = HashMap::new();
+    let mut processes = 0;
+    let mut running: HashMap<usize, usize> = HashMap::new();
     let mut text = String::new();
+    for (
+        index,
+        Moment {
+            at,
+            is_end,
+            time_us,
+        },
+    ) in moments(history).into_iter().enumerate()
+    {
+        let Transaction {
+            client, outcome, ..
+        } = &history[at];
+        let kind = match outcome {
+            _ if !is_end => "invoke",
+            Outcome::Committed => "ok",
+            Outcome::Aborted => "fail",
+            Outcome::Unknown => "info",
+        };
+        let free = idle.entry(client).or_default();
+        let process = *running.entry(at).or_insert_with(|| {
+            free.pop().unwrap_or_else(|| {
+                processes += 1;
+                processes - 1
+            })
+        });
+        // Whoever doesn't know how it ended may not go on under the same name.
+        if is_end && *outcome != Outcome::Unknown {
+            free.push(process);
+        }
+        let time = time_us.map_or_else(String::new, |time| {
+            format!(", :time {}", 1_000 * u128::from(time))
+        });
+        let (invoked, ended) = &operations[at];
+        let value = if is_end { ended } else { invoked };
+        text += &format!(
+            "{{:index {index}{time}, :type :{kind}, :process {process}, :f :txn, :value [{value}]}}\n"
+        );
+    }
+    Ok(text)
+}
+
+/// When a transaction was invoked, or ended.
+struct Moment {
+    at: usize,
+    is_end: bool,
+    time_us: Option<u64>,
+}
+
+/// Invocations and ends in their order. An end that nobody saw comes last; what ran at an older snapshot proves
+/// nothing of when that was, and is invoked as it ends.
+fn moments(history: &[Transaction]) -> Vec<Moment> {
+    let times: Option<Vec<&Times>> = history.iter().map(|of| of.times.as_ref()).collect();
+    let times = times.filter(|times| times.windows(2).all(|two| two[0].clock == two[1].clock));
+    let last = times.iter().flatten();
+    let last = last
+        .flat_map(|times| [times.began_us, times.ended_us])
+        .flatten()
+        .max();
+    let mut moments: Vec<Moment> = (0..history.len())
+        .flat_map(|at| {
+            let times = times.as_ref().map(|times| times[at]);
+            let ended = times.and_then(|times| times.ended_us.or(last));
+            let began = times.and_then(|times| times.began_us.or(ended));
+            [(false, began), (true, ended)].map(|(is_end, time_us)| Moment {
+                at,
+                is_end,
+                time_us,
+            })
+        })
+        .collect();
+    if times.is_some() {
+        // Of one microsecond nobody knows which was first: as if they had overlapped.
+        moments.sort_by_key(|moment| (moment.time_us, moment.is_end));
+    }
+    moments
+}
+
+/// What each transaction asks Elle's database for, and what it is told.
+fn operations(history: &[Transaction]) -> Result<Vec<(String, String)>, ConvertError> {
+    let mut keys: HashMap<&str, usize> = HashMap::new();
+    let mut operations = Vec::new();
     for (at, transaction) in history.iter().enumerate() {
         let wrong = |what: String| ConvertError::NotAList {
             transaction: at + 1,
@@ -86,31 +172,13 @@ pub fn elle(history: &[Transaction]) -> Result<String, ConvertError> {
                 Op::Lock(_) => {}
             }
         }
-        let process = *processes.entry(&transaction.client).or_insert_with(|| {
-            next_process += 1;
-            next_process - 1
-        });
-        let ending = match transaction.outcome {
-            Outcome::Committed => "ok",
-            Outcome::Aborted => "fail",
-            Outcome::Unknown => "info",
-        };
-        for (kind, ops) in [("invoke", invoked), (ending, ended)] {
-            let index = 2 * at + usize::from(kind != "invoke");
-            text += &format!(
-                "{{:index {index}, :type :{kind}, :process {process}, :f :txn, :value [{}]}}\n",
-                ops.join(" ")
-            );
-        }
-        // Whoever doesn't know how it ended may not go on under the same name.
-        if transaction.outcome == Outcome::Unknown {
-            processes.remove(&*transaction.client);
-        }
+        operations.push((invoked.join(" "), ended.join(" ")));
     }
-    Ok(text)
+    Ok(operations)
 }
 
-/// For dbcop, as JSON: the transactions of each client in order. One of unknown outcome counts as committed
+/// For `dbcop verify`, as JSON: the transactions of each client in order, below what dbcop's generator says of
+/// its histories (counts are the largest of their kind; when it was made isn't known). One of unknown outcome counts as committed
 /// where a committed one has read from it.
 ///
 /// # Errors
@@ -168,5 +236,20 @@ pub fn dbcop(history: &[Transaction]) -> Result<String, ConvertError> {
             .push(json!({"events": events, "committed": committed}));
     }
     let sessions: Vec<Vec<Value>> = sessions.into_values().collect();
-    Ok(format!("{}\n", json!(sessions)))
+    let longest = sessions.iter().map(Vec::len).max().unwrap_or(0);
+    let of_ops = history.iter().map(|transaction| transaction.ops.len());
+    let history = json!({
+        "params": {
+            "id": 0,
+            "n_node": sessions.len(),
+            "n_variable": variables.len(),
+            "n_transaction": longest,
+            "n_event": of_ops.max().unwrap_or(0),
+        },
+        "info": "percolator history convert",
+        "start": "1970-01-01T00:00:00Z",
+        "end": "1970-01-01T00:00:00Z",
+        "data": sessions,
+    });
+    Ok(format!("{history}\n"))
 }

@@ -16,6 +16,11 @@ pub(crate) enum Edge<'a> {
     Wr(&'a str),
     /// The other overwrote what it read.
     Rw(&'a str),
+    /// It read that this cell was never written, and the other wrote it, maybe not as the first: an
+    /// anti-dependency too.
+    Absent(&'a str),
+    /// From a node that stands for all of a cell's writers to each of them: the same step goes on.
+    Onward,
     /// The other began after it had committed.
     Start,
     /// The other began after its end was answered.
@@ -51,8 +56,9 @@ impl<'a> Graph<'a> {
         self.edges[state / 2]
             .iter()
             .filter_map(move |(to, edge)| match edge {
-                Edge::Rw(_) if after_rw => None,
-                Edge::Rw(_) => Some((2 * to + 1, *edge)),
+                Edge::Rw(_) | Edge::Absent(_) if after_rw => None,
+                Edge::Rw(_) | Edge::Absent(_) => Some((2 * to + 1, *edge)),
+                Edge::Onward => Some((2 * to + usize::from(after_rw), *edge)),
                 _ => Some((2 * to, *edge)),
             })
     }

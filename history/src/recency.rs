@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::graph::{Edge, Graph};
-use crate::transaction::{Op, Outcome, Transaction};
-use crate::versions::Versions;
+use crate::transaction::{Outcome, Transaction};
 
 /// A moment of one clock. Beginnings come before ends of the same microsecond: nobody knows which was first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,11 +14,11 @@ pub(crate) struct Moment {
     transaction: usize,
 }
 
-/// The moments of each clock in their order, of the transactions that are asked for.
-pub(crate) fn moments(history: &[Transaction], counts: impl Fn(usize) -> bool) -> Vec<Vec<Moment>> {
+/// The moments of each clock in their order.
+fn moments(history: &[Transaction]) -> Vec<Vec<Moment>> {
     let mut clocks: BTreeMap<&str, Vec<Moment>> = BTreeMap::new();
     for (transaction, of) in history.iter().enumerate() {
-        let Some(times) = of.times.as_ref().filter(|_| counts(transaction)) else {
+        let Some(times) = &of.times else {
             continue;
         };
         let moments = clocks.entry(&times.clock).or_default();
@@ -48,7 +47,7 @@ pub(crate) fn moments(history: &[Transaction], counts: impl Fn(usize) -> bool) -
 /// Whose snapshot is not above a timestamp that was in use before it was asked for: the earlier one, with that
 /// timestamp, and the later one.
 pub(crate) fn stale_snapshot(history: &[Transaction]) -> Option<(usize, u64, usize)> {
-    for moments in moments(history, |_| true) {
+    for moments in moments(history) {
         let mut highest: Option<(u64, usize)> = None;
         for Moment {
             is_end,
@@ -71,29 +70,20 @@ pub(crate) fn stale_snapshot(history: &[Transaction]) -> Option<(usize, u64, usi
 
 /// The highest timestamp that a transaction had when it ended.
 fn last_ts(transaction: &Transaction) -> Option<u64> {
-    let writes = |op: &Op| matches!(op, Op::Write(..) | Op::Lock(_));
-    let commit_ts = transaction
-        .commit_ts
-        .filter(|_| transaction.ops.iter().any(writes));
+    let commit_ts = transaction.commit_ts.filter(|_| transaction.changes());
     commit_ts.or(transaction.start_ts)
 }
 
 /// How many nodes [`add_edges`] needs.
-pub(crate) fn nodes(history: &[Transaction], versions: &Versions<'_>) -> usize {
-    let clocks = moments(history, |at| versions.committed[at]);
-    clocks.iter().map(Vec::len).sum()
+pub(crate) fn nodes(history: &[Transaction]) -> usize {
+    moments(history).iter().map(Vec::len).sum()
 }
 
 /// Adds a node for each moment, from `first` on, which leads to the next one; ends lead to them, and they to
 /// beginnings.
-pub(crate) fn add_edges(
-    graph: &mut Graph<'_>,
-    first: usize,
-    history: &[Transaction],
-    versions: &Versions<'_>,
-) {
+pub(crate) fn add_edges(graph: &mut Graph<'_>, first: usize, history: &[Transaction]) {
     let mut node = first;
-    for moments in moments(history, |at| versions.committed[at]) {
+    for moments in moments(history) {
         for (at, moment) in moments.iter().enumerate() {
             if moment.is_end {
                 graph.add(moment.transaction, node, Edge::RealTime);

@@ -36,6 +36,13 @@ pub struct Transaction {
     pub ops: Vec<Op>,
 }
 
+impl Transaction {
+    /// Whether it wrote or locked something, so that it has a commit of its own.
+    pub(crate) fn changes(&self) -> bool {
+        self.ops.iter().any(|op| !matches!(op, Op::Read(..)))
+    }
+}
+
 /// When a transaction was, as its client saw.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Times {

@@ -2,7 +2,7 @@
 //! does, as nobody else can have written the cell between that and its commit. Without timestamps it is known
 //! as far as whoever read a version and wrote the next one tells.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::transaction::{Op, Outcome, Transaction};
 
@@ -12,15 +12,21 @@ pub(crate) type Writer = Option<usize>;
 /// What is known of one cell.
 #[derive(Debug, Default)]
 pub(crate) struct Cell<'a> {
-    /// Who wrote a value last of all in their transaction.
+    /// Who wrote a value last of all in their transaction, and may be committed.
     pub(crate) writers: HashMap<Option<&'a str>, Vec<usize>>,
+    /// Of the values that several wrote, when each of them was committed, in order; left out where that
+    /// isn't known of all of them.
+    commits: HashMap<Option<&'a str>, BTreeMap<u64, usize>>,
+    /// Who wrote a value, and is aborted.
+    pub(crate) aborted: HashMap<Option<&'a str>, usize>,
     /// Who wrote a value, and another one after it.
     pub(crate) intermediate: HashMap<Option<&'a str>, usize>,
-    /// Versions of committed transactions, in order, as far as it is known.
-    pub(crate) order: Vec<usize>,
     /// Of each version, the ones that follow it directly, as far as it is known; more than one where
     /// several transactions read it and wrote the next.
     pub(crate) next: BTreeMap<Writer, Vec<usize>>,
+    /// Who wrote it and is committed, where their order isn't known: all that is known of each is that it
+    /// came after the first version.
+    pub(crate) unordered: Vec<usize>,
 }
 
 /// All cells.
@@ -43,7 +49,9 @@ impl<'a> Versions<'a> {
         for (at, transaction) in history.iter().enumerate() {
             for (cell, value, is_last) in writes(transaction) {
                 let cell = versions.cells.entry(cell).or_default();
-                if is_last {
+                if is_last && history[at].outcome == Outcome::Aborted {
+                    cell.aborted.insert(value, at);
+                } else if is_last {
                     cell.writers.entry(value).or_default().push(at);
                 } else {
                     cell.intermediate.insert(value, at);
@@ -77,6 +85,7 @@ impl<'a> Versions<'a> {
 
     fn arrange(&mut self, history: &'a [Transaction]) {
         for (name, cell) in &mut self.cells {
+            cell.commits = commits(history, cell);
             let mut writers: Vec<usize> = cell
                 .writers
                 .values()
@@ -92,7 +101,6 @@ impl<'a> Versions<'a> {
                     cell.next.entry(before).or_default().push(*at);
                     before = Some(*at);
                 }
-                cell.order = writers;
                 continue;
             }
             // Who read a version and wrote another wrote the next one: snapshot isolation wants it so,
@@ -107,6 +115,7 @@ impl<'a> Versions<'a> {
                 next.entry(before).or_default().push(*at);
             }
             cell.next = next;
+            cell.unordered = writers;
         }
     }
 
@@ -126,21 +135,33 @@ impl<'a> Versions<'a> {
         }
         // Several wrote that value, or deleted the cell: by the snapshot.
         let snapshot = history[reader].start_ts?;
-        let writers = known.writers.get(&value)?;
-        let maybe = |at: &usize| history[*at].outcome == Outcome::Unknown;
-        // Nothing tells of a deletion whose answer was lost, nor where it stands.
-        if known.order.is_empty() || writers.iter().any(maybe) {
-            return None;
-        }
-        let seen = known.order.iter().rev().find(|at| {
-            writers.contains(at) && history[**at].commit_ts.is_some_and(|ts| ts <= snapshot)
-        });
-        match (seen, value) {
-            (Some(at), _) => Some(Some(*at)),
+        let commits = known.commits.get(&value)?;
+        match (commits.range(..=snapshot).next_back(), value) {
+            (Some((_, at)), _) => Some(Some(*at)),
             (None, None) => Some(None),
-            (None, Some(_)) => None,
+            // All of them were committed later: it is one of those.
+            (None, Some(_)) => Some(commits.values().next().copied()),
         }
     }
+}
+
+/// [`Cell::commits`]. Nothing tells of a deletion whose answer was lost, nor where it stands.
+fn commits<'a>(
+    history: &[Transaction],
+    cell: &Cell<'a>,
+) -> HashMap<Option<&'a str>, BTreeMap<u64, usize>> {
+    let commit = |at: &usize| {
+        let of = &history[*at];
+        let commit_ts = of.commit_ts.filter(|_| of.outcome == Outcome::Committed);
+        commit_ts.map(|ts| (ts, *at))
+    };
+    cell.writers
+        .iter()
+        .filter(|(value, writers)| value.is_none() || writers.len() > 1)
+        .filter_map(|(value, writers)| {
+            Some((*value, writers.iter().map(commit).collect::<Option<_>>()?))
+        })
+        .collect()
 }
 
 /// Where a transaction stands among those that wrote the same cell: at its commit_ts, or right behind its
@@ -162,13 +183,13 @@ fn source_of(cell: &Cell<'_>, value: Option<&str>) -> Option<Writer> {
 
 /// What a transaction read before it wrote the cell itself.
 pub(crate) fn reads(transaction: &Transaction) -> impl Iterator<Item = (&str, Option<&str>)> {
-    let mut own: Vec<&str> = Vec::new();
+    let mut own: HashSet<&str> = HashSet::new();
     transaction.ops.iter().filter_map(move |op| match op {
-        Op::Read(cell, value) if !own.contains(&cell.as_str()) => {
+        Op::Read(cell, value) if !own.contains(cell.as_str()) => {
             Some((cell.as_str(), value.as_deref()))
         }
         Op::Write(cell, _) => {
-            own.push(cell);
+            own.insert(cell);
             None
         }
         _ => None,

@@ -157,6 +157,43 @@ fn a_long_fork_is_found() {
 }
 
 #[test]
+fn what_was_never_there_was_so_before_every_writer() {
+    // Blind writes, and no timestamps.
+    found(
+        &["t1: wx1", "t2: wy1", "t3: rx1 ry_", "t4: rx_ ry1"],
+        Kind::LongFork,
+        &["t3 read that y was not there, and t2 wrote it"],
+    );
+    found(
+        &["t1: wx1 wy1", "t2: rx1 ry_"],
+        Kind::ReadSkew,
+        &["t2 read that y was not there, and t1 wrote it"],
+    );
+    // Not as the first: t2 read what t1 wrote.
+    found(
+        &["t1: wx1", "t2: rx1 wx2 wy2", "t3: rx_ ry2"],
+        Kind::ReadSkew,
+        &["t3 read that x was not there, and t2 wrote it"],
+    );
+    passes(&["t1: wx1 wy1", "t2: rx_ ry_", "t3: rx1 ry1"]);
+    passes(&["t1: wx1", "t2: wy1", "t3: rx1 ry_", "t4: rx1 ry1"]);
+    passes(&["t1: rx_ ry_ wx1", "t2: rx_ ry_ wy1", "t3: rx1 ry1"]);
+    passes(&["t1!: wx1", "t2? : wy1", "t3: rx_ ry_"]);
+    // Who finds it absent may have come after the one that deleted it, but not before and after.
+    let lines = ["t1: wx1 wy1", "t2: wy_", "t3: rx1 ry_"];
+    let report = check(&history(&lines));
+    assert_eq!((report.anomaly, report.ambiguous_reads), (None, 1));
+    let unknown = ["t1: wx1 wy1", "t2?: wy_", "t3: rx1 ry_"];
+    assert_eq!(check(&history(&unknown)).anomaly, None);
+    // A deletion that was aborted is none.
+    found(
+        &["t1: wx1 wy1", "t2!: wy_", "t3: rx1 ry_"],
+        Kind::ReadSkew,
+        &["t3 read that y was not there"],
+    );
+}
+
+#[test]
 fn what_was_committed_later_must_not_be_seen() {
     found(
         &["t1 1-9: wx1", "t2 5-: rx1"],
@@ -273,6 +310,36 @@ fn a_hundred_thousand_transactions_are_checked_within_a_minute() {
 }
 
 #[test]
+fn values_that_are_written_again_and_again_are_checked_as_fast() {
+    // One cell that is 0, 1 and absent in turn, with readers of the latest version and of the first one.
+    let values = [Some("0"), Some("1"), None];
+    let history: Vec<Transaction> = (0..100_000_usize)
+        .map(|number| {
+            let value = values[number / 3 % 3].map(str::to_owned);
+            let ts = 10 * number as u64 + 5;
+            let (start_ts, commit_ts, op) = match number % 3 {
+                0 => (ts, Some(ts + 1), Op::Write("x".to_owned(), value)),
+                1 => (ts, None, Op::Read("x".to_owned(), value)),
+                _ => (9, None, Op::Read("x".to_owned(), Some("0".to_owned()))),
+            };
+            Transaction {
+                client: "c".to_owned(),
+                start_ts: Some(start_ts),
+                commit_ts,
+                outcome: Outcome::Committed,
+                times: None,
+                ops: vec![op],
+            }
+        })
+        .collect();
+    let started = Instant::now();
+    let report = check(&history);
+    assert_eq!((report.anomaly, report.ambiguous_reads), (None, 0));
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(60), "{took:?}");
+}
+
+#[test]
 fn snapshots_below_what_was_answered_before_are_found() {
     // By the timestamps alone all is well: t2's snapshot is older.
     let stale = ["t1 5-7 @100-200: wx1", "t2 6-6 @201-300: rx_"];
@@ -321,6 +388,99 @@ fn stale_reads_are_found_without_timestamps() {
         "t2 @201-300: rx_",
         "t3 @301-400: rx1",
     ]);
+}
+
+#[test]
+fn readers_that_are_not_committed_have_snapshots_too() {
+    for reader in ["t3! 20", "t3? 20"] {
+        let skew = format!("{reader}: rx1 ry0 wz1");
+        found(
+            &["t1 1-2: wx0 wy0", "t2 15-17: wx1 wy1", &skew],
+            Kind::ReadSkew,
+            &["t3@20 read y, and t2@15 wrote the next version"],
+        );
+        let missed = format!("{reader}: rx0");
+        found(
+            &["t1 1-2: wx0", "t2 15-17: wx1", &missed],
+            Kind::MissedEffects,
+            &["t2@15 had committed when t3@20 began"],
+        );
+        let future = format!("{reader}: rx1");
+        found(
+            &["t2 15-21: wx1", &future],
+            Kind::Interference,
+            &["21 is above the snapshot 20"],
+        );
+    }
+    found(
+        &["t1: wx0 wy0", "t2: rx0 ry0 wx1 wy1", "t3!: rx1 ry0"],
+        Kind::ReadSkew,
+        &["t3 read y"],
+    );
+    found(
+        &["t1 @100-200: rx_ wx1", "t2! @201-300: rx_"],
+        Kind::StaleSnapshot,
+        &["t1 was answered before t2 began"],
+    );
+    // What they wrote is nobody's business, and another one may overwrite what they read.
+    passes(&[
+        "t1 1-2: wx0 wy0",
+        "t2! 3: rx0 wx1",
+        "t3 4-9: rx0 wx2",
+        "t4? 5: rx0 ry0 wx3",
+        "t5 10-11: rx2 ry0 wx4",
+    ]);
+}
+
+#[test]
+fn reads_that_contradict_their_own_transaction_are_found() {
+    for (line, what) in [
+        (
+            "t1: wx1 rx9",
+            "t1 read x = Some(\"9\"), and had written Some(\"1\")",
+        ),
+        (
+            "t1: wx1 rx_",
+            "t1 read x = None, and had written Some(\"1\")",
+        ),
+        ("t1!: wx1 wx2 rx1", "had written Some(\"2\")"),
+        ("t1 5-6: rx1 rx2", "had read Some(\"1\")"),
+        ("t1?: rx1 ly rx_", "had read Some(\"1\")"),
+    ] {
+        found(&["t0 1-2: wx1", line], Kind::InternalRead, &[what]);
+    }
+    passes(&["t0 1-2: wx1", "t1 3-4: rx1 rx1 wx2 rx2 wx_ rx_"]);
+}
+
+#[test]
+fn timestamps_that_no_oracle_gave_are_found() {
+    found(
+        &["t1 1-3: wx1", "t2 1-4: wy1"],
+        Kind::Timestamps,
+        &["t1@1 and t2@1 both began at 1"],
+    );
+    found(
+        &["t1 1-3: wx1", "t2 2-3: ly"],
+        Kind::Timestamps,
+        &["t1@1 and t2@2 both committed at 3"],
+    );
+    for commit in ["t1 5-5: lx", "t1 5-4: lx", "t1 5-4: wx1"] {
+        found(&[commit], Kind::Timestamps, &["isn't above its snapshot"]);
+    }
+    // Who only reads has no timestamp of its own.
+    passes(&["t1 1-3: wx1", "t2 3-3: rx1", "t3 3-3: rx1", "t4 1-1: rx_"]);
+}
+
+#[test]
+fn a_repeated_value_must_not_be_seen_before_any_of_its_commits() {
+    found(
+        &["t1 15-20: wx5", "t2 30-40: wx5", "t3 10-: rx5"],
+        Kind::Interference,
+        &[
+            "t1@15 wrote x, and t3@10 read that",
+            "20 is above the snapshot 10",
+        ],
+    );
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! What other checkers are given.
 
-use percolator_history::{ConvertError, Op, Outcome, Transaction, dbcop, elle, parse, write};
+use percolator_history::{
+    ConvertError, Op, Outcome, Times, Transaction, dbcop, elle, parse, write,
+};
 
 fn transaction(client: &str, start_ts: u64, outcome: Outcome, ops: Vec<Op>) -> Transaction {
     Transaction {
@@ -53,6 +55,53 @@ fn elle_gets_appends() {
 }
 
 #[test]
+fn elle_gets_real_time() {
+    let mut history = history();
+    // The two of b's follow one another at once; of a's last nobody knows when it was asked for.
+    let times = [
+        (Some(5), Some(40)),
+        (Some(10), None),
+        (Some(20), Some(30)),
+        (None, Some(40)),
+    ];
+    for (transaction, (began_us, ended_us)) in history.iter_mut().zip(times) {
+        let clock = "c".to_owned();
+        transaction.times = Some(Times {
+            clock,
+            began_us,
+            ended_us,
+        });
+    }
+    let order = |text: &str| -> Vec<String> {
+        let lines = text.lines().map(|line| line.split(", :f").next());
+        lines.flatten().map(str::to_owned).collect()
+    };
+    assert_eq!(
+        order(&elle(&history).expect("lists")),
+        [
+            "{:index 0, :time 5000, :type :invoke, :process 0",
+            "{:index 1, :time 10000, :type :invoke, :process 1",
+            "{:index 2, :time 20000, :type :invoke, :process 2",
+            "{:index 3, :time 30000, :type :ok, :process 2",
+            "{:index 4, :time 40000, :type :invoke, :process 3",
+            "{:index 5, :time 40000, :type :ok, :process 0",
+            "{:index 6, :time 40000, :type :info, :process 1",
+            "{:index 7, :time 40000, :type :fail, :process 3",
+        ]
+    );
+    // Times of two clocks can't be compared.
+    if let Some(times) = &mut history[2].times {
+        times.clock = "another".to_owned();
+    }
+    let text = elle(&history).expect("lists");
+    assert!(!text.contains(":time"), "{text}");
+    assert!(
+        text.contains("{:index 7, :type :fail, :process 0"),
+        "{text}"
+    );
+}
+
+#[test]
 fn what_is_no_list_is_refused_for_elle() {
     let mut wrong = history();
     wrong[1].ops[1] = put("x", "8,7");
@@ -70,13 +119,16 @@ fn dbcop_gets_sessions() {
     let json = dbcop(&history()).expect("no deletions");
     assert_eq!(
         json,
-        "[[{\"committed\":true,\"events\":[{\"Read\":{\"variable\":0,\"version\":null}},\
+        "{\"data\":[[{\"committed\":true,\"events\":[{\"Read\":{\"variable\":0,\"version\":null}},\
          {\"Write\":{\"variable\":0,\"version\":0}}]},\
          {\"committed\":false,\"events\":[{\"Write\":{\"variable\":1,\"version\":2}}]}],\
          [{\"committed\":true,\"events\":[{\"Read\":{\"variable\":0,\"version\":0}},\
          {\"Write\":{\"variable\":0,\"version\":1}}]},\
          {\"committed\":true,\"events\":[{\"Read\":{\"variable\":0,\"version\":1}},\
-         {\"Read\":{\"variable\":1,\"version\":null}}]}]]\n"
+         {\"Read\":{\"variable\":1,\"version\":null}}]}]],\
+         \"end\":\"1970-01-01T00:00:00Z\",\"info\":\"percolator history convert\",\
+         \"params\":{\"id\":0,\"n_event\":2,\"n_node\":2,\"n_transaction\":2,\"n_variable\":2},\
+         \"start\":\"1970-01-01T00:00:00Z\"}\n"
     );
     let mut wrong = history();
     wrong[3].ops[0] = Op::Write("y".into(), None);

@@ -34,9 +34,12 @@ pub(crate) enum Command {
         file: PathBuf,
     },
     /// Write a history in the format of another checker to standard output.
-    #[command(
-        after_help = "Example:\n  percolator history convert --to elle history.jsonl > history.edn"
-    )]
+    #[command(after_help = "Examples:
+  percolator history convert --to elle history.jsonl > history.edn
+  elle-cli --model list-append --consistency-models snapshot-isolation history.edn
+
+  mkdir dbcop && percolator history convert --to dbcop history.jsonl > dbcop/history.json
+  dbcop verify --input-dir dbcop --consistency snapshot-isolation")]
     Convert {
         /// Which checker.
         #[arg(long, value_enum)]
@@ -49,9 +52,9 @@ pub(crate) enum Command {
 /// Other people's checkers.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Checker {
-    /// Elle, for elle-cli --model list-append: EDN.
+    /// Elle, for elle-cli --model list-append --consistency-models snapshot-isolation: EDN.
     Elle,
-    /// dbcop: JSON.
+    /// dbcop, for dbcop verify: JSON.
     Dbcop,
 }
 
