@@ -17,6 +17,7 @@
 //! - [`plan`]: what a seed means; [`nemesis`]: who makes things fail; [`run`]: one run.
 //! - [`workloads`]: what clients do; [`invariants`]: what must hold.
 
+pub mod arguments;
 pub mod clock;
 pub mod cluster;
 pub mod disk;
