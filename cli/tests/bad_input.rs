@@ -128,6 +128,49 @@ fn another_engine_and_fewer_servers_than_the_folder_has() {
     );
     let fjall = manifest("  tablets:\n    storage:\n      engine: fjall\n");
     percolator_with(&arguments, &fjall).refused(1, &["sled", "fjall"]);
+    let memory = manifest("  tablets:\n    storage:\n      engine: memory\n");
+    percolator_with(&arguments, &memory).refused(1, &["sled", "memory", "--data-dir"]);
+    // Rows in memory are gone, and the master still knows their tables.
+    let other = folder.path().join("other").display().to_string();
+    let arguments = [
+        "up",
+        "-f",
+        "-",
+        "--port",
+        "0",
+        "--data-dir",
+        &other,
+        "--",
+        "true",
+    ];
+    percolator_with(&arguments, &memory).ok();
+    percolator_with(&arguments, &memory).refused(1, &["memory", "--ephemeral"]);
+}
+
+#[test]
+fn a_lost_folder_of_any_server() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    Cluster::start_in(&data, &[]).stop();
+    for server in support::SERVERS {
+        let away = folder.path().join("away");
+        std::fs::rename(data.join(server), &away).expect("there");
+        let data_dir = data.display().to_string();
+        percolator(&["up", "--port", "0", "--data-dir", &data_dir])
+            .refused(1, &[server, "missing", "backup"]);
+        std::fs::rename(&away, data.join(server)).expect("away");
+    }
+    for number in 0..3 {
+        std::fs::remove_dir_all(data.join(format!("tablet-{number}"))).expect("there");
+    }
+    percolator(&[
+        "up",
+        "--port",
+        "0",
+        "--data-dir",
+        &data.display().to_string(),
+    ])
+    .refused(1, &["tablet-0", "missing", "backup"]);
 }
 
 #[test]

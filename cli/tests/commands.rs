@@ -424,3 +424,45 @@ fn a_shell_that_loses_a_conflict_ends_with_its_exit_code() {
     drop(stdin);
     assert_eq!(shell.wait().expect("it ends").code(), Some(3));
 }
+
+#[test]
+fn what_belongs_to_another_table_is_not_called_wrong() {
+    let cluster = Cluster::threads();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (ledger, first, second) = (file("ledger"), file("first"), file("second"));
+    let bank = ["bank", "--accounts", "10", "--clients", "2", "--duration"];
+    let with_ledger = ["200ms", "--table", "other", "--ledger", &ledger];
+    cluster.run(&[&bank[..], &with_ledger].concat()).ok();
+    cluster
+        .run(&["bank", "--verify", &ledger])
+        .refused(1, &["line 1", "bank on table other", "--table other"]);
+    cluster
+        .run(&["bank", "--table", "other", "--verify", &ledger])
+        .ok();
+    let record = ["history", "record", "--clients", "2", "--duration", "200ms"];
+    cluster.run(&[&record[..], &[&first]].concat()).ok();
+    cluster
+        .run(&[&record[..], &[&second]].concat())
+        .refused(1, &["table history", "--table"]);
+    // The same history goes on.
+    cluster.run(&[&record[..], &[&first]].concat()).ok();
+    cluster.run(&["history", "check", &first]).ok();
+}
+
+#[test]
+fn export_does_not_put_a_column_in_the_place_of_the_row() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "people"]).ok();
+    cluster
+        .run(&["put", "people", "bob", "age", "8", "name", "bob"])
+        .ok();
+    for format in ["jsonl", "csv"] {
+        let export = ["export", "--table", "people", "--format", format, "--key"];
+        cluster
+            .run(&[&export[..], &["age"]].concat())
+            .refused(1, &["row bob", "age", "--key"]);
+        let said = cluster.run(&[&export[..], &["name"]].concat()).ok();
+        assert!(said.contains("bob"), "{said}");
+    }
+}

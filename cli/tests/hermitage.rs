@@ -284,3 +284,31 @@ fn a_chosen_snapshot_only_reads() {
         Ok(())
     });
 }
+
+/// What a commit has written when its caller goes away is done or undone as a whole, and in nobody's way.
+#[test]
+fn a_commit_that_is_dropped_leaves_no_lock() {
+    on_cluster(|client| async move {
+        let mut committed = 0;
+        for number in 0..100_u64 {
+            let dropped = client.begin().await?;
+            let value = format!("dropped {number}");
+            set(&dropped, "1", &value)?;
+            set(&dropped, "2", &value)?;
+            // At another moment of it each time.
+            let moment = std::time::Duration::from_micros(number * 40);
+            let _ = tokio::time::timeout(moment, dropped.commit()).await;
+            client.settle().await;
+            let seen = all(&client).await?;
+            assert_eq!(seen[0] == value, seen[1] == value, "half of it: {seen:?}");
+            committed += usize::from(seen[0] == value);
+            // It is younger: a lock of the other's would end it.
+            let next = client.begin().await?;
+            set(&next, "1", "next")?;
+            set(&next, "2", "next")?;
+            next.commit().await?;
+        }
+        assert!(committed < 100, "none was dropped before its end");
+        Ok(())
+    });
+}

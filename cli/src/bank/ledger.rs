@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use percolator_client::{Client, Error, Range, Timestamp, Txn};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -19,6 +19,8 @@ const COLUMN: &[u8] = b"transfer";
 
 /// The transfers' own rows, and the file of answers.
 pub(super) struct Ledger {
+    /// The accounts' table.
+    accounts: String,
     table: String,
     file: RefCell<BufWriter<File>>,
     /// Unlike those of any other run.
@@ -34,6 +36,9 @@ struct Answer {
     #[serde(skip_deserializing)]
     start_ts: String,
     answer: Kind,
+    /// Of the accounts. Missing in files of before it was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    table: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,6 +55,7 @@ fn ledger_table(table: &str) -> String {
 
 impl Ledger {
     pub(super) async fn open(client: &Client, table: &str, path: &Path) -> anyhow::Result<Self> {
+        let accounts = table.to_owned();
         let table = ledger_table(table);
         match client.create_table(&table, &[]).await {
             Ok(()) | Err(Error::AlreadyExists(_)) => {}
@@ -67,6 +73,7 @@ impl Ledger {
             (&file).write_all(b"\n")?;
         }
         Ok(Self {
+            accounts,
             table,
             file: RefCell::new(BufWriter::new(file)),
             run: rand::random(),
@@ -104,6 +111,7 @@ impl Ledger {
                 Err(Error::Unknown { .. }) => Kind::Unknown,
                 Err(_) => Kind::Aborted,
             },
+            table: Some(self.accounts.clone()),
         };
         let mut file = self.file.borrow_mut();
         serde_json::to_writer(&mut *file, &answer)?;
@@ -124,7 +132,9 @@ pub(super) async fn verify(
     path: &Path,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let open = || File::open(path).with_context(|| format!("cannot read {}", path.display()));
+    check_table(BufReader::new(open()?), table, path)?;
+    let file = open()?;
     let txn = client.begin().await?;
     let mut there: HashMap<String, String> = HashMap::new();
     let mut scan = txn.scan(&ledger_table(table), Range::all()).await?;
@@ -135,6 +145,7 @@ pub(super) async fn verify(
         );
     }
     let mut counts = [0_u64; 3];
+    let mut shown = Shown { output, said: 0 };
     let (mut lost, mut undead, mut unknown_there) = (0_u64, 0_u64, 0_u64);
     for (number, line) in BufReader::new(file).lines().enumerate() {
         let line = line?;
@@ -149,17 +160,16 @@ pub(super) async fn verify(
                 counts[0] += 1;
                 if !is_there {
                     lost += 1;
-                    output.note(&format!("LOST: {} was answered committed", answer.row));
+                    shown.say(|| format!("LOST: {} was answered committed", answer.row));
                 }
             }
             Kind::Aborted => {
                 counts[1] += 1;
                 if is_there {
                     undead += 1;
-                    output.note(&format!(
-                        "WRONG: {} was answered aborted, and is there",
-                        answer.row
-                    ));
+                    shown.say(|| {
+                        format!("WRONG: {} was answered aborted, and is there", answer.row)
+                    });
                 }
             }
             Kind::Unknown => {
@@ -168,7 +178,8 @@ pub(super) async fn verify(
             }
         }
     }
-    let wrong_accounts = wrong_accounts(&txn, table, there.values(), output).await?;
+    let wrong_accounts = wrong_accounts(&txn, table, there.values(), &mut shown).await?;
+    shown.end();
     if wrong_accounts > 0 && lost + undead == 0 {
         output.note(&format!(
             "Accounts are held against the transfers in table {}. A bank that ran on table {table} without \
@@ -196,13 +207,53 @@ pub(super) async fn verify(
     Ok(crate::answered(lost + undead + wrong_accounts == 0))
 }
 
+/// Of another table every transfer would seem to be lost.
+fn check_table(file: impl BufRead, table: &str, path: &Path) -> anyhow::Result<()> {
+    for (number, line) in (1..).zip(file.lines()) {
+        let answer = serde_json::from_str::<Answer>(&line?);
+        let of = answer.ok().and_then(|answer| answer.table);
+        if let Some(other) = of.filter(|other| other != table) {
+            bail!(
+                "{}, line {number}: this is the ledger of a bank on table {other}, not {table}: verify it with --table \
+                 {other}",
+                path.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The first of what is wrong, in words.
+struct Shown {
+    output: Output,
+    said: u64,
+}
+
+impl Shown {
+    const MOST: u64 = 20;
+
+    fn say(&mut self, words: impl FnOnce() -> String) {
+        if self.said < Self::MOST {
+            self.output.note(&words());
+        }
+        self.said += 1;
+    }
+
+    fn end(&self) {
+        if self.said > Self::MOST {
+            let more = self.said - Self::MOST;
+            self.output.note(&format!("... and {more} more"));
+        }
+    }
+}
+
 /// How many accounts aren't what the transfers made of them. Only where every transfer of the bank's
 /// life was kept in the ledger.
 async fn wrong_accounts(
     txn: &Txn,
     table: &str,
     transfers: impl Iterator<Item = &String>,
-    output: Output,
+    shown: &mut Shown,
 ) -> anyhow::Result<u64> {
     let mut changes: HashMap<u32, i64> = HashMap::new();
     for transfer in transfers {
@@ -221,9 +272,7 @@ async fn wrong_accounts(
         let expected = 100 + changes.get(&number).copied().unwrap_or_default();
         if balance != expected {
             wrong += 1;
-            output.note(&format!(
-                "WRONG: account {number} has {balance}, expected {expected}"
-            ));
+            shown.say(|| format!("WRONG: account {number} has {balance}, expected {expected}"));
         }
     }
     Ok(wrong)
@@ -239,6 +288,7 @@ mod tests {
             row: "r".into(),
             start_ts: Timestamp::from_u64(u64::MAX).to_string(),
             answer: Kind::Committed,
+            table: None,
         };
         let line = serde_json::to_string(&answer).unwrap();
         assert_eq!(

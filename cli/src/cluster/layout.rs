@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use percolator_api::PercolatorCluster;
 use percolator_engine::EngineKind;
+use percolator_server::{SmallFile, SmallTruth as _};
+use serde::{Deserialize, Serialize};
 
 /// A local cluster.
 #[derive(Clone, Debug)]
@@ -21,6 +23,18 @@ pub(crate) struct Layout {
     pub(crate) window_ms: u64,
     pub(crate) raw: bool,
 }
+
+/// What a folder remembers of the cluster in it, once that has been ready.
+#[derive(Serialize, Deserialize)]
+struct Remembered {
+    /// As many tablet servers have been started in it, at the most.
+    tablets: u32,
+    /// The name of their engine.
+    engine: String,
+}
+
+/// Where a folder keeps [`Remembered`].
+const REMEMBERED: &str = "CLUSTER";
 
 impl Layout {
     /// Checks the folder against the manifest, and makes it.
@@ -46,6 +60,27 @@ impl Layout {
         for folder in folders {
             names.push(folder?.file_name().to_string_lossy().into_owned());
         }
+        let remembered = remembered(&data_dir)?;
+        let engine = spec.tablets.storage.engine.name();
+        if let Some(cluster) = &remembered {
+            // The store refuses another engine by itself, but memory has none.
+            if cluster.engine == EngineKind::Memory.name() {
+                bail!(
+                    "the cluster in {} kept its rows in memory, and they went when it stopped: choose an empty folder, \
+                     or --ephemeral",
+                    data_dir.display()
+                );
+            }
+            if cluster.engine != engine {
+                bail!(
+                    "the cluster in {} is one of engine {}, not of {engine}: set spec.tablets.storage.engine to {}, or \
+                     choose another folder with --data-dir",
+                    data_dir.display(),
+                    cluster.engine,
+                    cluster.engine
+                );
+            }
+        }
         let new = !names.iter().any(|name| name == MASTER);
         let is_there = |server: &str| names.iter().any(|name| name == server);
         let tablet = |number: u32| format!("tablet-{number}");
@@ -54,7 +89,8 @@ impl Layout {
             .iter()
             .filter_map(|name| name.strip_prefix("tablet-")?.parse::<u32>().ok())
             .max()
-            .map_or(0, |highest| highest + 1);
+            .map_or(0, |highest| highest + 1)
+            .max(remembered.as_ref().map_or(0, |cluster| cluster.tablets));
         let lost = [MASTER, ORACLE]
             .map(str::to_owned)
             .into_iter()
@@ -87,11 +123,21 @@ impl Layout {
             new,
             port,
             tablets: spec.tablets.replicas,
-            engine: spec.tablets.storage.engine.name().parse()?,
+            engine: engine.parse()?,
             cache_bytes: spec.tablets.storage.cache_size.bytes(),
             window_ms: spec.oracle.window.as_millis(),
             raw,
         })
+    }
+
+    /// Keeps in the folder what the next start is to be held against.
+    pub(crate) fn remember(&self) -> anyhow::Result<()> {
+        let cluster = Remembered {
+            tablets: self.tablets,
+            engine: self.engine.name().to_owned(),
+        };
+        SmallFile::new(self.data_dir.join(REMEMBERED)).store(&serde_json::to_vec(&cluster)?)?;
+        Ok(())
     }
 
     /// Where a server listens: the master at the port that was asked for, the others behind it.
@@ -114,6 +160,14 @@ impl Layout {
     pub(crate) fn tablet_servers(&self) -> impl Iterator<Item = String> + use<> {
         (0..self.tablets).map(|number| format!("tablet-{number}"))
     }
+}
+
+fn remembered(data_dir: &Path) -> anyhow::Result<Option<Remembered>> {
+    let value = SmallFile::new(data_dir.join(REMEMBERED)).load()?;
+    let cluster = value.map(|value| serde_json::from_slice(&value));
+    cluster
+        .transpose()
+        .with_context(|| format!("{REMEMBERED} in {} is damaged", data_dir.display()))
 }
 
 /// The master's name.

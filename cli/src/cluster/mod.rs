@@ -88,6 +88,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     };
     let layout = Layout::open(&data_dir, &manifest, port, args.raw)?;
     let mut stop = Box::pin(percolator_server::signals::shutdown());
+    let kept = layout.clone();
     let mut cluster = if args.processes {
         Cluster::Processes(processes::start(layout).await?)
     } else {
@@ -117,6 +118,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
             }
         }
     }
+    kept.remember()?;
     // A command's own results have standard output to themselves.
     if args.command.is_empty() {
         print(&running, output)?;

@@ -317,6 +317,7 @@ fn json_line(row: &Row, key: Option<&str>, escape: bool) -> anyhow::Result<Strin
         line.push_str(value);
     };
     let in_text = |bytes: &[u8], what| text(bytes, row, what, escape);
+    key_is_its_own(row, key)?;
     if let Some(key) = key
         && !row.fields.iter().any(|(name, _)| name == key.as_bytes())
     {
@@ -351,7 +352,23 @@ fn text(bytes: &[u8], row: &Row, what: &str, escaped: bool) -> anyhow::Result<St
     }
 }
 
+/// Under the key's name a row's own column would stand in the place of the row, which would be lost.
+fn key_is_its_own(row: &Row, key: Option<&str>) -> anyhow::Result<()> {
+    let Some(key) = key else {
+        return Ok(());
+    };
+    let own = row.fields.iter().find(|(name, _)| name == key.as_bytes());
+    match own {
+        Some((_, value)) if !to_text(value).is_ok_and(|text| text.as_bytes() == row.key) => bail!(
+            "row {}: its column {key} holds something else than the row: give a --key that is no column",
+            short(&row.key)
+        ),
+        _ => Ok(()),
+    }
+}
+
 fn csv_fields(row: &Row, columns: &[Bytes], args: &Args) -> anyhow::Result<Vec<String>> {
+    key_is_its_own(row, args.key.as_deref())?;
     columns
         .iter()
         .map(|column| {
@@ -411,8 +428,10 @@ mod tests {
         );
         let line = json_line(&row("bob", &[("a", b"1")]), Some("id"), false).unwrap();
         assert_eq!(line, "{\"id\":\"bob\",\"a\":1}\n");
-        let line = json_line(&row("bob", &[("id", b"7")]), Some("id"), false).unwrap();
+        let line = json_line(&row("7", &[("id", b"7")]), Some("id"), false).unwrap();
         assert_eq!(line, "{\"id\":7}\n");
+        let why = json_line(&row("bob", &[("id", b"7")]), Some("id"), false).unwrap_err();
+        assert!(why.to_string().contains("row bob"), "{why}");
     }
 
     #[test]

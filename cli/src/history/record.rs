@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use percolator_client::{Client, Error, Options, Txn};
+use percolator_client::{Client, Error, Options, Range, Txn};
 use percolator_history::{Op, Outcome, Times, Transaction};
 use rand::RngExt;
 use serde::Serialize;
@@ -47,7 +47,8 @@ pub(crate) struct Args {
     /// How long, for example 10s or 5m.
     #[arg(long, default_value = "10s", value_parser = humantime::parse_duration)]
     duration: Duration,
-    /// Table of the lists; made if it isn't there. Only one history may be recorded of it.
+    /// Table of the lists; made if it isn't there. Only one history may be recorded of it: a new file wants an
+    /// empty table.
     #[arg(long, default_value = "history")]
     table: String,
     /// Where to write the history; lines are appended to what is there.
@@ -59,6 +60,19 @@ pub(crate) fn options() -> Options {
         patience: PATIENCE,
         ..Options::default()
     }
+}
+
+/// What was written before a history began, nobody in it wrote.
+async fn check_empty(client: &Client, table: &str) -> anyhow::Result<()> {
+    let txn = client.begin().await?;
+    let mut scan = txn.scan(table, Range::all().limit(1)).await?;
+    if scan.next().await?.is_some() {
+        bail!(
+            "table {table} holds rows of before this history: go on with the file of its history, or choose another \
+             --table, or delete it with `percolator table delete {table}`"
+        );
+    }
+    Ok(())
 }
 
 /// How it went.
@@ -98,6 +112,9 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
         .with_context(|| format!("cannot write {}", args.file.display()))?;
     // A recorder that was killed may have left a part of a line.
     let before = std::fs::read(&args.file).unwrap_or_default();
+    if before.is_empty() {
+        check_empty(client, &args.table).await?;
+    }
     if before.last().is_some_and(|last| *last != b'\n') {
         file.write_all(b"\n").context("cannot write the history")?;
     }
