@@ -70,7 +70,7 @@ pub enum Mutant {
     GroupsUnbounded,
     /// Answers to scans are of any size.
     ScansUnbounded,
-    /// A tablet whose table is being deleted is not frozen.
+    /// A tablet whose table is being deleted says that it is frozen, and takes writes all the same.
     FreezeIgnored,
     /// A table is deleted without a look at the locks that its transactions left elsewhere.
     SweepLeftOut,

@@ -45,8 +45,8 @@ pub struct Cluster {
     /// The client that prepares, and looks in the end.
     keeper: NodeId,
     highest: Highest,
-    /// Transactions that each worker has brought to their end.
-    progress: Vec<AtomicU64>,
+    /// Transactions of each worker that are committed and have written or locked something.
+    progress: Vec<Arc<AtomicU64>>,
     /// Workers that work.
     working: AtomicU64,
     /// Those of each client's process.
@@ -113,7 +113,7 @@ impl Cluster {
         let keeper = world.add_node("keeper");
         let cluster = Arc::new(Self {
             progress: (0..plan.clients * plan.workers)
-                .map(|_| AtomicU64::new(0))
+                .map(|_| Arc::default())
                 .collect(),
             plan,
             oracle,
@@ -303,9 +303,12 @@ impl Cluster {
         let library = self.client(world, node);
         for worker in 0..self.plan.workers {
             let name = format!("client-{client}.{worker}");
-            let session = self.session(world, library.clone(), name);
             let number = client * self.plan.workers + worker;
-            self.start_worker(node, &here, session, Some(number), None);
+            let session = Session {
+                wrote: self.progress[number].clone(),
+                ..self.session(world, library.clone(), name)
+            };
+            self.start_worker(node, &here, session, None);
         }
         *self.here[client].lock() = here;
     }
@@ -316,7 +319,6 @@ impl Cluster {
         node: NodeId,
         here: &Arc<AtomicU64>,
         session: Session,
-        number: Option<usize>,
         until: Option<Duration>,
     ) {
         self.working.fetch_add(1, Ordering::Relaxed);
@@ -324,7 +326,7 @@ impl Cluster {
         let (cluster, here) = (self.clone(), here.clone());
         let world = session.world.clone();
         let work = async move {
-            cluster.work(&session, number, until).await;
+            cluster.work(&session, until).await;
             session.client.settle().await;
             here.fetch_sub(1, Ordering::Relaxed);
             cluster.working.fetch_sub(1, Ordering::Relaxed);
@@ -346,11 +348,11 @@ impl Cluster {
         for worker in 0..workers {
             let session = self.session(world, library.clone(), format!("burst-{life}.{worker}"));
             let until = world.now() + Duration::from_millis(300);
-            self.start_worker(node, &here, session, None, Some(until));
+            self.start_worker(node, &here, session, Some(until));
         }
     }
 
-    async fn work(&self, session: &Session, number: Option<usize>, until: Option<Duration>) {
+    async fn work(&self, session: &Session, until: Option<Duration>) {
         let mut snapshots = Vec::new();
         let over = || until.is_some_and(|until| session.world.now() >= until);
         while !self.is_stopping() && !over() {
@@ -371,16 +373,9 @@ impl Cluster {
             if session.below(12) == 0 {
                 snapshots.push(*self.highest.lock());
             }
-            match result {
-                Ok(()) => {
-                    if let Some(number) = number {
-                        self.progress[number].fetch_add(1, Ordering::Relaxed);
-                    }
-                }
-                Err(error) => {
-                    let name = &session.name;
-                    session.world.note(|| format!("{name}: {error}"));
-                }
+            if let Err(error) = result {
+                let name = &session.name;
+                session.world.note(|| format!("{name}: {error}"));
             }
             // Nobody asks without a pause: an application does something too.
             let pause = session.rng.lock().about(self.plan.think);
@@ -440,10 +435,11 @@ impl Cluster {
                 &format!("session {name} {life}"),
             ))),
             name,
+            wrote: Arc::default(),
         }
     }
 
-    /// How many transactions each worker has brought to their end.
+    /// How many transactions of each worker are committed and have written or locked something.
     pub fn progress(&self) -> Vec<u64> {
         self.progress
             .iter()

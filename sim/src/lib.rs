@@ -14,9 +14,11 @@
 //!
 //! - [`world`]: time, tasks, processes; [`network`], [`clock`], [`disk`]: what fails.
 //! - [`servers`]: the shipped cores as processes; `transport`: the client library's way to them.
+//! - [`arguments`]: how the program is called.
 //! - [`plan`]: what a seed means; [`nemesis`]: who makes things fail; [`run`]: one run.
 //! - [`workloads`]: what clients do; [`invariants`]: what must hold.
 
+pub mod arguments;
 pub mod clock;
 pub mod cluster;
 pub mod disk;

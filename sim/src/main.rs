@@ -5,80 +5,33 @@
     reason = "a program for people: what it has to say goes to the terminal"
 )]
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use parking_lot::Mutex;
+use percolator_sim::arguments::{Arguments, WrongTurn};
 use percolator_sim::export::export;
-use percolator_sim::plan::{Fault, Plan};
+use percolator_sim::plan::Plan;
 use percolator_sim::run::{keep_panics, run};
 use percolator_sim::sabotage::Sabotage;
 use percolator_sim::shrink::shrink;
 use percolator_sim::trace::Keep;
-use percolator_sim::workloads;
 use percolator_sim::world::Failure;
 
 /// How many events of a failing run are shown.
 const SHOWN: usize = 60;
 
-/// A whole cluster in one thread, from one seed.
-#[derive(Debug, Parser)]
-#[command(name = "percolator-sim", max_term_width = 100)]
-struct Arguments {
-    /// Seeds to run, FROM..TO without TO.
-    #[arg(long, value_name = "FROM..TO", value_parser = seeds, conflicts_with = "seed")]
-    seeds: Option<(u64, u64)>,
-    /// One seed.
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
-    /// Show everything that happens in it.
-    #[arg(long, requires = "seed")]
-    trace: bool,
-    /// Write what clients did into this file, one transaction a line.
-    #[arg(long, value_name = "FILE", requires = "seed")]
-    history: Option<PathBuf>,
-    /// Only these kinds of faults; "none" for none.
-    #[arg(long, value_name = "KINDS", value_delimiter = ',', requires = "seed")]
-    faults: Option<Vec<String>>,
-    /// Only these workloads.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "seed")]
-    workloads: Option<Vec<String>>,
-    /// So many client processes.
-    #[arg(long, value_name = "N", requires = "seed")]
-    clients: Option<usize>,
-    /// So many workers in each.
-    #[arg(long, value_name = "N", requires = "seed")]
-    workers: Option<usize>,
-    /// Do this wrong on purpose; "list" shows what there is.
-    #[arg(long, value_name = "NAME")]
-    sabotage: Option<String>,
-    /// Show that every wrong turn is noticed.
-    #[arg(long)]
-    mutants: bool,
-    /// With --mutants: also what the history's checker notices alone.
-    #[arg(long, requires = "mutants")]
-    alone: bool,
-    /// So long there are faults.
-    #[arg(long, value_name = "MS", requires = "seed")]
-    faulty_ms: Option<u64>,
-    /// Begin no more seeds after this time.
-    #[arg(long, value_name = "N")]
-    seconds: Option<u64>,
-}
-
-fn seeds(text: &str) -> Result<(u64, u64), String> {
-    let parsed = text
-        .split_once("..")
-        .and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
-    parsed.ok_or_else(|| "it has to look like 0..1000".to_owned())
-}
-
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     keep_panics();
+    if let Some(WrongTurn::List) = arguments.sabotage {
+        for sabotage in Sabotage::all() {
+            println!("{}", sabotage.name());
+        }
+        return ExitCode::SUCCESS;
+    }
     if arguments.mutants {
         return mutants(&arguments);
     }
@@ -89,13 +42,7 @@ fn main() -> ExitCode {
 }
 
 fn one(seed: u64, arguments: &Arguments) -> ExitCode {
-    let plan = match plan(seed, arguments) {
-        Ok(plan) => plan,
-        Err(why) => {
-            eprintln!("error: {why}");
-            return ExitCode::FAILURE;
-        }
-    };
+    let plan = arguments.plan(seed);
     println!("{plan:#?}");
     let keep = if arguments.trace {
         Keep::All
@@ -132,49 +79,6 @@ fn one(seed: u64, arguments: &Arguments) -> ExitCode {
     }
 }
 
-fn plan(seed: u64, arguments: &Arguments) -> Result<Plan, String> {
-    let mut plan = match &arguments.sabotage {
-        Some(name) => sabotage(name)?.plan(seed),
-        None => Plan::new(seed),
-    };
-    if let Some(names) = &arguments.faults {
-        plan.faults = names
-            .iter()
-            .filter(|name| *name != "none")
-            .map(|name| {
-                Fault::named(name).ok_or_else(|| {
-                    let known: Vec<&str> = Fault::ALL.iter().map(|fault| fault.name()).collect();
-                    format!("{name:?} is none of {}", known.join(", "))
-                })
-            })
-            .collect::<Result<_, _>>()?;
-    }
-    if let Some(names) = &arguments.workloads {
-        let all = workloads::all();
-        plan.workloads = names
-            .iter()
-            .map(|name| {
-                let known: Vec<&'static str> = all.iter().map(|workload| workload.name()).collect();
-                let found = known.iter().find(|known| *known == name).copied();
-                found.ok_or_else(|| format!("{name:?} is none of {}", known.join(", ")))
-            })
-            .collect::<Result<_, _>>()?;
-    }
-    plan.clients = arguments.clients.unwrap_or(plan.clients).max(1);
-    plan.workers = arguments.workers.unwrap_or(plan.workers).max(1);
-    plan.faulty = arguments
-        .faulty_ms
-        .map_or(plan.faulty, Duration::from_millis);
-    Ok(plan)
-}
-
-fn sabotage(name: &str) -> Result<Sabotage, String> {
-    Sabotage::named(name).ok_or_else(|| {
-        let known: Vec<String> = Sabotage::all().into_iter().map(Sabotage::name).collect();
-        format!("{name:?} is none of {}", known.join(", "))
-    })
-}
-
 fn many(arguments: &Arguments) -> ExitCode {
     let (from, to) = arguments.seeds.unwrap_or((0, 1_000));
     let next = AtomicU64::new(from);
@@ -197,7 +101,7 @@ fn many(arguments: &Arguments) -> ExitCode {
                     if seed >= to {
                         return;
                     }
-                    let outcome = run(&Plan::new(seed), Keep::Nothing);
+                    let outcome = run(&arguments.plan(seed), Keep::Nothing);
                     runs.fetch_add(1, Ordering::Relaxed);
                     let ms = u64::try_from(outcome.simulated.as_millis()).unwrap_or_default();
                     simulated_ms.fetch_add(ms, Ordering::Relaxed);
@@ -230,7 +134,7 @@ fn many(arguments: &Arguments) -> ExitCode {
         failure.invariant, failure.detail
     );
     println!("making it smaller ...");
-    let (plan, failure) = shrink(&Plan::new(seed), &failure);
+    let (plan, failure) = shrink(&arguments.plan(seed), &failure);
     let outcome = run(&plan, Keep::Last(SHOWN));
     println!("its last events:");
     for line in outcome.trace.lines() {
@@ -246,15 +150,11 @@ type Noticed = Option<(u64, Failure)>;
 
 /// For each wrong turn: which seed notices it, and by which invariant.
 fn mutants(arguments: &Arguments) -> ExitCode {
-    let only = arguments.sabotage.as_deref();
-    if let Some(Err(why)) = only.map(sabotage) {
-        eprintln!("error: {why}");
-        return ExitCode::FAILURE;
-    }
+    let only = arguments.wrong_turn();
     let seeds = |sabotage: Sabotage| arguments.seeds.unwrap_or((0, sabotage.noticed_within()));
     let all: Vec<Sabotage> = Sabotage::all()
         .into_iter()
-        .filter(|one| only.is_none_or(|only| one.name() == only))
+        .filter(|one| only.is_none_or(|only| *one == only))
         .collect();
     let next = AtomicU64::new(0);
     let started = Instant::now();
@@ -311,7 +211,7 @@ fn mutants(arguments: &Arguments) -> ExitCode {
     }
     let took = started.elapsed().as_secs_f64();
     println!("{} wrong turns, {missed} missed, in {took:.1} s", all.len());
-    println!("to repeat one: percolator-sim --sabotage WRONG_TURN --seed SEED --trace");
+    println!("to repeat one: cargo xtask sim --seed SEED --sabotage WRONG_TURN --trace");
     if missed > 0 {
         return ExitCode::FAILURE;
     }

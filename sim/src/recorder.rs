@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -48,6 +49,9 @@ pub struct Session {
     pub name: String,
     /// The worker's dice.
     pub rng: Arc<Mutex<Rng>>,
+    /// How many of its transactions are committed and have written something or got it for update: reads
+    /// alone are no progress.
+    pub wrote: Arc<AtomicU64>,
 }
 
 impl Session {
@@ -262,6 +266,7 @@ impl Recorded {
     pub async fn commit(self) -> Result<Timestamp, Error> {
         let writes: Vec<Write> = self.own.lock().values().cloned().collect();
         let (world, recorder) = (self.session.world.clone(), self.session.recorder.clone());
+        let has_written = !writes.is_empty();
         let (at, who, start_ts) = (self.at, self.session.name.clone(), self.start_ts());
         self.note(|record| {
             record.writes = writes;
@@ -269,6 +274,9 @@ impl Recorded {
         });
         let session = self.session.clone();
         let result = self.txn.commit().await;
+        if result.is_ok() && has_written {
+            session.wrote.fetch_add(1, Ordering::Relaxed);
+        }
         let end = match &result {
             Ok(commit_ts) => End::Committed(*commit_ts),
             Err(Error::Unknown { start_ts, primary }) => session.outcome(*start_ts, primary).await,

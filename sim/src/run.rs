@@ -22,10 +22,10 @@ use crate::recorder::Session;
 use crate::rng::Rng;
 use crate::sabotage;
 use crate::trace::{Keep, Trace};
-use crate::workloads::{self, Workload};
+use crate::workloads::{self, Workload, tagged};
 use crate::world::{Failure, NOBODY, World};
 
-/// After the faults have stopped every worker makes progress within this and the client's patience; and
+/// After the faults have stopped every worker commits something that it wrote within this and the client's patience; and
 /// so do the other things that have to happen then.
 const BOUND: Duration = Duration::from_secs(60);
 
@@ -91,7 +91,8 @@ fn carry_out(world: &Arc<World>, plan: &Plan, history: &mut Vec<Record>) {
         && disturb(world, &cluster)
         && recover(world, &cluster)
         && clear(world, &cluster)
-        && look(world, &cluster);
+        && look(world, &cluster)
+        && write_everywhere(world, &cluster);
     *history = cluster.recorder.take();
     if !steps {
         return;
@@ -169,7 +170,7 @@ fn recover(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
         let (client, worker) = (who / cluster.plan.workers, who % cluster.plan.workers);
         world.fail(
             "liveness: progress",
-            format!("client-{client}.{worker} committed nothing within {bound:?} after the faults"),
+            format!("client-{client}.{worker} committed nothing that it wrote within {bound:?} after the faults"),
         );
         return false;
     }
@@ -237,6 +238,28 @@ fn look(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     })
     .is_some()
         && world.failure().is_none()
+}
+
+/// Every tablet of every table takes writes: workers may have been lucky in where they wrote. After all
+/// else was looked at, because no workload expects these rows.
+fn write_everywhere(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
+    keeper(world, cluster, "writing to every tablet", |session| {
+        async move {
+            let tables = session.client.tables().await?;
+            for table in tables.iter().filter(|table| !table.deleting) {
+                for tablet in &table.tablets {
+                    let row = format!("{}!", String::from_utf8_lossy(&tablet.start_row));
+                    let txn = session.begin().await?;
+                    txn.put(&table.name, &row, "keeper", tagged(1, &session))?;
+                    txn.commit().await?;
+                }
+            }
+            session.client.settle().await;
+            Ok(())
+        }
+        .boxed()
+    })
+    .is_some()
 }
 
 /// Has something done by the client that sees to things, again where it fails, within a bound.

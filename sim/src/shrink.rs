@@ -33,7 +33,11 @@ fn candidates(plan: &Plan) -> Vec<Plan> {
         }
     };
     add(&|plan| plan.faults.clear());
-    add(&|plan| plan.faulty = (plan.faulty / 2).max(Duration::from_millis(250)));
+    // In whole milliseconds, as the plan shows it: a fraction of one makes another run.
+    add(&|plan| {
+        let half = plan.faulty.as_millis() as u64 / 2;
+        plan.faulty = plan.faulty.min(Duration::from_millis(half.max(250)));
+    });
     add(&|plan| plan.clients = (plan.clients - 1).max(1));
     add(&|plan| plan.workers = (plan.workers - 1).max(1));
     for fault in &plan.faults {

@@ -1,7 +1,23 @@
 //! A run can be repeated by the arguments that its plan shows.
 
+use clap::Parser;
+use clap::error::ErrorKind;
+use percolator_sim::arguments::Arguments;
 use percolator_sim::plan::{Fault, Plan};
+use percolator_sim::run::run;
 use percolator_sim::sabotage::Sabotage;
+use percolator_sim::shrink::shrink;
+use percolator_sim::trace::Keep;
+
+fn parsed(arguments: &str) -> Result<Arguments, clap::Error> {
+    Arguments::try_parse_from(["percolator-sim"].into_iter().chain(arguments.split(' ')))
+}
+
+/// The plan that these arguments stand for.
+fn plan_of(arguments: &str) -> Plan {
+    let arguments = parsed(arguments).expect("arguments as a plan shows them");
+    arguments.plan(arguments.seed.expect("a seed"))
+}
 
 #[test]
 fn a_wrong_turn_is_repeated_by_its_name_and_its_seed() {
@@ -9,7 +25,7 @@ fn a_wrong_turn_is_repeated_by_its_name_and_its_seed() {
         let plan = sabotage.plan(17);
         let name = sabotage.name();
         assert_eq!(plan.to_string(), format!("--seed 17 --sabotage {name}"));
-        assert_eq!(Sabotage::named(&name), Some(sabotage));
+        assert_eq!(plan_of(&plan.to_string()), plan);
     }
 }
 
@@ -23,4 +39,64 @@ fn what_was_made_smaller_is_shown() {
         plan.to_string(),
         format!("--seed 17 --faults late,cut --clients {clients}")
     );
+}
+
+#[test]
+fn what_was_made_smaller_fails_again_in_the_same_way_by_what_is_shown_of_it() {
+    for sabotage in [Sabotage::StaleTimestamps, Sabotage::AnswerBeforeSync] {
+        let (plan, failure) = (0..sabotage.noticed_within())
+            .find_map(|seed| {
+                let plan = sabotage.plan(seed);
+                let failure = run(&plan, Keep::Nothing).failure?;
+                Some((plan, failure))
+            })
+            .expect("it is noticed");
+        let (smaller, smallest) = shrink(&plan, &failure);
+        assert!(smaller.faulty < plan.faulty, "{smaller} of {plan}");
+        assert!(smaller.faults.is_subset(&plan.faults));
+        assert!(smaller.clients <= plan.clients && smaller.workers <= plan.workers);
+        assert_eq!(smallest.invariant, failure.invariant);
+
+        let again = plan_of(&smaller.to_string());
+        assert_eq!(again, smaller, "{smaller}");
+        assert_eq!(run(&again, Keep::Nothing).failure, Some(smallest));
+    }
+}
+
+#[test]
+fn wrong_turns_are_taken_with_many_seeds_too() {
+    for arguments in ["--sabotage TwoOwners", "--seeds 3..9 --sabotage TwoOwners"] {
+        let arguments = parsed(arguments).expect("arguments");
+        assert_eq!(arguments.plan(5), Sabotage::TwoOwners.plan(5));
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    for (arguments, kind) in [
+        ("--sabotage Nonsense", ErrorKind::ValueValidation),
+        ("--seeds 5..3", ErrorKind::ValueValidation),
+        ("--seeds 5..5", ErrorKind::ValueValidation),
+        ("--seed 1 --faults none,late", ErrorKind::ValueValidation),
+        ("--seed 1 --faults rain", ErrorKind::ValueValidation),
+        (
+            "--seed 1 --workloads bank,casino",
+            ErrorKind::ValueValidation,
+        ),
+        ("--seed 1 --clients 0", ErrorKind::ValueValidation),
+        ("--mutants --seed 3", ErrorKind::ArgumentConflict),
+        ("--mutants --seconds 3", ErrorKind::ArgumentConflict),
+        ("--seed 3 --seconds 3", ErrorKind::ArgumentConflict),
+        ("--seed 3 --seeds 3..4", ErrorKind::ArgumentConflict),
+        ("--seeds 3..4 --trace", ErrorKind::ArgumentConflict),
+        ("--seeds 3..4 --faults late", ErrorKind::ArgumentConflict),
+        ("--mutants --workers 3", ErrorKind::ArgumentConflict),
+        ("--seed 3 --alone", ErrorKind::ArgumentConflict),
+        ("--trace", ErrorKind::MissingRequiredArgument),
+        ("--alone", ErrorKind::MissingRequiredArgument),
+    ] {
+        let error = parsed(arguments).expect_err(arguments);
+        assert_eq!(error.kind(), kind, "{arguments}: {error}");
+        assert_eq!(error.exit_code(), 2);
+    }
 }

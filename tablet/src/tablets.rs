@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use percolator_engine::{Batch, Column, Direction, Engine};
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::{Cell, TableId};
 use percolator_wire::v1;
 use prost::Message as _;
@@ -50,7 +51,7 @@ impl Tablets {
     /// The tablet, where this server serves it at this epoch.
     pub(crate) fn serving(&self, asked: &v1::TabletRef) -> Result<&v1::TabletInfo, v1::NotServed> {
         match self.deciding(asked)? {
-            tablet if is_frozen(tablet) => Err(v1::NotServed {
+            tablet if refuses(tablet) => Err(v1::NotServed {
                 tablet_id: asked.id,
                 asked_epoch: asked.epoch,
                 known_epoch: tablet.epoch,
@@ -78,7 +79,7 @@ impl Tablets {
     /// Whether the cell lies in a tablet that this server serves.
     pub(crate) fn serves(&self, cell: &Cell) -> bool {
         self.serving.values().any(|tablet| {
-            table(tablet) == cell.table && contains(tablet, &cell.row) && !is_frozen(tablet)
+            table(tablet) == cell.table && contains(tablet, &cell.row) && !refuses(tablet)
         })
     }
 
@@ -141,6 +142,11 @@ impl Tablets {
 /// Whether the tablet's table is being deleted.
 pub(crate) fn is_frozen(tablet: &v1::TabletInfo) -> bool {
     tablet.state() >= v1::TabletState::Frozen
+}
+
+/// Whether the tablet takes no requests but those that end transactions.
+fn refuses(tablet: &v1::TabletInfo) -> bool {
+    is_frozen(tablet) && !mutants::on(Mutant::FreezeIgnored)
 }
 
 /// The tablet, in this state.

@@ -483,7 +483,7 @@ fn decide_create(
         _ => Some(tablet),
     };
     let mut decision = Decision::new();
-    if let Some(tablet) = new.filter(|_| !(freeze && mutants::on(Mutant::FreezeIgnored))) {
+    if let Some(tablet) = new {
         decision.batch = tablets::record(&tablet);
         decision.tablet_change = Some(TabletChange::Insert(tablet));
     }

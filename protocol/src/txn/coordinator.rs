@@ -169,6 +169,8 @@ pub struct Coordinator {
     next_obstacle: usize,
     /// A request to commit in one phase was sent, and may be carried out yet.
     one_phase_open: bool,
+    /// For [`Mutant::CommitTsBeforePrewrite`] alone.
+    early_commit_ts: Option<Timestamp>,
     state: State,
 }
 
@@ -201,7 +203,7 @@ impl Coordinator {
         one_server: bool,
     ) -> (Self, Vec<Command>) {
         assert!(mutations > 0, "nothing to commit");
-        let coordinator = Self {
+        let mut coordinator = Self {
             start_ts,
             primary,
             mutations,
@@ -209,10 +211,14 @@ impl Coordinator {
             obstacles: BTreeMap::new(),
             next_obstacle: 0,
             one_phase_open: one_server,
+            early_commit_ts: None,
             state: State::Prewriting,
         };
         let first = if one_server {
             Command::OnePhase
+        } else if mutants::on(Mutant::CommitTsBeforePrewrite) {
+            coordinator.state = State::TakingCommitTs;
+            Command::TakeCommitTs
         } else {
             coordinator.prewrite_all()
         };
@@ -234,8 +240,7 @@ impl Coordinator {
                 }
                 // A late copy of a request for one phase finds these locks, and leaves them.
                 self.one_phase_open = false;
-                if mutants::on(Mutant::CommitTsBeforePrewrite) {
-                    let commit_ts = self.start_ts.next();
+                if let Some(commit_ts) = self.early_commit_ts {
                     self.state = State::CommittingPrimary(commit_ts);
                     return vec![Command::CommitPrimary { commit_ts }];
                 }
@@ -270,6 +275,13 @@ impl Coordinator {
                 }
             }
             (State::Prewriting, Event::Resolved { obstacle }) => self.cleared(obstacle),
+            (State::TakingCommitTs, Event::CommitTs(commit_ts))
+                if mutants::on(Mutant::CommitTsBeforePrewrite) && self.missing > 0 =>
+            {
+                self.early_commit_ts = Some(commit_ts);
+                self.state = State::Prewriting;
+                vec![self.prewrite_all()]
+            }
             (State::TakingCommitTs, Event::CommitTs(commit_ts)) => {
                 self.state = State::CommittingPrimary(commit_ts);
                 vec![Command::CommitPrimary { commit_ts }]

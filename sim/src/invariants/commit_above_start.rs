@@ -28,3 +28,45 @@ impl Invariant for CommitAboveStart {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use percolator_protocol::types::{Timestamp, Write};
+
+    use super::*;
+
+    fn seen(write: Write, ts: u64) -> Result<(), String> {
+        CommitAboveStart.changed(&Change::PutWrite {
+            cell: Bytes::from_static(b"cell"),
+            ts: Timestamp::from_u64(ts),
+            write,
+            old: None,
+        })
+    }
+
+    fn put(start_ts: u64) -> Write {
+        Write {
+            kind: WriteKind::Put,
+            ..Write::rollback(Timestamp::from_u64(start_ts))
+        }
+    }
+
+    #[test]
+    fn a_commit_lies_above_its_start() {
+        assert_eq!(seen(put(5), 6), Ok(()));
+        for ts in [4, 5] {
+            let broken = seen(put(5), ts).expect_err("it doesn't lie above 5");
+            assert!(broken.contains("is committed at"), "{broken}");
+        }
+    }
+
+    #[test]
+    fn a_rollback_stands_at_its_start() {
+        assert_eq!(seen(Write::rollback(Timestamp::from_u64(5)), 5), Ok(()));
+        for ts in [4, 6] {
+            let broken = seen(Write::rollback(Timestamp::from_u64(5)), ts).expect_err("it isn't 5");
+            assert!(broken.contains("stands at"), "{broken}");
+        }
+    }
+}

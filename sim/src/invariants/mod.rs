@@ -1,4 +1,5 @@
-//! What must hold, one file each. Each says where it comes from.
+//! What must hold, one file each, which says where it comes from. Two more are elsewhere: "durable" in `watch`,
+//! "liveness" in `run`.
 
 mod atomicity;
 mod bounded_memory;

@@ -1,5 +1,5 @@
-//! A cell has at most one lock (paper, section 2.2): nobody's lock is replaced by another
-//! transaction's, and a transaction's lock comes once.
+//! A cell has at most one lock (paper, section 2.2): nobody's lock is replaced by another transaction's. A
+//! transaction may write its own lock again: a keep-alive and a reader's promise change what it says.
 
 use super::Invariant;
 use crate::watch::Change;

@@ -1,0 +1,160 @@
+//! The program's arguments, and the plan that they stand for: what [`Plan`] shows is read here again.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+
+use crate::plan::{Fault, Plan};
+use crate::sabotage::Sabotage;
+use crate::workloads;
+
+/// What is said of one seed alone. To require it is not enough: where something else forbids that there is
+/// a seed, clap doesn't ask for it.
+const OF_ONE: [&str; 7] = [
+    "trace",
+    "history",
+    "faults",
+    "workloads",
+    "clients",
+    "workers",
+    "faulty_ms",
+];
+
+/// A whole cluster in one thread, from one seed.
+#[derive(Debug, Parser)]
+#[command(name = "percolator-sim", max_term_width = 100)]
+pub struct Arguments {
+    /// Seeds to run, FROM..TO without TO.
+    #[arg(long, value_name = "FROM..TO", value_parser = seeds, conflicts_with = "seed", conflicts_with_all = OF_ONE)]
+    pub seeds: Option<(u64, u64)>,
+    /// One seed.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Show everything that happens in it.
+    #[arg(long, requires = "seed")]
+    pub trace: bool,
+    /// Write what clients did into this file, one transaction a line.
+    #[arg(long, value_name = "FILE", requires = "seed")]
+    pub history: Option<PathBuf>,
+    /// Only these kinds of faults; "none" alone for none.
+    #[arg(long, value_name = "KINDS", value_parser = faults, requires = "seed")]
+    pub faults: Option<Kinds>,
+    /// Only these workloads.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = workload, requires = "seed")]
+    pub workloads: Option<Vec<&'static str>>,
+    /// So many client processes.
+    #[arg(long, value_name = "N", requires = "seed")]
+    pub clients: Option<NonZeroUsize>,
+    /// So many workers in each.
+    #[arg(long, value_name = "N", requires = "seed")]
+    pub workers: Option<NonZeroUsize>,
+    /// Do this wrong on purpose; "list" shows what there is in this build.
+    #[arg(long, value_name = "NAME", value_parser = wrong_turn)]
+    pub sabotage: Option<WrongTurn>,
+    /// Show that every wrong turn is noticed, or the one of --sabotage.
+    #[arg(long, conflicts_with = "seed", conflicts_with_all = OF_ONE)]
+    pub mutants: bool,
+    /// With --mutants: also what the history's checker notices alone.
+    #[arg(long, requires = "mutants", conflicts_with = "seed")]
+    pub alone: bool,
+    /// So long there are faults.
+    #[arg(long, value_name = "MS", requires = "seed")]
+    pub faulty_ms: Option<u64>,
+    /// Begin no more seeds after this time.
+    #[arg(long, value_name = "N", conflicts_with_all = ["seed", "mutants"])]
+    pub seconds: Option<u64>,
+}
+
+/// Kinds of faults.
+#[derive(Clone, Debug)]
+pub struct Kinds(Vec<Fault>);
+
+/// What `--sabotage` asks for.
+#[derive(Clone, Copy, Debug)]
+pub enum WrongTurn {
+    /// The names of all that there are.
+    List,
+    /// To take this one.
+    Take(Sabotage),
+}
+
+impl Arguments {
+    /// What is to be done wrong, if anything.
+    pub fn wrong_turn(&self) -> Option<Sabotage> {
+        match self.sabotage {
+            Some(WrongTurn::Take(sabotage)) => Some(sabotage),
+            Some(WrongTurn::List) | None => None,
+        }
+    }
+
+    /// The plan of a seed, as these arguments change it.
+    pub fn plan(&self, seed: u64) -> Plan {
+        let mut plan = match self.wrong_turn() {
+            Some(sabotage) => sabotage.plan(seed),
+            None => Plan::new(seed),
+        };
+        if let Some(Kinds(faults)) = &self.faults {
+            plan.faults = faults.iter().copied().collect();
+        }
+        if let Some(workloads) = &self.workloads {
+            plan.workloads.clone_from(workloads);
+        }
+        plan.clients = self.clients.map_or(plan.clients, NonZeroUsize::get);
+        plan.workers = self.workers.map_or(plan.workers, NonZeroUsize::get);
+        plan.faulty = self.faulty_ms.map_or(plan.faulty, Duration::from_millis);
+        plan
+    }
+}
+
+fn seeds(text: &str) -> Result<(u64, u64), String> {
+    let parsed = text
+        .split_once("..")
+        .and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
+    let (from, to): (u64, u64) = parsed.ok_or("it has to look like 0..1000")?;
+    if from >= to {
+        return Err(format!("there is no seed from {from} on and below {to}"));
+    }
+    Ok((from, to))
+}
+
+fn faults(text: &str) -> Result<Kinds, String> {
+    if text == "none" {
+        return Ok(Kinds(Vec::new()));
+    }
+    let named = |name| {
+        let known = || Fault::ALL.map(Fault::name);
+        Fault::named(name).ok_or_else(|| {
+            format!(
+                "{name:?} is none of {}, or \"none\" alone",
+                known().join(", ")
+            )
+        })
+    };
+    text.split(',')
+        .map(named)
+        .collect::<Result<_, _>>()
+        .map(Kinds)
+}
+
+fn workload(name: &str) -> Result<&'static str, String> {
+    let all = workloads::all();
+    let known: Vec<&'static str> = all.iter().map(|workload| workload.name()).collect();
+    let found = known.iter().find(|known| **known == name).copied();
+    found.ok_or_else(|| format!("{name:?} is none of {}", known.join(", ")))
+}
+
+fn wrong_turn(name: &str) -> Result<WrongTurn, String> {
+    if name == "list" {
+        return Ok(WrongTurn::List);
+    }
+    Sabotage::named(name).map(WrongTurn::Take).ok_or_else(|| {
+        let more = if cfg!(feature = "mutants") {
+            ""
+        } else {
+            "; those of the rules are only in builds with the feature `mutants`"
+        };
+        format!("there is none of this name in this build: \"list\" shows them{more}")
+    })
+}
