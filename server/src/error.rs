@@ -117,8 +117,8 @@ pub enum Error {
 
     /// Another process has the folder.
     #[error(
-        "the folder {} is in use by another process; stop that process, or choose another folder with \
-         --data-dir", .path.display()
+        "the folder {} is in use by another process; stop that process, or give {server} another folder \
+         with --data-dir", .path.display()
     )]
     FolderInUse {
         /// Which folder.
