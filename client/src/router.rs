@@ -130,7 +130,8 @@ impl Deadline {
             return Ok(done);
         }
         let since = transport.now();
-        let done = self.within(transport, attempt).await;
+        // In a box, so that the usual request's future stays small.
+        let done = Box::pin(self.within(transport, attempt)).await;
         done.ok_or_else(|| transport.now().saturating_sub(since))
     }
 
