@@ -11,7 +11,7 @@ use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
 use percolator_wire::v1::tablets_client::TabletsClient;
-use support::Cluster;
+use support::{Cluster, block_on};
 use tokio_stream::StreamExt as _;
 
 /// A client that ends where it likes: single requests, without anybody who goes on with a transaction.
@@ -127,14 +127,6 @@ fn cell(row: &str) -> v1::CellRef {
         row: row.as_bytes().to_vec().into(),
         column: "c".into(),
     }
-}
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime")
-        .block_on(future)
 }
 
 #[test]

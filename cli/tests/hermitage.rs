@@ -4,26 +4,21 @@
 mod support;
 
 use percolator_client::{Bytes, Client, Error, Range, Txn};
-use support::Cluster;
+use support::{Cluster, block_on};
 
 /// Runs a test on a cluster with the table `test` holding 1 => 10 and 2 => 20.
 fn on_cluster<Fut: Future<Output = Result<(), Error>>>(test: impl FnOnce(Client) -> Fut) {
     let cluster = Cluster::threads();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    runtime
-        .block_on(async {
-            let client = Client::connect(&cluster.master).await?;
-            client.create_table("test", &["2".into()]).await?;
-            let txn = client.begin().await?;
-            set(&txn, "1", "10")?;
-            set(&txn, "2", "20")?;
-            txn.commit().await?;
-            test(client).await
-        })
-        .expect("no error but those expected");
+    block_on(async {
+        let client = Client::connect(&cluster.master).await?;
+        client.create_table("test", &["2".into()]).await?;
+        let txn = client.begin().await?;
+        set(&txn, "1", "10")?;
+        set(&txn, "2", "20")?;
+        txn.commit().await?;
+        test(client).await
+    })
+    .expect("no error but those expected");
 }
 
 fn set(txn: &Txn, row: &str, value: &str) -> Result<(), Error> {

@@ -12,7 +12,7 @@ use percolator_client::{Client, Error, Options, Range};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::tablets_client::TabletsClient;
-use support::{Cluster, signal, wait_for};
+use support::{Cluster, block_on, signal, wait_for};
 use tokio::sync::Notify;
 use tokio_stream::StreamExt;
 
@@ -65,14 +65,6 @@ fn place_of(cluster: &Cluster, table: &str) -> Place {
         address: owner["address"].as_str().expect("text").to_owned(),
         pid: owner["pid"].as_u64().expect("a number"),
     }
-}
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime")
-        .block_on(future)
 }
 
 #[test]

@@ -32,35 +32,7 @@ pub enum Ask {
     /// To the master.
     Heartbeat(v1::HeartbeatRequest),
     /// The master's, to a tablet server, with the cluster's id, and whom it is meant for.
-    Order(String, v1::Addressee, OrderOf),
-}
-
-/// The master's orders, as messages.
-#[derive(Clone, Debug)]
-pub enum OrderOf {
-    /// Own this tablet.
-    Create {
-        /// The tablet.
-        tablet: v1::TabletInfo,
-        /// The server has said that it has it.
-        made: bool,
-    },
-    /// Forget this tablet of a table that is deleted.
-    Drop {
-        /// The tablet.
-        id: u64,
-        /// Its table.
-        table: u32,
-    },
-}
-
-impl From<OrderOf> for Order {
-    fn from(order: OrderOf) -> Self {
-        match order {
-            OrderOf::Create { tablet, made } => Self::Create { tablet, made },
-            OrderOf::Drop { id, table } => Self::Drop { id, table },
-        }
-    }
+    Order(String, v1::Addressee, Order),
 }
 
 /// An answer.
@@ -134,11 +106,11 @@ impl Ask {
                 id => format!("delete table {}, {id} is swept", request.name),
             },
             Self::Heartbeat(beat) => format!("heartbeat of {}", beat.server),
-            Self::Order(_, _, OrderOf::Create { tablet, .. }) => {
+            Self::Order(_, _, Order::Create { tablet, .. }) => {
                 let (id, table) = (tablet.id, tablet.table_id);
                 format!("own tablet {id} of {table}, {:?}", tablet.state())
             }
-            Self::Order(_, _, OrderOf::Drop { id, table }) => {
+            Self::Order(_, _, Order::Drop { id, table }) => {
                 format!("forget tablet {id} of {table}")
             }
         }

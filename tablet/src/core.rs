@@ -45,7 +45,7 @@ pub struct Reply {
 }
 
 /// An order of the master's.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Order {
     /// Own this tablet, in this state.
     Create {

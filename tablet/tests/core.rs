@@ -227,13 +227,7 @@ fn conflicts_are_found_after_a_restart() {
             batch.delete(Column::Meta, "high-ts");
             server.engine.commit(&[batch]).expect("memory");
         }
-        server.core = Core::open(
-            server.engine.clone(),
-            Limits::default(),
-            false,
-            me(LIFE + 1),
-        )
-        .expect("readable");
+        server.start_again();
         for (start_ts, conflicts) in [(15, 1), (20, 1), (21, 0)] {
             let Body::Prewrite(answer) = server.ask(prewrite("b", "2", start_ts)) else {
                 panic!("no answer to a prewrite");

@@ -4,12 +4,10 @@
 mod support;
 
 use percolator_engine::Column;
-use percolator_tablet::Limits;
-use percolator_tablet::core::Core;
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
-use support::{LIFE, Server, cell, me, prewrite};
+use support::{LIFE, Server, cell, prewrite};
 
 fn one_phase(row: &'static str, value: &'static str, start_ts: u64, commit_ts: u64) -> Ask {
     let Ask::Prewrite(request) = prewrite(row, value, start_ts) else {
@@ -129,13 +127,7 @@ fn what_fails_on_the_disk_lets_its_readers_go() {
 #[test]
 fn another_life_of_the_server_prewrites_and_says_which_it_is() {
     let mut server = Server::new();
-    server.core = Core::open(
-        server.engine.clone(),
-        Limits::default(),
-        false,
-        me(LIFE + 1),
-    )
-    .expect("readable");
+    server.start_again();
     let Body::Prewrite(answer) = server.ask(one_phase("b", "new", 10, 12)) else {
         panic!("no answer to a prewrite");
     };

@@ -132,9 +132,8 @@ pub(super) async fn verify(
     path: &Path,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    let open = || File::open(path).with_context(|| format!("cannot read {}", path.display()));
-    check_table(BufReader::new(open()?), table, path)?;
-    let file = open()?;
+    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let answers = read_answers(BufReader::new(file), table, path, output)?;
     let txn = client.begin().await?;
     let mut there: HashMap<String, String> = HashMap::new();
     let mut scan = txn.scan(&ledger_table(table), Range::all()).await?;
@@ -147,13 +146,7 @@ pub(super) async fn verify(
     let mut counts = [0_u64; 3];
     let mut shown = Shown { output, said: 0 };
     let (mut lost, mut undead, mut unknown_there) = (0_u64, 0_u64, 0_u64);
-    for (number, line) in BufReader::new(file).lines().enumerate() {
-        let line = line?;
-        // A client that was killed leaves half a line at the end; what it was told isn't known then.
-        let Ok(answer) = serde_json::from_str::<Answer>(&line) else {
-            output.note(&format!("line {} is cut off and is left out", number + 1));
-            continue;
-        };
+    for answer in answers {
         let is_there = there.contains_key(&answer.row);
         match answer.answer {
             Kind::Committed => {
@@ -207,20 +200,30 @@ pub(super) async fn verify(
     Ok(crate::answered(lost + undead + wrong_accounts == 0))
 }
 
-/// Of another table every transfer would seem to be lost.
-fn check_table(file: impl BufRead, table: &str, path: &Path) -> anyhow::Result<()> {
+/// The answers of a file, all of banks on `table`: of another one every transfer would seem to be lost.
+fn read_answers(
+    file: impl BufRead,
+    table: &str,
+    path: &Path,
+    output: Output,
+) -> anyhow::Result<Vec<Answer>> {
+    let mut answers = Vec::new();
     for (number, line) in (1..).zip(file.lines()) {
-        let answer = serde_json::from_str::<Answer>(&line?);
-        let of = answer.ok().and_then(|answer| answer.table);
-        if let Some(other) = of.filter(|other| other != table) {
+        // A client that was killed leaves half a line at the end; what it was told isn't known then.
+        let Ok(answer) = serde_json::from_str::<Answer>(&line?) else {
+            output.note(&format!("line {number} is cut off and is left out"));
+            continue;
+        };
+        if let Some(other) = answer.table.as_ref().filter(|other| *other != table) {
             bail!(
                 "{}, line {number}: this is the ledger of a bank on table {other}, not {table}: verify it with --table \
                  {other}",
                 path.display()
             );
         }
+        answers.push(answer);
     }
-    Ok(())
+    Ok(answers)
 }
 
 /// The first of what is wrong, in words.

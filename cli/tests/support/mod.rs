@@ -221,6 +221,15 @@ impl Drop for Cluster {
     }
 }
 
+/// Runs a client's part of a test.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+        .block_on(future)
+}
+
 /// Sends a signal, by name.
 pub(crate) fn signal(pid: u32, name: &str) {
     let status = Command::new("kill")

@@ -11,10 +11,11 @@ use percolator_client::transport::MasterError;
 use percolator_gc_master::{
     Action, Command, Directory, Heartbeat, Refusal, Start, Swept, TableState, directory_response,
 };
+use percolator_tablet::core::Order;
 use percolator_wire::v1;
 
 use crate::disk::SimTruth;
-use crate::messages::{Answer, Ask, Caller, OrderOf};
+use crate::messages::{Answer, Ask, Caller};
 use crate::rng::Rng;
 use crate::servers::exit;
 use crate::world::{NodeId, World};
@@ -151,11 +152,11 @@ impl Master {
 
     fn dispatch(self: &Arc<Self>, world: &Arc<World>, running: &Shared, command: Command) {
         let order = match &command.action {
-            Action::Create { report, made } => OrderOf::Create {
+            Action::Create { report, made } => Order::Create {
                 tablet: report.clone().into(),
                 made: *made,
             },
-            Action::Drop { tablet, table } => OrderOf::Drop {
+            Action::Drop { tablet, table } => Order::Drop {
                 id: *tablet,
                 table: *table,
             },

@@ -241,7 +241,7 @@ impl Tablet {
                     return;
                 }
                 askers.insert(asker, (caller, true));
-                core.order(asker, 0, Some(meant), order.into(), replies);
+                core.order(asker, 0, Some(meant), order, replies);
             }
             _ => return,
         }

@@ -45,6 +45,12 @@ impl Server {
         server
     }
 
+    /// Its next life, on what the engine holds.
+    pub(crate) fn start_again(&mut self) {
+        let (engine, limits) = (self.engine.clone(), Limits::default());
+        self.core = Core::open(engine, limits, false, me(LIFE + 1)).expect("readable");
+    }
+
     /// Makes it own a tablet of table 5.
     pub(crate) fn create(&mut self, id: u64, start_row: &'static str, end_row: &'static str) {
         assert!(self.own(tablet(id, 5, start_row, end_row)).is_none());
