@@ -1,5 +1,6 @@
 //! `percolator table`.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use bytes::Bytes;
@@ -34,7 +35,9 @@ Examples:
     },
     /// List the tables and their tablets.
     ///
-    /// A tablet whose server is away is one that nobody can use until the server is back.
+    /// The state of a table is `ready` where every row of it can be used. Otherwise it says what is missing: the
+    /// servers that are away, whose tablets nobody can use until they are back, or rows that no server has
+    /// reported yet to a master that was started without its state.
     #[command(
         after_help = "Examples:\n  percolator table list --tablets\n  percolator table list -o json"
     )]
@@ -58,8 +61,11 @@ Examples:
 struct TableJson<'a> {
     name: &'a str,
     id: u32,
+    /// Every tablet is in place, and no server of theirs is away.
     ready: bool,
     deleting: bool,
+    /// Servers of its tablets that are away.
+    away: BTreeSet<&'a str>,
     tablets: Vec<TabletJson<'a>>,
 }
 
@@ -91,8 +97,9 @@ impl<'a> TableJson<'a> {
         Self {
             name: &table.name,
             id: table.id,
-            ready: table.ready,
+            ready: table.ready && away(table).is_empty(),
             deleting: table.deleting,
+            away: away(table),
             tablets: table.tablets.iter().map(tablet).collect(),
         }
     }
@@ -190,15 +197,10 @@ pub(crate) async fn list(client: &Client, tablets: bool, output: Output) -> anyh
                 .to_vec(),
         );
         rows.extend(tables.iter().map(|table| {
-            let state = match table {
-                table if table.deleting => "deleting",
-                table if table.ready => "ready",
-                _ => "not ready",
-            };
             vec![
                 table.name.clone(),
                 table.id.to_string(),
-                state.to_owned(),
+                state(table),
                 how_many(&table.tablets),
             ]
         }));
@@ -209,6 +211,55 @@ pub(crate) async fn list(client: &Client, tablets: bool, output: Output) -> anyh
         output.line(&columns(&rows))?;
     }
     Ok(())
+}
+
+/// The servers of its tablets that are away, each once.
+fn away(table: &Table) -> BTreeSet<&str> {
+    let away = table.tablets.iter().filter(|tablet| !tablet.server_alive);
+    away.map(|tablet| tablet.server.as_str()).collect()
+}
+
+/// `ready`, or what is missing.
+fn state(table: &Table) -> String {
+    let mut missing = Vec::new();
+    let away: Vec<&str> = away(table).into_iter().collect();
+    if !away.is_empty() {
+        missing.push(format!("{} away", away.join(" and ")));
+    }
+    if !table.ready && !table.deleting {
+        missing.extend(gaps(&table.tablets));
+    }
+    match (table.deleting, table.ready, missing.join(", ")) {
+        (true, _, missing) if missing.is_empty() => "deleting".to_owned(),
+        (true, _, missing) => format!("deleting, {missing}"),
+        (false, true, missing) if missing.is_empty() => "ready".to_owned(),
+        (false, false, missing) if missing.is_empty() => "not ready".to_owned(),
+        (false, _, missing) => format!("not ready: {missing}"),
+    }
+}
+
+/// Rows that none of these tablets has, which are in order.
+fn gaps(tablets: &[Tablet]) -> Vec<String> {
+    let mut gaps = Vec::new();
+    // From here on nothing has been met; `None`: the last row has.
+    let mut open = Some(&b""[..]);
+    let first_rows = tablets.iter().map(|tablet| Some(&tablet.start_row[..]));
+    let ends = tablets.iter().map(|tablet| &tablet.end_row[..]);
+    for (next, end) in first_rows.chain([None]).zip(ends.chain([&b""[..]])) {
+        match (open, next) {
+            (Some(from), Some(to)) if from < to => {
+                gaps.push(format!(
+                    "rows from {} up to {} not reported",
+                    edge(from),
+                    escape(to)
+                ));
+            }
+            (Some(from), None) => gaps.push(format!("rows from {} on not reported", edge(from))),
+            _ => {}
+        }
+        open = (!end.is_empty()).then_some(end);
+    }
+    gaps
 }
 
 /// The owner, and since when it is away.
@@ -233,5 +284,57 @@ fn edge(row: &[u8]) -> String {
         "-".to_owned()
     } else {
         escape(row)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(ready: bool, deleting: bool, tablets: &[(&'static str, &'static str, bool)]) -> Table {
+        let tablet =
+            |(number, (start, end, alive)): (usize, &(&'static str, &'static str, bool))| Tablet {
+                id: number as u64,
+                start_row: (*start).into(),
+                end_row: (*end).into(),
+                epoch: 1,
+                server: format!("tablet-{}", number % 2),
+                server_alive: *alive,
+                server_silence: None,
+            };
+        Table {
+            name: "t".into(),
+            id: 1,
+            ready,
+            deleting,
+            tablets: tablets.iter().enumerate().map(tablet).collect(),
+        }
+    }
+
+    #[test]
+    fn the_state_names_what_is_missing() {
+        let whole = [("", "m", true), ("m", "", true)];
+        assert_eq!(state(&table(true, false, &whole)), "ready");
+        assert_eq!(state(&table(false, false, &whole)), "not ready");
+        assert_eq!(state(&table(false, true, &whole)), "deleting");
+        let lost = [("", "g", false), ("g", "m", false), ("m", "", false)];
+        let both = "tablet-0 and tablet-1 away";
+        assert_eq!(
+            state(&table(true, false, &lost)),
+            format!("not ready: {both}")
+        );
+        assert_eq!(
+            state(&table(true, true, &lost)),
+            format!("deleting, {both}")
+        );
+        let parts = [("b", "g", true), ("m", "p", false)];
+        assert_eq!(
+            state(&table(false, false, &parts)),
+            "not ready: tablet-1 away, rows from - up to b not reported, rows from g up to m not reported, rows              from p on not reported"
+        );
+        assert_eq!(
+            state(&table(false, false, &[])),
+            "not ready: rows from - on not reported"
+        );
     }
 }
