@@ -330,7 +330,8 @@ mod tests {
         let parts = [("b", "g", true), ("m", "p", false)];
         assert_eq!(
             state(&table(false, false, &parts)),
-            "not ready: tablet-1 away, rows from - up to b not reported, rows from g up to m not reported, rows              from p on not reported"
+            "not ready: tablet-1 away, rows from - up to b not reported, rows from g up to m not \
+             reported, rows from p on not reported"
         );
         assert_eq!(
             state(&table(false, false, &[])),
