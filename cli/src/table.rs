@@ -48,8 +48,9 @@ Examples:
     },
     /// Delete a table with all its rows, at once and for every snapshot.
     ///
-    /// Rows that were committed to other tables together with some of this one stay. Where the command ends
-    /// early, the table can't be used any more, and the same command goes on.
+    /// Rows that were committed to other tables together with some of this one stay. That takes every tablet
+    /// server: one that is away is named, with exit code 5. Where the command ends early, the table can't be used
+    /// any more, and the same command goes on.
     #[command(after_help = "Example:\n  percolator table delete accounts")]
     Delete {
         /// Its name.
