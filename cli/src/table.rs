@@ -36,8 +36,9 @@ Examples:
     /// List the tables and their tablets.
     ///
     /// The state of a table is `ready` where every row of it can be used. Otherwise it says what is missing: the
-    /// servers that are away, whose tablets nobody can use until they are back, or rows that no server has
-    /// reported yet to a master that was started without its state.
+    /// servers that are away, whose tablets nobody can use until they are back; tablets that their server has
+    /// lost with its folder; or rows that no server has reported yet to a master that was started without its
+    /// state.
     #[command(
         after_help = "Examples:\n  percolator table list --tablets\n  percolator table list -o json"
     )]
@@ -62,7 +63,7 @@ Examples:
 struct TableJson<'a> {
     name: &'a str,
     id: u32,
-    /// Every tablet is in place, and no server of theirs is away.
+    /// Every tablet is in place, no server of theirs is away, and none has lost any.
     ready: bool,
     deleting: bool,
     /// Servers of its tablets that are away.
@@ -80,10 +81,12 @@ struct TabletJson<'a> {
     server_alive: bool,
     /// `None`: the server was not heard since the master's start.
     server_silent_ms: Option<u64>,
+    /// The server is there, and doesn't have it any more.
+    lost: bool,
 }
 
 impl<'a> TableJson<'a> {
-    fn new(table: &'a Table) -> Self {
+    fn new(table: &'a Table, lost: &Lost) -> Self {
         let tablet = |tablet: &'a Tablet| TabletJson {
             id: tablet.id,
             start_row: escape(&tablet.start_row),
@@ -94,11 +97,12 @@ impl<'a> TableJson<'a> {
             server_silent_ms: tablet
                 .server_silence
                 .map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)),
+            lost: lost.contains(&tablet.id),
         };
         Self {
             name: &table.name,
             id: table.id,
-            ready: table.ready && away(table).is_empty(),
+            ready: table.ready && missing(table, lost).is_empty(),
             deleting: table.deleting,
             away: away(table),
             tablets: table.tablets.iter().map(tablet).collect(),
@@ -121,7 +125,8 @@ pub(crate) async fn run(
                     made.tablets.len()
                 )),
                 Format::Json => {
-                    output.line(&serde_json::to_string(&TableJson::new(&made))?)?;
+                    let lost = lost(client).await?;
+                    output.line(&serde_json::to_string(&TableJson::new(&made, &lost))?)?;
                 }
             }
         }
@@ -166,9 +171,10 @@ fn is_cut_at(table: &Table, cuts: &[Bytes]) -> bool {
 /// Prints the tables, or every tablet of theirs.
 pub(crate) async fn list(client: &Client, tablets: bool, output: Output) -> anyhow::Result<()> {
     let tables = client.tables().await?;
+    let lost = lost(client).await?;
     if output.format == Format::Json {
         for table in &tables {
-            output.line(&serde_json::to_string(&TableJson::new(table))?)?;
+            output.line(&serde_json::to_string(&TableJson::new(table, &lost))?)?;
         }
         return Ok(());
     }
@@ -187,7 +193,7 @@ pub(crate) async fn list(client: &Client, tablets: bool, output: Output) -> anyh
                     edge(&tablet.start_row),
                     edge(&tablet.end_row),
                     tablet.epoch.to_string(),
-                    server(tablet),
+                    server(tablet, &lost),
                 ]
             }));
         }
@@ -201,7 +207,7 @@ pub(crate) async fn list(client: &Client, tablets: bool, output: Output) -> anyh
             vec![
                 table.name.clone(),
                 table.id.to_string(),
-                state(table),
+                state(table, &lost),
                 how_many(&table.tablets),
             ]
         }));
@@ -220,17 +226,36 @@ fn away(table: &Table) -> BTreeSet<&str> {
     away.map(|tablet| tablet.server.as_str()).collect()
 }
 
-/// `ready`, or what is missing.
-fn state(table: &Table) -> String {
+/// The numbers of tablets that are lost.
+type Lost = BTreeSet<u64>;
+
+async fn lost(client: &Client) -> Result<Lost, Error> {
+    let servers = client.servers().await?.into_iter();
+    Ok(servers.flat_map(|server| server.lost_tablets).collect())
+}
+
+/// What is missing of a table; of one that is being made or deleted, besides what is under way.
+fn missing(table: &Table, lost: &Lost) -> Vec<String> {
     let mut missing = Vec::new();
     let away: Vec<&str> = away(table).into_iter().collect();
     if !away.is_empty() {
         missing.push(format!("{} away", away.join(" and ")));
     }
+    let tablets = table.tablets.iter();
+    missing.extend(
+        tablets
+            .filter(|tablet| lost.contains(&tablet.id))
+            .map(|tablet| format!("{} has lost tablet {}", tablet.server, tablet.id)),
+    );
     if !table.ready && !table.deleting {
         missing.extend(gaps(&table.tablets));
     }
-    match (table.deleting, table.ready, missing.join(", ")) {
+    missing
+}
+
+/// `ready`, or what is missing.
+fn state(table: &Table, lost: &Lost) -> String {
+    match (table.deleting, table.ready, missing(table, lost).join(", ")) {
         (true, _, missing) if missing.is_empty() => "deleting".to_owned(),
         (true, _, missing) => format!("deleting, {missing}"),
         (false, true, missing) if missing.is_empty() => "ready".to_owned(),
@@ -263,9 +288,10 @@ fn gaps(tablets: &[Tablet]) -> Vec<String> {
     gaps
 }
 
-/// The owner, and since when it is away.
-fn server(tablet: &Tablet) -> String {
+/// The owner, and since when it is away, or that it has lost the tablet.
+fn server(tablet: &Tablet, lost: &Lost) -> String {
     match (tablet.server_alive, tablet.server_silence) {
+        (true, _) if lost.contains(&tablet.id) => format!("{}, which has lost it", tablet.server),
         (true, _) => tablet.server.clone(),
         (false, Some(silence)) => format!("{}, away for {} s", tablet.server, silence.as_secs()),
         (false, None) => format!("{}, not heard since the master's start", tablet.server),
@@ -314,6 +340,7 @@ mod tests {
 
     #[test]
     fn the_state_names_what_is_missing() {
+        let state = |table: &Table| super::state(table, &BTreeSet::new());
         let whole = [("", "m", true), ("m", "", true)];
         assert_eq!(state(&table(true, false, &whole)), "ready");
         assert_eq!(state(&table(false, false, &whole)), "not ready");
@@ -337,6 +364,11 @@ mod tests {
         assert_eq!(
             state(&table(false, false, &[])),
             "not ready: rows from - on not reported"
+        );
+        let without_its_second = BTreeSet::from([1, 77]);
+        assert_eq!(
+            super::state(&table(true, false, &whole), &without_its_second),
+            "not ready: tablet-1 has lost tablet 1"
         );
     }
 }

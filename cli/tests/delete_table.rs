@@ -223,6 +223,18 @@ fn a_server_that_is_gone_for_good_is_in_the_way_of_its_own_tables_alone() {
     support::signal(pid, "STOP");
     std::fs::remove_dir_all(cluster.data_dir.join(&lost)).expect("there");
     support::signal(pid, "KILL");
+    let state = format!("not ready: {lost} has lost tablet {tablet}");
+    support::wait_for("the lost tablet to be told of", || {
+        let listed = cluster.run(&["table", "list"]).ok();
+        listed.contains(&state).then_some(())
+    });
+    let tablets = cluster.run(&["table", "list", "--tablets"]).ok();
+    assert!(
+        tablets.contains(&format!("{lost}, which has lost it")),
+        "{tablets}"
+    );
+    let tables = cluster.run(&["table", "list", "-o", "json"]).ok();
+    assert_eq!(tables.matches("\"lost\":true").count(), 1, "{tables}");
     support::wait_for("the table without a tablet there to be deleted", || {
         (cluster.run(&["table", "delete", "a"]).code() == 0).then_some(())
     });
