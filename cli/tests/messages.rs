@@ -104,7 +104,7 @@ fn an_export_without_the_names_of_rows_counts_them_once_and_ends_with_1() {
     for format in ["jsonl", "csv"] {
         let export = ["export", "--table", "t", "-q", "--format", format];
         let said = cluster.run(&export);
-        said.refused(1, &["of 2 rows the name is missing", "row ann"]);
+        said.refused(1, &["rows written without their name: 2", "first is ann"]);
         assert_eq!(said.err.matches("--key FIELD").count(), 1, "{said:?}");
         assert!(said.out.contains("balance"), "{said:?}");
         let said = cluster.run(&[&export[..], &["--key", "id"]].concat());

@@ -120,10 +120,10 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
                 return Ok(ExitCode::SUCCESS);
             };
             say_now(&format!(
-                "error: of {} the name is missing from what was written, first of row {}: no column of theirs holds \
-                 it, and `percolator import` wants to know of one; export with --key FIELD, which adds it, and import \
-                 with the same --key",
-                count(keyless.rows, "row"),
+                "error: rows written without their name: {}, the first is {}; no column of theirs holds it, and \
+                 `percolator import` wants to know of one: export with --key FIELD, which adds it, and import with the \
+                 same --key",
+                keyless.rows,
                 short(&first)
             ));
             Ok(ExitCode::FAILURE)
