@@ -39,9 +39,9 @@ pub(crate) struct Waiting {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolator get accounts bob balance      prints the value, and nothing else
+  percolator get accounts bob balance          prints the value, and nothing else
   percolator get accounts bob balance owner    prints both cells, with their columns
-  percolator get accounts bob              prints the cells of the row
+  percolator get accounts bob                  prints the cells of the row
   percolator get accounts bob balance --at 463372648734720
 
 Exit code 7 where there's no value (of several columns: for one of them), 6 where there's no such table.")]
