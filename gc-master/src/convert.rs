@@ -104,6 +104,7 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
         silent_ms: directory
             .silence(name, now)
             .map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)),
+        lost_tablets: directory.lost_tablets(name),
     };
     let mut tablets: Vec<_> = truth.tablets.iter().collect();
     tablets.sort_by(|a, b| (a.1.table, &a.1.rows.start).cmp(&(b.1.table, &b.1.rows.start)));

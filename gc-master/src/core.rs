@@ -136,6 +136,13 @@ impl Directory {
             .is_some_and(|live| now.saturating_sub(live.heard_at) < SILENCE_MAX)
     }
 
+    /// Tablets that the server had and has not reported for a while, in order: see [`Note::Missing`](crate::Note).
+    pub(crate) fn lost_tablets(&self, server: &str) -> Vec<u64> {
+        let missing = self.live.get(server).map(|live| &live.missing);
+        let told = missing.into_iter().flatten().filter(|(_, (_, told))| *told);
+        told.map(|(tablet, _)| *tablet).collect()
+    }
+
     /// How long ago the server was heard; none: not since this start.
     pub(crate) fn silence(&self, server: &str, now: Duration) -> Option<Duration> {
         let live = self.live.get(server)?;

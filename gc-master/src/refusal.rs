@@ -74,7 +74,7 @@ pub enum Refusal {
     TableName { name: String },
     #[error("{cuts} cuts are too many: a table may be created with at most {CUTS_MAX}")]
     TooManyCuts { cuts: usize },
-    #[error("cut {index} (counted from 0) is refused: {wrong}")]
+    #[error("cut number {} is refused: {wrong}", .index + 1)]
     Cut { index: usize, wrong: &'static str },
 
     #[error("the table {name} exists already")]

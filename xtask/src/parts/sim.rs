@@ -10,7 +10,7 @@ const FIXED: &str = "0..1500";
 /// How long fresh ones are run, in seconds.
 const FRESH_SECONDS: &str = "100";
 
-pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> {
+pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<String> {
     let built = report.step("build", |_| context.built())?;
     let program = built.programs.join("percolator-sim");
     report.step("the same seeds", |_| {
@@ -31,5 +31,8 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> 
             .cargo(["run", "-p", "percolator-sim", "--features", "mutants"])
             .args(["--", "--mutants"])
             .run()
-    })
+    })?;
+    Ok(format!(
+        "seeds {FIXED}, new ones for {FRESH_SECONDS} s, every wrong turn"
+    ))
 }
