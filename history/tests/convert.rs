@@ -147,3 +147,21 @@ fn a_later_line_takes_the_place_of_an_earlier_one() {
     let text = write(&[begun]) + &write(&ended);
     assert_eq!(parse(&text).expect("a history"), ended);
 }
+
+#[test]
+fn a_second_line_of_one_transaction_that_contradicts_the_first_is_refused() {
+    let ended = history();
+    let first = write(&ended[..1]);
+    let mut other = ended[0].clone();
+    other.outcome = Outcome::Unknown;
+    let unknown = write(std::slice::from_ref(&other));
+    other.ops.pop();
+    let fewer = write(&[other]);
+    for lines in [[&first, &first], [&first, &unknown], [&fewer, &first]] {
+        let error = parse(&format!("\n{}\n{}", lines[0], lines[1])).expect_err("twice");
+        let said = error.to_string();
+        for words in ["line 4", "line 2", &*ended[0].client] {
+            assert!(said.contains(words), "{said}: no {words:?}");
+        }
+    }
+}
