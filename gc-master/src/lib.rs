@@ -16,7 +16,7 @@ mod service;
 mod tables;
 mod truth;
 
-pub use crate::core::{Directory, HEARTBEAT_INTERVAL, SILENCE_MAX};
+pub use crate::core::{Directory, HEARTBEAT_INTERVAL, Held, SILENCE_MAX};
 pub use convert::directory as directory_response;
 pub use events::{Action, Command, Effects, Heard, Heartbeat, Note, Report, Start, Swept};
 pub use names::{CUT_BYTES_MAX, CUTS_MAX, NAME_BYTES_MAX};
