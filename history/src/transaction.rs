@@ -96,7 +96,7 @@ pub enum FormatError {
     /// A transaction has a second line that can't take the first one's place.
     #[error(
         "line {line}: {client} began at {start_ts}, as in line {earlier}, whose place it can't take: that would have \
-         to be \"unknown\" with the same ops; remove the line that is wrong, and where both are right, give two clients two \
+         to be \"unknown\" with the same ops; remove the line that is wrong, or where both are right, give two clients two \
          names"
     )]
     Twice {
@@ -113,7 +113,7 @@ pub enum FormatError {
 
 /// Reads a history, one transaction a line; empty lines are skipped. Whoever may be killed writes a transaction down
 /// as unknown before it commits: a later line with the same client, `start_ts` and ops takes the place of an unknown
-/// one.
+/// one. Any number of transactions may only read at one snapshot.
 ///
 /// # Errors
 /// [`FormatError`] for the first line that is no transaction, or is about one of an earlier line and can't take its
@@ -136,16 +136,22 @@ pub fn parse(text: &str) -> Result<Vec<Transaction>, FormatError> {
             Entry::Occupied(mut place) => {
                 let (at, earlier) = *place.get();
                 let before = &history[at];
-                if before.outcome != Outcome::Unknown || before.ops != transaction.ops {
+                if before.outcome == Outcome::Unknown && before.ops == transaction.ops {
+                    place.insert((at, line));
+                    history[at] = transaction;
+                } else if before.changes() && transaction.changes() {
                     return Err(FormatError::Twice {
                         line,
                         earlier,
                         client: transaction.client,
                         start_ts,
                     });
+                } else {
+                    if transaction.changes() {
+                        place.insert((history.len(), line));
+                    }
+                    history.push(transaction);
                 }
-                place.insert((at, line));
-                history[at] = transaction;
             }
             Entry::Vacant(place) => {
                 place.insert((history.len(), line));
