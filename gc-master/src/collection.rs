@@ -135,10 +135,11 @@ impl Directory {
         let servers = truth.tablet_servers();
         let reported = servers.iter().map(|server| self.reported(server));
         let below = safe_point::enforced(reported)?.min(truth.gc.points().barrier);
-        (below > truth.gc.points().ready).then(|| Sweep {
-            below,
-            servers: servers.into_iter().map(String::from).collect(),
-        })
+        let mut servers: Vec<String> = servers.into_iter().map(String::from).collect();
+        if mutants::on(Mutant::ReadyBeforeEveryTablet) {
+            servers.retain(|server| self.reported(server) >= Some(below));
+        }
+        (below > truth.gc.points().ready).then_some(Sweep { below, servers })
     }
 
     /// The barrier that a tablet server has durably; none where it has not been heard.

@@ -73,6 +73,19 @@ pub(crate) struct Live {
     pub(crate) collected: u64,
 }
 
+/// How much the directory holds besides its state, and what bounds that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Causes of commands that were not carried out.
+    pub failures: usize,
+    /// Servers that were heard.
+    pub heard: usize,
+    /// Tablets in the state.
+    pub tablets: usize,
+    /// Servers in the state.
+    pub servers: usize,
+}
+
 impl Directory {
     /// A directory at time zero. `random` makes the id of a new cluster.
     ///
@@ -108,8 +121,24 @@ impl Directory {
         Ok(directory)
     }
 
+    /// What is held in memory besides the state, for tests.
+    pub fn held(&self) -> Held {
+        let truth = self.truth.as_ref();
+        Held {
+            failures: self.failures.len(),
+            heard: self.live.len(),
+            tablets: truth.map_or(0, |truth| truth.tablets.len()),
+            servers: truth.map_or(0, |truth| truth.servers.len()),
+        }
+    }
+
     /// What is to be done since this was last asked.
     pub fn take_effects(&mut self) -> Effects {
+        if let Some(truth) = &self.truth {
+            // Of a tablet that was dropped, though the answer to that was lost, nobody asks any more.
+            self.failures
+                .retain(|(_, tablet), _| truth.tablets.contains_key(tablet));
+        }
         if std::mem::take(&mut self.dirty) {
             self.effects.persist = self.truth.as_ref().map(Truth::encode);
         }

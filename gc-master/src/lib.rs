@@ -22,7 +22,7 @@ mod sessions;
 mod tables;
 mod truth;
 
-pub use crate::core::{Directory, HEARTBEAT_INTERVAL, SILENCE_MAX, Settings};
+pub use crate::core::{Directory, HEARTBEAT_INTERVAL, Held, SILENCE_MAX, Settings};
 pub use collection::{LIFE_TIME, LIFE_TIME_MAX, LIFE_TIME_MIN, Progress, Sweep};
 pub use convert::{directory as directory_response, gc_status};
 pub use driver::drive;

@@ -84,11 +84,11 @@ pub enum Mutant {
     BarrierNotDurable,
     /// Of a transaction whose records may have been collected it is said that it was rolled back.
     CollectedIsRolledBack,
-    /// Versions are collected before every tablet server has taken the barrier.
+    /// Versions are collected when some tablet servers have taken the barrier, and their locks are resolved.
     ReadyBeforeEveryTablet,
     /// Versions are collected before the locks below the point are resolved.
     ReadyBeforeLocks,
-    /// A delete is collected together with what it hides.
+    /// A delete is collected before what it hides.
     DeleteCollectedFirst,
 }
 

@@ -126,6 +126,8 @@ pub struct Plan {
     pub faults: BTreeSet<Fault>,
     /// How often something is done to a process, a disk or a clock.
     pub pause: Duration,
+    /// The network fails as often as it ever does, in each of its ways: for a mutation.
+    pub often: bool,
     /// Tablet servers.
     pub tablet_servers: usize,
     /// Client processes.
@@ -177,6 +179,7 @@ impl Plan {
             faulty: ms(rng.between(2_000, 10_000)),
             faults,
             pause: ms(rng.between(50, 800)),
+            often: false,
             tablet_servers: 2 + rng.below(2) as usize,
             clients: 2 + rng.below(3) as usize,
             workers: 1 + rng.below(3) as usize,

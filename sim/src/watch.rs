@@ -4,14 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use percolator_engine::{Batch, Column, Direction, Engine};
+use percolator_engine::{Batch, Column, Engine};
 use percolator_protocol::oracle::Granted;
 use percolator_protocol::types::{Cell, Lock, Timestamp, Write, WriteKind, key};
 use percolator_tablet::{Held, Limits};
 use percolator_wire::v1;
 
 use crate::history::Record;
-use crate::invariants::{self, Invariant};
+use crate::invariants::{self, Invariant, durable};
 use crate::world::NodeId;
 
 /// Something that was seen.
@@ -54,6 +54,15 @@ pub enum Seen<'a> {
         held: Held,
         /// What it may hold.
         limits: &'a Limits,
+    },
+    /// What the master holds in memory besides its state.
+    MasterHolds(percolator_gc_master::Held),
+    /// A tablet server with nothing under way has so many locks in memory, and so many on its disk.
+    Locks {
+        /// As its memory counts.
+        counted: usize,
+        /// What is stored.
+        stored: usize,
     },
     /// A tablet server answers.
     Answered {
@@ -99,7 +108,8 @@ pub enum Change {
 /// What a broken invariant says: its name, and what was seen.
 pub type Broken = (&'static str, String);
 
-type Content = BTreeMap<(Column, Bytes), Bytes>;
+/// What a server holds.
+pub(crate) type Content = BTreeMap<(Column, Bytes), Bytes>;
 
 /// The invariants, and what every server should hold.
 pub struct Watch {
@@ -151,6 +161,10 @@ impl Watch {
                 self.tell(|invariant| invariant.owns(*server, tablets))
             }
             Seen::Holds { held, limits } => self.tell(|invariant| invariant.holds(held, limits)),
+            Seen::MasterHolds(held) => self.tell(|invariant| invariant.master_holds(held)),
+            Seen::Locks { counted, stored } => {
+                self.tell(|invariant| invariant.locks(*counted, *stored))
+            }
             Seen::Answered { response, limits } => {
                 self.tell(|invariant| invariant.answered(response, limits))
             }
@@ -242,74 +256,20 @@ impl Watch {
             kept.insert(place, old.clone());
         }
     }
-
-    /// A server holds exactly what it made durable, and its last group as a whole or not at all.
     fn reopened(
         &mut self,
         server: NodeId,
         engine: &dyn Engine,
         maybe: &[Batch],
     ) -> Result<(), Broken> {
-        const NAME: &str = "durable";
-        let broken = |why: String| (NAME, why);
-        let mut found = Content::new();
-        for column in Column::ALL {
-            let pairs = engine
-                .scan(column, &[], &[], Direction::Forward)
-                .map_err(|error| broken(error.to_string()))?;
-            for pair in pairs {
-                let (key, value) = pair.map_err(|error| broken(error.to_string()))?;
-                found.insert((column, key), value);
-            }
-        }
         let content = self.contents.entry(server).or_default();
-        if found == *content {
-            return Ok(());
-        }
-        if !maybe.is_empty() {
-            let before = content.clone();
+        let has_last_group = durable::check(server, engine, content, maybe)
+            .map_err(|why| (invariants::DURABLE, why))?;
+        if has_last_group {
             self.durable(server, maybe)?;
-            if self.contents.get(&server) == Some(&found) {
-                return Ok(());
-            }
-            self.contents.insert(server, before);
         }
-        let content = self.contents.entry(server).or_default();
-        let missing = content
-            .iter()
-            .find(|(key, value)| found.get(*key) != Some(value));
-        let added = found
-            .iter()
-            .find(|(key, value)| content.get(*key) != Some(value));
-        Err(broken(format!(
-            "after its restart server {server} holds {} records where {} are durable; lost or changed: {}; \
-             not written: {}",
-            found.len(),
-            content.len(),
-            describe(missing),
-            describe(added)
-        )))
+        Ok(())
     }
-}
-
-fn describe(record: Option<(&(Column, Bytes), &Bytes)>) -> String {
-    record.map_or_else(
-        || "none".to_owned(),
-        |((column, key), _)| {
-            let name = column.name();
-            let cell = if *column == Column::Lock {
-                key::decode_cell(key).ok()
-            } else {
-                key::split_version(key)
-                    .ok()
-                    .and_then(|(cell, _)| key::decode_cell(cell).ok())
-            };
-            match cell {
-                Some(cell) => format!("the {name} of cell {cell}"),
-                None => format!("the {name} {}", percolator_client::escape(key)),
-            }
-        },
-    )
 }
 
 fn change(

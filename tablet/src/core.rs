@@ -210,6 +210,8 @@ impl Core {
             decided: Amount::of(decided.map(|decided| decided.decision.batch.size_bytes())),
             group: Amount::of(self.group.iter().map(Batch::size_bytes)),
             cache_bytes: self.cache.borrow().size_bytes(),
+            scan_marks: self.readers.borrow().scanned_tablets(),
+            tablets: self.tablets.len(),
         }
     }
 
@@ -571,6 +573,7 @@ impl Core {
             Some(TabletChange::Insert(tablet)) => self.tablets.insert(tablet.clone()),
             Some(TabletChange::Drop { id, table }) => {
                 self.tablets.drop_tablet(*id, *table);
+                self.readers.get_mut().forget(*id);
                 self.clearing.dropped(self.next_ticket);
             }
             Some(TabletChange::Forget(id)) => self.tablets.forget(*id),

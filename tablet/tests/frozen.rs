@@ -2,6 +2,7 @@
 
 mod support;
 
+use percolator_protocol::types::Timestamp;
 use percolator_tablet::Limits;
 use percolator_tablet::core::{Core, Order};
 use percolator_wire::v1;
@@ -207,6 +208,7 @@ fn the_locks_of_a_table_in_others_are_listed_in_order_and_page_by_page() {
     assert!(server.own(frozen(4, 8)).is_none());
     let ask = |server: &mut Server, after| {
         let id = server.send(Ask::LocksOf(v1::LocksOfRequest {
+            below: 0,
             primary_table: 5,
             after,
             to: Some(me(LIFE)),
@@ -258,6 +260,7 @@ fn more_locks_than_one_answer_holds_are_gone_through() {
     let (mut after, mut counts) = (None, Vec::new());
     loop {
         let id = server.send(Ask::LocksOf(v1::LocksOfRequest {
+            below: 0,
             primary_table: 5,
             after: after.take(),
             to: Some(me(LIFE)),
@@ -320,6 +323,7 @@ fn what_is_meant_for_another_server_or_start_is_refused() {
             "{kind:?}"
         );
         let id = server.send(Ask::LocksOf(v1::LocksOfRequest {
+            below: 0,
             primary_table: 5,
             to: meant.clone(),
             ..v1::LocksOfRequest::default()

@@ -2,8 +2,10 @@
 
 use bytes::Bytes;
 use percolator_client::{CellName, Client, Entry, Error, Range, Txn, escape};
+use percolator_history::Op;
 use percolator_wire::v1::Role;
 
+use super::recording::Recording;
 use super::wrong_contents;
 use crate::output::Output;
 
@@ -96,7 +98,7 @@ impl Accounts {
                 Err(error) => return Err(error.into()),
             }
         }
-        let there = accounts.look(client).await?;
+        let there = accounts.look(&client.begin().await?, |_, _| {}).await?;
         if accounts.are_all(&there) {
             output.note(&format!("table {table} has its {count} accounts already"));
             return Ok(accounts);
@@ -119,7 +121,7 @@ impl Accounts {
                 })
                 .await?;
         }
-        let now = accounts.look(client).await?;
+        let now = accounts.look(&client.begin().await?, |_, _| {}).await?;
         if !accounts.are_all(&now) {
             return wrong_contents(table, count, &now);
         }
@@ -142,18 +144,37 @@ impl Accounts {
         i64::from(self.count) * BALANCE
     }
 
-    /// The sum of the balances at one snapshot.
-    pub(super) async fn sum(&self, client: &Client) -> anyhow::Result<i64> {
-        let Contents { cells, sum, .. } = self.look(client).await?;
+    /// The sum of the balances at one snapshot, written down where there is a history.
+    pub(super) async fn sum(
+        &self,
+        client: &Client,
+        recording: Option<&Recording>,
+    ) -> anyhow::Result<i64> {
+        let began_us = recording.map(Recording::now_us);
+        let txn = client.begin().await?;
+        let mut ops = Vec::new();
+        let Contents { cells, sum, .. } = self
+            .look(&txn, |row, balance| {
+                if recording.is_some() {
+                    ops.push(Op::Read(self.cell_name(row), Some(balance.to_string())));
+                }
+            })
+            .await?;
+        if let (Some(recording), Some(began_us)) = (recording, began_us) {
+            recording.looked(began_us, txn.start_ts(), ops)?;
+        }
         if cells != u64::from(self.count) {
             anyhow::bail!("{cells} accounts at one snapshot, there are {}", self.count);
         }
         Ok(sum)
     }
 
-    /// What is there at one snapshot.
-    async fn look(&self, client: &Client) -> anyhow::Result<Contents> {
-        let txn = client.begin().await?;
+    /// What is there at a transaction's snapshot; `see` is told each row with its balance.
+    pub(super) async fn look(
+        &self,
+        txn: &Txn,
+        mut see: impl FnMut(&[u8], i64),
+    ) -> anyhow::Result<Contents> {
         let mut scan = txn.scan(&self.table, Range::all()).await?;
         let mut contents = Contents {
             cells: 0,
@@ -165,6 +186,7 @@ impl Accounts {
                 Ok(balance) if cell.column == COLUMN => balance,
                 _ => return Err(self.no_bank(&cell)),
             };
+            see(&cell.row, balance);
             contents.cells += 1;
             contents.sum += balance;
             contents.untouched &= balance == BALANCE;
@@ -182,8 +204,17 @@ impl Accounts {
         )
     }
 
-    /// Reads both accounts and writes both: an account may be overdrawn.
-    pub(super) async fn transfer(&self, txn: &Txn, transfer: &Transfer) -> Result<(), Error> {
+    /// An account's cell, as histories name it.
+    pub(super) fn cell_name(&self, row: &[u8]) -> String {
+        format!("{}/{}:balance", self.table, percolator_client::escape(row))
+    }
+
+    /// Reads both accounts and writes both: an account may be overdrawn. Returns what they had.
+    pub(super) async fn transfer(
+        &self,
+        txn: &Txn,
+        transfer: &Transfer,
+    ) -> Result<(i64, i64), Error> {
         let (from, to) = (row(transfer.from), row(transfer.to));
         let mut balances = txn
             .batch_get(&[(&self.table, &from, COLUMN), (&self.table, &to, COLUMN)])
@@ -202,11 +233,12 @@ impl Accounts {
             &to,
             COLUMN,
             (to_balance + transfer.amount).to_string(),
-        )
+        )?;
+        Ok((from_balance, to_balance))
     }
 }
 
-fn row(number: u32) -> Bytes {
+pub(super) fn row(number: u32) -> Bytes {
     format!("{number:08}").into()
 }
 

@@ -57,7 +57,11 @@ pub fn gc<E>(
         }
     }
     if let Some((commit_ts, write)) = last_delete {
-        if collected.records > 0 && !mutants::on(Mutant::DeleteCollectedFirst) {
+        if collected.records > 0 {
+            if mutants::on(Mutant::DeleteCollectedFirst) {
+                collected = Collected::default();
+                collected.remove(commit_ts, &write);
+            }
             return Ok(collected);
         }
         collected.remove(commit_ts, &write);

@@ -1,13 +1,15 @@
-//! What must hold, one file each, which says where it comes from. Two more are elsewhere: "durable" in `watch`,
-//! "liveness" in `run`.
+//! What must hold, one file each, which says where it comes from. Two are no [`Invariant`]: "durable" needs what
+//! each server should hold, which `watch` knows, and "liveness" goes on with the run.
 
 mod atomicity;
 mod bounded_memory;
 mod commit_above_start;
+pub(crate) mod durable;
 mod durable_answers;
 mod exact_reads;
 mod first_committer;
 mod isolation;
+pub(crate) mod liveness;
 mod one_fate;
 mod one_lock;
 mod one_outcome;
@@ -60,6 +62,16 @@ pub trait Invariant: Send {
         Ok(())
     }
 
+    /// The master holds this in memory.
+    fn master_holds(&mut self, held: &percolator_gc_master::Held) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// A tablet server with nothing under way counts so many locks, and so many are stored.
+    fn locks(&mut self, counted: usize, stored: usize) -> Result<(), String> {
+        Ok(())
+    }
+
     /// A tablet server answers.
     fn answered(&mut self, response: &v1::Response, limits: &Limits) -> Result<(), String> {
         Ok(())
@@ -70,6 +82,8 @@ pub trait Invariant: Send {
         Ok(())
     }
 }
+
+pub(crate) use durable::NAME as DURABLE;
 
 /// The name of the history's checker.
 pub const ISOLATION: &str = "snapshot isolation";

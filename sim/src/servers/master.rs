@@ -13,14 +13,16 @@ use percolator_gc_master::{
     Action, Command, Directory, Heartbeat, Refusal, Settings, Start, Swept, TableState,
     directory_response, drive,
 };
+use percolator_server::{SmallFile, SmallTruth};
 use percolator_tablet::core::Order;
 use percolator_wire::v1;
 
-use crate::disk::SimTruth;
+use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
 use crate::rng::Rng;
-use crate::servers::exit;
+use crate::servers::{STEPS, cant_read, exit};
 use crate::transport::{Highest, SimTransport};
+use crate::watch::Seen;
 use crate::world::{NodeId, World};
 
 /// A tablet server must answer a command within this (`gc-master/src/runner.rs`).
@@ -34,8 +36,8 @@ const WAIT_MAX: Duration = Duration::from_secs(4);
 pub struct Master {
     /// Its process.
     pub node: NodeId,
-    /// Its state.
-    pub truth: SimTruth,
+    /// Its folder.
+    pub disk: SimDisk,
     /// Ids, and when it dies.
     pub rng: Mutex<Rng>,
     /// Deaths right before or after its state is durable, of a million writes.
@@ -69,7 +71,14 @@ impl Master {
             let mut rng = self.rng.lock();
             u128::from(rng.next()) << 64 | u128::from(rng.next())
         };
-        let start = match self.truth.load() {
+        let stored = match self.state().load() {
+            Ok(stored) => stored,
+            Err(error) => {
+                let master = self.clone();
+                return cant_read(world, self.node, &error, move |world| master.boot(world));
+            }
+        };
+        let start = match stored {
             Some(state) => Start::State(state),
             None if !self.begun.load(Ordering::Relaxed) => Start::NewCluster,
             // Its folder was lost with the state, or not.
@@ -82,7 +91,7 @@ impl Master {
             Err(error) => return world.fail("the master starts", error.to_string()),
         };
         if let Some(bytes) = directory.take_effects().persist
-            && self.truth.store(&bytes).is_err()
+            && self.state().store(&bytes).is_err()
         {
             let master = self.clone();
             world.at(super::RESTART, Box::new(move |world| master.boot(world)));
@@ -103,8 +112,16 @@ impl Master {
                 master.handle(world, &running, caller, ask);
             })
         };
-        world.start(self.node, Some(handler), Box::new(|_| {}));
+        let at_kill = {
+            let master = self.clone();
+            Box::new(move |_: &Arc<World>| master.disk.crash())
+        };
+        world.start(self.node, Some(handler), at_kill);
         self.collect(world, &running);
+    }
+
+    fn state(&self) -> SmallFile {
+        SmallFile::on(Arc::new(self.disk.clone()), "state")
     }
 
     /// What its own monotonic clock says.
@@ -128,7 +145,9 @@ impl Master {
             }
             let now = self.clock(world).saturating_sub(state.started);
             let result = act(&mut state.directory, now);
-            (result, state.directory.take_effects())
+            let effects = state.directory.take_effects();
+            world.see(&Seen::MasterHolds(state.directory.held()));
+            (result, effects)
         };
         for note in &effects.notes {
             world.note(|| format!("master: {note}"));
@@ -138,13 +157,15 @@ impl Master {
                 let ppm = *self.die_ppm.lock();
                 self.rng.lock().chance(ppm)
             };
-            let stored = if dies {
-                self.truth.store_dying(bytes);
-                Err("it died".to_owned())
-            } else {
-                self.truth.store(bytes)
-            };
-            if let Err(why) = stored {
+            if dies {
+                self.disk.die_within(STEPS);
+            }
+            let stored = self.state().store(bytes);
+            if dies || stored.is_err() {
+                let why = match stored {
+                    Ok(()) => "it died".to_owned(),
+                    Err(error) => error.to_string(),
+                };
                 running.lock().dead = true;
                 let master = self.clone();
                 let why = format!("its state is not durable: {why}");
@@ -221,29 +242,35 @@ impl Master {
             Ask::Session(request) => self.session(world, running, request),
             Ask::CreateTable(request) => {
                 let (master, world2, running) = (self.clone(), world.clone(), running.clone());
-                let create = async move {
-                    if let Some(answer) = master.create_table(&world2, &running, request).await {
-                        world2.reply(master.node, caller, answer);
-                    }
-                };
-                world.spawn(self.node, create.boxed());
-                return;
+                let create = async move { master.create_table(&world2, &running, request).await };
+                return self.answer_later(world, caller, create);
             }
             Ask::DeleteTable(request) => {
                 let (master, world2, running) = (self.clone(), world.clone(), running.clone());
-                let delete = async move {
-                    if let Some(answer) = master.delete_table(&world2, &running, request).await {
-                        world2.reply(master.node, caller, answer);
-                    }
-                };
-                world.spawn(self.node, delete.boxed());
-                return;
+                let delete = async move { master.delete_table(&world2, &running, request).await };
+                return self.answer_later(world, caller, delete);
             }
             Ask::Order(..) | Ask::Tablet(_) | Ask::Timestamps(_) => return,
         };
         if let Some(answer) = answer {
             world.reply(self.node, caller, answer);
         }
+    }
+
+    /// Answers when it is done, if it is; `None`: the process has died over it.
+    fn answer_later(
+        &self,
+        world: &Arc<World>,
+        caller: Caller,
+        work: impl Future<Output = Option<Answer>> + Send + 'static,
+    ) {
+        let (node, world2) = (self.node, world.clone());
+        let answer = async move {
+            if let Some(answer) = work.await {
+                world2.reply(node, caller, answer);
+            }
+        };
+        world.spawn(node, answer.boxed());
     }
 
     fn heartbeat(

@@ -24,6 +24,24 @@ const HEARTBEAT_RETRY: Duration = Duration::from_millis(100);
 /// A process that died by itself is started again after this.
 pub const RESTART: Duration = Duration::from_millis(500);
 
+/// Steps in which a small file is replaced, so that a process may die between any two of them.
+const STEPS: u64 = 6;
+
+/// A process's small file can't be read: it is started again a little later, where that may help.
+fn cant_read(
+    world: &Arc<World>,
+    node: NodeId,
+    error: &percolator_server::Error,
+    boot: impl FnOnce(&Arc<World>) + Send + 'static,
+) {
+    if matches!(error, percolator_server::Error::Damaged { .. }) {
+        return world.fail("durable", error.to_string());
+    }
+    let name = world.name(node);
+    world.note(|| format!("{name} can't start: {error}"));
+    world.at(RESTART, Box::new(boot));
+}
+
 /// Ends a process from within and starts it again a little later, as whoever runs it would.
 pub(crate) fn exit(
     world: &Arc<World>,

@@ -10,8 +10,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use percolator_engine::{
-    Batch, Buffered, Checkpoints, Durable, Engine, EngineKind, Error, MemoryStore, Options,
-    Versioned,
+    Batch, Buffered, Checkpoints, Column, Direction, Durable, Engine, EngineKind, Error,
+    MemoryStore, Options, Versioned,
 };
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
@@ -131,7 +131,10 @@ impl Tablet {
         };
         let at_kill = {
             let tablet = self.clone();
-            Box::new(move |_: &Arc<World>| tablet.died())
+            Box::new(move |world: &Arc<World>| {
+                tablet.look_at_locks(world);
+                tablet.died();
+            })
         };
         world.start(self.node, Some(handler), at_kill);
         self.pump(world, &running);
@@ -381,13 +384,37 @@ impl Tablet {
         group.iter().flat_map(Batch::ops).map(single).collect()
     }
 
+    /// Where nothing is under way, memory and disk have to agree on what is locked.
+    fn look_at_locks(&self, world: &Arc<World>) {
+        let Some(running) = self.running.lock().clone() else {
+            return;
+        };
+        let state = running.lock();
+        let held = state.core.held();
+        let idle = state.committing.is_none() && held.group.count + held.decided.count == 0;
+        if state.failed || !idle {
+            return;
+        }
+        // Its device may have failed by now.
+        let Ok(stored) = state
+            .engine
+            .scan(Column::Lock, &[], &[], Direction::Forward)
+        else {
+            return;
+        };
+        world.see(&Seen::Locks {
+            counted: state.core.locks(),
+            stored: stored.count(),
+        });
+    }
+
     /// The process is dead: what was on its way to the disk has come there in part, and what the disk
     /// hadn't synced is lost.
     fn died(&self) {
         if let Some(running) = self.running.lock().take() {
             let mut state = running.lock();
             if let Some(group) = state.committing.take() {
-                self.disk.die_soon();
+                self.disk.die_within(3);
                 for part in self.parts(&group) {
                     // Nobody is there to hear of it.
                     let _ = state.engine.commit(&part);

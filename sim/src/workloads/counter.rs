@@ -53,6 +53,14 @@ impl Counter {
         result.map(drop)
     }
 
+    /// Reads a counter, which has to be right (`invariants/exact_reads.rs`).
+    async fn look(&self, session: &Session) -> Result<(), Error> {
+        let txn = session.begin().await?;
+        txn.get(TABLE, &row(session.below(COUNTERS)), COLUMN)
+            .await?;
+        txn.commit().await.map(drop)
+    }
+
     /// How many of those whose answer was lost are committed, and of how many nobody knows any more.
     async fn committed(&self, session: &Session) -> Result<(i64, i64), Error> {
         let tables = session.client.tables().await?;
@@ -98,7 +106,14 @@ impl Workload for Counter {
     }
 
     fn step<'a>(&'a self, session: &'a Session) -> BoxFuture<'a, Result<(), Error>> {
-        self.add(session).boxed()
+        async move {
+            match session.below(4) {
+                // Whoever reads and writes nothing must not be overtaken by a commit below its snapshot either.
+                0 => self.look(session).await,
+                _ => self.add(session).await,
+            }
+        }
+        .boxed()
     }
 
     fn check<'a>(&'a self, session: &'a Session) -> BoxFuture<'a, Result<Option<String>, Error>> {

@@ -1,11 +1,11 @@
 //! A server's core with an engine in memory, for tests: requests in, groups made durable one by one.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
-use percolator_protocol::types::Timestamp;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use percolator_engine::{Batch, Column, Direction, Engine, EngineKind, Options, open};
+use percolator_protocol::types::Timestamp;
 use percolator_tablet::Limits;
 use percolator_tablet::core::{Core, Order, Reply};
 use percolator_wire::v1;
