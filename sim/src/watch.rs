@@ -1,11 +1,12 @@
 //! What the invariants are told: timestamps, groups that became durable, what a server holds when it
 //! starts again, and everything at the end.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use percolator_engine::{Batch, Column, Engine};
 use percolator_protocol::oracle::Granted;
+use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Cell, Lock, Timestamp, Write, WriteKind, key};
 use percolator_tablet::{Held, Limits};
 use percolator_wire::v1;
@@ -47,6 +48,13 @@ pub enum Seen<'a> {
         server: NodeId,
         /// Its tablets.
         tablets: &'a [v1::TabletInfo],
+    },
+    /// A tablet server has durably reached these points.
+    Points {
+        /// Which.
+        server: NodeId,
+        /// How far it is.
+        points: Points,
     },
     /// What a tablet server holds in memory.
     Holds {
@@ -117,7 +125,8 @@ pub struct Watch {
     contents: BTreeMap<NodeId, Content>,
     /// What was collected: records, and their values. What goes with a tablet isn't.
     collected: BTreeMap<NodeId, Content>,
-    owned: BTreeMap<NodeId, BTreeSet<u32>>,
+    /// The tables of which each server has tablets, and whether they are in use.
+    owned: BTreeMap<NodeId, BTreeMap<u32, bool>>,
 }
 
 impl Default for Watch {
@@ -156,9 +165,14 @@ impl Watch {
                 maybe,
             } => self.reopened(*server, *engine, maybe),
             Seen::Owns { server, tablets } => {
-                let tables = tablets.iter().map(|tablet| tablet.table_id).collect();
-                self.owned.insert(*server, tables);
+                let in_use = |tablet: &v1::TabletInfo| tablet.state() == v1::TabletState::Serving;
+                let tables = tablets.iter();
+                let tables = tables.map(|tablet| (tablet.table_id, in_use(tablet)));
+                self.owned.insert(*server, tables.collect());
                 self.tell(|invariant| invariant.owns(*server, tablets))
+            }
+            Seen::Points { server, points } => {
+                self.tell(|invariant| invariant.points(*server, *points))
             }
             Seen::Holds { held, limits } => self.tell(|invariant| invariant.holds(held, limits)),
             Seen::MasterHolds(held) => self.tell(|invariant| invariant.master_holds(held)),
@@ -191,8 +205,14 @@ impl Watch {
             history,
             tables,
             store: &store,
+            contents: &self.contents,
+            owned: &self.owned,
         };
-        self.tell(|invariant| invariant.at_end(&end))
+        for invariant in &mut self.invariants {
+            let at_end = invariant.at_end(&end);
+            at_end.map_err(|why| (invariant.name(), why))?;
+        }
+        Ok(())
     }
 
     /// The cells that are locked.
@@ -250,12 +270,13 @@ impl Watch {
             .and_then(|(cell, _)| key::decode_cell(cell).ok());
         let tables = self.owned.get(&server);
         if let (Some(cell), Some(tables)) = (cell, tables)
-            && tables.contains(&cell.table.0)
+            && tables.contains_key(&cell.table.0)
         {
             let kept = self.collected.entry(server).or_default();
             kept.insert(place, old.clone());
         }
     }
+
     fn reopened(
         &mut self,
         server: NodeId,
@@ -311,8 +332,12 @@ pub struct End<'a> {
     pub history: &'a [Record],
     /// The tables' numbers by name.
     pub tables: &'a BTreeMap<String, u32>,
-    /// What the servers hold.
+    /// What the servers hold, and what they have collected.
     pub store: &'a Store,
+    /// What each server holds.
+    pub(crate) contents: &'a BTreeMap<NodeId, Content>,
+    /// The tables of which each has tablets, and whether they are in use.
+    pub owned: &'a BTreeMap<NodeId, BTreeMap<u32, bool>>,
 }
 
 /// A committed version of a cell.

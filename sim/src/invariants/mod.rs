@@ -10,15 +10,18 @@ mod exact_reads;
 mod first_committer;
 mod isolation;
 pub(crate) mod liveness;
+mod nothing_overlooked;
 mod one_fate;
 mod one_lock;
 mod one_outcome;
 mod one_owner;
+mod points_go_forward;
 mod recency;
 mod stays_dropped;
 mod timestamps;
 
 use percolator_protocol::oracle::Granted;
+use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_tablet::{Held, Limits};
 use percolator_wire::v1;
@@ -54,6 +57,11 @@ pub trait Invariant: Send {
 
     /// A server owns these tablets, and no others.
     fn owns(&mut self, server: NodeId, tablets: &[v1::TabletInfo]) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// A tablet server has durably reached these points.
+    fn points(&mut self, server: NodeId, points: Points) -> Result<(), String> {
         Ok(())
     }
 
@@ -97,12 +105,14 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(one_outcome::OneOutcome::default()),
         Box::new(one_fate::OneFate::default()),
         Box::new(one_owner::OneOwner::default()),
+        Box::new(points_go_forward::PointsGoForward::default()),
         Box::new(stays_dropped::StaysDropped::default()),
         Box::new(bounded_memory::BoundedMemory),
         Box::new(durable_answers::DurableAnswers),
         Box::new(atomicity::Atomicity),
         Box::new(exact_reads::ExactReads),
         Box::new(first_committer::FirstCommitter),
+        Box::new(nothing_overlooked::NothingOverlooked),
         Box::new(recency::Recency),
         Box::new(isolation::Isolation),
     ]

@@ -113,6 +113,7 @@ impl Tablet {
             server: self.node,
             tablets: &core.report().tablets,
         });
+        see_points(world, self.node, &core);
         let running = Arc::new(Mutex::new(Running {
             core,
             engine,
@@ -356,6 +357,7 @@ impl Tablet {
             let before = state.core.report().tablets;
             let Running { core, replies, .. } = &mut *state;
             core.committed(result, replies);
+            see_points(world, self.node, core);
             let after = core.report().tablets;
             (after != before).then_some(after)
         };
@@ -433,6 +435,15 @@ impl Tablet {
         let tablet = self.clone();
         exit(world, self.node, why, move |world| tablet.boot(world));
     }
+}
+
+fn see_points(world: &World, server: NodeId, core: &Core) {
+    let report = core.report();
+    let points = Points {
+        barrier: Timestamp::from_u64(report.barrier),
+        ready: Timestamp::from_u64(report.ready),
+    };
+    world.see(&Seen::Points { server, points });
 }
 
 /// Where clients reach a tablet server.
