@@ -370,21 +370,18 @@ fn names_and_cuts_have_rules() {
         );
     }
     for (cuts, message) in [
-        (
-            &["a", ""][..],
-            "cut 1 (counted from 0) is refused: it is empty",
-        ),
+        (&["a", ""][..], "cut number 2 is refused: it is empty"),
         (
             &["b", "b"],
-            "cut 1 (counted from 0) is refused: it is not greater than the one before",
+            "cut number 2 is refused: it is not greater than the one before",
         ),
         (
             &["b", "c", "a"],
-            "cut 2 (counted from 0) is refused: it is not greater than the one before",
+            "cut number 3 is refused: it is not greater than the one before",
         ),
         (
             &[&"x".repeat(4_097)],
-            "cut 0 (counted from 0) is refused: it has more than 4096 bytes",
+            "cut number 1 is refused: it has more than 4096 bytes",
         ),
     ] {
         assert_eq!(world.create("t", cuts).unwrap_err().to_string(), message);

@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use percolator_client::transport::BoxFuture;
-use percolator_client::{Client, Error, Options, Timestamp};
+use percolator_client::{Client, Error, Options};
 use percolator_protocol::oracle::Settings;
 
 use crate::disk::{Lie, SimDisk, Space};
@@ -62,6 +62,7 @@ impl Cluster {
         let rng = |name: &str| Rng::new(plan.seed, name);
         let master_node = world.add_node("master");
         let oracle_node = world.add_node("oracle");
+        let highest = Highest::default();
         let master = Arc::new(Master {
             node: master_node,
             disk: SimDisk::new(rng("master's disk")),
@@ -69,6 +70,10 @@ impl Cluster {
             die_ppm: Mutex::new(0),
             begun: AtomicBool::new(false),
             cluster_id: Mutex::new(None),
+            settings: percolator_gc_master::Settings {
+                life_time: plan.life_time,
+            },
+            highest: highest.clone(),
             two_owners: plan.sabotage == Some(Sabotage::TwoOwners),
             drops_unswept: plan.sabotage == Some(Sabotage::DropBeforeSwept),
         });
@@ -127,7 +132,7 @@ impl Cluster {
             recorder: Arc::default(),
             clients,
             keeper,
-            highest: Arc::new(Mutex::new(Timestamp::ZERO)),
+            highest,
             working: AtomicU64::new(0),
             here,
             stopping: AtomicBool::new(false),

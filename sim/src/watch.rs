@@ -1,7 +1,7 @@
 //! What the invariants are told: timestamps, groups that became durable, what a server holds when it
 //! starts again, and everything at the end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use percolator_engine::{Batch, Column, Engine};
@@ -115,6 +115,9 @@ pub(crate) type Content = BTreeMap<(Column, Bytes), Bytes>;
 pub struct Watch {
     invariants: Vec<Box<dyn Invariant>>,
     contents: BTreeMap<NodeId, Content>,
+    /// What was collected: records, and their values. What goes with a tablet isn't.
+    collected: BTreeMap<NodeId, Content>,
+    owned: BTreeMap<NodeId, BTreeSet<u32>>,
 }
 
 impl Default for Watch {
@@ -122,6 +125,8 @@ impl Default for Watch {
         Self {
             invariants: invariants::all(),
             contents: BTreeMap::new(),
+            collected: BTreeMap::new(),
+            owned: BTreeMap::new(),
         }
     }
 }
@@ -151,6 +156,8 @@ impl Watch {
                 maybe,
             } => self.reopened(*server, *engine, maybe),
             Seen::Owns { server, tablets } => {
+                let tables = tablets.iter().map(|tablet| tablet.table_id).collect();
+                self.owned.insert(*server, tables);
                 self.tell(|invariant| invariant.owns(*server, tablets))
             }
             Seen::Holds { held, limits } => self.tell(|invariant| invariant.holds(held, limits)),
@@ -173,7 +180,13 @@ impl Watch {
         history: &[Record],
         tables: &BTreeMap<String, u32>,
     ) -> Result<(), Broken> {
-        let store = Store::read(self.contents.values()).map_err(|why| ("readable", why))?;
+        let all = self.contents.iter().map(|(server, content)| {
+            let mut all = self.collected.get(server).cloned().unwrap_or_default();
+            all.extend(content.clone());
+            all
+        });
+        let all: Vec<Content> = all.collect();
+        let store = Store::read(all.iter()).map_err(|why| ("readable", why))?;
         let end = End {
             history,
             tables,
@@ -213,7 +226,11 @@ impl Watch {
             let place = (column, key.clone());
             let old = match value {
                 Some(value) => content.insert(place, value.clone()),
-                None => content.remove(&place),
+                None => {
+                    let old = content.remove(&place);
+                    self.keep(server, place, old.as_ref());
+                    old
+                }
             };
             let change = change(column, key, value, old).map_err(|why| ("readable", why))?;
             if let Some(change) = change {
@@ -221,6 +238,23 @@ impl Watch {
             }
         }
         Ok(())
+    }
+
+    /// Keeps what is removed from a tablet that the server owns: snapshots have seen it.
+    fn keep(&mut self, server: NodeId, place: (Column, Bytes), old: Option<&Bytes>) {
+        let (Column::Write | Column::Data, Some(old)) = (place.0, old) else {
+            return;
+        };
+        let cell = key::split_version(&place.1)
+            .ok()
+            .and_then(|(cell, _)| key::decode_cell(cell).ok());
+        let tables = self.owned.get(&server);
+        if let (Some(cell), Some(tables)) = (cell, tables)
+            && tables.contains(&cell.table.0)
+        {
+            let kept = self.collected.entry(server).or_default();
+            kept.insert(place, old.clone());
+        }
     }
 
     fn reopened(

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use percolator_engine::{Batch, Column, Engine};
 use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
@@ -27,7 +28,7 @@ use crate::readers::Readers;
 use crate::store::{LockChange, LockFilter};
 use crate::tablets::Tablets;
 use crate::work::{Unread, Work};
-use crate::{Error, Refusal, reads};
+use crate::{Error, Refusal, garbage, points, reads};
 
 /// Where the highest timestamp of any write record is kept.
 const HIGH_TS: &[u8] = b"high-ts";
@@ -53,6 +54,8 @@ pub enum Order {
         tablet: v1::TabletInfo,
         /// The server has said that it has it.
         made: bool,
+        /// What is below is refused from before the tablet is served.
+        barrier: Timestamp,
     },
     /// Forget this tablet of a table that is deleted.
     Drop {
@@ -96,6 +99,10 @@ pub struct Core {
     /// The last group of new data was refused, because the disk is full.
     short_of_room: bool,
     clearing: Clearing,
+    points: points::Kept,
+    /// The piece of garbage that is being collected.
+    collecting: Option<Ticket>,
+    collected: u64,
     failed: Option<String>,
 }
 
@@ -136,6 +143,9 @@ impl Core {
             high_ts,
             tablets: Tablets::load(&*engine)?,
             filter: LockFilter::load(&*engine)?,
+            points: points::Kept::load(&*engine)?,
+            collecting: None,
+            collected: 0,
             engine,
             cache: RefCell::new(CellCache::new(limits.cache_bytes)),
             readers: RefCell::new(Readers::new(limits.marks)),
@@ -161,12 +171,28 @@ impl Core {
 
     /// What the server durably holds, for the master: the heartbeat's fields from `tablets` on.
     pub fn report(&self) -> v1::HeartbeatRequest {
-        self.tablets.report()
+        v1::HeartbeatRequest {
+            barrier: self.points.durable.barrier.as_u64(),
+            ready: self.points.durable.ready.as_u64(),
+            collected: self.collected,
+            ..self.tablets.report()
+        }
+    }
+
+    /// Goes on to the points that the master has told; [`Self::report`] has them when they are durable.
+    pub fn reach(&mut self, points: Points, out: &mut Vec<Reply>) {
+        if self.points.durable.raised(points) != self.points.durable {
+            self.enqueue(None, 0, Work::points(points), out);
+        }
+        self.collect(out);
     }
 
     /// Keeps the names of the cluster's tablet servers; [`Self::report`] has them when they are durable.
     pub fn meet(&mut self, servers: &[String], out: &mut Vec<Reply>) {
-        self.enqueue(None, 0, Work::meet(servers.to_vec()), out);
+        let unmet = self.tablets.unmet(servers.to_vec());
+        if !unmet.is_empty() {
+            self.enqueue(None, 0, Work::meet(unmet), out);
+        }
     }
 
     /// How many cells are locked, about.
@@ -244,7 +270,11 @@ impl Core {
             return;
         }
         let work = match order {
-            Order::Create { tablet, made } => Work::create_tablet(tablet, made),
+            Order::Create {
+                tablet,
+                made,
+                barrier,
+            } => Work::create_tablet(tablet, made, barrier),
             Order::Drop { id, table } => Work::drop_tablet(id, table),
         };
         self.enqueue(Some(to), id, work, out);
@@ -334,19 +364,21 @@ impl Core {
             }
             let result = match &failure {
                 None => {
-                    self.take_effect(&mut decided.decision);
+                    self.take_effect(decided.ticket, &mut decided.decision);
                     Ok(decided.decision.answer)
                 }
                 Some(refusal) => Err(refusal.clone()),
             };
             match decided.to {
                 Some(_) => out.push(answer(decided.to, decided.id, result)),
-                None => self.clearing.ended(decided.ticket, result.is_ok()),
+                None => self.chore_ended(decided.ticket, result.is_ok()),
             }
             self.latches
                 .release(decided.ticket, &decided.rows, &mut ready);
         }
         self.decided.splice(0..0, again);
+        let waiting = self.decided.iter().map(|decided| decided.ticket);
+        self.points.settle(waiting);
         self.run(ready, out);
         for (to, request) in std::mem::take(&mut self.held_reads) {
             self.queued_bytes -= request.encoded_len();
@@ -357,6 +389,38 @@ impl Core {
                 self.request(to, request, out);
             }
         }
+        if failure.is_none() {
+            self.collect(out);
+        }
+    }
+
+    /// Collects some garbage, where there is any and none is being collected.
+    fn collect(&mut self, out: &mut Vec<Reply>) {
+        if self.collecting.is_some() || self.failed.is_some() {
+            return;
+        }
+        let alone = self.decided.is_empty() && self.queued.is_empty();
+        let ready = self.points.durable.ready;
+        match garbage::piece(&*self.engine, ready, alone) {
+            Ok(piece) if piece.is_empty() => {}
+            Ok(piece) => {
+                self.collecting = Some(self.next_ticket);
+                let before = self.next_ticket;
+                self.enqueue(None, 0, Work::collect(piece), out);
+                if self.next_ticket == before {
+                    // Too busy for it: later.
+                    self.collecting = None;
+                }
+            }
+            Err(error) => self.note_fatal(&error.into()),
+        }
+    }
+
+    fn chore_ended(&mut self, ticket: Ticket, durable: bool) {
+        if self.collecting == Some(ticket) {
+            self.collecting = None;
+        }
+        self.clearing.ended(ticket, durable);
     }
 
     fn ground(&self) -> Ground<'_> {
@@ -368,6 +432,7 @@ impl Core {
             cache: &self.cache,
             tablets: &self.tablets,
             readers: &self.readers,
+            points: self.points.now(),
             life: self.me.incarnation,
             me: &self.me,
         }
@@ -446,6 +511,9 @@ impl Core {
                     self.records.raise(*hash, *ts);
                     self.high_ts = self.high_ts.max(*ts);
                 }
+                if let Some(points) = decision.points {
+                    self.points.barrier = self.points.barrier.max(points.barrier);
+                }
                 if let Some((commit_ts, cells)) = &decision.held {
                     let readers = self.readers.get_mut();
                     for hash in cells {
@@ -468,7 +536,10 @@ impl Core {
             }
         };
         let mut ready = Vec::new();
-        out.push(answer(queued.to, queued.id, result));
+        match queued.to {
+            Some(_) => out.push(answer(queued.to, queued.id, result)),
+            None => self.chore_ended(ticket, result.is_ok()),
+        }
         self.latches.release(ticket, &queued.rows, &mut ready);
         ready
     }
@@ -485,7 +556,7 @@ impl Core {
         }
     }
 
-    fn take_effect(&mut self, decision: &mut Decision) {
+    fn take_effect(&mut self, ticket: Ticket, decision: &mut Decision) {
         let cache = self.cache.get_mut();
         let known = !mutants::on(Mutant::StaleCache);
         for version in decision.versions.drain(..).filter(|_| known) {
@@ -509,6 +580,10 @@ impl Core {
             Some(TabletChange::Meet(servers)) => self.tablets.meet(servers.clone()),
             None => {}
         }
+        if let Some(points) = decision.points {
+            self.points.stored(ticket, points);
+        }
+        self.collected += decision.collected as u64;
     }
 
     /// Removes some of the rows of a dropped tablet, with the next group.
@@ -580,6 +655,7 @@ fn answer(to: Option<Asker>, id: u64, result: Result<Option<Body>, Refusal>) -> 
             kind: Some(match refusal {
                 Refusal::NotServed(not_served) => Kind::NotServed(not_served),
                 Refusal::OtherServer(other) => Kind::OtherServer(other),
+                Refusal::TooOld(too_old) => Kind::TooOld(too_old.into()),
                 Refusal::Invalid(why) => Kind::Invalid(why),
                 Refusal::Busy(why) => Kind::Busy(why),
                 Refusal::Engine {

@@ -145,6 +145,7 @@ fn a_commit_that_is_under_way_is_in_place_before_its_status_is_told() {
     let order = Order::Create {
         tablet: frozen(1, 5),
         made: true,
+        barrier: Timestamp::ZERO,
     };
     let meant = Some(me(LIFE));
     server.core.order(ME, 99, meant, order, &mut server.replies);
@@ -295,6 +296,7 @@ fn a_tablet_that_is_lost_is_not_frozen_by_making_an_empty_one() {
     let answer = server.order(Order::Create {
         tablet: frozen(9, 5),
         made: true,
+        barrier: Timestamp::ZERO,
     });
     assert!(matches!(refused(answer), Kind::Invalid(why) if why.contains("tablet 9")));
     assert_eq!(server.core.report().tablets.len(), 1);

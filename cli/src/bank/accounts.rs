@@ -1,7 +1,7 @@
 //! The accounts: rows of one table, cut into tablets over every server.
 
 use bytes::Bytes;
-use percolator_client::{CellName, Client, Error, Range, Txn};
+use percolator_client::{CellName, Client, Entry, Error, Range, Txn, escape};
 use percolator_history::Op;
 use percolator_wire::v1::Role;
 
@@ -100,7 +100,7 @@ impl Accounts {
         }
         let there = accounts.look(&client.begin().await?, |_, _| {}).await?;
         if accounts.are_all(&there) {
-            output.note(&format!("{count} accounts in table {table}"));
+            output.note(&format!("table {table} has its {count} accounts already"));
             return Ok(accounts);
         }
         if !there.may_become(count) {
@@ -127,7 +127,10 @@ impl Accounts {
         }
         output.note(&match there.cells {
             0 => format!("made {count} accounts in table {table}"),
-            some => format!("{count} accounts in table {table}, which had {some} of them"),
+            some => format!(
+                "made {} accounts in table {table}, which had the first {some} of {count}",
+                u64::from(count).saturating_sub(some)
+            ),
         });
         Ok(accounts)
     }
@@ -179,7 +182,10 @@ impl Accounts {
             untouched: true,
         };
         while let Some(cell) = scan.next().await? {
-            let balance = balance(Some(cell.value)).map_err(anyhow::Error::from)?;
+            let balance = match balance(Some(cell.value.clone())) {
+                Ok(balance) if cell.column == COLUMN => balance,
+                _ => return Err(self.no_bank(&cell)),
+            };
             see(&cell.row, balance);
             contents.cells += 1;
             contents.sum += balance;
@@ -190,7 +196,17 @@ impl Accounts {
 
     /// An account's cell, as histories name it.
     pub(super) fn cell_name(&self, row: &[u8]) -> String {
-        format!("{}/{}:balance", self.table, percolator_client::escape(row))
+        format!("{}/{}:balance", self.table, escape(row))
+    }
+
+    fn no_bank(&self, cell: &Entry) -> anyhow::Error {
+        anyhow::anyhow!(
+            "table {} is not a bank's: an account is a row whose one column, balance, holds a number, and cell {}:{} is \
+             something else; give another --table",
+            self.table,
+            escape(&cell.row),
+            escape(&cell.column)
+        )
     }
 
     /// Reads both accounts and writes both: an account may be overdrawn. Returns what they had.
@@ -234,7 +250,7 @@ fn balance(value: Option<Bytes>) -> Result<i64, Error> {
         .ok_or_else(|| {
             Error::application(format!(
                 "a balance is {:?}, which is no number",
-                percolator_client::escape(&value)
+                escape(&value)
             ))
         })
 }

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
+use percolator_client::Sweeper;
 use percolator_client::transport::MasterError;
 use percolator_gc_master::{
-    Action, Command, Directory, Heartbeat, Refusal, Start, Swept, TableState, directory_response,
+    Action, Command, Directory, Heartbeat, Refusal, Settings, Start, Swept, TableState,
+    directory_response, drive,
 };
 use percolator_server::{SmallFile, SmallTruth};
 use percolator_tablet::core::Order;
@@ -19,6 +21,7 @@ use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
 use crate::rng::Rng;
 use crate::servers::{STEPS, cant_read, exit};
+use crate::transport::{Highest, SimTransport};
 use crate::watch::Seen;
 use crate::world::{NodeId, World};
 
@@ -43,6 +46,10 @@ pub struct Master {
     pub begun: AtomicBool,
     /// The cluster's id.
     pub cluster_id: Mutex<Option<String>>,
+    /// How long versions are kept.
+    pub settings: Settings,
+    /// What timestamps are checked against.
+    pub highest: Highest,
     /// Every tablet is given to a second server too: for a mutation.
     pub two_owners: bool,
     /// A table counts as swept when it is frozen: for a mutation.
@@ -79,7 +86,7 @@ impl Master {
                 cluster_id: self.cluster_id.lock().clone().filter(|_| random & 1 == 0),
             },
         };
-        let mut directory = match Directory::open(start, random) {
+        let mut directory = match Directory::open(start, self.settings, random) {
             Ok(directory) => directory,
             Err(error) => return world.fail("the master starts", error.to_string()),
         };
@@ -100,7 +107,7 @@ impl Master {
             dead: false,
         }));
         let handler = {
-            let (master, running) = (self.clone(), running);
+            let (master, running) = (self.clone(), running.clone());
             Arc::new(move |world: &Arc<World>, caller, ask| {
                 master.handle(world, &running, caller, ask);
             })
@@ -110,6 +117,7 @@ impl Master {
             Box::new(move |_: &Arc<World>| master.disk.crash())
         };
         world.start(self.node, Some(handler), at_kill);
+        self.collect(world, &running);
     }
 
     fn state(&self) -> SmallFile {
@@ -173,9 +181,14 @@ impl Master {
 
     fn dispatch(self: &Arc<Self>, world: &Arc<World>, running: &Shared, command: Command) {
         let order = match &command.action {
-            Action::Create { report, made } => Order::Create {
+            Action::Create {
+                report,
+                made,
+                barrier,
+            } => Order::Create {
                 tablet: report.clone().into(),
                 made: *made,
+                barrier: *barrier,
             },
             Action::Drop { tablet, table } => Order::Drop {
                 id: *tablet,
@@ -226,6 +239,7 @@ impl Master {
         let answer = match ask {
             Ask::Heartbeat(beat) => self.heartbeat(world, running, beat),
             Ask::Directory => self.directory(world, running),
+            Ask::Session(request) => self.session(world, running, request),
             Ask::CreateTable(request) => {
                 let (master, world2, running) = (self.clone(), world.clone(), running.clone());
                 let create = async move { master.create_table(&world2, &running, request).await };
@@ -273,10 +287,53 @@ impl Master {
             Ok(heard) => Answer::Heartbeat(v1::HeartbeatResponse {
                 cluster_id: heard.cluster_id,
                 interval_ms: 0,
+                barrier: heard.points.barrier.as_u64(),
+                ready: heard.points.ready.as_u64(),
                 tablet_servers: heard.tablet_servers,
             }),
             Err(refusal) => refused(refusal),
         })
+    }
+
+    fn session(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        running: &Shared,
+        request: v1::SessionRequest,
+    ) -> Option<Answer> {
+        let renewed = self.step(world, running, |directory, now| {
+            directory.session(now, request)
+        })?;
+        Some(match renewed {
+            Ok(told) => Answer::Session(told),
+            Err(refusal) => refused(refusal),
+        })
+    }
+
+    /// Moves the points of collection, for ever.
+    fn collect(self: &Arc<Self>, world: &Arc<World>, running: &Shared) {
+        let sweeper = Sweeper::over(Arc::new(SimTransport {
+            world: world.clone(),
+            node: self.node,
+            master: self.node,
+            timeout: COMMAND_TIMEOUT,
+            rng: Mutex::new(Rng::new(self.rng.lock().next(), "sweeper")),
+            highest: self.highest.clone(),
+            kept: None,
+        }));
+        let (master, world2, running) = (self.clone(), world.clone(), running.clone());
+        let collecting = async move {
+            let step = |progress| {
+                master.step(&world2, &running, |directory, now| {
+                    (
+                        directory.collect(now, progress),
+                        directory.collection_pause(),
+                    )
+                })
+            };
+            drive(&sweeper, step).await;
+        };
+        world.spawn(self.node, collecting.boxed());
     }
 
     fn directory(self: &Arc<Self>, world: &Arc<World>, running: &Shared) -> Option<Answer> {

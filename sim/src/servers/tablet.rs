@@ -13,6 +13,8 @@ use percolator_engine::{
     Batch, Buffered, Checkpoints, Column, Direction, Durable, Engine, EngineKind, Error,
     MemoryStore, Options, Versioned,
 };
+use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::Timestamp;
 use percolator_tablet::Limits;
 use percolator_tablet::core::{Asker, Core, Reply};
 use percolator_wire::v1;
@@ -147,13 +149,18 @@ impl Tablet {
                 ..beating.lock().core.report()
             }
         };
-        let meet = {
+        let learn = {
             let (tablet, world) = (self.clone(), world.clone());
-            move |servers: &[String]| {
+            move |told: &v1::HeartbeatResponse| {
                 {
                     let mut state = running.lock();
                     let Running { core, replies, .. } = &mut *state;
-                    core.meet(servers, replies);
+                    core.meet(&told.tablet_servers, replies);
+                    let points = Points {
+                        barrier: Timestamp::from_u64(told.barrier),
+                        ready: Timestamp::from_u64(told.ready),
+                    };
+                    core.reach(points, replies);
                 }
                 tablet.pump(&world, &running);
             }
@@ -167,7 +174,7 @@ impl Tablet {
                     .get_or_insert_with(|| id.to_owned());
             }
         };
-        let beats = heartbeats(world.clone(), self.node, self.master, beat, adopt, meet);
+        let beats = heartbeats(world.clone(), self.node, self.master, beat, adopt, learn);
         world.spawn(self.node, beats.boxed());
     }
 

@@ -1,6 +1,7 @@
 //! A server's core with an engine in memory, for tests: requests in, groups made durable one by one.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+use percolator_protocol::types::Timestamp;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -61,6 +62,7 @@ impl Server {
         self.order(Order::Create {
             tablet,
             made: false,
+            barrier: Timestamp::ZERO,
         })
     }
 

@@ -35,7 +35,11 @@ pub(crate) struct CrashArgs {
     seed: Option<u64>,
 }
 
-pub(crate) fn run(context: &Context, args: &CrashArgs, report: &mut Report) -> anyhow::Result<()> {
+pub(crate) fn run(
+    context: &Context,
+    args: &CrashArgs,
+    report: &mut Report,
+) -> anyhow::Result<String> {
     let built = report.step("build", |_| context.built())?;
     let programs: Vec<&TestProgram> = built.tests.iter().filter(|test| is_it(test)).collect();
     ensure!(
@@ -64,5 +68,5 @@ pub(crate) fn run(context: &Context, args: &CrashArgs, report: &mut Report) -> a
             unit::run_program(program, &how, report)
         })?;
     }
-    Ok(())
+    Ok(report.tests())
 }

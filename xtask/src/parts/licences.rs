@@ -22,7 +22,7 @@ const ALLOWED: [&str; 11] = [
     "Unlicense",
 ];
 
-pub(crate) fn run(context: &Context) -> anyhow::Result<()> {
+pub(crate) fn run(context: &Context) -> anyhow::Result<String> {
     let packages = &context.metadata()?.packages;
     let mut used = BTreeMap::<String, u64>::new();
     let mut refused = Vec::new();
@@ -38,7 +38,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<()> {
     if !refused.is_empty() {
         bail!("dependencies that we can't use:\n{}", refused.join("\n"));
     }
-    Ok(())
+    Ok(format!("{} dependencies", used.values().sum::<u64>()))
 }
 
 fn licences(package: &Package) -> Result<String, String> {
