@@ -131,10 +131,7 @@ impl Router {
 async fn renew(router: Weak<Router>, transport: Arc<dyn Transport>) {
     let session = transport.random();
     let owner = owner();
-    loop {
-        let Some(session_of) = router.upgrade().map(|router| router.session.clone()) else {
-            break;
-        };
+    while let Some(session_of) = router.upgrade().map(|router| router.session.clone()) {
         let pause = match transport.timestamp().await {
             Ok(now) => {
                 let request = v1::SessionRequest {

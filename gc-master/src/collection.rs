@@ -95,7 +95,8 @@ impl Directory {
                 self.collection.blocked = None;
                 // A tablet server that has come since has to be looked through too.
                 let still = self.to_resolve()?;
-                if still.below >= sweep.below && still.servers == sweep.servers {
+                let as_before = still.below >= sweep.below && still.servers == sweep.servers;
+                if as_before || mutants::on(Mutant::ReadyBeforeEveryTablet) {
                     self.move_ready(sweep.below);
                 }
                 None

@@ -1,65 +1,11 @@
 //! Histories written by hand: each anomaly is found and named, and what snapshot isolation allows passes.
 
+mod support;
+
 use std::time::{Duration, Instant};
 
-use percolator_history::{Kind, Op, Outcome, Times, Transaction, check, parse, write};
-
-/// `"t1 5-7: rx1 wy2"`: t1 began at 5 and committed at 7, read x as 1 and wrote y as 2. `_` is nothing.
-/// Without times: `"t1: rx1"`. `!` behind the name: aborted; `?`: unknown. `"t1 5-7 @100-200: rx1"`: it was asked
-/// for after 100 microseconds, and answered before 200; `@100-`: it wasn't answered.
-fn history(lines: &[&str]) -> Vec<Transaction> {
-    lines.iter().map(|line| transaction(line)).collect()
-}
-
-fn transaction(line: &str) -> Transaction {
-    let (head, ops) = line.split_once(':').expect("a colon");
-    let (head, clock) = head.split_once('@').unwrap_or((head, ""));
-    let head = head.trim_end();
-    let (began_us, ended_us) = clock.split_once('-').unwrap_or((clock, ""));
-    let (name, times) = head.split_once(' ').unwrap_or((head, ""));
-    let outcome = match name.chars().last() {
-        Some('!') => Outcome::Aborted,
-        Some('?') => Outcome::Unknown,
-        _ => Outcome::Committed,
-    };
-    let (start_ts, commit_ts) = times.split_once('-').unwrap_or((times, ""));
-    let value = |text: &str| (text != "_").then(|| text.to_owned());
-    Transaction {
-        client: name.trim_end_matches(['!', '?']).to_owned(),
-        start_ts: start_ts.parse().ok(),
-        commit_ts: commit_ts.parse().ok(),
-        outcome,
-        times: began_us.parse().ok().map(|began_us| Times {
-            clock: "c".to_owned(),
-            began_us: Some(began_us),
-            ended_us: ended_us.parse().ok(),
-        }),
-        ops: ops
-            .split_whitespace()
-            .map(|op| match op.split_at(1) {
-                ("r", rest) => Op::Read(rest[..1].to_owned(), value(&rest[1..])),
-                ("w", rest) => Op::Write(rest[..1].to_owned(), value(&rest[1..])),
-                (_, rest) => Op::Lock(rest.to_owned()),
-            })
-            .collect(),
-    }
-}
-
-#[track_caller]
-fn found(lines: &[&str], kind: Kind, parts: &[&str]) {
-    let anomaly = check(&history(lines)).anomaly.expect("an anomaly");
-    assert_eq!(anomaly.kind, kind, "{anomaly}");
-    for part in parts {
-        assert!(anomaly.to_string().contains(part), "{anomaly}: no {part:?}");
-    }
-}
-
-#[track_caller]
-fn passes(lines: &[&str]) {
-    let report = check(&history(lines));
-    assert_eq!(report.anomaly, None);
-    assert_eq!(report.ambiguous_reads, 0);
-}
+use percolator_history::{Kind, Op, Outcome, Transaction, check, parse, write};
+use support::{found, history, passes};
 
 #[test]
 fn dirty_writes_are_found() {
@@ -549,83 +495,4 @@ fn times_are_part_of_the_format() {
         "{text}"
     );
     assert_eq!(parse(&text).expect("a history"), history);
-}
-
-/// Nobody has read what they overwrote: only real time says which version is the later one.
-#[test]
-fn what_was_seen_and_is_missed_later_is_found_without_timestamps() {
-    // A commit whose answer was lost, and that was seen.
-    let began_later = ["t1 @1-2: wx0", "t2? @3-: wx1", "t3 @4-5: rx1"];
-    let began_before_the_answer = ["t1 @1-4: wx0", "t2? @3-: wx1", "t3 @5-6: rx1"];
-    for before in [began_later, began_before_the_answer] {
-        let missed = [&before[..], &["t4 @7-8: rx0"]].concat();
-        found(
-            &missed,
-            Kind::StaleSnapshot,
-            &[
-                "t4 read x, and t2 wrote a later version",
-                "t3 was answered before t4 began",
-            ],
-        );
-        passes(&[&before[..], &["t4 @7-8: rx1"]].concat());
-    }
-    // One that was answered.
-    found(
-        &["t1 @1-2: wx0", "t2 @3-4: wx1", "t4 @7-8: rx0"],
-        Kind::StaleSnapshot,
-        &["t2 was answered before t4 began"],
-    );
-    // Of two that were under way at the same time either may be the later one, ...
-    passes(&["t1 @1-4: wx0", "t2? @3-: wx1", "t3 @7-8: rx0"]);
-    passes(&[
-        "t1 @1-9: wx0",
-        "t2? @3-: wx1",
-        "t3 @4-5: rx1",
-        "t4 @7-8: rx0",
-    ]);
-    // ... and who began before a write was seen may not see it.
-    passes(&[
-        "t1 @1-2: wx0",
-        "t2? @3-: wx1",
-        "t3 @4-9: rx1",
-        "t4 @7-8: rx0",
-    ]);
-}
-
-#[test]
-fn what_was_got_for_update_may_not_be_touched_meanwhile() {
-    // In either order of their commits.
-    found(
-        &["t0 1-2: wx0", "t1 5-9: lx wy1", "t2 6-7: wx1"],
-        Kind::LockIgnored,
-        &["t2@6 wrote x", "t1@5 began, which got for update it"],
-    );
-    found(
-        &["t0 1-2: wx0", "t1 5-7: lx wy1", "t2 6-9: wx1"],
-        Kind::LockIgnored,
-        &["t1@5 got for update x", "t2@6 began, which wrote it"],
-    );
-    found(
-        &["t1 5-9: lx", "t2 6-7: lx"],
-        Kind::LockIgnored,
-        &["t2@6 got for update x", "t1@5"],
-    );
-    // Without timestamps: each has the other one's cell.
-    found(
-        &["t0: wx0 wy0", "t1: rx0 lx ry0 wy1", "t2: ry0 ly rx0 wx1"],
-        Kind::LockIgnored,
-        &["got x for update", "got y for update"],
-    );
-    passes(&[
-        "t0 1-2: wx0 wy0",
-        "t1 5-7: rx0 lx wy1",
-        "t2 8-9: rx0 ry1 wx1",
-        // Not committed: it has no right to the cell.
-        "t3! 11: rx1 lx",
-        "t4? 12: rx1 lx",
-        "t5 10-13: wx2",
-    ]);
-    passes(&["t0: wx0 wy0", "t1: rx0 lx ry0 wy1", "t2: ry1 ly rx0 wx1"]);
-    // Write skew, which nobody got for update.
-    passes(&["t0: wx0 wy0", "t1: rx0 ry0 wy1", "t2: ry0 rx0 wx1"]);
 }

@@ -12,6 +12,7 @@ mod latches;
 mod limits;
 mod locks;
 mod marks;
+mod orders;
 mod outbox;
 mod points;
 mod prewrite;

@@ -69,10 +69,12 @@ impl Kept {
 
 /// Keeps them.
 pub(crate) fn write(batch: &mut Batch, points: Points) {
-    if !mutants::on(Mutant::BarrierNotDurable) {
-        let bytes = [points.barrier, points.ready].map(|point| point.as_u64().to_be_bytes());
-        batch.put(Column::Meta, POINTS, bytes.concat());
-    }
+    let key = match mutants::on(Mutant::BarrierNotDurable) {
+        true => &b"forgotten points"[..],
+        false => POINTS,
+    };
+    let bytes = [points.barrier, points.ready].map(|point| point.as_u64().to_be_bytes());
+    batch.put(Column::Meta, key, bytes.concat());
 }
 
 fn decode(stored: &[u8]) -> Option<Points> {

@@ -206,7 +206,7 @@ impl Accounts {
 
     /// An account's cell, as histories name it.
     pub(super) fn cell_name(&self, row: &[u8]) -> String {
-        format!("{}/{}:balance", self.table, percolator_client::escape(row))
+        format!("{}/{}:balance", self.table, escape(row))
     }
 
     /// Reads both accounts and writes both: an account may be overdrawn. Returns what they had.

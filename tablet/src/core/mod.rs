@@ -5,13 +5,14 @@
 //! its batch to the next group, be answered when the group is durable. One group is on its way to the
 //! disk at a time; whatever is decided meanwhile makes the next one.
 
+mod chores;
+
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use percolator_engine::{Batch, Column, Engine};
 use percolator_protocol::mutants::{self, Mutant};
-use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
@@ -25,13 +26,10 @@ use crate::latches::{Latches, RowHash, Ticket};
 use crate::limits::{Amount, Held, Limits};
 use crate::marks::Marks;
 use crate::readers::Readers;
-use crate::store::{LockChange, LockFilter};
+use crate::store::{self, LockChange, LockFilter};
 use crate::tablets::Tablets;
 use crate::work::{Unread, Work};
-use crate::{Error, Refusal, garbage, points, reads};
-
-/// Where the highest timestamp of any write record is kept.
-const HIGH_TS: &[u8] = b"high-ts";
+use crate::{Error, Refusal, points, reads};
 
 /// Who asked, as the runner names them.
 pub type Asker = u64;
@@ -137,7 +135,7 @@ impl Core {
         raw: bool,
         me: v1::Addressee,
     ) -> Result<Self, Error> {
-        let high_ts = high_ts(&*engine)?;
+        let high_ts = store::high_ts(&*engine)?;
         Ok(Self {
             records: Marks::at(high_ts, limits.marks),
             high_ts,
@@ -176,22 +174,6 @@ impl Core {
             ready: self.points.durable.ready.as_u64(),
             collected: self.collected,
             ..self.tablets.report()
-        }
-    }
-
-    /// Goes on to the points that the master has told; [`Self::report`] has them when they are durable.
-    pub fn reach(&mut self, points: Points, out: &mut Vec<Reply>) {
-        if self.points.durable.raised(points) != self.points.durable {
-            self.enqueue(None, 0, Work::points(points), out);
-        }
-        self.collect(out);
-    }
-
-    /// Keeps the names of the cluster's tablet servers; [`Self::report`] has them when they are durable.
-    pub fn meet(&mut self, servers: &[String], out: &mut Vec<Reply>) {
-        let unmet = self.tablets.unmet(servers.to_vec());
-        if !unmet.is_empty() {
-            self.enqueue(None, 0, Work::meet(unmet), out);
         }
     }
 
@@ -306,7 +288,7 @@ impl Core {
         let single = group.len() == 1 && mutants::on(Mutant::HighTsNotEachTime);
         if let Some(last) = group.last_mut().filter(|_| !single) {
             let high_ts = self.high_ts.as_u64().to_be_bytes();
-            last.put(Column::Meta, HIGH_TS, high_ts.to_vec());
+            last.put(Column::Meta, store::HIGH_TS, high_ts.to_vec());
         }
         self.in_flight = true;
         self.group = Arc::new(group);
@@ -392,35 +374,6 @@ impl Core {
         if failure.is_none() {
             self.collect(out);
         }
-    }
-
-    /// Collects some garbage, where there is any and none is being collected.
-    fn collect(&mut self, out: &mut Vec<Reply>) {
-        if self.collecting.is_some() || self.failed.is_some() {
-            return;
-        }
-        let alone = self.decided.is_empty() && self.queued.is_empty();
-        let ready = self.points.durable.ready;
-        match garbage::piece(&*self.engine, ready, alone) {
-            Ok(piece) if piece.is_empty() => {}
-            Ok(piece) => {
-                self.collecting = Some(self.next_ticket);
-                let before = self.next_ticket;
-                self.enqueue(None, 0, Work::collect(piece), out);
-                if self.next_ticket == before {
-                    // Too busy for it: later.
-                    self.collecting = None;
-                }
-            }
-            Err(error) => self.note_fatal(&error.into()),
-        }
-    }
-
-    fn chore_ended(&mut self, ticket: Ticket, durable: bool) {
-        if self.collecting == Some(ticket) {
-            self.collecting = None;
-        }
-        self.clearing.ended(ticket, durable);
     }
 
     fn ground(&self) -> Ground<'_> {
@@ -586,26 +539,6 @@ impl Core {
         self.collected += decision.collected as u64;
     }
 
-    /// Removes some of the rows of a dropped tablet, with the next group.
-    fn clear_dropped(&mut self) {
-        let ticket = self.next_ticket;
-        let waiting = self.decided.iter().map(|decided| decided.ticket);
-        let piece = self
-            .clearing
-            .piece(ticket, &*self.engine, &self.tablets, waiting);
-        if let Some(decision) = piece {
-            self.next_ticket += 1;
-            self.decided_bytes += decision.batch.size_bytes();
-            self.decided.push(Decided {
-                ticket,
-                rows: Vec::new(),
-                to: None,
-                id: 0,
-                decision,
-            });
-        }
-    }
-
     /// What goes with the next group. Where the disk is short of room, all of it may spend the reserve or
     /// none may, as the one that waits longest: the others don't spoil it, and have their turn next.
     fn next_group(&mut self) -> Vec<Decided> {
@@ -629,23 +562,6 @@ impl Core {
         let fits = self.decided.iter().take_while(|one| fits(one)).count();
         self.decided.drain(..fits).collect()
     }
-}
-
-/// The highest timestamp of any write record of an engine.
-fn high_ts(engine: &dyn Engine) -> Result<Timestamp, Error> {
-    if let Some(stored) = engine.get(Column::Meta, HIGH_TS)? {
-        let bytes = <[u8; 8]>::try_from(&stored[..]).map_err(|_| Error::HighTs {
-            bytes: stored.len(),
-        })?;
-        return Ok(Timestamp::from_u64(u64::from_be_bytes(bytes)));
-    }
-    // Records of before it was kept may be as new as any.
-    let is_empty = engine.first(Column::Write, &[], &[])?.is_none();
-    Ok(if is_empty {
-        Timestamp::ZERO
-    } else {
-        Timestamp::MAX
-    })
 }
 
 fn answer(to: Option<Asker>, id: u64, result: Result<Option<Body>, Refusal>) -> Reply {
