@@ -314,6 +314,14 @@ fn graph<'a>(
                 ],
             });
         }
+        // No later than that, where nobody was told when.
+        if history[from].commit_ts.is_none()
+            && let Some(began) = history[to].start_ts
+        {
+            let moment =
+                timed.partition_point(|(ts, is_start, _)| (*ts, *is_start) < (began, true));
+            graph.add(from, history.len() + moment, Edge::Start);
+        }
         graph.add(from, to, edge);
     };
     let mut absent: HashMap<&str, usize> = HashMap::new();
