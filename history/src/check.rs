@@ -373,7 +373,7 @@ fn graph<'a>(
 
 /// When a transaction was committed, or, where only its snapshot is known, at the earliest.
 pub(crate) fn committed_at(transaction: &Transaction) -> Option<u64> {
-    let earliest = transaction.start_ts.map(|start_ts| start_ts + 1);
+    let earliest = (transaction.start_ts).map(|start_ts| start_ts.saturating_add(1));
     transaction.commit_ts.or(earliest)
 }
 

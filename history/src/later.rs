@@ -4,6 +4,7 @@
 //! has read what was there, and where its own answer was lost.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 
 use crate::graph::{Edge, Graph};
 use crate::transaction::{Outcome, Transaction};
@@ -68,7 +69,9 @@ pub(crate) fn add_edges<'a>(
                 Event::Answered => {
                     let of_clock = being_read.range((clock, 0)..(clock + 1, 0));
                     let seen = of_clock.map(|(_, other)| *other);
-                    let next = begun.range((clock, at_us + 1, 0)..(clock + 1, 0, 0)).next();
+                    let after = Bound::Excluded((clock, at_us, usize::MAX));
+                    let of_clock = (after, Bound::Excluded((clock + 1, 0, 0)));
+                    let next = begun.range(of_clock).next();
                     let behind = seen
                         .filter(|other| *other != writer)
                         .chain(next.map(|(_, node)| *node));

@@ -4,12 +4,14 @@
 //! {"client":"c1","start_ts":"17","commit_ts":"19","outcome":"committed",
 //!  "ops":[{"r":["accounts/bob:balance","10"]},{"w":["accounts/bob:balance","7"]},{"l":"accounts/joe:balance"}]}
 //! ```
-//! Timestamps are texts, as many readers of JSON lose digits of large numbers; they are left out where they
-//! aren't known. A value that isn't there, or was deleted, is null. `l` is a cell that was got for update.
-//! `outcome` is `committed`, `aborted`, or `unknown`: the answer was lost, and either may be true.
+//! Timestamps are texts, as many readers of JSON lose digits of large numbers; they are below 2^64 - 1, and left
+//! out where they aren't known. A value that isn't there, or was deleted, is null. `l` is a cell that was got for
+//! update. `outcome` is `committed`, `aborted`, or `unknown`: the answer was lost, and either may be true.
 //!
 //! `"times":{"clock":"c","began_us":5,"ended_us":9}` says when, by some clock, its snapshot was asked for and
 //! its end was known, in microseconds. Times of one clock can be compared, those of two can't.
+//!
+//! A field of any other name is an error, as it may be one of these, misspelt.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a transaction did, and what its client knows of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Transaction {
     /// Who ran it.
     pub client: String,
@@ -45,6 +48,7 @@ impl Transaction {
 
 /// When a transaction was, as its client saw.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Times {
     /// By which clock: it never goes back, and others by the same name are the same one.
     pub clock: String,
@@ -188,7 +192,12 @@ mod text {
         deserializer: D,
     ) -> Result<Option<u64>, D::Error> {
         let text = Option::<String>::deserialize(deserializer)?;
-        text.map(|text| text.parse().map_err(D::Error::custom))
-            .transpose()
+        let parse = |text: String| match text.parse().map_err(D::Error::custom)? {
+            u64::MAX => Err(D::Error::custom(format!(
+                "{text} is no timestamp of a transaction: none lies above it"
+            ))),
+            ts => Ok(ts),
+        };
+        text.map(parse).transpose()
     }
 }
