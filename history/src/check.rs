@@ -12,7 +12,7 @@
 //! Without timestamps the order of a cell's versions is known as far as transactions read what they then
 //! overwrote, or as real time tells (`later`). So what is found is wrong, and not everything wrong is found.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
 use crate::graph::{Cycle, Edge, Graph};
@@ -45,7 +45,7 @@ pub enum Kind {
     Invented,
     /// A transaction read a cell otherwise than it had read or written it before (INT).
     InternalRead,
-    /// Timestamps that nobody can have: two of a kind, or a commit that isn't above its snapshot.
+    /// Timestamps that nobody can have: the same one twice, or a commit that isn't above its snapshot.
     Timestamps,
     /// A transaction began after another one was answered, and doesn't lie behind it (real time).
     StaleSnapshot,
@@ -155,7 +155,7 @@ fn internal_read(history: &[Transaction]) -> Option<Anomaly> {
 
 /// Timestamps that are no oracle's, of those that wrote or locked; who only reads may do so at any snapshot.
 fn bad_timestamps(history: &[Transaction]) -> Option<Anomaly> {
-    let (mut starts, mut commits) = (HashMap::new(), HashMap::new());
+    let (mut starts, mut commits) = (BTreeMap::new(), BTreeMap::new());
     for (at, transaction) in history.iter().enumerate() {
         if !transaction.changes() {
             continue;
@@ -186,7 +186,19 @@ fn bad_timestamps(history: &[Transaction]) -> Option<Anomaly> {
             }
         }
     }
-    None
+    commits.iter().find_map(|(ts, committed)| {
+        let (committed, began) = (&history[*committed], &history[*starts.get(ts)?]);
+        let kind = Kind::Timestamps;
+        let shown = format!(
+            "{} committed at {ts}, where {} began",
+            label(committed),
+            label(began)
+        );
+        Some(Anomaly {
+            kind,
+            shown: vec![shown],
+        })
+    })
 }
 
 /// Reads of what was never committed.

@@ -410,6 +410,11 @@ fn timestamps_that_no_oracle_gave_are_found() {
         Kind::Timestamps,
         &["t1@1 and t2@2 both committed at 3"],
     );
+    found(
+        &["t1 1-10: wx1", "t2 10-11: rx1 wy1"],
+        Kind::Timestamps,
+        &["t1@1 committed at 10, where t2@10 began"],
+    );
     for commit in ["t1 5-5: lx", "t1 5-4: lx", "t1 5-4: wx1"] {
         found(&[commit], Kind::Timestamps, &["isn't above its snapshot"]);
     }
