@@ -342,10 +342,11 @@ fn graph<'a>(
         for writer in &cell.unordered {
             graph.add(writers + number, *writer, Edge::Onward);
         }
-        for (before, next) in &cell.next {
-            if let Some(before) = before {
-                for next in next {
-                    depends(&mut graph, *before, *next, Edge::Ww(name));
+        let known: BTreeSet<_> = cell.next.keys().chain(cell.next_known.keys()).collect();
+        for before in known {
+            for next in cell.behind(*before) {
+                if let Some(before) = before {
+                    depends(&mut graph, *before, next, Edge::Ww(name));
                 }
             }
         }
@@ -365,17 +366,15 @@ fn graph<'a>(
             } else if let Some(writers) = absent.get(cell) {
                 graph.add(at, *writers, Edge::Absent(cell));
             }
-            let next = versions
-                .cells
-                .get(cell)
-                .and_then(|known| known.next.get(&source));
+            let known = versions.cells.get(cell);
+            let next = known.into_iter().flat_map(|known| known.behind(source));
             // Who commits after it got a cell for update is before whoever writes it next.
             let has_lock = versions.committed[at] && locked::locks(transaction, cell);
-            for next in next.into_iter().flatten() {
+            for next in next {
                 if has_lock {
-                    depends(&mut graph, at, *next, Edge::Locked(cell));
+                    depends(&mut graph, at, next, Edge::Locked(cell));
                 } else {
-                    graph.add(at, *next, Edge::Rw(cell));
+                    graph.add(at, next, Edge::Rw(cell));
                 }
             }
         }

@@ -24,9 +24,20 @@ pub(crate) struct Cell<'a> {
     /// Of each version, the ones that follow it directly, as far as it is known; more than one where
     /// several transactions read it and wrote the next.
     pub(crate) next: BTreeMap<Writer, Vec<usize>>,
-    /// Who wrote it and is committed, where their order isn't known: all that is known of each is that it
-    /// came after the first version.
+    /// Where timestamps tell of some only: of each version that they tell of, and of the first, the next one that
+    /// they tell of; others may lie between.
+    pub(crate) next_known: BTreeMap<Writer, usize>,
+    /// Who wrote it and is committed, where their order isn't known of all: all that is known of each is that
+    /// it came after the first version.
     pub(crate) unordered: Vec<usize>,
+}
+
+impl Cell<'_> {
+    /// Whose versions are known to follow a version, whether directly or not.
+    pub(crate) fn behind(&self, before: Writer) -> impl Iterator<Item = usize> {
+        let next = self.next.get(&before).into_iter().flatten();
+        next.chain(self.next_known.get(&before)).copied()
+    }
 }
 
 /// All cells.
@@ -94,15 +105,18 @@ impl<'a> Versions<'a> {
                 .filter(|at| self.committed[*at])
                 .collect();
             writers.sort_unstable();
-            if writers.iter().all(|at| place(&history[*at]).is_some()) {
-                writers.sort_by_key(|at| place(&history[*at]));
-                let mut before = None;
-                for at in &writers {
-                    cell.next.entry(before).or_default().push(*at);
-                    before = Some(*at);
-                }
+            let mut placed: Vec<_> = writers
+                .iter()
+                .filter_map(|at| Some((place(&history[*at])?, *at)))
+                .collect();
+            placed.sort_unstable();
+            let before = std::iter::once(None).chain(placed.iter().map(|(_, at)| Some(*at)));
+            let next = before.zip(placed.iter().map(|(_, at)| *at));
+            if placed.len() == writers.len() {
+                cell.next = next.map(|(before, at)| (before, vec![at])).collect();
                 continue;
             }
+            cell.next_known = next.collect();
             // Who read a version and wrote another wrote the next one: snapshot isolation wants it so,
             // and two of them are a lost update.
             let mut next: BTreeMap<Writer, Vec<usize>> = BTreeMap::new();

@@ -83,3 +83,27 @@ fn what_was_got_for_update_may_not_be_touched_meanwhile() {
     // Write skew, which nobody got for update.
     passes(&["t0: wx0 wy0", "t1: rx0 ry0 wy1", "t2: ry0 rx0 wx1"]);
 }
+
+#[test]
+fn one_writer_without_timestamps_does_not_hide_the_order_of_the_others() {
+    let written = ["t1 1-2: wx1", "t2 3-4: wx2", "t3: wx3"];
+    found(
+        &[&written[..], &["t4 9: rx1"]].concat(),
+        Kind::MissedEffects,
+        &[
+            "t4@9 read x, and t2@3 wrote",
+            "t2@3 had committed when t4@9 began",
+        ],
+    );
+    found(
+        &[&written[..], &["t4 9: rx_"]].concat(),
+        Kind::MissedEffects,
+        &["had committed when t4@9 began"],
+    );
+    for read in ["t4 3: rx1", "t4 9: rx2", "t4 9: rx3"] {
+        passes(&[&written[..], &[read]].concat());
+    }
+    // Others may lie between two whose order is known: t3 read t1's version, and t2 that of t3.
+    passes(&["t1 1-2: wx1", "t3: rx1 wx3", "t2 7-8: rx3 wx2", "t4 9: rx2"]);
+    passes(&["t1 1-2: wx1", "t3: rx1 wx3", "t2 7-8: wx2", "t4 5: rx3"]);
+}
