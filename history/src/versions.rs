@@ -14,9 +14,9 @@ pub(crate) type Writer = Option<usize>;
 pub(crate) struct Cell<'a> {
     /// Who wrote a value last of all in their transaction, and may be committed.
     pub(crate) writers: HashMap<Option<&'a str>, Vec<usize>>,
-    /// Of the values that several wrote, when each of them was committed, in order; left out where that
-    /// isn't known of all of them.
-    commits: HashMap<Option<&'a str>, BTreeMap<u64, usize>>,
+    /// Of the values that several wrote, and of deletions, where each of those stands, in order; left out where
+    /// that isn't known of all of them.
+    places: HashMap<Option<&'a str>, BTreeMap<Place, usize>>,
     /// Who wrote a value, and is aborted.
     pub(crate) aborted: HashMap<Option<&'a str>, usize>,
     /// Who wrote a value, and another one after it.
@@ -96,7 +96,7 @@ impl<'a> Versions<'a> {
 
     fn arrange(&mut self, history: &'a [Transaction]) {
         for (name, cell) in &mut self.cells {
-            cell.commits = commits(history, cell);
+            cell.places = places(history, cell);
             let mut writers: Vec<usize> = cell
                 .writers
                 .values()
@@ -149,39 +149,41 @@ impl<'a> Versions<'a> {
         }
         // Several wrote that value, or deleted the cell: by the snapshot.
         let snapshot = history[reader].start_ts?;
-        let commits = known.commits.get(&value)?;
-        match (commits.range(..=snapshot).next_back(), value) {
+        let places = known.places.get(&value)?;
+        // A lost answer's commit lies above its start_ts.
+        match (places.range(..(snapshot, true)).next_back(), value) {
+            // Whether it was committed, and whether before the snapshot, nobody knows.
+            (Some(((_, is_start), at)), _) if *is_start || !self.committed[*at] => None,
             (Some((_, at)), _) => Some(Some(*at)),
             (None, None) => Some(None),
             // All of them were committed later: it is one of those.
-            (None, Some(_)) => Some(commits.values().next().copied()),
+            (None, Some(_)) => Some(places.values().next().copied()),
         }
     }
 }
 
-/// [`Cell::commits`]. Nothing tells of a deletion whose answer was lost, nor where it stands.
-fn commits<'a>(
+/// [`Cell::places`]. A lost answer hides only itself: where it was committed, then before whoever stands behind it.
+fn places<'a>(
     history: &[Transaction],
     cell: &Cell<'a>,
-) -> HashMap<Option<&'a str>, BTreeMap<u64, usize>> {
-    let commit = |at: &usize| {
-        let of = &history[*at];
-        let commit_ts = of.commit_ts.filter(|_| of.outcome == Outcome::Committed);
-        commit_ts.map(|ts| (ts, *at))
-    };
+) -> HashMap<Option<&'a str>, BTreeMap<Place, usize>> {
+    let placed = |at: &usize| Some((place(&history[*at])?, *at));
     cell.writers
         .iter()
         .filter(|(value, writers)| value.is_none() || writers.len() > 1)
         .filter_map(|(value, writers)| {
-            Some((*value, writers.iter().map(commit).collect::<Option<_>>()?))
+            Some((*value, writers.iter().map(placed).collect::<Option<_>>()?))
         })
         .collect()
 }
 
+/// A timestamp, and whether it is a start_ts, behind which the commit lies.
+type Place = (u64, bool);
+
 /// Where a transaction stands among those that wrote the same cell: at its commit_ts, or right behind its
 /// start_ts. Snapshot isolation wants the others' commits outside of what lies between the two ("first
 /// committer wins"); where they aren't, whoever reads the one misses the effects of the other.
-fn place(transaction: &Transaction) -> Option<(u64, bool)> {
+fn place(transaction: &Transaction) -> Option<Place> {
     let commit = transaction.commit_ts.map(|ts| (ts, false));
     commit.or(transaction.start_ts.map(|ts| (ts, true)))
 }

@@ -2,8 +2,8 @@
 
 mod support;
 
-use percolator_history::Kind;
-use support::{found, passes};
+use percolator_history::{Kind, check};
+use support::{found, history, passes};
 
 #[test]
 fn what_was_seen_of_a_lost_answer_stays() {
@@ -48,4 +48,41 @@ fn a_lost_answer_that_was_overwritten_was_committed_before() {
     );
     passes(&[&overwritten[..], &["t3 15: ry_"]].concat());
     passes(&[&overwritten[..], &["t3 30: ry1"]].concat());
+}
+
+/// Where several wrote one value, a lost answer is in doubt only for whoever may have seen it.
+#[test]
+fn a_lost_answer_does_not_hide_who_else_wrote_its_value() {
+    for value in ["1", "_"] {
+        let write = format!("wx{value}");
+        let [first, lost, last] =
+            ["t1 1-2", "t2? 3", "t4 7-8"].map(|who| format!("{who}: {write}"));
+        let lines = |reader: &'static str, read: &str| {
+            let reader = format!("{reader}: rx{read}");
+            [
+                &first,
+                &lost,
+                "t3 5-6: wx2",
+                &last,
+                "t5 11-12: wx3",
+                &reader,
+            ]
+            .map(str::to_owned)
+        };
+        let check = |lines: [String; 6]| check(&history(&lines.each_ref().map(String::as_str)));
+        // By t1, and by t4: who reads that behind the next one is wrong.
+        for reader in ["t6 3", "t6 10"] {
+            let report = check(lines(reader, value));
+            assert_eq!((report.anomaly, report.ambiguous_reads), (None, 0));
+        }
+        let anomaly = check(lines("t6 13", value)).anomaly.expect("t5 is missed");
+        assert_eq!(anomaly.kind, Kind::MissedEffects);
+        assert!(
+            anomaly.to_string().contains("t5@11 wrote the next version"),
+            "{anomaly}"
+        );
+        // By t1 or by t2.
+        let report = check(lines("t6 4", value));
+        assert_eq!((report.anomaly, report.ambiguous_reads), (None, 1));
+    }
 }
