@@ -102,7 +102,24 @@ fn what_can_not_be_explained_is_said() {
     let said = check(lost_update);
     assert_eq!(said.code(), 7, "{said:?}");
     assert!(said.out.contains("WRONG: lost update"), "{said:?}");
+    let said = check("\n");
+    assert_eq!(said.code(), 7, "{said:?}");
+    assert!(said.out.starts_with("nothing to check"), "{said:?}");
     check("{}\n").refused(1, &["history.jsonl", "line 1", "client"]);
     let missing = support::percolator(&["history", "check", "/nowhere/history.jsonl"]);
     missing.refused(1, &["cannot read /nowhere/history.jsonl"]);
+}
+
+#[test]
+fn a_history_that_is_refused_leaves_no_file() {
+    let cluster = Cluster::threads();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("history.jsonl");
+    cluster.run(&["table", "create", "used"]).ok();
+    cluster.run(&["put", "used", "a", "c", "1"]).ok();
+    let path = file.to_str().expect("a path of text");
+    let record = ["history", "record", "--table", "used", path];
+    let said = cluster.run(&record);
+    said.refused(1, &["table used holds rows of before this history"]);
+    assert!(!file.exists());
 }

@@ -22,11 +22,24 @@ pub(crate) struct HistoryFile {
 }
 
 impl HistoryFile {
+    /// Whether the file has no transaction yet, or isn't there.
+    ///
+    /// # Errors
+    /// It can't be read.
+    pub(crate) fn is_new(path: &Path) -> anyhow::Result<bool> {
+        match std::fs::read(path) {
+            Ok(before) => Ok(!before.contains(&b'\n')),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        }
+    }
+
     /// Opens the file, or makes it. Also: whether it has no transaction yet.
     ///
     /// # Errors
     /// It can't be read or written.
     pub(crate) fn open(path: &Path) -> anyhow::Result<(Self, bool)> {
+        let is_new = Self::is_new(path)?;
         let mut file = File::options()
             .create(true)
             .append(true)
@@ -43,7 +56,7 @@ impl HistoryFile {
             started: Instant::now(),
             run: rand::random(),
         };
-        Ok((history, !before.contains(&b'\n')))
+        Ok((history, is_new))
     }
 
     /// A number that no other process has, but by chance.

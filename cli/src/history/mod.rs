@@ -29,7 +29,7 @@ pub(crate) enum Command {
     /// Run transactions that read lists and append to them, and write down what came of each.
     Record(record::Args),
     /// Look for what snapshot isolation forbids: by the timestamps, and by what clients saw alone. Exit
-    /// code 7 where something is found.
+    /// code 7 where something is found, or there is nothing to check.
     #[command(after_help = "Example:\n  percolator history check history.jsonl")]
     Check {
         /// The history.
@@ -151,6 +151,10 @@ fn check(history: &[Transaction], output: Output) -> anyhow::Result<ExitCode> {
         None => "snapshot isolation holds".to_owned(),
         Some(what) => format!("WRONG: {what}"),
     };
+    if history.is_empty() {
+        output.result("nothing to check: there is no transaction", &found)?;
+        return Ok(crate::answered(false));
+    }
     let text = format!(
         "transactions        {}: {} committed, {} aborted, {} unknown\n\
          by timestamps       {}{}\n\

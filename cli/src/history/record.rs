@@ -100,10 +100,11 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
         Ok(()) | Err(Error::AlreadyExists(_)) => {}
         Err(error) => return Err(error.into()),
     }
-    let (file, is_new) = HistoryFile::open(&args.file)?;
-    if is_new {
+    // Before the file is made: who is refused leaves none behind.
+    if HistoryFile::is_new(&args.file)? {
         check_empty(client, &args.table).await?;
     }
+    let (file, _) = HistoryFile::open(&args.file)?;
     let shared = Arc::new(Shared {
         client: client.clone(),
         table: args.table,
