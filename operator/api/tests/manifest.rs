@@ -130,7 +130,8 @@ fn unknown_fields_are_all_named_with_path_and_line() {
         "line 6: spec.tablets.replicas: 0 must be from 1 to 1000\n\
          line 8: spec.tablets.storage.engin: unknown field; did you mean \"engine\"?\n\
          line 9: spec.tablets.storage.cachesize: unknown field; did you mean \"cacheSize\"?\n\
-         line 10: spec.colour: unknown field; the fields here are image, oracle, tablets, gcMaster"
+         line 10: spec.colour: unknown field; the fields here are image, imagePullPolicy, \
+         imagePullSecrets, paused, claims, log, service, oracle, tablets, gcMaster"
     );
     assert_eq!(
         refusal(&format!("{HEAD}metadata: {{name: demo}}\nspecs:\n")),

@@ -1,0 +1,64 @@
+//! Health and metrics over HTTP.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+
+use crate::controller::Shared;
+
+/// Serves `/healthz`, `/readyz` and `/metrics` for ever.
+pub(crate) async fn serve(listen: SocketAddr, shared: Arc<Shared>) -> anyhow::Result<()> {
+    let listener = TcpListener::bind(listen)
+        .await
+        .with_context(|| format!("cannot listen on {listen}; choose another with --listen"))?;
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of file descriptors, as a rule: those that are open end by and by.
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            continue;
+        };
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            let service = service_fn(|request: Request<hyper::body::Incoming>| {
+                let (status, text) = answer(request.uri().path(), &shared);
+                let mut response = Response::new(Full::new(Bytes::from(text)));
+                *response.status_mut() = status;
+                std::future::ready(Ok::<_, Infallible>(response))
+            });
+            // Whoever asks, and doesn't wait for the answer, has no need of it.
+            let _ = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+        });
+    }
+}
+
+fn answer(path: &str, shared: &Shared) -> (StatusCode, String) {
+    match path {
+        "/healthz" | "/readyz" => match shared.stuck() {
+            Some(cluster) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!("looking at {cluster} has taken too long\n"),
+            ),
+            None => (StatusCode::OK, "ok\n".to_owned()),
+        },
+        "/metrics" => match shared.metrics.text() {
+            Ok(text) => (StatusCode::OK, text),
+            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}\n")),
+        },
+        _ => (
+            StatusCode::NOT_FOUND,
+            "here are /healthz, /readyz and /metrics\n".to_owned(),
+        ),
+    }
+}
