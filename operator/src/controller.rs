@@ -27,6 +27,8 @@ use crate::metrics::Metrics;
 const CONCURRENCY: u16 = 8;
 /// What happened while nobody watched is found out by then.
 const LOOK_AGAIN: Duration = Duration::from_secs(600);
+/// What goes on for too long, while servers don't serve, is found out by then.
+const LOOK_SOON: Duration = Duration::from_secs(12);
 /// A failure is tried again after the first pause, then after twice as long each time.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(120);
@@ -240,9 +242,13 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
     }
     match refused {
         Some(why) => Err(Error::Api(kube::Error::Api(why))),
-        None => Ok(Action::requeue(
-            LOOK_AGAIN.mul_f64(rand::random_range(1.0..1.5)),
-        )),
+        None => {
+            let is_quiet = status.tablets.ready == status.tablets.desired
+                && status.oracle.ready == status.oracle.desired
+                && status.gc_master.ready == status.gc_master.desired;
+            let pause = if is_quiet { LOOK_AGAIN } else { LOOK_SOON };
+            Ok(Action::requeue(pause.mul_f64(rand::random_range(1.0..1.5))))
+        }
     }
 }
 

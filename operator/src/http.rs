@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use http_body_util::Full;
@@ -11,9 +12,13 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::controller::Shared;
+
+/// How long an operator may take to say that it is ready.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Serves `/healthz`, `/readyz` and `/metrics` for ever.
 pub(crate) async fn serve(listen: SocketAddr, shared: Arc<Shared>) -> anyhow::Result<()> {
@@ -23,7 +28,7 @@ pub(crate) async fn serve(listen: SocketAddr, shared: Arc<Shared>) -> anyhow::Re
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // Out of file descriptors, as a rule: those that are open end by and by.
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         let shared = shared.clone();
@@ -41,6 +46,27 @@ pub(crate) async fn serve(listen: SocketAddr, shared: Arc<Shared>) -> anyhow::Re
                 .await;
         });
     }
+}
+
+/// Asks an operator whether it is ready.
+///
+/// # Errors
+/// It isn't, or doesn't answer within some seconds.
+pub(crate) async fn check(address: &str) -> anyhow::Result<()> {
+    let asked = async {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").await?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await?;
+        std::io::Result::Ok(text)
+    };
+    let text = tokio::time::timeout(PATIENCE, asked)
+        .await
+        .with_context(|| format!("{address} doesn't answer within {PATIENCE:?}"))?
+        .with_context(|| format!("cannot ask {address}"))?;
+    let first = text.lines().next().unwrap_or_default();
+    anyhow::ensure!(first.contains(" 200 "), "{address} is not ready: {text}");
+    Ok(())
 }
 
 fn answer(path: &str, shared: &Shared) -> (StatusCode, String) {

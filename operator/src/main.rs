@@ -81,6 +81,10 @@ struct Flags {
     )]
     identity: String,
 
+    /// Ask an operator at HOST:PORT whether it is ready, and end: 0 if it is.
+    #[arg(long, value_name = "HOST:PORT")]
+    check: Option<String>,
+
     /// What a line of the log looks like.
     #[arg(
         long,
@@ -145,6 +149,9 @@ fn logs(format: LogFormat) {
 const GIVE_BACK: Duration = Duration::from_secs(3);
 
 async fn run(flags: Flags) -> anyhow::Result<()> {
+    if let Some(address) = &flags.check {
+        return http::check(address).await;
+    }
     let shutdown = shutdown()?.shared();
     let client = Client::try_default().await.context(
         "cannot find the Kubernetes API: neither a pod's service account nor a kubeconfig",

@@ -18,7 +18,7 @@ use percolator_api::{ClusterObject, Problem, Status};
 
 pub(crate) use build::Settings;
 pub(crate) use names::{MANAGER, labels, selector, selector_text};
-pub(crate) use object::{Kind, Object};
+pub(crate) use object::Kind;
 pub(crate) use observed::{Observed, is_ours, name};
 pub(crate) use plan::Plan;
 pub(crate) use status::turned;

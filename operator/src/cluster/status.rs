@@ -66,7 +66,7 @@ pub(crate) fn status(
             let (is_true, reason, message) = match kind {
                 ConditionType::Available => available(&status),
                 ConditionType::Progressing => progressing(spec.paused, outcome),
-                ConditionType::Degraded => degraded(observed, outcome),
+                ConditionType::Degraded => degraded(observed, outcome, now),
                 ConditionType::Paused => paused(spec.paused),
             };
             condition(cluster, known, kind, is_true, reason, message, now)
@@ -165,7 +165,7 @@ fn progressing(is_paused: bool, outcome: &Outcome<'_>) -> Said {
     }
 }
 
-fn degraded(observed: &Observed, outcome: &Outcome<'_>) -> Said {
+fn degraded(observed: &Observed, outcome: &Outcome<'_>, now: Timestamp) -> Said {
     match outcome {
         Outcome::Invalid(problems) => {
             let problems: Vec<String> = problems.iter().map(Problem::to_string).collect();
@@ -190,7 +190,11 @@ fn degraded(observed: &Observed, outcome: &Outcome<'_>) -> Said {
         }
         Outcome::Planned(_) => {}
     }
-    let mut troubles: Vec<(Reason, String)> = observed.pods.iter().filter_map(trouble).collect();
+    let mut troubles: Vec<(Reason, String)> = observed
+        .pods
+        .iter()
+        .filter_map(|pod| trouble(pod, now))
+        .collect();
     troubles.sort();
     match troubles.into_iter().next() {
         Some((reason, message)) => (true, reason, message),
@@ -201,6 +205,8 @@ fn degraded(observed: &Observed, outcome: &Outcome<'_>) -> Said {
     }
 }
 
+/// A pod that no node takes for so long is told of.
+const PASSES_SECONDS: i64 = 10;
 /// Why a container waits, where that doesn't end by itself.
 const IMAGE_REASONS: [&str; 5] = [
     "ErrImageNeverPull",
@@ -212,11 +218,20 @@ const IMAGE_REASONS: [&str; 5] = [
 /// Why a container waits, where that is what containers do.
 const USUAL_REASONS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
-fn trouble(pod: &Value) -> Option<(Reason, String)> {
+/// Whether a pod's condition is older than what passes by itself: volumes are made, nodes come.
+fn has_lasted(condition: &Value, now: Timestamp) -> bool {
+    let since = condition["lastTransitionTime"].as_str();
+    let since = since.and_then(|since| since.parse::<Timestamp>().ok());
+    since.is_none_or(|since| now.as_second() - since.as_second() >= PASSES_SECONDS)
+}
+
+fn trouble(pod: &Value, now: Timestamp) -> Option<(Reason, String)> {
     let name = observed::name(pod);
     let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
     let unscheduled = conditions.into_iter().flatten().find(|condition| {
-        condition["type"] == "PodScheduled" && condition["reason"] == "Unschedulable"
+        condition["type"] == "PodScheduled"
+            && condition["reason"] == "Unschedulable"
+            && has_lasted(condition, now)
     });
     if let Some(condition) = unscheduled {
         let why = condition["message"].as_str().unwrap_or_default();

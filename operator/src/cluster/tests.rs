@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::build::tests::{EXAMPLE, cluster};
 use super::names::Role;
+use super::object::Object;
 use super::*;
 
 const SETTINGS_IMAGE: &str = "percolator:test";
