@@ -19,7 +19,6 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use serde_json::Value;
 
 use crate::context::Context;
 use nodes::Node;
@@ -159,15 +158,6 @@ impl Kube {
             .collect();
         let line = format!("kubectl {}", line.join(" "));
         output(command.args(&arguments)).context(line)
-    }
-
-    /// What kubectl prints as JSON.
-    pub(crate) fn json<A: AsRef<OsStr>>(
-        &self,
-        arguments: impl IntoIterator<Item = A>,
-    ) -> anyhow::Result<Value> {
-        let text = self.kubectl(arguments)?;
-        serde_json::from_str(&text).context("kubectl doesn't print JSON")
     }
 
     /// Applies a manifest.

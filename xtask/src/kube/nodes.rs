@@ -219,6 +219,7 @@ localStorageCapacityIsolation: false
 evictionHard: {{memory.available: 100Mi, nodefs.available: 1%, imagefs.available: 1%}}
 nodeStatusUpdateFrequency: 4s
 imageMinimumGCAge: 24h
+podLogsDir: {d}/logs
 "
             ),
         ),
