@@ -236,11 +236,11 @@ fn an_application_runs_through_everything() {
     };
     let before = version("perc", "demo");
     let writes = operator_writes();
+    let looks = operator_metric("reconciles_total{result=\"ok\"}");
     // The operator looks, because a pod of the cluster changes, and has nothing to write.
     space
         .kubectl(&["annotate", "pod", "demo-tablet-0", "looked-at=yes"])
         .expect("an annotation");
-    let looks = operator_metric("reconciles_total{result=\"ok\"}");
     wait("a look", || {
         let now = operator_metric("reconciles_total{result=\"ok\"}");
         if now > looks {

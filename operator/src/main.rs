@@ -135,7 +135,7 @@ fn main() -> ExitCode {
 fn logs(format: LogFormat) {
     let filter = EnvFilter::try_from_env("PERCOLATOR_LOG");
     // What kube tells of every request is of use to nobody who didn't ask for it.
-    let filter = filter.unwrap_or_else(|_| EnvFilter::new("info,kube=warn"));
+    let filter = filter.unwrap_or_else(|_| EnvFilter::new("warn,percolator_operator=info"));
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
