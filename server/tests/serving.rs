@@ -51,9 +51,8 @@ async fn a_probe_is_told_whether_the_server_serves() {
         Duration::ZERO,
         std::future::pending(),
     ));
-    let mut client = HealthClient::connect(format!("http://{address}"))
-        .await
-        .unwrap();
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
+    let mut client = HealthClient::new(endpoint.connect().await.unwrap());
     for (serves, status) in [
         (false, ServingStatus::NotServing),
         (true, ServingStatus::Serving),

@@ -141,7 +141,7 @@ pub struct Metadata {
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Spec {
     /// The container image of every server; a local cluster ignores it. Changing it restarts the
-    /// servers, one after the other. Default: the image of the operator's own release.
+    /// servers, one after the other. Default: the image of the operator that made the cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// When to pull the image: Always, IfNotPresent or Never. Default: Kubernetes' own, Always for

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use percolator_api::{ClusterObject, Quantity};
 use serde_json::{Value, json};
 
+use super::build::DEFAULT_IMAGE;
 use super::names::{CLAIM, Role};
 use super::object::Kind;
 
@@ -48,6 +49,12 @@ impl Observed {
         [Role::Oracle, Role::Tablet]
             .into_iter()
             .all(|role| self.claims_of(cluster, role).next().is_none())
+    }
+
+    /// The image that the operator had when it made the cluster.
+    pub(crate) fn default_image(&self, cluster: &str) -> Option<&str> {
+        let config = self.get(Kind::ConfigMap, cluster)?;
+        config["data"][DEFAULT_IMAGE].as_str()
     }
 
     /// The claims' size and class that a StatefulSet was made with, which it can't change.

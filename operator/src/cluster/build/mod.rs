@@ -36,15 +36,17 @@ impl Wanted {
     }
 }
 
-/// Builds all objects. What is there matters in two ways: StatefulSets can't change their claims, and a master
-/// without state begins a new cluster only where there has never been one.
+/// Builds all objects. What is there matters in three ways: StatefulSets can't change their claims, a master
+/// without state begins a new cluster only where there has never been one, and a cluster that names no image keeps
+/// that of the operator that made it: a new operator restarts nobody.
 pub(crate) fn build(cluster: &ClusterObject, observed: &Observed, settings: &Settings) -> Wanted {
+    let name = cluster.metadata.name.as_deref().unwrap_or_default();
     let builder = Builder {
-        name: cluster.metadata.name.as_deref().unwrap_or_default(),
+        name,
         namespace: cluster.metadata.namespace.as_deref().unwrap_or_default(),
         owner: owner(cluster),
         cluster,
-        settings,
+        default_image: observed.default_image(name).unwrap_or(&settings.image),
     };
     let mut common = builder.service_account();
     common.push(builder.config(observed));
@@ -63,7 +65,7 @@ struct Builder<'a> {
     namespace: &'a str,
     owner: Value,
     cluster: &'a ClusterObject,
-    settings: &'a Settings,
+    default_image: &'a str,
 }
 
 fn owner(cluster: &ClusterObject) -> Value {
@@ -79,6 +81,8 @@ fn owner(cluster: &ClusterObject) -> Value {
 
 /// The key of the configuration that says whether the master may begin a new cluster.
 const NEW_CLUSTER: &str = "new-cluster";
+/// The key of the servers' image, where the spec names none.
+pub(crate) const DEFAULT_IMAGE: &str = "default-image";
 
 impl Builder<'_> {
     fn object(&self, kind: Kind, name: &str, labels: Value, body: Value) -> Object {
@@ -107,7 +111,10 @@ impl Builder<'_> {
         let is_new = observed.is_new(self.name);
         self.common(
             Kind::ConfigMap,
-            json!({"data": {NEW_CLUSTER: is_new.to_string()}}),
+            json!({"data": {
+                NEW_CLUSTER: is_new.to_string(),
+                DEFAULT_IMAGE: self.default_image,
+            }}),
         )
     }
 

@@ -168,7 +168,7 @@ impl Builder<'_> {
     fn container(&self, role: Role) -> Value {
         let spec = &self.cluster.spec;
         let pod = self.pod(role);
-        let image = spec.image.as_ref().unwrap_or(&self.settings.image);
+        let image = spec.image.as_deref().unwrap_or(self.default_image);
         let probe = |period: u32, failures: u32| {
             json!({
                 "grpc": {"port": PORT},

@@ -155,6 +155,24 @@ fn a_set_keeps_the_claims_that_it_was_made_with() {
 }
 
 #[test]
+fn a_new_operator_changes_nothing_of_a_cluster_that_names_no_image() {
+    let cluster = cluster(EXAMPLE);
+    let first = wanted(&cluster, &Observed::default());
+    let mut observed = Observed::default();
+    for object in first.all() {
+        observed
+            .objects
+            .insert((object.kind, object.name.clone()), object.value.clone());
+    }
+    let newer = Settings {
+        image: "percolator:newer".into(),
+    };
+    let then = build(&cluster, &observed, &newer);
+    assert_eq!(text(&then), text(&first));
+    assert!(text(&build(&cluster, &Observed::default(), &newer)).contains("percolator:newer"));
+}
+
+#[test]
 fn only_the_first_master_of_a_name_begins_a_new_cluster() {
     let cluster = cluster(EXAMPLE);
     let is_new = |claims: &[&str]| -> Value {
