@@ -7,6 +7,8 @@
     reason = "a test fails by panicking, and says why"
 )]
 
+pub mod nodes;
+
 use std::ffi::OsStr;
 use std::io::Write as _;
 use std::process::Command;
@@ -248,7 +250,7 @@ impl Namespace {
         pods.lines().map(str::to_owned).collect()
     }
 
-    /// Starts `percolator` in a pod of its own.
+    /// Starts `percolator` in a pod of its own, on the first node.
     pub fn start(&self, kube: &Kube, pod: &str, arguments: &[&str]) {
         let list: Vec<String> = arguments.iter().map(|word| format!("{word:?}")).collect();
         let (list, image) = (list.join(", "), &kube.image);
@@ -259,6 +261,7 @@ kind: Pod
 metadata: {{name: {pod}}}
 spec:
   restartPolicy: Never
+  nodeSelector: {{kubernetes.io/hostname: node-1}}
   securityContext: {{runAsNonRoot: true, runAsUser: 65532, seccompProfile: {{type: RuntimeDefault}}}}
   containers:
   - name: percolator

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Instant;
 
-use percolator_e2e::{Kube, OPERATOR, kubectl, say, wait};
+use percolator_e2e::{Kube, OPERATOR, kubectl, nodes, say, wait};
 
 fn example(kube: &Kube) -> String {
     std::fs::read_to_string(kube.root.join("examples/cluster.yaml")).expect("the example")
@@ -288,6 +288,70 @@ fn operator_memory_mib() -> f64 {
         .nth(1)
         .and_then(|kib| kib.parse().ok());
     kib.map_or(f64::NAN, |kib: f64| kib / 1024.0)
+}
+
+/// Nodes other than the first, which applications run on.
+#[test]
+fn nodes_come_and_go() {
+    let Some(kube) = Kube::find() else { return };
+    // Should the one that acts be cut off, the other takes over.
+    kube.install(&["--set", "replicas=2"]);
+    let space = kube.namespace("nodes");
+    space.apply(&example(&kube)).expect("the example");
+    space.wait_until_up_to_date("demo");
+    let bank = [
+        "-c",
+        "demo:7400",
+        "bank",
+        "--accounts",
+        "100",
+        "--clients",
+        "4",
+    ];
+    let mut first = bank.to_vec();
+    first.extend(["--duration", "100s"]);
+    space.start(&kube, "bank", &first);
+    wait("transfers", || {
+        let log = space.kubectl(&["logs", "bank"])?;
+        if log.contains("transfers/s") {
+            Ok(())
+        } else {
+            Err(log)
+        }
+    });
+
+    say("a node is cut off, and comes back");
+    nodes::cable(2, false);
+    space.wait_for("demo", "Available", "False", "ServersNotReady");
+    nodes::cable(2, true);
+    space.wait_until_up_to_date("demo");
+
+    say("a node loses its power, and comes back");
+    let dead = nodes::cut_power(3);
+    space.wait_for("demo", "Available", "False", "ServersNotReady");
+    dead.power_on();
+    space.wait_until_up_to_date("demo");
+
+    let (ended_well, printed) = space.wait_for_end("bank");
+    say(printed
+        .lines()
+        .rev()
+        .take(6)
+        .collect::<Vec<_>>()
+        .join(" | ")
+        .as_str());
+    assert!(
+        ended_well && printed.contains("no money was lost or made"),
+        "{printed}"
+    );
+    let mut second = bank.to_vec();
+    second.extend(["--duration", "2s"]);
+    space.start(&kube, "bank-again", &second);
+    let (ended_well, printed) = space.wait_for_end("bank-again");
+    assert!(
+        ended_well && printed.contains("no money was lost or made"),
+        "{printed}"
+    );
 }
 
 #[test]
