@@ -3,9 +3,12 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::time::Duration;
 
 use bytes::Bytes;
-use percolator_client::{Cell, Client, Outcome, Range, TableId, Timestamp, Txn, escape, unescape};
+use percolator_client::{
+    Cell, CellName, Client, Entry, Error, Outcome, Range, TableId, Timestamp, Txn, escape, unescape,
+};
 use serde_json::json;
 
 use crate::answered;
@@ -24,23 +27,35 @@ impl FromStr for Escaped {
     }
 }
 
+/// How long a command of one transaction waits.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Waiting {
+    /// Give up when a server is away for this long.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
+    pub(crate) patience: Duration,
+}
+
 /// What to read.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolator get accounts bob balance      prints the value, and nothing else
-  percolator get accounts bob              prints the cells of the row
+  percolator get accounts bob balance          prints the value, and nothing else
+  percolator get accounts bob balance owner    prints both cells, with their columns
+  percolator get accounts bob                  prints the cells of the row
   percolator get accounts bob balance --at 463372648734720
 
-Exit code 7 where there's no value, 6 where there's no such table.")]
+Exit code 7 where there's no value (of several columns: for one of them), 6 where there's no such table.")]
 pub(crate) struct GetArgs {
     table: String,
     row: Escaped,
-    /// The column; without it, every cell of the row.
-    column: Option<Escaped>,
+    /// The column, or several; without it, every cell of the row.
+    #[arg(value_name = "COLUMN")]
+    columns: Vec<Escaped>,
     /// Read as of this timestamp, not of now.
     #[arg(long, value_name = "TIMESTAMP")]
     at: Option<u64>,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
 }
 
 /// What to write.
@@ -55,6 +70,8 @@ pub(crate) struct PutArgs {
     /// Columns and their values, in turn.
     #[arg(required = true, num_args = 2.., allow_negative_numbers = true, value_names = ["COLUMN", "VALUE"])]
     cells: Vec<Escaped>,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
 }
 
 /// What to delete.
@@ -68,6 +85,8 @@ pub(crate) struct DeleteArgs {
     row: Escaped,
     /// The column; without it, every cell of the row.
     column: Option<Escaped>,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
 }
 
 /// What to scan.
@@ -99,13 +118,16 @@ pub(crate) struct ScanArgs {
     /// Read as of this timestamp, not of now.
     #[arg(long, value_name = "TIMESTAMP")]
     at: Option<u64>,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
 }
 
 /// Which transaction.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
-  percolator outcome 463372648734720 3/bob:balance
+Examples:
+  percolator outcome 463372648734720 3/bob:balance           the table by its number, as errors have it
+  percolator outcome 463372648734720 accounts/bob:balance    or by its name
 
 An error with exit code 4 names both. Exit code 7 while the transaction may still go either way.
 
@@ -114,27 +136,62 @@ rolled back there. So a cell that is not its primary also says \"rolled back\"."
 pub(crate) struct OutcomeArgs {
     /// The transaction's start_ts.
     start_ts: u64,
-    /// Its primary: TABLE_ID/ROW or TABLE_ID/ROW:COLUMN.
+    /// Its primary: TABLE/ROW or TABLE/ROW:COLUMN, the table's number or its name. (A name of digits alone is taken
+    /// for a number.)
     primary: Primary,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
 }
 
 #[derive(Clone, Debug)]
-struct Primary(Cell);
+struct Primary {
+    table: String,
+    row: Vec<u8>,
+    column: Vec<u8>,
+}
+
+impl Primary {
+    async fn cell(&self, client: &Client) -> Result<Cell, Error> {
+        let id = match self.table.parse() {
+            Ok(id) => id,
+            Err(_) => {
+                let tables = client.tables().await?.into_iter();
+                let mut named = tables.filter(|table| table.name == self.table);
+                let named = named.next().ok_or_else(|| Error::UnknownTable {
+                    name: self.table.clone(),
+                });
+                named?.id
+            }
+        };
+        Ok(Cell::new(
+            TableId(id),
+            self.row.clone(),
+            self.column.clone(),
+        ))
+    }
+}
 
 impl FromStr for Primary {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        const FORM: &str = "a primary is written TABLE_ID/ROW:COLUMN, as in 3/bob:balance";
+        const FORM: &str =
+            "a primary is written TABLE/ROW:COLUMN, as in 3/bob:balance or accounts/bob:balance";
         let (table, cell) = text.split_once('/').ok_or(FORM)?;
-        let table = TableId(table.parse().map_err(|_| FORM)?);
+        if table.is_empty() {
+            return Err(FORM.into());
+        }
         let (row, column) = cell.split_once(':').unwrap_or((cell, ""));
         if column.contains(':') {
             return Err(format!(
                 "{FORM}; a colon within the row or the column is written \\x3a"
             ));
         }
-        Ok(Self(Cell::new(table, unescape(row)?, unescape(column)?)))
+        Ok(Self {
+            table: table.to_owned(),
+            row: unescape(row)?,
+            column: unescape(column)?,
+        })
     }
 }
 
@@ -152,32 +209,66 @@ pub(crate) async fn get(
 ) -> anyhow::Result<ExitCode> {
     let txn = begin(client, args.at).await?;
     let row = &args.row.0;
-    let Some(Escaped(column)) = args.column else {
-        let cells = txn
-            .scan(&args.table, Range::row(row))
-            .await?
-            .collect()
-            .await?;
-        let mut out = Cells::new(output, false);
-        for cell in &cells {
-            out.print(cell)?;
+    let columns: Vec<Bytes> = args.columns.into_iter().map(|column| column.0).collect();
+    let names: Vec<CellName<'_>> = columns
+        .iter()
+        .map(|column| (args.table.as_str(), &row[..], &column[..]))
+        .collect();
+    match &columns[..] {
+        [] => get_row(&txn, &args.table, row, output).await,
+        [column] => {
+            let value = txn.get(&args.table, row, column).await?;
+            match (&value, output.format) {
+                (_, Format::Json) => print_json(row, column, value.as_deref(), output)?,
+                (Some(value), Format::Text) => output.line(&escape(value))?,
+                (None, Format::Text) => output.note("no value"),
+            }
+            Ok(answered(value.is_some()))
         }
-        out.end()?;
-        if cells.is_empty() {
-            output.note("no value");
+        columns => {
+            let values = txn.batch_get(&names).await?;
+            let all = values.iter().all(Option::is_some);
+            let mut out = Cells::new(output, false);
+            for (column, value) in columns.iter().zip(values) {
+                match (value, output.format) {
+                    (value, Format::Json) => print_json(row, column, value.as_deref(), output)?,
+                    (Some(value), Format::Text) => out.print(&Entry {
+                        row: row.clone(),
+                        column: column.clone(),
+                        value,
+                    })?,
+                    (None, Format::Text) => {
+                        output.note(&format!("no value in column {}", escape(column)));
+                    }
+                }
+            }
+            out.end()?;
+            Ok(answered(all))
         }
-        return Ok(answered(!cells.is_empty()));
-    };
-    let value = txn.get(&args.table, row, &column).await?;
-    if output.format == Format::Json {
-        let json = CellJson::new(row, &column, value.as_deref());
-        output.line(&serde_json::to_string(&json)?)?;
-    } else if let Some(value) = &value {
-        output.line(&escape(value))?;
-    } else {
+    }
+}
+
+async fn get_row(txn: &Txn, table: &str, row: &Bytes, output: Output) -> anyhow::Result<ExitCode> {
+    let cells = txn.scan(table, Range::row(row)).await?.collect().await?;
+    let mut out = Cells::new(output, false);
+    for cell in &cells {
+        out.print(cell)?;
+    }
+    out.end()?;
+    if cells.is_empty() {
         output.note("no value");
     }
-    Ok(answered(value.is_some()))
+    Ok(answered(!cells.is_empty()))
+}
+
+fn print_json(
+    row: &[u8],
+    column: &[u8],
+    value: Option<&[u8]>,
+    output: Output,
+) -> anyhow::Result<()> {
+    let json = CellJson::new(row, column, value);
+    Ok(output.line(&serde_json::to_string(&json)?)?)
 }
 
 /// Columns and their values of one row, typed in turn.
@@ -283,7 +374,8 @@ pub(crate) async fn outcome(
     output: Output,
 ) -> anyhow::Result<ExitCode> {
     let start_ts = Timestamp::from_u64(args.start_ts);
-    let (text, json, code) = match client.outcome(start_ts, &args.primary.0).await? {
+    let primary = args.primary.cell(client).await?;
+    let (text, json, code) = match client.outcome(start_ts, &primary).await? {
         Outcome::Committed(commit_ts) => (
             format!("committed at {commit_ts}"),
             json!({"outcome": "committed", "commit_ts": commit_ts.to_string()}),

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use percolator_api::ManifestError;
 use percolator_client::{Cell, Timestamp};
 
 /// What was typed isn't possible: exit code 2.
@@ -20,7 +21,7 @@ pub(crate) struct InOtherWords {
 /// What scripts can tell errors apart by; the help of the command lists them.
 pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
     use percolator_client::Error as E;
-    if error.is::<Usage>() {
+    if error.is::<Usage>() || error.is::<ManifestError>() {
         return ExitCode::from(2);
     }
     let in_other_words = error.downcast_ref::<InOtherWords>();
@@ -29,7 +30,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
         .or(in_other_words.map(|other| &other.error))
     {
         Some(E::Invalid(_) | E::NoSnapshot { .. } | E::NoTransaction { .. }) => ExitCode::from(2),
-        Some(E::Conflict(_)) => ExitCode::from(3),
+        Some(E::Conflict(_) | E::TooOld(_)) => ExitCode::from(3),
         Some(E::Unknown { .. }) => ExitCode::from(4),
         Some(E::Timeout { .. } | E::Unavailable(_)) => ExitCode::from(5),
         Some(E::UnknownTable { .. } | E::AlreadyExists(_)) => ExitCode::from(6),

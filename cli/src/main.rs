@@ -15,7 +15,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use percolator_client::Client;
+use percolator_client::{Client, Options};
 
 use output::{Format, Output};
 
@@ -68,7 +68,7 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0  done
   1  failed; the message says why
-  2  wrong usage: a word of the command line, or what it asks for, is not possible
+  2  wrong usage: a word of the command line, a manifest, or what they ask for, is not possible
   3  the transaction conflicted with others: begin it again
   4  the outcome of a commit is unknown: ask for it later
   5  the cluster, or a part of it, wasn't reached in time
@@ -119,6 +119,20 @@ enum Command {
     },
 }
 
+impl Command {
+    /// How long it waits for servers, where that can be said and isn't its own affair.
+    fn waiting(&self) -> Option<cells::Waiting> {
+        match self {
+            Self::Get(args) => Some(args.waiting),
+            Self::Put(args) => Some(args.waiting),
+            Self::Delete(args) => Some(args.waiting),
+            Self::Scan(args) => Some(args.waiting),
+            Self::Outcome(args) => Some(args.waiting),
+            _ => None,
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let output = Output {
@@ -159,7 +173,11 @@ async fn run(cluster: &str, command: Command, output: Output) -> anyhow::Result<
         Command::History(command) => return history::run(cluster, command, output).await,
         command => command,
     };
-    let client = Client::connect(cluster).await?;
+    let mut options = Options::default();
+    if let Some(waiting) = command.waiting() {
+        options.patience = waiting.patience;
+    }
+    let client = Client::connect_with(cluster, options).await?;
     let result = match command {
         Command::Table(command) => table::run(&client, command, output).await,
         Command::Get(args) => cells::get(&client, args, output).await,

@@ -1,5 +1,6 @@
 //! `percolator table`.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use bytes::Bytes;
@@ -34,7 +35,10 @@ Examples:
     },
     /// List the tables and their tablets.
     ///
-    /// A tablet whose server is away is one that nobody can use until the server is back.
+    /// The state of a table is `ready` where every row of it can be used. Otherwise it says what is missing: the
+    /// servers that are away, whose tablets nobody can use until they are back; tablets that their server has
+    /// lost with its folder; or rows that no server has reported yet to a master that was started without its
+    /// state.
     #[command(
         after_help = "Examples:\n  percolator table list --tablets\n  percolator table list -o json"
     )]
@@ -45,8 +49,9 @@ Examples:
     },
     /// Delete a table with all its rows, at once and for every snapshot.
     ///
-    /// Rows that were committed to other tables together with some of this one stay. Where the command ends
-    /// early, the table can't be used any more, and the same command goes on.
+    /// Rows that were committed to other tables together with some of this one stay. That takes every tablet
+    /// server: one that is away is named, with exit code 5. Where the command ends early, the table can't be used
+    /// any more, and the same command goes on.
     #[command(after_help = "Example:\n  percolator table delete accounts")]
     Delete {
         /// Its name.
@@ -58,8 +63,11 @@ Examples:
 struct TableJson<'a> {
     name: &'a str,
     id: u32,
+    /// Every tablet is in place, no server of theirs is away, and none has lost any.
     ready: bool,
     deleting: bool,
+    /// Servers of its tablets that are away.
+    away: BTreeSet<&'a str>,
     tablets: Vec<TabletJson<'a>>,
 }
 
@@ -73,10 +81,12 @@ struct TabletJson<'a> {
     server_alive: bool,
     /// `None`: the server was not heard since the master's start.
     server_silent_ms: Option<u64>,
+    /// The server is there, and doesn't have it any more.
+    lost: bool,
 }
 
 impl<'a> TableJson<'a> {
-    fn new(table: &'a Table) -> Self {
+    fn new(table: &'a Table, lost: &Lost) -> Self {
         let tablet = |tablet: &'a Tablet| TabletJson {
             id: tablet.id,
             start_row: escape(&tablet.start_row),
@@ -87,12 +97,14 @@ impl<'a> TableJson<'a> {
             server_silent_ms: tablet
                 .server_silence
                 .map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)),
+            lost: lost.contains(&tablet.id),
         };
         Self {
             name: &table.name,
             id: table.id,
-            ready: table.ready,
+            ready: table.ready && missing(table, lost).is_empty(),
             deleting: table.deleting,
+            away: away(table),
             tablets: table.tablets.iter().map(tablet).collect(),
         }
     }
@@ -113,7 +125,8 @@ pub(crate) async fn run(
                     made.tablets.len()
                 )),
                 Format::Json => {
-                    output.line(&serde_json::to_string(&TableJson::new(&made))?)?;
+                    let lost = lost(client).await?;
+                    output.line(&serde_json::to_string(&TableJson::new(&made, &lost))?)?;
                 }
             }
         }
@@ -158,9 +171,10 @@ fn is_cut_at(table: &Table, cuts: &[Bytes]) -> bool {
 /// Prints the tables, or every tablet of theirs.
 pub(crate) async fn list(client: &Client, tablets: bool, output: Output) -> anyhow::Result<()> {
     let tables = client.tables().await?;
+    let lost = lost(client).await?;
     if output.format == Format::Json {
         for table in &tables {
-            output.line(&serde_json::to_string(&TableJson::new(table))?)?;
+            output.line(&serde_json::to_string(&TableJson::new(table, &lost))?)?;
         }
         return Ok(());
     }
@@ -179,7 +193,7 @@ pub(crate) async fn list(client: &Client, tablets: bool, output: Output) -> anyh
                     edge(&tablet.start_row),
                     edge(&tablet.end_row),
                     tablet.epoch.to_string(),
-                    server(tablet),
+                    server(tablet, &lost),
                 ]
             }));
         }
@@ -190,15 +204,10 @@ pub(crate) async fn list(client: &Client, tablets: bool, output: Output) -> anyh
                 .to_vec(),
         );
         rows.extend(tables.iter().map(|table| {
-            let state = match table {
-                table if table.deleting => "deleting",
-                table if table.ready => "ready",
-                _ => "not ready",
-            };
             vec![
                 table.name.clone(),
                 table.id.to_string(),
-                state.to_owned(),
+                state(table, &lost),
                 how_many(&table.tablets),
             ]
         }));
@@ -211,9 +220,78 @@ pub(crate) async fn list(client: &Client, tablets: bool, output: Output) -> anyh
     Ok(())
 }
 
-/// The owner, and since when it is away.
-fn server(tablet: &Tablet) -> String {
+/// The servers of its tablets that are away, each once.
+fn away(table: &Table) -> BTreeSet<&str> {
+    let away = table.tablets.iter().filter(|tablet| !tablet.server_alive);
+    away.map(|tablet| tablet.server.as_str()).collect()
+}
+
+/// The numbers of tablets that are lost.
+type Lost = BTreeSet<u64>;
+
+async fn lost(client: &Client) -> Result<Lost, Error> {
+    let servers = client.servers().await?.into_iter();
+    Ok(servers.flat_map(|server| server.lost_tablets).collect())
+}
+
+/// What is missing of a table; of one that is being made or deleted, besides what is under way.
+fn missing(table: &Table, lost: &Lost) -> Vec<String> {
+    let mut missing = Vec::new();
+    let away: Vec<&str> = away(table).into_iter().collect();
+    if !away.is_empty() {
+        missing.push(format!("{} away", away.join(" and ")));
+    }
+    let tablets = table.tablets.iter();
+    missing.extend(
+        tablets
+            .filter(|tablet| lost.contains(&tablet.id))
+            .map(|tablet| format!("{} has lost tablet {}", tablet.server, tablet.id)),
+    );
+    if !table.ready && !table.deleting {
+        missing.extend(gaps(&table.tablets));
+    }
+    missing
+}
+
+/// `ready`, or what is missing.
+fn state(table: &Table, lost: &Lost) -> String {
+    match (table.deleting, table.ready, missing(table, lost).join(", ")) {
+        (true, _, missing) if missing.is_empty() => "deleting".to_owned(),
+        (true, _, missing) => format!("deleting, {missing}"),
+        (false, true, missing) if missing.is_empty() => "ready".to_owned(),
+        (false, false, missing) if missing.is_empty() => "not ready".to_owned(),
+        (false, _, missing) => format!("not ready: {missing}"),
+    }
+}
+
+/// Rows that none of these tablets has, which are in order.
+fn gaps(tablets: &[Tablet]) -> Vec<String> {
+    let mut gaps = Vec::new();
+    // From here on nothing has been met; `None`: the last row has.
+    let mut open = Some(&b""[..]);
+    let first_rows = tablets.iter().map(|tablet| Some(&tablet.start_row[..]));
+    let ends = tablets.iter().map(|tablet| &tablet.end_row[..]);
+    for (next, end) in first_rows.chain([None]).zip(ends.chain([&b""[..]])) {
+        match (open, next) {
+            (Some(from), Some(to)) if from < to => {
+                gaps.push(format!(
+                    "rows from {} up to {} not reported",
+                    edge(from),
+                    escape(to)
+                ));
+            }
+            (Some(from), None) => gaps.push(format!("rows from {} on not reported", edge(from))),
+            _ => {}
+        }
+        open = (!end.is_empty()).then_some(end);
+    }
+    gaps
+}
+
+/// The owner, and since when it is away, or that it has lost the tablet.
+fn server(tablet: &Tablet, lost: &Lost) -> String {
     match (tablet.server_alive, tablet.server_silence) {
+        (true, _) if lost.contains(&tablet.id) => format!("{}, which has lost it", tablet.server),
         (true, _) => tablet.server.clone(),
         (false, Some(silence)) => format!("{}, away for {} s", tablet.server, silence.as_secs()),
         (false, None) => format!("{}, not heard since the master's start", tablet.server),
@@ -233,5 +311,64 @@ fn edge(row: &[u8]) -> String {
         "-".to_owned()
     } else {
         escape(row)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(ready: bool, deleting: bool, tablets: &[(&'static str, &'static str, bool)]) -> Table {
+        let tablet =
+            |(number, (start, end, alive)): (usize, &(&'static str, &'static str, bool))| Tablet {
+                id: number as u64,
+                start_row: (*start).into(),
+                end_row: (*end).into(),
+                epoch: 1,
+                server: format!("tablet-{}", number % 2),
+                server_alive: *alive,
+                server_silence: None,
+            };
+        Table {
+            name: "t".into(),
+            id: 1,
+            ready,
+            deleting,
+            tablets: tablets.iter().enumerate().map(tablet).collect(),
+        }
+    }
+
+    #[test]
+    fn the_state_names_what_is_missing() {
+        let state = |table: &Table| super::state(table, &BTreeSet::new());
+        let whole = [("", "m", true), ("m", "", true)];
+        assert_eq!(state(&table(true, false, &whole)), "ready");
+        assert_eq!(state(&table(false, false, &whole)), "not ready");
+        assert_eq!(state(&table(false, true, &whole)), "deleting");
+        let lost = [("", "g", false), ("g", "m", false), ("m", "", false)];
+        let both = "tablet-0 and tablet-1 away";
+        assert_eq!(
+            state(&table(true, false, &lost)),
+            format!("not ready: {both}")
+        );
+        assert_eq!(
+            state(&table(true, true, &lost)),
+            format!("deleting, {both}")
+        );
+        let parts = [("b", "g", true), ("m", "p", false)];
+        assert_eq!(
+            state(&table(false, false, &parts)),
+            "not ready: tablet-1 away, rows from - up to b not reported, rows from g up to m not \
+             reported, rows from p on not reported"
+        );
+        assert_eq!(
+            state(&table(false, false, &[])),
+            "not ready: rows from - on not reported"
+        );
+        let without_its_second = BTreeSet::from([1, 77]);
+        assert_eq!(
+            super::state(&table(true, false, &whole), &without_its_second),
+            "not ready: tablet-1 has lost tablet 1"
+        );
     }
 }

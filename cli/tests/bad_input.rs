@@ -25,7 +25,7 @@ fn manifest(spec: &str) -> String {
 #[test]
 fn a_manifest_with_a_wrong_field_type_or_value() {
     up_with(&manifest("  tablets:\n    replcas: 3\n")).refused(
-        1,
+        2,
         &[
             "spec.tablets.replcas",
             "unknown field",
@@ -34,27 +34,76 @@ fn a_manifest_with_a_wrong_field_type_or_value() {
         ],
     );
     up_with(&manifest("  tablets:\n    replicas: three\n"))
-        .refused(1, &["spec.tablets.replicas", "line 7"]);
-    up_with(&manifest("  tablets:\n    replicas: 0\n")).refused(1, &["spec.tablets.replicas"]);
+        .refused(2, &["spec.tablets.replicas", "line 7"]);
+    up_with(&manifest("  tablets:\n    replicas: 0\n")).refused(2, &["spec.tablets.replicas"]);
     up_with(&manifest(
         "  tablets:\n    storage:\n      engine: rocksdb\n",
     ))
-    .refused(1, &["rocksdb", "sled", "fjall", "memory"]);
-    up_with("kind: Pod\napiVersion: v1\nmetadata: {name: x}\n").refused(1, &["PercolatorCluster"]);
-    up_with("").refused(1, &["empty"]);
+    .refused(2, &["rocksdb", "sled", "fjall", "memory"]);
+    // Everything at once.
+    up_with(&manifest(
+        "  oracle: {window: 3}\n  tablets:\n    replicas: three\n    storage: {engin: sled, size: 1}\n",
+    ))
+    .refused(
+        2,
+        &[
+            "line 6: spec.oracle.window",
+            "line 8: spec.tablets.replicas",
+            "line 9: spec.tablets.storage.engin",
+            "line 9: spec.tablets.storage.size",
+        ],
+    );
+    up_with("kind: Pod\napiVersion: v1\nmetadata: {name: x}\n").refused(2, &["PercolatorCluster"]);
+    up_with("").refused(2, &["empty"]);
     percolator(&["up", "-f", "/no/such/file.yaml"]).refused(1, &["/no/such/file.yaml"]);
 }
 
+/// Nothing is left of a cluster that could not be: neither its folder nor one above it.
 #[test]
 fn a_port_in_use() {
-    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = taken.local_addr().expect("an address").port().to_string();
+    // The master's, and the one of a tablet server behind it.
+    let (first, taken) = loop {
+        let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = taken.local_addr().expect("an address").port();
+        let before: Vec<_> = (port - 3..port)
+            .map_while(|port| TcpListener::bind(("127.0.0.1", port)).ok())
+            .collect();
+        if before.len() == 3 {
+            break (port - 3, taken);
+        }
+    };
+    let taken = taken.local_addr().expect("an address").port();
     let folder = tempfile::tempdir().expect("a folder");
-    for mode in [&[][..], &["--processes"][..]] {
-        let data = folder.path().join("data").display().to_string();
+    let data = folder.path().join("new/data").display().to_string();
+    for (port, mode) in [
+        (taken, &[][..]),
+        (taken, &["--processes"][..]),
+        (first, &[][..]),
+        (first, &["--processes"][..]),
+    ] {
+        let port = port.to_string();
         let arguments = [&["up", "--port", &port, "--data-dir", &data], mode].concat();
-        percolator(&arguments).refused(1, &["in use", &port, "another port"]);
+        percolator(&arguments).refused(1, &["in use", &taken.to_string(), "another port"]);
+        assert!(!folder.path().join("new").exists());
     }
+    percolator(&["up", "--port", "65534", "--data-dir", &data]).refused(1, &["not enough ports"]);
+    assert!(!folder.path().join("new").exists());
+}
+
+/// The programs of the servers lie beside the command, or not: then nothing is made, so that the next start is none
+/// in a folder of other things.
+#[test]
+fn a_command_without_the_servers_programs_beside_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let alone = folder.path().join("percolator");
+    std::fs::copy(support::PERCOLATOR, &alone).expect("a copy");
+    let data = folder.path().join("data");
+    let mut up = std::process::Command::new(&alone);
+    up.args(["up", "--port", "0", "--processes", "--data-dir"])
+        .arg(&data);
+    let said = support::output_of(up);
+    said.refused(1, &["percolator-gc-master", "cargo build --release"]);
+    assert!(!data.exists());
 }
 
 #[test]
@@ -189,10 +238,41 @@ fn malformed_rows_are_named_by_line() {
     let long = format!("{{\"id\":\"{}\"}}\n", "k".repeat(5000));
     import(&long, &[]).refused(1, &["standard input:1", "4096"]);
     // The second one would take the first one's place.
-    for (one, other) in [("1", "\"1\""), ("\"true\"", "true")] {
+    for (one, other) in [("7", "\"7\""), ("\"true\"", "true")] {
         let rows = format!("{{\"id\":{one}}}\n{{\"id\":\"x\"}}\n{{\"id\":{other}}}\n");
         import(&rows, &[]).refused(1, &["standard input:3", "in line 1", "one row"]);
     }
+}
+
+/// As within one file: 1 doesn't take the place of "1", which another file, or the first part of this one, had.
+#[test]
+fn keys_of_another_kind_in_an_earlier_file_are_not_replaced() {
+    let cluster = Cluster::threads();
+    let import = |rows: &str, more: &[&str]| {
+        let base = ["import", "--table", "rows", "--key", "id", "-o", "json"];
+        cluster.run_with(&[&base[..], more, &["-"]].concat(), rows)
+    };
+    import("{\"id\":\"1\",\"n\":1}\n{\"id\":\"x\",\"n\":1}\n", &[]).ok();
+    let second = "{\"id\":2,\"n\":2}\n{\"id\":1,\"n\":2}\n{\"id\":\"x\",\"n\":2}\n";
+    let words = [
+        "line 2",
+        "a number or a boolean",
+        "the row 1 that is there",
+        "delete the row",
+    ];
+    import(second, &["--concurrency", "1"]).refused(1, &words);
+    let said = import(second, &["--skip-bad"]);
+    said.refused(1, &["standard input:2: ", "one row"]);
+    assert!(
+        said.out.contains("\"rows\":2") && said.out.contains("\"skipped\":1"),
+        "{said:?}"
+    );
+    assert_eq!(cluster.run(&["get", "rows", "1", "n"]).ok(), "1\n");
+    assert_eq!(cluster.run(&["get", "rows", "x", "n"]).ok(), "2\n");
+    // Whoever means it, can.
+    cluster.run(&["delete", "rows", "1"]).ok();
+    import(second, &[]).ok();
+    assert_eq!(cluster.run(&["get", "rows", "1", "n"]).ok(), "2\n");
 }
 
 #[test]
@@ -207,7 +287,8 @@ fn a_file_without_a_good_row_leaves_no_table_behind() {
     let bad = "{\n".repeat(200);
     import(&bad, &["--skip-bad"]).refused(1, &["standard input:20", "only counted"]);
     import("", &csv).refused(1, &["is empty"]);
-    import("name,n\n1,2\n", &csv).refused(1, &["has no \"id\""]);
+    let words = ["has no \"id\"", "begins with a header row", "as in id,n"];
+    import("name,n\n1,2\n", &csv).refused(1, &words);
     for (rows, more) in [("", &[][..]), ("\n", &[]), ("id,n\n", &csv)] {
         let said = import(rows, more);
         assert!(
@@ -238,13 +319,35 @@ fn a_bank_of_another_size_is_left_alone() {
         let bank = ["bank", "--clients", "2", "--duration", "100ms"];
         cluster.run(&[&bank[..], &["--accounts", accounts]].concat())
     };
-    bank("2").ok();
+    let made = bank("2");
+    assert!(
+        made.err.contains("made 2 accounts in table bank"),
+        "{made:?}"
+    );
+    made.ok();
     for other in ["20", "2000"] {
         let accounts = format!("the {other} accounts");
         bank(other).refused(1, &[&accounts, "it has 2 cells"]);
     }
     assert_eq!(cluster.run(&["scan", "bank"]).ok().lines().count(), 2);
-    bank("2").ok();
+    let again = bank("2");
+    assert!(
+        again.err.contains("has its 2 accounts already"),
+        "{again:?}"
+    );
+    again.ok();
+    // Neither the balances of somebody who isn't a bank, nor other columns.
+    for (table, column, value) in [("words", "balance", "much"), ("other", "name", "1")] {
+        cluster.run(&["table", "create", table]).ok();
+        cluster.run(&["put", table, "bob", column, value]).ok();
+        let cell = format!("bob:{column}");
+        cluster
+            .run(&["bank", "--table", table, "--duration", "100ms"])
+            .refused(
+                1,
+                &[&format!("table {table} is not a bank's"), &cell, "--table"],
+            );
+    }
 }
 
 #[test]
@@ -279,7 +382,10 @@ fn keys_values_tables_and_timestamps_out_of_bounds() {
         .refused(2, &["a-z"]);
     cluster
         .run(&["table", "create", "u", "--split-at", "m", "--split-at", "b"])
-        .refused(2, &["not greater than the one before"]);
+        .refused(
+            2,
+            &["cut number 2 is refused: it is not greater than the one before"],
+        );
     let future = (u64::MAX - 1).to_string();
     cluster
         .run(&["get", "t", "r", "c", "--at", &future])
@@ -333,6 +439,19 @@ fn everything_is_there_after_a_restart() {
 
 #[test]
 fn up_runs_a_command_and_ends_with_its_status() {
+    // Standard output is the command's alone, also in JSON.
+    let json = ["up", "--ephemeral", "-o", "json", "--", "echo", "mine"];
+    let said = percolator(&json);
+    let running: Vec<&str> = said
+        .err
+        .lines()
+        .filter(|line| line.starts_with('['))
+        .collect();
+    assert!(
+        running.len() == 1 && running[0].contains("gc-master-0"),
+        "{said:#?}"
+    );
+    assert_eq!(said.ok(), "mine\n");
     let up = ["up", "--ephemeral", "-q", "--"];
     let said = percolator(&[&up[..], &["percolator", "table", "create", "t"]].concat());
     assert_eq!(said.code(), 0, "{said:#?}");

@@ -237,6 +237,32 @@ fn completions_come_out() {
 }
 
 #[test]
+fn several_columns_are_read_at_once() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    let put = ["put", "t", "bob", "a", "1", "b", "2", "c", "3"];
+    cluster.run(&put).ok();
+    assert_eq!(
+        cluster.run(&["get", "t", "bob", "c", "a"]).ok(),
+        "c\t3\na\t1\n"
+    );
+    let said = cluster.run(&["get", "t", "bob", "a", "d"]);
+    assert_eq!((said.code(), &said.out[..]), (7, "a\t1\n"), "{said:?}");
+    assert!(said.err.contains("no value in column d"), "{said:?}");
+    let said = cluster.run(&["get", "t", "bob", "a", "d", "-o", "json"]);
+    assert_eq!(said.code(), 7, "{said:?}");
+    let lines: Vec<serde_json::Value> = said
+        .out
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(
+        (&lines[0]["value"], &lines[1]["value"]),
+        (&"1".into(), &serde_json::Value::Null)
+    );
+}
+
+#[test]
 fn a_csv_file_has_every_column_or_those_that_are_named() {
     let cluster = Cluster::threads();
     cluster.run(&["table", "create", "t"]).ok();

@@ -207,6 +207,44 @@ fn a_server_that_is_away_is_named_and_the_same_command_goes_on() {
     assert_eq!(cluster.run(&["get", "b", "r", "c"]).ok(), "kept\n");
 }
 
+/// As docs/correctness.md has it: an empty one under its name takes its place, as far as that goes.
+#[test]
+fn a_server_that_is_gone_for_good_is_in_the_way_of_its_own_tables_alone() {
+    let cluster = Cluster::processes();
+    for table in ["a", "b"] {
+        cluster.run(&["table", "create", table]).ok();
+        cluster.run(&["put", table, "r", "c", "1"]).ok();
+    }
+    let (lost, tablet) = block_on(async {
+        let table = Raw::connect(&cluster).await.table("b").await;
+        (table.tablets[0].server.clone(), table.tablets[0].id)
+    });
+    let pid = cluster.pid(&lost);
+    support::signal(pid, "STOP");
+    std::fs::remove_dir_all(cluster.data_dir.join(&lost)).expect("there");
+    support::signal(pid, "KILL");
+    let state = format!("not ready: {lost} has lost tablet {tablet}");
+    support::wait_for("the lost tablet to be told of", || {
+        let listed = cluster.run(&["table", "list"]).ok();
+        listed.contains(&state).then_some(())
+    });
+    let tablets = cluster.run(&["table", "list", "--tablets"]).ok();
+    assert!(
+        tablets.contains(&format!("{lost}, which has lost it")),
+        "{tablets}"
+    );
+    let tables = cluster.run(&["table", "list", "-o", "json"]).ok();
+    assert_eq!(tables.matches("\"lost\":true").count(), 1, "{tables}");
+    support::wait_for("the table without a tablet there to be deleted", || {
+        (cluster.run(&["table", "delete", "a"]).code() == 0).then_some(())
+    });
+    let refused = cluster.run(&["table", "delete", "b"]);
+    let is_lost = format!("tablet {tablet} of table");
+    refused.refused(5, &[&lost, &is_lost, "is lost", "bring the folder back"]);
+    let listed = cluster.run(&["table", "list"]).ok();
+    assert!(listed.contains("deleting"), "{listed}");
+}
+
 /// Clients that write while the table goes, and end all at once: whatever one of them was answered stays.
 #[test]
 fn what_was_answered_committed_while_the_table_went_is_there() {

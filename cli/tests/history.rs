@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use support::{Choices, Cluster, Deck, SERVERS, lines, rounds, signal, wait_for};
+use support::{Choices, Cluster, Deck, SERVERS, lines, rounds, signal, stand_still, wait_for};
 
 fn record(cluster: &Cluster, file: &str) -> Child {
     cluster
@@ -33,15 +33,11 @@ fn snapshot_isolation_explains_what_clients_saw_of_a_cluster_that_is_killed_and_
     let file = cluster.data_dir.join("../history.jsonl");
     let file = file.to_str().expect("a path of text");
     let mut recorder = record(&cluster, file);
-    let still = SERVERS[usize::try_from(choices.below(5)).expect("small")];
     let mut events = Deck::new(
-        [
-            Event::RecorderKilled,
-            Event::RecorderStill,
-            Event::Still(still),
-        ]
-        .into_iter()
-        .chain(SERVERS.map(Event::Killed)),
+        [Event::RecorderKilled, Event::RecorderStill]
+            .into_iter()
+            .chain(SERVERS.map(Event::Still))
+            .chain(SERVERS.map(Event::Killed)),
     );
     for round in rounds(events.len(), 12) {
         let target = lines(file) + 100 + usize::try_from(choices.below(400)).expect("small");
@@ -64,11 +60,7 @@ fn snapshot_isolation_explains_what_clients_saw_of_a_cluster_that_is_killed_and_
             }
             Event::Still(server) => {
                 eprintln!("round {round}: {server} stands still");
-                let pid = cluster.pid(server);
-                signal(pid, "STOP");
-                // The others go on without it, as far as they can.
-                std::thread::sleep(Duration::from_millis(300 + choices.below(3500)));
-                signal(pid, "CONT");
+                stand_still(cluster.pid(server), &mut choices);
             }
             Event::Killed(server) => {
                 eprintln!("round {round}: {server} is killed");

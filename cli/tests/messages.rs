@@ -45,6 +45,16 @@ fn a_server_that_hangs_is_named_with_its_role_and_shown_as_away() {
             5,
             &["the tablet server at 127.0.0.1:", "did not answer for"],
         );
+        for command in [
+            &["get", "t", "a", "c"][..],
+            &["delete", "t", "a"],
+            &["scan", "t"],
+        ] {
+            let said = cluster.run(&[command, &["--patience", "1200ms"]].concat());
+            said.refused(5, &["1.2 s"]);
+        }
+        let put = ["put", "t", "a", "c", "2", "--patience", "1200ms"];
+        cluster.run(&put).refused(4, &["percolator outcome"]);
         let away = wait_for("the owner to be away", || {
             let tablet = listed()["tablets"][0].clone();
             (tablet["server_alive"] == false).then_some(tablet)
@@ -57,6 +67,13 @@ fn a_server_that_hangs_is_named_with_its_role_and_shown_as_away() {
         );
         let tables = cluster.run(&["table", "list"]).ok();
         assert!(tables.contains("1 of 1 away"), "{tables}");
+        assert!(
+            tables.contains(&format!("not ready: {owner} away")),
+            "{tables}"
+        );
+        let listed = listed();
+        assert_eq!(listed["ready"], false, "{listed}");
+        assert_eq!(listed["away"], serde_json::json!([owner]), "{listed}");
     }
     {
         let _stopped = Stopped::new(&cluster, "tso-0");
@@ -76,30 +93,54 @@ fn a_server_that_hangs_is_named_with_its_role_and_shown_as_away() {
 }
 
 #[test]
-fn an_export_that_cannot_be_imported_without_a_key_says_so_once() {
+fn an_export_without_the_names_of_rows_counts_them_once_and_ends_with_1() {
     let cluster = Cluster::threads();
     cluster.run(&["table", "create", "t"]).ok();
     for row in ["ann", "bob"] {
         cluster.run(&["put", "t", row, "balance", "1"]).ok();
     }
+    // This one holds its own name.
+    cluster.run(&["put", "t", "joe", "name", "joe"]).ok();
     for format in ["jsonl", "csv"] {
-        let export = ["export", "--table", "t", "--format", format];
+        let export = ["export", "--table", "t", "-q", "--format", format];
         let said = cluster.run(&export);
-        assert_eq!(said.code(), 0, "{said:?}");
+        said.refused(1, &["rows written without their name: 2", "first is ann"]);
         assert_eq!(said.err.matches("--key FIELD").count(), 1, "{said:?}");
-        assert!(said.err.contains("row ann"), "{said:?}");
+        assert!(said.out.contains("balance"), "{said:?}");
         let said = cluster.run(&[&export[..], &["--key", "id"]].concat());
         assert!(!said.err.contains("--key"), "{said:?}");
+        assert!(said.ok().contains("ann"));
     }
+    // Who names the columns has them, and the key that is asked for.
+    let named = ["export", "--table", "t", "--format", "csv", "--columns"];
+    let said = cluster.run(&[&named[..], &["balance"]].concat());
+    assert!(!said.err.contains("--key"), "{said:?}");
+    assert_eq!(said.ok(), "balance\n1\n1\n\"\"\n");
+    let said = cluster.run(&[&named[..], &["balance", "--key", "id"]].concat());
+    assert_eq!(said.ok(), "id,balance\nann,1\nbob,1\njoe,\n");
     let rows = "{\"id\":\"x\",\"n\":1}\n{\"id\":7,\"n\":2}\n";
     let import = ["import", "--table", "u", "--key", "id", "-"];
     cluster.run_with(&import, rows).ok();
-    let said = cluster.run(&["export", "--table", "u"]);
-    assert!(!said.err.contains("--key"), "{said:?}");
-    // A column that the file leaves out is no help.
-    let export = ["export", "--table", "u", "--format", "csv"];
-    let said = cluster.run(&[&export[..], &["--columns", "id,n"]].concat());
-    assert!(!said.err.contains("--key"), "{said:?}");
+    cluster.run(&["export", "--table", "u"]).ok();
+}
+
+/// A field that no row has agrees with an index that has no entries: whoever typed it wrong has to hear of it.
+#[test]
+fn a_check_of_a_field_that_no_row_has_says_so() {
+    let cluster = Cluster::threads();
+    let import = ["import", "--table", "u", "--key", "id", "-"];
+    cluster.run_with(&import, "{\"id\":\"x\",\"n\":1}\n").ok();
+    cluster.run(&["table", "create", "by-n"]).ok();
+    let check = ["check-index", "-q", "--table", "u", "--index"];
+    let said = cluster.run(&[&check[..], &["m=by-n"]].concat());
+    assert!(
+        said.err.contains("no row of table u has field m"),
+        "{said:?}"
+    );
+    said.ok();
+    let said = cluster.run(&[&check[..], &["n=by-n"]].concat());
+    said.refused(7, &[]);
+    assert!(!said.err.contains("no row"), "{said:?}");
 }
 
 #[test]
@@ -278,7 +319,18 @@ fn an_outcome_that_nobody_can_have_asked_for_is_refused() {
     let start_ts = put["start_ts"].as_str().expect("a text").to_owned();
     let table = json(&cluster.run(&["table", "list", "-o", "json"]).ok());
     let primary = format!("{}/a:c", table["id"]);
-    cluster.run(&["outcome", &start_ts, &primary]).ok();
+    let known = cluster.run(&["outcome", &start_ts, &primary]).ok();
+    let named = cluster.run(&["outcome", &start_ts, "t/a:c"]).ok();
+    assert!(
+        named.starts_with("committed at") && named == known,
+        "{named}"
+    );
+    cluster
+        .run(&["outcome", &start_ts, "nosuch/a:c"])
+        .refused(6, &["no table \"nosuch\""]);
+    cluster
+        .run(&["outcome", &start_ts, "a:c"])
+        .refused(2, &["TABLE/ROW:COLUMN"]);
     let future = u64::MAX.to_string();
     let said = cluster.run(&["outcome", &future, &primary]);
     said.refused(2, &[&future, "not handed out", "the oracle is at"]);

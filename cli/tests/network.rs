@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 use support::network::Network;
 use support::proxy::{Storm, Weather};
-use support::{Choices, Deck, SERVERS, Said, lines, rounds, signal, wait_for};
+use support::{Choices, Deck, SERVERS, Said, lines, rounds, signal, stand_still, wait_for};
 
 #[test]
 fn snapshot_isolation_explains_what_clients_saw_through_cuts_and_wrong_clocks() {
@@ -88,12 +88,8 @@ fn snapshot_isolation_explains_what_clients_saw_through_delays_losses_and_resets
                 storm.kill(server);
             }
             Event::Still(server) => {
-                // Up to longer than a lock lives, and than a heartbeat may be late.
-                let still = Duration::from_millis(choices.below(6_000));
-                eprintln!("round {round}: {server} stands still for {still:?}");
-                signal(storm.pid(server), "STOP");
-                std::thread::sleep(still);
-                signal(storm.pid(server), "CONT");
+                eprintln!("round {round}: {server} stands still");
+                stand_still(storm.pid(server), &mut choices);
             }
             Event::Weather => {
                 let weather = Weather {

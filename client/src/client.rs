@@ -136,19 +136,23 @@ impl Client {
     /// # Errors
     /// [`Error::Timeout`] where the oracle isn't reached.
     pub async fn begin(&self) -> Result<Txn, Error> {
+        let held = self.router.hold();
         let start_ts = self.timestamp().await?;
-        Ok(Txn::new(self.router.clone(), self.options, start_ts))
+        let router = self.router.clone();
+        Ok(Txn::new(router, self.options, start_ts, held))
     }
 
     /// [`Self::begin`], by a deadline that began earlier.
     async fn begin_by(&self, deadline: Deadline) -> Result<Txn, Error> {
         let deadline = deadline.or_after(&*self.router.transport, self.options.patience);
+        let held = self.router.hold();
         let start_ts = self
             .router
             .timestamp(deadline)
             .await
             .map_err(|error| self.failed(deadline, TAKING_A_TIMESTAMP, error))?;
-        Ok(Txn::new(self.router.clone(), self.options, start_ts))
+        let router = self.router.clone();
+        Ok(Txn::new(router, self.options, start_ts, held))
     }
 
     /// Begins a transaction at an earlier snapshot, that only reads: a start_ts is the name of whoever writes
@@ -168,6 +172,7 @@ impl Client {
                 self.router.clone(),
                 self.options,
                 snapshot,
+                self.router.hold(),
             ));
         };
         Err(Error::NoSnapshot {
@@ -181,16 +186,24 @@ impl Client {
     /// # Errors
     /// [`Error::Timeout`] where the oracle isn't reached.
     pub async fn timestamp(&self) -> Result<Timestamp, Error> {
-        // Without a look at the clock: thousands of callers share a request, and it would cost a caller a
-        // third of its part.
-        let (lost, waited) = match self.router.transport.timed_timestamp().await {
+        let transport = &*self.router.transport;
+        let failed = |deadline| move |error| self.failed(deadline, TAKING_A_TIMESTAMP, error);
+        let Some(oracle) = transport.oracle() else {
+            let deadline = self.deadline();
+            let tried = self.router.timestamp(deadline).await;
+            return tried.map_err(failed(deadline));
+        };
+        let lost = match oracle.timestamp().await {
             Ok(ts) => return Ok(ts),
             Err(lost) => lost,
         };
         let again = async {
-            let deadline = self.deadline().begun_before(waited);
-            let tried = self.router.timestamp_after(lost.0, deadline).await;
-            tried.map_err(|error| self.failed(deadline, TAKING_A_TIMESTAMP, error))
+            let deadline = self.deadline().begun_before(lost.waited());
+            let tried = self
+                .router
+                .timestamp_after(lost.to_string(), deadline)
+                .await;
+            tried.map_err(failed(deadline))
         };
         // In a box, so that the usual call's future stays small.
         Box::pin(again).await
@@ -416,6 +429,7 @@ impl Client {
             Attempt::Done(body) => Ok(body),
             Attempt::Again(why) | Attempt::Frozen(why) => Err(Error::Unavailable(why)),
             Attempt::Invalid(why) => Err(Error::Invalid(why)),
+            Attempt::TooOld(too_old) => Err(Error::TooOld(too_old)),
         }
     }
 

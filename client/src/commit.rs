@@ -20,6 +20,7 @@ use crate::Error;
 use crate::directory::Group;
 use crate::resolver::{malformed, unexpected};
 use crate::router::{Attempt, CallError, Deadline, Router};
+use crate::session::Held;
 use crate::transport::BoxFuture;
 
 /// How long a rollback may be tried in the background after a transaction was aborted. What is left
@@ -44,6 +45,8 @@ pub(crate) struct Commit {
     pub(crate) deadline: Deadline,
     /// What the last request that was given up on met.
     pub(crate) last_seen: Mutex<Option<String>>,
+    /// The barrier is kept below it until its end.
+    pub(crate) _held: Option<Held>,
 }
 
 impl Commit {
@@ -196,6 +199,12 @@ impl Commit {
     }
 
     fn gave_up(&self, step: Step, error: CallError) -> Vec<Event> {
+        if let (CallError::TooOld(too_old), Step::Prewrite) = (&error, step) {
+            return vec![Event::TooOld {
+                too_old: *too_old,
+                in_one_phase: false,
+            }];
+        }
         *self.last_seen.lock() = Some(error.to_string());
         vec![Event::GaveUp(step)]
     }
@@ -241,6 +250,10 @@ impl Commit {
                 vec![Event::CommittedInOnePhase(commit_ts)]
             }
             Attempt::Done(Body::Prewrite(response)) => self.prewritten(all, response),
+            Attempt::TooOld(too_old) => vec![Event::TooOld {
+                too_old,
+                in_one_phase: true,
+            }],
             Attempt::Done(_) | Attempt::Again(_) | Attempt::Frozen(_) | Attempt::Invalid(_) => {
                 vec![Event::NoAnswerInOnePhase]
             }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use percolator_protocol::safe_point::TooOld;
 use percolator_protocol::txn::{AbortReason, MetLock, Step};
 use percolator_protocol::types::{Cell, Timestamp};
 
@@ -26,7 +27,10 @@ pub enum Error {
         /// Its primary, which knows.
         primary: Cell,
     },
-    /// The snapshot is older than what the cluster keeps, or isn't one that the oracle has handed out.
+    /// It began so long ago that what it would see, or what became of it, may have been collected. Begin again.
+    #[error("{0}; begin again, or have a longer life time kept: `percolator gc set life-time`")]
+    TooOld(TooOld),
+    /// The snapshot isn't one that the oracle has handed out.
     #[error("no snapshot at {asked}: {why}")]
     NoSnapshot {
         /// The timestamp asked for.
@@ -83,7 +87,7 @@ impl Error {
 
     /// Whether the transaction may be tried again from its beginning.
     pub fn retryable(&self) -> bool {
-        matches!(self, Self::Conflict(_))
+        matches!(self, Self::Conflict(_) | Self::TooOld(_))
     }
 }
 
@@ -164,6 +168,7 @@ impl Error {
             }
             AbortReason::RolledBack(cell) => Self::Conflict(Conflict::RolledBack { cell }),
             AbortReason::Cancelled => Self::Ended,
+            AbortReason::TooOld(too_old) => Self::TooOld(too_old),
             AbortReason::GaveUp(step) => Self::Timeout {
                 after,
                 doing: match step {
@@ -197,6 +202,10 @@ mod tests {
                 start_ts: ts,
                 primary: cell,
             },
+            Error::TooOld(TooOld {
+                start_ts: ts,
+                barrier: ts.next(),
+            }),
             Error::NoSnapshot {
                 asked: ts,
                 why: text(),
@@ -226,6 +235,7 @@ mod tests {
             match error {
                 Error::Conflict(_)
                 | Error::Unknown { .. }
+                | Error::TooOld(_)
                 | Error::NoSnapshot { .. }
                 | Error::NoTransaction { .. }
                 | Error::Timeout { .. }

@@ -13,7 +13,7 @@ use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::connection::{Connection, failed, why_status};
-use crate::oracle::{OracleClient, OracleError};
+use crate::oracle::OracleClient;
 use crate::transport::{BoxFuture, Lost, MasterError, Transport};
 
 /// The master answers within this, or is asked again.
@@ -146,16 +146,27 @@ impl Transport for Network {
             .boxed()
     }
 
-    fn timed_timestamp(&self) -> BoxFuture<'_, Result<Timestamp, (Lost, Duration)>> {
-        let timed = |error: OracleError| (Lost(error.to_string()), error.waited());
-        self.oracle
-            .timestamp()
-            .map(move |result| result.map_err(timed))
-            .boxed()
+    fn oracle(&self) -> Option<&OracleClient> {
+        Some(&self.oracle)
     }
 
     fn directory(&self) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>> {
         directory(self.master.clone(), &self.master_address).boxed()
+    }
+
+    fn session(
+        &self,
+        request: v1::SessionRequest,
+    ) -> BoxFuture<'_, Result<v1::SessionResponse, MasterError>> {
+        let mut client = self.master.clone();
+        async move {
+            client
+                .session(request)
+                .await
+                .map(tonic::Response::into_inner)
+                .map_err(|status| master_error(&self.master_address, &status))
+        }
+        .boxed()
     }
 
     fn create_table(

@@ -139,7 +139,8 @@ impl Inner {
             _ => {}
         }
         let cells = vec![Cell::new(table, row, column)];
-        let mut values = self.read_by(cells, deadline).await?;
+        // In a box, so that the usual read's future stays small.
+        let mut values = Box::pin(self.read_by(cells, deadline)).await?;
         Ok(values.pop().flatten())
     }
 

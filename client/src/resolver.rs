@@ -45,6 +45,10 @@ impl Router {
     /// the table's tablets were frozen. Those that had were answered after all of their locks were in
     /// place, and [`Self::sweep`] has cleared every one of these before the tablets went. So a lock that
     /// is met after that belongs to a transaction that never committed.
+    ///
+    /// The same where its primary's records may have been collected: the record of a commit goes only after all
+    /// locks of its transaction were resolved. Should the lock have been resolved since it was met, then clearing
+    /// it as one that was rolled back changes nothing (`protocol::safe_point`).
     pub(crate) async fn check_status(
         &self,
         met: &MetLock,
@@ -53,7 +57,7 @@ impl Router {
         deadline: Deadline,
     ) -> Result<Status, CallError> {
         match self.primary_status(met, push_past, force, deadline).await {
-            Err(CallError::Deleted(_)) => Ok(Status::RolledBack),
+            Err(CallError::Deleted(_) | CallError::TooOld(_)) => Ok(Status::RolledBack),
             status => status,
         }
     }
@@ -112,6 +116,8 @@ impl Router {
             match answer {
                 // Gone with its table, or going.
                 Ok(_) | Err(CallError::Deleted(_) | CallError::BeingDeleted(_)) => {}
+                // Gone so long ago that nothing of it is known.
+                Err(CallError::TooOld(_)) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use parking_lot::RwLock;
+use percolator_protocol::safe_point::TooOld;
 use percolator_protocol::types::{Cell, TableId};
 use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
@@ -20,6 +21,7 @@ use crate::Error;
 use crate::connection::{Why, failed};
 use crate::directory::{Directory, Group};
 use crate::retry::Retry;
+use crate::session::Session;
 use crate::transport::{Lost, MasterError, Transport};
 
 /// Cells in one request; larger ones are cut.
@@ -33,6 +35,7 @@ const SILENT_MASTER: &str = "the master did not answer in the time that was left
 /// The world, and where things are in it.
 pub(crate) struct Router {
     pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) session: Arc<Session>,
     directory: RwLock<Arc<Directory>>,
     /// By address: what a tablet server last said of its start, where it has; else the directory knows.
     lives: RwLock<HashMap<String, u64>>,
@@ -67,6 +70,9 @@ pub(crate) enum CallError {
     /// The cells' table was deleted.
     #[error("table number {} was deleted", .0.0)]
     Deleted(TableId),
+    /// The transaction is too old for what was asked.
+    #[error(transparent)]
+    TooOld(TooOld),
 }
 
 /// When to give up: on the transport's clock.
@@ -148,6 +154,7 @@ impl Deadline {
                 last,
             },
             CallError::Invalid(why) => Error::Invalid(why),
+            CallError::TooOld(too_old) => Error::TooOld(too_old),
             CallError::BeingDeleted(table) => Error::UnknownTable {
                 name: format!("number {}, it is being deleted", table.0),
             },
@@ -162,6 +169,7 @@ impl Router {
     pub(crate) fn new(transport: Arc<dyn Transport>) -> Self {
         Self {
             transport,
+            session: Arc::default(),
             directory: RwLock::default(),
             lives: RwLock::default(),
             background: watch::Sender::new(0),
@@ -396,6 +404,7 @@ impl Router {
                         not.tablet_id, not.asked_epoch
                     )),
                     Some(Kind::OtherServer(other)) => Attempt::Again(format!("{address}: {other}")),
+                    Some(Kind::TooOld(too_old)) => Attempt::TooOld(too_old.into()),
                     Some(Kind::Busy(why)) => Attempt::Again(format!("{address} is busy: {why}")),
                     Some(Kind::Failed(failed)) => {
                         Attempt::Again(format!("{address}: {}", failed.message))
@@ -436,6 +445,7 @@ pub(crate) enum Attempt {
     /// As Again; one of the tablets belongs to a table that is being deleted.
     Frozen(String),
     Invalid(String),
+    TooOld(TooOld),
 }
 
 fn sort(
@@ -449,6 +459,7 @@ fn sort(
         match attempt {
             Attempt::Done(body) => answered.push((indices, Ok(body))),
             Attempt::Invalid(why) => answered.push((indices, Err(CallError::Invalid(why)))),
+            Attempt::TooOld(too_old) => answered.push((indices, Err(CallError::TooOld(too_old)))),
             Attempt::Again(why) => {
                 again.extend(indices);
                 last = why;

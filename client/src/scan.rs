@@ -217,6 +217,7 @@ impl Scan {
                 }
                 (_, Attempt::Done(_)) => return Err(self.txn.failed(deadline, unexpected())),
                 (_, Attempt::Invalid(why)) => return Err(Error::Invalid(why)),
+                (_, Attempt::TooOld(too_old)) => return Err(Error::TooOld(too_old)),
                 (_, Attempt::Frozen(_)) => {
                     let error = CallError::BeingDeleted(self.table);
                     return Err(deadline.error(&*router.transport, "scanning", error));

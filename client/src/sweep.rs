@@ -1,7 +1,8 @@
-//! Before a table goes: clears the locks that its transactions have left in other tables, while its cells can
-//! still say what became of them.
+//! Clears locks while somebody can still say what became of their transactions: before a table goes, those that
+//! its transactions have left in other tables; before versions below a point are collected, those of
+//! transactions that began below it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,11 +17,14 @@ use percolator_wire::v1::response::Body;
 
 use crate::Error;
 use crate::directory::Directory;
+use crate::network::Network;
 use crate::resolver::{malformed, unexpected};
 use crate::retry::Retry;
 use crate::router::{Attempt, CallError, Deadline, Router, master_message};
-use crate::transport::Backoff;
+use crate::transport::{Backoff, Transport};
 
+/// For each step of resolving locks below a point: what is not done then is tried again later.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Transactions that are cleared at a time.
 const AT_A_TIME: usize = 64;
 /// Rounds over all servers. One suffices for what was committed; another one finds something where clients
@@ -85,15 +89,15 @@ impl Router {
         let mut after = None;
         loop {
             let page = self
-                .locks_of(server, table, after.take(), self.deadline(patience))
+                .locks(
+                    server,
+                    Asked::Of(table),
+                    after.take(),
+                    self.deadline(patience),
+                )
                 .await?;
             found += page.locks.len();
-            let mut by_txn: BTreeMap<(Timestamp, Cell), Vec<MetLock>> = BTreeMap::new();
-            for met in page.locks {
-                let met = MetLock::try_from(met).map_err(malformed)?;
-                let txn = (met.lock.start_ts, met.lock.primary.clone());
-                by_txn.entry(txn).or_default().push(met);
-            }
+            let by_txn = by_txn(page.locks)?;
             let mut ended = stream::iter(by_txn.into_values())
                 .map(|locks| self.end(locks, self.deadline(patience)))
                 .buffer_unordered(AT_A_TIME);
@@ -124,10 +128,10 @@ impl Router {
 
     /// The next of these locks on a server, which is waited for. It is asked by its name: another one that has
     /// its address knows nothing of its locks.
-    async fn locks_of(
+    async fn locks(
         &self,
         server: &str,
-        table: TableId,
+        asked: Asked,
         after: Option<v1::CellName>,
         deadline: Deadline,
     ) -> Result<v1::LocksOfResponse, CallError> {
@@ -138,7 +142,14 @@ impl Router {
             let last = match known.find(|known| known.server == server) {
                 Some(known) if known.incarnation != 0 => {
                     let ask = Ask::LocksOf(v1::LocksOfRequest {
-                        primary_table: table.0,
+                        primary_table: match asked {
+                            Asked::Of(table) => table.0,
+                            Asked::Below(_) => 0,
+                        },
+                        below: match asked {
+                            Asked::Of(_) => 0,
+                            Asked::Below(ts) => ts.as_u64(),
+                        },
                         after: after.clone(),
                         to: Some(v1::Addressee {
                             server: known.server.clone(),
@@ -149,12 +160,183 @@ impl Router {
                         Attempt::Done(Body::LocksOf(locks)) => return Ok(locks),
                         Attempt::Done(_) => return Err(unexpected()),
                         Attempt::Invalid(why) => return Err(CallError::Invalid(why)),
+                        Attempt::TooOld(too_old) => return Err(CallError::TooOld(too_old)),
                         Attempt::Again(why) | Attempt::Frozen(why) => why,
                     }
                 }
                 _ => "the master has not heard it since its own start".to_owned(),
             };
             retry.look_again(last).await?;
+        }
+    }
+}
+
+/// Which locks.
+#[derive(Clone, Copy)]
+enum Asked {
+    /// Of this table's transactions, in other tables.
+    Of(TableId),
+    /// Of transactions that began below this.
+    Below(Timestamp),
+}
+
+fn by_txn(page: Vec<v1::MetLock>) -> Result<BTreeMap<(Timestamp, Cell), Vec<MetLock>>, CallError> {
+    let mut by_txn: BTreeMap<(Timestamp, Cell), Vec<MetLock>> = BTreeMap::new();
+    for met in page {
+        let met = MetLock::try_from(met).map_err(malformed)?;
+        let txn = (met.lock.start_ts, met.lock.primary.clone());
+        by_txn.entry(txn).or_default().push(met);
+    }
+    Ok(by_txn)
+}
+
+/// Resolves locks, for whoever moves the point below which versions are collected.
+pub struct Sweeper(Arc<Router>);
+
+/// A lock that can't be resolved now, or a server that doesn't answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InTheWay {
+    /// The tablet server.
+    pub server: String,
+    /// What it is, for people.
+    pub what: String,
+}
+
+impl Sweeper {
+    /// Over this transport.
+    pub fn over(transport: Arc<dyn Transport>) -> Self {
+        Self(Arc::new(Router::new(transport)))
+    }
+
+    /// Of the cluster whose master is at this address, HOST:PORT.
+    ///
+    /// # Errors
+    /// It's no address.
+    pub fn connect(master: &str) -> Result<Self, Error> {
+        let network = Network::new(master, PATIENCE).map_err(Error::Invalid)?;
+        Ok(Self::over(Arc::new(network)))
+    }
+
+    /// A timestamp of the oracle.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn timestamp(&self) -> Result<Timestamp, String> {
+        let asked = self.0.timestamp(self.0.deadline(PATIENCE)).await;
+        asked.map_err(|error| error.to_string())
+    }
+
+    /// Waits.
+    pub async fn pause(&self, duration: Duration) {
+        self.0.transport.sleep(duration).await;
+    }
+
+    /// Resolves every lock of a transaction that began below this, on a tablet server that takes no new ones of
+    /// such: what has ended is cleared, dead owners' are rolled back, live owners' commits are pushed above it.
+    ///
+    /// # Errors
+    /// What is in the way. Asking again goes on.
+    pub async fn resolve_below(&self, server: &str, below: Timestamp) -> Result<(), InTheWay> {
+        let in_the_way = |what| InTheWay {
+            server: server.to_owned(),
+            what,
+        };
+        for _ in 0..ROUNDS_MAX {
+            let round = self.0.resolve_round(server, below).await;
+            match round.map_err(|error| in_the_way(error.to_string()))? {
+                Round::Clear => return Ok(()),
+                Round::Resolved => {}
+                Round::Blocked(what) => return Err(in_the_way(what)),
+            }
+        }
+        Err(in_the_way("locks that were cleared are met again".into()))
+    }
+}
+
+/// What one look at all locks has met.
+enum Round {
+    /// None, but those of owners whose commits are above.
+    Clear,
+    /// Some, which are resolved.
+    Resolved,
+    /// This one can't be resolved yet.
+    Blocked(String),
+}
+
+impl Router {
+    async fn resolve_round(&self, server: &str, below: Timestamp) -> Result<Round, CallError> {
+        let mut round = Round::Clear;
+        let mut after = None;
+        // A large transaction's locks come in many pages.
+        let mut pushed = BTreeSet::new();
+        // The server may have been started again since.
+        self.refreshed(self.deadline(PATIENCE)).await?;
+        loop {
+            let page = self
+                .locks(
+                    server,
+                    Asked::Below(below),
+                    after.take(),
+                    self.deadline(PATIENCE),
+                )
+                .await?;
+            let mut txns = by_txn(page.locks)?;
+            txns.retain(|(start_ts, _), _| !pushed.contains(start_ts));
+            let mut ended = stream::iter(txns.into_values())
+                .map(|locks| self.resolve_or_push(locks, below))
+                .buffer_unordered(AT_A_TIME);
+            while let Some(result) = ended.next().await {
+                match result? {
+                    Ok(None) => round = round.or(Round::Resolved),
+                    Ok(Some(start_ts)) => {
+                        pushed.insert(start_ts);
+                    }
+                    Err(what) => round = round.or(Round::Blocked(what)),
+                }
+            }
+            drop(ended);
+            after = page.resume;
+            if after.is_none() {
+                return Ok(round);
+            }
+        }
+    }
+
+    /// `Some`: this transaction lives, and commits above the point. The inner error: why it isn't known to.
+    async fn resolve_or_push(
+        &self,
+        locks: Vec<MetLock>,
+        below: Timestamp,
+    ) -> Result<Result<Option<Timestamp>, String>, CallError> {
+        let Some(first) = locks.first() else {
+            return Ok(Ok(None));
+        };
+        let deadline = self.deadline(PATIENCE);
+        let ending = match self.check_status(first, Some(below), false, deadline).await {
+            Ok(Status::Committed(commit_ts)) => Ending::Committed(commit_ts),
+            Ok(Status::RolledBack) => Ending::RolledBack,
+            Ok(Status::Alive { min_commit_ts, .. }) if min_commit_ts > below => {
+                return Ok(Ok(Some(first.lock.start_ts)));
+            }
+            Ok(Status::Alive { .. } | Status::PrimaryPending) => {
+                return Ok(Err(format!(
+                    "cell {} is locked by transaction {} (primary {}), which is being committed",
+                    first.cell, first.lock.start_ts, first.lock.primary
+                )));
+            }
+            Err(error) => return Err(error),
+        };
+        self.resolve(&locks, ending, deadline).await?;
+        Ok(Ok(None))
+    }
+}
+
+impl Round {
+    fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Blocked(what), _) | (_, Self::Blocked(what)) => Self::Blocked(what),
+            (Self::Clear, Self::Clear) => Self::Clear,
+            _ => Self::Resolved,
         }
     }
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 
+use crate::oracle::OracleClient;
+
 /// A future that owns, or borrows for `'a`, what it needs.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -38,16 +40,16 @@ pub trait Transport: Send + Sync + 'static {
     ) -> BoxFuture<'_, Result<v1::Response, Lost>>;
     /// A timestamp of the oracle, asked for after this call began.
     fn timestamp(&self) -> BoxFuture<'_, Result<Timestamp, Lost>>;
-    /// [`Self::timestamp`], and where there is none, how long it was waited for. Whoever knows that anyway
-    /// spares every caller a look at the clock.
-    fn timed_timestamp(&self) -> BoxFuture<'_, Result<Timestamp, (Lost, Duration)>> {
-        let began = self.now();
-        let asked = self.timestamp();
-        Box::pin(async move {
-            let waited = |lost| (lost, self.now().saturating_sub(began));
-            asked.await.map_err(waited)
-        })
+    /// What [`Self::timestamp`] asks, where it is one of these: thousands of callers share a request to it, and
+    /// a box around each one's wait and a look at the clock would cost a third of the caller's part.
+    fn oracle(&self) -> Option<&OracleClient> {
+        None
     }
+    /// Renews the lease of a client's transactions at the master.
+    fn session(
+        &self,
+        request: v1::SessionRequest,
+    ) -> BoxFuture<'_, Result<v1::SessionResponse, MasterError>>;
     /// Where everything is.
     fn directory(&self) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>>;
     /// Makes a table.

@@ -15,6 +15,7 @@ use crate::commit::Commit;
 use crate::reading::RowCache;
 use crate::router::Router;
 use crate::scan::{Range, Scan};
+use crate::session::Held;
 
 /// The name of a cell: table, row, column.
 pub type CellName<'a> = (&'a str, &'a [u8], &'a [u8]);
@@ -35,6 +36,8 @@ pub(crate) struct Inner {
     writes: Mutex<Writes>,
     pub(crate) bypass: Mutex<Vec<Timestamp>>,
     pub(crate) rows: Mutex<RowCache>,
+    /// The barrier of collection is kept below it until it ends.
+    held: Mutex<Option<Held>>,
 }
 
 #[derive(Default)]
@@ -58,16 +61,32 @@ pub(crate) enum OwnWrite {
 }
 
 impl Txn {
-    pub(crate) fn new(router: Arc<Router>, options: Options, start_ts: Timestamp) -> Self {
-        Self::begin(router, options, start_ts, false)
+    pub(crate) fn new(
+        router: Arc<Router>,
+        options: Options,
+        start_ts: Timestamp,
+        held: Held,
+    ) -> Self {
+        Self::begin(router, options, start_ts, held, false)
     }
 
     /// At a snapshot that somebody chose.
-    pub(crate) fn only_reading(router: Arc<Router>, options: Options, snapshot: Timestamp) -> Self {
-        Self::begin(router, options, snapshot, true)
+    pub(crate) fn only_reading(
+        router: Arc<Router>,
+        options: Options,
+        snapshot: Timestamp,
+        held: Held,
+    ) -> Self {
+        Self::begin(router, options, snapshot, held, true)
     }
 
-    fn begin(router: Arc<Router>, options: Options, start_ts: Timestamp, only_reads: bool) -> Self {
+    fn begin(
+        router: Arc<Router>,
+        options: Options,
+        start_ts: Timestamp,
+        held: Held,
+        only_reads: bool,
+    ) -> Self {
         let began = router.transport.now();
         Self {
             inner: Arc::new(Inner {
@@ -79,6 +98,7 @@ impl Txn {
                 writes: Mutex::default(),
                 bypass: Mutex::default(),
                 rows: Mutex::default(),
+                held: Mutex::new(Some(held.begun(start_ts))),
             }),
         }
     }
@@ -109,7 +129,7 @@ impl Txn {
             return Ok(found);
         }
         if inner.rows.lock().touch(table, &row) {
-            return inner.whole_row(table, row, column).await;
+            return Box::pin(inner.whole_row(table, row, column)).await;
         }
         inner
             .read_one(table, row, Bytes::copy_from_slice(column))
@@ -257,6 +277,7 @@ impl Txn {
             }));
         }
         if mutations.is_empty() {
+            inner.held.lock().take();
             return Ok(inner.start_ts);
         }
         if let Some(why) = mutations
@@ -265,6 +286,7 @@ impl Txn {
         {
             return Err(Error::Invalid(why));
         }
+        let held = inner.held.lock().take();
         Commit {
             deadline: inner.router.deadline(inner.options.patience),
             router: inner.router.clone(),
@@ -273,6 +295,7 @@ impl Txn {
             mutations,
             ttl_ms: u64::try_from(inner.options.lock_ttl.as_millis()).unwrap_or(u64::MAX / 2),
             last_seen: Mutex::default(),
+            _held: held,
         }
         .run()
         .await
@@ -283,6 +306,7 @@ impl Txn {
         let mut writes = self.inner.writes.lock();
         writes.ended = true;
         writes.cells.clear();
+        self.inner.held.lock().take();
     }
 }
 

@@ -11,11 +11,19 @@ pub enum Column {
     Write,
     /// The values themselves.
     Data,
+    /// Where something may be collected, in order of time.
+    Garbage,
 }
 
 impl Column {
     /// Every column, in the order of [`Column::prefix`].
-    pub const ALL: [Column; 4] = [Column::Meta, Column::Lock, Column::Write, Column::Data];
+    pub const ALL: [Column; 5] = [
+        Column::Meta,
+        Column::Lock,
+        Column::Write,
+        Column::Data,
+        Column::Garbage,
+    ];
 
     /// The byte that stands for the column on disk. Part of the format: never change one. The gaps
     /// are for columns to come, and all are below 0x80: the log uses the high bit.
@@ -25,6 +33,7 @@ impl Column {
             Column::Lock => 0x20,
             Column::Write => 0x30,
             Column::Data => 0x40,
+            Column::Garbage => 0x50,
         }
     }
 
@@ -42,6 +51,7 @@ impl Column {
             Column::Lock => "lock",
             Column::Write => "write",
             Column::Data => "data",
+            Column::Garbage => "garbage",
         }
     }
 
@@ -52,6 +62,7 @@ impl Column {
             Column::Lock => 1,
             Column::Write => 2,
             Column::Data => 3,
+            Column::Garbage => 4,
         }
     }
 }

@@ -60,12 +60,13 @@ impl FjallStore {
             })
             .map_err(fail)
         };
-        let [meta, lock, write, data] = Column::ALL;
+        let [meta, lock, write, data, garbage] = Column::ALL;
         let columns = [
             keyspace(meta)?,
             keyspace(lock)?,
             keyspace(write)?,
             keyspace(data)?,
+            keyspace(garbage)?,
         ];
         Ok(FjallStore {
             shared: Arc::new(Shared {

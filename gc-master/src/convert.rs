@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 use tonic::{Code, Status};
 
@@ -33,6 +35,11 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             tablets: request.tablets.into_iter().map(Report::from).collect(),
             peers: request.peers.into_iter().collect(),
             deleted_tables: request.deleted_tables.into_iter().collect(),
+            points: Points {
+                barrier: Timestamp::from_u64(request.barrier),
+                ready: Timestamp::from_u64(request.ready),
+            },
+            collected: request.collected,
         })
     }
 }
@@ -97,6 +104,7 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
         silent_ms: directory
             .silence(name, now)
             .map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)),
+        lost_tablets: directory.lost_tablets(name),
     };
     let mut tablets: Vec<_> = truth.tablets.iter().collect();
     tablets.sort_by(|a, b| (a.1.table, &a.1.rows.start).cmp(&(b.1.table, &b.1.rows.start)));
@@ -180,10 +188,68 @@ impl From<Refusal> for Status {
             Refusal::Heartbeat { .. }
             | Refusal::TableName { .. }
             | Refusal::TooManyCuts { .. }
-            | Refusal::Cut { .. } => Code::InvalidArgument,
+            | Refusal::Cut { .. } | Refusal::Session { .. }
+            | Refusal::LifeTime { .. } => Code::InvalidArgument,
             Refusal::NoSuchTable { .. } => Code::NotFound,
             Refusal::NoTableIds | Refusal::DirectoryFull { .. } => Code::ResourceExhausted,
         };
         Self::new(code, refusal.to_string())
     }
+}
+
+/// Holders that are named at a time.
+const HOLDERS_MAX: usize = 100;
+
+/// How far collection is, and what is in its way.
+///
+/// # Errors
+/// [`Refusal::NoState`].
+pub fn gc_status(directory: &Directory, now: Duration) -> Result<v1::GcStatusResponse, Refusal> {
+    let truth = directory.truth()?;
+    let points = truth.gc.points();
+    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let holders = directory.sessions.holders(HOLDERS_MAX);
+    let mut obstacles = Vec::new();
+    let mut servers = Vec::new();
+    for server in truth.tablet_servers() {
+        let live = directory.live.get(server);
+        let known = live.map(|live| live.points).unwrap_or_default();
+        let waits = known.barrier < points.barrier && points.ready < points.barrier;
+        if waits && !directory.is_alive(server, now) {
+            obstacles.push(v1::GcObstacle {
+                server: server.to_owned(),
+                what: "the tablet server does not answer: start it again".into(),
+            });
+        }
+        servers.push(v1::GcServer {
+            server: server.to_owned(),
+            barrier: known.barrier.as_u64(),
+            ready: known.ready.as_u64(),
+            collected: live.map_or(0, |live| live.collected),
+        });
+    }
+    if let Some((server, what)) = &directory.collection.blocked {
+        obstacles.push(v1::GcObstacle {
+            server: server.clone(),
+            what: what.clone(),
+        });
+    }
+    Ok(v1::GcStatusResponse {
+        life_time_ms: millis(directory.life_time()),
+        paused: truth.gc.paused,
+        now: directory.collection.now.as_u64(),
+        barrier: points.barrier.as_u64(),
+        ready: points.ready.as_u64(),
+        holders: holders
+            .map(|(id, session)| v1::GcHolder {
+                session: id,
+                owner: Some(session.owner.clone()),
+                floor: session.floor.as_u64(),
+                transactions: session.transactions.clone(),
+            })
+            .collect(),
+        obstacles,
+        servers,
+        sessions: u32::try_from(directory.sessions.len()).unwrap_or(u32::MAX),
+    })
 }

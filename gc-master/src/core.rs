@@ -7,8 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use percolator_protocol::safe_point::Points;
+
+use crate::collection::{Collection, LIFE_TIME};
 use crate::events::{Action, Command, Effects, Heard, Heartbeat, Note, Report, Start};
 use crate::refusal::Refusal;
+use crate::sessions::Sessions;
 use crate::truth::{Role, Server, TableState, TabletState, Truth, TruthError};
 
 /// How often servers are to send a heartbeat.
@@ -28,10 +32,28 @@ pub struct Directory {
     /// Why a command was not carried out, where it was not the last time: server and tablet.
     pub(crate) failures: BTreeMap<(String, u64), String>,
     /// Until then, servers that are up may not have been heard.
-    settled_at: Duration,
+    pub(crate) settled_at: Duration,
     random: u128,
     pub(crate) dirty: bool,
     pub(crate) effects: Effects,
+    pub(crate) sessions: Sessions,
+    pub(crate) collection: Collection,
+    pub(crate) settings: Settings,
+}
+
+/// What may be set when a master starts.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How long versions are kept, where nobody has set it since. Default: 10 minutes.
+    pub life_time: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            life_time: LIFE_TIME,
+        }
+    }
 }
 
 /// What is known of a server since this start of the master.
@@ -45,6 +67,23 @@ pub(crate) struct Live {
     pub(crate) missing: BTreeMap<u64, (Duration, bool)>,
     /// Reports that were ignored, and noted.
     pub(crate) conflicts: BTreeSet<u64>,
+    /// As far as it has durably taken them.
+    pub(crate) points: Points,
+    /// Records that it has collected since its start.
+    pub(crate) collected: u64,
+}
+
+/// How much the directory holds besides its state, and what bounds that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Causes of commands that were not carried out.
+    pub failures: usize,
+    /// Servers that were heard.
+    pub heard: usize,
+    /// Tablets in the state.
+    pub tablets: usize,
+    /// Servers in the state.
+    pub servers: usize,
 }
 
 impl Directory {
@@ -52,7 +91,7 @@ impl Directory {
     ///
     /// # Errors
     /// Those of [`Truth::decode`].
-    pub fn open(start: Start, random: u128) -> Result<Self, TruthError> {
+    pub fn open(start: Start, settings: Settings, random: u128) -> Result<Self, TruthError> {
         let mut directory = Self {
             truth: None,
             live: BTreeMap::new(),
@@ -62,6 +101,9 @@ impl Directory {
             random,
             dirty: false,
             effects: Effects::default(),
+            sessions: Sessions::default(),
+            collection: Collection::default(),
+            settings,
         };
         match start {
             Start::State(bytes) => directory.truth = Some(Truth::decode(&bytes)?),
@@ -79,8 +121,24 @@ impl Directory {
         Ok(directory)
     }
 
+    /// What is held in memory besides the state, for tests.
+    pub fn held(&self) -> Held {
+        let truth = self.truth.as_ref();
+        Held {
+            failures: self.failures.len(),
+            heard: self.live.len(),
+            tablets: truth.map_or(0, |truth| truth.tablets.len()),
+            servers: truth.map_or(0, |truth| truth.servers.len()),
+        }
+    }
+
     /// What is to be done since this was last asked.
     pub fn take_effects(&mut self) -> Effects {
+        if let Some(truth) = &self.truth {
+            // Of a tablet that was dropped, though the answer to that was lost, nobody asks any more.
+            self.failures
+                .retain(|(_, tablet), _| truth.tablets.contains_key(tablet));
+        }
         if std::mem::take(&mut self.dirty) {
             self.effects.persist = self.truth.as_ref().map(Truth::encode);
         }
@@ -105,6 +163,13 @@ impl Directory {
         self.live
             .get(server)
             .is_some_and(|live| now.saturating_sub(live.heard_at) < SILENCE_MAX)
+    }
+
+    /// Tablets that the server had and has not reported for a while, in order: see [`Note::Missing`](crate::Note).
+    pub(crate) fn lost_tablets(&self, server: &str) -> Vec<u64> {
+        let missing = self.live.get(server).map(|live| &live.missing);
+        let told = missing.into_iter().flatten().filter(|(_, (_, told))| *told);
+        told.map(|(tablet, _)| *tablet).collect()
     }
 
     /// How long ago the server was heard; none: not since this start.
@@ -165,6 +230,7 @@ impl Directory {
             }
         }
         let heard = Heard {
+            points: truth.gc.points().raised(beat.points),
             cluster_id: truth.cluster_id.clone(),
             tablet_servers: truth
                 .tablet_servers()
@@ -178,6 +244,8 @@ impl Directory {
             peers: BTreeSet::new(),
             missing: BTreeMap::new(),
             conflicts: BTreeSet::new(),
+            points: Points::default(),
+            collected: 0,
         });
         if live.incarnation != beat.incarnation {
             self.failures
@@ -185,9 +253,12 @@ impl Directory {
         }
         live.incarnation = beat.incarnation;
         live.heard_at = now;
+        live.points = beat.points;
+        live.collected = beat.collected;
         let has_met = live.peers != beat.peers;
         live.peers = beat.peers;
         if beat.role == Role::Tablet {
+            self.learn_points(beat.points);
             self.forget_deleted(&beat.server, &beat.deleted_tables, &beat.tablets);
             self.merge(now, &beat.server, beat.tablets);
             if has_met {
@@ -366,6 +437,7 @@ impl Directory {
             actions.push(Action::Create {
                 report: report(state),
                 made: tablet.made,
+                barrier: truth.gc.points().barrier,
             });
         }
         for action in actions {

@@ -4,6 +4,9 @@ use crate::names::is_name;
 use crate::refusal::Refusal;
 use std::collections::BTreeSet;
 
+use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::Timestamp;
+
 use crate::truth::{Role, Rows, TabletState, Truth};
 
 /// What a master begins with.
@@ -40,6 +43,10 @@ pub struct Heartbeat {
     pub peers: BTreeSet<String>,
     /// Tables of which it has dropped tablets.
     pub deleted_tables: BTreeSet<u32>,
+    /// How far it refuses and collects.
+    pub points: Points,
+    /// Records that it has collected since its start.
+    pub collected: u64,
 }
 
 /// What a server hears of the master.
@@ -49,6 +56,8 @@ pub struct Heard {
     pub cluster_id: String,
     /// The tablet servers of the cluster, by name: for a tablet server to keep.
     pub tablet_servers: Vec<String>,
+    /// How far it is to refuse and to collect.
+    pub points: Points,
 }
 
 /// What whoever deletes a table has done for that.
@@ -112,6 +121,8 @@ pub enum Action {
         report: Report,
         /// The server has said that it has it: it must not make an empty one in its place.
         made: bool,
+        /// It refuses what is below, from before it serves the tablet.
+        barrier: Timestamp,
     },
     /// Forget this tablet.
     Drop {

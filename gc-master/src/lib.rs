@@ -3,9 +3,14 @@
 //! [`Directory`] is the pure core; [`Server`] runs it over gRPC with its state in a file. The
 //! master knows where tablets are because their owners say so: its own state is durable for
 //! speed, and a master that has lost it is told everything again by heartbeats.
+//!
+//! It also says how far garbage collection may go ([`drive`]): it keeps the clients' gc-locks, and the two points
+//! of `protocol::safe_point`.
 
+mod collection;
 mod convert;
 mod core;
+mod driver;
 mod events;
 mod names;
 mod refusal;
@@ -13,16 +18,20 @@ mod reports;
 mod runner;
 mod server;
 mod service;
+mod sessions;
 mod tables;
 mod truth;
 
-pub use crate::core::{Directory, HEARTBEAT_INTERVAL, SILENCE_MAX};
-pub use convert::directory as directory_response;
+pub use crate::core::{Directory, HEARTBEAT_INTERVAL, Held, SILENCE_MAX, Settings};
+pub use collection::{LIFE_TIME, LIFE_TIME_MAX, LIFE_TIME_MIN, Progress, Sweep};
+pub use convert::{directory as directory_response, gc_status};
+pub use driver::drive;
 pub use events::{Action, Command, Effects, Heard, Heartbeat, Note, Report, Start, Swept};
 pub use names::{CUT_BYTES_MAX, CUTS_MAX, NAME_BYTES_MAX};
 pub use refusal::Refusal;
 pub use server::{Error, Options, Server};
 pub use tables::STATE_BYTES_MAX;
 pub use truth::{
-    Role, Rows, Server as KnownServer, Table, TableState, Tablet, TabletState, Truth, TruthError,
+    Gc, Role, Rows, Server as KnownServer, Table, TableState, Tablet, TabletState, Truth,
+    TruthError,
 };

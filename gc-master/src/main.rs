@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
-use percolator_gc_master::{Error, Options, Server};
+use percolator_gc_master::{Error, LIFE_TIME_MAX, LIFE_TIME_MIN, Options, Server, Settings};
 use percolator_server::{announce, exit_code, logs, run_on_current_thread, signals};
 
 /// The master of a Percolator cluster: the directory of tables, tablets and servers.
@@ -50,6 +51,35 @@ struct Flags {
         env = "PERCOLATOR_GC_MASTER_NEW_CLUSTER"
     )]
     new_cluster: bool,
+
+    /// How long versions are kept that no transaction reads, where `percolator gc set` hasn't said: for example
+    /// 90s, 10m, 24h
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "10m",
+        value_parser = life_time,
+        env = "PERCOLATOR_GC_MASTER_LIFE_TIME"
+    )]
+    gc_life_time: Duration,
+}
+
+fn life_time(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| "a number and s, m or h, for example 10m")?;
+    let seconds = match &text[digits.len()..] {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err("a number and s, m or h, for example 10m".into()),
+    };
+    let time = Duration::from_secs(number.saturating_mul(seconds));
+    match (LIFE_TIME_MIN..=LIFE_TIME_MAX).contains(&time) {
+        true => Ok(time),
+        false => Err("from 1s to 8784h".into()),
+    }
 }
 
 const EXAMPLES: &str = "\
@@ -73,6 +103,9 @@ fn main() -> ExitCode {
             listen: flags.listen,
             server: flags.server,
             new_cluster: flags.new_cluster,
+            settings: Settings {
+                life_time: flags.gc_life_time,
+            },
         })
         .await?;
         announce(server.address())?;

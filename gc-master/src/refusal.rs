@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::collection::{LIFE_TIME_MAX, LIFE_TIME_MIN};
 use crate::names::{CUTS_MAX, NAME_BYTES_MAX};
 
 /// Why a request is not carried out. Nothing has changed then.
@@ -57,6 +58,15 @@ pub enum Refusal {
     #[error("the heartbeat of {server:?} is malformed: {wrong}")]
     Heartbeat { server: String, wrong: String },
 
+    /// A session breaks the documented form, or a limit.
+    #[error("the session is refused: {wrong}")]
+    Session { wrong: String },
+    #[error(
+        "a life time of {} s is refused: it may be from {} s to {} s", .asked.as_secs_f64(),
+        LIFE_TIME_MIN.as_secs(), LIFE_TIME_MAX.as_secs()
+    )]
+    LifeTime { asked: Duration },
+
     #[error(
         "{name:?} can't be a table's name: it must be 1 to {NAME_BYTES_MAX} of a-z, 0-9, '_', '.' \
          and '-', starting with a letter or digit"
@@ -64,7 +74,7 @@ pub enum Refusal {
     TableName { name: String },
     #[error("{cuts} cuts are too many: a table may be created with at most {CUTS_MAX}")]
     TooManyCuts { cuts: usize },
-    #[error("cut {index} (counted from 0) is refused: {wrong}")]
+    #[error("cut number {} is refused: {wrong}", .index + 1)]
     Cut { index: usize, wrong: &'static str },
 
     #[error("the table {name} exists already")]

@@ -203,12 +203,17 @@ async fn send(channel: Option<Channel>, command: &Command) -> Result<(), String>
     let mut tablets = TabletsClient::new(channel);
     let asked = async {
         match action {
-            Action::Create { report, made } => {
+            Action::Create {
+                report,
+                made,
+                barrier,
+            } => {
                 let request = v1::CreateTabletRequest {
                     cluster_id: cluster_id.clone(),
                     tablet: Some(report.clone().into()),
                     to,
                     made: *made,
+                    barrier: barrier.as_u64(),
                 };
                 tablets.create_tablet(request).await.map(drop)
             }

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use percolator_client::Sweeper;
 use percolator_server::{Folder, SmallFile, SmallTruth};
 use percolator_wire::v1::master_server::MasterServer;
 use tokio::net::TcpListener;
 
-use crate::core::Directory;
+use crate::core::{Directory, Settings};
+use crate::driver::drive;
 use crate::events::Start;
 use crate::runner::Runner;
 use crate::service::Service;
@@ -27,6 +29,8 @@ pub struct Options {
     /// Begin a new cluster if the folder is empty. Without this, an empty folder means that the
     /// state was lost: the master then waits for a server that knows the cluster.
     pub new_cluster: bool,
+    /// What may be set.
+    pub settings: Settings,
 }
 
 /// Why a master can't start or go on.
@@ -35,6 +39,9 @@ pub enum Error {
     /// Of the folder, the file, the address or the serving.
     #[error(transparent)]
     Server(#[from] percolator_server::Error),
+    /// Of reaching itself, as its servers' client.
+    #[error(transparent)]
+    Itself(percolator_client::Error),
     /// The state is not one of this program.
     #[error("{}: {cause}", .path.display())]
     State {
@@ -76,10 +83,13 @@ impl Server {
                 cluster_id => Start::Rebuild { cluster_id },
             },
         };
-        let directory = Directory::open(start, rand::random()).map_err(|cause| Error::State {
-            path: file.path().to_owned(),
-            cause,
-        })?;
+        let directory =
+            Directory::open(start, options.settings, rand::random()).map_err(|cause| {
+                Error::State {
+                    path: file.path().to_owned(),
+                    cause,
+                }
+            })?;
         if let Err(waiting) = directory.truth() {
             tracing::warn!("{waiting}");
         }
@@ -112,7 +122,25 @@ impl Server {
                 () = failed.failed() => {}
             }
         };
-        percolator_server::serve(self.listener, service, GRACE, stop).await?;
+        let runner = self.runner.clone();
+        let sweeper = Sweeper::connect(&self.address.to_string()).map_err(Error::Itself)?;
+        let collecting = async {
+            drive(&sweeper, |progress| {
+                let stepped = runner.step(|directory, now| {
+                    (
+                        directory.collect(now, progress),
+                        directory.collection_pause(),
+                    )
+                });
+                stepped.ok()
+            })
+            .await;
+            std::future::pending().await
+        };
+        tokio::select! {
+            served = percolator_server::serve(self.listener, service, GRACE, stop) => served?,
+            () = collecting => {}
+        }
         match self.runner.take_failure() {
             Some(error) => Err(error.into()),
             None => Ok(()),

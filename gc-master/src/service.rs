@@ -94,6 +94,8 @@ impl Master for Service {
         Ok(Response::new(v1::HeartbeatResponse {
             cluster_id: heard.cluster_id,
             tablet_servers: heard.tablet_servers,
+            barrier: heard.points.barrier.as_u64(),
+            ready: heard.points.ready.as_u64(),
             interval_ms: u32::try_from(HEARTBEAT_INTERVAL.as_millis()).unwrap_or(u32::MAX),
         }))
     }
@@ -103,6 +105,42 @@ impl Master for Service {
         _: Request<v1::DirectoryRequest>,
     ) -> Result<Response<v1::DirectoryResponse>, Status> {
         Ok(Response::new(self.runner.look(convert::directory)??))
+    }
+
+    async fn session(
+        &self,
+        request: Request<v1::SessionRequest>,
+    ) -> Result<Response<v1::SessionResponse>, Status> {
+        let request = request.into_inner();
+        let renewed = self
+            .runner
+            .step(|directory, now| directory.session(now, request))??;
+        Ok(Response::new(renewed))
+    }
+
+    async fn gc_status(
+        &self,
+        _: Request<v1::GcStatusRequest>,
+    ) -> Result<Response<v1::GcStatusResponse>, Status> {
+        Ok(Response::new(self.runner.look(convert::gc_status)??))
+    }
+
+    async fn set_gc(
+        &self,
+        request: Request<v1::SetGcRequest>,
+    ) -> Result<Response<v1::SetGcResponse>, Status> {
+        let v1::SetGcRequest {
+            life_time_ms,
+            paused,
+        } = request.into_inner();
+        let life_time = life_time_ms.map(Duration::from_millis);
+        self.runner
+            .step(|directory, _| directory.set_collection(life_time, paused))??;
+        let status = self.runner.look(convert::gc_status)??;
+        Ok(Response::new(v1::SetGcResponse {
+            life_time_ms: status.life_time_ms,
+            paused: status.paused,
+        }))
     }
 
     async fn create_table(

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// The format of the bytes that this program reads and writes.
@@ -33,9 +35,42 @@ pub struct Truth {
     /// Ids of deleted tables; only where `rebuilt`.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub deleted_tables: BTreeSet<u32>,
+    /// Of garbage collection.
+    #[serde(default, skip_serializing_if = "Gc::is_default")]
+    pub gc: Gc,
     /// Tablet servers that others know of and that this directory has never heard.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub awaited: BTreeSet<String>,
+}
+
+/// How far garbage collection is, and its settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gc {
+    /// Tablet servers are told to refuse what is below.
+    pub barrier: u64,
+    /// Tablet servers may collect up to here.
+    pub ready: u64,
+    /// How long versions are kept, in milliseconds, where somebody has set it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub life_time_ms: Option<u64>,
+    /// Neither point moves.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub paused: bool,
+}
+
+impl Gc {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Both points.
+    pub fn points(&self) -> Points {
+        Points {
+            barrier: Timestamp::from_u64(self.barrier),
+            ready: Timestamp::from_u64(self.ready),
+        }
+    }
 }
 
 /// A table.
@@ -187,6 +222,7 @@ impl Truth {
             tablets: BTreeMap::new(),
             servers: BTreeMap::new(),
             deleted_tables: BTreeSet::new(),
+            gc: Gc::default(),
             awaited: BTreeSet::new(),
         }
     }

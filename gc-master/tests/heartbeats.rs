@@ -5,7 +5,10 @@ mod world;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use percolator_gc_master::{Directory, Heartbeat, Refusal, Role, SILENCE_MAX, Start, TableState};
+use percolator_gc_master::{
+    Directory, Heartbeat, Refusal, Role, SILENCE_MAX, Settings, Start, TableState,
+};
+use percolator_protocol::safe_point::Points;
 use world::{RANDOM, World, report};
 
 fn oracle(name: &str) -> Heartbeat {
@@ -18,6 +21,8 @@ fn oracle(name: &str) -> Heartbeat {
         tablets: Vec::new(),
         peers: BTreeSet::new(),
         deleted_tables: BTreeSet::new(),
+        points: Points::default(),
+        collected: 0,
     }
 }
 
@@ -128,7 +133,7 @@ fn an_oracle_that_has_lost_its_folder_is_refused() {
     );
     // The next life of the master knows it too.
     let state = world.truth().encode();
-    let mut restarted = Directory::open(Start::State(state), RANDOM).unwrap();
+    let mut restarted = Directory::open(Start::State(state), Settings::default(), RANDOM).unwrap();
     let refused = restarted.heartbeat(now, oracle("oracle-0")).unwrap_err();
     assert!(matches!(refused, Refusal::ForgetfulOracle { .. }));
 }
@@ -174,7 +179,12 @@ fn malformed_heartbeats_change_nothing() {
 
 #[test]
 fn an_empty_master_waits_for_a_server_that_knows_the_cluster() {
-    let mut directory = Directory::open(Start::Rebuild { cluster_id: None }, RANDOM).unwrap();
+    let mut directory = Directory::open(
+        Start::Rebuild { cluster_id: None },
+        Settings::default(),
+        RANDOM,
+    )
+    .unwrap();
     let refused = directory.heartbeat(Duration::ZERO, oracle("oracle-0"));
     assert_eq!(refused, Err(Refusal::NoState));
     assert_eq!(

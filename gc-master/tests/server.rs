@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use percolator_gc_master::{Options, Server};
+use percolator_gc_master::{Options, Server, Settings};
 use percolator_wire::v1;
 use percolator_wire::v1::master_client::MasterClient;
 use percolator_wire::v1::tablets_server::{Tablets, TabletsServer};
@@ -122,8 +122,10 @@ impl Fake {
         };
         tokio::spawn(async move {
             let adopt = |_: &str| Ok::<(), Status>(());
-            let meet = |servers: &[String]| *peers.lock().unwrap() = servers.to_vec();
-            percolator_server::heartbeat::run(options, report, adopt, meet, pending())
+            let learn = |told: &v1::HeartbeatResponse| {
+                *peers.lock().unwrap() = told.tablet_servers.clone();
+            };
+            percolator_server::heartbeat::run(options, report, adopt, learn, pending())
                 .await
                 .expect("the master takes the heartbeats");
         });
@@ -183,6 +185,7 @@ async fn in_process(data_dir: &Path, new_cluster: bool) -> SocketAddr {
         listen: "127.0.0.1:0".parse().unwrap(),
         server: "gc-master-0".into(),
         new_cluster,
+        settings: Settings::default(),
     })
     .await
     .unwrap();
@@ -319,6 +322,7 @@ async fn a_master_that_cannot_write_its_state_stops_and_shows_nothing_of_it() {
         listen: "127.0.0.1:0".parse().unwrap(),
         server: "gc-master-0".into(),
         new_cluster: true,
+        settings: Settings::default(),
     })
     .await
     .unwrap();

@@ -237,7 +237,8 @@ fn a_directory_that_has_lost_its_state_goes_on_with_a_frozen_table() {
     world.down.push("tablet-1".into());
     world.freeze("a").unwrap();
     world.lose_state();
-    world.now = SILENCE_MAX;
+    world.beat_all();
+    world.now = 2 * SILENCE_MAX;
     world.beat_all();
     // One tablet says that it is frozen; of the other one nothing is known, so it isn't.
     assert_eq!(world.state_of("a"), Some(TableState::Deleting));
@@ -369,21 +370,18 @@ fn names_and_cuts_have_rules() {
         );
     }
     for (cuts, message) in [
-        (
-            &["a", ""][..],
-            "cut 1 (counted from 0) is refused: it is empty",
-        ),
+        (&["a", ""][..], "cut number 2 is refused: it is empty"),
         (
             &["b", "b"],
-            "cut 1 (counted from 0) is refused: it is not greater than the one before",
+            "cut number 2 is refused: it is not greater than the one before",
         ),
         (
             &["b", "c", "a"],
-            "cut 2 (counted from 0) is refused: it is not greater than the one before",
+            "cut number 3 is refused: it is not greater than the one before",
         ),
         (
             &[&"x".repeat(4_097)],
-            "cut 0 (counted from 0) is refused: it has more than 4096 bytes",
+            "cut number 1 is refused: it has more than 4096 bytes",
         ),
     ] {
         assert_eq!(world.create("t", cuts).unwrap_err().to_string(), message);
@@ -406,4 +404,55 @@ fn names_and_cuts_have_rules() {
         Err(Refusal::DirectoryFull { .. })
     ));
     assert_eq!(world.state_of("t"), None);
+}
+
+#[test]
+fn a_failure_is_forgotten_with_its_tablet() {
+    let mut world = World::new(1);
+    world.create("t", &[]).unwrap();
+    let id = world.freeze("t").unwrap();
+    // A master that knows of deleted tables by what servers say. One drops the tablet, and its answer is lost.
+    world.lose_state();
+    world.beat_all();
+    world.now = 2 * SILENCE_MAX;
+    world.beat_all();
+    world.down.push("tablet-0".into());
+    world.drop_swept("t", id).unwrap();
+    world.beat_all();
+    assert_eq!(world.directory.held().failures, 1);
+    world.down.clear();
+    world.servers.get_mut("tablet-0").unwrap().clear();
+    world
+        .deleted
+        .entry("tablet-0".into())
+        .or_default()
+        .insert(id);
+    world.beat("tablet-0").unwrap();
+    assert_eq!(world.directory.held().tablets, 0);
+    assert_eq!(world.directory.held().failures, 0);
+}
+
+#[test]
+fn a_report_that_is_older_than_the_drop_does_not_bring_the_tablet_back() {
+    let mut world = World::new(2);
+    world.create("t", &["m"]).unwrap();
+    let id = world.freeze("t").unwrap();
+    let late = world.heartbeat_of("tablet-0");
+    // Both know that it was swept, and only one has dropped its tablet: so the table is still there.
+    world.down.push("tablet-1".into());
+    world.drop_swept("t", id).unwrap();
+    for report in world.servers.get_mut("tablet-1").unwrap().values_mut() {
+        report.state = TabletState::Swept;
+    }
+    world.beat("tablet-1").unwrap();
+    world.beat("tablet-0").unwrap();
+    assert!(world.servers["tablet-0"].is_empty());
+    assert!(world.state_of("t").is_some());
+    world.directory.heartbeat(world.now, late).unwrap();
+    world.carry_out();
+    world.down.clear();
+    world.beat_all();
+    world.beat_all();
+    assert_eq!(world.state_of("t"), None);
+    world.assert_agreement("after the late report");
 }

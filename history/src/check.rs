@@ -10,15 +10,15 @@
 //! behind it: strict snapshot isolation.
 //!
 //! Without timestamps the order of a cell's versions is known as far as transactions read what they then
-//! overwrote; blind writes say nothing. So what is found is wrong, and not everything wrong is found.
+//! overwrote, or as real time tells (`later`). So what is found is wrong, and not everything wrong is found.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 use crate::graph::{Cycle, Edge, Graph};
-use crate::recency;
 use crate::transaction::{Op, Transaction};
 use crate::versions::{Versions, reads};
+use crate::{later, locked, recency};
 
 /// What kind of wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,8 @@ pub enum Kind {
     Timestamps,
     /// A transaction began after another one was answered, and doesn't lie behind it (real time).
     StaleSnapshot,
+    /// A cell was written, or got for update, while another transaction that got it for update was under way.
+    LockIgnored,
 }
 
 /// Something that snapshot isolation forbids, with whoever had a part in it.
@@ -87,6 +89,7 @@ impl fmt::Display for Kind {
             Self::InternalRead => "a read that contradicts its own transaction (INT)",
             Self::Timestamps => "impossible timestamps",
             Self::StaleSnapshot => "stale snapshot (real time)",
+            Self::LockIgnored => "a touch of what another one had got for update",
         })
     }
 }
@@ -108,6 +111,7 @@ pub fn check(history: &[Transaction]) -> Report {
         .or_else(|| bad_timestamps(history))
         .or_else(|| bad_read(history, &versions))
         .or_else(|| lost_update(history, &versions))
+        .or_else(|| lock_ignored(history, &versions))
         .or_else(|| stale_snapshot(history));
     if report.anomaly.is_some() {
         return report;
@@ -238,6 +242,26 @@ fn lost_update(history: &[Transaction], versions: &Versions<'_>) -> Option<Anoma
     None
 }
 
+/// Two that were under way at the same time, and of which one had got for update what the other one touched.
+fn lock_ignored(history: &[Transaction], versions: &Versions<'_>) -> Option<Anomaly> {
+    let (cell, earlier, later) = locked::overlap(history, versions)?;
+    let (earlier, later) = (&history[earlier], &history[later]);
+    let did = |who: &Transaction| match locked::writes(who, cell) {
+        true => "wrote",
+        false => "got for update",
+    };
+    Some(Anomaly {
+        kind: Kind::LockIgnored,
+        shown: vec![format!(
+            "{} {} {cell}, and had not committed when {} began, which {} it",
+            label(earlier),
+            did(earlier),
+            label(later),
+            did(later)
+        )],
+    })
+}
+
 /// A snapshot that isn't above what was answered before it was asked for.
 fn stale_snapshot(history: &[Transaction]) -> Option<Anomaly> {
     let (earlier, ts, later) = recency::stale_snapshot(history)?;
@@ -257,11 +281,13 @@ fn graph<'a>(
 ) -> (Graph<'a>, usize, Option<Anomaly>) {
     let timed: Vec<(u64, bool, usize)> = times(history, versions);
     // Behind the transactions: one node for each moment, which leads to the next one, and one for all
-    // writers of each cell.
+    // writers of each cell; then those of `later`.
     let real_time = history.len() + timed.len();
     let writers = real_time + recency::nodes(history);
-    let mut graph = Graph::new(writers + versions.cells.len());
+    let begun = writers + versions.cells.len();
+    let mut graph = Graph::new(begun + later::nodes(versions));
     recency::add_edges(&mut graph, real_time, history);
+    let later = later::add_edges(&mut graph, begun, history, versions);
     for (moment, (_, is_start, at)) in timed.iter().enumerate() {
         let node = history.len() + moment;
         if *is_start {
@@ -313,6 +339,9 @@ fn graph<'a>(
             };
             if let Some(writer) = source {
                 depends(&mut graph, writer, at, Edge::Wr(cell));
+                for node in later.behind(cell, writer) {
+                    graph.add(at, *node, Edge::Overwritten(cell));
+                }
             } else if let Some(writers) = absent.get(cell) {
                 graph.add(at, *writers, Edge::Absent(cell));
             }
@@ -320,8 +349,14 @@ fn graph<'a>(
                 .cells
                 .get(cell)
                 .and_then(|known| known.next.get(&source));
+            // Who commits after it got a cell for update is before whoever writes it next.
+            let has_lock = versions.committed[at] && locked::locks(transaction, cell);
             for next in next.into_iter().flatten() {
-                graph.add(at, *next, Edge::Rw(cell));
+                if has_lock {
+                    depends(&mut graph, at, *next, Edge::Locked(cell));
+                } else {
+                    graph.add(at, *next, Edge::Rw(cell));
+                }
             }
         }
     }
@@ -329,7 +364,7 @@ fn graph<'a>(
 }
 
 /// When a transaction was committed, or, where only its snapshot is known, at the earliest.
-fn committed_at(transaction: &Transaction) -> Option<u64> {
+pub(crate) fn committed_at(transaction: &Transaction) -> Option<u64> {
     let earliest = transaction.start_ts.map(|start_ts| start_ts + 1);
     transaction.commit_ts.or(earliest)
 }
@@ -355,7 +390,8 @@ fn times(history: &[Transaction], versions: &Versions<'_>) -> Vec<(u64, bool, us
 fn name_cycle(history: &[Transaction], cycle: &Cycle<'_>) -> Anomaly {
     let count =
         |wanted: fn(&Edge<'_>) -> bool| cycle.iter().filter(|(_, edge)| wanted(edge)).count();
-    let rw = count(|edge| matches!(edge, Edge::Rw(_) | Edge::Absent(_)));
+    let rw = count(|edge| edge.is_anti_dependency());
+    let locked = count(|edge| matches!(edge, Edge::Locked(_)));
     let starts = count(|edge| matches!(edge, Edge::Start));
     let real_time = count(|edge| matches!(edge, Edge::RealTime));
     let wr = count(|edge| matches!(edge, Edge::Wr(_)));
@@ -373,6 +409,7 @@ fn name_cycle(history: &[Transaction], cycle: &Cycle<'_>) -> Anomaly {
         })
         .collect();
     let kind = match (rw, starts, wr) {
+        _ if locked > 0 => Kind::LockIgnored,
         (0 | 1, ..) if real_time > 0 => Kind::StaleSnapshot,
         (0, 0, 0) => Kind::DirtyWrite,
         (0, 0, _) => Kind::CircularInformationFlow,
@@ -392,6 +429,10 @@ fn step(history: &[Transaction], from: usize, edge: Edge<'_>, to: usize) -> Stri
         Edge::Wr(cell) => format!("{from} wrote {cell}, and {to} read that"),
         Edge::Rw(cell) => format!("{from} read {cell}, and {to} wrote the next version"),
         Edge::Absent(cell) => format!("{from} read that {cell} was not there, and {to} wrote it"),
+        Edge::Overwritten(cell) => format!("{from} read {cell}, and {to} wrote a later version"),
+        Edge::Locked(cell) => {
+            format!("{from} got {cell} for update, and {to} wrote the next version")
+        }
         Edge::Onward => format!("{from} comes before {to}"),
         Edge::Start => format!("{from} had committed when {to} began"),
         Edge::RealTime => format!("{from} was answered before {to} began"),

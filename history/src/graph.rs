@@ -19,12 +19,22 @@ pub(crate) enum Edge<'a> {
     /// It read that this cell was never written, and the other wrote it, maybe not as the first: an
     /// anti-dependency too.
     Absent(&'a str),
-    /// From a node that stands for all of a cell's writers to each of them: the same step goes on.
+    /// Somebody overwrote what it read, and the other overwrote that, or was that: an anti-dependency too.
+    Overwritten(&'a str),
+    /// The other overwrote what it read and had got for update: not while it was under way.
+    Locked(&'a str),
+    /// From a node that stands for some of a cell's writers to each of them: the same step goes on.
     Onward,
     /// The other began after it had committed.
     Start,
     /// The other began after its end was answered.
     RealTime,
+}
+
+impl Edge<'_> {
+    pub(crate) fn is_anti_dependency(&self) -> bool {
+        matches!(self, Self::Rw(_) | Self::Absent(_) | Self::Overwritten(_))
+    }
 }
 
 /// Nodes by number, each with whom they lead to.
@@ -56,8 +66,7 @@ impl<'a> Graph<'a> {
         self.edges[state / 2]
             .iter()
             .filter_map(move |(to, edge)| match edge {
-                Edge::Rw(_) | Edge::Absent(_) if after_rw => None,
-                Edge::Rw(_) | Edge::Absent(_) => Some((2 * to + 1, *edge)),
+                edge if edge.is_anti_dependency() => (!after_rw).then_some((2 * to + 1, *edge)),
                 Edge::Onward => Some((2 * to + usize::from(after_rw), *edge)),
                 _ => Some((2 * to, *edge)),
             })

@@ -6,6 +6,8 @@
 mod check;
 mod convert;
 mod graph;
+mod later;
+mod locked;
 mod recency;
 mod transaction;
 mod versions;

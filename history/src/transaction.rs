@@ -82,41 +82,79 @@ pub enum Op {
     Lock(String),
 }
 
-/// A line that is no transaction.
+/// A line that has no place in a history.
 #[derive(Debug, thiserror::Error)]
-#[error("line {line}: {cause}")]
-pub struct FormatError {
-    /// Which, from 1 on.
-    pub line: usize,
-    /// What is wrong with it.
-    cause: serde_json::Error,
+pub enum FormatError {
+    /// It is no transaction.
+    #[error("line {line}: {cause}")]
+    Line {
+        /// Which, from 1 on.
+        line: usize,
+        /// What is wrong with it.
+        cause: serde_json::Error,
+    },
+    /// A transaction has a second line that can't take the first one's place.
+    #[error(
+        "line {line}: {client} began at {start_ts}, as in line {earlier}, whose place it can't take: that would have \
+         to be \"unknown\" with the same ops; remove the line that is wrong, or where both are right, give two clients two \
+         names"
+    )]
+    Twice {
+        /// The second line, from 1 on.
+        line: usize,
+        /// The first line, from 1 on.
+        earlier: usize,
+        /// Who ran it.
+        client: String,
+        /// Its snapshot.
+        start_ts: u64,
+    },
 }
 
-/// Reads a history, one transaction a line; empty lines are skipped. A later line about the same
-/// transaction takes the place of the earlier one: whoever may be killed writes it down as unknown before
-/// it commits.
+/// Reads a history, one transaction a line; empty lines are skipped. Whoever may be killed writes a transaction down
+/// as unknown before it commits: a later line with the same client, `start_ts` and ops takes the place of an unknown
+/// one. Any number of transactions may only read at one snapshot.
 ///
 /// # Errors
-/// [`FormatError`] for the first line that is no transaction.
+/// [`FormatError`] for the first line that is no transaction, or is about one of an earlier line and can't take its
+/// place.
 pub fn parse(text: &str) -> Result<Vec<Transaction>, FormatError> {
     let mut history: Vec<Transaction> = Vec::new();
-    let mut places: HashMap<(String, u64), usize> = HashMap::new();
-    for (at, line) in text.lines().enumerate() {
-        if line.trim().is_empty() {
+    // Where a transaction is, and in which line it was.
+    let mut places: HashMap<(String, u64), (usize, usize)> = HashMap::new();
+    for (line, text) in (1..).zip(text.lines()) {
+        if text.trim().is_empty() {
             continue;
         }
-        let transaction: Transaction = serde_json::from_str(line).map_err(|cause| FormatError {
-            line: at + 1,
-            cause,
-        })?;
+        let transaction: Transaction =
+            serde_json::from_str(text).map_err(|cause| FormatError::Line { line, cause })?;
         let Some(start_ts) = transaction.start_ts else {
             history.push(transaction);
             continue;
         };
         match places.entry((transaction.client.clone(), start_ts)) {
-            Entry::Occupied(place) => history[*place.get()] = transaction,
+            Entry::Occupied(mut place) => {
+                let (at, earlier) = *place.get();
+                let before = &history[at];
+                if before.outcome == Outcome::Unknown && before.ops == transaction.ops {
+                    place.insert((at, line));
+                    history[at] = transaction;
+                } else if before.changes() && transaction.changes() {
+                    return Err(FormatError::Twice {
+                        line,
+                        earlier,
+                        client: transaction.client,
+                        start_ts,
+                    });
+                } else {
+                    if transaction.changes() {
+                        place.insert((history.len(), line));
+                    }
+                    history.push(transaction);
+                }
+            }
             Entry::Vacant(place) => {
-                place.insert(history.len());
+                place.insert((history.len(), line));
                 history.push(transaction);
             }
         }

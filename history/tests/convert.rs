@@ -147,3 +147,30 @@ fn a_later_line_takes_the_place_of_an_earlier_one() {
     let text = write(&[begun]) + &write(&ended);
     assert_eq!(parse(&text).expect("a history"), ended);
 }
+
+#[test]
+fn a_second_line_of_one_transaction_that_contradicts_the_first_is_refused() {
+    let ended = history();
+    let first = write(&ended[..1]);
+    let mut other = ended[0].clone();
+    other.outcome = Outcome::Unknown;
+    let unknown = write(std::slice::from_ref(&other));
+    other.ops.push(put("y", "8"));
+    let more = write(&[other]);
+    for lines in [[&first, &first], [&first, &unknown], [&more, &first]] {
+        let error = parse(&format!("\n{}\n{}", lines[0], lines[1])).expect_err("twice");
+        let said = error.to_string();
+        for words in ["line 4", "line 2", &*ended[0].client] {
+            assert!(said.contains(words), "{said}: no {words:?}");
+        }
+    }
+}
+
+#[test]
+fn several_transactions_may_read_at_one_snapshot() {
+    let ended = history();
+    let mut reader = ended[2].clone();
+    (reader.client, reader.start_ts) = ("a".into(), ended[0].start_ts);
+    let all = [reader.clone(), ended[0].clone(), reader.clone(), reader];
+    assert_eq!(parse(&write(&all)).expect("a history"), all);
+}

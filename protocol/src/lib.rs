@@ -5,10 +5,12 @@
 //! - [`actions`]: what a tablet server decides, one rule a file.
 //! - [`txn`]: what a client does to commit, as a state machine.
 //! - [`oracle`]: what the timestamp oracle may hand out.
+//! - [`safe_point`]: how far back transactions may reach, and what may be collected.
 
 pub mod actions;
 #[doc(hidden)]
 pub mod mutants;
 pub mod oracle;
+pub mod safe_point;
 pub mod txn;
 pub mod types;

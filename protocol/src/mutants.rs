@@ -76,11 +76,25 @@ pub enum Mutant {
     SweepLeftOut,
     /// An order to make a tablet that comes after the table was deleted is carried out.
     LateCreateAccepted,
+    /// A tablet server takes the barrier, and reads below it all the same.
+    BarrierNotEnforcedAtReads,
+    /// A tablet server takes the barrier, and prewrites below it all the same.
+    BarrierNotEnforcedAtPrewrite,
+    /// A tablet server says that it has the barrier, and has forgotten it when it is started again.
+    BarrierNotDurable,
+    /// Of a transaction whose records may have been collected it is said that it was rolled back.
+    CollectedIsRolledBack,
+    /// Versions are collected when some tablet servers have taken the barrier, and their locks are resolved.
+    ReadyBeforeEveryTablet,
+    /// Versions are collected before the locks below the point are resolved.
+    ReadyBeforeLocks,
+    /// A delete is collected before what it hides.
+    DeleteCollectedFirst,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 41] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -115,6 +129,13 @@ impl Mutant {
         Self::FreezeIgnored,
         Self::SweepLeftOut,
         Self::LateCreateAccepted,
+        Self::BarrierNotEnforcedAtReads,
+        Self::BarrierNotEnforcedAtPrewrite,
+        Self::BarrierNotDurable,
+        Self::CollectedIsRolledBack,
+        Self::ReadyBeforeEveryTablet,
+        Self::ReadyBeforeLocks,
+        Self::DeleteCollectedFirst,
     ];
 }
 

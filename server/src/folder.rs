@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::small_file::{replace_durably, sync_parent};
+use crate::small_file::{StdFiles, replace_durably, sync_parent};
 
 /// The format of folders that this program reads and writes.
 pub const FORMAT: u32 = 1;
@@ -71,7 +71,7 @@ impl Folder {
                     cluster_id: None,
                 };
                 write_identity(&path, &identity)?;
-                sync_parent(&path)?;
+                sync_parent(&StdFiles, &path)?;
                 identity
             }
         };
@@ -191,7 +191,7 @@ fn write_identity(folder: &Path, identity: &Identity) -> Result<(), Error> {
         cause: error.into(),
     })?;
     bytes.push(b'\n');
-    replace_durably(&path, &bytes)
+    replace_durably(&StdFiles, &path, &bytes)
 }
 
 /// A folder without an identity is ours to take only if nothing is in it but what an interrupted

@@ -40,14 +40,14 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 /// Whatever the master says, beats are not closer nor further apart than this.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 const INTERVAL_MAX: Duration = Duration::from_secs(60);
-/// After the tablet servers that the master names have changed: it waits to hear that they are known.
+/// After the master has told something new: it waits to hear that it is known.
 const SOON: Duration = Duration::from_millis(20);
 
 /// Beats until `shutdown` ends: at once, then whenever the interval has passed that the master
 /// answers. A master that is away is logged once and asked again. `report` tells what the server holds for
 /// each beat, in the fields from `tablets` on, the others are set here; `adopt` is called with the cluster's
-/// id when the master tells it for the first time, and must make it durable before it returns; `meet` with
-/// the names of the cluster's tablet servers as long as the reported peers are others.
+/// id when the master tells it for the first time, and must make it durable before it returns; `learn` with
+/// each answer.
 ///
 /// # Errors
 /// [`Error::MasterAddress`]; [`Error::Refused`] if the master says that this server is not one of
@@ -56,13 +56,13 @@ pub async fn run<E: Into<BoxError>>(
     options: Options,
     report: impl Fn() -> HeartbeatRequest,
     adopt: impl FnMut(&str) -> Result<(), E>,
-    meet: impl FnMut(&[String]),
+    learn: impl FnMut(&HeartbeatResponse),
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     tokio::select! {
         biased;
         () = pin!(shutdown) => Ok(()),
-        result = beat(options, report, adopt, meet) => result,
+        result = beat(options, report, adopt, learn) => result,
     }
 }
 
@@ -78,13 +78,13 @@ async fn beat<E: Into<BoxError>>(
     options: Options,
     report: impl Fn() -> HeartbeatRequest,
     mut adopt: impl FnMut(&str) -> Result<(), E>,
-    mut meet: impl FnMut(&[String]),
+    mut learn: impl FnMut(&HeartbeatResponse),
 ) -> Result<(), Error> {
     let mut master = connect(&options.master)?;
     let mut cluster_id = options.cluster_id.clone();
     let mut told = Told::Nothing;
     let mut retry = RETRY_FIRST;
-    let mut met = Vec::new();
+    let mut known = HeartbeatResponse::default();
     loop {
         let request = HeartbeatRequest {
             cluster_id: cluster_id.clone().unwrap_or_default(),
@@ -94,17 +94,13 @@ async fn beat<E: Into<BoxError>>(
             incarnation: options.incarnation,
             ..report()
         };
-        let peers = request.peers.clone();
         let pause = match master.heartbeat(request).await {
             Ok(response) => {
-                let HeartbeatResponse {
-                    cluster_id: learned,
-                    interval_ms,
-                    tablet_servers,
-                } = response.into_inner();
-                let mut interval = Duration::from_millis(interval_ms.into());
-                if !learned.is_empty() && cluster_id.as_ref() != Some(&learned) {
-                    adopt(&learned).map_err(|error| Error::Adopt {
+                let response = response.into_inner();
+                let learned = &response.cluster_id;
+                let mut interval = Duration::from_millis(response.interval_ms.into());
+                if !learned.is_empty() && cluster_id.as_ref() != Some(learned) {
+                    adopt(learned).map_err(|error| Error::Adopt {
                         master: options.master.clone(),
                         server: options.server.clone(),
                         cluster_id: learned.clone(),
@@ -124,11 +120,9 @@ async fn beat<E: Into<BoxError>>(
                     told = Told::Connected;
                 }
                 retry = RETRY_FIRST;
-                if tablet_servers != peers {
-                    meet(&tablet_servers);
-                }
-                if met != tablet_servers {
-                    met = tablet_servers;
+                learn(&response);
+                if known != response {
+                    known = response;
                     interval = interval.min(SOON);
                 }
                 interval.clamp(INTERVAL_MIN, INTERVAL_MAX)

@@ -10,7 +10,9 @@ use percolator_server::{Error, listen, serve};
 use percolator_wire::v1::master_server::{Master, MasterServer};
 use percolator_wire::v1::{
     CreateTableRequest, CreateTableResponse, DeleteTableRequest, DeleteTableResponse,
-    DirectoryRequest, DirectoryResponse, HeartbeatRequest, HeartbeatResponse, Role, TabletInfo,
+    DirectoryRequest, DirectoryResponse, GcStatusRequest, GcStatusResponse, HeartbeatRequest,
+    HeartbeatResponse, Role, SessionRequest, SessionResponse, SetGcRequest, SetGcResponse,
+    TabletInfo,
 };
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
@@ -34,7 +36,7 @@ impl Master for FakeMaster {
         Ok(Response::new(HeartbeatResponse {
             cluster_id: "c1".to_owned(),
             interval_ms: 10,
-            tablet_servers: Vec::new(),
+            ..HeartbeatResponse::default()
         }))
     }
 
@@ -56,6 +58,24 @@ impl Master for FakeMaster {
         &self,
         _: Request<DeleteTableRequest>,
     ) -> Result<Response<DeleteTableResponse>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn session(
+        &self,
+        _: Request<SessionRequest>,
+    ) -> Result<Response<SessionResponse>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn gc_status(
+        &self,
+        _: Request<GcStatusRequest>,
+    ) -> Result<Response<GcStatusResponse>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn set_gc(&self, _: Request<SetGcRequest>) -> Result<Response<SetGcResponse>, Status> {
         Err(Status::unimplemented("not in this test"))
     }
 }

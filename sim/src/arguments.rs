@@ -65,6 +65,9 @@ pub struct Arguments {
     /// Begin no more seeds after this time.
     #[arg(long, value_name = "N", conflicts_with_all = ["seed", "mutants"])]
     pub seconds: Option<u64>,
+    /// With --seconds: so many seeds are begun in any case.
+    #[arg(long, value_name = "N", requires = "seconds", default_value_t = 0)]
+    pub at_least: u64,
 }
 
 /// Kinds of faults.

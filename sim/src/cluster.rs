@@ -8,10 +8,10 @@ use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use percolator_client::transport::BoxFuture;
-use percolator_client::{Client, Error, Options, Timestamp};
+use percolator_client::{Client, Error, Options};
 use percolator_protocol::oracle::Settings;
 
-use crate::disk::{Lie, SimDisk, SimTruth, Space};
+use crate::disk::{Lie, SimDisk, Space};
 use crate::plan::Plan;
 use crate::recorder::{Recorder, Session};
 use crate::rng::Rng;
@@ -62,20 +62,25 @@ impl Cluster {
         let rng = |name: &str| Rng::new(plan.seed, name);
         let master_node = world.add_node("master");
         let oracle_node = world.add_node("oracle");
+        let highest = Highest::default();
         let master = Arc::new(Master {
             node: master_node,
-            truth: SimTruth::new(rng("master's disk")),
+            disk: SimDisk::new(rng("master's disk")),
             rng: Mutex::new(rng("master")),
             die_ppm: Mutex::new(0),
             begun: AtomicBool::new(false),
             cluster_id: Mutex::new(None),
+            settings: percolator_gc_master::Settings {
+                life_time: plan.life_time,
+            },
+            highest: highest.clone(),
             two_owners: plan.sabotage == Some(Sabotage::TwoOwners),
             drops_unswept: plan.sabotage == Some(Sabotage::DropBeforeSwept),
         });
         let oracle = Arc::new(Oracle {
             node: oracle_node,
             master: master_node,
-            truth: SimTruth::new(rng("oracle's disk")),
+            disk: SimDisk::new(rng("oracle's disk")),
             settings: Settings {
                 window_ms: [50, 400, 3_000][rng("window").below(3) as usize],
                 ..Settings::default()
@@ -127,7 +132,7 @@ impl Cluster {
             recorder: Arc::default(),
             clients,
             keeper,
-            highest: Arc::new(Mutex::new(Timestamp::ZERO)),
+            highest,
             working: AtomicU64::new(0),
             here,
             stopping: AtomicBool::new(false),
@@ -135,7 +140,11 @@ impl Cluster {
             lives: AtomicU64::new(0),
         });
         match cluster.plan.sabotage {
-            Some(Sabotage::LimitNotDurable) => cluster.oracle.truth.lie(),
+            Some(Sabotage::LimitNotDurable) => cluster.oracle.disk.lie(Lie::Sync),
+            Some(Sabotage::RenameNotDurable) => {
+                cluster.oracle.disk.lie(Lie::Folder);
+                cluster.master.disk.lie(Lie::Folder);
+            }
             Some(Sabotage::AnswerBeforeSync) => {
                 let disks = cluster.tablets.iter().map(|tablet| &tablet.disk);
                 disks.for_each(|disk| disk.lie(Lie::Sync));
@@ -192,19 +201,19 @@ impl Cluster {
 
     /// From now on so many operations of a million fail on a server's disk.
     pub fn set_disk_error_ppm(&self, server: usize, ppm: u32) {
-        match server {
-            0 => self.master.truth.set_error_ppm(ppm),
-            1 => self.oracle.truth.set_error_ppm(ppm),
-            tablet => self.tablets[tablet - 2].disk.set_error_ppm(ppm),
-        }
+        self.disk(server).set_error_ppm(ppm);
     }
 
     /// From now on there's so much space on a server's disk.
     pub fn set_disk_space(&self, server: usize, space: Space) {
+        self.disk(server).set_space(space);
+    }
+
+    fn disk(&self, server: usize) -> &SimDisk {
         match server {
-            0 => self.master.truth.set_full(space != Space::Plenty),
-            1 => self.oracle.truth.set_full(space != Space::Plenty),
-            tablet => self.tablets[tablet - 2].disk.set_space(space),
+            0 => &self.master.disk,
+            1 => &self.oracle.disk,
+            tablet => &self.tablets[tablet - 2].disk,
         }
     }
 

@@ -1,13 +1,15 @@
 //! A device that forgets what wasn't synced, tears the last write, writes files over older ones, answers
-//! with errors, is full or slow; and the one small value that the oracle and the master keep.
+//! with errors, is full or slow.
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use percolator_engine::disk::{Disk, DiskFile};
+use percolator_server::small_file::{Files, NewFile};
 
 use crate::rng::Rng;
 
@@ -51,6 +53,8 @@ struct State {
 pub enum Lie {
     /// To bring content onto the device.
     Sync,
+    /// To bring onto the device which files there are.
+    Folder,
     /// To cut a file.
     Cut,
 }
@@ -75,6 +79,9 @@ const SECTOR_BYTES: usize = 512;
 const SPARE: &str = "spare";
 
 impl SimDisk {
+    /// What [`Self::space`] says where there is enough.
+    const PLENTY: Option<u64> = Some(1 << 40);
+
     /// An empty folder.
     pub fn new(mut rng: Rng) -> Self {
         Self(Arc::new(Mutex::new(State {
@@ -102,10 +109,19 @@ impl SimDisk {
         self.0.lock().space = space;
     }
 
-    /// The machine dies in the middle of what comes next.
-    pub fn die_soon(&self) {
+    /// The machine dies in the middle of the next so many operations.
+    pub fn die_within(&self, operations: u64) {
         let mut state = self.0.lock();
-        state.dies_after = Some(state.rng.below(3));
+        state.dies_after = Some(state.rng.below(operations));
+    }
+
+    /// Every file is lost.
+    pub fn lose(&self) {
+        let mut state = self.0.lock();
+        state.files.clear();
+        state.names.clear();
+        state.names_synced.clear();
+        state.renamed.clear();
     }
 
     /// From now on this is claimed and not done.
@@ -152,7 +168,7 @@ impl SimDisk {
     /// Free space, in bytes, where the device tells.
     pub fn space(&self) -> Option<u64> {
         match self.0.lock().space {
-            Space::Plenty => Some(1 << 40),
+            Space::Plenty => Self::PLENTY,
             Space::Left(bytes) => Some(bytes),
             Space::NoneAndDoesNotTell => None,
         }
@@ -316,6 +332,9 @@ impl Disk for SimDisk {
     fn sync_folder(&self) -> io::Result<()> {
         let mut state = self.0.lock();
         state.begin()?;
+        if state.lies == Some(Lie::Folder) {
+            return Ok(());
+        }
         state.names_synced = state.names.clone();
         state.renamed.clear();
         let State { files, names, .. } = &mut *state;
@@ -334,6 +353,64 @@ impl Disk for SimDisk {
             state.make(SPARE, vec![0; bytes as usize]);
         }
         Ok(())
+    }
+}
+
+/// For the files of one small value each, told apart by their plain names.
+impl Files for SimDisk {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        Disk::read(self, &name_of(path))
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile>> {
+        let mut state = self.0.lock();
+        state.begin()?;
+        let name = name_of(path);
+        let file = match state.number(&name) {
+            // As with other writes, nothing says when the device hears of that.
+            Ok(file) => {
+                state.file(file)?.content.clear();
+                file
+            }
+            Err(_) => state.make(&name, Vec::new()),
+        };
+        Ok(Box::new(Open {
+            disk: self.clone(),
+            file,
+            len: 0,
+        }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.0.lock();
+        state.begin()?;
+        let (from, to) = (name_of(from), name_of(to));
+        state.number(&from)?;
+        state.rename(Renamed::Moved(from, to));
+        Ok(())
+    }
+
+    fn sync_folder_of(&self, _: &Path) -> io::Result<()> {
+        self.sync_folder()
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    name.to_string_lossy().into_owned()
+}
+
+impl NewFile for Open {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        // It is written beside the one whose place it takes, and small as it is, needs room.
+        if self.disk.space() != SimDisk::PLENTY {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.append(bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_data().map(drop)
     }
 }
 
@@ -392,85 +469,5 @@ impl DiskFile for Open {
             file.content.truncate(len as usize);
         }
         Ok(())
-    }
-}
-
-/// One small durable value: what a file that is replaced as a whole keeps.
-#[derive(Clone)]
-pub struct SimTruth(Arc<Mutex<Value>>);
-
-struct Value {
-    stored: Option<Vec<u8>>,
-    rng: Rng,
-    error_ppm: u32,
-    full: bool,
-    lies: bool,
-}
-
-impl SimTruth {
-    /// Nothing is stored yet.
-    pub fn new(rng: Rng) -> Self {
-        Self(Arc::new(Mutex::new(Value {
-            stored: None,
-            rng,
-            error_ppm: 0,
-            full: false,
-            lies: false,
-        })))
-    }
-
-    /// From now on so many writes of a million fail.
-    pub fn set_error_ppm(&self, error_ppm: u32) {
-        self.0.lock().error_ppm = error_ppm;
-    }
-
-    /// From now on the device has no room, or has it again.
-    pub fn set_full(&self, full: bool) {
-        self.0.lock().full = full;
-    }
-
-    /// From now on writes are claimed and not done.
-    pub fn lie(&self) {
-        self.0.lock().lies = true;
-    }
-
-    /// What is stored.
-    pub fn load(&self) -> Option<Vec<u8>> {
-        self.0.lock().stored.clone()
-    }
-
-    /// Stores a value. After an error it may or may not be stored.
-    ///
-    /// # Errors
-    /// As the device likes.
-    pub fn store(&self, value: &[u8]) -> Result<(), String> {
-        let mut state = self.0.lock();
-        if state.full {
-            // The new value is written beside the old one.
-            return Err("there is no space left on the device".to_owned());
-        }
-        let ppm = state.error_ppm;
-        let failed = state.rng.chance(ppm);
-        let written = !failed || state.rng.below(2) == 0;
-        if written && !state.lies {
-            state.stored = Some(value.to_vec());
-        }
-        if failed {
-            return Err("the device answered with an error".to_owned());
-        }
-        Ok(())
-    }
-
-    /// What is stored is lost.
-    pub fn lose(&self) {
-        self.0.lock().stored = None;
-    }
-
-    /// The process dies while it stores a value: it is stored, or it isn't.
-    pub fn store_dying(&self, value: &[u8]) {
-        let mut state = self.0.lock();
-        if state.rng.below(2) == 0 && !state.lies {
-            state.stored = Some(value.to_vec());
-        }
     }
 }

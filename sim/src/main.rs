@@ -94,11 +94,9 @@ fn many(arguments: &Arguments) -> ExitCode {
         for _ in 0..cores {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    if limit.is_some_and(|limit| started.elapsed() >= limit) {
-                        return;
-                    }
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= to {
+                    let is_over = limit.is_some_and(|limit| started.elapsed() >= limit);
+                    if seed >= to || (is_over && seed - from >= arguments.at_least) {
                         return;
                     }
                     let outcome = run(&arguments.plan(seed), Keep::Nothing);
@@ -119,6 +117,10 @@ fn many(arguments: &Arguments) -> ExitCode {
     });
     let took = started.elapsed().as_secs_f64().max(0.001);
     let (runs, simulated_ms) = (runs.into_inner(), simulated_ms.into_inner());
+    let planned = to - from;
+    if failed.lock().is_none() && runs < planned {
+        println!("the time was up after {runs} of {planned} seeds");
+    }
     println!(
         "{runs} seeds in {took:.1} s on {cores} cores: {:.1} seeds a second, {:.0} s simulated each \
          second, {} transactions",
@@ -151,7 +153,7 @@ type Noticed = Option<(u64, Failure)>;
 /// For each wrong turn: which seed notices it, and by which invariant.
 fn mutants(arguments: &Arguments) -> ExitCode {
     let only = arguments.wrong_turn();
-    let seeds = |sabotage: Sabotage| arguments.seeds.unwrap_or((0, sabotage.noticed_within()));
+    let (from, to) = arguments.seeds.unwrap_or((0, Sabotage::NOTICED_WITHIN));
     let all: Vec<Sabotage> = Sabotage::all()
         .into_iter()
         .filter(|one| only.is_none_or(|only| *one == only))
@@ -166,7 +168,6 @@ fn mutants(arguments: &Arguments) -> ExitCode {
                 loop {
                     let at = next.fetch_add(1, Ordering::Relaxed) as usize;
                     let Some(sabotage) = all.get(at) else { return };
-                    let (from, to) = seeds(*sabotage);
                     let first = |only| {
                         (from..to).find_map(|seed| {
                             let plan = Plan {
@@ -200,7 +201,6 @@ fn mutants(arguments: &Arguments) -> ExitCode {
             }
             None => {
                 missed += 1;
-                let (_, to) = seeds(all[at]);
                 println!("{name:24} {to:5}  NOBODY until there");
             }
         }

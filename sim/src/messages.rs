@@ -30,6 +30,8 @@ pub enum Ask {
     /// To the master.
     DeleteTable(v1::DeleteTableRequest),
     /// To the master.
+    Session(v1::SessionRequest),
+    /// To the master.
     Heartbeat(v1::HeartbeatRequest),
     /// The master's, to a tablet server, with the cluster's id, and whom it is meant for.
     Order(String, v1::Addressee, Order),
@@ -48,6 +50,8 @@ pub enum Answer {
     TableCreated(v1::CreateTableResponse),
     /// The master's.
     TableDeleted(v1::DeleteTableResponse),
+    /// The master's.
+    Session(v1::SessionResponse),
     /// The master's, to a heartbeat.
     Heartbeat(v1::HeartbeatResponse),
     /// An order was carried out, or not, and why.
@@ -105,7 +109,13 @@ impl Ask {
                 0 => format!("delete table {}", request.name),
                 id => format!("delete table {}, {id} is swept", request.name),
             },
-            Self::Heartbeat(beat) => format!("heartbeat of {}", beat.server),
+            Self::Session(request) => {
+                format!("session {:x} floor={}", request.session, request.floor)
+            }
+            Self::Heartbeat(beat) => format!(
+                "heartbeat of {} barrier={} ready={}",
+                beat.server, beat.barrier, beat.ready
+            ),
             Self::Order(_, _, Order::Create { tablet, .. }) => {
                 let (id, table) = (tablet.id, tablet.table_id);
                 format!("own tablet {id} of {table}, {:?}", tablet.state())
@@ -156,7 +166,10 @@ impl Answer {
             Self::TableCreated(_) => "created".to_owned(),
             Self::TableDeleted(deleted) if deleted.gone => "deleted".to_owned(),
             Self::TableDeleted(_) => "frozen".to_owned(),
-            Self::Heartbeat(_) => "heard".to_owned(),
+            Self::Session(told) => format!("lease {} ms", told.lease_ms),
+            Self::Heartbeat(told) => {
+                format!("heard, barrier={} ready={}", told.barrier, told.ready)
+            }
             Self::Done(done) => format!("done: {done:?}"),
             Self::Refused(why) => format!("{why:?}"),
         }

@@ -68,15 +68,24 @@ pub async fn run(world: Arc<World>, cluster: Arc<Cluster>) {
     let plan = &cluster.plan;
     let mut rng = Rng::new(plan.seed, "nemesis");
     let ms = Duration::from_millis;
+    let mut rate = |fault: Fault, most: u32| {
+        // A rate of its own for each kind of fault, up to `most`; low ones as often as high ones.
+        let rate = most >> rng.below(6);
+        match plan.has(fault) {
+            true if plan.often => most,
+            true => rate,
+            false => 0,
+        }
+    };
     world.network.lock().set_faults(NetworkFaults {
-        loss_ppm: rate(&mut rng, plan.has(Fault::Loss), 30_000),
-        late_ppm: rate(&mut rng, plan.has(Fault::Late), 200_000),
+        loss_ppm: rate(Fault::Loss, 30_000),
+        late_ppm: rate(Fault::Late, 200_000),
         late_max: 3 * plan.lock_ttl + ms(500),
-        duplicate_ppm: rate(&mut rng, plan.has(Fault::Duplicate), 200_000),
+        duplicate_ppm: rate(Fault::Duplicate, 200_000),
         reorders: plan.has(Fault::Reorder),
-        reset_ppm: rate(&mut rng, plan.has(Fault::Reset), 50_000),
+        reset_ppm: rate(Fault::Reset, 50_000),
     });
-    *cluster.master.die_ppm.lock() = rate(&mut rng, plan.has(Fault::KillServer), 300_000);
+    *cluster.master.die_ppm.lock() = rate(Fault::KillServer, 300_000);
     let actions: Vec<Fault> = ACTIONS
         .into_iter()
         .filter(|fault| plan.has(*fault))
@@ -93,12 +102,6 @@ pub async fn run(world: Arc<World>, cluster: Arc<Cluster>) {
         let fault = *rng.pick(&actions);
         act(&world, &cluster, &turns, fault, &mut rng);
     }
-}
-
-/// A rate of its own for each kind of fault, up to `most`; low ones as often as high ones.
-fn rate(rng: &mut Rng, happens: bool, most: u32) -> u32 {
-    let rate = most >> rng.below(6);
-    if happens { rate } else { 0 }
 }
 
 fn act(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, fault: Fault, rng: &mut Rng) {
@@ -164,7 +167,7 @@ fn act(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, fault: Fault, 
         Fault::LoseMaster => {
             world.note(|| "the master loses its state".to_owned());
             cluster.kill_server(world, 0, rng.about(ms(300)), false);
-            cluster.master.truth.lose();
+            cluster.master.disk.lose();
         }
         Fault::Burst => cluster.burst(world, rng.below(8) as usize + 4),
         Fault::Loss | Fault::Late | Fault::Duplicate | Fault::Reorder | Fault::Reset => {}

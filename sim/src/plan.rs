@@ -126,6 +126,8 @@ pub struct Plan {
     pub faults: BTreeSet<Fault>,
     /// How often something is done to a process, a disk or a clock.
     pub pause: Duration,
+    /// The network fails as often as it ever does, in each of its ways: for a mutation.
+    pub often: bool,
     /// Tablet servers.
     pub tablet_servers: usize,
     /// Client processes.
@@ -142,6 +144,8 @@ pub struct Plan {
     pub think: Duration,
     /// What a tablet server holds at the most.
     pub limits: Limits,
+    /// How long versions are kept.
+    pub life_time: Duration,
     /// How long a tablet server doesn't know yet that a group is durable, at most, in microseconds.
     pub window_us: u64,
     /// What clients do.
@@ -175,6 +179,7 @@ impl Plan {
             faulty: ms(rng.between(2_000, 10_000)),
             faults,
             pause: ms(rng.between(50, 800)),
+            often: false,
             tablet_servers: 2 + rng.below(2) as usize,
             clients: 2 + rng.below(3) as usize,
             workers: 1 + rng.below(3) as usize,
@@ -183,6 +188,7 @@ impl Plan {
             timeout: ms(rng.between(100, 3_000)),
             think: ms(rng.between(1, 40)),
             limits: limits(seed),
+            life_time: life_time(seed),
             window_us: [0, 300, 5_000][rng.below(3) as usize],
             workloads,
             only: None,
@@ -193,6 +199,15 @@ impl Plan {
     /// Whether this kind of fault happens.
     pub fn has(&self, fault: Fault) -> bool {
         self.faults.contains(&fault)
+    }
+}
+
+/// How long versions are kept: in most runs shorter than many transactions last.
+fn life_time(seed: u64) -> Duration {
+    let mut rng = Rng::new(seed, "life time");
+    match rng.below(3) {
+        0 => Duration::from_secs(600),
+        _ => Duration::from_millis(rng.between(20, 2_000)),
     }
 }
 

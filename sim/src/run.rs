@@ -15,6 +15,7 @@ use percolator_client::{Error, Table};
 
 use crate::cluster::Cluster;
 use crate::history::{Record, forget_deleted};
+use crate::invariants::liveness;
 use crate::nemesis;
 use crate::network::Network;
 use crate::plan::Plan;
@@ -24,10 +25,6 @@ use crate::sabotage;
 use crate::trace::{Keep, Trace};
 use crate::workloads::{self, Workload, tagged};
 use crate::world::{Failure, NOBODY, World};
-
-/// After the faults have stopped every worker commits something that it wrote within this and the client's patience; and
-/// so do the other things that have to happen then.
-const BOUND: Duration = Duration::from_secs(60);
 
 /// What came of a run.
 #[derive(Debug)]
@@ -154,36 +151,11 @@ fn disturb(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
 fn recover(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     cluster.set_healed();
     nemesis::heal(world, cluster);
-    let before = cluster.progress();
-    let bound = BOUND + cluster.plan.patience;
-    let all_go_on = || {
-        let now = cluster.progress();
-        now.iter().zip(&before).all(|(now, before)| now > before)
-    };
-    if !world.run(world.now() + bound, all_go_on) {
-        let now = cluster.progress();
-        let stuck = now
-            .iter()
-            .zip(&before)
-            .position(|(now, before)| now <= before);
-        let who = stuck.unwrap_or_default();
-        let (client, worker) = (who / cluster.plan.workers, who % cluster.plan.workers);
-        world.fail(
-            "liveness: progress",
-            format!("client-{client}.{worker} committed nothing that it wrote within {bound:?} after the faults"),
-        );
+    if !liveness::progress(world, cluster) {
         return false;
     }
     cluster.stop();
-    if !world.run(world.now() + bound, || cluster.working() == 0) {
-        let working = cluster.working();
-        world.fail(
-            "liveness: ends",
-            format!("{working} workers have not ended within {bound:?}"),
-        );
-        return false;
-    }
-    true
+    liveness::ends(world, cluster)
 }
 
 /// Every lock goes when somebody meets it.
@@ -287,15 +259,8 @@ fn keeper<T: Send + 'static>(
         }
     };
     world.spawn(node, task.boxed());
-    let bound = BOUND + cluster.plan.patience;
-    if !world.run(world.now() + bound, || done.load(Ordering::Relaxed)) {
-        if world.failure().is_none() {
-            let last = last.lock().clone();
-            world.fail(
-                "liveness: the cluster serves",
-                format!("{doing} did not end within {bound:?}; last: {last}"),
-            );
-        }
+    let is_done = || done.load(Ordering::Relaxed);
+    if !liveness::serves(world, cluster, doing, is_done, || last.lock().clone()) {
         return None;
     }
     Option::take(&mut result.lock())

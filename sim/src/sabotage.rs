@@ -13,8 +13,10 @@ use crate::plan::{Fault, Plan};
 pub enum Sabotage {
     /// A rule takes a wrong turn.
     Rule(Mutant),
-    /// The oracle's limit is called durable and isn't.
+    /// The file of the oracle's limit takes its name before it is synced.
     LimitNotDurable,
+    /// The folders of the oracle's limit and the master's state are not synced when a file has taken its name.
+    RenameNotDurable,
     /// A batch comes to the disk in pieces.
     TornBatch,
     /// A group is answered before it is synced.
@@ -32,10 +34,14 @@ pub enum Sabotage {
 }
 
 impl Sabotage {
+    /// Each has to be noticed within so many seeds.
+    pub const NOTICED_WITHIN: u64 = 120;
+
     /// All that there is in this build.
     pub fn all() -> Vec<Self> {
         let mut all = vec![
             Self::LimitNotDurable,
+            Self::RenameNotDurable,
             Self::TornBatch,
             Self::AnswerBeforeSync,
             Self::CutNotDone,
@@ -50,16 +56,6 @@ impl Sabotage {
         all
     }
 
-    /// It has to be noticed within so many seeds.
-    pub fn noticed_within(self) -> u64 {
-        match self {
-            // A request has to be late by just so much that a server has died and is back, and somebody
-            // has read the row in between, and nobody has written it.
-            Self::Rule(Mutant::OnePhaseOfAnotherLife) => 400,
-            _ => 120,
-        }
-    }
-
     /// The plan of a seed with this wrong turn. Those that only show where certain things fail together
     /// get nothing but those, and often: with all kinds drawn at random it would take hundreds of seeds.
     pub fn plan(self, seed: u64) -> Plan {
@@ -69,7 +65,9 @@ impl Sabotage {
             plan.pause = Duration::from_millis(100);
         };
         match self {
-            Self::Rule(Mutant::GrantBeforeDurable) | Self::LimitNotDurable => {
+            Self::Rule(Mutant::GrantBeforeDurable)
+            | Self::LimitNotDurable
+            | Self::RenameNotDurable => {
                 only(&[Fault::KillServer, Fault::DiskSlow, Fault::ClockJump]);
             }
             // A prewrite has to come after its transaction was rolled back.
@@ -78,12 +76,19 @@ impl Sabotage {
                 plan.lock_ttl = Duration::from_millis(100);
                 plan.think = Duration::from_millis(2);
             }
+            // A request has to be late by just so much that the server has died and is back, and somebody has read
+            // the row in between, and nobody has written it; and its client must not have given up meanwhile.
             Self::Rule(Mutant::OnePhaseOfAnotherLife) => {
                 only(&[Fault::KillServer, Fault::Late]);
+                plan.often = true;
+                plan.tablet_servers = 1;
                 plan.workloads = vec!["counter"];
-                plan.pause = Duration::from_millis(100);
+                plan.lock_ttl = Duration::from_millis(100);
+                plan.timeout = Duration::from_secs(3);
+                plan.patience = Duration::from_secs(8);
                 plan.think = Duration::from_millis(2);
                 plan.workers = 4;
+                plan.faulty = Duration::from_secs(10);
             }
             Self::Rule(
                 Mutant::RequestsUnbounded
@@ -114,8 +119,32 @@ impl Sabotage {
                 plan.workers = 4;
                 plan.faulty = Duration::from_secs(10);
             }
+            // Clients that stand still while what they began with is collected.
+            Self::Rule(Mutant::BarrierNotEnforcedAtPrewrite) => {
+                only(&[Fault::PauseClient]);
+                plan.workloads = vec!["index"];
+                plan.life_time = Duration::from_millis(20);
+                plan.think = Duration::from_millis(2);
+                plan.faulty = Duration::from_secs(10);
+            }
+            // Commits that are left half done by clients that die, on servers that the master doesn't hear.
+            Self::Rule(Mutant::ReadyBeforeEveryTablet | Mutant::ReadyBeforeLocks) => {
+                only(&[Fault::KillClient, Fault::KillServer, Fault::Cut]);
+                plan.workloads = vec!["bank", "index"];
+                plan.life_time = Duration::from_millis(20);
+                plan.think = Duration::from_millis(2);
+                plan.faulty = Duration::from_secs(10);
+            }
+            Self::Rule(Mutant::BarrierNotDurable | Mutant::DeleteCollectedFirst) => {
+                only(&[Fault::KillServer, Fault::Cut, Fault::Loss]);
+                plan.workloads = vec!["index"];
+                plan.life_time = Duration::from_millis(20);
+                plan.think = Duration::from_millis(2);
+                plan.faulty = Duration::from_secs(10);
+            }
             Self::Rule(Mutant::LateCreateAccepted) => {
                 only(&[Fault::Late, Fault::Duplicate, Fault::Reorder]);
+                plan.often = true;
                 plan.limits = Limits::default();
                 plan.workloads = vec!["tables"];
                 plan.think = Duration::from_millis(2);

@@ -103,6 +103,19 @@ impl Transport for SimTransport {
         .boxed()
     }
 
+    fn session(
+        &self,
+        request: v1::SessionRequest,
+    ) -> BoxFuture<'_, Result<v1::SessionResponse, MasterError>> {
+        async move {
+            match self.ask_master(Ask::Session(request)).await? {
+                Answer::Session(told) => Ok(told),
+                _ => Err(odd()),
+            }
+        }
+        .boxed()
+    }
+
     fn directory(&self) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>> {
         async move {
             match self.ask_master(Ask::Directory).await? {

@@ -4,14 +4,15 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use percolator_engine::{Batch, Column, Direction, Engine};
+use percolator_engine::{Batch, Column, Engine};
 use percolator_protocol::oracle::Granted;
+use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Cell, Lock, Timestamp, Write, WriteKind, key};
 use percolator_tablet::{Held, Limits};
 use percolator_wire::v1;
 
 use crate::history::Record;
-use crate::invariants::{self, Invariant};
+use crate::invariants::{self, Invariant, durable};
 use crate::world::NodeId;
 
 /// Something that was seen.
@@ -48,12 +49,28 @@ pub enum Seen<'a> {
         /// Its tablets.
         tablets: &'a [v1::TabletInfo],
     },
+    /// A tablet server has durably reached these points.
+    Points {
+        /// Which.
+        server: NodeId,
+        /// How far it is.
+        points: Points,
+    },
     /// What a tablet server holds in memory.
     Holds {
         /// As it counts now.
         held: Held,
         /// What it may hold.
         limits: &'a Limits,
+    },
+    /// What the master holds in memory besides its state.
+    MasterHolds(percolator_gc_master::Held),
+    /// A tablet server with nothing under way has so many locks in memory, and so many on its disk.
+    Locks {
+        /// As its memory counts.
+        counted: usize,
+        /// What is stored.
+        stored: usize,
     },
     /// A tablet server answers.
     Answered {
@@ -99,12 +116,17 @@ pub enum Change {
 /// What a broken invariant says: its name, and what was seen.
 pub type Broken = (&'static str, String);
 
-type Content = BTreeMap<(Column, Bytes), Bytes>;
+/// What a server holds.
+pub(crate) type Content = BTreeMap<(Column, Bytes), Bytes>;
 
 /// The invariants, and what every server should hold.
 pub struct Watch {
     invariants: Vec<Box<dyn Invariant>>,
     contents: BTreeMap<NodeId, Content>,
+    /// What was collected: records, and their values. What goes with a tablet isn't.
+    collected: BTreeMap<NodeId, Content>,
+    /// The tables of which each server has tablets, and whether they are in use.
+    owned: BTreeMap<NodeId, BTreeMap<u32, bool>>,
 }
 
 impl Default for Watch {
@@ -112,6 +134,8 @@ impl Default for Watch {
         Self {
             invariants: invariants::all(),
             contents: BTreeMap::new(),
+            collected: BTreeMap::new(),
+            owned: BTreeMap::new(),
         }
     }
 }
@@ -141,9 +165,20 @@ impl Watch {
                 maybe,
             } => self.reopened(*server, *engine, maybe),
             Seen::Owns { server, tablets } => {
+                let in_use = |tablet: &v1::TabletInfo| tablet.state() == v1::TabletState::Serving;
+                let tables = tablets.iter();
+                let tables = tables.map(|tablet| (tablet.table_id, in_use(tablet)));
+                self.owned.insert(*server, tables.collect());
                 self.tell(|invariant| invariant.owns(*server, tablets))
             }
+            Seen::Points { server, points } => {
+                self.tell(|invariant| invariant.points(*server, *points))
+            }
             Seen::Holds { held, limits } => self.tell(|invariant| invariant.holds(held, limits)),
+            Seen::MasterHolds(held) => self.tell(|invariant| invariant.master_holds(held)),
+            Seen::Locks { counted, stored } => {
+                self.tell(|invariant| invariant.locks(*counted, *stored))
+            }
             Seen::Answered { response, limits } => {
                 self.tell(|invariant| invariant.answered(response, limits))
             }
@@ -159,13 +194,25 @@ impl Watch {
         history: &[Record],
         tables: &BTreeMap<String, u32>,
     ) -> Result<(), Broken> {
-        let store = Store::read(self.contents.values()).map_err(|why| ("readable", why))?;
+        let all = self.contents.iter().map(|(server, content)| {
+            let mut all = self.collected.get(server).cloned().unwrap_or_default();
+            all.extend(content.clone());
+            all
+        });
+        let all: Vec<Content> = all.collect();
+        let store = Store::read(all.iter()).map_err(|why| ("readable", why))?;
         let end = End {
             history,
             tables,
             store: &store,
+            contents: &self.contents,
+            owned: &self.owned,
         };
-        self.tell(|invariant| invariant.at_end(&end))
+        for invariant in &mut self.invariants {
+            let at_end = invariant.at_end(&end);
+            at_end.map_err(|why| (invariant.name(), why))?;
+        }
+        Ok(())
     }
 
     /// The cells that are locked.
@@ -199,7 +246,11 @@ impl Watch {
             let place = (column, key.clone());
             let old = match value {
                 Some(value) => content.insert(place, value.clone()),
-                None => content.remove(&place),
+                None => {
+                    let old = content.remove(&place);
+                    self.keep(server, place, old.as_ref());
+                    old
+                }
             };
             let change = change(column, key, value, old).map_err(|why| ("readable", why))?;
             if let Some(change) = change {
@@ -209,73 +260,37 @@ impl Watch {
         Ok(())
     }
 
-    /// A server holds exactly what it made durable, and its last group as a whole or not at all.
+    /// Keeps what is removed from a tablet that the server owns: snapshots have seen it.
+    fn keep(&mut self, server: NodeId, place: (Column, Bytes), old: Option<&Bytes>) {
+        let (Column::Write | Column::Data, Some(old)) = (place.0, old) else {
+            return;
+        };
+        let cell = key::split_version(&place.1)
+            .ok()
+            .and_then(|(cell, _)| key::decode_cell(cell).ok());
+        let tables = self.owned.get(&server);
+        if let (Some(cell), Some(tables)) = (cell, tables)
+            && tables.contains_key(&cell.table.0)
+        {
+            let kept = self.collected.entry(server).or_default();
+            kept.insert(place, old.clone());
+        }
+    }
+
     fn reopened(
         &mut self,
         server: NodeId,
         engine: &dyn Engine,
         maybe: &[Batch],
     ) -> Result<(), Broken> {
-        const NAME: &str = "durable";
-        let broken = |why: String| (NAME, why);
-        let mut found = Content::new();
-        for column in Column::ALL {
-            let pairs = engine
-                .scan(column, &[], &[], Direction::Forward)
-                .map_err(|error| broken(error.to_string()))?;
-            for pair in pairs {
-                let (key, value) = pair.map_err(|error| broken(error.to_string()))?;
-                found.insert((column, key), value);
-            }
-        }
         let content = self.contents.entry(server).or_default();
-        if found == *content {
-            return Ok(());
-        }
-        if !maybe.is_empty() {
-            let before = content.clone();
+        let has_last_group = durable::check(server, engine, content, maybe)
+            .map_err(|why| (invariants::DURABLE, why))?;
+        if has_last_group {
             self.durable(server, maybe)?;
-            if self.contents.get(&server) == Some(&found) {
-                return Ok(());
-            }
-            self.contents.insert(server, before);
         }
-        let content = self.contents.entry(server).or_default();
-        let missing = content
-            .iter()
-            .find(|(key, value)| found.get(*key) != Some(value));
-        let added = found
-            .iter()
-            .find(|(key, value)| content.get(*key) != Some(value));
-        Err(broken(format!(
-            "after its restart server {server} holds {} records where {} are durable; lost or changed: {}; \
-             not written: {}",
-            found.len(),
-            content.len(),
-            describe(missing),
-            describe(added)
-        )))
+        Ok(())
     }
-}
-
-fn describe(record: Option<(&(Column, Bytes), &Bytes)>) -> String {
-    record.map_or_else(
-        || "none".to_owned(),
-        |((column, key), _)| {
-            let name = column.name();
-            let cell = if *column == Column::Lock {
-                key::decode_cell(key).ok()
-            } else {
-                key::split_version(key)
-                    .ok()
-                    .and_then(|(cell, _)| key::decode_cell(cell).ok())
-            };
-            match cell {
-                Some(cell) => format!("the {name} of cell {cell}"),
-                None => format!("the {name} {}", percolator_client::escape(key)),
-            }
-        },
-    )
 }
 
 fn change(
@@ -317,8 +332,12 @@ pub struct End<'a> {
     pub history: &'a [Record],
     /// The tables' numbers by name.
     pub tables: &'a BTreeMap<String, u32>,
-    /// What the servers hold.
+    /// What the servers hold, and what they have collected.
     pub store: &'a Store,
+    /// What each server holds.
+    pub(crate) contents: &'a BTreeMap<NodeId, Content>,
+    /// The tables of which each has tablets, and whether they are in use.
+    pub owned: &'a BTreeMap<NodeId, BTreeMap<u32, bool>>,
 }
 
 /// A committed version of a cell.

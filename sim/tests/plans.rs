@@ -2,6 +2,7 @@
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use percolator_protocol::mutants::Mutant;
 use percolator_sim::arguments::Arguments;
 use percolator_sim::plan::{Fault, Plan};
 use percolator_sim::run::run;
@@ -44,7 +45,7 @@ fn what_was_made_smaller_is_shown() {
 #[test]
 fn what_was_made_smaller_fails_again_in_the_same_way_by_what_is_shown_of_it() {
     for sabotage in [Sabotage::StaleTimestamps, Sabotage::AnswerBeforeSync] {
-        let (plan, failure) = (0..sabotage.noticed_within())
+        let (plan, failure) = (0..Sabotage::NOTICED_WITHIN)
             .find_map(|seed| {
                 let plan = sabotage.plan(seed);
                 let failure = run(&plan, Keep::Nothing).failure?;
@@ -98,5 +99,26 @@ fn what_makes_no_sense_is_refused() {
         let error = parsed(arguments).expect_err(arguments);
         assert_eq!(error.kind(), kind, "{arguments}: {error}");
         assert_eq!(error.exit_code(), 2);
+    }
+}
+
+/// What notices a wrong turn must be the wrong turn: the same plan without it has nothing to be noticed.
+#[test]
+fn plans_that_are_made_for_a_wrong_turn_fail_by_that_alone() {
+    let rules = [Mutant::OnePhaseOfAnotherLife, Mutant::LateCreateAccepted];
+    let world = [Sabotage::LimitNotDurable, Sabotage::RenameNotDurable];
+    for sabotage in rules.map(Sabotage::Rule).into_iter().chain(world) {
+        for seed in 0..6 {
+            let plan = Plan {
+                sabotage: None,
+                ..sabotage.plan(seed)
+            };
+            let failure = run(&plan, Keep::Nothing).failure;
+            assert!(
+                failure.is_none(),
+                "{} of {seed}: {failure:?}",
+                sabotage.name()
+            );
+        }
     }
 }

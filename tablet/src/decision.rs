@@ -6,6 +6,7 @@ use bytes::Bytes;
 use percolator_engine::{Batch, Engine};
 use percolator_protocol::actions::CellView;
 use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Cell, Effect, Timestamp, WriteKind};
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
@@ -18,7 +19,7 @@ use crate::readers::Readers;
 use crate::store::{self, LockChange, LockFilter, Version};
 use crate::tablets::{self, Tablets};
 use crate::work::Place;
-use crate::{Error, Refusal};
+use crate::{Error, Refusal, garbage, points};
 
 /// A change of what this server serves, that takes effect when its batch is durable.
 #[derive(Debug)]
@@ -45,6 +46,10 @@ pub(crate) struct Decision {
     /// the commit_ts waits for the batch.
     pub(crate) held: Option<(Timestamp, Vec<u64>)>,
     pub(crate) tablet_change: Option<TabletChange>,
+    /// What the points are then, where they are raised.
+    pub(crate) points: Option<Points>,
+    /// Records that are collected.
+    pub(crate) collected: usize,
     /// `None`: done, there's nothing to say.
     pub(crate) answer: Option<Body>,
 }
@@ -58,8 +63,16 @@ impl Decision {
             records: Vec::new(),
             held: None,
             tablet_change: None,
+            points: None,
+            collected: 0,
             answer: None,
         }
+    }
+
+    /// Raises the points to these.
+    pub(crate) fn raise(&mut self, points: Points) {
+        points::write(&mut self.batch, points);
+        self.points = Some(points);
     }
 
     pub(crate) fn answered(answer: Body) -> Self {
@@ -69,8 +82,15 @@ impl Decision {
         }
     }
 
-    pub(crate) fn add(&mut self, cell_key: &[u8], was_locked: bool, effects: Vec<Effect>) {
+    pub(crate) fn add(
+        &mut self,
+        ground: Ground<'_>,
+        cell_key: &[u8],
+        was_locked: bool,
+        effects: Vec<Effect>,
+    ) {
         let hash = latches::hash(&[cell_key]);
+        garbage::index(ground, &mut self.batch, cell_key, hash, &effects);
         for effect in &effects {
             if let Effect::PutWrite(ts, write) = effect
                 && !is_unmarked(write.kind)
@@ -107,6 +127,7 @@ pub(crate) struct Ground<'a> {
     pub(crate) cache: &'a RefCell<CellCache>,
     pub(crate) tablets: &'a Tablets,
     pub(crate) readers: &'a RefCell<Readers>,
+    pub(crate) points: Points,
     /// A number of this start of the server.
     pub(crate) life: u64,
     /// Its name, and that number.
@@ -150,6 +171,19 @@ impl Ground<'_> {
         column: Bytes,
     ) -> Result<Cell, Refusal> {
         check_cell(self.tablets.serving(asked)?, row, column)
+    }
+
+    /// The cell's state as far as the transaction `start_ts` is concerned, of which something may have been
+    /// collected: where nothing is found of it, that isn't known, and no answer.
+    pub(crate) fn recalled(
+        &self,
+        key: &[u8],
+        start_ts: Timestamp,
+        commit_ts: Option<Timestamp>,
+    ) -> Result<CellView, Refusal> {
+        let view = self.view(key, start_ts, commit_ts)?;
+        self.points.recall(&view, start_ts)?;
+        Ok(view)
     }
 
     pub(crate) fn view(

@@ -84,6 +84,11 @@ impl Hasher for Identity {
     }
 }
 
+/// How a row is latched: by its table, not by its tablet, so that it keeps its latch when that is split.
+pub(crate) fn row(table: u32, row: &[u8]) -> RowHash {
+    hash(&[&table.to_be_bytes(), row])
+}
+
 /// A hash that is the same in every process and run: FNV-1a, finished by a multiplication, so that a
 /// simulated run can be replayed.
 pub(crate) fn hash(parts: &[&[u8]]) -> u64 {

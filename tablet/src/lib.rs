@@ -7,11 +7,14 @@ mod cache;
 mod clearing;
 pub mod core;
 mod decision;
+mod garbage;
 mod latches;
 mod limits;
 mod locks;
 mod marks;
+mod orders;
 mod outbox;
+mod points;
 mod prewrite;
 mod readers;
 mod reads;
@@ -21,6 +24,7 @@ mod store;
 mod tablets;
 mod work;
 
+use percolator_protocol::safe_point::TooOld;
 use percolator_protocol::types::{DecodeError, Timestamp};
 use percolator_wire::v1;
 
@@ -47,6 +51,18 @@ pub enum Error {
         "the highest timestamp of the write records has {bytes} bytes, not 8: the engine's content is damaged"
     )]
     HighTs {
+        /// How many it has.
+        bytes: usize,
+    },
+    /// The barrier and the ready point can't be read.
+    #[error("the points of collection have {bytes} bytes, not 16: the engine's content is damaged")]
+    Points {
+        /// How many they have.
+        bytes: usize,
+    },
+    /// An entry of the index of garbage can't be read.
+    #[error("an entry of the index of garbage has {bytes} bytes: the engine's content is damaged")]
+    GarbageKey {
         /// How many it has.
         bytes: usize,
     },
@@ -77,6 +93,7 @@ pub enum Error {
 pub(crate) enum Refusal {
     NotServed(v1::NotServed),
     OtherServer(v1::OtherServer),
+    TooOld(TooOld),
     Invalid(String),
     Busy(String),
     Engine {
@@ -100,6 +117,12 @@ impl Refusal {
 impl From<v1::NotServed> for Refusal {
     fn from(not_served: v1::NotServed) -> Self {
         Self::NotServed(not_served)
+    }
+}
+
+impl From<TooOld> for Refusal {
+    fn from(too_old: TooOld) -> Self {
+        Self::TooOld(too_old)
     }
 }
 

@@ -125,4 +125,8 @@ pub struct Held {
     pub group: Amount,
     /// The newest versions of cells.
     pub cache_bytes: usize,
+    /// Tablets with a mark of who has scanned them.
+    pub scan_marks: usize,
+    /// Tablets that it has.
+    pub tablets: usize,
 }

@@ -1,8 +1,9 @@
-//! The locks of a table's transactions in other tables: what has to be cleared before the table goes, because
-//! its cells alone know what became of those transactions.
+//! Locks that have to be cleared while somebody knows what became of their transactions: those of a table's
+//! transactions in other tables, before the table goes; those of transactions that began below a point, before
+//! what is below it is collected.
 
 use percolator_engine::{Column, Direction};
-use percolator_protocol::types::{Cell, Lock, TableId, key};
+use percolator_protocol::types::{Cell, Lock, TableId, Timestamp, key};
 use percolator_wire::{met_lock, v1};
 
 use crate::decision::Ground;
@@ -18,15 +19,16 @@ const SEEN_MAX: usize = 4096;
 
 /// The next of these locks. What is decided and not yet durable is not among them, and need not be: its
 /// prewrite is not answered yet, so its transaction has not committed.
-pub(crate) fn of_table(
+pub(crate) fn list(
     ground: Ground<'_>,
     request: v1::LocksOfRequest,
 ) -> Result<v1::LocksOfResponse, Refusal> {
     // Another server's locks are not the ones that were asked for.
     ground.check_addressee(request.to)?;
-    let of = TableId(request.primary_table);
-    if of.0 == 0 {
-        return Err(invalid("the locks of no table"));
+    let of = Some(TableId(request.primary_table)).filter(|table| table.0 != 0);
+    let below = Some(Timestamp::from_u64(request.below)).filter(|ts| *ts != Timestamp::ZERO);
+    if of.is_none() && below.is_none() {
+        return Err(invalid("the locks of no table, below no timestamp"));
     }
     let start = match request.after {
         Some(after) => key::behind_cell(store::cell_key(&Cell::from(after))),
@@ -41,11 +43,12 @@ pub(crate) fn of_table(
     for (seen, pair) in (1..).zip(pairs) {
         let (key, record) = pair.map_err(Error::from)?;
         let lock = Lock::decode(record).map_err(Error::from)?;
-        let is_of_table = lock.primary.table == of;
-        if is_of_table || seen >= SEEN_MAX {
+        let is_asked_for = of.is_none_or(|of| lock.primary.table == of)
+            && below.is_none_or(|below| lock.start_ts < below);
+        if is_asked_for || seen >= SEEN_MAX {
             let cell = key::decode_cell(&key).map_err(Error::from)?;
             // A table's own locks go with it, and so do those in another table that is being deleted.
-            if is_of_table && cell.table != of && ground.tablets.serves(&cell) {
+            if is_asked_for && Some(cell.table) != of && ground.tablets.serves(&cell) {
                 bytes += cell.row.len() + cell.column.len();
                 bytes += lock.primary.row.len() + lock.primary.column.len();
                 response.locks.push(met_lock(&cell, &lock));

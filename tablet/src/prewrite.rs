@@ -27,6 +27,7 @@ pub(crate) fn decide(
     mutations: Vec<(Place, Mutation)>,
     one_phase_at: Option<Timestamp>,
 ) -> Result<Decision, Refusal> {
+    ground.points.admit_prewrite(txn.start_ts)?;
     let mut cells = Vec::with_capacity(mutations.len());
     for (place, mut mutation) in mutations {
         mutation.cell = ground.cell(refs, &place)?;
@@ -50,7 +51,7 @@ pub(crate) fn decide(
     let mut rejections = Vec::new();
     for (index, cell) in cells.iter().enumerate() {
         match prewrite(&cell.view, &cell.mutation, txn) {
-            Ok(effects) => decision.add(&cell.key, cell.view.lock.is_some(), effects),
+            Ok(effects) => decision.add(ground, &cell.key, cell.view.lock.is_some(), effects),
             Err(rejection) => {
                 rejections.push(prewrite_rejection(
                     index as u32,
@@ -89,7 +90,7 @@ fn decide_one_phase(
         decision
             .versions
             .extend(Version::of_commit(&cell.key, &effects));
-        decision.add(&cell.key, false, effects);
+        decision.add(ground, &cell.key, false, effects);
         hashes.push(hash);
     }
     decision.held = Some((commit_ts, hashes));

@@ -45,6 +45,16 @@ impl Readers {
         *mark = (*mark).max(snapshot);
     }
 
+    /// The tablet is not here any more, and its id never comes again.
+    pub(crate) fn forget(&mut self, tablet: u64) {
+        self.scans.remove(&tablet);
+    }
+
+    /// How many tablets were scanned.
+    pub(crate) fn scanned_tablets(&self) -> usize {
+        self.scans.len()
+    }
+
     /// No snapshot above this one has read what has one of these hashes, or in this tablet as a whole.
     pub(crate) fn read_ts(&self, hashes: [u64; 2], tablet: u64) -> Timestamp {
         let scanned = self.scans.get(&tablet).copied();
@@ -112,6 +122,9 @@ mod tests {
         readers.scan(9, ts(7));
         assert_eq!(readers.read_ts([1, 2], 9), ts(7));
         assert_eq!(readers.read_ts([3, 4], 8), Timestamp::ZERO);
+        assert_eq!(readers.scanned_tablets(), 1);
+        readers.forget(9);
+        assert_eq!(readers.scanned_tablets(), 0);
     }
 
     #[test]

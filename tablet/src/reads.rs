@@ -30,7 +30,7 @@ pub(crate) fn answer(
         B::Get(request) if request.whole_rows => get_rows(ground, refs, request).map(Body::Get),
         B::Get(request) => get(ground, refs, request).map(Body::Get),
         B::Scan(request) => scan(ground, refs, request).map(Body::Scan),
-        B::LocksOf(request) => locks::of_table(ground, request).map(Body::LocksOf),
+        B::LocksOf(request) => locks::list(ground, request).map(Body::LocksOf),
         B::RawGet(request) if raw => {
             let value = ground
                 .engine
@@ -76,7 +76,7 @@ fn get(
     request: v1::GetRequest,
 ) -> Result<v1::GetResponse, Refusal> {
     check_count(request.cells.len())?;
-    let (ts, bypass) = snapshot(request.start_ts, &request.bypass)?;
+    let (ts, bypass) = snapshot(ground, request.start_ts, &request.bypass)?;
     let snapshot = Snapshot {
         ts,
         bypass: &bypass,
@@ -110,7 +110,7 @@ fn get_one(ground: Ground<'_>, request: v1::GetOneRequest) -> Result<v1::GetOneR
         epoch: request.epoch,
     };
     let cell = ground.cell_in(&asked, request.row, request.column)?;
-    let (ts, bypass) = snapshot(request.start_ts, &request.bypass)?;
+    let (ts, bypass) = snapshot(ground, request.start_ts, &request.bypass)?;
     let snapshot = Snapshot {
         ts,
         bypass: &bypass,
@@ -157,7 +157,7 @@ fn get_rows(
     request: v1::GetRequest,
 ) -> Result<v1::GetResponse, Refusal> {
     check_count(request.cells.len())?;
-    let (ts, bypass) = snapshot(request.start_ts, &request.bypass)?;
+    let (ts, bypass) = snapshot(ground, request.start_ts, &request.bypass)?;
     let snapshot = Snapshot {
         ts,
         bypass: &bypass,
@@ -228,7 +228,7 @@ fn scan(
     };
     let tablet = ground.tablets.serving(asked)?;
     let table = tablets::table(tablet);
-    let (ts, bypass) = snapshot(request.start_ts, &request.bypass)?;
+    let (ts, bypass) = snapshot(ground, request.start_ts, &request.bypass)?;
     let snapshot = Snapshot {
         ts,
         bypass: &bypass,
@@ -448,9 +448,15 @@ fn resume_cell(table: TableId, key: &[u8]) -> Result<Cell, Error> {
     Ok(cell)
 }
 
-fn snapshot(start_ts: u64, bypass: &[u64]) -> Result<(Timestamp, Vec<Timestamp>), Refusal> {
+fn snapshot(
+    ground: Ground<'_>,
+    start_ts: u64,
+    bypass: &[u64],
+) -> Result<(Timestamp, Vec<Timestamp>), Refusal> {
+    let start_ts = timestamp(start_ts, "start_ts")?;
+    ground.points.admit_read(start_ts)?;
     Ok((
-        timestamp(start_ts, "start_ts")?,
+        start_ts,
         bypass.iter().map(|ts| Timestamp::from_u64(*ts)).collect(),
     ))
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use percolator_engine::{Batch, Engine, EngineKind};
+use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::Timestamp;
 use percolator_server::heartbeat;
 use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
@@ -185,7 +187,17 @@ impl Server {
                     *adopt.cluster_id.lock() = Some(cluster_id.to_owned());
                     Ok(())
                 },
-                move |servers| known.with(|state| state.core.meet(servers, &mut state.replies)),
+                move |told| {
+                    let points = Points {
+                        barrier: Timestamp::from_u64(told.barrier),
+                        ready: Timestamp::from_u64(told.ready),
+                    };
+                    known.with(|state| {
+                        let State { core, replies, .. } = state;
+                        core.meet(&told.tablet_servers, replies);
+                        core.reach(points, replies);
+                    });
+                },
                 std::future::pending(),
             )
         };
@@ -380,11 +392,16 @@ impl Tablets for Service {
             .tablet
             .ok_or_else(|| Status::invalid_argument("an order without a tablet"))?;
         let made = request.made;
+        let barrier = Timestamp::from_u64(request.barrier);
         self.0
             .order(
                 &request.cluster_id,
                 request.to,
-                Order::Create { tablet, made },
+                Order::Create {
+                    tablet,
+                    made,
+                    barrier,
+                },
             )
             .await?;
         Ok(Response::new(v1::CreateTabletResponse {}))

@@ -16,6 +16,9 @@ use crate::cache::CellCache;
 use crate::latches::{self, Identity};
 use crate::marks::Marks;
 
+/// Where the highest timestamp of any write record is kept.
+pub(crate) const HIGH_TS: &[u8] = b"high-ts";
+
 /// How many cells of each hash are locked: a read of a cell that isn't locked, the usual case, needs no
 /// look-up in the lock column. Some 16 bytes a lock.
 #[derive(Debug, Default)]
@@ -270,4 +273,21 @@ pub(crate) fn write_down(
 /// The key of a cell.
 pub(crate) fn cell_key(cell: &Cell) -> Vec<u8> {
     key::cell(cell.table, &cell.row, &cell.column)
+}
+
+/// The highest timestamp of any write record of an engine.
+pub(crate) fn high_ts(engine: &dyn Engine) -> Result<Timestamp, Error> {
+    if let Some(stored) = engine.get(Column::Meta, HIGH_TS)? {
+        let bytes = <[u8; 8]>::try_from(&stored[..]).map_err(|_| Error::HighTs {
+            bytes: stored.len(),
+        })?;
+        return Ok(Timestamp::from_u64(u64::from_be_bytes(bytes)));
+    }
+    // Records of before it was kept may be as new as any.
+    let is_empty = engine.first(Column::Write, &[], &[])?.is_none();
+    Ok(if is_empty {
+        Timestamp::ZERO
+    } else {
+        Timestamp::MAX
+    })
 }

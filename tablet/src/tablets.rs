@@ -88,6 +88,11 @@ impl Tablets {
         self.serving.get(&id)
     }
 
+    /// How many there are, without those that were dropped.
+    pub(crate) fn len(&self) -> usize {
+        self.serving.len()
+    }
+
     /// What the master is told.
     pub(crate) fn report(&self) -> v1::HeartbeatRequest {
         v1::HeartbeatRequest {

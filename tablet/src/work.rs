@@ -8,6 +8,7 @@ use percolator_protocol::actions::{
     Prewrite, StatusQuery, check_status, commit, keep_alive, rollback,
 };
 use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::limits::{REQUEST_CELLS_MAX, VALUE_BYTES_MAX};
 use percolator_protocol::types::{Cell, LockKind, Mutation, Timestamp, escape};
 use percolator_wire::v1::response::Body;
@@ -17,7 +18,7 @@ use crate::decision::{Decision, Ground, TabletChange};
 use crate::latches::{self, RowHash};
 use crate::store::{self, Version};
 use crate::tablets::{self, Tablets};
-use crate::{Refusal, prewrite};
+use crate::{Refusal, garbage, orders, prewrite};
 
 /// A request that writes.
 #[derive(Debug)]
@@ -55,12 +56,15 @@ enum Operation {
     CreateTablet {
         tablet: v1::TabletInfo,
         made: bool,
+        barrier: Timestamp,
     },
     DropTablet {
         id: u64,
         table: u32,
     },
     Meet(Vec<String>),
+    Points(Points),
+    Collect(garbage::Piece),
 }
 
 /// A wish to commit in the same step.
@@ -166,11 +170,16 @@ impl Work {
         Ok(Self { tablets, operation })
     }
 
-    /// The master's order to own a tablet, which it was told is here if `made`.
-    pub(crate) fn create_tablet(tablet: v1::TabletInfo, made: bool) -> Self {
+    /// The master's order to own a tablet, which it was told is here if `made`, and to refuse what is below the
+    /// barrier.
+    pub(crate) fn create_tablet(tablet: v1::TabletInfo, made: bool, barrier: Timestamp) -> Self {
         Self {
             tablets: Vec::new(),
-            operation: Operation::CreateTablet { tablet, made },
+            operation: Operation::CreateTablet {
+                tablet,
+                made,
+                barrier,
+            },
         }
     }
 
@@ -190,6 +199,22 @@ impl Work {
         }
     }
 
+    /// Points to reach.
+    pub(crate) fn points(points: Points) -> Self {
+        Self {
+            tablets: Vec::new(),
+            operation: Operation::Points(points),
+        }
+    }
+
+    /// Garbage to collect.
+    pub(crate) fn collect(piece: garbage::Piece) -> Self {
+        Self {
+            tablets: Vec::new(),
+            operation: Operation::Collect(piece),
+        }
+    }
+
     /// Whether every tablet of the request is served here. A frozen one is for these two alone: they end
     /// transactions, and none of them as committed.
     pub(crate) fn served_by(&self, tablets: &Tablets) -> Result<(), v1::NotServed> {
@@ -205,14 +230,13 @@ impl Work {
 
     /// The rows to latch, sorted and without doubles.
     pub(crate) fn rows(&self, tablets: &Tablets) -> Vec<RowHash> {
-        // By table, not by tablet: a row keeps its latch when its tablet is split.
         let hash = |place: &Place| {
             let table = self
                 .tablets
                 .get(place.tablet as usize)
                 .and_then(|tablet| tablets.get(tablet.id))
                 .map_or(0, |tablet| tablet.table_id);
-            latches::hash(&[&table.to_be_bytes(), &place.row])
+            latches::row(table, &place.row)
         };
         let mut rows: Vec<RowHash> = match &self.operation {
             Operation::Prewrite { mutations, .. } => {
@@ -227,8 +251,9 @@ impl Work {
             Operation::RawPut { .. } => Vec::new(),
             Operation::CreateTablet { tablet, .. } => vec![tablet_latch(tablet.id)],
             Operation::DropTablet { id, .. } => vec![tablet_latch(*id)],
-            // Names are only ever added.
-            Operation::Meet(_) => Vec::new(),
+            // Names are only ever added, and points only raised.
+            Operation::Meet(_) | Operation::Points(_) => Vec::new(),
+            Operation::Collect(piece) => garbage::rows(piece).collect(),
         };
         rows.sort_unstable();
         rows.dedup();
@@ -257,7 +282,11 @@ impl Work {
             }
             Operation::CheckStatus(_, at) | Operation::KeepAlive { place: at, .. } => place(at),
             Operation::RawPut { key, value } => copy(key) + copy(value),
-            Operation::CreateTablet { .. } | Operation::DropTablet { .. } | Operation::Meet(_) => 0,
+            Operation::CreateTablet { .. }
+            | Operation::DropTablet { .. }
+            | Operation::Meet(_)
+            | Operation::Points(_)
+            | Operation::Collect(_) => 0,
         };
         size_of::<Self>() + held
     }
@@ -270,6 +299,9 @@ impl Work {
             | Operation::CheckStatus(..)
             | Operation::KeepAlive { .. }
             | Operation::DropTablet { .. }
+            // These make room.
+            | Operation::Points(_)
+            | Operation::Collect(_)
             // Without it no table can be deleted, and that makes room.
             | Operation::Meet(_) => true,
             Operation::CreateTablet { tablet, .. } => tablets::is_frozen(tablet),
@@ -314,11 +346,11 @@ impl Work {
             Operation::CheckStatus(query, place) => {
                 let cell = ground.cell_to_decide(refs, &place)?;
                 let key = store::cell_key(&cell);
-                let view = ground.view(&key, query.start_ts, None)?;
+                let view = ground.recalled(&key, query.start_ts, None)?;
                 let (effects, status) =
                     check_status(&view, &query, &cell).map_err(|not| invalid(not.to_string()))?;
                 let mut decision = Decision::answered(Body::CheckStatus(status.into()));
-                decision.add(&key, view.lock.is_some(), effects);
+                decision.add(ground, &key, view.lock.is_some(), effects);
                 Ok(decision)
             }
             Operation::KeepAlive {
@@ -333,7 +365,7 @@ impl Work {
                     alive: ttl_ms.is_some(),
                     ttl_ms: ttl_ms.unwrap_or_default(),
                 }));
-                decision.add(&key, view.lock.is_some(), effects);
+                decision.add(ground, &key, view.lock.is_some(), effects);
                 Ok(decision)
             }
             Operation::RawPut { key, value } => {
@@ -341,8 +373,12 @@ impl Work {
                 decision.batch.put(Column::Data, key, value);
                 Ok(decision)
             }
-            Operation::CreateTablet { tablet, made } => decide_create(ground, tablet, made),
-            Operation::DropTablet { id, table } => decide_drop(ground, id, table),
+            Operation::CreateTablet {
+                tablet,
+                made,
+                barrier,
+            } => orders::create(ground, tablet, made, barrier),
+            Operation::DropTablet { id, table } => orders::drop(ground, id, table),
             Operation::Meet(servers) => {
                 let mut decision = Decision::new();
                 let unmet = ground.tablets.unmet(servers);
@@ -350,6 +386,12 @@ impl Work {
                 decision.tablet_change = Some(TabletChange::Meet(unmet));
                 Ok(decision)
             }
+            Operation::Points(points) => {
+                let mut decision = Decision::new();
+                decision.raise(ground.points.raised(points));
+                Ok(decision)
+            }
+            Operation::Collect(piece) => Ok(garbage::decide(ground, &piece)?),
         }
     }
 }
@@ -380,10 +422,10 @@ fn decide_commit(
     // Each cell on its own: what a secondary's late copy finds says nothing of the other cells.
     for (index, place) in places.iter().enumerate() {
         let key = store::cell_key(&ground.cell(refs, place)?);
-        let view = ground.view(&key, start_ts, Some(commit_ts))?;
+        let view = ground.recalled(&key, start_ts, Some(commit_ts))?;
         let (effects, outcome) = commit(&view, start_ts, commit_ts);
         decision.versions.extend(Version::of_commit(&key, &effects));
-        decision.add(&key, view.lock.is_some(), effects);
+        decision.add(ground, &key, view.lock.is_some(), effects);
         if let Err(rejection) = outcome
             && result.is_ok()
         {
@@ -403,9 +445,9 @@ fn decide_rollback(
     let mut decision = Decision::new();
     for place in places {
         let key = store::cell_key(&ground.cell_to_decide(refs, place)?);
-        let view = ground.view(&key, start_ts, None)?;
+        let view = ground.recalled(&key, start_ts, None)?;
         match rollback(&view, start_ts) {
-            Ok(effects) => decision.add(&key, view.lock.is_some(), effects),
+            Ok(effects) => decision.add(ground, &key, view.lock.is_some(), effects),
             Err(already) => {
                 return Ok(Decision::answered(Body::Rollback(v1::RollbackResponse {
                     committed: Some(v1::Committed {
@@ -416,77 +458,6 @@ fn decide_rollback(
         }
     }
     decision.answer = Some(Body::Rollback(v1::RollbackResponse { committed: None }));
-    Ok(decision)
-}
-
-fn decide_drop(ground: Ground<'_>, id: u64, table: u32) -> Result<Decision, Refusal> {
-    let mut decision = Decision::new();
-    let tablet = ground.tablets.get(id);
-    if let Some(known) = tablet.filter(|known| known.table_id != table) {
-        return Err(invalid(format!(
-            "tablet {id} belongs to table {}, not to {table}",
-            known.table_id
-        )));
-    }
-    if tablet.is_some() || !ground.tablets.is_deleted(table) {
-        decision.batch = tablets::drop_record(tablet, table);
-        decision.tablet_change = Some(TabletChange::Drop { id, table });
-    }
-    Ok(decision)
-}
-
-fn decide_create(
-    ground: Ground<'_>,
-    tablet: v1::TabletInfo,
-    made: bool,
-) -> Result<Decision, Refusal> {
-    if tablet.id == 0 || tablet.table_id == 0 || tablet.epoch == 0 {
-        return Err(invalid(
-            "a tablet needs an id, a table and an epoch above 0",
-        ));
-    }
-    let freeze = tablets::is_frozen(&tablet);
-    if ground.tablets.get(tablet.id).is_none() {
-        // An order that is late.
-        let deleted = ground.tablets.is_deleted(tablet.table_id);
-        if deleted && !mutants::on(Mutant::LateCreateAccepted) {
-            return Err(invalid(format!(
-                "table {} was deleted, tablet {} of it is not made again",
-                tablet.table_id, tablet.id
-            )));
-        }
-        if made {
-            return Err(invalid(format!(
-                "tablet {} of table {} ({}) is lost: this server has said that it has it, and its folder is \
-                 another one now; bring the folder back",
-                tablet.id, tablet.table_id, tablet.table_name
-            )));
-        }
-    }
-    let new = match ground.tablets.get(tablet.id) {
-        // The master has to hear of it first: its rows may be others.
-        Some(known) if known.epoch > tablet.epoch && freeze => {
-            return Err(invalid(format!(
-                "tablet {} is at epoch {}, it can't be frozen at {}",
-                tablet.id, known.epoch, tablet.epoch
-            )));
-        }
-        // Frozen is for good: an order to make the tablet that is late doesn't undo it.
-        Some(known) if known.epoch >= tablet.epoch => {
-            let is_behind = known.state() < tablet.state() && freeze;
-            is_behind.then(|| tablets::in_state(known, tablet.state()))
-        }
-        Some(known) if tablets::is_frozen(known) => {
-            let state = known.state().max(tablet.state());
-            Some(tablets::in_state(&tablet, state))
-        }
-        _ => Some(tablet),
-    };
-    let mut decision = Decision::new();
-    if let Some(tablet) = new {
-        decision.batch = tablets::record(&tablet);
-        decision.tablet_change = Some(TabletChange::Insert(tablet));
-    }
     Ok(decision)
 }
 

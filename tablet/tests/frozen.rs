@@ -2,6 +2,7 @@
 
 mod support;
 
+use percolator_protocol::types::Timestamp;
 use percolator_tablet::Limits;
 use percolator_tablet::core::{Core, Order};
 use percolator_wire::v1;
@@ -145,6 +146,7 @@ fn a_commit_that_is_under_way_is_in_place_before_its_status_is_told() {
     let order = Order::Create {
         tablet: frozen(1, 5),
         made: true,
+        barrier: Timestamp::ZERO,
     };
     let meant = Some(me(LIFE));
     server.core.order(ME, 99, meant, order, &mut server.replies);
@@ -206,6 +208,7 @@ fn the_locks_of_a_table_in_others_are_listed_in_order_and_page_by_page() {
     assert!(server.own(frozen(4, 8)).is_none());
     let ask = |server: &mut Server, after| {
         let id = server.send(Ask::LocksOf(v1::LocksOfRequest {
+            below: 0,
             primary_table: 5,
             after,
             to: Some(me(LIFE)),
@@ -257,6 +260,7 @@ fn more_locks_than_one_answer_holds_are_gone_through() {
     let (mut after, mut counts) = (None, Vec::new());
     loop {
         let id = server.send(Ask::LocksOf(v1::LocksOfRequest {
+            below: 0,
             primary_table: 5,
             after: after.take(),
             to: Some(me(LIFE)),
@@ -295,6 +299,7 @@ fn a_tablet_that_is_lost_is_not_frozen_by_making_an_empty_one() {
     let answer = server.order(Order::Create {
         tablet: frozen(9, 5),
         made: true,
+        barrier: Timestamp::ZERO,
     });
     assert!(matches!(refused(answer), Kind::Invalid(why) if why.contains("tablet 9")));
     assert_eq!(server.core.report().tablets.len(), 1);
@@ -318,6 +323,7 @@ fn what_is_meant_for_another_server_or_start_is_refused() {
             "{kind:?}"
         );
         let id = server.send(Ask::LocksOf(v1::LocksOfRequest {
+            below: 0,
             primary_table: 5,
             to: meant.clone(),
             ..v1::LocksOfRequest::default()

@@ -1,6 +1,7 @@
 //! From and to protocol types. What comes from a peer is checked here, once.
 
 use percolator_protocol::actions::{CommitRejection, PrewriteRejection, Status};
+use percolator_protocol::safe_point::TooOld;
 use percolator_protocol::txn::MetLock;
 use percolator_protocol::types::{Cell, Lock, LockKind, TableId, Timestamp};
 
@@ -14,6 +15,24 @@ pub struct Malformed(pub &'static str);
 impl std::fmt::Display for v1::Addressee {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} (start {:016x})", self.server, self.incarnation)
+    }
+}
+
+impl From<TooOld> for v1::TooOld {
+    fn from(too_old: TooOld) -> Self {
+        Self {
+            start_ts: too_old.start_ts.as_u64(),
+            barrier: too_old.barrier.as_u64(),
+        }
+    }
+}
+
+impl From<v1::TooOld> for TooOld {
+    fn from(too_old: v1::TooOld) -> Self {
+        Self {
+            start_ts: Timestamp::from_u64(too_old.start_ts),
+            barrier: Timestamp::from_u64(too_old.barrier),
+        }
     }
 }
 

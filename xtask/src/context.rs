@@ -50,6 +50,13 @@ impl Context {
         Ok(self.metadata.get_or_init(|| metadata))
     }
 
+    /// How many crates the workspace has, for a part that looks at all of them.
+    pub(crate) fn crates(&self) -> anyhow::Result<String> {
+        let packages = &self.metadata()?.packages;
+        let members = packages.iter().filter(|package| package.is_member());
+        Ok(format!("{} crates", members.count()))
+    }
+
     /// The programs and tests, built with the profile that all parts of the tests share.
     pub(crate) fn built(&self) -> anyhow::Result<&Built> {
         self.built

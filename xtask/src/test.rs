@@ -8,6 +8,7 @@ use std::{
 use crate::{
     context::Context,
     parts::{Part, Report, crash},
+    tally::Tally,
     tools,
 };
 
@@ -35,6 +36,8 @@ struct Row {
     name: String,
     result: String,
     took: Duration,
+    /// What was looked at, where that is known.
+    checked: String,
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
@@ -53,23 +56,28 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
         let part_started = Instant::now();
         let mut report = Report::default();
         let result = part.run(context, &args.crash, &mut report);
-        let result = match result {
-            Ok(()) => "ok".to_owned(),
+        let (result, checked) = match result {
+            Ok(checked) => {
+                println!("{checked}");
+                ("ok", checked)
+            }
             Err(error) => {
                 println!("FAILED: {error:#}\nto repeat this part: cargo xtask test {name}");
                 failed.push(name);
-                "FAILED".to_owned()
+                ("FAILED", String::new())
             }
         };
         rows.push(Row {
             name: name.to_owned(),
-            result,
+            result: result.to_owned(),
             took: part_started.elapsed(),
+            checked,
         });
         rows.extend(report.steps.drain(..).map(|(name, took)| Row {
             name: format!("  {name}"),
             result: String::new(),
             took,
+            checked: String::new(),
         }));
         total.tally.add(report.tally);
     }
@@ -77,15 +85,13 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
         name: "all".to_owned(),
         result: String::new(),
         took: started.elapsed(),
+        checked: String::new(),
     });
     println!("\n{}", table(&rows));
     let tally = total.tally;
-    println!(
-        "{} passed, {} failed, {} skipped",
-        tally.passed,
-        tally.failed,
-        tally.skipped.len()
-    );
+    if let Some(tests) = tests(&tally) {
+        println!("{tests}");
+    }
     for skipped in &tally.skipped {
         println!("skipped: {}: {}", skipped.test, skipped.why);
     }
@@ -103,6 +109,18 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What became of the test functions; nothing where there were none to run.
+fn tests(tally: &Tally) -> Option<String> {
+    (*tally != Tally::default()).then(|| {
+        format!(
+            "tests: {} passed, {} failed, {} skipped",
+            tally.passed,
+            tally.failed,
+            tally.skipped.len()
+        )
+    })
+}
+
 fn ci() -> String {
     std::env::var("CI").unwrap_or_default()
 }
@@ -118,13 +136,15 @@ fn table(rows: &[Row]) -> String {
     };
     let name = width(|row| &row.name, "part");
     let result = width(|row| &row.result, "result");
-    let mut text = format!("{:name$}  {:result$}  seconds\n", "part", "result");
+    let mut text = format!("{:name$}  {:result$}  seconds  checked\n", "part", "result");
     for row in rows {
         let seconds = row.took.as_secs_f64();
-        text += &format!(
-            "{:name$}  {:result$}  {seconds:7.1}\n",
-            row.name, row.result
+        let line = format!(
+            "{:name$}  {:result$}  {seconds:7.1}  {}",
+            row.name, row.result, row.checked
         );
+        text += line.trim_end();
+        text.push('\n');
     }
     text
 }
@@ -134,18 +154,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn where_no_test_was_to_be_run_none_is_counted() {
+        assert_eq!(tests(&Tally::default()), None);
+        let tally = Tally {
+            passed: 3,
+            ..Tally::default()
+        };
+        let line = tests(&tally).unwrap();
+        assert_eq!(line, "tests: 3 passed, 0 failed, 0 skipped");
+    }
+
+    #[test]
     fn the_table_is_aligned() {
-        let row = |name: &str, result: &str, seconds| Row {
+        let row = |name: &str, result: &str, seconds, checked: &str| Row {
             name: name.into(),
             result: result.into(),
             took: Duration::from_secs(seconds),
+            checked: checked.into(),
         };
-        let text = table(&[row("fmt", "ok", 1), row("boundaries", "FAILED", 100)]);
+        let text = table(&[
+            row("fmt", "ok", 1, "14 crates"),
+            row("boundaries", "FAILED", 100, ""),
+        ]);
         assert_eq!(
             text,
             "\
-part        result  seconds
-fmt         ok          1.0
+part        result  seconds  checked
+fmt         ok          1.0  14 crates
 boundaries  FAILED    100.0
 "
         );

@@ -1,9 +1,11 @@
 //! The accounts: rows of one table, cut into tablets over every server.
 
 use bytes::Bytes;
-use percolator_client::{CellName, Client, Error, Range, Txn};
+use percolator_client::{CellName, Client, Entry, Error, Range, Txn, escape};
+use percolator_history::Op;
 use percolator_wire::v1::Role;
 
+use super::recording::Recording;
 use super::wrong_contents;
 use crate::output::Output;
 
@@ -96,9 +98,9 @@ impl Accounts {
                 Err(error) => return Err(error.into()),
             }
         }
-        let there = accounts.look(client).await?;
+        let there = accounts.look(&client.begin().await?, |_, _| {}).await?;
         if accounts.are_all(&there) {
-            output.note(&format!("{count} accounts in table {table}"));
+            output.note(&format!("table {table} has its {count} accounts already"));
             return Ok(accounts);
         }
         if !there.may_become(count) {
@@ -119,13 +121,16 @@ impl Accounts {
                 })
                 .await?;
         }
-        let now = accounts.look(client).await?;
+        let now = accounts.look(&client.begin().await?, |_, _| {}).await?;
         if !accounts.are_all(&now) {
             return wrong_contents(table, count, &now);
         }
         output.note(&match there.cells {
             0 => format!("made {count} accounts in table {table}"),
-            some => format!("{count} accounts in table {table}, which had {some} of them"),
+            some => format!(
+                "made {} accounts in table {table}, which had the first {some} of {count}",
+                u64::from(count).saturating_sub(some)
+            ),
         });
         Ok(accounts)
     }
@@ -139,18 +144,37 @@ impl Accounts {
         i64::from(self.count) * BALANCE
     }
 
-    /// The sum of the balances at one snapshot.
-    pub(super) async fn sum(&self, client: &Client) -> anyhow::Result<i64> {
-        let Contents { cells, sum, .. } = self.look(client).await?;
+    /// The sum of the balances at one snapshot, written down where there is a history.
+    pub(super) async fn sum(
+        &self,
+        client: &Client,
+        recording: Option<&Recording>,
+    ) -> anyhow::Result<i64> {
+        let began_us = recording.map(Recording::now_us);
+        let txn = client.begin().await?;
+        let mut ops = Vec::new();
+        let Contents { cells, sum, .. } = self
+            .look(&txn, |row, balance| {
+                if recording.is_some() {
+                    ops.push(Op::Read(self.cell_name(row), Some(balance.to_string())));
+                }
+            })
+            .await?;
+        if let (Some(recording), Some(began_us)) = (recording, began_us) {
+            recording.looked(began_us, txn.start_ts(), ops)?;
+        }
         if cells != u64::from(self.count) {
             anyhow::bail!("{cells} accounts at one snapshot, there are {}", self.count);
         }
         Ok(sum)
     }
 
-    /// What is there at one snapshot.
-    async fn look(&self, client: &Client) -> anyhow::Result<Contents> {
-        let txn = client.begin().await?;
+    /// What is there at a transaction's snapshot; `see` is told each row with its balance.
+    pub(super) async fn look(
+        &self,
+        txn: &Txn,
+        mut see: impl FnMut(&[u8], i64),
+    ) -> anyhow::Result<Contents> {
         let mut scan = txn.scan(&self.table, Range::all()).await?;
         let mut contents = Contents {
             cells: 0,
@@ -158,7 +182,11 @@ impl Accounts {
             untouched: true,
         };
         while let Some(cell) = scan.next().await? {
-            let balance = balance(Some(cell.value)).map_err(anyhow::Error::from)?;
+            let balance = match balance(Some(cell.value.clone())) {
+                Ok(balance) if cell.column == COLUMN => balance,
+                _ => return Err(self.no_bank(&cell)),
+            };
+            see(&cell.row, balance);
             contents.cells += 1;
             contents.sum += balance;
             contents.untouched &= balance == BALANCE;
@@ -166,8 +194,27 @@ impl Accounts {
         Ok(contents)
     }
 
-    /// Reads both accounts and writes both: an account may be overdrawn.
-    pub(super) async fn transfer(&self, txn: &Txn, transfer: &Transfer) -> Result<(), Error> {
+    fn no_bank(&self, cell: &Entry) -> anyhow::Error {
+        anyhow::anyhow!(
+            "table {} is not a bank's: an account is a row whose one column, balance, holds a number, and cell {}:{} is \
+             something else; give another --table",
+            self.table,
+            escape(&cell.row),
+            escape(&cell.column)
+        )
+    }
+
+    /// An account's cell, as histories name it.
+    pub(super) fn cell_name(&self, row: &[u8]) -> String {
+        format!("{}/{}:balance", self.table, escape(row))
+    }
+
+    /// Reads both accounts and writes both: an account may be overdrawn. Returns what they had.
+    pub(super) async fn transfer(
+        &self,
+        txn: &Txn,
+        transfer: &Transfer,
+    ) -> Result<(i64, i64), Error> {
         let (from, to) = (row(transfer.from), row(transfer.to));
         let mut balances = txn
             .batch_get(&[(&self.table, &from, COLUMN), (&self.table, &to, COLUMN)])
@@ -186,11 +233,12 @@ impl Accounts {
             &to,
             COLUMN,
             (to_balance + transfer.amount).to_string(),
-        )
+        )?;
+        Ok((from_balance, to_balance))
     }
 }
 
-fn row(number: u32) -> Bytes {
+pub(super) fn row(number: u32) -> Bytes {
     format!("{number:08}").into()
 }
 
@@ -202,7 +250,7 @@ fn balance(value: Option<Bytes>) -> Result<i64, Error> {
         .ok_or_else(|| {
             Error::application(format!(
                 "a balance is {:?}, which is no number",
-                percolator_client::escape(&value)
+                escape(&value)
             ))
         })
 }

@@ -3,6 +3,7 @@
 
 mod accounts;
 mod ledger;
+mod recording;
 mod stats;
 
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use tokio::task::LocalSet;
 use crate::output::{Format, Output};
 use accounts::{Accounts, Contents, Transfer};
 use ledger::Ledger;
+use recording::Recording;
 use stats::{Stats, Summary};
 
 /// A single call is tried for this long: a server that was killed has to come back meanwhile.
@@ -33,6 +35,7 @@ Examples:
   percolator bank
   percolator bank --accounts 1000 --clients 8 --duration 1m
   percolator bank --ledger transfers.jsonl      keep what was answered
+  percolator bank --history history.jsonl       then: percolator history check history.jsonl
   percolator bank --verify transfers.jsonl      ... and hold it against the cluster; every bank on the
                                                 table has to have written a ledger
 
@@ -58,8 +61,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     ledger: Option<PathBuf>,
     /// Instead of transferring: hold the answers of such a file against the cluster.
-    #[arg(long, value_name = "FILE", conflicts_with = "ledger")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ledger", "history"])]
     verify: Option<PathBuf>,
+    /// Append what every transaction read and wrote to this file, for `percolator history check`; every sum is
+    /// a line with all accounts. Only where every bank on the table writes to the same file.
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
 }
 
 pub(crate) async fn run(cluster: &str, args: Args, output: Output) -> anyhow::Result<ExitCode> {
@@ -76,7 +83,15 @@ pub(crate) async fn run(cluster: &str, args: Args, output: Output) -> anyhow::Re
         Some(file) => Some(Ledger::open(&client, &args.table, file).await?),
         None => None,
     };
-    let summary = transfer(client.clone(), accounts, ledger, &args, output).await?;
+    let recording = match &args.history {
+        Some(file) => Some(Recording::open(&client, &accounts, args.clients, file).await?),
+        None => None,
+    };
+    let written = Written {
+        ledger: ledger.map(Rc::new),
+        recording: recording.map(Rc::new),
+    };
+    let summary = transfer(client.clone(), accounts, written, &args, output).await?;
     client.settle().await;
     output.result(&summary.text(), &summary)?;
     Ok(crate::answered(summary.holds()))
@@ -98,24 +113,31 @@ pub(crate) async fn measure(
         check_every: Duration::from_secs(1),
         ledger: None,
         verify: None,
+        history: None,
     };
     let quiet = Output {
         quiet: true,
         ..output
     };
     let accounts = Accounts::open(&client, &args.table, accounts, quiet).await?;
-    transfer(client, accounts, None, &args, quiet).await
+    transfer(client, accounts, Written::default(), &args, quiet).await
+}
+
+/// What is written down of the transfers.
+#[derive(Clone, Default)]
+struct Written {
+    ledger: Option<Rc<Ledger>>,
+    recording: Option<Rc<Recording>>,
 }
 
 async fn transfer(
     client: Client,
     accounts: Accounts,
-    ledger: Option<Ledger>,
+    written: Written,
     args: &Args,
     output: Output,
 ) -> anyhow::Result<Summary> {
     let stats = Stats::new(args.clients);
-    let ledger = ledger.map(Rc::new);
     let accounts = Rc::new(accounts);
     let end = Instant::now() + args.duration;
     let local = LocalSet::new();
@@ -124,7 +146,7 @@ async fn transfer(
         let worker = Worker {
             client: client.clone(),
             accounts: accounts.clone(),
-            ledger: ledger.clone(),
+            written: written.clone(),
             stats: stats.clone(),
             number,
         };
@@ -133,6 +155,7 @@ async fn transfer(
     let reader = local.spawn_local(check_sums(
         client.clone(),
         accounts.clone(),
+        written.clone(),
         stats.clone(),
         args.check_every,
         end,
@@ -158,14 +181,19 @@ async fn transfer(
         }
     }
     // What was left in doubt is cleared by this read, or counts as it is.
-    let sum = match tokio::time::timeout(AFTER_THE_END, accounts.sum(&client)).await {
+    let sum = match tokio::time::timeout(
+        AFTER_THE_END,
+        accounts.sum(&client, written.recording.as_deref()),
+    )
+    .await
+    {
         Ok(sum) => sum?,
         Err(_) => {
             output.note(&stats.line(args.duration));
             bail!("the cluster does not answer, so the sum at the end can't be checked");
         }
     };
-    if let Some(ledger) = ledger {
+    if let Some(ledger) = written.ledger {
         ledger.finish()?;
     }
     Ok(stats.summary(sum, accounts.expected_sum()))
@@ -174,7 +202,7 @@ async fn transfer(
 struct Worker {
     client: Client,
     accounts: Rc<Accounts>,
-    ledger: Option<Rc<Ledger>>,
+    written: Written,
     stats: Stats,
     number: u32,
 }
@@ -218,17 +246,28 @@ impl Worker {
     }
 
     async fn attempt(&self, transfer: &Transfer) -> Result<(), Error> {
+        let Written { ledger, recording } = &self.written;
+        let began_us = recording.as_ref().map(|recording| recording.now_us());
         let txn = self.client.begin().await?;
         let start_ts = txn.start_ts();
-        self.accounts.transfer(&txn, transfer).await?;
-        let Some(ledger) = &self.ledger else {
-            return txn.commit().await.map(drop);
+        let before = self.accounts.transfer(&txn, transfer).await?;
+        let row = match ledger {
+            Some(ledger) => Some(ledger.write(&txn, self.number, transfer)?),
+            None => None,
         };
-        let row = ledger.write(&txn, self.number, transfer)?;
-        let result = txn.commit().await;
-        ledger
-            .answered(&row, start_ts, &result)
-            .map_err(Error::application)?;
+        let result = match (recording, began_us) {
+            (Some(recording), Some(began_us)) => {
+                let ops = recording::ops(&self.accounts, transfer, before);
+                let result = recording.commit(txn, self.number, began_us, ops).await;
+                result.map_err(Error::application)?
+            }
+            _ => txn.commit().await,
+        };
+        if let (Some(ledger), Some(row)) = (ledger, row) {
+            ledger
+                .answered(&row, start_ts, &result)
+                .map_err(Error::application)?;
+        }
         result.map(drop)
     }
 }
@@ -237,12 +276,13 @@ impl Worker {
 async fn check_sums(
     client: Client,
     accounts: Rc<Accounts>,
+    written: Written,
     stats: Stats,
     every: Duration,
     end: Instant,
 ) -> anyhow::Result<()> {
     loop {
-        match accounts.sum(&client).await {
+        match accounts.sum(&client, written.recording.as_deref()).await {
             Ok(sum) => stats.checked(sum == accounts.expected_sum()),
             Err(error) => match error.downcast_ref::<Error>() {
                 Some(error @ (Error::Timeout { .. } | Error::Unavailable(_))) => {

@@ -37,7 +37,8 @@ struct Remembered {
 const REMEMBERED: &str = "CLUSTER";
 
 impl Layout {
-    /// Checks the folder against the manifest, and makes it.
+    /// Checks the folder against the manifest, and makes it. Where a new cluster's ports are taken, nothing is
+    /// made: a folder without a cluster would be left.
     pub(crate) fn open(
         data_dir: &Path,
         manifest: &PercolatorCluster,
@@ -45,6 +46,9 @@ impl Layout {
         raw: bool,
     ) -> anyhow::Result<Self> {
         let spec = &manifest.spec;
+        if is_empty(data_dir) {
+            check_ports(port, spec.tablets.replicas)?;
+        }
         std::fs::create_dir_all(data_dir).with_context(|| {
             format!(
                 "cannot make the data folder {}; choose another with --data-dir",
@@ -103,7 +107,7 @@ impl Layout {
                 data_dir.display()
             );
         }
-        if new && !names.is_empty() {
+        if new && names.iter().any(|name| name != LOGS) {
             bail!(
                 "{} holds other things and no cluster: choose an empty folder, or one that is yet to be made, with \
                  --data-dir",
@@ -142,13 +146,7 @@ impl Layout {
 
     /// Where a server listens: the master at the port that was asked for, the others behind it.
     pub(crate) fn listen(&self, number: u16) -> anyhow::Result<SocketAddr> {
-        let port = match self.port {
-            0 => 0,
-            first => first.checked_add(number).with_context(|| {
-                format!("there are not enough ports above {first} for every server; choose a lower --port")
-            })?,
-        };
-        Ok((Ipv4Addr::LOCALHOST, port).into())
+        address(self.port, number)
     }
 
     /// The folder of a server.
@@ -162,6 +160,32 @@ impl Layout {
     }
 }
 
+fn address(first_port: u16, number: u16) -> anyhow::Result<SocketAddr> {
+    let port = match first_port {
+        0 => 0,
+        first => first.checked_add(number).with_context(|| {
+            format!(
+                "there are not enough ports above {first} for every server; choose a lower --port"
+            )
+        })?,
+    };
+    Ok((Ipv4Addr::LOCALHOST, port).into())
+}
+
+/// Listens for a moment wherever the master, the oracle and the tablet servers are going to.
+fn check_ports(first_port: u16, tablets: u32) -> anyhow::Result<()> {
+    let servers = u16::try_from(tablets).unwrap_or(u16::MAX).saturating_add(2);
+    let listening: anyhow::Result<Vec<_>> = (0..servers)
+        .map(|number| Ok(percolator_server::listen(address(first_port, number)?)?))
+        .collect();
+    listening.map(drop)
+}
+
+/// Nothing is there, or a folder without anything in it.
+fn is_empty(folder: &Path) -> bool {
+    std::fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none())
+}
+
 fn remembered(data_dir: &Path) -> anyhow::Result<Option<Remembered>> {
     let value = SmallFile::new(data_dir.join(REMEMBERED)).load()?;
     let cluster = value.map(|value| serde_json::from_slice(&value));
@@ -170,6 +194,8 @@ fn remembered(data_dir: &Path) -> anyhow::Result<Option<Remembered>> {
         .with_context(|| format!("{REMEMBERED} in {} is damaged", data_dir.display()))
 }
 
+/// Where the logs of servers that are processes of their own go.
+pub(crate) const LOGS: &str = "logs";
 /// The master's name.
 pub(crate) const MASTER: &str = "gc-master-0";
 /// The oracle's name.

@@ -30,7 +30,10 @@ Examples:
   percolator up --processes --data-dir /var/lib/percolator
   percolator up --ephemeral -- percolator bank --duration 10s
 
-A command after -- finds the cluster in PERCOLATOR_CLUSTER; up ends with its exit code.")]
+A command after -- finds the cluster in PERCOLATOR_CLUSTER; up ends with its exit code. Standard output is the \
+command's alone: what runs where, as a table or as JSON (-o), goes to standard error, and -q leaves it out.
+
+Ctrl-C or SIGTERM stops the cluster.")]
 pub(crate) struct Args {
     /// Manifest of the cluster, a PercolatorCluster; - reads standard input. Without it: three tablet
     /// servers, with every default.
@@ -77,6 +80,9 @@ enum Cluster {
 pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let manifest = read_manifest(&args)?;
+    if args.processes {
+        processes::check_programs()?;
+    }
     let ephemeral = args
         .ephemeral
         .then(|| tempfile::Builder::new().prefix("percolator-").tempdir())
@@ -119,11 +125,12 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
         }
     }
     kept.remember()?;
+    let shown = shown(&running, output.format)?;
     // A command's own results have standard output to themselves.
     if args.command.is_empty() {
-        print(&running, output)?;
+        output.line(&shown)?;
     } else {
-        output.note(&table(&running));
+        output.note(&shown);
     }
     output.note(&format!(
         "ready in {:.1} s; {}",
@@ -201,13 +208,11 @@ async fn ready(master: &str, servers: usize) -> anyhow::Result<()> {
     bail!("the cluster was not ready within {READY_WITHIN:?}: {seen}")
 }
 
-fn print(running: &[Running], output: Output) -> anyhow::Result<()> {
-    if output.format == Format::Json {
-        output.line(&serde_json::to_string(running)?)?;
-        return Ok(());
+fn shown(running: &[Running], format: Format) -> serde_json::Result<String> {
+    match format {
+        Format::Text => Ok(table(running)),
+        Format::Json => serde_json::to_string(running),
     }
-    output.line(&table(running))?;
-    Ok(())
 }
 
 fn table(running: &[Running]) -> String {

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::Running;
-use super::layout::{Layout, MASTER, ORACLE};
+use super::layout::{LOGS, Layout, MASTER, ORACLE};
 
 /// A server that dies this soon after its start is failing, not unlucky.
 const SOON: Duration = Duration::from_secs(2);
@@ -80,8 +80,20 @@ struct Recipe {
     log: PathBuf,
 }
 
+const MASTER_PROGRAM: &str = "percolator-gc-master";
+const ORACLE_PROGRAM: &str = "percolator-tso";
+const TABLET_PROGRAM: &str = "percolator-tablet";
+
+/// Whether all programs are there that [`start`] runs: to be asked before anything is made.
+pub(crate) fn check_programs() -> anyhow::Result<()> {
+    for program in [MASTER_PROGRAM, ORACLE_PROGRAM, TABLET_PROGRAM] {
+        beside_us(program)?;
+    }
+    Ok(())
+}
+
 pub(crate) async fn start(layout: Layout) -> anyhow::Result<Processes> {
-    let logs = layout.data_dir.join("logs");
+    let logs = layout.data_dir.join(LOGS);
     std::fs::create_dir_all(&logs)
         .with_context(|| format!("cannot make the folder {}", logs.display()))?;
     let (failed, failures) = mpsc::unbounded_channel();
@@ -132,14 +144,14 @@ impl Processes {
         } else {
             Vec::new()
         };
-        let master = recipe("master", "percolator-gc-master", MASTER, more)?;
+        let master = recipe("master", MASTER_PROGRAM, MASTER, more)?;
         let master = self
             .supervise(master, layout.listen(0)?.to_string(), failed)
             .await?;
         let to_master = vec!["--master".to_owned(), master];
         let mut more = to_master.clone();
         more.extend(["--window".to_owned(), format!("{}ms", layout.window_ms)]);
-        let oracle = recipe("oracle", "percolator-tso", ORACLE, more)?;
+        let oracle = recipe("oracle", ORACLE_PROGRAM, ORACLE, more)?;
         self.supervise(oracle, layout.listen(1)?.to_string(), failed)
             .await?;
         for (number, name) in layout.tablet_servers().enumerate() {
@@ -154,7 +166,7 @@ impl Processes {
                 more.push("--raw".to_owned());
             }
             let listen = layout.listen(2 + u16::try_from(number).unwrap_or(u16::MAX - 2))?;
-            let tablet = recipe("tablet", "percolator-tablet", &name, more)?;
+            let tablet = recipe("tablet", TABLET_PROGRAM, &name, more)?;
             self.supervise(tablet, listen.to_string(), failed).await?;
         }
         Ok(())
@@ -397,7 +409,8 @@ fn beside_us(name: &str) -> anyhow::Result<PathBuf> {
     let program = us.with_file_name(name);
     if !program.exists() {
         bail!(
-            "{} is not there: --processes runs the servers' own programs; `cargo build --release` makes them",
+            "{} is not there: --processes runs the servers' own programs, and `cargo build --release` makes \
+             all of them",
             program.display()
         );
     }

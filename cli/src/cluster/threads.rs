@@ -45,6 +45,7 @@ async fn start_each(
         listen: layout.listen(0)?,
         server: MASTER.to_owned(),
         new_cluster: layout.new,
+        settings: percolator_gc_master::Settings::default(),
     };
     let master = spawn(
         "master",

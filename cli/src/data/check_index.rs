@@ -13,7 +13,7 @@ use super::patience::Snapshot;
 use super::progress::Progress;
 use super::records::short;
 use super::repair::{Fault, Repair};
-use super::{IndexArg, count, indexes_invalid, usage};
+use super::{IndexArg, count, indexes_invalid, say as say_now, usage};
 use crate::output::{Format, Output};
 
 /// Cells that are looked up together.
@@ -120,7 +120,8 @@ struct Check<'a> {
     rows: u64,
     values: u64,
     entries: u64,
-    /// By the index: entries, and those that are right.
+    /// By the index: values, entries, and those entries that are right.
+    values_of: Vec<u64>,
     entries_of: Vec<u64>,
     right: Vec<u64>,
     missing: u64,
@@ -178,6 +179,7 @@ impl<'a> Check<'a> {
             values: 0,
             entries: 0,
             right: vec![0; args.index.len()],
+            values_of: vec![0; args.index.len()],
             entries_of: vec![0; args.index.len()],
             missing: 0,
             dangling: 0,
@@ -230,9 +232,10 @@ impl<'a> Check<'a> {
                 self.rows += 1;
                 row = cell.row.clone();
             }
-            let indexes = self.args.index.iter();
-            for index in indexes.filter(|index| index.field.as_bytes() == cell.column) {
+            let indexes = self.args.index.iter().enumerate();
+            for (at, index) in indexes.filter(|(_, index)| index.field.as_bytes() == cell.column) {
                 self.values += 1;
+                self.values_of[at] += 1;
                 // Too long for an entry, so that it can't have one; and not worth keeping.
                 if cell.value.len() > ROW_BYTES_MAX
                     || index_row(&cell.value, &cell.row).len() > ROW_BYTES_MAX
@@ -412,6 +415,14 @@ impl<'a> Check<'a> {
             let rest = found - self.args.show;
             self.output
                 .note(&format!("{rest} more; --show N names more of them"));
+        }
+        for (index, values) in self.args.index.iter().zip(&self.values_of) {
+            if *values == 0 && self.rows > 0 {
+                say_now(&format!(
+                    "no row of table {} has field {}: there was nothing to look up in {}; is that the field's name?",
+                    self.args.table, index.field, index.table
+                ));
+            }
         }
         let text = format!(
             "{}: {}, {} of indexed fields, {}; {} missing, {} dangling; snapshot {snapshot}",

@@ -28,7 +28,11 @@ from JSON lines comes back the same.
 
 In a CSV file a string is written as its text, anything else as JSON, and a field that a row doesn't have \
 as nothing. Its header has the columns of all rows, which are read once more for that, at the same snapshot; \
-with --columns it has those, and it is said how many cells of others were left out.";
+with --columns it has those (and the --key before them), and it is said how many cells of others were left out.
+
+A row's own name is in its record only where some column holds it, as after an import, or as the field that \
+--key adds. Rows whose record doesn't have it are written all the same, counted and said, and the exit code is \
+1: nobody could tell of which rows they are. Columns that are named with --columns are taken at their word.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,7 +40,9 @@ Examples:
   percolator export --table users --format csv --columns id,name,email > users.csv
   percolator export --table users --prefix a --at 463372648734720
 
-The snapshot's timestamp is said on standard error; with --at it reads the same again.";
+The snapshot's timestamp is said on standard error; with --at it reads the same again.
+
+Exit code 1: it could not be read to the end, or the names of rows are missing from what was written.";
 
 /// Write a table's rows to standard output, as of one snapshot.
 #[derive(Debug, clap::Args)]
@@ -54,7 +60,7 @@ pub(crate) struct Args {
     /// Only rows that start with this.
     #[arg(long, value_name = "PREFIX")]
     prefix: Option<Escaped>,
-    /// Add the row as this field, where the row has no such column.
+    /// Add the row's name as this field, where the row has no such column.
     #[arg(long, value_name = "FIELD")]
     key: Option<String>,
     /// The columns of a CSV file, in this order; others are left out. Default: all that any row has.
@@ -110,14 +116,17 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
                     count(left_out, "cell")
                 ));
             }
-            if let Some(row) = keyless {
-                say_now(&format!(
-                    "row {} has no column that holds the row itself, and `percolator import` wants to know of one: \
-                     export with --key FIELD, which adds it, and import with the same --key",
-                    short(&row)
-                ));
-            }
-            Ok(ExitCode::SUCCESS)
+            let Some(first) = keyless.first else {
+                return Ok(ExitCode::SUCCESS);
+            };
+            say_now(&format!(
+                "error: rows written without their name: {}, the first is {}; no column of theirs holds it, and \
+                 `percolator import` wants to know of one: export with --key FIELD, which adds it, and import with the \
+                 same --key",
+                keyless.rows,
+                short(&first)
+            ));
+            Ok(ExitCode::FAILURE)
         }
     }
 }
@@ -164,7 +173,7 @@ async fn write(
         writer.row(&row)?;
         rows += 1;
     }
-    let (keyless, left_out) = (writer.keyless.take(), writer.left_out);
+    let (keyless, left_out) = (std::mem::take(&mut writer.keyless), writer.left_out);
     writer.end()?;
     Ok(Written {
         rows,
@@ -182,8 +191,7 @@ async fn csv_columns(
     progress: &Mutex<Progress>,
 ) -> anyhow::Result<Vec<Bytes>> {
     if !args.columns.is_empty() {
-        let asked = args.columns.iter();
-        return Ok(asked.map(|name| Bytes::from(name.clone())).collect());
+        return Ok(named(&args.columns, args.key.as_deref()));
     }
     let mut found = BTreeSet::new();
     let mut looked_at = 0;
@@ -214,6 +222,13 @@ fn header(columns: BTreeSet<Bytes>, key: Option<&str>) -> Vec<Bytes> {
     added.into_iter().chain(columns).collect()
 }
 
+/// The columns that were asked for, behind the key, where that is none of them.
+fn named(asked: &[String], key: Option<&str>) -> Vec<Bytes> {
+    let added = key.filter(|key| asked.iter().all(|name| name != key));
+    let names = added.into_iter().chain(asked.iter().map(String::as_str));
+    names.map(|name| Bytes::from(name.to_owned())).collect()
+}
+
 /// What was written.
 struct Written {
     rows: u64,
@@ -221,8 +236,14 @@ struct Written {
     snapshot: Timestamp,
     /// Cells of columns that weren't asked for.
     left_out: u64,
-    /// The first row that no field of its record holds.
-    keyless: Option<Bytes>,
+    keyless: Keyless,
+}
+
+/// Rows whose name no field of their record holds.
+#[derive(Debug, Default)]
+struct Keyless {
+    rows: u64,
+    first: Option<Bytes>,
 }
 
 /// Writes rows in one of the formats.
@@ -234,7 +255,7 @@ struct Writer<'a> {
     /// The same.
     written: BTreeSet<Bytes>,
     left_out: u64,
-    keyless: Option<Bytes>,
+    keyless: Keyless,
 }
 
 enum Out {
@@ -263,7 +284,7 @@ impl<'a> Writer<'a> {
             written: columns.iter().cloned().collect(),
             columns,
             left_out: 0,
-            keyless: None,
+            keyless: Keyless::default(),
         })
     }
 
@@ -281,21 +302,13 @@ impl<'a> Writer<'a> {
                 self.left_out += left_out.count() as u64;
             }
         }
-        if self.keyless.is_none() && self.args.key.is_none() && !self.holds_its_key(row) {
-            self.keyless = Some(row.key.clone());
+        // Whoever names the columns wants these and no others.
+        let asks = self.args.key.is_none() && self.args.columns.is_empty();
+        if asks && !holds_its_key(row) {
+            self.keyless.rows += 1;
+            self.keyless.first.get_or_insert_with(|| row.key.clone());
         }
         Ok(())
-    }
-
-    /// Whether some field of the record is the row, as `percolator import --key` would read it.
-    fn holds_its_key(&self, row: &Row) -> bool {
-        let is_written = |name: &Bytes| match self.args.format {
-            FileFormat::Jsonl => true,
-            FileFormat::Csv => self.written.contains(name),
-        };
-        row.fields.iter().any(|(name, value)| {
-            is_written(name) && to_text(value).is_ok_and(|text| text.as_bytes() == row.key)
-        })
     }
 
     fn end(self) -> io::Result<()> {
@@ -304,6 +317,14 @@ impl<'a> Writer<'a> {
             Out::Csv(mut out) => out.flush(),
         }
     }
+}
+
+/// Whether some field of the record is the row, as `percolator import --key` would read it.
+fn holds_its_key(row: &Row) -> bool {
+    let values = row.fields.iter().map(|(_, value)| value);
+    values
+        .map(|value| to_text(value))
+        .any(|text| text.is_ok_and(|text| text.as_bytes() == row.key))
 }
 
 fn json_line(row: &Row, key: Option<&str>, escape: bool) -> anyhow::Result<String> {
@@ -454,6 +475,10 @@ mod tests {
         assert_eq!(header(found(), None), ["a", "b"]);
         assert_eq!(header(found(), Some("b")), ["a", "b"]);
         assert_eq!(header(BTreeSet::new(), Some("id")), [""; 0]);
+        let asked = ["b", "a"].map(String::from);
+        assert_eq!(named(&asked, None), ["b", "a"]);
+        assert_eq!(named(&asked, Some("a")), ["b", "a"]);
+        assert_eq!(named(&asked, Some("id")), ["id", "b", "a"]);
         let columns = header(found(), Some("id"));
         assert_eq!(columns, ["id", "a", "b"]);
         let args = args(&["--key", "id", "--format", "csv"]);

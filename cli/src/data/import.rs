@@ -18,6 +18,7 @@ use super::patience::Patience;
 use super::progress::Progress;
 use super::reader::{Input, Reading, Report, Shared, Started, format_of};
 use super::records::Shape;
+use super::source::Bad;
 use super::{FileFormat, IndexArg, count, indexes_invalid, usage};
 use crate::cells::Escaped;
 use crate::output::{Format, Output};
@@ -31,7 +32,8 @@ too). A row and its index entries are written in one transaction, so that nobody
 other. Tables that are missing are made with the first row; a file without one makes none.
 
 A row is the text of its key, so that of the keys 1 and \"1\" is one: in a file with keys that are numbers or \
-booleans, strings that read as such are no keys, nor the other way round.
+booleans, strings that read as such are no keys, nor the other way round; and a row that is there with the one is \
+not taken for the other's.
 
 A JSON string is stored as its text, unless the text would itself read as JSON (1, true, []); then it is \
 stored as a JSON string. Everything else is stored as compact JSON. `percolator export` gives back the \
@@ -112,10 +114,19 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
     let name = input.name.clone();
     let progress = Mutex::new(Progress::new(output, input.bytes));
     let say = |message: &str| progress.lock().note(message);
+    let refused = Mutex::new(0);
+    let complain = |bad: Bad| {
+        let mut refused = refused.lock();
+        *refused += 1;
+        name_bad(*refused, &name, &bad, &progress.lock());
+    };
     let loader = Loader {
         client,
         table: &args.table,
+        key: &args.key,
         indexes: &args.index,
+        skip_bad: args.skip_bad,
+        complain: &complain,
         batch_rows: args.batch as usize,
         patience: Patience::new(args.patience),
         counts: Mutex::default(),
@@ -137,12 +148,13 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
     let began = Instant::now();
     let end = load(&loader, reading, &name, &args, &progress).await;
     progress.lock().clear();
-    let end = end?;
+    let mut end = end?;
     if !end.found && end.bad == 0 && end.stopped_at.is_none() && !end.interrupted {
         output.note(&format!("{name} has no rows; no table is made"));
     }
 
     let counts = *loader.counts.lock();
+    end.bad += counts.refused;
     summary(&counts, &end, began.elapsed(), output)?;
     if let Some(line) = end.stopped_at {
         super::say(&format!(
@@ -256,16 +268,21 @@ async fn load(
     Ok(end)
 }
 
+/// Names the first of the bad lines; `so_far` counts them, with this one.
+fn name_bad(so_far: u64, name: &str, bad: &Bad, progress: &Progress) {
+    if so_far <= BAD_SHOWN_MAX {
+        progress.say(&format!("{name}:{}: {}", bad.line, bad.why));
+    } else if so_far == BAD_SHOWN_MAX + 1 {
+        progress.say("further bad lines are only counted");
+    }
+}
+
 impl End {
     fn take(&mut self, report: Report, name: &str, args: &Args, progress: &Progress) {
         match report {
             Report::Bad(bad) => {
                 self.bad += 1;
-                if self.bad <= BAD_SHOWN_MAX {
-                    progress.say(&format!("{name}:{}: {}", bad.line, bad.why));
-                } else if self.bad == BAD_SHOWN_MAX + 1 {
-                    progress.say("further bad lines are only counted");
-                }
+                name_bad(self.bad, name, &bad, progress);
                 if bad.fatal || !args.skip_bad {
                     self.stopped_at = Some(bad.line);
                 }

@@ -16,6 +16,7 @@ use super::diff::{Change, Diff};
 use super::patience::{Patience, may_pass};
 use super::reader::Item;
 use super::records::Record;
+use super::source::Bad;
 
 /// Bytes of records in one transaction; a single record may be larger.
 const BATCH_BYTES_MAX: usize = 1 << 20;
@@ -33,6 +34,8 @@ pub(crate) struct Counts {
     /// Index entries written and removed.
     pub(crate) index_entries: u64,
     pub(crate) index_entries_removed: u64,
+    /// Records that are not in, because their row is that of another kind of key.
+    pub(crate) refused: u64,
 }
 
 impl Counts {
@@ -44,6 +47,7 @@ impl Counts {
         self.replaced += other.replaced;
         self.index_entries += other.index_entries;
         self.index_entries_removed += other.index_entries_removed;
+        self.refused += other.refused;
     }
 }
 
@@ -59,13 +63,19 @@ pub(crate) struct Failure {
 pub(crate) struct Loader<'a> {
     pub(crate) client: &'a Client,
     pub(crate) table: &'a str,
+    /// The field whose value is the row.
+    pub(crate) key: &'a str,
     pub(crate) indexes: &'a [IndexArg],
+    /// Go on behind records that can't be loaded.
+    pub(crate) skip_bad: bool,
     pub(crate) batch_rows: usize,
     pub(crate) patience: Patience,
     pub(crate) counts: Mutex<Counts>,
     pub(crate) stopped: AtomicBool,
     pub(crate) wake: Notify,
     pub(crate) say: &'a (dyn Fn(&str) + Sync),
+    /// Takes what is wrong with a record that is passed over.
+    pub(crate) complain: &'a (dyn Fn(Bad) + Sync),
 }
 
 impl Loader<'_> {
@@ -121,12 +131,14 @@ impl Loader<'_> {
         loop {
             let loaded = self
                 .client
-                .transact(|txn| async move { load(&txn, self.table, self.indexes, records).await })
+                .transact(|txn| async move { self.write(&txn, records).await })
                 .await;
             let error = match loaded {
-                Ok(mut counts) => {
+                Ok((mut counts, refused)) => {
                     self.patience.progress();
-                    counts.rows = batch.len() as u64;
+                    counts.refused = refused.len() as u64;
+                    counts.rows = batch.len() as u64 - counts.refused;
+                    refused.into_iter().for_each(self.complain);
                     counts.replaced = (batch.len() - records.len()) as u64;
                     return Ok(counts);
                 }
@@ -152,6 +164,43 @@ impl Loader<'_> {
             })?;
         }
     }
+
+    /// Writes what differs. Counts all but `rows`, `replaced` and `refused`, which are those that it gives back.
+    async fn write(&self, txn: &Txn, records: &[&Record]) -> Result<(Counts, Vec<Bad>), Error> {
+        let indexes = self.indexes;
+        // The client sends the scans of a server together.
+        let read = try_join_all(records.iter().map(|record| async {
+            let mut diff = Diff::new(record, indexes);
+            let mut anothers = None;
+            let mut old = txn.scan(self.table, Range::row(&record.key)).await?;
+            while let Some(cell) = old.next().await? {
+                let why = record.is_anothers(self.key, &cell.column, &cell.value);
+                anothers = anothers.or(why);
+                diff.old(cell.column, &cell.value);
+            }
+            Ok::<_, Error>(match anothers {
+                Some(why) => Err(Bad::at(record.line, why)),
+                None => Ok(diff),
+            })
+        }))
+        .await?;
+        let mut diffs = Vec::with_capacity(read.len());
+        let mut refused = Vec::new();
+        for read in read {
+            match read {
+                Ok(diff) => diffs.push(diff),
+                Err(bad) if self.skip_bad => refused.push(bad),
+                Err(bad) => {
+                    return Err(Error::application(format!(
+                        "line {}: {}",
+                        bad.line, bad.why
+                    )));
+                }
+            }
+        }
+        let counts = write(txn, self.table, indexes, &diffs).await?;
+        Ok((counts, refused))
+    }
 }
 
 /// The records, without those that a later one of the same key replaces.
@@ -170,27 +219,15 @@ fn last_of_each_key<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<&'a Re
     last
 }
 
-/// Writes what differs. Counts all but `rows` and `replaced`.
-async fn load(
+async fn write(
     txn: &Txn,
     table: &str,
     indexes: &[IndexArg],
-    records: &[&Record],
+    diffs: &[Diff<'_>],
 ) -> Result<Counts, Error> {
-    // The client sends the scans of a server together.
-    let diffs = try_join_all(records.iter().map(|record| async {
-        let mut diff = Diff::new(record, indexes);
-        let mut old = txn.scan(table, Range::row(&record.key)).await?;
-        while let Some(cell) = old.next().await? {
-            diff.old(cell.column, &cell.value);
-        }
-        Ok::<_, Error>(diff)
-    }))
-    .await?;
-
     let mut counts = Counts::default();
     let mut kept = Vec::new();
-    for diff in &diffs {
+    for diff in diffs {
         let key = &diff.record().key;
         match diff.change() {
             Change::New => counts.new += 1,

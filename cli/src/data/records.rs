@@ -37,7 +37,38 @@ pub(crate) enum Twin {
     Bare,
 }
 
+impl Twin {
+    /// What kind of key this one is, and the other one.
+    pub(crate) fn kinds(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::None => None,
+            Self::Text => Some(("a number or a boolean", "a string that reads as one")),
+            Self::Bare => Some((
+                "a string that reads as a number or a boolean",
+                "a number or a boolean",
+            )),
+        }
+    }
+}
+
 impl Record {
+    /// Why the row that is there is another key's: what its key column holds, which is this one's text in another
+    /// kind. `key` is that column's name.
+    pub(crate) fn is_anothers(&self, key: &str, column: &[u8], stored: &[u8]) -> Option<String> {
+        let (of, with) = self.twin.kinds()?;
+        let differs = self.fields.get(column).is_some_and(|new| new != stored);
+        let is_twin = column == key.as_bytes()
+            && differs
+            && to_text(stored).is_ok_and(|text| text.as_bytes() == self.key);
+        is_twin.then(|| {
+            format!(
+                "the key, field {key:?}, is {of}, and the row {} that is there has {with}: 1 and \"1\" would be one \
+                 row; write keys in one way, or delete the row if this one is to replace it",
+                short(&self.key)
+            )
+        })
+    }
+
     /// Bytes of its key, names and values.
     pub(crate) fn size(&self) -> usize {
         let fields = self.fields.iter();
@@ -320,6 +351,23 @@ mod tests {
         assert_eq!(record.fields[&b"name"[..]], "bob");
         assert_eq!(record.fields[&b"age"[..]], "\"41\"");
         assert_eq!(record.fields[&b"id"[..]], "7");
+    }
+
+    #[test]
+    fn a_row_of_another_kind_of_key_is_noticed() {
+        let record = |line: &str| record(line, &shape(&[])).unwrap();
+        let (number, string) = (record(r#"{"id": 7}"#), record(r#"{"id": "7"}"#));
+        let stored = |record: &Record| record.fields[&b"id"[..]].clone();
+        for (one, other) in [(&number, &string), (&string, &number)] {
+            let why = one.is_anothers("id", b"id", &stored(other)).unwrap();
+            assert!(why.contains("row 7") && why.contains("one row"), "{why}");
+            assert_eq!(one.is_anothers("id", b"id", &stored(one)), None);
+            // Another column, and a key column that somebody has put something else into.
+            assert_eq!(one.is_anothers("id", b"n", &stored(other)), None);
+            assert_eq!(one.is_anothers("id", b"id", b"8"), None);
+        }
+        let word = record(r#"{"id": "x"}"#);
+        assert_eq!(word.is_anothers("id", b"id", b"\"x\""), None);
     }
 
     #[test]

@@ -89,13 +89,8 @@ impl<R: BufRead> Source<R> {
 
     /// Refuses keys whose rows are those of other keys: one would take the other's place without a word.
     fn without_twins(&mut self, record: Record) -> Result<Record, Bad> {
-        let (of, with) = match record.twin {
-            Twin::None => return Ok(record),
-            Twin::Text => ("a number or a boolean", "a string that reads as one"),
-            Twin::Bare => (
-                "a string that reads as a number or a boolean",
-                "a number or a boolean",
-            ),
+        let Some((of, with)) = record.twin.kinds() else {
+            return Ok(record);
         };
         let (first, twin) = *self.twin.get_or_insert((record.line, record.twin));
         if twin == record.twin {
@@ -143,12 +138,15 @@ impl<R: BufRead> Source<R> {
             Some(header) => header,
             None => match next_row(&mut self.lines, &mut self.buffer)? {
                 None => {
-                    let why = "the file is empty; a CSV file starts with a header row";
+                    let why = format!("the file is empty; {}", self.header_wanted());
                     return Ok(Some(Err(Bad::fatal(1, why))));
                 }
                 Some(Err(bad)) => return Ok(Some(Err(Bad { fatal: true, ..bad }))),
                 Some(Ok(row)) => match self.header_wrong(&row.fields) {
-                    Some(why) => return Ok(Some(Err(Bad::fatal(row.line, why)))),
+                    Some(why) => {
+                        let why = format!("{why}; {}", self.header_wanted());
+                        return Ok(Some(Err(Bad::fatal(row.line, why))));
+                    }
                     None => row.fields,
                 },
             },
@@ -172,6 +170,26 @@ impl<R: BufRead> Source<R> {
         });
         self.header = Some(header);
         Ok(record)
+    }
+
+    /// What the first line of a CSV file has to be.
+    fn header_wanted(&self) -> String {
+        let mut names = vec![self.shape.key.as_str()];
+        for index in &self.shape.indexes {
+            if !names.contains(&index.field.as_str()) {
+                names.push(&index.field);
+            }
+        }
+        format!(
+            "a CSV file begins with a header row, which names every column once, {} among them (the fields of --key \
+             and --index), as in {}",
+            names
+                .iter()
+                .map(|name| format!("{name:?}"))
+                .collect::<Vec<_>>()
+                .join(" and "),
+            names.join(",")
+        )
     }
 
     fn header_wrong(&self, header: &[String]) -> Option<String> {
@@ -293,13 +311,19 @@ mod tests {
     #[test]
     fn wrong_csv_files_are_named() {
         let cases: [(&[u8], u64, &str, bool); 7] = [
-            (b"", 1, "header row", true),
+            (
+                b"",
+                1,
+                "names every column once, \"id\" and \"name\" among them (the fields of --key and --index), as in \
+                 id,name",
+                true,
+            ),
             (b"id,,name\n", 1, "column 2 of the header has no name", true),
             (b"id,name,id\n", 1, "\"id\" twice", true),
             (
                 b"key,name\n",
                 1,
-                "has no \"id\"; it has \"key\", \"name\"",
+                "has no \"id\"; it has \"key\", \"name\"; a CSV file begins with a header row",
                 true,
             ),
             (b"id,v\n", 1, "has no \"name\"", true),

@@ -1,5 +1,6 @@
 //! `percolator history`: what clients did and what they were told, as lines that checkers read.
 
+mod file;
 mod record;
 
 use std::path::{Path, PathBuf};
@@ -12,6 +13,7 @@ use percolator_history::{Outcome, Transaction};
 use serde::Serialize;
 
 use crate::output::Output;
+pub(crate) use file::HistoryFile;
 
 /// Record what clients see, and check that snapshot isolation can explain it.
 #[derive(Debug, Subcommand)]
@@ -67,6 +69,8 @@ struct Found {
     unknown: usize,
     /// Reads whose writer couldn't be told, without timestamps.
     ambiguous_reads: usize,
+    /// Reads whose writer couldn't be told even by the timestamps.
+    ambiguous_reads_by_timestamps: usize,
     /// What is wrong, by the timestamps.
     anomaly: Option<String>,
     /// What is wrong by what clients saw alone.
@@ -139,6 +143,7 @@ fn check(history: &[Transaction], output: Output) -> anyhow::Result<ExitCode> {
         aborted: count(Outcome::Aborted),
         unknown: count(Outcome::Unknown),
         ambiguous_reads: seen.ambiguous_reads,
+        ambiguous_reads_by_timestamps: known.ambiguous_reads,
         anomaly: known.anomaly.map(|anomaly| anomaly.to_string()),
         anomaly_without_timestamps: seen.anomaly.map(|anomaly| anomaly.to_string()),
     };
@@ -148,13 +153,17 @@ fn check(history: &[Transaction], output: Output) -> anyhow::Result<ExitCode> {
     };
     let text = format!(
         "transactions        {}: {} committed, {} aborted, {} unknown\n\
-         by timestamps       {}\n\
+         by timestamps       {}{}\n\
          by what was seen    {} ({} reads say nothing without timestamps)",
         found.transactions,
         found.committed,
         found.aborted,
         found.unknown,
         holds(&found.anomaly),
+        match known.ambiguous_reads {
+            0 => String::new(),
+            reads => format!(" ({reads} reads say nothing)"),
+        },
         holds(&found.anomaly_without_timestamps),
         found.ambiguous_reads,
     );

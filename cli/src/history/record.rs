@@ -2,8 +2,6 @@
 //! says in which order its appends were committed, so whoever reads it sees a piece of history; that is
 //! why checkers like lists best (Kingsbury, Alvaro, "Elle", VLDB 2020).
 
-use std::fs::File;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use parking_lot::Mutex;
 use percolator_client::{Client, Error, Options, Range, Txn};
-use percolator_history::{Op, Outcome, Times, Transaction};
+use percolator_history::{Op, Outcome, Transaction};
 use rand::RngExt;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
+use super::file::HistoryFile;
 use crate::output::Output;
 
 const COLUMN: &str = "list";
@@ -30,6 +28,7 @@ const OPS_MAX: usize = 4;
 const ELEMENTS_MAX: usize = 50;
 /// A single call is tried for this long: a server that was killed has to come back meanwhile.
 const PATIENCE: Duration = Duration::from_secs(30);
+const NOT_WRITTEN: &str = "cannot write the history";
 
 /// The workload.
 #[derive(Debug, clap::Args)]
@@ -87,11 +86,7 @@ struct Shared {
     client: Client,
     table: String,
     lists: u64,
-    file: Mutex<File>,
-    /// Since when times count: only those of one process can be compared.
-    started: Instant,
-    /// Numbers of this process in elements and names: another one that goes on with the file has others.
-    run: u32,
+    file: HistoryFile,
     next_element: AtomicU64,
     /// Lists that are full: each gives way to one that is `lists` further on.
     ended: [AtomicU64; 3],
@@ -105,26 +100,15 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
         Ok(()) | Err(Error::AlreadyExists(_)) => {}
         Err(error) => return Err(error.into()),
     }
-    let mut file = File::options()
-        .create(true)
-        .append(true)
-        .open(&args.file)
-        .with_context(|| format!("cannot write {}", args.file.display()))?;
-    // A recorder that was killed may have left a part of a line.
-    let before = std::fs::read(&args.file).unwrap_or_default();
-    if before.is_empty() {
+    let (file, is_new) = HistoryFile::open(&args.file)?;
+    if is_new {
         check_empty(client, &args.table).await?;
-    }
-    if before.last().is_some_and(|last| *last != b'\n') {
-        file.write_all(b"\n").context("cannot write the history")?;
     }
     let shared = Arc::new(Shared {
         client: client.clone(),
         table: args.table,
         lists: args.lists.into(),
-        file: Mutex::new(file),
-        started: Instant::now(),
-        run: rand::random(),
+        file,
         next_element: AtomicU64::new(0),
         ended: Default::default(),
     });
@@ -133,11 +117,10 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
     for number in 0..args.clients {
         let shared = shared.clone();
         clients.spawn(async move {
-            let name = format!("{:08x}-{number}", shared.run);
             // Which generation each list is in, as far as this client knows.
             let mut generations = vec![0_u64; usize::try_from(shared.lists).unwrap_or(usize::MAX)];
             while Instant::now() < end {
-                shared.transaction(&name, &mut generations).await?;
+                shared.transaction(number, &mut generations).await?;
             }
             anyhow::Ok(())
         });
@@ -163,55 +146,41 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
 }
 
 impl Shared {
-    async fn transaction(&self, client: &str, generations: &mut [u64]) -> anyhow::Result<()> {
-        let began_us = self.now_us();
+    async fn transaction(&self, client: u32, generations: &mut [u64]) -> anyhow::Result<()> {
+        let began_us = self.file.now_us();
         let txn = match self.client.begin().await {
             Ok(txn) => txn,
             // The oracle is away: nothing happened.
             Err(Error::Timeout { .. } | Error::Unavailable(_)) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let mut line = Transaction {
-            client: client.to_owned(),
-            start_ts: Some(txn.start_ts().as_u64()),
-            commit_ts: None,
-            outcome: Outcome::Aborted,
-            times: Some(Times {
-                clock: format!("{:08x}", self.run),
-                began_us: Some(began_us),
-                ended_us: None,
-            }),
-            ops: Vec::new(),
-        };
+        let mut line = self.file.line(client, began_us, txn.start_ts());
         if let Err(error) = self.read_and_append(&txn, &mut line.ops, generations).await {
             return match error {
                 // What it read counts all the same.
-                Error::Timeout { .. } | Error::Unavailable(_) => self.ended(&line),
+                Error::Timeout { .. } | Error::Unavailable(_) => {
+                    self.ended(&line);
+                    self.file.write(&line).context(NOT_WRITTEN)
+                }
                 error => Err(error.into()),
             };
         }
-        // Before it is committed, because this process may be killed.
-        line.outcome = Outcome::Unknown;
-        self.write(&line)?;
-        match txn.commit().await {
-            Ok(commit_ts) => {
-                line.outcome = Outcome::Committed;
-                line.commit_ts = Some(commit_ts.as_u64());
-            }
-            Err(Error::Unknown { .. }) => {}
-            Err(Error::Conflict(_) | Error::Timeout { .. } | Error::Unavailable(_)) => {
-                line.outcome = Outcome::Aborted;
-            }
-            Err(error) => return Err(error.into()),
+        let result = self
+            .file
+            .commit(txn, &mut line)
+            .await
+            .context(NOT_WRITTEN)?;
+        self.ended(&line);
+        match result {
+            Ok(_)
+            | Err(
+                Error::Unknown { .. }
+                | Error::Conflict(_)
+                | Error::Timeout { .. }
+                | Error::Unavailable(_),
+            ) => Ok(()),
+            Err(error) => Err(error.into()),
         }
-        if let Some(times) = &mut line.times {
-            times.ended_us = Some(self.now_us());
-        }
-        self.ended(&line)
-    }
-
-    fn now_us(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
     async fn read_and_append(
@@ -237,7 +206,7 @@ impl Shared {
             }
             // Unique: a number of the run, then one of the element.
             let number = self.next_element.fetch_add(1, Ordering::Relaxed);
-            let element = (u64::from(self.run) << 31) + number;
+            let element = (u64::from(self.file.run()) << 31) + number;
             let longer = match value.as_deref() {
                 None | Some("") => element.to_string(),
                 Some(list) => format!("{list},{element}"),
@@ -273,22 +242,12 @@ impl Shared {
         format!("{}/{row}:{COLUMN}", self.table)
     }
 
-    fn ended(&self, line: &Transaction) -> anyhow::Result<()> {
+    fn ended(&self, line: &Transaction) {
         let which = match line.outcome {
             Outcome::Committed => 0,
             Outcome::Aborted => 1,
             Outcome::Unknown => 2,
         };
         self.ended[which].fetch_add(1, Ordering::Relaxed);
-        self.write(line)
-    }
-
-    /// In one piece and at once: this process may be killed.
-    fn write(&self, line: &Transaction) -> anyhow::Result<()> {
-        let text = percolator_history::write(std::slice::from_ref(line));
-        self.file
-            .lock()
-            .write_all(text.as_bytes())
-            .context("cannot write the history")
     }
 }

@@ -1,5 +1,5 @@
-//! Real clusters and the real command, for tests. Nothing here sleeps: it waits on conditions, with
-//! generous bounds, and shows what it saw when they don't come.
+//! Real clusters and the real command, for tests. Nothing here sleeps but while a process stands still: it waits on
+//! conditions, with generous bounds, and shows what it saw when they don't come.
 //!
 //! The servers' programs are those that lie beside the command: `cargo test -p percolator-cli` alone doesn't
 //! build them anew, `cargo xtask test` does, and so does `cargo build --workspace --bins`.
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
@@ -241,6 +241,14 @@ pub(crate) fn signal(pid: u32, name: &str) {
     let _ = status;
 }
 
+/// Stops a process for longer than a lock lives, 3 s, and than a server may be silent, 1.5 s, and lets it go on: what
+/// it held may be others' by then.
+pub(crate) fn stand_still(pid: u32, choices: &mut Choices) {
+    signal(pid, "STOP");
+    std::thread::sleep(Duration::from_millis(3_500 + choices.below(2_000)));
+    signal(pid, "CONT");
+}
+
 /// Asks again and again until there's an answer.
 pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
@@ -346,20 +354,29 @@ impl<T: Clone> Deck<T> {
     }
 }
 
-/// The rounds that a test goes: as many as PERCOLATOR_ROUNDS says, or `usual` for as long as there's time; but
-/// `least` in any case, below which it hasn't tested what it is for.
+/// The rounds that a test goes: as many as PERCOLATOR_ROUNDS says; or `usual`, for as long as there's time: 90 s, and
+/// until PERCOLATOR_UNTIL, in seconds since 1970. But `least` in any case, below which it hasn't tested what it is for.
+/// Says how many it were.
 pub(crate) fn rounds(least: u64, usual: u64) -> impl Iterator<Item = u64> {
     const TIME: Duration = Duration::from_secs(90);
-    let asked: Option<u64> = std::env::var("PERCOLATOR_ROUNDS")
-        .ok()
-        .and_then(|rounds| rounds.parse().ok());
+    let number = |name: &str| -> Option<u64> { std::env::var(name).ok()?.parse().ok() };
+    let asked = number("PERCOLATOR_ROUNDS");
+    let planned = asked.unwrap_or(usual).max(least);
+    let until = number("PERCOLATOR_UNTIL").map(|at| UNIX_EPOCH + Duration::from_secs(at));
     let started = Instant::now();
-    (0..asked.unwrap_or(usual).max(least)).take_while(move |round| {
-        let goes_on = asked.is_some() || *round < least || started.elapsed() < TIME;
-        if !goes_on {
-            eprintln!("{round} rounds have taken {TIME:?}, which is enough here");
+    let mut rounds = 0..planned;
+    std::iter::from_fn(move || {
+        let done = rounds.start;
+        let is_over =
+            started.elapsed() > TIME || until.is_some_and(|until| SystemTime::now() > until);
+        let next = match asked.is_none() && done >= least && is_over {
+            true => None,
+            false => rounds.next(),
+        };
+        if next.is_none() {
+            eprintln!("{done} of {planned} rounds in {:.0?}", started.elapsed());
         }
-        goes_on
+        next
     })
 }
 

@@ -7,8 +7,8 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use super::server::{self, Place};
-use super::{PERCOLATOR, SERVERS, Said, output_of, signal, wait_until_ready};
+use super::server::{self, Place, Running};
+use super::{PERCOLATOR, SERVERS, Said, output_of, wait_until_ready};
 
 const PORT: u16 = 7400;
 
@@ -23,7 +23,7 @@ pub(crate) struct Network {
 struct Host {
     /// Holds the namespace.
     holder: Child,
-    server: Option<Child>,
+    server: Running,
     address: String,
     link: String,
 }
@@ -99,7 +99,7 @@ impl Network {
             assert!(ip(&holder, "link set eth0 up") && ip(&holder, "link set lo up"));
             let host = Host {
                 holder,
-                server: None,
+                server: Running::default(),
                 address,
                 link,
             };
@@ -123,7 +123,7 @@ impl Network {
             folder: self.folder.path(),
         };
         let child = server::start(&place, |program| enter(&host.holder, program));
-        host.server = Some(child);
+        host.server = Running::new(child);
     }
 
     /// The file that says by how many milliseconds the oracle's clock is wrong.
@@ -134,10 +134,7 @@ impl Network {
     /// Kills a server with SIGKILL, and starts it again.
     pub(crate) fn kill(&mut self, server: &'static str) {
         let host = self.hosts.get_mut(server).expect("a host");
-        if let Some(mut child) = host.server.take() {
-            signal(child.id(), "KILL");
-            child.wait().expect("it ends");
-        }
+        host.server.kill();
         self.start(server);
     }
 
@@ -167,15 +164,9 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         for (name, host) in &mut self.hosts {
-            if let Some(mut child) = host.server.take() {
-                signal(child.id(), "KILL");
-                let _ = child.wait();
-            }
+            host.server.end(self.folder.path(), name);
             let _ = host.holder.kill();
             let _ = host.holder.wait();
-            if std::thread::panicking() {
-                server::print_log(self.folder.path(), name);
-            }
         }
         let _ = self.hub.kill();
         let _ = self.hub.wait();

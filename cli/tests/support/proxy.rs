@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::server::{self, Place};
-use super::{Choices, PERCOLATOR, SERVERS, Said, output_of, signal, wait_until_ready};
+use super::server::{self, Place, Running};
+use super::{Choices, PERCOLATOR, SERVERS, Said, output_of, wait_until_ready};
 
 /// What happens to each piece of at most 4 KiB that goes through a proxy.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,7 +41,7 @@ pub(crate) struct Storm {
 }
 
 struct Host {
-    server: Option<Child>,
+    server: Running,
     listen: String,
     proxy: String,
     accepting: Option<JoinHandle<()>>,
@@ -69,7 +69,7 @@ impl Storm {
             let (sky, target) = (sky.clone(), listen.clone());
             let accepting = std::thread::spawn(move || accept(&listener, &target, &sky));
             let host = Host {
-                server: None,
+                server: Running::default(),
                 listen,
                 proxy,
                 accepting: Some(accepting),
@@ -98,21 +98,18 @@ impl Storm {
             master: &master,
             folder: self.folder.path(),
         };
-        host.server = Some(server::start(&place, |program| Command::new(program)));
+        host.server = Running::new(server::start(&place, |program| Command::new(program)));
     }
 
     /// The process of a server.
     pub(crate) fn pid(&self, server: &str) -> u32 {
-        self.hosts[server].server.as_ref().expect("it runs").id()
+        self.hosts[server].server.pid()
     }
 
     /// Kills a server with SIGKILL, and starts it again.
     pub(crate) fn kill(&mut self, server: &'static str) {
         let host = self.hosts.get_mut(server).expect("a host");
-        if let Some(mut child) = host.server.take() {
-            signal(child.id(), "KILL");
-            child.wait().expect("it ends");
-        }
+        host.server.kill();
         self.start(server);
     }
 
@@ -135,17 +132,11 @@ impl Drop for Storm {
     fn drop(&mut self) {
         self.sky.over.store(true, Ordering::Relaxed);
         for (name, host) in &mut self.hosts {
-            if let Some(mut child) = host.server.take() {
-                signal(child.id(), "KILL");
-                let _ = child.wait();
-            }
+            host.server.end(self.folder.path(), name);
             // Wakes it, and it sees that it is over.
             let _ = TcpStream::connect(&host.proxy);
             if let Some(accepting) = host.accepting.take() {
                 let _ = accepting.join();
-            }
-            if std::thread::panicking() {
-                server::print_log(self.folder.path(), name);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use super::PERCOLATOR;
+use super::{PERCOLATOR, signal};
 
 /// Where a server runs, and how the others reach it.
 pub(crate) struct Place<'a> {
@@ -59,12 +59,43 @@ pub(crate) fn start(place: &Place<'_>, launch: impl FnOnce(&str) -> Command) -> 
         .expect("the server runs")
 }
 
+/// A server that the test has started, while it runs.
+#[derive(Default)]
+pub(crate) struct Running(Option<Child>);
+
+impl Running {
+    pub(crate) fn new(child: Child) -> Self {
+        Self(Some(child))
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.as_ref().expect("it runs").id()
+    }
+
+    /// Kills it with SIGKILL, where it runs.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            signal(child.id(), "KILL");
+            let _ = child.wait();
+        }
+    }
+
+    /// Ends it; where the test fails, with the last lines of its log.
+    pub(crate) fn end(&mut self, folder: &Path, server: &str) {
+        self.kill();
+        if std::thread::panicking() {
+            print_log(folder, server);
+        }
+    }
+}
+
 fn log_file(folder: &Path, server: &str) -> PathBuf {
     folder.join(format!("{server}.log"))
 }
 
 /// The last lines of a server's log, for whoever has to find out why a test failed.
-pub(crate) fn print_log(folder: &Path, server: &str) {
+fn print_log(folder: &Path, server: &str) {
     let log = std::fs::read_to_string(log_file(folder, server)).unwrap_or_default();
     let lines: Vec<&str> = log.lines().collect();
     for line in &lines[lines.len().saturating_sub(30)..] {

@@ -39,7 +39,7 @@ impl Numbers {
 type Model = BTreeMap<(Column, Vec<u8>), Vec<u8>>;
 
 fn check_against(from: &dyn Read, model: &Model, numbers: &mut Numbers, seed: u64) {
-    let column = Column::ALL[numbers.below(4) as usize];
+    let column = Column::ALL[numbers.below(Column::ALL.len() as u64) as usize];
     let (start, end) = (numbers.bound(), numbers.bound());
     let mut expected: Vec<(&[u8], &[u8])> = model
         .iter()
@@ -85,7 +85,7 @@ pub(super) fn random_against_a_model(bed: &Bed<'_>) {
                 .map(|_| {
                     let mut batch = Batch::default();
                     for _ in 0..numbers.below(6) {
-                        let column = Column::ALL[numbers.below(4) as usize];
+                        let column = Column::ALL[numbers.below(Column::ALL.len() as u64) as usize];
                         let key = numbers.key();
                         if numbers.below(3) == 0 {
                             model.remove(&(column, key.clone()));

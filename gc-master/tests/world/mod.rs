@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use percolator_gc_master::{
     Action, Command, Directory, HEARTBEAT_INTERVAL, Heard, Heartbeat, Note, Refusal, Report, Role,
-    Rows, Start, Swept, TableState, TabletState, Truth,
+    Rows, Settings, Start, Swept, TableState, TabletState, Truth,
 };
+
+use percolator_protocol::safe_point::Points;
 
 pub(crate) const RANDOM: u128 = 0x1234_5678_9abc_def0_0fed_cba9_8765_4321;
 
@@ -22,6 +24,8 @@ pub(crate) struct World {
     pub(crate) peers: BTreeMap<String, BTreeSet<String>>,
     /// The tables of which each of them has dropped tablets.
     pub(crate) deleted: BTreeMap<String, BTreeSet<u32>>,
+    /// How far each of them durably refuses and collects.
+    pub(crate) points: BTreeMap<String, Points>,
     pub(crate) down: Vec<String>,
     pub(crate) now: Duration,
     pub(crate) notes: Vec<Note>,
@@ -35,13 +39,14 @@ impl World {
     /// A new cluster with so many tablet servers, all of them heard.
     pub(crate) fn new(servers: usize) -> Self {
         let mut world = Self {
-            directory: Directory::open(Start::NewCluster, RANDOM).unwrap(),
+            directory: Directory::open(Start::NewCluster, Settings::default(), RANDOM).unwrap(),
             disk: None,
             servers: (0..servers)
                 .map(|index| (format!("tablet-{index}"), BTreeMap::new()))
                 .collect(),
             peers: BTreeMap::new(),
             deleted: BTreeMap::new(),
+            points: BTreeMap::new(),
             down: Vec::new(),
             now: Duration::ZERO,
             notes: Vec::new(),
@@ -72,7 +77,7 @@ impl World {
             Some(bytes) => Start::State(bytes.clone()),
             None => Start::Rebuild { cluster_id: None },
         };
-        self.directory = Directory::open(start, random).unwrap();
+        self.directory = Directory::open(start, Settings::default(), random).unwrap();
         self.now = Duration::ZERO;
         self.effects_left = usize::MAX;
         self.carry_out();
@@ -92,6 +97,8 @@ impl World {
             tablets: self.servers[server].values().cloned().collect(),
             peers: self.peers.get(server).cloned().unwrap_or_default(),
             deleted_tables: self.deleted.get(server).cloned().unwrap_or_default(),
+            points: self.points.get(server).copied().unwrap_or_default(),
+            collected: 0,
         }
     }
 
@@ -214,7 +221,7 @@ impl World {
         let tablets = self.servers.get_mut(&command.server).unwrap();
         let deleted = self.deleted.entry(command.server.clone()).or_default();
         match &command.action {
-            Action::Create { report, made } => {
+            Action::Create { report, made, .. } => {
                 if deleted.contains(&report.table) && !tablets.contains_key(&report.id) {
                     return Err(format!("table {} was deleted", report.table));
                 }

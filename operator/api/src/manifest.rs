@@ -3,6 +3,8 @@
 mod fields;
 mod tree;
 
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 
 use crate::validate::Problem;
@@ -54,28 +56,38 @@ fn lines(problems: &[Problem]) -> String {
 impl PercolatorCluster {
     /// Reads a manifest and checks it, as [`PercolatorCluster::validate`] does.
     ///
-    /// All unknown fields and all values out of bounds are reported at once, each with its line;
-    /// of values of a wrong type only the first. What Kubernetes adds to a resource that it keeps,
+    /// Everything that is wrong is reported at once, each with its line: fields that are unknown or missing, values
+    /// of a wrong type, values out of bounds. Only what is no YAML, or another kind of resource, ends it earlier.
+    /// What Kubernetes adds to a resource that it keeps,
     /// `status` and parts of `metadata`, is passed over, so that what it prints can be read here.
     pub fn from_yaml(text: &str) -> Result<Self, ManifestError> {
         let mut root = tree::parse(text)?;
-        kind_of_resource(&root)?;
+        let mut problems = kind_of_resource(&mut root)?;
         without_the_servers_fields(&mut root);
 
-        let fields = Fields::default();
-        let read = Self::deserialize(fields.of(&root));
-        let mut problems = fields.into_problems();
-        let cluster = match read {
-            Ok(cluster) => {
-                problems.extend(cluster.validate().into_iter().map(|problem| Problem {
-                    line: root.line_of(&problem.path),
-                    ..problem
-                }));
-                Some(cluster)
-            }
-            Err(Fault(problem)) => {
-                problems.push(problem);
-                None
+        let mut mended = BTreeSet::new();
+        let cluster = loop {
+            let fields = Fields::default();
+            let read = Self::deserialize(fields.of(&root));
+            let unknown = fields.into_problems();
+            match read {
+                Ok(cluster) => {
+                    problems.extend(unknown);
+                    problems.extend(cluster.validate().into_iter().map(|problem| Problem {
+                        line: root.line_of(&problem.path),
+                        ..problem
+                    }));
+                    break Some(cluster);
+                }
+                // Reading stops at a value that is none of its type. Without that, what else is wrong is found.
+                Err(Fault(problem)) if mended.insert(problem.path.clone()) => {
+                    mend(&mut root, &problem.path);
+                    problems.push(problem);
+                }
+                Err(_) => {
+                    problems.extend(unknown);
+                    break None;
+                }
             }
         };
         problems.sort_by_key(|problem| problem.line);
@@ -86,8 +98,9 @@ impl PercolatorCluster {
     }
 }
 
-/// Asked before anything else: the fields of another kind of resource would all be called unknown.
-fn kind_of_resource(root: &Node) -> Result<(), ManifestError> {
+/// What is wrong with the resource's kind and version, which are mended. Asked before anything else: where neither is
+/// ours, every field would be called unknown.
+fn kind_of_resource(root: &mut Node) -> Result<Vec<Problem>, ManifestError> {
     let invalid = |problems| Err(ManifestError::Invalid { problems });
     let Value::Map(entries) = &root.value else {
         return invalid(vec![Problem {
@@ -99,8 +112,9 @@ fn kind_of_resource(root: &Node) -> Result<(), ManifestError> {
             ),
         }]);
     };
+    let wanted = [("apiVersion", API_VERSION), ("kind", KIND)];
     let mut problems = Vec::new();
-    for (field, wanted) in [("apiVersion", API_VERSION), ("kind", KIND)] {
+    for (field, wanted) in wanted {
         let entry = entries.iter().find(|entry| entry.key == field);
         let message = match entry.map(|entry| &entry.node.value) {
             Some(Value::String(found)) if found == wanted => continue,
@@ -113,10 +127,27 @@ fn kind_of_resource(root: &Node) -> Result<(), ManifestError> {
             message,
         });
     }
-    if problems.is_empty() {
-        Ok(())
-    } else {
-        invalid(problems)
+    if problems.len() == wanted.len() {
+        return invalid(problems);
+    }
+    for (field, wanted) in wanted {
+        root.put(field, Value::String(wanted.into()));
+    }
+    Ok(problems)
+}
+
+/// Makes of a tree whose field of this path is wrong one where it is not: without the field, or with some name for
+/// the cluster, which has to have one.
+fn mend(root: &mut Node, path: &str) {
+    root.take_out(path);
+    if path != "metadata" && path != "metadata.name" {
+        return;
+    }
+    if root.get_mut("metadata").is_none() {
+        root.put("metadata", Value::Map(Vec::new()));
+    }
+    if let Some(metadata) = root.get_mut("metadata") {
+        metadata.put("name", Value::String("some".into()));
     }
 }
 

@@ -234,6 +234,48 @@ fn wrong_values_are_named_with_what_to_do() {
 }
 
 #[test]
+fn everything_that_is_wrong_is_said_at_once() {
+    assert_eq!(
+        refusal(
+            "apiVersion: percolator.dev/v1\n\
+             kind: PercolatorCluster\n\
+             metadata:\n  labels:\n    app.example.com/part: 3\n    b: c d\n\
+             spec:\n  oracle: {window: 3, replicas: 2}\n  tablets:\n    replicas: three\n    storage:\n      \
+             engine: rocksdb\n      cacheSize: 256MB\n      sise: 1\n  gcMaster: [1]\n"
+        ),
+        "line 1: apiVersion: expected \"percolator.dev/v1alpha1\", found the string \
+         \"percolator.dev/v1\"\n\
+         line 3: metadata.name: missing: this field is required\n\
+         line 5: metadata.labels.app.example.com/part: expected a string, found the number 3\n\
+         line 6: metadata.labels.b: \"c d\" must be at most 63 of letters, digits, '-', '_' and '.', \
+         starting and ending with a letter or digit, or be empty\n\
+         line 8: spec.oracle.window: expected a duration with its unit, such as \"3s\" or \
+         \"500ms\", found the number 3\n\
+         line 8: spec.oracle.replicas: 2 must be 1: standby oracles are not supported yet\n\
+         line 10: spec.tablets.replicas: expected a whole number from 0 to 4294967295, found the \
+         string \"three\"\n\
+         line 12: spec.tablets.storage.engine: \"rocksdb\" is not known; use one of sled, fjall, \
+         memory\n\
+         line 13: spec.tablets.storage.cacheSize: \"256MB\" is not a quantity: write a number of \
+         bytes, if need be with one of the suffixes Ki Mi Gi Ti Pi Ei (powers of 1024) or k M G T P \
+         E (powers of 1000), such as \"256Mi\"\n\
+         line 14: spec.tablets.storage.sise: unknown field; did you mean \"size\"?\n\
+         line 15: spec.gcMaster: expected a group of fields, found a list"
+    );
+    // No metadata at all, and no name where some is.
+    assert_eq!(
+        refusal(&format!("{HEAD}spec: {{image: 3}}\n")),
+        "line 1: metadata: missing: this field is required\n\
+         line 3: spec.image: expected a string, found the number 3"
+    );
+    assert_eq!(
+        refusal(&format!("{HEAD}metadata: {{name: [a], namespace: 3}}\n")),
+        "line 3: metadata.name: expected a string, found a list\n\
+         line 3: metadata.namespace: expected a string, found the number 3"
+    );
+}
+
+#[test]
 fn the_metadata_is_checked() {
     for (metadata, message) in [
         (

@@ -1,11 +1,12 @@
 //! Collection: which records of a cell nobody needs any more (seed 000, part 5).
 
+use crate::mutants::{self, Mutant};
 use crate::types::{Effect, Timestamp, Write, WriteKind};
 
 /// What is to go of one cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
-    /// The removals. Where they are written in several batches, then in this order.
+    /// The removals.
     pub effects: Vec<Effect>,
     /// Records among them.
     pub records: usize,
@@ -19,9 +20,11 @@ pub struct Collected {
 /// at a time; what is left, the next call finds.
 ///
 /// Of what a snapshot at `ready` sees, the newest put stays. Puts and deletes below it go. A delete that
-/// nothing visible lies below any more goes too, last of all: without it, what it hides would show. Locks'
-/// and rollbacks' records below `ready` go: transactions that began below it come no more. Those that stand
-/// exactly at it stay for the one that began there, and so does a delete.
+/// nothing lies below any more goes too, by a call of its own: a reader that goes through the records one by
+/// one from the oldest on may have seen what the delete hides, and has to find the delete then. Whoever
+/// writes the removals down lets such readers end between two calls. Locks' and rollbacks' records below
+/// `ready` go: transactions that began below it come no more. Those that stand exactly at it stay for the one
+/// that began there, and so does a delete.
 ///
 /// Doing it twice is harmless, and so is stopping between two removals.
 ///
@@ -54,6 +57,13 @@ pub fn gc<E>(
         }
     }
     if let Some((commit_ts, write)) = last_delete {
+        if collected.records > 0 {
+            if mutants::on(Mutant::DeleteCollectedFirst) {
+                collected = Collected::default();
+                collected.remove(commit_ts, &write);
+            }
+            return Ok(collected);
+        }
         collected.remove(commit_ts, &write);
     }
     collected.done = true;

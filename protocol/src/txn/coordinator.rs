@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::obstacle::{Ending, MetLock};
 use crate::actions::{CommitRejection, PrewriteRejection, Status};
 use crate::mutants::{self, Mutant};
+use crate::safe_point::TooOld;
 use crate::types::{Cell, Timestamp};
 
 /// What happened.
@@ -46,6 +47,13 @@ pub enum Event {
     RollbackEnded(PrimaryEnd),
     /// The runner's deadline passed before this step was answered. What became of it is unknown.
     GaveUp(Step),
+    /// A tablet server refused the prewrite, because the barrier has passed the transaction.
+    TooOld {
+        /// By how far.
+        too_old: TooOld,
+        /// What was refused is [`Command::OnePhase`], so that was not carried out.
+        in_one_phase: bool,
+    },
     /// The application dropped the transaction.
     Cancel,
 }
@@ -155,6 +163,8 @@ pub enum AbortReason {
     Cancelled,
     /// The runner gave up before the decision.
     GaveUp(Step),
+    /// The barrier of collection has passed it.
+    TooOld(TooOld),
 }
 
 /// The commit of one transaction.
@@ -305,6 +315,16 @@ impl Coordinator {
                     self.one_phase_open = false;
                 }
                 self.abort(AbortReason::GaveUp(step))
+            }
+            (
+                State::Prewriting,
+                Event::TooOld {
+                    too_old,
+                    in_one_phase,
+                },
+            ) => {
+                self.one_phase_open &= !in_one_phase;
+                self.abort(AbortReason::TooOld(too_old))
             }
             (State::Prewriting | State::TakingCommitTs, Event::Cancel) => {
                 self.abort(AbortReason::Cancelled)

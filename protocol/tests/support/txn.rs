@@ -17,6 +17,7 @@
 
 use std::collections::BTreeMap;
 
+use percolator_protocol::safe_point::TooOld;
 use percolator_protocol::txn::{
     AbortReason, Command, Coordinator, Event, Finished, PrimaryEnd, Step,
 };
@@ -64,7 +65,7 @@ fn event(
     let coordinator = coordinators
         .get_mut(&start_ts)
         .ok_or_else(|| format!("no transaction {start_ts}"))?;
-    let event = read_event(&mut args, input)?;
+    let event = read_event(&mut args, start_ts, input)?;
     args.end()?;
     let commands = coordinator.on(event);
     let mut lines: Vec<String> = commands.iter().map(command_line).collect();
@@ -77,7 +78,7 @@ fn event(
     Ok(lines)
 }
 
-fn read_event(args: &mut Args, input: &[String]) -> Result<Event, String> {
+fn read_event(args: &mut Args, start_ts: Timestamp, input: &[String]) -> Result<Event, String> {
     Ok(match args.expect("an event")?.as_str() {
         "prewritten" => Event::Prewritten {
             mutations: args.indices()?,
@@ -114,6 +115,20 @@ fn read_event(args: &mut Args, input: &[String]) -> Result<Event, String> {
             "commit-primary" => Step::CommitPrimary,
             other => return Err(format!("{other} is no step")),
         }),
+        "too-old" => Event::TooOld {
+            too_old: TooOld {
+                start_ts,
+                barrier: read_ts(&args.expect("a barrier")?)?,
+            },
+            in_one_phase: false,
+        },
+        "too-old-in-one-phase" => Event::TooOld {
+            too_old: TooOld {
+                start_ts,
+                barrier: read_ts(&args.expect("a barrier")?)?,
+            },
+            in_one_phase: true,
+        },
         "cancel" => Event::Cancel,
         other => return Err(format!("{other} is no event")),
     })
@@ -148,6 +163,13 @@ pub(crate) fn event_command(start_ts: Timestamp, event: &Event) -> String {
         }
         Event::RollbackEnded(PrimaryEnd::Unanswered) => "rollback-ended unanswered".into(),
         Event::GaveUp(what) => format!("gave-up {}", step(*what)),
+        Event::TooOld {
+            too_old,
+            in_one_phase,
+        } => {
+            let how = if *in_one_phase { "-in-one-phase" } else { "" };
+            format!("too-old{how} {}", args::ts(too_old.barrier))
+        }
         Event::Cancel => "cancel".into(),
     };
     format!("event {} {text}", args::ts(start_ts))
@@ -203,6 +225,7 @@ fn why(reason: &AbortReason) -> String {
         ),
         AbortReason::LockedByOlder(met) => format!("an older one has {}", rows::met_lock(met)),
         AbortReason::RolledBack(cell) => format!("{} rolled-back", args::cell(cell)),
+        AbortReason::TooOld(too_old) => format!("too-old {}", args::ts(too_old.barrier)),
         AbortReason::Cancelled => "cancelled".into(),
         AbortReason::GaveUp(what) => format!("gave-up {}", step(*what)),
     }

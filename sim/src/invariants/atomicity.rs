@@ -99,6 +99,8 @@ mod tests {
             history: &history,
             tables: &tables,
             store: &store,
+            contents: &BTreeMap::new(),
+            owned: &BTreeMap::new(),
         })
     }
 

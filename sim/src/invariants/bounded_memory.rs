@@ -1,6 +1,7 @@
 //! What a server holds is bounded (ARCHITECTURE, "What always holds", 7): what waits in a tablet server, what
 //! goes to the disk together and what goes out in one answer is within the server's limits, whatever the
-//! load. A run's limits are small, so that it reaches them.
+//! load. A run's limits are small, so that it reaches them. What it knows of locks and tablets goes when those do, and
+//! so does what the master knows of commands. The oracle holds a few numbers, whatever happens.
 
 use percolator_tablet::{Amount, Held, Limits};
 use percolator_wire::v1;
@@ -39,7 +40,24 @@ impl Invariant for BoundedMemory {
         }
         // One set of slots is the least.
         let cache = 2 * limits.cache_bytes.max(1024) as usize;
-        at_most("bytes of the cache", held.cache_bytes, cache)
+        at_most("bytes of the cache", held.cache_bytes, cache)?;
+        at_most("tablets with marks of scans", held.scan_marks, held.tablets)
+    }
+
+    fn master_holds(&mut self, held: &percolator_gc_master::Held) -> Result<(), String> {
+        at_most("servers that the master heard", held.heard, held.servers)?;
+        let failures = held.servers * held.tablets;
+        at_most("causes of failed commands", held.failures, failures)
+    }
+
+    /// The filter of locked cells has those, and no others.
+    fn locks(&mut self, counted: usize, stored: usize) -> Result<(), String> {
+        if counted != stored {
+            return Err(format!(
+                "{counted} locks are counted in memory, and {stored} are stored"
+            ));
+        }
+        Ok(())
     }
 
     fn answered(&mut self, response: &v1::Response, limits: &Limits) -> Result<(), String> {

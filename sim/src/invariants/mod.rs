@@ -1,22 +1,27 @@
-//! What must hold, one file each, which says where it comes from. Two more are elsewhere: "durable" in `watch`,
-//! "liveness" in `run`.
+//! What must hold, one file each, which says where it comes from. Two are no [`Invariant`]: "durable" needs what
+//! each server should hold, which `watch` knows, and "liveness" goes on with the run.
 
 mod atomicity;
 mod bounded_memory;
 mod commit_above_start;
+pub(crate) mod durable;
 mod durable_answers;
 mod exact_reads;
 mod first_committer;
 mod isolation;
+pub(crate) mod liveness;
+mod nothing_overlooked;
 mod one_fate;
 mod one_lock;
 mod one_outcome;
 mod one_owner;
+mod points_go_forward;
 mod recency;
 mod stays_dropped;
 mod timestamps;
 
 use percolator_protocol::oracle::Granted;
+use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_tablet::{Held, Limits};
 use percolator_wire::v1;
@@ -55,8 +60,23 @@ pub trait Invariant: Send {
         Ok(())
     }
 
+    /// A tablet server has durably reached these points.
+    fn points(&mut self, server: NodeId, points: Points) -> Result<(), String> {
+        Ok(())
+    }
+
     /// A tablet server holds this in memory.
     fn holds(&mut self, held: &Held, limits: &Limits) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// The master holds this in memory.
+    fn master_holds(&mut self, held: &percolator_gc_master::Held) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// A tablet server with nothing under way counts so many locks, and so many are stored.
+    fn locks(&mut self, counted: usize, stored: usize) -> Result<(), String> {
         Ok(())
     }
 
@@ -71,6 +91,8 @@ pub trait Invariant: Send {
     }
 }
 
+pub(crate) use durable::NAME as DURABLE;
+
 /// The name of the history's checker.
 pub const ISOLATION: &str = "snapshot isolation";
 
@@ -83,12 +105,14 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(one_outcome::OneOutcome::default()),
         Box::new(one_fate::OneFate::default()),
         Box::new(one_owner::OneOwner::default()),
+        Box::new(points_go_forward::PointsGoForward::default()),
         Box::new(stays_dropped::StaysDropped::default()),
         Box::new(bounded_memory::BoundedMemory),
         Box::new(durable_answers::DurableAnswers),
         Box::new(atomicity::Atomicity),
         Box::new(exact_reads::ExactReads),
         Box::new(first_committer::FirstCommitter),
+        Box::new(nothing_overlooked::NothingOverlooked),
         Box::new(recency::Recency),
         Box::new(isolation::Isolation),
     ]

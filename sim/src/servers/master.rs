@@ -7,17 +7,22 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
+use percolator_client::Sweeper;
 use percolator_client::transport::MasterError;
 use percolator_gc_master::{
-    Action, Command, Directory, Heartbeat, Refusal, Start, Swept, TableState, directory_response,
+    Action, Command, Directory, Heartbeat, Refusal, Settings, Start, Swept, TableState,
+    directory_response, drive,
 };
+use percolator_server::{SmallFile, SmallTruth};
 use percolator_tablet::core::Order;
 use percolator_wire::v1;
 
-use crate::disk::SimTruth;
+use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
 use crate::rng::Rng;
-use crate::servers::exit;
+use crate::servers::{STEPS, cant_read, exit};
+use crate::transport::{Highest, SimTransport};
+use crate::watch::Seen;
 use crate::world::{NodeId, World};
 
 /// A tablet server must answer a command within this (`gc-master/src/runner.rs`).
@@ -31,8 +36,8 @@ const WAIT_MAX: Duration = Duration::from_secs(4);
 pub struct Master {
     /// Its process.
     pub node: NodeId,
-    /// Its state.
-    pub truth: SimTruth,
+    /// Its folder.
+    pub disk: SimDisk,
     /// Ids, and when it dies.
     pub rng: Mutex<Rng>,
     /// Deaths right before or after its state is durable, of a million writes.
@@ -41,6 +46,10 @@ pub struct Master {
     pub begun: AtomicBool,
     /// The cluster's id.
     pub cluster_id: Mutex<Option<String>>,
+    /// How long versions are kept.
+    pub settings: Settings,
+    /// What timestamps are checked against.
+    pub highest: Highest,
     /// Every tablet is given to a second server too: for a mutation.
     pub two_owners: bool,
     /// A table counts as swept when it is frozen: for a mutation.
@@ -62,7 +71,14 @@ impl Master {
             let mut rng = self.rng.lock();
             u128::from(rng.next()) << 64 | u128::from(rng.next())
         };
-        let start = match self.truth.load() {
+        let stored = match self.state().load() {
+            Ok(stored) => stored,
+            Err(error) => {
+                let master = self.clone();
+                return cant_read(world, self.node, &error, move |world| master.boot(world));
+            }
+        };
+        let start = match stored {
             Some(state) => Start::State(state),
             None if !self.begun.load(Ordering::Relaxed) => Start::NewCluster,
             // Its folder was lost with the state, or not.
@@ -70,12 +86,12 @@ impl Master {
                 cluster_id: self.cluster_id.lock().clone().filter(|_| random & 1 == 0),
             },
         };
-        let mut directory = match Directory::open(start, random) {
+        let mut directory = match Directory::open(start, self.settings, random) {
             Ok(directory) => directory,
             Err(error) => return world.fail("the master starts", error.to_string()),
         };
         if let Some(bytes) = directory.take_effects().persist
-            && self.truth.store(&bytes).is_err()
+            && self.state().store(&bytes).is_err()
         {
             let master = self.clone();
             world.at(super::RESTART, Box::new(move |world| master.boot(world)));
@@ -91,12 +107,21 @@ impl Master {
             dead: false,
         }));
         let handler = {
-            let (master, running) = (self.clone(), running);
+            let (master, running) = (self.clone(), running.clone());
             Arc::new(move |world: &Arc<World>, caller, ask| {
                 master.handle(world, &running, caller, ask);
             })
         };
-        world.start(self.node, Some(handler), Box::new(|_| {}));
+        let at_kill = {
+            let master = self.clone();
+            Box::new(move |_: &Arc<World>| master.disk.crash())
+        };
+        world.start(self.node, Some(handler), at_kill);
+        self.collect(world, &running);
+    }
+
+    fn state(&self) -> SmallFile {
+        SmallFile::on(Arc::new(self.disk.clone()), "state")
     }
 
     /// What its own monotonic clock says.
@@ -120,7 +145,9 @@ impl Master {
             }
             let now = self.clock(world).saturating_sub(state.started);
             let result = act(&mut state.directory, now);
-            (result, state.directory.take_effects())
+            let effects = state.directory.take_effects();
+            world.see(&Seen::MasterHolds(state.directory.held()));
+            (result, effects)
         };
         for note in &effects.notes {
             world.note(|| format!("master: {note}"));
@@ -130,13 +157,15 @@ impl Master {
                 let ppm = *self.die_ppm.lock();
                 self.rng.lock().chance(ppm)
             };
-            let stored = if dies {
-                self.truth.store_dying(bytes);
-                Err("it died".to_owned())
-            } else {
-                self.truth.store(bytes)
-            };
-            if let Err(why) = stored {
+            if dies {
+                self.disk.die_within(STEPS);
+            }
+            let stored = self.state().store(bytes);
+            if dies || stored.is_err() {
+                let why = match stored {
+                    Ok(()) => "it died".to_owned(),
+                    Err(error) => error.to_string(),
+                };
                 running.lock().dead = true;
                 let master = self.clone();
                 let why = format!("its state is not durable: {why}");
@@ -152,9 +181,14 @@ impl Master {
 
     fn dispatch(self: &Arc<Self>, world: &Arc<World>, running: &Shared, command: Command) {
         let order = match &command.action {
-            Action::Create { report, made } => Order::Create {
+            Action::Create {
+                report,
+                made,
+                barrier,
+            } => Order::Create {
                 tablet: report.clone().into(),
                 made: *made,
+                barrier: *barrier,
             },
             Action::Drop { tablet, table } => Order::Drop {
                 id: *tablet,
@@ -205,31 +239,38 @@ impl Master {
         let answer = match ask {
             Ask::Heartbeat(beat) => self.heartbeat(world, running, beat),
             Ask::Directory => self.directory(world, running),
+            Ask::Session(request) => self.session(world, running, request),
             Ask::CreateTable(request) => {
                 let (master, world2, running) = (self.clone(), world.clone(), running.clone());
-                let create = async move {
-                    if let Some(answer) = master.create_table(&world2, &running, request).await {
-                        world2.reply(master.node, caller, answer);
-                    }
-                };
-                world.spawn(self.node, create.boxed());
-                return;
+                let create = async move { master.create_table(&world2, &running, request).await };
+                return self.answer_later(world, caller, create);
             }
             Ask::DeleteTable(request) => {
                 let (master, world2, running) = (self.clone(), world.clone(), running.clone());
-                let delete = async move {
-                    if let Some(answer) = master.delete_table(&world2, &running, request).await {
-                        world2.reply(master.node, caller, answer);
-                    }
-                };
-                world.spawn(self.node, delete.boxed());
-                return;
+                let delete = async move { master.delete_table(&world2, &running, request).await };
+                return self.answer_later(world, caller, delete);
             }
             Ask::Order(..) | Ask::Tablet(_) | Ask::Timestamps(_) => return,
         };
         if let Some(answer) = answer {
             world.reply(self.node, caller, answer);
         }
+    }
+
+    /// Answers when it is done, if it is; `None`: the process has died over it.
+    fn answer_later(
+        &self,
+        world: &Arc<World>,
+        caller: Caller,
+        work: impl Future<Output = Option<Answer>> + Send + 'static,
+    ) {
+        let (node, world2) = (self.node, world.clone());
+        let answer = async move {
+            if let Some(answer) = work.await {
+                world2.reply(node, caller, answer);
+            }
+        };
+        world.spawn(node, answer.boxed());
     }
 
     fn heartbeat(
@@ -246,10 +287,53 @@ impl Master {
             Ok(heard) => Answer::Heartbeat(v1::HeartbeatResponse {
                 cluster_id: heard.cluster_id,
                 interval_ms: 0,
+                barrier: heard.points.barrier.as_u64(),
+                ready: heard.points.ready.as_u64(),
                 tablet_servers: heard.tablet_servers,
             }),
             Err(refusal) => refused(refusal),
         })
+    }
+
+    fn session(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        running: &Shared,
+        request: v1::SessionRequest,
+    ) -> Option<Answer> {
+        let renewed = self.step(world, running, |directory, now| {
+            directory.session(now, request)
+        })?;
+        Some(match renewed {
+            Ok(told) => Answer::Session(told),
+            Err(refusal) => refused(refusal),
+        })
+    }
+
+    /// Moves the points of collection, for ever.
+    fn collect(self: &Arc<Self>, world: &Arc<World>, running: &Shared) {
+        let sweeper = Sweeper::over(Arc::new(SimTransport {
+            world: world.clone(),
+            node: self.node,
+            master: self.node,
+            timeout: COMMAND_TIMEOUT,
+            rng: Mutex::new(Rng::new(self.rng.lock().next(), "sweeper")),
+            highest: self.highest.clone(),
+            kept: None,
+        }));
+        let (master, world2, running) = (self.clone(), world.clone(), running.clone());
+        let collecting = async move {
+            let step = |progress| {
+                master.step(&world2, &running, |directory, now| {
+                    (
+                        directory.collect(now, progress),
+                        directory.collection_pause(),
+                    )
+                })
+            };
+            drive(&sweeper, step).await;
+        };
+        world.spawn(self.node, collecting.boxed());
     }
 
     fn directory(self: &Arc<Self>, world: &Arc<World>, running: &Shared) -> Option<Answer> {

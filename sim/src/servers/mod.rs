@@ -16,13 +16,31 @@ use crate::world::{NodeId, World};
 
 /// A heartbeat must be answered within this (`server/src/heartbeat.rs`).
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
-/// After one that told of other tablet servers.
+/// After one that told something new.
 const HEARTBEAT_SOON: Duration = Duration::from_millis(20);
 /// After a heartbeat that wasn't answered.
 const HEARTBEAT_RETRY: Duration = Duration::from_millis(100);
 
 /// A process that died by itself is started again after this.
 pub const RESTART: Duration = Duration::from_millis(500);
+
+/// Steps in which a small file is replaced, so that a process may die between any two of them.
+const STEPS: u64 = 6;
+
+/// A process's small file can't be read: it is started again a little later, where that may help.
+fn cant_read(
+    world: &Arc<World>,
+    node: NodeId,
+    error: &percolator_server::Error,
+    boot: impl FnOnce(&Arc<World>) + Send + 'static,
+) {
+    if matches!(error, percolator_server::Error::Damaged { .. }) {
+        return world.fail("durable", error.to_string());
+    }
+    let name = world.name(node);
+    world.note(|| format!("{name} can't start: {error}"));
+    world.at(RESTART, Box::new(boot));
+}
 
 /// Ends a process from within and starts it again a little later, as whoever runs it would.
 pub(crate) fn exit(
@@ -50,23 +68,20 @@ async fn heartbeats(
     master: NodeId,
     beat: impl Fn() -> v1::HeartbeatRequest + Send,
     adopt: impl Fn(&str) + Send,
-    meet: impl Fn(&[String]) + Send,
+    learn: impl Fn(&v1::HeartbeatResponse) + Send,
 ) {
-    let mut met = Vec::new();
+    let mut known = v1::HeartbeatResponse::default();
     loop {
         let beat = beat();
-        let peers = beat.peers.clone();
         let asked = world.call(node, master, Ask::Heartbeat(beat), HEARTBEAT_TIMEOUT);
         let pause = match asked.await {
             Ok(Answer::Heartbeat(heard)) => {
                 adopt(&heard.cluster_id);
-                if heard.tablet_servers != peers {
-                    meet(&heard.tablet_servers);
-                }
-                if met == heard.tablet_servers {
+                learn(&heard);
+                if known == heard {
                     HEARTBEAT_INTERVAL
                 } else {
-                    met = heard.tablet_servers;
+                    known = heard;
                     HEARTBEAT_SOON
                 }
             }

@@ -6,14 +6,15 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use percolator_protocol::oracle::{Now, Settings};
+use percolator_server::{SmallFile, SmallTruth};
 use percolator_tso::core::Answer as Grants;
 use percolator_tso::core::{Core, Store};
 use percolator_wire::v1;
 
-use crate::disk::SimTruth;
+use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
 use crate::rng::Rng;
-use crate::servers::{exit, heartbeats};
+use crate::servers::{STEPS, cant_read, exit, heartbeats};
 use crate::watch::Seen;
 use crate::world::{NodeId, World};
 
@@ -28,8 +29,8 @@ pub struct Oracle {
     pub node: NodeId,
     /// The master's process.
     pub master: NodeId,
-    /// Its limit.
-    pub truth: SimTruth,
+    /// Its folder.
+    pub disk: SimDisk,
     /// Its bounds.
     pub settings: Settings,
     /// How long a write of the limit takes, about.
@@ -48,7 +49,13 @@ struct Running {
 impl Oracle {
     /// Starts the process.
     pub fn boot(self: &Arc<Self>, world: &Arc<World>) {
-        let stored = self.truth.load();
+        let stored = match self.limit().load() {
+            Ok(stored) => stored,
+            Err(error) => {
+                let oracle = self.clone();
+                return cant_read(world, self.node, &error, move |world| oracle.boot(world));
+            }
+        };
         let core = match Core::recover(stored.as_deref(), self.now(world), self.settings) {
             Ok(core) => core,
             Err(error) => return world.fail("the oracle starts", error.to_string()),
@@ -70,8 +77,11 @@ impl Oracle {
             let (oracle, running) = (self.clone(), running.clone());
             Box::new(move |_: &Arc<World>| {
                 if let Some(store) = running.lock().writing.take() {
-                    oracle.truth.store_dying(&store.value());
+                    oracle.disk.die_within(STEPS);
+                    // Nobody is there to hear of it.
+                    let _ = oracle.limit().store(&store.value());
                 }
+                oracle.disk.crash();
             })
         };
         world.start(self.node, Some(handler), at_kill);
@@ -97,6 +107,10 @@ impl Oracle {
         };
         let beats = heartbeats(world.clone(), self.node, self.master, beat, |_| {}, |_| {});
         world.spawn(self.node, beats.boxed());
+    }
+
+    fn limit(&self) -> SmallFile {
+        SmallFile::on(Arc::new(self.disk.clone()), "limit")
     }
 
     fn now(&self, world: &Arc<World>) -> Now {
@@ -145,7 +159,7 @@ impl Oracle {
         };
         world.sleep(takes).await;
         running.lock().writing = None;
-        match self.truth.store(&store.value()) {
+        match self.limit().store(&store.value()) {
             Ok(()) => running.lock().core.stored(store),
             Err(_) => {
                 running.lock().core.not_stored();

@@ -10,9 +10,11 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use percolator_engine::{
-    Batch, Buffered, Checkpoints, Durable, Engine, EngineKind, Error, MemoryStore, Options,
-    Versioned,
+    Batch, Buffered, Checkpoints, Column, Direction, Durable, Engine, EngineKind, Error,
+    MemoryStore, Options, Versioned,
 };
+use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::Timestamp;
 use percolator_tablet::Limits;
 use percolator_tablet::core::{Asker, Core, Reply};
 use percolator_wire::v1;
@@ -111,6 +113,7 @@ impl Tablet {
             server: self.node,
             tablets: &core.report().tablets,
         });
+        see_points(world, self.node, &core);
         let running = Arc::new(Mutex::new(Running {
             core,
             engine,
@@ -129,7 +132,10 @@ impl Tablet {
         };
         let at_kill = {
             let tablet = self.clone();
-            Box::new(move |_: &Arc<World>| tablet.died())
+            Box::new(move |world: &Arc<World>| {
+                tablet.look_at_locks(world);
+                tablet.died();
+            })
         };
         world.start(self.node, Some(handler), at_kill);
         self.pump(world, &running);
@@ -144,13 +150,18 @@ impl Tablet {
                 ..beating.lock().core.report()
             }
         };
-        let meet = {
+        let learn = {
             let (tablet, world) = (self.clone(), world.clone());
-            move |servers: &[String]| {
+            move |told: &v1::HeartbeatResponse| {
                 {
                     let mut state = running.lock();
                     let Running { core, replies, .. } = &mut *state;
-                    core.meet(servers, replies);
+                    core.meet(&told.tablet_servers, replies);
+                    let points = Points {
+                        barrier: Timestamp::from_u64(told.barrier),
+                        ready: Timestamp::from_u64(told.ready),
+                    };
+                    core.reach(points, replies);
                 }
                 tablet.pump(&world, &running);
             }
@@ -164,7 +175,7 @@ impl Tablet {
                     .get_or_insert_with(|| id.to_owned());
             }
         };
-        let beats = heartbeats(world.clone(), self.node, self.master, beat, adopt, meet);
+        let beats = heartbeats(world.clone(), self.node, self.master, beat, adopt, learn);
         world.spawn(self.node, beats.boxed());
     }
 
@@ -346,6 +357,7 @@ impl Tablet {
             let before = state.core.report().tablets;
             let Running { core, replies, .. } = &mut *state;
             core.committed(result, replies);
+            see_points(world, self.node, core);
             let after = core.report().tablets;
             (after != before).then_some(after)
         };
@@ -374,13 +386,37 @@ impl Tablet {
         group.iter().flat_map(Batch::ops).map(single).collect()
     }
 
+    /// Where nothing is under way, memory and disk have to agree on what is locked.
+    fn look_at_locks(&self, world: &Arc<World>) {
+        let Some(running) = self.running.lock().clone() else {
+            return;
+        };
+        let state = running.lock();
+        let held = state.core.held();
+        let idle = state.committing.is_none() && held.group.count + held.decided.count == 0;
+        if state.failed || !idle {
+            return;
+        }
+        // Its device may have failed by now.
+        let Ok(stored) = state
+            .engine
+            .scan(Column::Lock, &[], &[], Direction::Forward)
+        else {
+            return;
+        };
+        world.see(&Seen::Locks {
+            counted: state.core.locks(),
+            stored: stored.count(),
+        });
+    }
+
     /// The process is dead: what was on its way to the disk has come there in part, and what the disk
     /// hadn't synced is lost.
     fn died(&self) {
         if let Some(running) = self.running.lock().take() {
             let mut state = running.lock();
             if let Some(group) = state.committing.take() {
-                self.disk.die_soon();
+                self.disk.die_within(3);
                 for part in self.parts(&group) {
                     // Nobody is there to hear of it.
                     let _ = state.engine.commit(&part);
@@ -399,6 +435,15 @@ impl Tablet {
         let tablet = self.clone();
         exit(world, self.node, why, move |world| tablet.boot(world));
     }
+}
+
+fn see_points(world: &World, server: NodeId, core: &Core) {
+    let report = core.report();
+    let points = Points {
+        barrier: Timestamp::from_u64(report.barrier),
+        ready: Timestamp::from_u64(report.ready),
+    };
+    world.see(&Seen::Points { server, points });
 }
 
 /// Where clients reach a tablet server.

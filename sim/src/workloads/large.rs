@@ -2,6 +2,8 @@
 //! set to one number. No snapshot sees two numbers.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use percolator_client::Error;
@@ -16,8 +18,16 @@ const COLUMNS: [&str; 2] = ["short", "long"];
 /// Longer than what a lock or a write record holds.
 const LONG_BYTES: usize = 300;
 
+/// After so many transactions of a run each one waits first, for about this long: one that scans takes 80 requests where
+/// an answer holds one cell, and thousands of those, as clients without faults make them, took ten seconds.
+const SOON: u64 = 150;
+const WAIT: Duration = Duration::from_millis(400);
+
 /// The workload.
-pub struct Large;
+#[derive(Default)]
+pub struct Large {
+    begun: AtomicU64,
+}
 
 impl Large {
     async fn write(&self, session: &Session) -> Result<(), Error> {
@@ -83,6 +93,10 @@ impl Workload for Large {
 
     fn step<'a>(&'a self, session: &'a Session) -> BoxFuture<'a, Result<(), Error>> {
         async move {
+            if self.begun.fetch_add(1, Ordering::Relaxed) >= SOON {
+                let wait = session.rng.lock().about(WAIT);
+                session.world.sleep(wait).await;
+            }
             match session.below(6) {
                 0 => self.write(session).await,
                 1 => {

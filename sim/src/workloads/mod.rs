@@ -53,7 +53,7 @@ pub fn all() -> Vec<Arc<dyn Workload>> {
         Arc::new(counter::Counter::default()),
         Arc::new(append::Append::default()),
         Arc::new(index::Index),
-        Arc::new(large::Large),
+        Arc::new(large::Large::default()),
         Arc::new(tables::Tables::default()),
     ]
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use percolator_engine::{Batch, Column, Direction, Engine, EngineKind, Options, open};
+use percolator_protocol::types::Timestamp;
 use percolator_tablet::Limits;
 use percolator_tablet::core::{Core, Order, Reply};
 use percolator_wire::v1;
@@ -61,6 +62,7 @@ impl Server {
         self.order(Order::Create {
             tablet,
             made: false,
+            barrier: Timestamp::ZERO,
         })
     }
 

@@ -58,7 +58,7 @@ const RULES: [(&str, Siblings); 10] = [
     ("operator", Siblings::None(&SERVERS)),
 ];
 
-pub(crate) fn run(context: &Context) -> anyhow::Result<()> {
+pub(crate) fn run(context: &Context) -> anyhow::Result<String> {
     let metadata = context.metadata()?;
     let mut broken = broken_rules(metadata);
     let protocol = metadata
@@ -75,7 +75,8 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<()> {
     if !broken.is_empty() {
         bail!("{}", broken.join("\n"));
     }
-    Ok(())
+    let rules = RULES.len() + 1;
+    Ok(format!("{}, {rules} rules", context.crates()?))
 }
 
 fn broken_rules(metadata: &Metadata) -> Vec<String> {

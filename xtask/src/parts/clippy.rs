@@ -2,7 +2,7 @@
 
 use crate::{context::Context, tools};
 
-pub(crate) fn run(context: &Context) -> anyhow::Result<()> {
+pub(crate) fn run(context: &Context) -> anyhow::Result<String> {
     tools::component("clippy", "clippy")?;
     context
         .cargo([
@@ -14,5 +14,5 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<()> {
         ])
         .args(["-D", "warnings"])
         .run()?;
-    Ok(())
+    context.crates()
 }

@@ -1,7 +1,7 @@
 //! Clusters whose processes are killed, stopped and cut off: some tests of the command line's crate. They
 //! take long, so they are a part of their own, and show what they do while they do it.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::ensure;
 
@@ -10,6 +10,9 @@ use crate::{
     parts::{Report, unit},
     programs::TestProgram,
 };
+
+/// After this, the tests go on for no more rounds than they need.
+const TIME: Duration = Duration::from_secs(5 * 60);
 
 const PACKAGE: &str = "percolator-cli";
 const NAMES: [&str; 3] = ["crash", "history", "network"];
@@ -22,7 +25,8 @@ pub(crate) fn is_it(program: &TestProgram) -> bool {
 /// How the tests of this part go.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CrashArgs {
-    /// Rounds of each crash test: kills, stops, cuts. Default: some, for 90 s at most.
+    /// Rounds of each crash test: kills, stops, cuts. Default: some, as long as the part has taken less than 5 minutes,
+    /// but a few of each in any case.
     #[arg(long, value_name = "N")]
     rounds: Option<u64>,
 
@@ -31,16 +35,22 @@ pub(crate) struct CrashArgs {
     seed: Option<u64>,
 }
 
-pub(crate) fn run(context: &Context, args: &CrashArgs, report: &mut Report) -> anyhow::Result<()> {
+pub(crate) fn run(
+    context: &Context,
+    args: &CrashArgs,
+    report: &mut Report,
+) -> anyhow::Result<String> {
     let built = report.step("build", |_| context.built())?;
     let programs: Vec<&TestProgram> = built.tests.iter().filter(|test| is_it(test)).collect();
     ensure!(
         programs.len() == NAMES.len(),
         "cargo has not built each of {NAMES:?}"
     );
+    let until = SystemTime::now().duration_since(UNIX_EPOCH)? + TIME;
     let variables = [
         ("PERCOLATOR_ROUNDS", args.rounds),
         ("PERCOLATOR_SEED", args.seed),
+        ("PERCOLATOR_UNTIL", Some(until.as_secs())),
     ]
     .into_iter()
     .filter_map(|(name, value)| Some((name, value?.to_string())))
@@ -58,5 +68,5 @@ pub(crate) fn run(context: &Context, args: &CrashArgs, report: &mut Report) -> a
             unit::run_program(program, &how, report)
         })?;
     }
-    Ok(())
+    Ok(report.tests())
 }

@@ -2,10 +2,10 @@
 
 use crate::context::Context;
 
-pub(crate) fn run(context: &Context) -> anyhow::Result<()> {
+pub(crate) fn run(context: &Context) -> anyhow::Result<String> {
     context
         .cargo(["doc", "--workspace", "--no-deps", "--keep-going"])
         .env("RUSTDOCFLAGS", "-D warnings")
         .run()?;
-    Ok(())
+    context.crates()
 }

@@ -9,7 +9,7 @@ use crate::{cmd::Cmd, context::Context, parts::Report};
 
 const FOLDER: &str = "client/examples";
 
-pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> {
+pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<String> {
     let built = report.step("build", |_| context.built())?;
     let mut names = Vec::new();
     for entry in fs::read_dir(context.root().join(FOLDER)).context(FOLDER)? {
@@ -20,12 +20,13 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> 
     }
     names.sort();
     ensure!(!names.is_empty(), "{FOLDER} has no examples");
+    let checked = format!("{} examples", names.len());
     for name in names {
         report
             .step(name.clone(), |_| run_one(context, &built.programs, &name))
             .with_context(|| format!("{FOLDER}/{name}.rs"))?;
     }
-    Ok(())
+    Ok(checked)
 }
 
 fn run_one(context: &Context, programs: &Path, name: &str) -> anyhow::Result<()> {

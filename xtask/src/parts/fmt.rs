@@ -2,8 +2,8 @@
 
 use crate::{context::Context, tools};
 
-pub(crate) fn run(context: &Context) -> anyhow::Result<()> {
+pub(crate) fn run(context: &Context) -> anyhow::Result<String> {
     tools::component("rustfmt", "fmt")?;
     context.cargo(["fmt", "--all", "--check"]).run()?;
-    Ok(())
+    context.crates()
 }

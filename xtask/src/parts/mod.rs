@@ -49,6 +49,11 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    /// How many test functions did their work.
+    fn tests(&self) -> String {
+        format!("{} tests", self.tally.passed)
+    }
+
     /// Notes how long `work` takes.
     pub(crate) fn step<T>(
         &mut self,
@@ -115,12 +120,13 @@ impl Part {
         }
     }
 
+    /// Checks it. Returns what was checked, and how much of it: `342 files`.
     pub(crate) fn run(
         self,
         context: &Context,
         crash: &crash::CrashArgs,
         report: &mut Report,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<String> {
         match self {
             Self::Fmt => fmt::run(context),
             Self::Prose => prose::run(context),

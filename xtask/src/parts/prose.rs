@@ -34,7 +34,7 @@ const RUST_LINES_MAX: usize = 600;
 /// Past this it belongs somewhere else.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-pub(crate) fn run(context: &Context) -> anyhow::Result<()> {
+pub(crate) fn run(context: &Context) -> anyhow::Result<String> {
     let root = context.root();
     // New files too, so that they are looked at before they are committed.
     let files = Cmd::new("git")
@@ -62,8 +62,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<()> {
     if !wrong.is_empty() {
         bail!("{}", wrong.join("\n"));
     }
-    println!("{count} files");
-    Ok(())
+    Ok(format!("{count} files"))
 }
 
 fn check_file(name: &str, path: &Path, wrong: &mut Vec<String>) -> anyhow::Result<()> {

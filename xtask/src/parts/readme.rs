@@ -6,13 +6,14 @@ use std::{fs, path::Path, time::Duration};
 use anyhow::{Context as _, bail};
 
 use crate::{
+    cmd::Cmd,
     context::Context,
     markdown::{self, Step},
     parts::Report,
     shell::{Ran, Shell},
 };
 
-pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> {
+pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<String> {
     let readme = context.root().join("README.md");
     let text = fs::read_to_string(readme).context("cannot read README.md")?;
     let steps = markdown::steps(&text);
@@ -40,7 +41,24 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> 
         }
     }
     shell.stop()?;
-    println!("{} commands", steps.len());
+    check_ignored(context.root(), &home)?;
+    Ok(format!("{} commands", steps.len()))
+}
+
+/// Whoever types the commands in a clone finds it unchanged: git ignores what they leave.
+fn check_ignored(root: &Path, home: &Path) -> anyhow::Result<()> {
+    for entry in fs::read_dir(home)? {
+        let name = entry?.file_name();
+        if name == "examples" {
+            continue;
+        }
+        Cmd::new("git")
+            .args(["check-ignore", "--quiet", "--"])
+            .arg(&name)
+            .dir(root)
+            .run()
+            .with_context(|| format!("{} is not in .gitignore", name.display()))?;
+    }
     Ok(())
 }
 

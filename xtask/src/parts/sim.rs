@@ -5,16 +5,23 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::{cmd::Cmd, context::Context, parts::Report};
 
-/// Seeds that every change runs.
+/// Seeds that every change runs, as far as there is time; but the first ones in any case.
 const FIXED: &str = "0..1500";
+/// For so long, in seconds.
+const FIXED_SECONDS: &str = "240";
+/// So many of them at the least, below which it has tested little.
+const FIXED_LEAST: &str = "300";
 /// How long fresh ones are run, in seconds.
 const FRESH_SECONDS: &str = "100";
 
-pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> {
+pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<String> {
     let built = report.step("build", |_| context.built())?;
     let program = built.programs.join("percolator-sim");
     report.step("the same seeds", |_| {
-        Cmd::new(&program).args(["--seeds", FIXED]).run()
+        Cmd::new(&program)
+            .args(["--seeds", FIXED, "--seconds", FIXED_SECONDS])
+            .args(["--at-least", FIXED_LEAST])
+            .run()
     })?;
     // A day has seeds of its own: whoever repeats a failure of today finds it again.
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
@@ -31,5 +38,8 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> 
             .cargo(["run", "-p", "percolator-sim", "--features", "mutants"])
             .args(["--", "--mutants"])
             .run()
-    })
+    })?;
+    Ok(format!(
+        "seeds {FIXED}, new ones for {FRESH_SECONDS} s, every wrong turn"
+    ))
 }

@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// Those that take longer have a row of their own.
 const WORTH_A_ROW: Duration = Duration::from_secs(3);
 
-pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> {
+pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<String> {
     let built = report.step("build", |_| context.built())?;
     let mut failures = Vec::new();
     let mut others = Duration::ZERO;
@@ -51,7 +51,7 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> 
     if !failures.is_empty() {
         bail!("{}", failures.join(", "));
     }
-    Ok(())
+    Ok(report.tests())
 }
 
 /// How a test program is run.

@@ -81,17 +81,69 @@ impl Node {
         let mut node = self;
         let mut line = self.line;
         let mut rest = path;
-        // Keys of labels and annotations hold dots themselves: so not split at every dot.
         while let Value::Map(entries) = &node.value {
             let found = entries.iter().find_map(|entry| {
-                let tail = rest.strip_prefix(entry.key.as_str())?;
-                (tail.is_empty() || tail.starts_with('.')).then_some((entry, tail))
+                let tail = behind(&entry.key, rest)?;
+                Some((entry, tail))
             });
             let Some((entry, tail)) = found else { break };
             (node, line) = (&entry.node, entry.line);
-            rest = tail.strip_prefix('.').unwrap_or(tail);
+            rest = tail;
         }
         Some(line)
+    }
+
+    /// Takes out the field of this path, if it is there.
+    pub(super) fn take_out(&mut self, path: &str) {
+        let Value::Map(entries) = &mut self.value else {
+            return;
+        };
+        let found = entries.iter().enumerate().find_map(|(at, entry)| {
+            let tail = behind(&entry.key, path)?;
+            Some((at, tail))
+        });
+        match found {
+            Some((at, "")) => {
+                entries.remove(at);
+            }
+            Some((at, tail)) => entries[at].node.take_out(tail),
+            None => {}
+        }
+    }
+
+    /// Gives the field this value, where it stands or behind the others.
+    pub(super) fn put(&mut self, key: &str, value: Value) {
+        let line = self.line;
+        let Value::Map(entries) = &mut self.value else {
+            return;
+        };
+        match entries.iter_mut().find(|entry| entry.key == key) {
+            Some(entry) => entry.node.value = value,
+            None => entries.push(Entry {
+                key: key.into(),
+                line,
+                node: Node { line, value },
+            }),
+        }
+    }
+
+    /// The value of a field.
+    pub(super) fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
+        let Value::Map(entries) = &mut self.value else {
+            return None;
+        };
+        let entry = entries.iter_mut().find(|entry| entry.key == key)?;
+        Some(&mut entry.node)
+    }
+}
+
+/// What is left of a path behind this key; `None`: it begins with another one. Keys of labels and annotations
+/// hold dots themselves: so a path isn't split at every dot.
+fn behind<'a>(key: &str, path: &'a str) -> Option<&'a str> {
+    let tail = path.strip_prefix(key)?;
+    match tail.strip_prefix('.') {
+        Some(tail) => Some(tail),
+        None => tail.is_empty().then_some(tail),
     }
 }
 

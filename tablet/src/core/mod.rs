@@ -5,6 +5,8 @@
 //! its batch to the next group, be answered when the group is durable. One group is on its way to the
 //! disk at a time; whatever is decided meanwhile makes the next one.
 
+mod chores;
+
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,13 +26,10 @@ use crate::latches::{Latches, RowHash, Ticket};
 use crate::limits::{Amount, Held, Limits};
 use crate::marks::Marks;
 use crate::readers::Readers;
-use crate::store::{LockChange, LockFilter};
+use crate::store::{self, LockChange, LockFilter};
 use crate::tablets::Tablets;
 use crate::work::{Unread, Work};
-use crate::{Error, Refusal, reads};
-
-/// Where the highest timestamp of any write record is kept.
-const HIGH_TS: &[u8] = b"high-ts";
+use crate::{Error, Refusal, points, reads};
 
 /// Who asked, as the runner names them.
 pub type Asker = u64;
@@ -53,6 +52,8 @@ pub enum Order {
         tablet: v1::TabletInfo,
         /// The server has said that it has it.
         made: bool,
+        /// What is below is refused from before the tablet is served.
+        barrier: Timestamp,
     },
     /// Forget this tablet of a table that is deleted.
     Drop {
@@ -96,6 +97,10 @@ pub struct Core {
     /// The last group of new data was refused, because the disk is full.
     short_of_room: bool,
     clearing: Clearing,
+    points: points::Kept,
+    /// The piece of garbage that is being collected.
+    collecting: Option<Ticket>,
+    collected: u64,
     failed: Option<String>,
 }
 
@@ -130,12 +135,15 @@ impl Core {
         raw: bool,
         me: v1::Addressee,
     ) -> Result<Self, Error> {
-        let high_ts = high_ts(&*engine)?;
+        let high_ts = store::high_ts(&*engine)?;
         Ok(Self {
             records: Marks::at(high_ts, limits.marks),
             high_ts,
             tablets: Tablets::load(&*engine)?,
             filter: LockFilter::load(&*engine)?,
+            points: points::Kept::load(&*engine)?,
+            collecting: None,
+            collected: 0,
             engine,
             cache: RefCell::new(CellCache::new(limits.cache_bytes)),
             readers: RefCell::new(Readers::new(limits.marks)),
@@ -161,12 +169,12 @@ impl Core {
 
     /// What the server durably holds, for the master: the heartbeat's fields from `tablets` on.
     pub fn report(&self) -> v1::HeartbeatRequest {
-        self.tablets.report()
-    }
-
-    /// Keeps the names of the cluster's tablet servers; [`Self::report`] has them when they are durable.
-    pub fn meet(&mut self, servers: &[String], out: &mut Vec<Reply>) {
-        self.enqueue(None, 0, Work::meet(servers.to_vec()), out);
+        v1::HeartbeatRequest {
+            barrier: self.points.durable.barrier.as_u64(),
+            ready: self.points.durable.ready.as_u64(),
+            collected: self.collected,
+            ..self.tablets.report()
+        }
     }
 
     /// How many cells are locked, about.
@@ -184,6 +192,8 @@ impl Core {
             decided: Amount::of(decided.map(|decided| decided.decision.batch.size_bytes())),
             group: Amount::of(self.group.iter().map(Batch::size_bytes)),
             cache_bytes: self.cache.borrow().size_bytes(),
+            scan_marks: self.readers.borrow().scanned_tablets(),
+            tablets: self.tablets.len(),
         }
     }
 
@@ -242,7 +252,11 @@ impl Core {
             return;
         }
         let work = match order {
-            Order::Create { tablet, made } => Work::create_tablet(tablet, made),
+            Order::Create {
+                tablet,
+                made,
+                barrier,
+            } => Work::create_tablet(tablet, made, barrier),
             Order::Drop { id, table } => Work::drop_tablet(id, table),
         };
         self.enqueue(Some(to), id, work, out);
@@ -274,7 +288,7 @@ impl Core {
         let single = group.len() == 1 && mutants::on(Mutant::HighTsNotEachTime);
         if let Some(last) = group.last_mut().filter(|_| !single) {
             let high_ts = self.high_ts.as_u64().to_be_bytes();
-            last.put(Column::Meta, HIGH_TS, high_ts.to_vec());
+            last.put(Column::Meta, store::HIGH_TS, high_ts.to_vec());
         }
         self.in_flight = true;
         self.group = Arc::new(group);
@@ -332,19 +346,21 @@ impl Core {
             }
             let result = match &failure {
                 None => {
-                    self.take_effect(&mut decided.decision);
+                    self.take_effect(decided.ticket, &mut decided.decision);
                     Ok(decided.decision.answer)
                 }
                 Some(refusal) => Err(refusal.clone()),
             };
             match decided.to {
                 Some(_) => out.push(answer(decided.to, decided.id, result)),
-                None => self.clearing.ended(decided.ticket, result.is_ok()),
+                None => self.chore_ended(decided.ticket, result.is_ok()),
             }
             self.latches
                 .release(decided.ticket, &decided.rows, &mut ready);
         }
         self.decided.splice(0..0, again);
+        let waiting = self.decided.iter().map(|decided| decided.ticket);
+        self.points.settle(waiting);
         self.run(ready, out);
         for (to, request) in std::mem::take(&mut self.held_reads) {
             self.queued_bytes -= request.encoded_len();
@@ -354,6 +370,9 @@ impl Core {
             } else {
                 self.request(to, request, out);
             }
+        }
+        if failure.is_none() {
+            self.collect(out);
         }
     }
 
@@ -366,6 +385,7 @@ impl Core {
             cache: &self.cache,
             tablets: &self.tablets,
             readers: &self.readers,
+            points: self.points.now(),
             life: self.me.incarnation,
             me: &self.me,
         }
@@ -444,6 +464,9 @@ impl Core {
                     self.records.raise(*hash, *ts);
                     self.high_ts = self.high_ts.max(*ts);
                 }
+                if let Some(points) = decision.points {
+                    self.points.barrier = self.points.barrier.max(points.barrier);
+                }
                 if let Some((commit_ts, cells)) = &decision.held {
                     let readers = self.readers.get_mut();
                     for hash in cells {
@@ -466,7 +489,10 @@ impl Core {
             }
         };
         let mut ready = Vec::new();
-        out.push(answer(queued.to, queued.id, result));
+        match queued.to {
+            Some(_) => out.push(answer(queued.to, queued.id, result)),
+            None => self.chore_ended(ticket, result.is_ok()),
+        }
         self.latches.release(ticket, &queued.rows, &mut ready);
         ready
     }
@@ -483,7 +509,7 @@ impl Core {
         }
     }
 
-    fn take_effect(&mut self, decision: &mut Decision) {
+    fn take_effect(&mut self, ticket: Ticket, decision: &mut Decision) {
         let cache = self.cache.get_mut();
         let known = !mutants::on(Mutant::StaleCache);
         for version in decision.versions.drain(..).filter(|_| known) {
@@ -500,32 +526,17 @@ impl Core {
             Some(TabletChange::Insert(tablet)) => self.tablets.insert(tablet.clone()),
             Some(TabletChange::Drop { id, table }) => {
                 self.tablets.drop_tablet(*id, *table);
+                self.readers.get_mut().forget(*id);
                 self.clearing.dropped(self.next_ticket);
             }
             Some(TabletChange::Forget(id)) => self.tablets.forget(*id),
             Some(TabletChange::Meet(servers)) => self.tablets.meet(servers.clone()),
             None => {}
         }
-    }
-
-    /// Removes some of the rows of a dropped tablet, with the next group.
-    fn clear_dropped(&mut self) {
-        let ticket = self.next_ticket;
-        let waiting = self.decided.iter().map(|decided| decided.ticket);
-        let piece = self
-            .clearing
-            .piece(ticket, &*self.engine, &self.tablets, waiting);
-        if let Some(decision) = piece {
-            self.next_ticket += 1;
-            self.decided_bytes += decision.batch.size_bytes();
-            self.decided.push(Decided {
-                ticket,
-                rows: Vec::new(),
-                to: None,
-                id: 0,
-                decision,
-            });
+        if let Some(points) = decision.points {
+            self.points.stored(ticket, points);
         }
+        self.collected += decision.collected as u64;
     }
 
     /// What goes with the next group. Where the disk is short of room, all of it may spend the reserve or
@@ -553,23 +564,6 @@ impl Core {
     }
 }
 
-/// The highest timestamp of any write record of an engine.
-fn high_ts(engine: &dyn Engine) -> Result<Timestamp, Error> {
-    if let Some(stored) = engine.get(Column::Meta, HIGH_TS)? {
-        let bytes = <[u8; 8]>::try_from(&stored[..]).map_err(|_| Error::HighTs {
-            bytes: stored.len(),
-        })?;
-        return Ok(Timestamp::from_u64(u64::from_be_bytes(bytes)));
-    }
-    // Records of before it was kept may be as new as any.
-    let is_empty = engine.first(Column::Write, &[], &[])?.is_none();
-    Ok(if is_empty {
-        Timestamp::ZERO
-    } else {
-        Timestamp::MAX
-    })
-}
-
 fn answer(to: Option<Asker>, id: u64, result: Result<Option<Body>, Refusal>) -> Reply {
     let body = match result {
         Ok(body) => body,
@@ -577,6 +571,7 @@ fn answer(to: Option<Asker>, id: u64, result: Result<Option<Body>, Refusal>) -> 
             kind: Some(match refusal {
                 Refusal::NotServed(not_served) => Kind::NotServed(not_served),
                 Refusal::OtherServer(other) => Kind::OtherServer(other),
+                Refusal::TooOld(too_old) => Kind::TooOld(too_old.into()),
                 Refusal::Invalid(why) => Kind::Invalid(why),
                 Refusal::Busy(why) => Kind::Busy(why),
                 Refusal::Engine {

@@ -1,0 +1,113 @@
+//! A history while it is made: transactions as lines of a file, each written down as unknown before it commits,
+//! because this process may be killed.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::Context;
+use parking_lot::Mutex;
+use percolator_client::{Error, Timestamp, Txn};
+use percolator_history::{Outcome, Times, Transaction};
+
+/// The file, to which lines are appended.
+#[derive(Debug)]
+pub(crate) struct HistoryFile {
+    file: Mutex<File>,
+    /// Since when times count: only those of one process can be compared.
+    started: Instant,
+    /// Numbers of this process in names: another one that goes on with the file has others.
+    run: u32,
+}
+
+impl HistoryFile {
+    /// Opens the file, or makes it. Also: whether it has no transaction yet.
+    ///
+    /// # Errors
+    /// It can't be read or written.
+    pub(crate) fn open(path: &Path) -> anyhow::Result<(Self, bool)> {
+        let mut file = File::options()
+            .create(true)
+            .append(true)
+            .open(path)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        let before =
+            std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        // Whoever was killed may have left a part of a line.
+        if before.last().is_some_and(|last| *last != b'\n') {
+            file.write_all(b"\n").context("cannot write the history")?;
+        }
+        let history = Self {
+            file: Mutex::new(file),
+            started: Instant::now(),
+            run: rand::random(),
+        };
+        Ok((history, !before.contains(&b'\n')))
+    }
+
+    /// A number that no other process has, but by chance.
+    pub(crate) fn run(&self) -> u32 {
+        self.run
+    }
+
+    /// Microseconds by the clock of this process.
+    pub(crate) fn now_us(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// The line of a transaction that was asked for at `began_us`: aborted, as long as nobody commits it.
+    pub(crate) fn line(&self, client: u32, began_us: u64, start_ts: Timestamp) -> Transaction {
+        Transaction {
+            client: format!("{:08x}-{client}", self.run),
+            start_ts: Some(start_ts.as_u64()),
+            commit_ts: None,
+            outcome: Outcome::Aborted,
+            times: Some(Times {
+                clock: format!("{:08x}", self.run),
+                began_us: Some(began_us),
+                ended_us: None,
+            }),
+            ops: Vec::new(),
+        }
+    }
+
+    /// Commits the transaction of a line, and writes down how that ended: after an error that may be either,
+    /// and after one of the caller's own making, as unknown.
+    ///
+    /// # Errors
+    /// The history can't be written; within: those of the commit.
+    pub(crate) async fn commit(
+        &self,
+        txn: Txn,
+        line: &mut Transaction,
+    ) -> io::Result<Result<Timestamp, Error>> {
+        line.outcome = Outcome::Unknown;
+        self.write(line)?;
+        let result = txn.commit().await;
+        match &result {
+            Ok(commit_ts) => {
+                line.outcome = Outcome::Committed;
+                line.commit_ts = Some(commit_ts.as_u64());
+            }
+            Err(Error::Conflict(_) | Error::Timeout { .. } | Error::Unavailable(_)) => {
+                line.outcome = Outcome::Aborted;
+            }
+            Err(_) => {}
+        }
+        if let Some(times) = &mut line.times {
+            times.ended_us = Some(self.now_us());
+        }
+        self.write(line)?;
+        Ok(result)
+    }
+
+    /// Writes a line, in one piece and at once.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub(crate) fn write(&self, line: &Transaction) -> io::Result<()> {
+        let text = percolator_history::write(std::slice::from_ref(line));
+        self.file.lock().write_all(text.as_bytes())
+    }
+}

@@ -1,0 +1,227 @@
+//! A client's gc-locks: the barrier of collection doesn't pass what its transactions read, as long as the
+//! client renews its lease at the master.
+//!
+//! The lease is held at one timestamp, the floor: a timestamp of the oracle's, or where the oldest of the
+//! client's transactions began if that is lower. Whatever begins later begins above the oracle's timestamp, so
+//! it is covered without being told of. A transaction that is just beginning may have been given its timestamp
+//! before the floor's was: it counts from the last floor on until its own is known.
+//!
+//! Nothing is wrong without a lease: what the barrier has passed is refused by the tablet servers.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+use percolator_protocol::types::Timestamp;
+use percolator_wire::v1;
+
+use crate::router::Router;
+use crate::transport::Transport;
+
+/// While the master hasn't said how long its leases are, or is away.
+const PAUSE: Duration = Duration::from_millis(500);
+/// A lease is renewed so many times before it would end.
+const RENEWALS: u32 = 3;
+/// Transactions that the master is told of, the oldest; for people to see.
+const TOLD_MAX: usize = 100;
+/// Transactions that are younger aren't told of.
+const TOLD_AFTER_MS: u64 = 1_000;
+
+/// The transactions of a client.
+#[derive(Debug, Default)]
+pub(crate) struct Session {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Where they began, and how many there.
+    begun: BTreeMap<Timestamp, u32>,
+    /// A timestamp of the oracle's: whatever begins from now on begins above it.
+    covered: Timestamp,
+    renewing: bool,
+}
+
+/// A transaction, or one that is about to begin, as long as it reads or locks.
+#[derive(Debug)]
+pub(crate) struct Held {
+    session: Arc<Session>,
+    at: Timestamp,
+}
+
+impl Session {
+    /// Whatever is given a timestamp from now on. True: somebody has to begin to renew the lease.
+    pub(crate) fn hold(self: &Arc<Self>) -> (Held, bool) {
+        let mut state = self.state.lock();
+        let at = state.covered;
+        *state.begun.entry(at).or_default() += 1;
+        let first = !std::mem::replace(&mut state.renewing, true);
+        let session = self.clone();
+        (Held { session, at }, first)
+    }
+
+    /// The lowest floor that covers every transaction, now that `now` is a timestamp of the oracle's.
+    fn floor(&self, now: Timestamp) -> Timestamp {
+        let mut state = self.state.lock();
+        state.covered = state.covered.max(now);
+        let oldest = state.begun.keys().next().copied();
+        // Zero says that there's nothing to hold.
+        oldest.unwrap_or(now).min(now).max(Timestamp::from_u64(1))
+    }
+
+    /// The oldest, for people to see.
+    fn told(&self, now: Timestamp) -> Vec<u64> {
+        let state = self.state.lock();
+        let old =
+            |ts: &&Timestamp| ts.physical_ms().saturating_add(TOLD_AFTER_MS) <= now.physical_ms();
+        let begun = state.begun.keys().filter(|ts| **ts != Timestamp::ZERO);
+        begun
+            .take_while(old)
+            .take(TOLD_MAX)
+            .map(|ts| ts.as_u64())
+            .collect()
+    }
+}
+
+impl Held {
+    /// It began here.
+    pub(crate) fn begun(mut self, at: Timestamp) -> Self {
+        let mut state = self.session.state.lock();
+        state.release(self.at);
+        *state.begun.entry(at).or_default() += 1;
+        drop(state);
+        self.at = at;
+        self
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.session.state.lock().release(self.at);
+    }
+}
+
+impl State {
+    fn release(&mut self, at: Timestamp) {
+        if let Some(count) = self.begun.get_mut(&at) {
+            *count -= 1;
+            if *count == 0 {
+                self.begun.remove(&at);
+            }
+        }
+    }
+}
+
+impl Router {
+    /// Whatever is given a timestamp from now on, covered by the client's lease.
+    pub(crate) fn hold(self: &Arc<Self>) -> Held {
+        let (held, first) = self.session.hold();
+        if first {
+            let transport = self.transport.clone();
+            let renewing = renew(Arc::downgrade(self), transport.clone());
+            transport.spawn(renewing.boxed());
+        }
+        held
+    }
+}
+
+/// Renews the lease until the client is gone.
+async fn renew(router: Weak<Router>, transport: Arc<dyn Transport>) {
+    let session = transport.random();
+    let owner = owner();
+    while let Some(session_of) = router.upgrade().map(|router| router.session.clone()) {
+        let pause = match transport.timestamp().await {
+            Ok(now) => {
+                let request = v1::SessionRequest {
+                    session,
+                    owner: Some(owner.clone()),
+                    floor: session_of.floor(now).as_u64(),
+                    transactions: session_of.told(now),
+                };
+                drop(session_of);
+                match transport.session(request).await {
+                    Ok(told) => Duration::from_millis(told.lease_ms.into()) / RENEWALS,
+                    Err(_) => PAUSE,
+                }
+            }
+            Err(_) => PAUSE,
+        };
+        transport.sleep(pause.max(Duration::from_millis(1))).await;
+    }
+    let last = v1::SessionRequest {
+        session,
+        ..v1::SessionRequest::default()
+    };
+    // Where it gets lost, the lease ends by itself.
+    let _ = transport.session(last).await;
+}
+
+/// Who this is, for people to read.
+fn owner() -> v1::Owner {
+    let application = std::env::current_exe().ok();
+    let application = application
+        .as_deref()
+        .and_then(std::path::Path::file_name)
+        .map(|name| name.to_string_lossy().into_owned());
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    v1::Owner {
+        host: host.trim().to_owned(),
+        process: std::process::id(),
+        application: application.unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ts(ts: u64) -> Timestamp {
+        Timestamp::from_u64(ts)
+    }
+
+    #[test]
+    fn the_floor_is_the_oldest_transaction_or_the_oracles_time() {
+        let session = Arc::new(Session::default());
+        assert_eq!(session.floor(ts(5)), ts(5));
+        let first = session.hold().0.begun(ts(7));
+        let second = session.hold().0.begun(ts(9));
+        assert_eq!(session.floor(ts(10)), ts(7));
+        drop(first);
+        assert_eq!(session.floor(ts(10)), ts(9));
+        drop(second);
+        assert_eq!(session.floor(ts(11)), ts(11));
+    }
+
+    #[test]
+    fn what_is_just_beginning_is_covered_from_the_last_floor_on() {
+        let session = Arc::new(Session::default());
+        session.floor(ts(5));
+        // It will be given 6, and the next renewal's timestamp is 8.
+        let beginning = session.hold().0;
+        assert_eq!(session.floor(ts(8)), ts(5));
+        let begun = beginning.begun(ts(6));
+        assert_eq!(session.floor(ts(9)), ts(6));
+        drop(begun);
+        assert_eq!(session.floor(ts(10)), ts(10));
+    }
+
+    #[test]
+    fn snapshots_of_several_at_one_timestamp_are_held_until_the_last_is_gone() {
+        let session = Arc::new(Session::default());
+        let held = [0, 1].map(|_| session.hold().0.begun(ts(3)));
+        let [first, second] = held;
+        drop(first);
+        assert_eq!(session.floor(ts(9)), ts(3));
+        drop(second);
+        assert_eq!(session.floor(ts(9)), ts(9));
+    }
+
+    #[test]
+    fn only_the_first_one_begins_to_renew() {
+        let session = Arc::new(Session::default());
+        assert!(session.hold().1);
+        assert!(!session.hold().1);
+    }
+}

@@ -1,0 +1,185 @@
+//! How far collection may go: moves the barrier and the ready point (`protocol::safe_point`), as far as the
+//! life time, the sessions and the tablet servers let it.
+
+use std::time::Duration;
+
+use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::safe_point::{self, Points};
+use percolator_protocol::types::Timestamp;
+
+use crate::core::Directory;
+use crate::refusal::Refusal;
+
+/// How long versions are kept where nothing else is set.
+pub const LIFE_TIME: Duration = Duration::from_secs(600);
+/// The shortest and the longest life time that may be set.
+pub const LIFE_TIME_MIN: Duration = Duration::from_secs(1);
+/// See [`LIFE_TIME_MIN`].
+pub const LIFE_TIME_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+/// The longest lease of a session; shorter where the life time is.
+const LEASE_MAX: Duration = Duration::from_secs(10);
+/// The longest pause between two steps; shorter where the life time is short.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The oracle has handed out this timestamp.
+    Time(Timestamp),
+    /// Every lock below this point is resolved, or its owner's commit is above.
+    Resolved(Sweep),
+    /// On this tablet server something is in the way.
+    Blocked {
+        /// The tablet server.
+        server: String,
+        /// What.
+        what: String,
+    },
+}
+
+/// Locks to resolve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sweep {
+    /// Of transactions that began below this.
+    pub below: Timestamp,
+    /// On these tablet servers, by name.
+    pub servers: Vec<String>,
+}
+
+/// What is known of collection since this start of the master.
+#[derive(Debug, Default)]
+pub(crate) struct Collection {
+    /// The oracle's time when it was last asked.
+    pub(crate) now: Timestamp,
+    /// What was in the way the last time: the tablet server, and what.
+    pub(crate) blocked: Option<(String, String)>,
+}
+
+impl Directory {
+    /// How long versions are kept.
+    pub fn life_time(&self) -> Duration {
+        let set = self.truth.as_ref().and_then(|truth| truth.gc.life_time_ms);
+        set.map_or(self.settings.life_time, Duration::from_millis)
+    }
+
+    /// How long a session's floor is held without a renewal.
+    pub fn lease(&self) -> Duration {
+        self.life_time().min(LEASE_MAX)
+    }
+
+    /// How long to wait between two steps.
+    pub fn collection_pause(&self) -> Duration {
+        (self.life_time() / 10).min(PAUSE_MAX)
+    }
+
+    /// Takes a step of moving the points forward. `Some`: these locks are to be resolved; what came of it is the
+    /// next step.
+    pub fn collect(&mut self, now: Duration, progress: Progress) -> Option<Sweep> {
+        match progress {
+            Progress::Time(oracle) => {
+                self.collection.now = self.collection.now.max(oracle);
+                let truth = self.truth.as_ref()?;
+                // A directory that is being rebuilt doesn't know yet whom it has to ask.
+                if truth.gc.paused || truth.rebuilt && now < self.settled_at {
+                    return None;
+                }
+                self.move_barrier(now, oracle);
+                let sweep = self.to_resolve()?;
+                if mutants::on(Mutant::ReadyBeforeLocks) {
+                    self.move_ready(sweep.below);
+                    return None;
+                }
+                Some(sweep)
+            }
+            Progress::Resolved(sweep) => {
+                self.collection.blocked = None;
+                // A tablet server that has come since has to be looked through too.
+                let still = self.to_resolve()?;
+                let as_before = still.below >= sweep.below && still.servers == sweep.servers;
+                if as_before || mutants::on(Mutant::ReadyBeforeEveryTablet) {
+                    self.move_ready(sweep.below);
+                }
+                None
+            }
+            Progress::Blocked { server, what } => {
+                self.collection.blocked = Some((server, what));
+                None
+            }
+        }
+    }
+
+    fn move_barrier(&mut self, now: Duration, oracle: Timestamp) {
+        // Sessions of before this start have come back by then, or have ended.
+        if now < self.lease() {
+            return;
+        }
+        let lowest = self.sessions.lowest(now);
+        let to = safe_point::barrier(oracle, self.life_time(), lowest);
+        let Some(truth) = &mut self.truth else { return };
+        if to > truth.gc.points().barrier {
+            truth.gc.barrier = to.as_u64();
+            self.dirty = true;
+        }
+    }
+
+    fn move_ready(&mut self, to: Timestamp) {
+        let Some(truth) = &mut self.truth else { return };
+        if to > truth.gc.points().ready {
+            truth.gc.ready = to.as_u64();
+            self.dirty = true;
+        }
+    }
+
+    /// The locks below what every tablet server refuses, where that is beyond the ready point.
+    fn to_resolve(&self) -> Option<Sweep> {
+        let truth = self.truth.as_ref()?;
+        let servers = truth.tablet_servers();
+        let reported = servers.iter().map(|server| self.reported(server));
+        let below = safe_point::enforced(reported)?.min(truth.gc.points().barrier);
+        let mut servers: Vec<String> = servers.into_iter().map(String::from).collect();
+        if mutants::on(Mutant::ReadyBeforeEveryTablet) {
+            servers.retain(|server| self.reported(server) >= Some(below));
+        }
+        (below > truth.gc.points().ready).then_some(Sweep { below, servers })
+    }
+
+    /// The barrier that a tablet server has durably; none where it has not been heard.
+    pub(crate) fn reported(&self, server: &str) -> Option<Timestamp> {
+        Some(self.live.get(server)?.points.barrier)
+    }
+
+    /// A tablet server has these: a master that has lost its state learns them by that.
+    pub(crate) fn learn_points(&mut self, points: Points) {
+        let Some(truth) = &mut self.truth else { return };
+        let known = truth.gc.points();
+        let raised = known.raised(points);
+        if raised != known {
+            truth.gc.barrier = raised.barrier.as_u64();
+            truth.gc.ready = raised.ready.as_u64();
+            self.dirty = true;
+        }
+    }
+
+    /// Changes the settings, where they are given.
+    ///
+    /// # Errors
+    /// [`Refusal::LifeTime`], [`Refusal::NoState`].
+    pub fn set_collection(
+        &mut self,
+        life_time: Option<Duration>,
+        paused: Option<bool>,
+    ) -> Result<(), Refusal> {
+        if let Some(asked) = life_time
+            && !(LIFE_TIME_MIN..=LIFE_TIME_MAX).contains(&asked)
+        {
+            return Err(Refusal::LifeTime { asked });
+        }
+        let truth = self.truth.as_mut().ok_or(Refusal::NoState)?;
+        if let Some(life_time) = life_time {
+            truth.gc.life_time_ms = u64::try_from(life_time.as_millis()).ok();
+        }
+        truth.gc.paused = paused.unwrap_or(truth.gc.paused);
+        self.dirty = true;
+        Ok(())
+    }
+}

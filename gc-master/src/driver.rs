@@ -1,0 +1,46 @@
+//! Drives collection: asks the oracle for the time, lets the directory move its points, and resolves the locks
+//! that are in their way.
+
+use std::time::Duration;
+
+use percolator_client::Sweeper;
+
+use crate::collection::{Progress, Sweep};
+
+/// Goes on until `step` is told to stop by its master. `step` takes the directory's step
+/// ([`Directory::collect`](crate::Directory::collect)), makes it durable, and returns what is to be resolved and
+/// how long to wait before the next look at the time; `None` ends it.
+pub async fn drive(
+    sweeper: &Sweeper,
+    mut step: impl FnMut(Progress) -> Option<(Option<Sweep>, Duration)>,
+) {
+    let mut pause = Duration::from_millis(100);
+    loop {
+        sweeper.pause(pause).await;
+        // Without the time nothing can be moved.
+        let Ok(now) = sweeper.timestamp().await else {
+            continue;
+        };
+        let Some((sweep, next)) = step(Progress::Time(now)) else {
+            return;
+        };
+        pause = next;
+        if let Some(sweep) = sweep
+            && step(resolve(sweeper, sweep).await).is_none()
+        {
+            return;
+        }
+    }
+}
+
+async fn resolve(sweeper: &Sweeper, sweep: Sweep) -> Progress {
+    for server in &sweep.servers {
+        if let Err(in_the_way) = sweeper.resolve_below(server, sweep.below).await {
+            return Progress::Blocked {
+                server: in_the_way.server,
+                what: in_the_way.what,
+            };
+        }
+    }
+    Progress::Resolved(sweep)
+}

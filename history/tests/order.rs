@@ -1,0 +1,85 @@
+//! What is known of the order of versions without timestamps, and what may not be touched meanwhile.
+
+mod support;
+
+use percolator_history::Kind;
+use support::{found, passes};
+
+/// Nobody has read what they overwrote: only real time says which version is the later one.
+#[test]
+fn what_was_seen_and_is_missed_later_is_found_without_timestamps() {
+    // A commit whose answer was lost, and that was seen.
+    let began_later = ["t1 @1-2: wx0", "t2? @3-: wx1", "t3 @4-5: rx1"];
+    let began_before_the_answer = ["t1 @1-4: wx0", "t2? @3-: wx1", "t3 @5-6: rx1"];
+    for before in [began_later, began_before_the_answer] {
+        let missed = [&before[..], &["t4 @7-8: rx0"]].concat();
+        found(
+            &missed,
+            Kind::StaleSnapshot,
+            &[
+                "t4 read x, and t2 wrote a later version",
+                "t3 was answered before t4 began",
+            ],
+        );
+        passes(&[&before[..], &["t4 @7-8: rx1"]].concat());
+    }
+    // One that was answered.
+    found(
+        &["t1 @1-2: wx0", "t2 @3-4: wx1", "t4 @7-8: rx0"],
+        Kind::StaleSnapshot,
+        &["t2 was answered before t4 began"],
+    );
+    // Of two that were under way at the same time either may be the later one, ...
+    passes(&["t1 @1-4: wx0", "t2? @3-: wx1", "t3 @7-8: rx0"]);
+    passes(&[
+        "t1 @1-9: wx0",
+        "t2? @3-: wx1",
+        "t3 @4-5: rx1",
+        "t4 @7-8: rx0",
+    ]);
+    // ... and who began before a write was seen may not see it.
+    passes(&[
+        "t1 @1-2: wx0",
+        "t2? @3-: wx1",
+        "t3 @4-9: rx1",
+        "t4 @7-8: rx0",
+    ]);
+}
+
+#[test]
+fn what_was_got_for_update_may_not_be_touched_meanwhile() {
+    // In either order of their commits.
+    found(
+        &["t0 1-2: wx0", "t1 5-9: lx wy1", "t2 6-7: wx1"],
+        Kind::LockIgnored,
+        &["t2@6 wrote x", "t1@5 began, which got for update it"],
+    );
+    found(
+        &["t0 1-2: wx0", "t1 5-7: lx wy1", "t2 6-9: wx1"],
+        Kind::LockIgnored,
+        &["t1@5 got for update x", "t2@6 began, which wrote it"],
+    );
+    found(
+        &["t1 5-9: lx", "t2 6-7: lx"],
+        Kind::LockIgnored,
+        &["t2@6 got for update x", "t1@5"],
+    );
+    // Without timestamps: each has the other one's cell.
+    found(
+        &["t0: wx0 wy0", "t1: rx0 lx ry0 wy1", "t2: ry0 ly rx0 wx1"],
+        Kind::LockIgnored,
+        &["got x for update", "got y for update"],
+    );
+    passes(&[
+        "t0 1-2: wx0 wy0",
+        "t1 5-7: rx0 lx wy1",
+        "t2 8-9: rx0 ry1 wx1",
+        // Not committed: it has no right to the cell.
+        "t3! 11: rx1 lx",
+        "t4? 12: rx1 lx",
+        "t5 10-13: wx2",
+    ]);
+    passes(&["t0: wx0 wy0", "t1: rx0 lx ry0 wy1", "t2: ry1 ly rx0 wx1"]);
+    // Write skew, which nobody got for update.
+    passes(&["t0: wx0 wy0", "t1: rx0 ry0 wy1", "t2: ry0 rx0 wx1"]);
+}

@@ -1,0 +1,217 @@
+//! Two points in time that only go forward, and what they allow: how far back transactions may reach, and
+//! what may be collected.
+//!
+//! - **Barrier**: nobody reads, prewrites or begins below it.
+//! - **Ready**: versions that no snapshot at or above it sees may go. Never above the barrier.
+//!
+//! To bring both to T: the master makes the barrier T durable; every tablet server takes it, durably, and
+//! refuses from then on what is below; every lock of a transaction that began below T is resolved at every
+//! tablet server, or its live owner's commit is pushed above T; then ready = T, durable; then tablet servers
+//! collect.
+//!
+//! # Why it is sound
+//! A snapshot that misses a version would have to be read below ready, as everything that a snapshot at or
+//! above ready sees stays ([`crate::actions::gc`]). Each tablet server collects only up to a ready point that
+//! its own barrier has reached, and refuses reads below its own barrier. So no read depends on a gc-lock, a
+//! lease or a clock: these are there so that live transactions are not refused.
+//!
+//! A write conflict that is missed would need a prewrite below ready, to which records above its start_ts
+//! have been lost: the same barrier refuses it. (The seed is looser here. It releases the gc-lock when a
+//! transaction freezes its reads, while its prewrites still come: a delete that was committed after the
+//! snapshot and collected meanwhile then hides the conflict.)
+//!
+//! A lock whose fate nobody knows any more would need its primary's record to be collected before it is
+//! resolved. The record of a transaction S that committed at C goes only where ready is above C, so above S:
+//! then all locks of S were resolved at every tablet server, after its barrier had passed S, so that none
+//! came later. While S is alive its primary holds its lock, which is no record; and as its commit is pushed
+//! above T, what is collected up to T can't be its commit record.
+//!
+//! The record of a rollback may go earlier: an owner that was alive when ready passed S may die, and be rolled
+//! back by a reader that clears some of its locks. Whoever meets another one of them finds nothing at the
+//! primary. That says enough: had S committed, the record would be there as long as that lock is. So it clears
+//! the lock as one that was rolled back. Should the lock have been resolved since it was met, this changes
+//! nothing: a commit's record in its place refuses the rollback, and where that was collected too, [`TooOld`]
+//! does.
+//!
+//! Who has no lock to show learns nothing: a paused client that asks for its commit again, or somebody who asks
+//! for an outcome. Where neither lock nor record of S is found and S is below ready, the answer is [`TooOld`],
+//! never "rolled back" ([`Points::recall`]).
+
+use std::time::Duration;
+
+use crate::actions::{CellView, OwnRecord};
+use crate::mutants::{self, Mutant};
+use crate::types::Timestamp;
+
+/// The two points.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Points {
+    /// Nobody reads, prewrites or begins below it.
+    pub barrier: Timestamp,
+    /// What no snapshot at or above it sees may go.
+    pub ready: Timestamp,
+}
+
+/// A transaction or snapshot lies below a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{start_ts} is too old: what is below {barrier} may be collected")]
+pub struct TooOld {
+    /// Where it began.
+    pub start_ts: Timestamp,
+    /// The point: the barrier where something was to be read or prewritten, the ready point where it
+    /// was asked what became of the transaction.
+    pub barrier: Timestamp,
+}
+
+impl Points {
+    /// Both as far as either has them.
+    #[must_use]
+    pub fn raised(self, to: Self) -> Self {
+        let barrier = self.barrier.max(to.barrier);
+        // Whoever sends a ready point has sent its barrier before; if not, it waits for that.
+        let ready = match to.ready <= barrier {
+            true => self.ready.max(to.ready),
+            false => self.ready,
+        };
+        Self { barrier, ready }
+    }
+
+    /// Whether a snapshot at start_ts may be read.
+    ///
+    /// # Errors
+    /// It is below the barrier.
+    pub fn admit_read(&self, start_ts: Timestamp) -> Result<(), TooOld> {
+        match mutants::on(Mutant::BarrierNotEnforcedAtReads) {
+            true => Ok(()),
+            false => below(start_ts, self.barrier),
+        }
+    }
+
+    /// Whether a transaction that began at start_ts may lock cells.
+    ///
+    /// # Errors
+    /// It is below the barrier.
+    pub fn admit_prewrite(&self, start_ts: Timestamp) -> Result<(), TooOld> {
+        match mutants::on(Mutant::BarrierNotEnforcedAtPrewrite) {
+            true => Ok(()),
+            false => below(start_ts, self.barrier),
+        }
+    }
+
+    /// Whether what the view shows of the transaction is all that there was.
+    ///
+    /// # Errors
+    /// Nothing is found of it, and its records may have been collected.
+    pub fn recall(&self, view: &CellView, start_ts: Timestamp) -> Result<(), TooOld> {
+        let found = view.own != OwnRecord::None || view.own_lock(start_ts).is_some();
+        match found || mutants::on(Mutant::CollectedIsRolledBack) {
+            true => Ok(()),
+            false => below(start_ts, self.ready),
+        }
+    }
+}
+
+fn below(start_ts: Timestamp, point: Timestamp) -> Result<(), TooOld> {
+    if start_ts < point {
+        return Err(TooOld {
+            start_ts,
+            barrier: point,
+        });
+    }
+    Ok(())
+}
+
+/// Where the barrier may go at the oracle's time `now`: transactions live for `life_time` without being
+/// asked, and whoever holds a gc-lock, of which `lowest` is the lowest, for as long as it does.
+pub fn barrier(now: Timestamp, life_time: Duration, lowest: Option<Timestamp>) -> Timestamp {
+    let life_ms = u64::try_from(life_time.as_millis()).unwrap_or(u64::MAX);
+    let oldest = Timestamp::from_millis(now.physical_ms().saturating_sub(life_ms));
+    lowest.map_or(oldest, |lowest| lowest.min(oldest))
+}
+
+/// Below which every tablet server refuses: the locks of transactions that began below it can only become
+/// fewer, and once all are resolved it may be the ready point. `reported` has one entry a tablet server that
+/// is known of, `None` for one that has not reported its barrier: then nothing is known.
+pub fn enforced(reported: impl Iterator<Item = Option<Timestamp>>) -> Option<Timestamp> {
+    if mutants::on(Mutant::ReadyBeforeEveryTablet) {
+        return reported.flatten().max();
+    }
+    let mut lowest = None;
+    for barrier in reported {
+        let barrier = barrier?;
+        lowest = Some(lowest.map_or(barrier, |lowest: Timestamp| lowest.min(barrier)));
+    }
+    lowest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ts(ts: u64) -> Timestamp {
+        Timestamp::from_u64(ts)
+    }
+
+    fn points(barrier: u64, ready: u64) -> Points {
+        Points {
+            barrier: ts(barrier),
+            ready: ts(ready),
+        }
+    }
+
+    #[test]
+    fn points_only_go_forward_and_ready_never_passes_the_barrier() {
+        let now = points(10, 5);
+        assert_eq!(now.raised(points(8, 4)), now);
+        assert_eq!(now.raised(points(12, 7)), points(12, 7));
+        assert_eq!(now.raised(points(8, 10)), points(10, 10));
+        // A ready point beyond every barrier that is known waits.
+        assert_eq!(now.raised(points(8, 11)), now);
+    }
+
+    #[test]
+    fn what_began_at_the_barrier_is_admitted_and_what_began_below_is_not() {
+        let now = points(10, 5);
+        assert_eq!(now.admit_read(ts(10)), Ok(()));
+        let error = now.admit_prewrite(ts(9)).unwrap_err();
+        assert_eq!((error.start_ts, error.barrier), (ts(9), ts(10)));
+        assert_eq!(now.admit_read(ts(9)), Err(error));
+    }
+
+    #[test]
+    fn nothing_found_of_a_transaction_below_ready_is_no_answer() {
+        let mut view = CellView::load(
+            None,
+            ts(4),
+            None,
+            std::iter::empty::<Result<_, std::convert::Infallible>>(),
+        )
+        .unwrap();
+        let now = points(10, 5);
+        assert_eq!(now.recall(&view, ts(4)).unwrap_err().barrier, ts(5));
+        assert_eq!(now.recall(&view, ts(5)), Ok(()));
+        view.own = OwnRecord::RolledBack;
+        assert_eq!(now.recall(&view, ts(4)), Ok(()));
+    }
+
+    #[test]
+    fn the_barrier_is_held_by_the_life_time_and_by_the_lowest_gc_lock() {
+        let at = Timestamp::from_millis;
+        let life_time = Duration::from_secs(10);
+        assert_eq!(barrier(at(15_000), life_time, None), at(5_000));
+        assert_eq!(barrier(at(15_000), life_time, Some(at(4_000))), at(4_000));
+        assert_eq!(barrier(at(15_000), life_time, Some(at(9_000))), at(5_000));
+        // The cluster is younger than a life time.
+        assert_eq!(barrier(at(5_000), life_time, None), Timestamp::ZERO);
+    }
+
+    #[test]
+    fn a_tablet_server_that_has_not_taken_the_barrier_holds_ready_back() {
+        assert_eq!(
+            enforced([Some(ts(5)), Some(ts(7))].into_iter()),
+            Some(ts(5))
+        );
+        assert_eq!(enforced([Some(ts(5)), None].into_iter()), None);
+        assert_eq!(enforced(std::iter::empty()), None);
+    }
+}

@@ -1,0 +1,77 @@
+//! When faults stop, every client makes progress, what was begun ends, and the cluster serves again (the promise
+//! "Liveness" of `docs/correctness.md`). These look at a whole run that goes on, so `run` asks them, not the watch.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cluster::Cluster;
+use crate::world::World;
+
+/// After the faults have stopped every worker commits something that it wrote within this and the client's patience; and
+/// so do the other things that have to happen then.
+const BOUND: Duration = Duration::from_secs(60);
+
+fn bound(cluster: &Cluster) -> Duration {
+    BOUND + cluster.plan.patience
+}
+
+/// Every worker commits something that it wrote or got for update.
+pub(crate) fn progress(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
+    let before = cluster.progress();
+    let bound = bound(cluster);
+    let all_go_on = || {
+        let now = cluster.progress();
+        now.iter().zip(&before).all(|(now, before)| now > before)
+    };
+    if world.run(world.now() + bound, all_go_on) {
+        return true;
+    }
+    let now = cluster.progress();
+    let stuck = now
+        .iter()
+        .zip(&before)
+        .position(|(now, before)| now <= before);
+    let who = stuck.unwrap_or_default();
+    let (client, worker) = (who / cluster.plan.workers, who % cluster.plan.workers);
+    world.fail(
+        "liveness: progress",
+        format!("client-{client}.{worker} committed nothing that it wrote within {bound:?} after the faults"),
+    );
+    false
+}
+
+/// Workers that were told to stop come to their end.
+pub(crate) fn ends(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
+    let bound = bound(cluster);
+    if world.run(world.now() + bound, || cluster.working() == 0) {
+        return true;
+    }
+    let working = cluster.working();
+    world.fail(
+        "liveness: ends",
+        format!("{working} workers have not ended within {bound:?}"),
+    );
+    false
+}
+
+/// What is asked of the well cluster is done: locks are cleared, tables deleted, and every tablet takes writes.
+pub(crate) fn serves(
+    world: &Arc<World>,
+    cluster: &Arc<Cluster>,
+    doing: &str,
+    done: impl Fn() -> bool,
+    last: impl Fn() -> String,
+) -> bool {
+    let bound = bound(cluster);
+    if world.run(world.now() + bound, done) {
+        return true;
+    }
+    if world.failure().is_none() {
+        let last = last();
+        world.fail(
+            "liveness: the cluster serves",
+            format!("{doing} did not end within {bound:?}; last: {last}"),
+        );
+    }
+    false
+}

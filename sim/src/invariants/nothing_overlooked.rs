@@ -1,0 +1,69 @@
+//! Collection goes by an index alone, so whatever may be collected one day has an entry there: a put that hides
+//! an older version, and every record that is no put (`tablet/src/garbage.rs`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use percolator_engine::Column;
+use percolator_protocol::types::{Timestamp, Write, WriteKind, key};
+
+use super::Invariant;
+use crate::watch::{Content, End};
+
+pub(super) struct NothingOverlooked;
+
+impl Invariant for NothingOverlooked {
+    fn name(&self) -> &'static str {
+        "nothing is overlooked"
+    }
+
+    fn at_end(&mut self, end: &End<'_>) -> Result<(), String> {
+        for (server, content) in end.contents {
+            let tables = end.owned.get(server);
+            let in_use = |table: u32| tables.and_then(|tables| tables.get(&table)) == Some(&true);
+            check(content, in_use).map_err(|why| format!("server {server}: {why}"))?;
+        }
+        Ok(())
+    }
+}
+
+fn column(content: &Content, column: Column) -> impl Iterator<Item = (&Bytes, &Bytes)> {
+    let pairs = content.range((column, Bytes::new())..);
+    pairs
+        .take_while(move |((of, _), _)| *of == column)
+        .map(|((_, key), value)| (key, value))
+}
+
+fn check(content: &Content, in_use: impl Fn(u32) -> bool) -> Result<(), String> {
+    let entries: BTreeSet<&Bytes> = column(content, Column::Garbage)
+        .map(|(key, _)| key)
+        .collect();
+    let mut cells: BTreeMap<Vec<u8>, Vec<(Timestamp, WriteKind)>> = BTreeMap::new();
+    for (key, value) in column(content, Column::Write) {
+        let unreadable = |error: percolator_protocol::types::DecodeError| error.to_string();
+        let (cell, ts) = key::split_version(key).map_err(unreadable)?;
+        let write = Write::decode(value.clone()).map_err(unreadable)?;
+        cells
+            .entry(cell.to_vec())
+            .or_default()
+            .push((ts, write.kind));
+    }
+    for (cell_key, records) in cells {
+        let cell = key::decode_cell(&cell_key).map_err(|error| error.to_string())?;
+        if !in_use(cell.table.0) {
+            continue;
+        }
+        // Newest first.
+        for (at, (ts, kind)) in records.iter().enumerate() {
+            let shows = |kind: &WriteKind| matches!(kind, WriteKind::Put | WriteKind::Delete);
+            let hides = records[at + 1..].iter().any(|(_, older)| shows(older));
+            let entry = Bytes::from([&ts.as_u64().to_be_bytes(), &cell_key[..]].concat());
+            if (*kind != WriteKind::Put || hides) && !entries.contains(&entry) {
+                return Err(format!(
+                    "the {kind:?} of cell {cell} at {ts} is in no index: it will never be collected"
+                ));
+            }
+        }
+    }
+    Ok(())
+}

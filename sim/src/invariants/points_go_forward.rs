@@ -1,0 +1,35 @@
+//! The barrier and the ready point of a tablet server only go forward, whatever is started again, and the ready
+//! point stays at or below the barrier (`protocol::safe_point`; seed 000, part 6: a safe point never goes back).
+
+use std::collections::BTreeMap;
+
+use percolator_protocol::safe_point::Points;
+
+use super::Invariant;
+use crate::world::NodeId;
+
+#[derive(Default)]
+pub(super) struct PointsGoForward {
+    reached: BTreeMap<NodeId, Points>,
+}
+
+impl Invariant for PointsGoForward {
+    fn name(&self) -> &'static str {
+        "points go forward"
+    }
+
+    fn points(&mut self, server: NodeId, points: Points) -> Result<(), String> {
+        let before = self.reached.insert(server, points).unwrap_or_default();
+        if points.barrier < before.barrier || points.ready < before.ready {
+            return Err(format!(
+                "server {server} goes back from {before:?} to {points:?}"
+            ));
+        }
+        if points.ready > points.barrier {
+            return Err(format!(
+                "server {server} collects what it serves: {points:?}"
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,76 @@
+//! What the server does without being asked by a client: keeps what the master tells it, collects garbage, and
+//! removes the rows of dropped tablets.
+
+use percolator_protocol::safe_point::Points;
+
+use super::{Core, Decided, Reply};
+use crate::garbage;
+use crate::latches::Ticket;
+use crate::work::Work;
+
+impl Core {
+    /// Keeps the names of the cluster's tablet servers; [`Self::report`] has them when they are durable.
+    pub fn meet(&mut self, servers: &[String], out: &mut Vec<Reply>) {
+        let unmet = self.tablets.unmet(servers.to_vec());
+        if !unmet.is_empty() {
+            self.enqueue(None, 0, Work::meet(unmet), out);
+        }
+    }
+
+    /// Goes on to the points that the master has told; [`Self::report`] has them when they are durable.
+    pub fn reach(&mut self, points: Points, out: &mut Vec<Reply>) {
+        if self.points.durable.raised(points) != self.points.durable {
+            self.enqueue(None, 0, Work::points(points), out);
+        }
+        self.collect(out);
+    }
+
+    /// Collects some garbage, where there is any and none is being collected.
+    pub(super) fn collect(&mut self, out: &mut Vec<Reply>) {
+        if self.collecting.is_some() || self.failed.is_some() {
+            return;
+        }
+        let alone = self.decided.is_empty() && self.queued.is_empty();
+        let ready = self.points.durable.ready;
+        match garbage::piece(&*self.engine, ready, alone) {
+            Ok(piece) if piece.is_empty() => {}
+            Ok(piece) => {
+                self.collecting = Some(self.next_ticket);
+                let before = self.next_ticket;
+                self.enqueue(None, 0, Work::collect(piece), out);
+                if self.next_ticket == before {
+                    // Too busy for it: later.
+                    self.collecting = None;
+                }
+            }
+            Err(error) => self.note_fatal(&error.into()),
+        }
+    }
+
+    pub(super) fn chore_ended(&mut self, ticket: Ticket, durable: bool) {
+        if self.collecting == Some(ticket) {
+            self.collecting = None;
+        }
+        self.clearing.ended(ticket, durable);
+    }
+
+    /// Removes some of the rows of a dropped tablet, with the next group.
+    pub(super) fn clear_dropped(&mut self) {
+        let ticket = self.next_ticket;
+        let waiting = self.decided.iter().map(|decided| decided.ticket);
+        let piece = self
+            .clearing
+            .piece(ticket, &*self.engine, &self.tablets, waiting);
+        if let Some(decision) = piece {
+            self.next_ticket += 1;
+            self.decided_bytes += decision.batch.size_bytes();
+            self.decided.push(Decided {
+                ticket,
+                rows: Vec::new(),
+                to: None,
+                id: 0,
+                decision,
+            });
+        }
+    }
+}

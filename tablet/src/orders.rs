@@ -1,0 +1,92 @@
+//! Decides about the master's orders.
+
+use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::Timestamp;
+use percolator_wire::v1;
+
+use crate::decision::{Decision, Ground, TabletChange};
+use crate::work::invalid;
+use crate::{Refusal, tablets};
+
+/// To forget a tablet of a table that is deleted.
+pub(crate) fn drop(ground: Ground<'_>, id: u64, table: u32) -> Result<Decision, Refusal> {
+    let mut decision = Decision::new();
+    let tablet = ground.tablets.get(id);
+    if let Some(known) = tablet.filter(|known| known.table_id != table) {
+        return Err(invalid(format!(
+            "tablet {id} belongs to table {}, not to {table}",
+            known.table_id
+        )));
+    }
+    if tablet.is_some() || !ground.tablets.is_deleted(table) {
+        decision.batch = tablets::drop_record(tablet, table);
+        decision.tablet_change = Some(TabletChange::Drop { id, table });
+    }
+    Ok(decision)
+}
+
+/// To own a tablet in the state that it has here, and to refuse what is below the barrier. `made`: this server has
+/// said that it has it.
+pub(crate) fn create(
+    ground: Ground<'_>,
+    tablet: v1::TabletInfo,
+    made: bool,
+    barrier: Timestamp,
+) -> Result<Decision, Refusal> {
+    if tablet.id == 0 || tablet.table_id == 0 || tablet.epoch == 0 {
+        return Err(invalid(
+            "a tablet needs an id, a table and an epoch above 0",
+        ));
+    }
+    let freeze = tablets::is_frozen(&tablet);
+    if ground.tablets.get(tablet.id).is_none() {
+        // An order that is late.
+        let deleted = ground.tablets.is_deleted(tablet.table_id);
+        if deleted && !mutants::on(Mutant::LateCreateAccepted) {
+            return Err(invalid(format!(
+                "table {} was deleted, tablet {} of it is not made again",
+                tablet.table_id, tablet.id
+            )));
+        }
+        if made {
+            return Err(invalid(format!(
+                "tablet {} of table {} ({}) is lost: this server has said that it has it, and its folder is \
+                 another one now; bring the folder back",
+                tablet.id, tablet.table_id, tablet.table_name
+            )));
+        }
+    }
+    let new = match ground.tablets.get(tablet.id) {
+        // The master has to hear of it first: its rows may be others.
+        Some(known) if known.epoch > tablet.epoch && freeze => {
+            return Err(invalid(format!(
+                "tablet {} is at epoch {}, it can't be frozen at {}",
+                tablet.id, known.epoch, tablet.epoch
+            )));
+        }
+        // Frozen is for good: an order to make the tablet that is late doesn't undo it.
+        Some(known) if known.epoch >= tablet.epoch => {
+            let is_behind = known.state() < tablet.state() && freeze;
+            is_behind.then(|| tablets::in_state(known, tablet.state()))
+        }
+        Some(known) if tablets::is_frozen(known) => {
+            let state = known.state().max(tablet.state());
+            Some(tablets::in_state(&tablet, state))
+        }
+        _ => Some(tablet),
+    };
+    let mut decision = Decision::new();
+    if let Some(tablet) = new {
+        decision.batch = tablets::record(&tablet);
+        decision.tablet_change = Some(TabletChange::Insert(tablet));
+        let raised = ground.points.raised(Points {
+            barrier,
+            ready: Timestamp::ZERO,
+        });
+        if raised != ground.points {
+            decision.raise(raised);
+        }
+    }
+    Ok(decision)
+}

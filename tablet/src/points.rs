@@ -1,0 +1,91 @@
+//! The barrier and the ready point, as this server has them (`protocol::safe_point`).
+
+use percolator_engine::{Batch, Column, Engine};
+use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::Timestamp;
+
+use crate::Error;
+use crate::latches::Ticket;
+
+/// Where they are kept: the barrier, then the ready point, eight bytes each.
+const POINTS: &[u8] = b"points";
+
+/// See the module's head.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kept {
+    /// What is below is refused: from the moment on when a higher barrier is decided, so that whoever hears
+    /// that it is durable knows that nothing below comes after it.
+    pub(crate) barrier: Timestamp,
+    /// What the master is told, and what may be collected.
+    pub(crate) durable: Points,
+    /// Durable too, but for what was decided before this ticket, below the barrier, and is not yet: a full disk
+    /// takes it later.
+    pending: Option<(Ticket, Points)>,
+}
+
+impl Kept {
+    /// Reads them.
+    pub(crate) fn load(engine: &dyn Engine) -> Result<Self, Error> {
+        let durable = match engine.get(Column::Meta, POINTS)? {
+            None => Points::default(),
+            Some(stored) => decode(&stored).ok_or(Error::Points {
+                bytes: stored.len(),
+            })?,
+        };
+        Ok(Self {
+            barrier: durable.barrier,
+            durable,
+            pending: None,
+        })
+    }
+
+    /// These were made durable, by the request with this ticket.
+    pub(crate) fn stored(&mut self, ticket: Ticket, points: Points) {
+        let points = self
+            .pending
+            .map_or(points, |(_, older)| older.raised(points));
+        self.pending = Some((ticket, points));
+    }
+
+    /// Makes what was stored count, where all that was decided before is durable. `waiting`: what is not.
+    pub(crate) fn settle(&mut self, mut waiting: impl Iterator<Item = Ticket>) {
+        if let Some((_, points)) = self
+            .pending
+            .take_if(|(stored, _)| waiting.all(|ticket| ticket > *stored))
+        {
+            self.durable = self.durable.raised(points);
+        }
+    }
+
+    /// What is refused, and what is no longer known.
+    pub(crate) fn now(&self) -> Points {
+        Points {
+            barrier: self.barrier,
+            ready: self.durable.ready,
+        }
+    }
+}
+
+/// Keeps them.
+pub(crate) fn write(batch: &mut Batch, points: Points) {
+    let key = match mutants::on(Mutant::BarrierNotDurable) {
+        true => &b"forgotten points"[..],
+        false => POINTS,
+    };
+    let bytes = [points.barrier, points.ready].map(|point| point.as_u64().to_be_bytes());
+    batch.put(Column::Meta, key, bytes.concat());
+}
+
+fn decode(stored: &[u8]) -> Option<Points> {
+    let (barrier, ready) = stored.split_at_checked(8)?;
+    let point = |bytes: &[u8]| {
+        Some(Timestamp::from_u64(u64::from_be_bytes(
+            bytes.try_into().ok()?,
+        )))
+    };
+    Some(Points {
+        barrier: point(barrier)?,
+        ready: point(ready)?,
+    })
+}
