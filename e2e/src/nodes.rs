@@ -87,7 +87,9 @@ impl Dead {
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .process_group(0);
-            command.spawn().expect("a program that ran before");
+            let mut program = command.spawn().expect("a program that ran before");
+            // It outlives the test; should it end before, it's not to stay as a zombie.
+            std::thread::spawn(move || program.wait());
             if words[0].contains("containerd") {
                 let socket = format!("/run/kube-node-{node}/containerd.sock");
                 wait("containerd", || {

@@ -1,5 +1,10 @@
 //! The types of the resource, as they stand in a manifest.
 
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "each printed column has a type of its own"
+)]
+
 use std::collections::BTreeMap;
 
 use kube::CustomResource;

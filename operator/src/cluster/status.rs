@@ -21,8 +21,8 @@ pub(crate) enum Outcome<'a> {
     Refused(&'a Plan, &'a str),
 }
 
-/// The longest message of a condition that is of any use.
-const MESSAGE_LEN_MAX: usize = 1_000;
+/// The longest message of a condition that is of any use, in characters.
+const MESSAGE_CHARS_MAX: usize = 1_000;
 
 pub(crate) fn status(
     cluster: &ClusterObject,
@@ -287,8 +287,7 @@ fn condition(
     mut message: String,
     now: Timestamp,
 ) -> Condition {
-    if message.len() > MESSAGE_LEN_MAX {
-        let end = message.floor_char_boundary(MESSAGE_LEN_MAX);
+    if let Some((end, _)) = message.char_indices().nth(MESSAGE_CHARS_MAX) {
         message.truncate(end);
         message.push('…');
     }
