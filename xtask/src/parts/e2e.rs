@@ -22,14 +22,14 @@ pub(crate) fn is_it(program: &TestProgram) -> bool {
     program.package == PACKAGE && program.kind == "test"
 }
 
-pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> {
+pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<String> {
     if let Some(why) = kube::programs::why_not() {
         println!("SKIPPED: no Kubernetes can be run here: {why}");
         report.tally.skipped.push(Skipped {
             test: "the tests on Kubernetes".to_owned(),
             why,
         });
-        return Ok(());
+        return Ok("nothing: no Kubernetes can be run here".to_owned());
     }
     let built = report.step("build", |_| context.built())?;
     let programs: Vec<&TestProgram> = built.tests.iter().filter(|test| is_it(test)).collect();
@@ -74,5 +74,6 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<()> 
         anyhow::Ok(())
     })();
     let down = report.step("kube down", |_| kube::down());
-    result.and(down)
+    result.and(down)?;
+    Ok(report.tests())
 }
