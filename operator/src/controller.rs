@@ -15,7 +15,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use kube::{Client, Resource};
-use percolator_api::{ClusterObject, Status};
+use percolator_api::{ClusterObject, ConditionType, Status};
 use serde::de::DeserializeOwned;
 use tracing::Instrument as _;
 
@@ -27,7 +27,7 @@ use crate::metrics::Metrics;
 const CONCURRENCY: u16 = 8;
 /// What happened while nobody watched is found out by then.
 const LOOK_AGAIN: Duration = Duration::from_secs(600);
-/// What goes on for too long, while servers don't serve, is found out by then.
+/// What goes on for too long, while servers don't serve, is found out by then, at first.
 const LOOK_SOON: Duration = Duration::from_secs(12);
 /// A failure is tried again after the first pause, then after twice as long each time.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
@@ -195,6 +195,23 @@ fn failed(found: Arc<Watched<ClusterObject>>, error: &Error, shared: Arc<Shared>
     Action::requeue(pause)
 }
 
+/// When to look again though nothing happened: the longer servers have not served, the less is to be expected of
+/// the next moment.
+fn look_again(status: &Status, now: Timestamp) -> Duration {
+    let available = status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == ConditionType::Available.name());
+    match available {
+        Some(condition) if condition.status != "True" => {
+            let seconds = now.as_second() - condition.last_transition_time.0.as_second();
+            let lasts = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
+            lasts.clamp(LOOK_SOON, LOOK_AGAIN)
+        }
+        _ => LOOK_AGAIN,
+    }
+}
+
 /// After so many failures in a row.
 fn pause_after(failures: u32) -> Duration {
     let doublings = failures.saturating_sub(1).min(16);
@@ -243,10 +260,7 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
     match refused {
         Some(why) => Err(Error::Api(kube::Error::Api(why))),
         None => {
-            let is_quiet = status.tablets.ready == status.tablets.desired
-                && status.oracle.ready == status.oracle.desired
-                && status.gc_master.ready == status.gc_master.desired;
-            let pause = if is_quiet { LOOK_AGAIN } else { LOOK_SOON };
+            let pause = look_again(&status, Timestamp::now());
             Ok(Action::requeue(pause.mul_f64(rand::random_range(1.0..1.5))))
         }
     }
@@ -297,6 +311,33 @@ mod tests {
             [millis(1), millis(2), millis(4), millis(9), millis(u32::MAX)],
             [500, 1_000, 4_000, 120_000, 120_000]
         );
+    }
+
+    #[test]
+    fn what_does_not_serve_is_looked_at_soon_and_then_less_often() {
+        use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let status = |serves: &str| Status {
+            conditions: vec![Condition {
+                type_: "Available".into(),
+                status: serves.into(),
+                reason: "x".into(),
+                message: String::new(),
+                observed_generation: None,
+                last_transition_time: Time(at(1_000)),
+            }],
+            ..Status::default()
+        };
+        for (serves, now, seconds) in [
+            ("True", 1_001, 600),
+            ("False", 1_001, 12),
+            ("False", 1_100, 100),
+            ("False", 9_000, 600),
+            ("False", 999, 12),
+        ] {
+            let pause = look_again(&status(serves), at(now));
+            assert_eq!(pause.as_secs(), seconds, "{serves} {now}");
+        }
     }
 
     #[test]
