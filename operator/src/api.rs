@@ -1,13 +1,14 @@
 //! The API server: reading what is there of a cluster, and carrying out what was decided.
 
 use futures_util::future::{try_join, try_join_all};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
 use kube::api::{ApiResource, ObjectMeta};
 use kube::{Client, Resource as _};
 use percolator_api::{ClusterObject, Status};
 use serde_json::{Value, json};
 
-use crate::cluster::{self, Kind, MANAGER, Observed, Plan, Settings, is_ours};
+use crate::cluster::{self, MANAGER, Observed, Plan, Settings};
 
 /// The API server, for one namespace.
 #[derive(Clone)]
@@ -37,14 +38,22 @@ impl Objects {
         self.clusters().get_opt(name).await
     }
 
-    async fn list(&self, kind: &ApiResource, selector: &str) -> kube::Result<Vec<Value>> {
-        // Without a version the API server reads what is true now.
-        let parameters = ListParams::default().labels(selector);
-        let list = self.kind(kind).list(&parameters).await?;
+    /// What the API server remembers, without asking its store: a moment old at most, and cheap where there are
+    /// many objects of other clusters.
+    async fn remembered<K>(&self, selector: &str) -> kube::Result<Vec<Value>>
+    where
+        K: kube::Resource<DynamicType = ()>,
+    {
+        let parameters = ListParams::default().labels(selector).match_any();
+        let list = self
+            .kind(&ApiResource::erase::<K>(&()))
+            .list(&parameters)
+            .await?;
         Ok(list.items.into_iter().map(|object| json!(object)).collect())
     }
 
-    /// Reads what is there of the cluster, and whatever has a name that it needs.
+    /// Reads what is there of the cluster, and whatever has a name that it needs. What decisions rest on is as the
+    /// store has it.
     pub(crate) async fn observe(
         &self,
         cluster: &ClusterObject,
@@ -52,45 +61,24 @@ impl Objects {
     ) -> kube::Result<Observed> {
         let name = cluster.metadata.name.as_deref().unwrap_or_default();
         let of_cluster = cluster::selector_text(&cluster::selector(name));
-        let made_by_us = cluster::selector_text(&cluster::labels(name));
-        let pod = ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&());
-        let claim = ApiResource::erase::<k8s_openapi::api::core::v1::PersistentVolumeClaim>(&());
-        let kinds = Kind::ALL.map(|kind| {
-            let made_by_us = made_by_us.clone();
-            async move {
-                let objects = self.list(&kind.api(), &made_by_us).await?;
-                kube::Result::Ok((kind, objects))
-            }
+        let needed = cluster::names_needed(cluster, settings);
+        let objects = needed.into_iter().map(|key| async move {
+            let found = self.kind(&key.0.api()).get_opt(&key.1).await?;
+            kube::Result::Ok(found.map(|object| (key, json!(object))))
         });
-        let (listed, (pods, claims)) = try_join(
-            try_join_all(kinds),
-            try_join(self.list(&pod, &of_cluster), self.list(&claim, &of_cluster)),
+        let (objects, (pods, claims)) = try_join(
+            try_join_all(objects),
+            try_join(
+                self.remembered::<Pod>(&of_cluster),
+                self.remembered::<PersistentVolumeClaim>(&of_cluster),
+            ),
         )
         .await?;
-        let mut observed = Observed {
+        Ok(Observed {
+            objects: objects.into_iter().flatten().collect(),
             pods,
             claims,
-            ..Observed::default()
-        };
-        for (kind, objects) in listed {
-            for object in objects {
-                let name = cluster::name(&object).to_owned();
-                observed.objects.insert((kind, name), object);
-            }
-        }
-        // An object of somebody else's has not our labels.
-        let needed = cluster::names_needed(cluster, settings);
-        for key in &needed {
-            if !observed.objects.contains_key(key)
-                && let Some(object) = self.kind(&key.0.api()).get_opt(&key.1).await?
-            {
-                observed.objects.insert(key.clone(), json!(object));
-            }
-        }
-        // Labels can be copied: what isn't ours matters only where its name is in the way.
-        let objects = &mut observed.objects;
-        objects.retain(|key, object| is_ours(object, cluster) || needed.contains(key));
-        Ok(observed)
+        })
     }
 
     /// Does what was planned, and notes in `observed` what is there then.
@@ -109,7 +97,7 @@ impl Objects {
                 .objects
                 .insert((object.kind, object.name.clone()), json!(applied));
         }
-        let claims = ApiResource::erase::<k8s_openapi::api::core::v1::PersistentVolumeClaim>(&());
+        let claims = ApiResource::erase::<PersistentVolumeClaim>(&());
         for (name, size) in &plan.grow {
             let change =
                 json!({"spec": {"resources": {"requests": {"storage": size.to_string()}}}});

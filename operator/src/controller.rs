@@ -25,6 +25,8 @@ use crate::metrics::Metrics;
 
 /// How many clusters are looked at a time.
 const CONCURRENCY: u16 = 8;
+/// What happens to a cluster within this is looked at once: its objects come in bursts.
+const GATHER: Duration = Duration::from_millis(50);
 /// What happened while nobody watched is found out by then.
 const LOOK_AGAIN: Duration = Duration::from_secs(600);
 /// What goes on for too long, while servers don't serve, is found out by then, at first.
@@ -129,7 +131,7 @@ async fn watch(
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
     };
-    let config = Config::default().concurrency(CONCURRENCY);
+    let config = Config::default().concurrency(CONCURRENCY).debounce(GATHER);
     let metrics = shared.metrics.clone();
     Controller::new(clusters, watcher::Config::default())
         .with_config(config)

@@ -12,14 +12,16 @@ mod status;
 mod tests;
 mod validate;
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ObjectMeta;
 use percolator_api::{ClusterObject, Problem, Status};
 
 pub(crate) use build::Settings;
-pub(crate) use names::{MANAGER, labels, selector, selector_text};
+pub(crate) use names::{MANAGER, selector, selector_text};
 pub(crate) use object::Kind;
-pub(crate) use observed::{Observed, is_ours, name};
+pub(crate) use observed::{Observed, name};
 pub(crate) use plan::Plan;
 pub(crate) use status::turned;
 
@@ -48,13 +50,18 @@ pub(crate) fn decide(
     Decision::Do(plan::plan(cluster, &wanted, observed))
 }
 
-/// The names of all objects that the cluster may need, whatever its spec says: to find those of somebody else.
-pub(crate) fn names_needed(cluster: &ClusterObject, settings: &Settings) -> Vec<(Kind, String)> {
+/// The names of all objects that the cluster may have, whatever its spec says now.
+pub(crate) fn names_needed(
+    cluster: &ClusterObject,
+    settings: &Settings,
+) -> BTreeSet<(Kind, String)> {
     let wanted = build::build(cluster, &Observed::default(), settings);
-    wanted
+    let names = wanted
         .all()
-        .map(|object| (object.kind, object.name.clone()))
-        .collect()
+        .map(|object| (object.kind, object.name.clone()));
+    // Not made where every role has one of its own: one that was made before is to go then.
+    let name = cluster.metadata.name.clone().unwrap_or_default();
+    names.chain([(Kind::ServiceAccount, name)]).collect()
 }
 
 /// What to tell of the cluster after the decision was carried out. `observed` is what is there now.

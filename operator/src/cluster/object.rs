@@ -16,14 +16,6 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::ServiceAccount,
-        Self::ConfigMap,
-        Self::Service,
-        Self::PodDisruptionBudget,
-        Self::StatefulSet,
-    ];
-
     fn names(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::ServiceAccount => ("", "ServiceAccount", "serviceaccounts"),

@@ -1,4 +1,4 @@
-//! What is there of a cluster: read freshly for each reconciliation, so that no decision rests on an old cache.
+//! What is there of a cluster: read for each reconciliation, so that no decision rests on an old cache.
 
 use std::collections::BTreeMap;
 
@@ -46,9 +46,9 @@ impl Observed {
     /// Whether no server of this cluster has ever had a volume but the master: the oracle and the tablet
     /// servers are made when the master serves, so a master without state is then the first one.
     pub(crate) fn is_new(&self, cluster: &str) -> bool {
-        [Role::Oracle, Role::Tablet]
-            .into_iter()
-            .all(|role| self.claims_of(cluster, role).next().is_none())
+        [Role::Oracle, Role::Tablet].into_iter().all(|role| {
+            self.set(cluster, role).is_none() && self.claims_of(cluster, role).next().is_none()
+        })
     }
 
     /// The image that the operator had when it made the cluster.

@@ -168,7 +168,7 @@ fn a_new_operator_changes_nothing_of_a_cluster_that_names_no_image() {
         image: "percolator:newer".into(),
     };
     let then = build(&cluster, &observed, &newer);
-    assert_eq!(text(&then), text(&first));
+    assert!(then.sets == first.sets);
     assert!(text(&build(&cluster, &Observed::default(), &newer)).contains("percolator:newer"));
 }
 
