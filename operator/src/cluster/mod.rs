@@ -1,6 +1,7 @@
-//! One cluster: from its resource to its objects, in named steps. Everything but [`reconcile`] is pure.
+//! One cluster: from its resource to its objects, in named steps. All of it is pure: `crate::api` reads what is there
+//! and does what was decided, `crate::controller` says when.
 //!
-//! dereference ([`crate::api`] reads what is there), validate, build, plan, apply, status.
+//! Dereference, validate, build, plan, apply, status.
 
 mod build;
 mod names;
