@@ -442,7 +442,7 @@ fn lists_of_kubernetes_own_types_are_read_and_their_mistakes_named() {
              be with m (a thousandth) or one of Ki Mi Gi Ti k M G T, such as \"500m\" or \"1Gi\"",
         ),
         (
-            "{labels: {percolator.dev/x: y}}",
+            "{labels: {percolator.dev/x: z}}",
             "line 6: spec.tablets.pod.labels.percolator.dev/x: is the operator's own: choose another prefix",
         ),
         (
