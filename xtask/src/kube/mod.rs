@@ -235,7 +235,9 @@ fn start_all(kube: &Kube, context: &Context, count: u32) -> anyhow::Result<()> {
         })
     })?;
     kube.apply(STORAGE_CLASS)?;
-    let us = std::env::current_exe().context("cannot find out where this program lies")?;
+    // A copy: the program that runs may be built anew meanwhile, and this one is to go on.
+    let us = kube.folder.join("xtask");
+    fs::copy("/proc/self/exe", &us).context("cannot copy this program")?;
     let mut volumes = kube.command(&us);
     volumes.args(["kube", "volumes"]);
     start(&mut volumes, &kube.log("volumes"))?;
