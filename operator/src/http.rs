@@ -20,6 +20,8 @@ use crate::controller::Shared;
 /// How long an operator may take to say that it is ready.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
 /// Serves `/healthz`, `/readyz` and `/metrics` for ever.
 pub(crate) async fn serve(listen: SocketAddr, shared: Arc<Shared>) -> anyhow::Result<()> {
     let listener = TcpListener::bind(listen)
@@ -48,24 +50,32 @@ pub(crate) async fn serve(listen: SocketAddr, shared: Arc<Shared>) -> anyhow::Re
     }
 }
 
-/// Asks an operator whether it is ready.
+/// Asks an operator whether it is ready, until it is: a service's address may lead to it a moment later.
 ///
 /// # Errors
-/// It isn't, or doesn't answer within some seconds.
+/// It isn't within some seconds: what the last answer was.
 pub(crate) async fn check(address: &str) -> anyhow::Result<()> {
-    let asked = async {
-        let mut stream = TcpStream::connect(address).await?;
-        stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").await?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).await?;
-        std::io::Result::Ok(text)
+    let mut last = Err(anyhow::anyhow!("no answer"));
+    let asking = async {
+        loop {
+            last = ask(address).await;
+            if last.is_ok() {
+                return;
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
     };
-    let text = tokio::time::timeout(PATIENCE, asked)
-        .await
-        .with_context(|| format!("{address} doesn't answer within {PATIENCE:?}"))?
-        .with_context(|| format!("cannot ask {address}"))?;
+    let _ = tokio::time::timeout(PATIENCE, asking).await;
+    last.with_context(|| format!("{address} is not ready within {PATIENCE:?}"))
+}
+
+async fn ask(address: &str) -> anyhow::Result<()> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").await?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await?;
     let first = text.lines().next().unwrap_or_default();
-    anyhow::ensure!(first.contains(" 200 "), "{address} is not ready: {text}");
+    anyhow::ensure!(first.contains(" 200 "), "it says: {text}");
     Ok(())
 }
 
