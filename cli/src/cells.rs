@@ -386,6 +386,13 @@ pub(crate) async fn outcome(
             json!({"outcome": "rolled back"}),
             ExitCode::SUCCESS,
         ),
+        Outcome::Forgotten => (
+            "no longer known: it began so long ago that its records may have been collected. It may be committed: look at \
+             what it wrote before it is done again"
+                .to_owned(),
+            json!({"outcome": "forgotten"}),
+            ExitCode::from(4),
+        ),
         Outcome::Pending => (
             "pending: its client may still commit it; ask again".to_owned(),
             json!({"outcome": "pending"}),

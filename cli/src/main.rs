@@ -6,6 +6,7 @@ mod cells;
 mod cluster;
 mod data;
 mod errors;
+mod gc;
 mod history;
 mod output;
 mod shell;
@@ -69,8 +70,8 @@ Exit codes:
   0  done
   1  failed; the message says why
   2  wrong usage: a word of the command line, a manifest, or what they ask for, is not possible
-  3  the transaction conflicted with others: begin it again
-  4  the outcome of a commit is unknown: ask for it later
+  3  the transaction conflicted with others, or was too old: begin it again
+  4  the outcome of a commit is unknown: `percolator outcome` says whether it can be asked for later
   5  the cluster, or a part of it, wasn't reached in time
   6  there is no such table, or another one of its name
   7  the answer is no: no such value, a commit that is pending, a check that found something";
@@ -109,6 +110,8 @@ enum Command {
     Bank(bank::Args),
     #[command(subcommand)]
     History(history::Command),
+    #[command(subcommand)]
+    Gc(gc::Command),
     /// Measure what the cluster can do.
     Bench(bench::Args),
     /// Print the completions of a shell: bash, zsh, fish and others.
@@ -171,6 +174,7 @@ async fn run(cluster: &str, command: Command, output: Output) -> anyhow::Result<
     let command = match command {
         Command::Up(args) => return cluster::up(args, output).await,
         Command::History(command) => return history::run(cluster, command, output).await,
+        Command::Gc(command) => return gc::run(cluster, command, output).await,
         command => command,
     };
     let mut options = Options::default();
@@ -191,7 +195,9 @@ async fn run(cluster: &str, command: Command, output: Output) -> anyhow::Result<
         Command::CheckIndex(args) => data::check_index::run(&client, args, output).await,
         Command::Bank(args) => bank::run(cluster, args, output).await,
         Command::Bench(args) => bench::run(&client, args, output).await,
-        Command::Up(_) | Command::History(_) | Command::Completions { .. } => Ok(ExitCode::SUCCESS),
+        Command::Up(_) | Command::History(_) | Command::Gc(_) | Command::Completions { .. } => {
+            Ok(ExitCode::SUCCESS)
+        }
     };
     client.settle().await;
     result

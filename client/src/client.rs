@@ -56,6 +56,9 @@ pub enum Outcome {
     RolledBack,
     /// Its client is alive and may still commit it. Ask again.
     Pending,
+    /// It began so long ago that its records may have been collected: it may be committed, and nobody knows any
+    /// more.
+    Forgotten,
 }
 
 /// A table, as the master has it.
@@ -108,7 +111,7 @@ impl Client {
     pub async fn connect_with(master: &str, options: Options) -> Result<Self, Error> {
         let network = Network::new(master, options.patience).map_err(Error::Invalid)?;
         let client = Self::over(Arc::new(network), options);
-        match client.router.refresh().await {
+        match client.router.refresh_by(client.deadline()).await {
             Ok(_) => Ok(client),
             Err(MasterError::Invalid(why)) => Err(Error::Invalid(why)),
             Err(error) => Err(Error::Unavailable(format!(
@@ -296,7 +299,10 @@ impl Client {
                 ));
             }
         }
-        let status = status?;
+        let status = match status {
+            Err(Error::TooOld(_)) => return Ok(Outcome::Forgotten),
+            status => status?,
+        };
         Ok(match status {
             Status::Committed(commit_ts) => Outcome::Committed(commit_ts),
             Status::RolledBack => Outcome::RolledBack,

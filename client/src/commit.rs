@@ -44,7 +44,7 @@ pub(crate) struct Commit {
     pub(crate) ttl_ms: u64,
     pub(crate) deadline: Deadline,
     /// What the last request that was given up on met.
-    pub(crate) last_seen: Mutex<Option<String>>,
+    pub(crate) last_seen: Mutex<Option<CallError>>,
     /// The barrier is kept below it until its end.
     pub(crate) _held: Option<Held>,
 }
@@ -139,7 +139,13 @@ impl Commit {
                     .transport
                     .now()
                     .saturating_sub(self.deadline.start);
-                Err(Error::aborted(reason, self.last_seen.lock().take(), after))
+                let last = self.last_seen.lock().take();
+                if let Some(gone @ (CallError::Deleted(_) | CallError::BeingDeleted(_))) = last {
+                    let transport = &*self.router.transport;
+                    return Err(self.deadline.error(transport, "committing", gone));
+                }
+                let last = last.map(|error| error.to_string());
+                Err(Error::aborted(reason, last, after))
             }
             Finished::Unknown => Err(Error::Unknown {
                 start_ts: self.start_ts,
@@ -205,7 +211,7 @@ impl Commit {
                 in_one_phase: false,
             }];
         }
-        *self.last_seen.lock() = Some(error.to_string());
+        *self.last_seen.lock() = Some(error);
         vec![Event::GaveUp(step)]
     }
 

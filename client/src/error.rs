@@ -28,7 +28,9 @@ pub enum Error {
         primary: Cell,
     },
     /// It began so long ago that what it would see, or what became of it, may have been collected. Begin again.
-    #[error("{0}; begin again, or have a longer life time kept: `percolator gc set life-time`")]
+    #[error(
+        "{0}; begin a new transaction (`percolator gc set --life-time` has versions kept for longer)"
+    )]
     TooOld(TooOld),
     /// The snapshot isn't one that the oracle has handed out.
     #[error("no snapshot at {asked}: {why}")]

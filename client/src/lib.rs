@@ -21,6 +21,7 @@
 //! servers. A closure of [`Client::transact`] runs again when another transaction was first.
 //! [`Client::begin`] gives a transaction to commit by hand. Errors are values: see [`Error`].
 
+mod admin;
 mod client;
 mod commit;
 mod connection;
@@ -39,6 +40,7 @@ mod sweep;
 pub mod transport;
 mod txn;
 
+pub use admin::{Admin, GcHolder, GcObstacle, GcServer, GcStatus};
 pub use bytes::Bytes;
 pub use client::{Client, Options, Outcome, Table, Tablet};
 pub use error::{Conflict, Error};

@@ -90,6 +90,30 @@ impl Network {
     }
 }
 
+impl Network {
+    pub(crate) async fn gc_status(&self) -> Result<v1::GcStatusResponse, MasterError> {
+        let asked = self.master.clone().gc_status(v1::GcStatusRequest {}).await;
+        self.answered(asked)
+    }
+
+    pub(crate) async fn set_gc(
+        &self,
+        request: v1::SetGcRequest,
+    ) -> Result<v1::SetGcResponse, MasterError> {
+        let asked = self.master.clone().set_gc(request).await;
+        self.answered(asked)
+    }
+
+    fn answered<T>(
+        &self,
+        answer: Result<tonic::Response<T>, tonic::Status>,
+    ) -> Result<T, MasterError> {
+        answer
+            .map(tonic::Response::into_inner)
+            .map_err(|status| master_error(&self.master_address, &status))
+    }
+}
+
 /// Whether it's HOST:PORT, an IPv6 address in brackets.
 fn is_address(text: &str) -> bool {
     text.rsplit_once(':').is_some_and(|(host, port)| {
@@ -160,11 +184,8 @@ impl Transport for Network {
     ) -> BoxFuture<'_, Result<v1::SessionResponse, MasterError>> {
         let mut client = self.master.clone();
         async move {
-            client
-                .session(request)
-                .await
-                .map(tonic::Response::into_inner)
-                .map_err(|status| master_error(&self.master_address, &status))
+            let asked = client.session(request).await;
+            self.answered(asked)
         }
         .boxed()
     }
@@ -175,11 +196,8 @@ impl Transport for Network {
     ) -> BoxFuture<'_, Result<v1::CreateTableResponse, MasterError>> {
         let mut client = self.master.clone();
         async move {
-            client
-                .create_table(request)
-                .await
-                .map(tonic::Response::into_inner)
-                .map_err(|status| master_error(&self.master_address, &status))
+            let asked = client.create_table(request).await;
+            self.answered(asked)
         }
         .boxed()
     }
@@ -190,11 +208,8 @@ impl Transport for Network {
     ) -> BoxFuture<'_, Result<v1::DeleteTableResponse, MasterError>> {
         let mut client = self.master.clone();
         async move {
-            client
-                .delete_table(request)
-                .await
-                .map(tonic::Response::into_inner)
-                .map_err(|status| master_error(&self.master_address, &status))
+            let asked = client.delete_table(request).await;
+            self.answered(asked)
         }
         .boxed()
     }

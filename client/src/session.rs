@@ -22,6 +22,8 @@ use crate::transport::Transport;
 
 /// While the master hasn't said how long its leases are, or is away.
 const PAUSE: Duration = Duration::from_millis(500);
+/// While a transaction is just beginning, or where the floor was below the barrier.
+const SOON: Duration = Duration::from_millis(20);
 /// A lease is renewed so many times before it would end.
 const RENEWALS: u32 = 3;
 /// Transactions that the master is told of, the oldest; for people to see.
@@ -39,6 +41,8 @@ pub(crate) struct Session {
 struct State {
     /// Where they began, and how many there.
     begun: BTreeMap<Timestamp, u32>,
+    /// What began below is refused, and holds nothing any more.
+    barrier: Timestamp,
     /// A timestamp of the oracle's: whatever begins from now on begins above it.
     covered: Timestamp,
     renewing: bool,
@@ -62,25 +66,31 @@ impl Session {
         (Held { session, at }, first)
     }
 
-    /// The lowest floor that covers every transaction, now that `now` is a timestamp of the oracle's.
-    fn floor(&self, now: Timestamp) -> Timestamp {
+    /// The lowest floor that covers every transaction, now that `now` is a timestamp of the oracle's. `None`: one
+    /// is just beginning, of which nothing is known yet.
+    fn floor(&self, now: Timestamp) -> Option<Timestamp> {
         let mut state = self.state.lock();
         state.covered = state.covered.max(now);
-        let oldest = state.begun.keys().next().copied();
-        // Zero says that there's nothing to hold.
-        oldest.unwrap_or(now).min(now).max(Timestamp::from_u64(1))
+        let oldest = state.living().next();
+        Some(oldest.unwrap_or(now).min(now)).filter(|floor| *floor != Timestamp::ZERO)
+    }
+
+    /// The master has told where the barrier is.
+    fn told_barrier(&self, barrier: Timestamp) {
+        let mut state = self.state.lock();
+        state.barrier = state.barrier.max(barrier);
     }
 
     /// The oldest, for people to see.
     fn told(&self, now: Timestamp) -> Vec<u64> {
         let state = self.state.lock();
         let old =
-            |ts: &&Timestamp| ts.physical_ms().saturating_add(TOLD_AFTER_MS) <= now.physical_ms();
-        let begun = state.begun.keys().filter(|ts| **ts != Timestamp::ZERO);
+            |ts: &Timestamp| ts.physical_ms().saturating_add(TOLD_AFTER_MS) <= now.physical_ms();
+        let begun = state.living().filter(|ts| *ts != Timestamp::ZERO);
         begun
             .take_while(old)
             .take(TOLD_MAX)
-            .map(|ts| ts.as_u64())
+            .map(Timestamp::as_u64)
             .collect()
     }
 }
@@ -104,6 +114,11 @@ impl Drop for Held {
 }
 
 impl State {
+    /// Where those began that are not refused.
+    fn living(&self) -> impl Iterator<Item = Timestamp> {
+        self.begun.range(self.barrier..).map(|(ts, _)| *ts)
+    }
+
     fn release(&mut self, at: Timestamp) {
         if let Some(count) = self.begun.get_mut(&at) {
             *count -= 1;
@@ -132,22 +147,33 @@ async fn renew(router: Weak<Router>, transport: Arc<dyn Transport>) {
     let session = transport.random();
     let owner = owner();
     while let Some(session_of) = router.upgrade().map(|router| router.session.clone()) {
-        let pause = match transport.timestamp().await {
-            Ok(now) => {
+        let now = transport.timestamp().await.ok();
+        let floor = now.and_then(|now| Some((now, session_of.floor(now)?)));
+        let pause = match floor {
+            Some((now, floor)) => {
                 let request = v1::SessionRequest {
                     session,
                     owner: Some(owner.clone()),
-                    floor: session_of.floor(now).as_u64(),
+                    floor: floor.as_u64(),
                     transactions: session_of.told(now),
                 };
-                drop(session_of);
                 match transport.session(request).await {
-                    Ok(told) => Duration::from_millis(told.lease_ms.into()) / RENEWALS,
+                    Ok(told) => {
+                        let barrier = Timestamp::from_u64(told.barrier);
+                        session_of.told_barrier(barrier);
+                        match barrier > floor {
+                            // What it asks for is refused anyway, and held back by its asking.
+                            true => SOON,
+                            false => Duration::from_millis(told.lease_ms.into()) / RENEWALS,
+                        }
+                    }
                     Err(_) => PAUSE,
                 }
             }
-            Err(_) => PAUSE,
+            None if now.is_some() => SOON,
+            None => PAUSE,
         };
+        drop(session_of);
         transport.sleep(pause.max(Duration::from_millis(1))).await;
     }
     let last = v1::SessionRequest {
@@ -184,14 +210,14 @@ mod tests {
     #[test]
     fn the_floor_is_the_oldest_transaction_or_the_oracles_time() {
         let session = Arc::new(Session::default());
-        assert_eq!(session.floor(ts(5)), ts(5));
+        assert_eq!(session.floor(ts(5)), Some(ts(5)));
         let first = session.hold().0.begun(ts(7));
         let second = session.hold().0.begun(ts(9));
-        assert_eq!(session.floor(ts(10)), ts(7));
+        assert_eq!(session.floor(ts(10)), Some(ts(7)));
         drop(first);
-        assert_eq!(session.floor(ts(10)), ts(9));
+        assert_eq!(session.floor(ts(10)), Some(ts(9)));
         drop(second);
-        assert_eq!(session.floor(ts(11)), ts(11));
+        assert_eq!(session.floor(ts(11)), Some(ts(11)));
     }
 
     #[test]
@@ -200,11 +226,20 @@ mod tests {
         session.floor(ts(5));
         // It will be given 6, and the next renewal's timestamp is 8.
         let beginning = session.hold().0;
-        assert_eq!(session.floor(ts(8)), ts(5));
+        assert_eq!(session.floor(ts(8)), Some(ts(5)));
         let begun = beginning.begun(ts(6));
-        assert_eq!(session.floor(ts(9)), ts(6));
+        assert_eq!(session.floor(ts(9)), Some(ts(6)));
         drop(begun);
-        assert_eq!(session.floor(ts(10)), ts(10));
+        assert_eq!(session.floor(ts(10)), Some(ts(10)));
+    }
+
+    #[test]
+    fn what_begins_before_anything_is_known_is_waited_for() {
+        let session = Arc::new(Session::default());
+        let beginning = session.hold().0;
+        assert_eq!(session.floor(ts(5)), None);
+        let _begun = beginning.begun(ts(4));
+        assert_eq!(session.floor(ts(6)), Some(ts(4)));
     }
 
     #[test]
@@ -213,9 +248,20 @@ mod tests {
         let held = [0, 1].map(|_| session.hold().0.begun(ts(3)));
         let [first, second] = held;
         drop(first);
-        assert_eq!(session.floor(ts(9)), ts(3));
+        assert_eq!(session.floor(ts(9)), Some(ts(3)));
         drop(second);
-        assert_eq!(session.floor(ts(9)), ts(9));
+        assert_eq!(session.floor(ts(9)), Some(ts(9)));
+    }
+
+    #[test]
+    fn what_is_refused_anyway_holds_nothing() {
+        let session = Arc::new(Session::default());
+        let old = session.hold().0.begun(ts(3));
+        session.told_barrier(ts(5));
+        assert_eq!(session.floor(ts(9)), Some(ts(9)));
+        let _at_the_barrier = session.hold().0.begun(ts(5));
+        assert_eq!(session.floor(ts(9)), Some(ts(5)));
+        drop(old);
     }
 
     #[test]

@@ -16,10 +16,15 @@ pub const LIFE_TIME: Duration = Duration::from_secs(600);
 pub const LIFE_TIME_MIN: Duration = Duration::from_secs(1);
 /// See [`LIFE_TIME_MIN`].
 pub const LIFE_TIME_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
-/// The longest lease of a session; shorter where the life time is.
-const LEASE_MAX: Duration = Duration::from_secs(10);
-/// The longest pause between two steps; shorter where the life time is short.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// The longest lease of a session; shorter where the life time is. A program that stands still for longer, as one
+/// whose output nobody reads, may find its transactions too old.
+const LEASE_MAX: Duration = Duration::from_secs(60);
+/// The longest pause between two steps; shorter where the life time is short. Each step is written down by the
+/// master and by every tablet server.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// How the oracle is called where it is in the way.
+pub(crate) const ORACLE: &str = "the oracle";
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,9 +33,9 @@ pub enum Progress {
     Time(Timestamp),
     /// Every lock below this point is resolved, or its owner's commit is above.
     Resolved(Sweep),
-    /// On this tablet server something is in the way.
+    /// On this server something is in the way.
     Blocked {
-        /// The tablet server.
+        /// The server.
         server: String,
         /// What.
         what: String,
@@ -77,6 +82,14 @@ impl Directory {
     pub fn collect(&mut self, now: Duration, progress: Progress) -> Option<Sweep> {
         match progress {
             Progress::Time(oracle) => {
+                if self
+                    .collection
+                    .blocked
+                    .as_ref()
+                    .is_some_and(|(server, _)| server == ORACLE)
+                {
+                    self.collection.blocked = None;
+                }
                 self.collection.now = self.collection.now.max(oracle);
                 let truth = self.truth.as_ref()?;
                 // A directory that is being rebuilt doesn't know yet whom it has to ask.

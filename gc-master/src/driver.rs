@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use percolator_client::Sweeper;
 
-use crate::collection::{Progress, Sweep};
+use crate::collection::{ORACLE, Progress, Sweep};
 
 /// Goes on until `step` is told to stop by its master. `step` takes the directory's step
 /// ([`Directory::collect`](crate::Directory::collect)), makes it durable, and returns what is to be resolved and
@@ -18,10 +18,14 @@ pub async fn drive(
     loop {
         sweeper.pause(pause).await;
         // Without the time nothing can be moved.
-        let Ok(now) = sweeper.timestamp().await else {
-            continue;
+        let progress = match sweeper.timestamp().await {
+            Ok(now) => Progress::Time(now),
+            Err(what) => Progress::Blocked {
+                server: ORACLE.to_owned(),
+                what,
+            },
         };
-        let Some((sweep, next)) = step(Progress::Time(now)) else {
+        let Some((sweep, next)) = step(progress) else {
             return;
         };
         pause = next;

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use percolator_gc_master::{Error, LIFE_TIME_MAX, LIFE_TIME_MIN, Options, Server, Settings};
+use percolator_gc_master::{
+    Error, LIFE_TIME_MAX, LIFE_TIME_MIN, Options, Refusal, Server, Settings,
+};
 use percolator_server::{announce, exit_code, logs, run_on_current_thread, signals};
 
 /// The master of a Percolator cluster: the directory of tables, tablets and servers.
@@ -65,20 +67,10 @@ struct Flags {
 }
 
 fn life_time(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: u64 = digits
-        .parse()
-        .map_err(|_| "a number and s, m or h, for example 10m")?;
-    let seconds = match &text[digits.len()..] {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => return Err("a number and s, m or h, for example 10m".into()),
-    };
-    let time = Duration::from_secs(number.saturating_mul(seconds));
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     match (LIFE_TIME_MIN..=LIFE_TIME_MAX).contains(&time) {
         true => Ok(time),
-        false => Err("from 1s to 8784h".into()),
+        false => Err(Refusal::LifeTime { asked: time }.to_string()),
     }
 }
 

@@ -86,7 +86,7 @@ impl Session {
             match self.client.outcome(start_ts, primary).await {
                 Ok(Outcome::Committed(commit_ts)) => return End::Committed(commit_ts),
                 Ok(Outcome::RolledBack) => return End::Aborted("it was rolled back".to_owned()),
-                Ok(Outcome::Pending) | Err(_) => {}
+                Ok(Outcome::Pending | Outcome::Forgotten) | Err(_) => {}
             }
             let pause = self.rng.lock().about(Duration::from_millis(300));
             self.world.sleep(pause).await;

@@ -268,7 +268,7 @@ impl<'a> Session<'a> {
                     Ok(Outcome::RolledBack) => {
                         anyhow::bail!("the commit was not answered, and was rolled back{ended}")
                     }
-                    Ok(Outcome::Pending) | Err(_) => {
+                    Ok(Outcome::Pending | Outcome::Forgotten) | Err(_) => {
                         return Err(Error::Unknown { start_ts, primary }.into());
                     }
                 }

@@ -74,7 +74,7 @@ impl Counter {
             match session.client.outcome(start_ts, &primary).await {
                 Ok(Outcome::Committed(_)) => committed += 1,
                 Ok(Outcome::RolledBack) => {}
-                Err(Error::TooOld(_)) => forgotten += 1,
+                Ok(Outcome::Forgotten) => forgotten += 1,
                 Err(error) => return Err(error),
                 Ok(Outcome::Pending) => {
                     return Err(Error::Unavailable(format!("{start_ts} is under way")));

@@ -2,6 +2,7 @@
 //! removes the rows of dropped tablets.
 
 use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::Timestamp;
 
 use super::{Core, Decided, Reply};
 use crate::garbage;
@@ -22,6 +23,8 @@ impl Core {
         if self.points.durable.raised(points) != self.points.durable {
             self.enqueue(None, 0, Work::points(points), out);
         }
+        // Rollbacks of old transactions leave garbage below the ready point, too.
+        self.collected_to = Timestamp::ZERO;
         self.collect(out);
     }
 
@@ -32,8 +35,11 @@ impl Core {
         }
         let alone = self.decided.is_empty() && self.queued.is_empty();
         let ready = self.points.durable.ready;
+        if self.collected_to == ready {
+            return;
+        }
         match garbage::piece(&*self.engine, ready, alone) {
-            Ok(piece) if piece.is_empty() => {}
+            Ok(piece) if piece.is_empty() => self.collected_to = ready,
             Ok(piece) => {
                 self.collecting = Some(self.next_ticket);
                 let before = self.next_ticket;

@@ -100,6 +100,8 @@ pub struct Core {
     points: points::Kept,
     /// The piece of garbage that is being collected.
     collecting: Option<Ticket>,
+    /// Nothing is left up to here, as far as the last look goes.
+    collected_to: Timestamp,
     collected: u64,
     failed: Option<String>,
 }
@@ -143,6 +145,7 @@ impl Core {
             filter: LockFilter::load(&*engine)?,
             points: points::Kept::load(&*engine)?,
             collecting: None,
+            collected_to: Timestamp::ZERO,
             collected: 0,
             engine,
             cache: RefCell::new(CellCache::new(limits.cache_bytes)),
