@@ -53,14 +53,18 @@ pub(crate) fn told(error: &anyhow::Error) -> String {
 /// The client's error, with commands to type where the library names its calls.
 pub(crate) fn in_words(error: &percolator_client::Error) -> String {
     match error {
-        percolator_client::Error::Unknown { start_ts, primary } => unknown(*start_ts, primary),
+        percolator_client::Error::Unknown {
+            start_ts,
+            primary,
+            why,
+        } => unknown(*start_ts, primary, why),
         error => error.to_string(),
     }
 }
 
-fn unknown(start_ts: Timestamp, primary: &Cell) -> String {
+fn unknown(start_ts: Timestamp, primary: &Cell, why: &str) -> String {
     format!(
-        "the outcome of transaction {start_ts} is unknown: its commit was not answered; ask later with \
+        "the outcome of transaction {start_ts} is unknown: its commit was not answered ({why}); ask later with \
          `percolator outcome {start_ts} {}`",
         shell_word(&primary.to_string())
     )
@@ -87,6 +91,7 @@ mod tests {
         Error::Unknown {
             start_ts: Timestamp::from_u64(470),
             primary: Cell::new(TableId(1), row, "c"),
+            why: "it was lost".into(),
         }
     }
 

@@ -29,6 +29,35 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error} in {text:?}"))
 }
 
+/// What never left the command has not been carried out: that is known.
+#[test]
+fn a_write_to_a_server_that_is_down_is_no_unknown_commit() {
+    let cluster = Cluster::processes();
+    cluster.run(&["table", "create", "t"]).ok();
+    cluster.run(&["put", "t", "a", "c", "1"]).ok();
+    let listed = cluster.run(&["table", "list", "-o", "json"]).ok();
+    let table: Value = serde_json::from_str(listed.trim()).expect("JSON");
+    let table = table.get(0).unwrap_or(&table);
+    let owner = table["tablets"][0]["server"].as_str().expect("a server");
+    let pid = cluster.pid(owner);
+    cluster.without_restarts(|cluster| {
+        support::signal(pid, "KILL");
+        wait_for("the process to be gone", || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+            stat.map_or(true, |stat| stat.contains(") Z "))
+                .then_some(())
+        });
+        let put = ["put", "t", "a", "c", "2", "--patience", "2s"];
+        cluster
+            .run(&put)
+            .refused(5, &["gave up after", "rolled back", "127.0.0.1:"]);
+    });
+    let value = || cluster.run(&["get", "t", "a", "c"]).out;
+    wait_for("the server to be back, with what was committed", || {
+        (value().trim() == "1").then_some(())
+    });
+}
+
 #[test]
 fn a_server_that_hangs_is_named_with_its_role_and_shown_as_away() {
     let cluster = Cluster::processes();
@@ -51,7 +80,7 @@ fn a_server_that_hangs_is_named_with_its_role_and_shown_as_away() {
             &["scan", "t"],
         ] {
             let said = cluster.run(&[command, &["--patience", "1200ms"]].concat());
-            said.refused(5, &["1.2 s"]);
+            said.refused(5, &["gave up after "]);
         }
         let put = ["put", "t", "a", "c", "2", "--patience", "1200ms"];
         cluster.run(&put).refused(4, &["percolator outcome"]);

@@ -433,7 +433,9 @@ impl Client {
             .await
         {
             Attempt::Done(body) => Ok(body),
-            Attempt::Again(why) | Attempt::Frozen(why) => Err(Error::Unavailable(why)),
+            Attempt::Again(why) | Attempt::NeverSent(why) | Attempt::Frozen(why) => {
+                Err(Error::Unavailable(why))
+            }
             Attempt::Invalid(why) => Err(Error::Invalid(why)),
             Attempt::TooOld(too_old) => Err(Error::TooOld(too_old)),
         }

@@ -59,9 +59,11 @@ impl Commit {
         let going = self.router.going();
         let driver = Arc::new(self).drive(sender);
         transport.spawn(driver.map(|()| drop(going)).boxed());
-        receiver
-            .await
-            .unwrap_or(Err(Error::Unknown { start_ts, primary }))
+        receiver.await.unwrap_or(Err(Error::Unknown {
+            start_ts,
+            primary,
+            why: "the commit ended with its runtime".into(),
+        }))
     }
 
     async fn drive(self: Arc<Self>, result: oneshot::Sender<Result<Timestamp, Error>>) {
@@ -150,6 +152,8 @@ impl Commit {
             Finished::Unknown => Err(Error::Unknown {
                 start_ts: self.start_ts,
                 primary: self.mutations[0].cell.clone(),
+                why: (self.last_seen.lock().take())
+                    .map_or_else(|| "no answer".into(), |error| error.to_string()),
             }),
         }
     }
@@ -260,7 +264,12 @@ impl Commit {
                 too_old,
                 in_one_phase: true,
             }],
-            Attempt::Done(_) | Attempt::Again(_) | Attempt::Frozen(_) | Attempt::Invalid(_) => {
+            Attempt::NeverSent(_) => vec![Event::NotSentInOnePhase],
+            Attempt::Again(why) => {
+                *self.last_seen.lock() = Some(CallError::GaveUp(why));
+                vec![Event::NoAnswerInOnePhase]
+            }
+            Attempt::Done(_) | Attempt::Frozen(_) | Attempt::Invalid(_) => {
                 vec![Event::NoAnswerInOnePhase]
             }
         }

@@ -53,6 +53,8 @@ struct State {
 struct Slot {
     generation: u32,
     sent_tick: u32,
+    /// It went into a message.
+    sent: bool,
     state: SlotState,
 }
 
@@ -92,6 +94,7 @@ impl Connection {
         let slot = state.slots.insert(Slot {
             generation: state.generation,
             sent_tick: state.tick,
+            sent: false,
             state: SlotState::Waiting(None),
         });
         request.id = id(slot, state.generation);
@@ -178,7 +181,7 @@ impl Future for Call {
         let connection = self.connection.clone();
         let mut state = connection.state.lock();
         let Some(index) = self.slot else {
-            return Poll::Ready(Err(state.why_lost()));
+            return Poll::Ready(Err(state.why_lost(true)));
         };
         let lost = state.lost.is_some();
         let Some(slot) = state.slots.get_mut(index) else {
@@ -192,15 +195,16 @@ impl Future for Call {
                 }
                 return Poll::Pending;
             }
+            let never_sent = !slot.sent;
             state.slots.remove(index);
             self.slot = None;
-            return Poll::Ready(Err(state.why_lost()));
+            return Poll::Ready(Err(state.why_lost(never_sent)));
         }
         let slot = state.slots.remove(index);
         self.slot = None;
         match slot.state {
             SlotState::Answered(response) => Poll::Ready(Ok(response)),
-            _ => Poll::Ready(Err(state.why_lost())),
+            _ => Poll::Ready(Err(state.why_lost(false))),
         }
     }
 }
@@ -223,8 +227,11 @@ impl Drop for Call {
 }
 
 impl State {
-    fn why_lost(&self) -> Lost {
-        Lost(self.lost.clone().unwrap_or_else(|| "no answer".into()))
+    fn why_lost(&self, never_sent: bool) -> Lost {
+        Lost {
+            why: self.lost.clone().unwrap_or_else(|| "no answer".into()),
+            never_sent,
+        }
     }
 }
 
@@ -258,6 +265,12 @@ impl Stream for Packs {
             && let Some(request) = state.queue.pop_front()
         {
             bytes += cost(&request);
+            let (slot, generation) = slot_of(request.id);
+            if let Some(slot) = state.slots.get_mut(slot)
+                && slot.generation == generation
+            {
+                slot.sent = true;
+            }
             requests.push(request);
         }
         Poll::Ready(Some(v1::RequestPack { requests }))

@@ -18,7 +18,7 @@ pub enum Error {
     /// The commit was sent, and its answer lost: it may be committed, or not. Ask
     /// [`crate::Client::outcome`] later.
     #[error(
-        "the outcome of transaction {start_ts} is unknown: its commit was not answered; ask later with \
+        "the outcome of transaction {start_ts} is unknown: its commit was not answered ({why}); ask later with \
          outcome({start_ts}, {primary})"
     )]
     Unknown {
@@ -26,6 +26,8 @@ pub enum Error {
         start_ts: Timestamp,
         /// Its primary, which knows.
         primary: Cell,
+        /// What was seen last.
+        why: String,
     },
     /// It began so long ago that what it would see, or what became of it, may have been collected. Begin again.
     #[error(
@@ -203,6 +205,7 @@ mod tests {
             Error::Unknown {
                 start_ts: ts,
                 primary: cell,
+                why: text(),
             },
             Error::TooOld(TooOld {
                 start_ts: ts,

@@ -166,7 +166,7 @@ impl Transport for Network {
     fn timestamp(&self) -> BoxFuture<'_, Result<Timestamp, Lost>> {
         self.oracle
             .timestamp()
-            .map(|result| result.map_err(|error| Lost(error.to_string())))
+            .map(|result| result.map_err(|error| Lost::unknown(error.to_string())))
             .boxed()
     }
 

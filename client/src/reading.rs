@@ -133,7 +133,9 @@ impl Inner {
             Some(Attempt::Done(Body::GetOne(response))) if response.locked.is_none() => {
                 return Ok(response.value);
             }
-            Some(Attempt::Again(why)) if deadline.passed(&*self.router.transport) => {
+            Some(Attempt::Again(why) | Attempt::NeverSent(why))
+                if deadline.passed(&*self.router.transport) =>
+            {
                 return Err(self.failed(deadline, CallError::GaveUp(why)));
             }
             _ => {}
@@ -177,7 +179,7 @@ impl Inner {
     async fn read_by(
         &self,
         cells: Vec<Cell>,
-        deadline: Deadline,
+        mut deadline: Deadline,
     ) -> Result<Vec<Option<Bytes>>, Error> {
         let mut values = vec![None; cells.len()];
         let mut waiting: Vec<usize> = (0..cells.len()).collect();
@@ -223,6 +225,10 @@ impl Inner {
                         Some(Got::Absent(_)) | None => {}
                     }
                 }
+            }
+            if met.is_empty() && !waiting.is_empty() {
+                // Servers that send one large piece after the other aren't away.
+                deadline = self.router.deadline(self.options.patience);
             }
             self.get_past(met, deadline).await?;
         }

@@ -33,7 +33,7 @@ impl Router {
             let attempt = self.transport.timestamp();
             match deadline.within(&*self.transport, attempt).await {
                 Some(Ok(ts)) => return Ok(ts),
-                Some(Err(lost)) => last = lost.0,
+                Some(Err(lost)) => last = lost.why,
                 None => return Err(CallError::GaveUp(last)),
             }
             retry.pause(last.clone()).await?;

@@ -390,7 +390,8 @@ impl Router {
         let attempt = transport.tablet(address, request);
         let answer = deadline.watching(transport, attempt).await;
         match answer.unwrap_or_else(|waited| {
-            Err(Lost(failed("tablet server", address, &Why::Silent(waited))))
+            let why = failed("tablet server", address, &Why::Silent(waited));
+            Err(Lost::unknown(why))
         }) {
             Ok(response) => match response.body {
                 Some(Body::Error(error)) => match error.kind {
@@ -419,7 +420,8 @@ impl Router {
                 }
                 None => Attempt::Again(format!("{address} sent an empty answer")),
             },
-            Err(lost) => Attempt::Again(lost.0),
+            Err(lost) if lost.never_sent => Attempt::NeverSent(lost.why),
+            Err(lost) => Attempt::Again(lost.why),
         }
     }
 
@@ -442,6 +444,8 @@ impl Router {
 pub(crate) enum Attempt {
     Done(Body),
     Again(String),
+    /// As Again; and nothing was sent.
+    NeverSent(String),
     /// As Again; one of the tablets belongs to a table that is being deleted.
     Frozen(String),
     Invalid(String),
@@ -460,7 +464,7 @@ fn sort(
             Attempt::Done(body) => answered.push((indices, Ok(body))),
             Attempt::Invalid(why) => answered.push((indices, Err(CallError::Invalid(why)))),
             Attempt::TooOld(too_old) => answered.push((indices, Err(CallError::TooOld(too_old)))),
-            Attempt::Again(why) => {
+            Attempt::Again(why) | Attempt::NeverSent(why) => {
                 again.extend(indices);
                 last = why;
             }

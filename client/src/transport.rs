@@ -12,9 +12,32 @@ use crate::oracle::OracleClient;
 /// A future that owns, or borrows for `'a`, what it needs.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A request that was not answered. Whether it was carried out is unknown.
+/// A request that was not answered, and why.
 #[derive(Clone, Debug)]
-pub struct Lost(pub String);
+pub struct Lost {
+    /// For people.
+    pub why: String,
+    /// Nothing of it has left this process, and won't. Otherwise whether it was carried out is unknown.
+    pub never_sent: bool,
+}
+
+impl Lost {
+    /// It may have been carried out.
+    pub fn unknown(why: String) -> Self {
+        Self {
+            why,
+            never_sent: false,
+        }
+    }
+
+    /// It was never sent.
+    pub fn never_sent(why: String) -> Self {
+        Self {
+            why,
+            never_sent: true,
+        }
+    }
+}
 
 /// What the master did not do.
 #[derive(Clone, Debug)]

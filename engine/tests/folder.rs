@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use percolator_engine::{
-    Batch, Column, Engine, EngineKind, Error, Options, adopt_cluster, identity, open,
+    Batch, Column, Engine, EngineKind, Error, FORMAT, Options, adopt_cluster, identity, open,
 };
 
 const ON_DISK: [EngineKind; 2] = [EngineKind::Sled, EngineKind::Fjall];
@@ -66,14 +66,18 @@ fn another_engine_server_cluster_or_format() {
 
     let format = folder.join("FORMAT");
     let text = fs::read_to_string(&format).expect("FORMAT");
-    fs::write(&format, text.replace("\"format\": 2", "\"format\": 7")).expect("a write");
+    fs::write(
+        &format,
+        text.replace(&format!("\"format\": {FORMAT}"), "\"format\": 7"),
+    )
+    .expect("a write");
     let error = refused(folder, &options(sled, None));
     assert!(
         matches!(
             error,
             Error::WrongFormat {
                 found: 7,
-                expected: 2,
+                expected: FORMAT,
                 ..
             }
         ),

@@ -270,10 +270,10 @@ impl Future for Asked {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut network = self.world.network.lock();
         let Some(call) = network.calls.get_mut(&self.call) else {
-            return Poll::Ready(Err(Lost("the world has ended".to_owned())));
+            return Poll::Ready(Err(Lost::unknown("the world has ended".to_owned())));
         };
         match call.result.take() {
-            Some(result) => Poll::Ready(result.map_err(Lost)),
+            Some(result) => Poll::Ready(result.map_err(Lost::unknown)),
             None => {
                 call.waker = Some(context.waker().clone());
                 Poll::Pending

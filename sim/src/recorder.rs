@@ -279,7 +279,9 @@ impl Recorded {
         }
         let end = match &result {
             Ok(commit_ts) => End::Committed(*commit_ts),
-            Err(Error::Unknown { start_ts, primary }) => session.outcome(*start_ts, primary).await,
+            Err(Error::Unknown {
+                start_ts, primary, ..
+            }) => session.outcome(*start_ts, primary).await,
             Err(error) => End::Aborted(error.to_string()),
         };
         world.note(|| format!("{who}: transaction {start_ts} is {end:?}"));

@@ -46,13 +46,13 @@ impl SimTransport {
         match self.ask(self.master, ask).await {
             Ok(Answer::Refused(why)) => Err(why),
             Ok(answer) => Ok(answer),
-            Err(lost) => Err(MasterError::Unavailable(lost.0)),
+            Err(lost) => Err(MasterError::Unavailable(lost.why)),
         }
     }
 
     fn at(&self, address: &str) -> Result<NodeId, Lost> {
         let node = self.world.network.lock().at(address);
-        node.ok_or_else(|| Lost(format!("nobody listens at {address}")))
+        node.ok_or_else(|| Lost::never_sent(format!("nobody listens at {address}")))
     }
 }
 
@@ -70,7 +70,7 @@ impl Transport for SimTransport {
         async move {
             match self.ask(to?, Ask::Tablet(request)).await? {
                 Answer::Tablet(response) => Ok(response),
-                _ => Err(Lost("another question was answered".to_owned())),
+                _ => Err(Lost::unknown("another question was answered".to_owned())),
             }
         }
         .boxed()
@@ -97,7 +97,7 @@ impl Transport for SimTransport {
                         None => self.timestamp().await,
                     }
                 }
-                _ => Err(Lost("another question was answered".to_owned())),
+                _ => Err(Lost::unknown("another question was answered".to_owned())),
             }
         }
         .boxed()

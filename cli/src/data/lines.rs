@@ -4,8 +4,11 @@ use std::io::{self, BufRead};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Longest line, and longest CSV record, in bytes.
-pub(crate) const LINE_BYTES_MAX: usize = 8 << 20;
+use percolator_client::limits::TRANSACTION_BYTES_MAX;
+
+/// Longest line, and longest CSV record, in bytes: a row that one transaction can hold, with each of its bytes
+/// escaped, so that whatever was exported can be imported.
+pub(crate) const LINE_BYTES_MAX: usize = 6 * TRANSACTION_BYTES_MAX;
 
 /// What came next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -262,17 +262,24 @@ impl<'a> Session<'a> {
                 return Err(InOtherWords { message, error }.into());
             }
             // A little later the primary may well be there to be asked.
-            Err(Error::Unknown { start_ts, primary }) => {
-                match self.client.outcome(start_ts, &primary).await {
-                    Ok(Outcome::Committed(commit_ts)) => commit_ts,
-                    Ok(Outcome::RolledBack) => {
-                        anyhow::bail!("the commit was not answered, and was rolled back{ended}")
-                    }
-                    Ok(Outcome::Pending | Outcome::Forgotten) | Err(_) => {
-                        return Err(Error::Unknown { start_ts, primary }.into());
-                    }
+            Err(Error::Unknown {
+                start_ts,
+                primary,
+                why,
+            }) => match self.client.outcome(start_ts, &primary).await {
+                Ok(Outcome::Committed(commit_ts)) => commit_ts,
+                Ok(Outcome::RolledBack) => {
+                    anyhow::bail!("the commit was not answered, and was rolled back{ended}")
                 }
-            }
+                Ok(Outcome::Pending | Outcome::Forgotten) | Err(_) => {
+                    return Err(Error::Unknown {
+                        start_ts,
+                        primary,
+                        why,
+                    }
+                    .into());
+                }
+            },
             Err(error) if ended.is_empty() => return Err(error.into()),
             Err(error) => {
                 let message = format!("{}{ended}", in_words(&error));

@@ -186,6 +186,14 @@ impl Cluster {
         })
     }
 
+    /// Does this while nobody starts a server again that is killed.
+    pub(crate) fn without_restarts<T>(&self, act: impl FnOnce(&Self) -> T) -> T {
+        signal(self.child.id(), "STOP");
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| act(self)));
+        signal(self.child.id(), "CONT");
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
     /// Kills a server with SIGKILL, and waits until it was started again.
     pub(crate) fn kill(&self, server: &str) {
         let before = self.pid(server);

@@ -43,6 +43,8 @@ pub enum Event {
     CommittedInOnePhase(Timestamp),
     /// [`Command::OnePhase`] was not carried out, or not answered.
     NoAnswerInOnePhase,
+    /// [`Command::OnePhase`] has not left the client, and won't.
+    NotSentInOnePhase,
     /// [`Command::Rollback`] has come to its end.
     RollbackEnded(PrimaryEnd),
     /// The runner's deadline passed before this step was answered. What became of it is unknown.
@@ -263,6 +265,10 @@ impl Coordinator {
             }
             // Should it have been carried out, or be yet, then the answer to this one says so.
             (State::Prewriting, Event::NoAnswerInOnePhase) => vec![self.prewrite_all()],
+            (State::Prewriting, Event::NotSentInOnePhase) => {
+                self.one_phase_open = false;
+                vec![self.prewrite_all()]
+            }
             (
                 State::Prewriting,
                 Event::Rejected {

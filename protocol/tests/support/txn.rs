@@ -103,6 +103,7 @@ fn read_event(args: &mut Args, start_ts: Timestamp, input: &[String]) -> Result<
             Event::CommittedInOnePhase(read_ts(&args.expect("a commit_ts")?)?)
         }
         "no-answer-in-one-phase" => Event::NoAnswerInOnePhase,
+        "not-sent-in-one-phase" => Event::NotSentInOnePhase,
         "rollback-ended" => Event::RollbackEnded(match args.expect("an end")?.as_str() {
             "rolled-back" => PrimaryEnd::RolledBack,
             "committed" => PrimaryEnd::Committed(read_ts(&args.expect("a commit_ts")?)?),
@@ -157,6 +158,7 @@ pub(crate) fn event_command(start_ts: Timestamp, event: &Event) -> String {
         Event::PrimaryCommit(result) => format!("primary-commit {}", outcomes::commit(result)),
         Event::CommittedInOnePhase(ts) => format!("committed-in-one-phase {}", args::ts(*ts)),
         Event::NoAnswerInOnePhase => "no-answer-in-one-phase".into(),
+        Event::NotSentInOnePhase => "not-sent-in-one-phase".into(),
         Event::RollbackEnded(PrimaryEnd::RolledBack) => "rollback-ended rolled-back".into(),
         Event::RollbackEnded(PrimaryEnd::Committed(ts)) => {
             format!("rollback-ended committed {}", args::ts(*ts))

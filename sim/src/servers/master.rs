@@ -226,7 +226,7 @@ impl Master {
             let outcome = match asked.await {
                 Ok(Answer::Done(outcome)) => outcome,
                 Ok(_) => Err("another question was answered".to_owned()),
-                Err(lost) => Err(lost.0),
+                Err(lost) => Err(lost.why),
             };
             master.step(&world2, &running, |directory, now| {
                 directory.finished(now, &command, outcome);
