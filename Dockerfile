@@ -1,4 +1,5 @@
-# One image with all programs: percolator, percolator-tso, percolator-tablet, percolator-gc-master.
+# One image with all programs: percolator, percolator-tso, percolator-tablet, percolator-gc-master,
+# percolator-operator.
 #
 #   docker build -t percolator .
 #   docker run --rm percolator --version
@@ -6,7 +7,7 @@
 #   docker run --rm -v percolator:/data percolator up       data in a volume of its own
 #   docker run --rm --entrypoint percolator-tso percolator --help
 #
-# `cargo xtask test` doesn't build it yet: that needs a container engine, which not every machine has.
+# `cargo xtask image` makes the same image without a container engine; that one is tested on a Kubernetes.
 
 # Both images are of one Debian release: the programs need the C library that they were linked with.
 FROM rust:1-slim-bookworm AS build
@@ -15,7 +16,8 @@ COPY . .
 RUN cargo build --release --locked \
     && mkdir /programs /data \
     && cd target/release \
-    && cp percolator percolator-tso percolator-tablet percolator-gc-master /programs/
+    && cp percolator percolator-tso percolator-tablet percolator-gc-master percolator-operator \
+        /programs/
 
 # No shell, no package manager, and a user who isn't root.
 FROM gcr.io/distroless/cc-debian12:nonroot

@@ -42,7 +42,16 @@ struct Flags {
 
     /// Begin a new cluster if the folder is empty (default: an empty folder means that the state
     /// was lost, and is rebuilt from what the cluster's servers report)
-    #[arg(long, env = "PERCOLATOR_GC_MASTER_NEW_CLUSTER")]
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value_t = false,
+        default_missing_value = "true",
+        action = clap::ArgAction::Set,
+        env = "PERCOLATOR_GC_MASTER_NEW_CLUSTER"
+    )]
     new_cluster: bool,
 
     /// How long versions are kept that no transaction reads, where `percolator gc set` hasn't said: for example
@@ -95,4 +104,24 @@ fn main() -> ExitCode {
         server.run(shutdown).await
     });
     exit_code(result.map_err(Error::from).flatten())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_cluster_can_be_asked_for_and_not() {
+        use clap::CommandFactory;
+        Flags::command().debug_assert();
+        let flags = |more: &[&str]| {
+            let given = ["percolator-gc-master", "--data-dir", "x"];
+            Flags::parse_from(given.iter().chain(more)).new_cluster
+        };
+        assert!(!flags(&[]));
+        assert!(flags(&["--new-cluster"]));
+        // As the variable is written: manifests of pods say it either way.
+        assert!(flags(&["--new-cluster=true"]));
+        assert!(!flags(&["--new-cluster=false"]));
+    }
 }

@@ -4,6 +4,7 @@
 
 mod error;
 pub mod folder;
+mod health;
 pub mod heartbeat;
 mod listen;
 pub mod logs;
@@ -16,5 +17,5 @@ pub use error::{BoxError, Error};
 pub use folder::Folder;
 pub use listen::{announce, listen};
 pub use runtime::{exit_code, run_on_current_thread};
-pub use serve::serve;
+pub use serve::{serve, serve_when};
 pub use small_file::{SmallFile, SmallTruth};

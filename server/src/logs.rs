@@ -8,8 +8,11 @@ use tracing_subscriber::EnvFilter;
 /// a list of `target=level`.
 pub const LEVEL_VARIABLE: &str = "PERCOLATOR_LOG";
 
+/// The variable that says how a line looks: `text`, for people, or `json`, one object a line.
+pub const FORMAT_VARIABLE: &str = "PERCOLATOR_LOG_FORMAT";
+
 /// Sends the process's events to standard error, in colour on a terminal, from level `info` on
-/// unless [`LEVEL_VARIABLE`] says otherwise. Does nothing if events go somewhere already.
+/// unless [`LEVEL_VARIABLE`] says otherwise, as [`FORMAT_VARIABLE`] says. Does nothing if events go somewhere already.
 pub fn init() {
     init_from("info");
 }
@@ -26,12 +29,21 @@ pub fn init_from(level: &str) {
         Ok(filter) => (filter, None),
         Err(error) => (EnvFilter::new(level), Some(error)),
     };
-    let installed = tracing_subscriber::fmt()
+    let format = std::env::var(FORMAT_VARIABLE).unwrap_or_default();
+    let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .try_init()
-        .is_ok();
+        .with_writer(io::stderr);
+    let installed = match format.as_str() {
+        "json" => logs.json().flatten_event(true).try_init(),
+        _ => logs.with_ansi(io::stderr().is_terminal()).try_init(),
+    };
+    let installed = installed.is_ok();
+    if installed && !matches!(format.as_str(), "" | "text" | "json") {
+        tracing::warn!(
+            format,
+            "{FORMAT_VARIABLE} must be text or json: telling as text"
+        );
+    }
     if let (true, Some(error)) = (installed, problem) {
         tracing::warn!(%error, asked, "{LEVEL_VARIABLE} is not understood: telling from {level} on");
     }

@@ -16,6 +16,7 @@ use tonic::codegen::{Service, http};
 use tonic::transport::server::{Connected, TcpConnectInfo, TcpIncoming};
 
 use crate::Error;
+use crate::health::WithHealth;
 
 /// Windows of HTTP/2: a packed stream carries everything of a client, and with the default of
 /// 64 KiB it would wait for its peer's acknowledgements.
@@ -28,8 +29,8 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 const CUT: Duration = Duration::from_secs(5);
 
 /// Serves a generated gRPC server (or tonic `Routes` of several) on the listener until `shutdown`
-/// ends. Then no connection is accepted any more, what is under way may go on for `grace`, and
-/// whatever is open after that, such as the endless streams of clients, is cut.
+/// ends, with the health service of gRPC beside it. Then no connection is accepted any more, what is under way may
+/// go on for `grace`, and whatever is open after that, such as the endless streams of clients, is cut.
 ///
 /// # Errors
 /// [`Error::Serve`] if the transport fails.
@@ -49,6 +50,32 @@ where
         + Send
         + 'static,
 {
+    serve_when(listener, service, || true, grace, shutdown).await
+}
+
+/// [`serve`], for a server that answers from the start, but does not always serve: `serves` says at each
+/// check of its health whether it does.
+///
+/// # Errors
+/// As [`serve`].
+pub async fn serve_when<S>(
+    listener: TcpListener,
+    service: S,
+    serves: impl Fn() -> bool + Send + Sync + 'static,
+    grace: Duration,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error>
+where
+    S: Service<
+            http::Request<Body>,
+            Response = http::Response<Body>,
+            Error = Infallible,
+            Future: Send,
+        > + Clone
+        + Send
+        + 'static,
+{
+    let service = WithHealth::new(service, serves);
     let address = listener
         .local_addr()
         .unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));

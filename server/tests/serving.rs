@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use percolator_server::{listen, serve};
+use percolator_server::{listen, serve, serve_when};
 use percolator_wire::v1::oracle_client::OracleClient;
 use percolator_wire::v1::oracle_server::{Oracle, OracleServer};
 use percolator_wire::v1::{TimestampsRequest, TimestampsResponse};
@@ -31,6 +31,43 @@ impl Oracle for Echo {
         });
         Ok(Response::new(Box::new(answers)))
     }
+}
+
+#[tokio::test]
+async fn a_probe_is_told_whether_the_server_serves() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_check_response::ServingStatus;
+    use tonic_health::pb::health_client::HealthClient;
+
+    let (listener, address) = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let is_ready = Arc::new(AtomicBool::new(false));
+    let asked = is_ready.clone();
+    tokio::spawn(serve_when(
+        listener,
+        OracleServer::new(Echo),
+        move || asked.load(Ordering::Relaxed),
+        Duration::ZERO,
+        std::future::pending(),
+    ));
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
+    let mut client = HealthClient::new(endpoint.connect().await.unwrap());
+    for (serves, status) in [
+        (false, ServingStatus::NotServing),
+        (true, ServingStatus::Serving),
+    ] {
+        is_ready.store(serves, Ordering::Relaxed);
+        let answer = client.check(HealthCheckRequest::default()).await.unwrap();
+        assert_eq!(answer.into_inner().status(), status);
+    }
+    // The server's own requests go where they went.
+    let mut oracle = OracleClient::connect(format!("http://{address}"))
+        .await
+        .unwrap();
+    let requests = tokio_stream::once(TimestampsRequest { count: 7 });
+    let mut answers = oracle.timestamps(requests).await.unwrap().into_inner();
+    assert_eq!(answers.message().await.unwrap().unwrap().count, 7);
 }
 
 #[tokio::test]

@@ -211,7 +211,14 @@ impl Server {
             }
         };
         let (ended, end) = oneshot::channel();
-        let serving = percolator_server::serve(listener, service, GRACE, async move {
+        // Until the master has taken this server for its cluster's, nobody is sent here.
+        let known = Arc::downgrade(&shared);
+        let serves = move || {
+            known
+                .upgrade()
+                .is_some_and(|shared| shared.cluster_id.lock().is_some())
+        };
+        let serving = percolator_server::serve_when(listener, service, serves, GRACE, async move {
             let _ = ended.send(ending.await);
         });
         shared.with(|_| {});

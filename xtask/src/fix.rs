@@ -1,6 +1,6 @@
 //! `cargo xtask fix`: what a program can mend. `test` never writes; this does.
 
-use crate::{context::Context, tools};
+use crate::{context::Context, generate, tools};
 
 pub(crate) fn run(context: &Context) -> anyhow::Result<()> {
     tools::component("rustfmt", "fmt")?;
@@ -11,11 +11,5 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<()> {
         .run()?;
     // After clippy, whose suggestions aren't formatted.
     context.cargo(["fmt", "--all"]).run()?;
-    if context.root().join("protocol/tests/scripts.rs").exists() {
-        context
-            .cargo(["test", "-p", "percolator-protocol", "--test", "scripts"])
-            .env("REWRITE", "1")
-            .run()?;
-    }
-    Ok(())
+    generate::run(context)
 }

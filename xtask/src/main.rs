@@ -12,6 +12,9 @@ mod bench;
 mod cmd;
 mod context;
 mod fix;
+mod generate;
+mod image;
+mod kube;
 mod markdown;
 mod metadata;
 mod parts;
@@ -44,6 +47,7 @@ Examples:
   cargo xtask fix                   mend what can be mended by a program
   cargo xtask run                   a cluster on this machine
   cargo xtask bench oracle          timestamps per second
+  cargo xtask kube up               a Kubernetes of three nodes on this machine
   cargo xtask sim --seeds 0..5000   a simulated cluster where everything fails";
 
 #[derive(Debug, Subcommand)]
@@ -69,6 +73,13 @@ Examples:
     },
     /// Build the programs for release and measure them on a cluster of processes that goes away.
     Bench(bench::Args),
+    /// Write what is generated from the code: the resource's definition, its reference page, golden files.
+    Generate,
+    /// Make the container image as an OCI archive, without a container engine.
+    Image(image::Args),
+    /// A real Kubernetes of several nodes on this machine.
+    #[command(subcommand)]
+    Kube(kube::KubeCommand),
     /// Run a whole cluster in one thread, from seeds, where everything fails that can.
     Sim(sim::Args),
 }
@@ -81,6 +92,9 @@ fn main() -> ExitCode {
         Command::Fix => fix::run(&context).map(|()| ExitCode::SUCCESS),
         Command::Run { arguments } => programs::run(&context, &arguments),
         Command::Bench(args) => bench::run(&context, &args),
+        Command::Generate => generate::run(&context).map(|()| ExitCode::SUCCESS),
+        Command::Image(args) => image::run(&context, &args).map(|()| ExitCode::SUCCESS),
+        Command::Kube(command) => kube::run(&context, &command),
         Command::Sim(args) => sim::run(&context, &args),
     };
     result.unwrap_or_else(|error| {

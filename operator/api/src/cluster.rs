@@ -1,10 +1,19 @@
 //! The types of the resource, as they stand in a manifest.
 
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "each printed column has a type of its own"
+)]
+
 use std::collections::BTreeMap;
 
+use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::definition::rules;
+use crate::pod::{Claims, ClientService, Log, Pod, PullPolicy, SecretName, Volume};
+use crate::status::Status;
 use crate::{Duration, Quantity};
 
 /// The `apiVersion` of this resource.
@@ -13,7 +22,7 @@ pub const API_VERSION: &str = "percolator.dev/v1alpha1";
 pub const KIND: &str = "PercolatorCluster";
 
 /// A cluster: one timestamp oracle, one master, and tablet servers that hold the data.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PercolatorCluster {
     /// Always `percolator.dev/v1alpha1`.
@@ -32,7 +41,7 @@ pub struct PercolatorCluster {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Metadata {
     /// The cluster's name: 1 to 40 of a-z, 0-9 and '-', starting and ending with a letter or
-    /// digit. Names of servers and their hosts are made of it.
+    /// digit. Names of servers and their hosts are made of it. Kubernetes wants a letter first.
     pub name: String,
     /// The Kubernetes namespace; a local cluster ignores it. Default: the one that is current.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,14 +54,117 @@ pub struct Metadata {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What a cluster is to be.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// What a cluster is to be. A local cluster (`percolator up`) takes the oracle's window and the tablet
+/// servers' number, engine and cache from it, and ignores what is about pods.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, CustomResource, JsonSchema)]
+#[kube(
+    group = "percolator.dev",
+    version = "v1alpha1",
+    kind = "PercolatorCluster",
+    root = "ClusterObject",
+    doc = "A cluster of Percolator: one timestamp oracle, one master, and tablet servers that hold the data.",
+    namespaced,
+    status = "Status",
+    derive = "PartialEq",
+    shortname = "perc",
+    category = "percolator",
+    scale(
+        spec_replicas_path = ".spec.tablets.replicas",
+        status_replicas_path = ".status.tablets.created",
+        label_selector_path = ".status.selector"
+    ),
+    printcolumn(
+        name = "Available",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Available\")].status",
+        description = "Whether every row can be read and written."
+    ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Progressing\")].reason",
+        description = "What the operator is doing, or waits for."
+    ),
+    printcolumn(
+        name = "Tablets",
+        type_ = "string",
+        json_path = ".status.tablets.summary",
+        description = "Tablet servers: ready of desired."
+    ),
+    printcolumn(
+        name = "Oracle",
+        type_ = "string",
+        json_path = ".status.oracle.summary",
+        description = "Timestamp oracle: ready of desired."
+    ),
+    printcolumn(
+        name = "Master",
+        type_ = "string",
+        json_path = ".status.gcMaster.summary",
+        description = "Master: ready of desired."
+    ),
+    printcolumn(
+        name = "Version",
+        type_ = "string",
+        json_path = ".status.version",
+        description = "The tag of the image that all servers run."
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    ),
+    printcolumn(
+        name = "Degraded",
+        type_ = "string",
+        priority = 1,
+        json_path = ".status.conditions[?(@.type==\"Degraded\")].reason",
+        description = "What is wrong."
+    ),
+    printcolumn(
+        name = "Engine",
+        type_ = "string",
+        priority = 1,
+        json_path = ".spec.tablets.storage.engine",
+        description = "The embedded store."
+    ),
+    printcolumn(
+        name = "Size",
+        type_ = "string",
+        priority = 1,
+        json_path = ".spec.tablets.storage.size",
+        description = "The volume of each tablet server."
+    ),
+    printcolumn(
+        name = "Endpoint",
+        type_ = "string",
+        priority = 1,
+        json_path = ".status.endpoint",
+        description = "Where clients connect."
+    )
+)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Spec {
-    /// The container image of every server; a local cluster ignores it. Default: the image of
-    /// the operator's own release.
+    /// The container image of every server; a local cluster ignores it. Changing it restarts the
+    /// servers, one after the other. Default: the image of the operator that made the cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
+    /// When to pull the image: Always, IfNotPresent or Never. Default: Kubernetes' own, Always for
+    /// the tag latest and IfNotPresent for others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_pull_policy: Option<PullPolicy>,
+    /// Secrets with the credentials of the image's registry. Default: none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub image_pull_secrets: Vec<SecretName>,
+    /// Leave everything as it is: the operator changes nothing of this cluster, and goes on to say
+    /// how it is. Default: false.
+    pub paused: bool,
+    /// What becomes of the volumes' claims.
+    pub claims: Claims,
+    /// What the servers log.
+    pub log: Log,
+    /// The service that clients connect to.
+    pub service: ClientService,
     /// The timestamp oracle.
     pub oracle: Oracle,
     /// The tablet servers.
@@ -62,15 +174,21 @@ pub struct Spec {
 }
 
 /// The timestamp oracle.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Oracle {
     /// How many oracles. Only 1 is supported. Default: 1.
+    #[schemars(extend("x-kubernetes-validations" = rules(&[("self == 1", "must be 1: standby oracles are not supported yet")])))]
     pub replicas: u32,
     /// How far ahead of the clock a limit for timestamps is made durable, from 100ms to 60s.
     /// A longer window means fewer disk writes, and timestamps that may run further ahead of
-    /// the clock after a restart. Default: 3s.
+    /// the clock after a restart. Changing it restarts the oracle. Default: 3s.
+    #[schemars(extend("x-kubernetes-validations" = rules(&[("duration(self) >= duration('100ms') && duration(self) <= duration('60s')", "must be from 100ms to 60s")])))]
     pub window: Duration,
+    /// The volume for the durable limit of timestamps.
+    pub storage: Volume,
+    /// The oracle's pod.
+    pub pod: Pod,
 }
 
 impl Default for Oracle {
@@ -78,18 +196,24 @@ impl Default for Oracle {
         Self {
             replicas: 1,
             window: Duration::from_millis(3_000),
+            storage: Volume::default(),
+            pod: Pod::default(),
         }
     }
 }
 
 /// The tablet servers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Tablets {
-    /// How many tablet servers, from 1 to 1000. Default: 3.
+    /// How many tablet servers, from 1 to 1000. It may grow, and not shrink yet: tablets can't be moved
+    /// off a server. Default: 3.
+    #[schemars(extend("x-kubernetes-validations" = rules(&[("self >= 1 && self <= 1000", "must be from 1 to 1000"), ("self >= oldSelf", "must not shrink: tablet servers own data, and tablets can't be moved off a server yet")])))]
     pub replicas: u32,
     /// What each tablet server keeps its data in.
     pub storage: Storage,
+    /// The tablet servers' pods.
+    pub pod: Pod,
 }
 
 impl Default for Tablets {
@@ -97,6 +221,7 @@ impl Default for Tablets {
         Self {
             replicas: 3,
             storage: Storage::default(),
+            pod: Pod::default(),
         }
     }
 }
@@ -104,20 +229,29 @@ impl Default for Tablets {
 /// What each tablet server keeps its data in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[schemars(extend("x-kubernetes-validations" = rules(&[("has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)", "storageClassName must not change: volumes can't move from one class to another")])))]
 pub struct Storage {
-    /// The embedded store. Default: sled.
+    /// The embedded store; it can't be changed. Default: sled.
+    #[schemars(extend("x-kubernetes-validations" = rules(&[("self == oldSelf", "must not change: a server's data stays in the store it was written with")])))]
     pub engine: Engine,
-    /// Memory for the store's cache, in bytes for each server, at least 1Mi. Default: 256Mi.
+    /// Memory for the store's cache, in bytes for each server, at least 1Mi. Changing it restarts
+    /// the tablet servers, one at a time. Default: 256Mi.
     ///
     /// A server needs more than that: some 55Mi at rest without data, and sled keeps its table of all pages
     /// beside its cache. After 1,000,000 rows of 200 bytes, written in random order on one server, VmRSS was 255Mi
     /// at rest (388Mi at its most) with a cache of 16Mi, and 632Mi (710Mi) with one of 256Mi; started again and
     /// read once, 368Mi. To measure: `grep -E 'VmRSS|VmHWM' /proc/$(pgrep -f percolator-tablet)/status` behind
     /// `percolator import`, on `up --processes` with `spec.tablets.replicas: 1`.
+    #[schemars(extend("x-kubernetes-validations" = rules(&[("quantity(string(self)).compareTo(quantity('1Mi')) >= 0", "must be at least 1Mi")])))]
     pub cache_size: Quantity,
-    /// The volume's size, in bytes for each server, at least 64Mi; a local cluster uses the
-    /// disk as it is and ignores this. Default: 10Gi.
+    /// The volume's size, in bytes for each server, at least 64Mi; it may grow, and not shrink. A
+    /// local cluster uses the disk as it is and ignores this. Default: 10Gi.
+    #[schemars(extend("x-kubernetes-validations" = rules(&[("quantity(string(self)).compareTo(quantity('64Mi')) >= 0", "must be at least 64Mi"), ("quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0", "must not shrink: volumes can only grow")])))]
     pub size: Quantity,
+    /// The storage class of the volumes; it can't be changed. Default: the Kubernetes cluster's default
+    /// class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storage_class_name: Option<String>,
 }
 
 impl Default for Storage {
@@ -126,6 +260,7 @@ impl Default for Storage {
             engine: Engine::default(),
             cache_size: Quantity::from_bytes(256 << 20),
             size: Quantity::from_bytes(10 << 30),
+            storage_class_name: None,
         }
     }
 }
@@ -161,15 +296,24 @@ impl std::fmt::Display for Engine {
 }
 
 /// The master: the directory of tables, tablets and servers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct GcMaster {
     /// How many masters. Only 1 is supported. Default: 1.
+    #[schemars(extend("x-kubernetes-validations" = rules(&[("self == 1", "must be 1: standby masters are not supported yet")])))]
     pub replicas: u32,
+    /// The volume for the directory.
+    pub storage: Volume,
+    /// The master's pod.
+    pub pod: Pod,
 }
 
 impl Default for GcMaster {
     fn default() -> Self {
-        Self { replicas: 1 }
+        Self {
+            replicas: 1,
+            storage: Volume::default(),
+            pod: Pod::default(),
+        }
     }
 }

@@ -2,19 +2,29 @@
 //!
 //! One manifest serves everywhere: `percolator up -f cluster.yaml` runs it as local processes,
 //! and the operator runs it as pods. So this crate knows nothing of processes, pods or any
-//! Kubernetes client; it only says what a manifest may contain and what is wrong with one.
+//! Kubernetes client; it only says what a manifest may contain, what is wrong with one, and what a status
+//! may say.
 
 mod cluster;
+mod definition;
 mod duration;
 mod manifest;
+mod pod;
 mod quantity;
+mod status;
 mod validate;
 
 pub use cluster::{
-    API_VERSION, Engine, GcMaster, KIND, Metadata, Oracle, PercolatorCluster, Spec, Storage,
-    Tablets,
+    API_VERSION, ClusterObject, Engine, GcMaster, KIND, Metadata, Oracle, PercolatorCluster, Spec,
+    Storage, Tablets,
 };
+pub use definition::{KUBERNETES_OWN, definition};
 pub use duration::{Duration, DurationError};
 pub use manifest::ManifestError;
+pub use pod::{
+    Amount, Claims, ClientService, Log, LogFormat, LogLevel, Pod, PullPolicy, Resources, Retention,
+    SecretName, Volume,
+};
 pub use quantity::{Quantity, QuantityError};
+pub use status::{ConditionType, Reason, RoleStatus, Status};
 pub use validate::Problem;

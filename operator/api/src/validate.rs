@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Duration, PercolatorCluster, Quantity};
+use crate::{Amount, Duration, PercolatorCluster, Pod, Quantity, Spec};
 
 /// Something wrong with one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +37,11 @@ const WINDOW_MIN: Duration = Duration::from_millis(100);
 const WINDOW_MAX: Duration = Duration::from_millis(60_000);
 const CACHE_SIZE_MIN: Quantity = Quantity::from_bytes(1 << 20);
 const SIZE_MIN: Quantity = Quantity::from_bytes(64 << 20);
+const SMALL_SIZE_MIN: Quantity = Quantity::from_bytes(16 << 20);
+/// The operator's own labels: it finds pods by them.
+const RESERVED_PREFIXES: [&str; 2] = ["app.kubernetes.io/", "percolator.dev/"];
+/// The operator's own variables.
+const RESERVED_VARIABLES: &str = "PERCOLATOR_";
 
 impl PercolatorCluster {
     /// Every value that the resource may not have; empty when it is good. Paths are set, lines
@@ -44,7 +49,7 @@ impl PercolatorCluster {
     pub fn validate(&self) -> Vec<Problem> {
         let mut problems = Problems::default();
         self.check_metadata(&mut problems);
-        self.check_spec(&mut problems);
+        self.spec.check(&mut problems);
         problems.found
     }
 
@@ -82,9 +87,19 @@ impl PercolatorCluster {
             check_key("annotations", key, problems);
         }
     }
+}
 
-    fn check_spec(&self, problems: &mut Problems) {
-        let spec = &self.spec;
+impl Spec {
+    /// Every value that a spec may not have; empty when it is good. Paths begin with `spec.`, lines are
+    /// not set.
+    pub fn validate(&self) -> Vec<Problem> {
+        let mut problems = Problems::default();
+        self.check(&mut problems);
+        problems.found
+    }
+
+    fn check(&self, problems: &mut Problems) {
+        let spec = self;
         if let Some(image) = &spec.image
             && (image.is_empty() || image.contains(char::is_whitespace))
         {
@@ -140,7 +155,70 @@ impl PercolatorCluster {
                 );
             }
         }
+        for (role, pod, size) in [
+            ("oracle", &spec.oracle.pod, Some(spec.oracle.storage.size)),
+            ("tablets", &tablets.pod, None),
+            (
+                "gcMaster",
+                &spec.gc_master.pod,
+                Some(spec.gc_master.storage.size),
+            ),
+        ] {
+            if let Some(size) = size.filter(|size| *size < SMALL_SIZE_MIN) {
+                problems.add(
+                    format!("spec.{role}.storage.size"),
+                    format!("{size} must be at least {SMALL_SIZE_MIN}"),
+                );
+            }
+            check_pod(&format!("spec.{role}.pod"), pod, problems);
+        }
     }
+}
+
+fn check_pod(path: &str, pod: &Pod, problems: &mut Problems) {
+    for (field, amounts) in [
+        ("requests", &pod.resources.requests),
+        ("limits", &pod.resources.limits),
+    ] {
+        for (name, amount) in amounts {
+            if !is_amount(amount) {
+                problems.add(
+                    format!("{path}.resources.{field}.{name}"),
+                    format!(
+                        "\"{amount}\" is not an amount: write a number, if need be with m (a thousandth) or \
+                         one of Ki Mi Gi Ti k M G T, such as \"500m\" or \"1Gi\""
+                    ),
+                );
+            }
+        }
+    }
+    for key in pod.labels.keys() {
+        if RESERVED_PREFIXES
+            .iter()
+            .any(|prefix| key.starts_with(prefix))
+        {
+            problems.add(
+                format!("{path}.labels.{key}"),
+                "is the operator's own: choose another prefix".into(),
+            );
+        }
+    }
+    for (variable, index) in pod.env.iter().zip(0..) {
+        if variable.name.starts_with(RESERVED_VARIABLES) {
+            problems.add(
+                format!("{path}.env[{index}].name"),
+                format!(
+                    "{:?} is the operator's own: the spec has fields for what servers can be told",
+                    variable.name
+                ),
+            );
+        }
+    }
+}
+
+fn is_amount(amount: &Amount) -> bool {
+    let text = amount.0.strip_suffix('m').unwrap_or(&amount.0);
+    text.parse::<Quantity>().is_ok()
 }
 
 #[derive(Default)]

@@ -130,7 +130,8 @@ fn unknown_fields_are_all_named_with_path_and_line() {
         "line 6: spec.tablets.replicas: 0 must be from 1 to 1000\n\
          line 8: spec.tablets.storage.engin: unknown field; did you mean \"engine\"?\n\
          line 9: spec.tablets.storage.cachesize: unknown field; did you mean \"cacheSize\"?\n\
-         line 10: spec.colour: unknown field; the fields here are image, oracle, tablets, gcMaster"
+         line 10: spec.colour: unknown field; the fields here are image, imagePullPolicy, \
+         imagePullSecrets, paused, claims, log, service, oracle, tablets, gcMaster"
     );
     assert_eq!(
         refusal(&format!("{HEAD}metadata: {{name: demo}}\nspecs:\n")),
@@ -407,4 +408,49 @@ fn every_field_is_documented_in_the_schema() {
     let storage = &schema["properties"]["spec"]["properties"]["tablets"]["properties"]["storage"];
     assert_eq!(storage["additionalProperties"], false);
     assert_eq!(storage["properties"]["cacheSize"]["default"], "256Mi");
+}
+
+#[test]
+fn lists_of_kubernetes_own_types_are_read_and_their_mistakes_named() {
+    let pod = |pod: &str| with_spec(&format!("  tablets:\n    pod: {pod}\n"));
+    let good = pod(
+        "{tolerations: [{key: a, operator: Exists, tolerationSeconds: 60}], \
+                    securityContext: {runAsNonRoot: true, fsGroup: 7}, \
+                    resources: {requests: {cpu: 0.5, memory: 1Gi}, limits: {cpu: 2}}}",
+    );
+    let cluster = PercolatorCluster::from_yaml(&good).expect(&good);
+    let pod_read = &cluster.spec.tablets.pod;
+    assert_eq!(pod_read.tolerations[0].toleration_seconds, Some(60));
+    assert_eq!(pod_read.resources.requests["cpu"].to_string(), "0.5");
+    assert_eq!(pod_read.resources.limits["cpu"].to_string(), "2");
+    for (text, message) in [
+        (
+            "{tolerations: [{key: a}, {keey: b}]}",
+            "line 6: spec.tablets.pod.tolerations[1].keey: unknown field; did you mean \"key\"?",
+        ),
+        (
+            "{tolerations: {key: a}}",
+            "line 6: spec.tablets.pod.tolerations: expected a list, found a group of fields",
+        ),
+        (
+            "{securityContext: {runAsNonRoot: 1}}",
+            "line 6: spec.tablets.pod.securityContext.runAsNonRoot: expected true or false, found the number 1",
+        ),
+        (
+            "{resources: {requests: {cpu: lots}}}",
+            "line 6: spec.tablets.pod.resources.requests.cpu: \"lots\" is not an amount: write a number, if need \
+             be with m (a thousandth) or one of Ki Mi Gi Ti k M G T, such as \"500m\" or \"1Gi\"",
+        ),
+        (
+            "{labels: {percolator.dev/x: z}}",
+            "line 6: spec.tablets.pod.labels.percolator.dev/x: is the operator's own: choose another prefix",
+        ),
+        (
+            "{env: [{name: PERCOLATOR_LOG}]}",
+            "line 6: spec.tablets.pod.env[0].name: \"PERCOLATOR_LOG\" is the operator's own: the spec has fields for \
+             what servers can be told",
+        ),
+    ] {
+        assert_eq!(refusal(&pod(text)), message);
+    }
 }

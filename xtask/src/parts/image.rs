@@ -85,6 +85,7 @@ fn the_image_is_sound_as_far_as_its_text_says() {
         "percolator-tso",
         "percolator-tablet",
         "percolator-gc-master",
+        "percolator-operator",
     ];
     assert_eq!(check(&text, &root, &programs), Vec::<String>::new());
 }

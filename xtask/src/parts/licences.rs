@@ -8,7 +8,7 @@ use anyhow::bail;
 use crate::{context::Context, metadata::Package, spdx::Expression};
 
 /// Where there's a choice, the first that is offered is taken.
-const ALLOWED: [&str; 11] = [
+const ALLOWED: [&str; 12] = [
     "Apache-2.0",
     "MIT",
     "BSD-3-Clause",
@@ -20,6 +20,8 @@ const ALLOWED: [&str; 11] = [
     "0BSD",
     "CC0-1.0",
     "Unlicense",
+    // A list of certificates, as data.
+    "CDLA-Permissive-2.0",
 ];
 
 pub(crate) fn run(context: &Context) -> anyhow::Result<String> {

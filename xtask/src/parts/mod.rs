@@ -5,6 +5,7 @@ mod boundaries;
 mod clippy;
 pub(crate) mod crash;
 mod docs;
+mod e2e;
 mod examples;
 mod fmt;
 #[cfg(test)]
@@ -35,6 +36,7 @@ pub(crate) enum Part {
     Examples,
     Sim,
     Crash,
+    E2e,
     BenchSmoke,
 }
 
@@ -66,7 +68,7 @@ impl Report {
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Fmt,
         Self::Prose,
         Self::Boundaries,
@@ -78,6 +80,7 @@ impl Part {
         Self::Examples,
         Self::Sim,
         Self::Crash,
+        Self::E2e,
         Self::BenchSmoke,
     ];
 
@@ -94,6 +97,7 @@ impl Part {
             Self::Examples => "examples",
             Self::Sim => "sim",
             Self::Crash => "crash",
+            Self::E2e => "e2e",
             Self::BenchSmoke => "bench-smoke",
         }
     }
@@ -111,6 +115,7 @@ impl Part {
             Self::Examples => "the client library's examples print what they say",
             Self::Sim => "a simulated cluster where everything fails, from seeds",
             Self::Crash => "clusters whose processes are killed, stopped and cut off",
+            Self::E2e => "the chart, the operator and its clusters on a real Kubernetes",
             Self::BenchSmoke => "every benchmark runs, for a moment",
         }
     }
@@ -134,6 +139,7 @@ impl Part {
             Self::Examples => examples::run(context, report),
             Self::Sim => sim::run(context, report),
             Self::Crash => crash::run(context, crash, report),
+            Self::E2e => e2e::run(context, report),
             Self::BenchSmoke => bench_smoke::run(context, report),
         }
     }

@@ -10,7 +10,7 @@ use anyhow::bail;
 use crate::{
     cmd::Cmd,
     context::Context,
-    parts::{Report, crash},
+    parts::{Report, crash, e2e},
     programs::TestProgram,
     tally::Reader,
 };
@@ -25,7 +25,7 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
     let mut failures = Vec::new();
     let mut others = Duration::ZERO;
     for program in &built.tests {
-        if crash::is_it(program) {
+        if crash::is_it(program) || e2e::is_it(program) {
             continue;
         }
         let name = format!("{} {} {}", program.package, program.kind, program.name);

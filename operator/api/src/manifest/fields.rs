@@ -100,6 +100,15 @@ impl<'a> At<'a> {
         }
     }
 
+    fn element(&self, index: usize, node: &'a Node) -> Self {
+        At {
+            fields: self.fields,
+            node,
+            path: format!("{}[{index}]", self.path),
+            line: node.line,
+        }
+    }
+
     fn mismatch(&self, expected: &dyn Display) -> Fault {
         Fault::new(format!(
             "expected {expected}, found {}",
@@ -114,6 +123,19 @@ impl<'a> At<'a> {
                 .visit_u64(number)
                 .map_err(|_: Fault| self.mismatch(&WHOLE_NUMBER)),
             _ => Err(self.mismatch(&WHOLE_NUMBER)),
+        }
+    }
+
+    fn signed<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        let number = match self.node.value {
+            Value::Unsigned(number) => i64::try_from(number).ok(),
+            Value::Negative(number) => Some(number),
+            _ => None,
+        };
+        let read = number.map(|number| visitor.visit_i64::<Fault>(number));
+        match read {
+            Some(Ok(value)) => Ok(value),
+            _ => Err(self.mismatch(&"a whole number in bounds")),
         }
     }
 
@@ -136,6 +158,7 @@ impl<'de> Deserializer<'de> for At<'_> {
         match &self.node.value {
             Value::Unsigned(number) => visitor.visit_u64(*number).map_err(located),
             Value::String(text) => visitor.visit_str(text).map_err(located),
+            Value::Float(number) => visitor.visit_f64(*number).map_err(located),
             _ => {
                 let expected = expectation(&visitor);
                 Err(self.mismatch(&expected))
@@ -165,6 +188,39 @@ impl<'de> Deserializer<'de> for At<'_> {
 
     fn deserialize_u32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         self.number(visitor)
+    }
+
+    fn deserialize_i32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        self.signed(visitor)
+    }
+
+    fn deserialize_i64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        self.signed(visitor)
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        match self.node.value {
+            Value::Bool(value) => visitor.visit_bool(value),
+            _ => Err(self.mismatch(&"true or false")),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Fault> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
+        let Value::List(nodes) = &self.node.value else {
+            return Err(self.mismatch(&"a list"));
+        };
+        visitor.visit_seq(Elements {
+            at: &self,
+            rest: nodes.iter().enumerate(),
+        })
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
@@ -230,8 +286,27 @@ impl<'de> Deserializer<'de> for At<'_> {
     }
 
     serde::forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 u8 u16 u64 f32 f64 char bytes byte_buf unit unit_struct
-        newtype_struct seq tuple tuple_struct ignored_any
+        i8 i16 u8 u16 u64 f32 f64 char bytes byte_buf unit unit_struct
+        tuple tuple_struct ignored_any
+    }
+}
+
+struct Elements<'a, 'b> {
+    at: &'b At<'a>,
+    rest: std::iter::Enumerate<std::slice::Iter<'a, Node>>,
+}
+
+impl<'de> de::SeqAccess<'de> for Elements<'_, '_> {
+    type Error = Fault;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, Fault> {
+        let Some((index, node)) = self.rest.next() else {
+            return Ok(None);
+        };
+        seed.deserialize(self.at.element(index, node)).map(Some)
     }
 }
 
@@ -270,6 +345,7 @@ fn expectation<'de, V: Visitor<'de>>(visitor: &V) -> String {
 fn join(path: &str, field: &str) -> String {
     match (path, field) {
         ("", only) | (only, "") => only.into(),
+        (path, field) if field.starts_with('[') => format!("{path}{field}"),
         (path, field) => format!("{path}.{field}"),
     }
 }

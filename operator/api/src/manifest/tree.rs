@@ -23,8 +23,7 @@ pub(super) enum Value {
     Negative(i64),
     Float(f64),
     String(String),
-    /// No field of a manifest is a list, so that its values don't matter.
-    List,
+    List(Vec<Node>),
     Map(Vec<Entry>),
 }
 
@@ -158,7 +157,7 @@ impl Value {
             Self::Negative(value) => format!("the number {value}"),
             Self::Float(value) => format!("the number {value}"),
             Self::String(value) => format!("the string {value:?}"),
-            Self::List => "a list".into(),
+            Self::List(_) => "a list".into(),
             Self::Map(_) => "a group of fields".into(),
         }
     }
@@ -217,8 +216,11 @@ impl<'de> de::Visitor<'de> for ValueVisitor {
     }
 
     fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
-        while list.next_element::<de::IgnoredAny>()?.is_some() {}
-        Ok(Value::List)
+        let mut nodes = Vec::new();
+        while let Some(node) = list.next_element::<Spanned<Value>>()? {
+            nodes.push(node.into());
+        }
+        Ok(Value::List(nodes))
     }
 
     fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {

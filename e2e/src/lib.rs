@@ -1,0 +1,298 @@
+//! What tests against a real Kubernetes share: commands, waiting for conditions, and namespaces that go away.
+//!
+//! `cargo xtask test e2e` starts the Kubernetes and sets the variables; without them the tests say that they skip.
+
+#![allow(
+    clippy::missing_panics_doc,
+    reason = "a test fails by panicking, and says why"
+)]
+
+pub mod nodes;
+
+use std::ffi::OsStr;
+use std::io::Write as _;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Where the restricted pod security standard is enforced: on every namespace of the tests.
+const RESTRICTED: &str = "pod-security.kubernetes.io/enforce=restricted";
+
+/// A condition that isn't met by then won't be.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+
+/// The namespace and the name of the operator's release.
+pub const OPERATOR: &str = "percolator-system";
+
+/// What `cargo xtask test e2e` has made ready.
+#[derive(Clone, Debug)]
+pub struct Kube {
+    /// The image of all programs.
+    pub image: String,
+    /// The same programs, under another tag.
+    pub other_image: String,
+    /// The folder of the project.
+    pub root: std::path::PathBuf,
+}
+
+impl Kube {
+    /// None, and a word about it, where there is no Kubernetes for tests.
+    pub fn find() -> Option<Self> {
+        let variable = |name| std::env::var(name).ok();
+        let (Some(image), Some(other_image)) = (
+            variable("PERCOLATOR_E2E_IMAGE"),
+            variable("PERCOLATOR_E2E_OTHER_IMAGE"),
+        ) else {
+            skip("there is no Kubernetes to test on: cargo xtask test e2e starts one");
+            return None;
+        };
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        Some(Self {
+            image,
+            other_image,
+            root,
+        })
+    }
+
+    /// The chart's folder.
+    pub fn chart(&self) -> String {
+        let chart = self.root.join("charts/percolator-operator");
+        chart.display().to_string()
+    }
+
+    /// Runs helm.
+    pub fn helm(&self, arguments: &[&str]) -> Result<String, String> {
+        output(Command::new("helm").args(arguments))
+    }
+
+    /// Installs the operator, or brings it up to date, with these values on top of the test's.
+    pub fn install(&self, more: &[&str]) {
+        let repository = self.image.rsplit_once(':').expect("an image has a tag").0;
+        let repository = format!("image.repository={repository}");
+        let chart = self.chart();
+        let mut arguments = vec!["upgrade", "--install", "percolator", &chart, "-n", OPERATOR];
+        arguments.extend(["--create-namespace", "--wait", "--timeout", "120s"]);
+        arguments.extend(["--set", &repository]);
+        arguments.extend(more);
+        self.helm(&arguments).expect("helm upgrade --install");
+    }
+
+    /// A namespace that goes away with the value.
+    pub fn namespace(&self, name: &str) -> Namespace {
+        kubectl(&["create", "namespace", name]).expect("a new namespace");
+        kubectl(&["label", "namespace", name, RESTRICTED]).expect("a label");
+        Namespace {
+            name: name.to_owned(),
+        }
+    }
+}
+
+/// Says why a test doesn't do its work.
+#[allow(clippy::print_stdout, reason = "the word that xtask listens for")]
+pub fn skip(why: &str) {
+    println!("SKIPPED: {why}");
+}
+
+/// Tells whoever watches what happens.
+#[allow(
+    clippy::print_stdout,
+    reason = "tests that take minutes say what they do"
+)]
+pub fn say(what: &str) {
+    println!("  {what}");
+}
+
+fn output(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| error.to_string())?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    if output.status.success() {
+        Ok(text(&output.stdout))
+    } else {
+        Err(format!(
+            "{}\n{}",
+            text(&output.stderr),
+            text(&output.stdout)
+        ))
+    }
+}
+
+/// Runs kubectl.
+pub fn kubectl<A: AsRef<OsStr>>(arguments: &[A]) -> Result<String, String> {
+    output(Command::new("kubectl").args(arguments))
+}
+
+/// Waits until `check` gives something; otherwise it says what is missing, which is what the panic says too.
+pub fn wait<T>(what: &str, mut check: impl FnMut() -> Result<T, String>) -> T {
+    let started = Instant::now();
+    loop {
+        match check() {
+            Ok(found) => return found,
+            Err(missing) if started.elapsed() > PATIENCE => {
+                panic!("{what}: not within {PATIENCE:?}: {missing}")
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(200)),
+        }
+    }
+}
+
+/// A namespace of one test.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.explain();
+        }
+        // The next test has its own: nobody waits.
+        let _ = kubectl(&["delete", "namespace", &self.name, "--wait=false"]);
+    }
+}
+
+impl Namespace {
+    /// The namespace's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs kubectl in it.
+    pub fn kubectl(&self, arguments: &[&str]) -> Result<String, String> {
+        let mut all = vec!["-n", &self.name];
+        all.extend(arguments);
+        kubectl(&all)
+    }
+
+    /// What is there, for whoever reads of a failure.
+    #[allow(clippy::print_stdout, reason = "a failure's circumstances")]
+    fn explain(&self) {
+        for arguments in [
+            &["get", "percolatorclusters,pods,pvc", "-o", "wide"][..],
+            &["get", "percolatorclusters", "-o", "yaml"],
+            &["get", "events", "--sort-by=.lastTimestamp"],
+        ] {
+            println!("{}", self.kubectl(arguments).unwrap_or_else(|error| error));
+        }
+        let logs = [
+            "-n",
+            OPERATOR,
+            "logs",
+            "deploy/percolator-percolator-operator",
+            "--tail=30",
+        ];
+        println!("{}", kubectl(&logs).unwrap_or_else(|error| error));
+    }
+
+    /// Applies a manifest.
+    pub fn apply(&self, manifest: &str) -> Result<String, String> {
+        let mut file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+        file.write_all(manifest.as_bytes())
+            .map_err(|error| error.to_string())?;
+        let path = file.path().display().to_string();
+        self.kubectl(&["apply", "-f", &path])
+    }
+
+    /// Changes a cluster's spec.
+    pub fn change(&self, cluster: &str, spec: &str) -> Result<String, String> {
+        let patch = format!("{{\"spec\":{spec}}}");
+        self.kubectl(&["patch", "perc", cluster, "--type=merge", "-p", &patch])
+    }
+
+    /// An object as JSON.
+    pub fn get(&self, kind: &str, name: &str) -> Result<Value, String> {
+        let text = self.kubectl(&["get", kind, name, "-o", "json"])?;
+        serde_json::from_str(&text).map_err(|error| error.to_string())
+    }
+
+    /// Waits until a condition of the cluster, for its newest generation, has this status and this reason.
+    pub fn wait_for(&self, cluster: &str, kind: &str, status: &str, reason: &str) {
+        self.wait_for_all(cluster, &[(kind, status, reason)]);
+    }
+
+    /// Waits until all of these conditions hold at a time.
+    pub fn wait_for_all(&self, cluster: &str, expected: &[(&str, &str, &str)]) {
+        wait(&format!("{expected:?}"), || {
+            let cluster = self.get("perc", cluster)?;
+            for (kind, status, reason) in expected {
+                let found = condition(&cluster, kind).ok_or("no such condition yet")?;
+                if found["observedGeneration"] != cluster["metadata"]["generation"]
+                    || found["status"] != *status
+                    || found["reason"] != *reason
+                {
+                    return Err(found.to_string());
+                }
+            }
+            Ok(())
+        });
+    }
+
+    /// Waits until the cluster is what its spec says, and serves.
+    pub fn wait_until_up_to_date(&self, cluster: &str) {
+        self.wait_for_all(
+            cluster,
+            &[
+                ("Available", "True", "AllServersReady"),
+                ("Progressing", "False", "UpToDate"),
+                ("Degraded", "False", "AsExpected"),
+            ],
+        );
+    }
+
+    /// The pods' names, with what tells one life of a pod from the next.
+    pub fn lives(&self, cluster: &str) -> Vec<String> {
+        let label = format!("app.kubernetes.io/instance={cluster}");
+        let path = "jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} \
+                    {.status.containerStatuses[0].restartCount}{\"\\n\"}{end}";
+        let pods = self.kubectl(&["get", "pods", "-l", &label, "-o", path]);
+        let pods = pods.expect("a list of pods");
+        pods.lines().map(str::to_owned).collect()
+    }
+
+    /// Starts `percolator` in a pod of its own, on the first node.
+    pub fn start(&self, kube: &Kube, pod: &str, arguments: &[&str]) {
+        let list: Vec<String> = arguments.iter().map(|word| format!("{word:?}")).collect();
+        let (list, image) = (list.join(", "), &kube.image);
+        self.apply(&format!(
+            "
+apiVersion: v1
+kind: Pod
+metadata: {{name: {pod}}}
+spec:
+  restartPolicy: Never
+  nodeSelector: {{kubernetes.io/hostname: node-1}}
+  securityContext: {{runAsNonRoot: true, runAsUser: 65532, seccompProfile: {{type: RuntimeDefault}}}}
+  containers:
+  - name: percolator
+    image: {image}
+    imagePullPolicy: Never
+    args: [{list}]
+    securityContext:
+      allowPrivilegeEscalation: false
+      readOnlyRootFilesystem: true
+      capabilities: {{drop: [ALL]}}
+"
+        ))
+        .expect("a pod");
+    }
+
+    /// Waits until such a pod ends; gives what it printed, and whether it ended well.
+    pub fn wait_for_end(&self, pod: &str) -> (bool, String) {
+        let phase = wait(&format!("the end of {pod}"), || {
+            let found = self.get("pod", pod)?;
+            match found["status"]["phase"].as_str() {
+                Some(phase @ ("Succeeded" | "Failed")) => Ok(phase.to_owned()),
+                phase => Err(format!("{phase:?}")),
+            }
+        });
+        let printed = self.kubectl(&["logs", pod]);
+        (phase == "Succeeded", printed.unwrap_or_else(|error| error))
+    }
+}
+
+/// A condition of a resource's status.
+pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    let conditions = object["status"]["conditions"].as_array()?;
+    conditions.iter().find(|found| found["type"] == kind)
+}

@@ -1,0 +1,101 @@
+//! What can happen to a node of the test's Kubernetes, whose nodes are network namespaces of this machine.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+
+use crate::{output, wait};
+
+/// What `cargo xtask kube` marks its processes with.
+const MARK: &str = "PERCOLATOR_KUBE";
+
+fn sh(script: &str) -> String {
+    let result = output(Command::new("sh").args(["-euc", script]));
+    result.unwrap_or_else(|error| panic!("{script}: {error}"))
+}
+
+/// Pulls the cable of a node, or puts it back.
+pub fn cable(node: u32, is_in: bool) {
+    let state = if is_in { "up" } else { "down" };
+    sh(&format!("ip link set v{node} {state}"));
+    if is_in {
+        // The machine forgot the way to the node's pods with the link, where it did.
+        sh(&format!(
+            "ip route replace 10.244.{node}.0/24 via 172.30.0.1{node}"
+        ));
+    }
+}
+
+/// A node whose power was cut: the command lines of what ran on it.
+#[derive(Debug)]
+pub struct Dead {
+    node: u32,
+    programs: Vec<Vec<String>>,
+}
+
+/// Kills everything on a node at once: its kubelet, its containerd, and all containers.
+pub fn cut_power(node: u32) -> Dead {
+    let name = format!("node-{node}");
+    let pids = sh(&format!(
+        "for p in /proc/[0-9]*; do
+           if grep -qz '^{MARK}=1$' $p/environ 2>/dev/null; then
+             if tr '\\0' ' ' < $p/cmdline | grep -qE '/(kube-)?{name}(/|\\.)'; then basename $p; fi
+           fi
+         done"
+    ));
+    let mut programs = Vec::new();
+    for pid in pids.lines() {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<String> = line
+            .split(|byte| *byte == 0)
+            .filter(|word| !word.is_empty())
+            .map(|word| String::from_utf8_lossy(word).into_owned())
+            .collect();
+        // Containers' shims come back with their containers.
+        if !words.is_empty() && !words[0].contains("shim") {
+            programs.push(words);
+        }
+    }
+    assert_eq!(
+        programs.len(),
+        3,
+        "a containerd, a kubelet and a kube-proxy"
+    );
+    // The order in which they start.
+    programs.sort_by_key(|words| !words[0].contains("containerd"));
+    let pids = pids.replace('\n', " ");
+    sh(&format!(
+        "kill -9 {pids}
+         for i in 1 2 3; do
+           pids=$(find /sys/fs/cgroup/pids/{name} -name cgroup.procs -exec cat {{}} +)
+           if [ -n \"$pids\" ]; then kill -9 $pids 2>/dev/null || true; fi
+         done"
+    ));
+    Dead { node, programs }
+}
+
+impl Dead {
+    /// Starts the node again.
+    pub fn power_on(self) {
+        let node = self.node;
+        for words in &self.programs {
+            let mut command = Command::new("nsenter");
+            command
+                .arg(format!("--net=/run/netns/node-{node}"))
+                .args(words)
+                .env(MARK, "1")
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .process_group(0);
+            let mut program = command.spawn().expect("a program that ran before");
+            // It outlives the test; should it end before, it's not to stay as a zombie.
+            std::thread::spawn(move || program.wait());
+            if words[0].contains("containerd") {
+                let socket = format!("/run/kube-node-{node}/containerd.sock");
+                wait("containerd", || {
+                    output(Command::new("ctr").args(["-a", &socket, "version"]))
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,552 @@
+//! The chart, the operator and its clusters on a real Kubernetes of three nodes. `cargo xtask test e2e` runs it.
+
+use std::process::Command;
+use std::time::Instant;
+
+use percolator_e2e::{Kube, OPERATOR, kubectl, nodes, say, wait};
+
+fn example(kube: &Kube) -> String {
+    std::fs::read_to_string(kube.root.join("examples/cluster.yaml")).expect("the example")
+}
+
+/// The smallest cluster, with more lines of its spec.
+fn small(name: &str, more: &str) -> String {
+    format!(
+        "
+apiVersion: percolator.dev/v1alpha1
+kind: PercolatorCluster
+metadata: {{name: {name}}}
+spec:
+  oracle: {{storage: {{size: 16Mi}}}}
+  gcMaster: {{storage: {{size: 16Mi}}}}
+  tablets: {{replicas: 1, storage: {{size: 256Mi, cacheSize: 16Mi}}}}
+{more}
+"
+    )
+}
+
+#[test]
+fn the_chart_is_valid_with_every_value() {
+    let Some(kube) = Kube::find() else { return };
+    let chart = kube.chart();
+    let everything = format!("{chart}/ci/everything.yaml");
+    for values in [&[][..], &["-f", &everything]] {
+        let mut arguments = vec!["lint", "--strict", &chart];
+        arguments.extend(values);
+        kube.helm(&arguments).expect("helm lint");
+    }
+    for (wrong, said) in [
+        ("replicas=many", "replicas"),
+        ("log.level=loud", "level"),
+        ("imagePulPolicy=Never", "imagePulPolicy"),
+        ("namespaces={Upper}", "namespaces"),
+    ] {
+        let error = kube
+            .helm(&["template", "x", &chart, "--set", wrong])
+            .expect_err(wrong);
+        assert!(error.contains(said), "{wrong}: {error}");
+    }
+    // What Kubernetes itself has to say, of everything that it knows.
+    for set in [
+        "replicas=2",
+        "namespaces={default}",
+        "log.format=text",
+        "serviceAccount.create=false",
+        "rbac.create=false",
+    ] {
+        let manifest = kube
+            .helm(&["template", "dry", &chart, "-n", "default", "--set", set])
+            .expect("helm template");
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        std::io::Write::write_all(&mut file, manifest.as_bytes()).expect("a file");
+        let path = file.path().display().to_string();
+        kubectl(&[
+            "apply",
+            "--dry-run=server",
+            "--validate=strict",
+            "-f",
+            &path,
+        ])
+        .unwrap_or_else(|error| panic!("{set}: {error}"));
+    }
+}
+
+#[test]
+fn an_application_runs_through_everything() {
+    let Some(kube) = Kube::find() else { return };
+    kube.install(&[]);
+    kube.helm(&["test", "percolator", "-n", OPERATOR])
+        .expect("helm test");
+    let space = kube.namespace("application");
+    let started = Instant::now();
+    space.apply(&example(&kube)).expect("the example");
+    space.wait_until_up_to_date("demo");
+    say(&format!(
+        "apply to available: {:.1} s",
+        started.elapsed().as_secs_f64()
+    ));
+    let bank = [
+        "-c",
+        "demo:7400",
+        "bank",
+        "--accounts",
+        "1000",
+        "--clients",
+        "8",
+    ];
+    let mut first = bank.to_vec();
+    first.extend(["--duration", "75s"]);
+    space.start(&kube, "bank", &first);
+    wait("transfers", || {
+        let log = space.kubectl(&["logs", "bank"])?;
+        if log.contains("transfers/s") {
+            Ok(())
+        } else {
+            Err(log)
+        }
+    });
+
+    for (pod, namespace) in [
+        ("demo-tablet-1", space.name()),
+        ("demo-tso-0", space.name()),
+        ("demo-gc-master-0", space.name()),
+    ] {
+        say(&format!("{pod} is killed"));
+        let uid = space.get("pod", pod).expect(pod)["metadata"]["uid"].clone();
+        kubectl(&[
+            "-n",
+            namespace,
+            "delete",
+            "pod",
+            pod,
+            "--force",
+            "--grace-period=0",
+        ])
+        .expect("a pod's end");
+        wait("its next life", || match space.get("pod", pod) {
+            Ok(found) if found["metadata"]["uid"] != uid => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+        space.wait_until_up_to_date("demo");
+    }
+    say("the operator is killed");
+    let operator = [
+        "-n",
+        OPERATOR,
+        "delete",
+        "pod",
+        "--all",
+        "--force",
+        "--grace-period=0",
+    ];
+    kubectl(&operator).expect("the operator's end");
+
+    say("a tablet server more");
+    space
+        .kubectl(&["scale", "perc", "demo", "--replicas=4"])
+        .expect("scale");
+    space.wait_until_up_to_date("demo");
+
+    say("a setting without restart: nobody restarts");
+    let lives = space.lives("demo");
+    assert_eq!(lives.len(), 6);
+    space
+        .change("demo", r#"{"service":{"labels":{"team":"a"}}}"#)
+        .expect("a label");
+    wait("the label", || {
+        let service = space.get("service", "demo")?;
+        match service["metadata"]["labels"]["team"].as_str() {
+            Some("a") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    space.wait_until_up_to_date("demo");
+    assert_eq!(space.lives("demo"), lives);
+
+    say("a setting with restart: the oracle alone");
+    space
+        .change("demo", r#"{"oracle":{"window":"2s"}}"#)
+        .expect("a window");
+    space.wait_until_up_to_date("demo");
+    let changed: Vec<String> = space
+        .lives("demo")
+        .into_iter()
+        .filter(|life| !lives.contains(life))
+        .collect();
+    assert!(
+        changed.len() == 1 && changed[0].starts_with("demo-tso-0 "),
+        "{changed:?}"
+    );
+
+    say("volumes grow, and nobody restarts");
+    let lives = space.lives("demo");
+    space
+        .change("demo", r#"{"tablets":{"storage":{"size":"11Gi"}}}"#)
+        .expect("a size");
+    space.wait_until_up_to_date("demo");
+    for ordinal in 0..4 {
+        let claim = space
+            .get("pvc", &format!("data-demo-tablet-{ordinal}"))
+            .expect("a claim");
+        assert_eq!(claim["status"]["capacity"]["storage"], "11Gi");
+    }
+    assert_eq!(space.lives("demo"), lives);
+
+    say("another operator, and nobody restarts");
+    kube.install(&["--set", "log.level=debug"]);
+    space
+        .change("demo", r#"{"service":{"labels":{"team":"b"}}}"#)
+        .expect("a label");
+    space.wait_until_up_to_date("demo");
+    assert_eq!(space.lives("demo"), lives);
+
+    say("another image");
+    let image = format!(r#"{{"image":"{}"}}"#, kube.other_image);
+    space.change("demo", &image).expect("an image");
+    space.wait_until_up_to_date("demo");
+    let tag = kube.other_image.rsplit_once(':').expect("a tag").1;
+    let version = space.get("perc", "demo").expect("the cluster")["status"]["version"].clone();
+    assert_eq!(version, tag);
+
+    let (ended_well, printed) = space.wait_for_end("bank");
+    say(printed
+        .lines()
+        .rev()
+        .take(6)
+        .collect::<Vec<_>>()
+        .join(" | ")
+        .as_str());
+    assert!(
+        ended_well && printed.contains("no money was lost or made"),
+        "{printed}"
+    );
+    // And with nothing going on.
+    let mut second = bank.to_vec();
+    second.extend(["--duration", "2s"]);
+    space.start(&kube, "bank-again", &second);
+    let (ended_well, printed) = space.wait_for_end("bank-again");
+    assert!(
+        ended_well && printed.contains("no money was lost or made"),
+        "{printed}"
+    );
+
+    say("idle: nothing is written");
+    let version = |kind: &str, name: &str| {
+        space.get(kind, name).expect(name)["metadata"]["resourceVersion"].clone()
+    };
+    let before = version("perc", "demo");
+    let writes = operator_writes();
+    let looks = operator_metric("reconciles_total{result=\"ok\"}");
+    // The operator looks, because a pod of the cluster changes, and has nothing to write.
+    space
+        .kubectl(&["annotate", "pod", "demo-tablet-0", "looked-at=yes"])
+        .expect("an annotation");
+    wait("a look", || {
+        let now = operator_metric("reconciles_total{result=\"ok\"}");
+        if now > looks {
+            Ok(())
+        } else {
+            Err(format!("{now}"))
+        }
+    });
+    assert_eq!(operator_writes(), writes);
+    assert_eq!(version("perc", "demo"), before);
+    say(&format!(
+        "resident memory of the operator: {:.1} MiB",
+        operator_memory_mib()
+    ));
+}
+
+fn operator_metric(name: &str) -> u64 {
+    let path = format!(
+        "/api/v1/namespaces/{OPERATOR}/services/percolator-percolator-operator:8080/proxy/metrics"
+    );
+    let text = kubectl(&["get", "--raw", &path]).expect("metrics");
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("percolator_operator_{name} ")))
+        .unwrap_or_else(|| panic!("{name} is not among them: {text}"));
+    line.parse().expect("a number")
+}
+
+fn operator_writes() -> u64 {
+    operator_metric("writes_total")
+}
+
+/// Of the process that runs in a container on this machine.
+fn operator_memory_mib() -> f64 {
+    let script = "for p in /proc/[0-9]*; do
+        if tr '\\0' ' ' < $p/cmdline 2>/dev/null | grep -q '^/usr/local/bin/percolator-operator --image'; then
+            grep VmRSS $p/status; fi; done";
+    let output = Command::new("sh")
+        .args(["-c", script])
+        .output()
+        .expect("sh");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let kib = text
+        .split_whitespace()
+        .nth(1)
+        .and_then(|kib| kib.parse().ok());
+    kib.map_or(f64::NAN, |kib: f64| kib / 1024.0)
+}
+
+/// Nodes other than the first, which applications run on.
+#[test]
+fn nodes_come_and_go() {
+    let Some(kube) = Kube::find() else { return };
+    // Should the one that acts be cut off, the other takes over.
+    kube.install(&["--set", "replicas=2"]);
+    let space = kube.namespace("nodes");
+    space.apply(&example(&kube)).expect("the example");
+    space.wait_until_up_to_date("demo");
+    let bank = [
+        "-c",
+        "demo:7400",
+        "bank",
+        "--accounts",
+        "100",
+        "--clients",
+        "4",
+    ];
+    let mut first = bank.to_vec();
+    first.extend(["--duration", "100s"]);
+    space.start(&kube, "bank", &first);
+    wait("transfers", || {
+        let log = space.kubectl(&["logs", "bank"])?;
+        if log.contains("transfers/s") {
+            Ok(())
+        } else {
+            Err(log)
+        }
+    });
+
+    say("a node is cut off, and comes back");
+    nodes::cable(2, false);
+    space.wait_for("demo", "Available", "False", "ServersNotReady");
+    nodes::cable(2, true);
+    space.wait_until_up_to_date("demo");
+
+    say("a node loses its power, and comes back");
+    let dead = nodes::cut_power(3);
+    space.wait_for("demo", "Available", "False", "ServersNotReady");
+    dead.power_on();
+    space.wait_until_up_to_date("demo");
+
+    let (ended_well, printed) = space.wait_for_end("bank");
+    say(printed
+        .lines()
+        .rev()
+        .take(6)
+        .collect::<Vec<_>>()
+        .join(" | ")
+        .as_str());
+    assert!(
+        ended_well && printed.contains("no money was lost or made"),
+        "{printed}"
+    );
+    let mut second = bank.to_vec();
+    second.extend(["--duration", "2s"]);
+    space.start(&kube, "bank-again", &second);
+    let (ended_well, printed) = space.wait_for_end("bank-again");
+    assert!(
+        ended_well && printed.contains("no money was lost or made"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn bad_specs_are_refused_or_told_of_and_good_ones_recover() {
+    let Some(kube) = Kube::find() else { return };
+    kube.install(&[]);
+    let space = kube.namespace("bad-specs");
+    space.apply(&small("bad", "")).expect("a cluster");
+    space.wait_until_up_to_date("bad");
+    let lives = space.lives("bad");
+
+    say("refused by the API server");
+    for (spec, said) in [
+        (r#"{"tablets":{"replicas":0}}"#, "from 1 to 1000"),
+        (r#"{"oracle":{"replicas":2}}"#, "standby oracles"),
+        (r#"{"oracle":{"window":"1ms"}}"#, "from 100ms to 60s"),
+        (
+            r#"{"tablets":{"storage":{"engine":"fjall"}}}"#,
+            "must not change",
+        ),
+        (
+            r#"{"tablets":{"storage":{"engine":"tape"}}}"#,
+            "Unsupported value",
+        ),
+        (
+            r#"{"tablets":{"storage":{"size":"128Mi"}}}"#,
+            "must not shrink",
+        ),
+        (
+            r#"{"tablets":{"storage":{"storageClassName":"x"}}}"#,
+            "must not change",
+        ),
+        (r#"{"tablets":{"storage":{"size":"much"}}}"#, "size"),
+    ] {
+        let error = space.change("bad", spec).expect_err(spec);
+        assert!(error.contains(said), "{spec}: {error}");
+    }
+    let error = space.apply(&small("9lives", "")).expect_err("a name");
+    assert!(error.contains("starting with a letter"), "{error}");
+    assert_eq!(space.lives("bad"), lives);
+
+    say("refused by the operator");
+    space
+        .change(
+            "bad",
+            r#"{"tablets":{"pod":{"labels":{"percolator.dev/x":"y"}}}}"#,
+        )
+        .expect("the API server knows no better");
+    space.wait_for("bad", "Degraded", "True", "InvalidSpec");
+    space
+        .change("bad", r#"{"tablets":{"pod":{"labels":null}}}"#)
+        .expect("back");
+    space.wait_until_up_to_date("bad");
+    assert_eq!(space.lives("bad"), lives);
+
+    say("an image that doesn't exist");
+    space
+        .change(
+            "bad",
+            r#"{"image":"localhost/none:1","imagePullPolicy":"Never"}"#,
+        )
+        .expect("an image");
+    space.wait_for("bad", "Degraded", "True", "ImageUnavailable");
+    space
+        .change("bad", r#"{"image":null,"imagePullPolicy":null}"#)
+        .expect("back");
+    space.wait_until_up_to_date("bad");
+
+    say("resources that don't fit");
+    space
+        .change(
+            "bad",
+            r#"{"tablets":{"pod":{"resources":{"requests":{"cpu":"1000"}}}}}"#,
+        )
+        .expect("resources");
+    space.wait_for("bad", "Degraded", "True", "PodUnschedulable");
+    space
+        .change(
+            "bad",
+            r#"{"tablets":{"pod":{"resources":{"requests":null}}}}"#,
+        )
+        .expect("back");
+    space.wait_until_up_to_date("bad");
+
+    say("a server that crashes: its last words are in the condition");
+    space
+        .change("bad", r#"{"oracle":{"pod":{"securityContext":{"runAsUser":65532,"runAsNonRoot":true,"fsGroup":1,"seccompProfile":{"type":"Unconfined"}}}}}"#)
+        .expect("what the namespace forbids");
+    space.wait_for("bad", "Progressing", "True", "WaitingForOracle");
+    space
+        .change("bad", r#"{"oracle":{"pod":{"securityContext":null}}}"#)
+        .expect("back");
+    space.wait_until_up_to_date("bad");
+
+    say("a storage class that doesn't exist");
+    let manifest = small("nowhere", "").replace("size: 16Mi", "size: 16Mi, storageClassName: none");
+    space.apply(&manifest).expect("a cluster");
+    space.wait_for("nowhere", "Degraded", "True", "PodUnschedulable");
+}
+
+#[test]
+fn clusters_keep_to_themselves() {
+    let Some(kube) = Kube::find() else { return };
+    kube.install(&["--set", "replicas=2"]);
+    let (blue, green) = (kube.namespace("blue"), kube.namespace("green"));
+
+    say("an object of somebody else is left alone");
+    blue.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: mine}, data: {a: b}}")
+        .expect("a config");
+    blue.apply(&small("mine", "  claims: {whenDeleted: Delete}"))
+        .expect("a cluster");
+    blue.wait_for("mine", "Degraded", "True", "ObjectConflict");
+    let config = blue.get("configmap", "mine").expect("it is there");
+    assert_eq!(config["data"]["a"], "b");
+    assert!(blue.get("statefulset", "mine-gc-master").is_err());
+    blue.kubectl(&["delete", "configmap", "mine"])
+        .expect("gone");
+    // Nothing tells the operator of the end of what isn't its own: it looks again by and by, or with a change.
+    blue.kubectl(&["annotate", "perc", "mine", "look=again"])
+        .expect("an annotation");
+    blue.wait_until_up_to_date("mine");
+
+    say("two clusters of one name in two namespaces");
+    green.apply(&small("mine", "")).expect("a cluster");
+    green.wait_until_up_to_date("mine");
+    for (space, value) in [(&blue, "blue"), (&green, "green")] {
+        let server = "mine:7400";
+        space.start(
+            &kube,
+            "table",
+            &["-c", server, "table", "create", "colours"],
+        );
+        assert!(space.wait_for_end("table").0);
+        space.start(
+            &kube,
+            "put",
+            &["-c", server, "put", "colours", "mine", "is", value],
+        );
+        assert!(space.wait_for_end("put").0);
+    }
+    for (space, value) in [(&blue, "blue"), (&green, "green")] {
+        space.start(
+            &kube,
+            "get",
+            &["-c", "mine:7400", "get", "colours", "mine", "is"],
+        );
+        assert_eq!(space.wait_for_end("get"), (true, value.to_owned()));
+    }
+
+    say("paused: nothing happens; and then it does");
+    green
+        .change("mine", r#"{"paused":true,"tablets":{"replicas":2}}"#)
+        .expect("paused");
+    green.wait_for("mine", "Paused", "True", "PausedBySpec");
+    green.wait_for("mine", "Progressing", "False", "PausedBySpec");
+    assert_eq!(green.lives("mine").len(), 3);
+    green.change("mine", r#"{"paused":false}"#).expect("on");
+    green.wait_until_up_to_date("mine");
+    assert_eq!(green.lives("mine").len(), 4);
+
+    say("deleted: claims stay, and are taken up again");
+    green.kubectl(&["delete", "perc", "mine"]).expect("gone");
+    wait("the end of its pods", || match green.lives("mine") {
+        pods if pods.is_empty() => Ok(()),
+        pods => Err(format!("{pods:?}")),
+    });
+    green
+        .get("pvc", "data-mine-tablet-0")
+        .expect("the claim stays");
+    let again = small("mine", "").replace("replicas: 1", "replicas: 2");
+    green.apply(&again).expect("the same again");
+    green.wait_until_up_to_date("mine");
+    green.start(
+        &kube,
+        "get-again",
+        &["-c", "mine:7400", "get", "colours", "mine", "is"],
+    );
+    assert_eq!(green.wait_for_end("get-again"), (true, "green".to_owned()));
+
+    say("deleted: claims go");
+    blue.kubectl(&["delete", "perc", "mine"]).expect("gone");
+    wait("the end of its claims", || {
+        match blue.kubectl(&["get", "pvc", "-o", "name"])?.as_str() {
+            "" => Ok(()),
+            claims => Err(claims.to_owned()),
+        }
+    });
+
+    say("without the chart, clusters run on");
+    let lives = green.lives("mine");
+    kube.helm(&["uninstall", "percolator", "-n", OPERATOR, "--wait"])
+        .expect("uninstall");
+    assert_eq!(green.lives("mine"), lives);
+    green.get("perc", "mine").expect("the resource stays");
+    kube.install(&[]);
+    green.wait_until_up_to_date("mine");
+    assert_eq!(green.lives("mine"), lives);
+}

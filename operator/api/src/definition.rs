@@ -1,0 +1,87 @@
+//! The CustomResourceDefinition, made from the types.
+
+use kube::CustomResourceExt as _;
+use serde_json::{Value, json};
+
+use crate::ClusterObject;
+
+/// Rules in CEL, each with what is said of a value that breaks it, as a schema has them.
+pub(crate) fn rules(rules: &[(&str, &str)]) -> Value {
+    rules
+        .iter()
+        .map(|(rule, message)| json!({"rule": rule, "message": message}))
+        .collect()
+}
+
+/// The definition of the resource, as `kubectl apply` takes it. A manifest without a `spec`, or with
+/// parts of one, gets every default from the API server.
+pub fn definition() -> Value {
+    let mut definition = serde_json::to_value(ClusterObject::crd()).unwrap_or_default();
+    without_nulls(&mut definition);
+    if let Some(root) = definition.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {
+        shorten(&mut root["properties"]["spec"], false);
+        root["properties"]["spec"]["default"] = Value::Object(serde_json::Map::new());
+        if let Some(required) = root["required"].as_array_mut() {
+            required.retain(|field| field != "spec");
+        }
+        if root["required"].as_array().is_some_and(Vec::is_empty)
+            && let Some(root) = root.as_object_mut()
+        {
+            root.remove("required");
+        }
+        root["x-kubernetes-validations"] = rules(&[(
+            "self.metadata.name.matches('^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$')",
+            "metadata.name must be 1 to 40 of a-z, 0-9 and '-', starting with a letter and ending with a \
+             letter or digit: names of services are made of it",
+        )]);
+    }
+    definition
+}
+
+/// Fields of Kubernetes' own types: `kubectl explain pod.spec` describes what is in them. Three times here, they
+/// would make the definition larger than a client-side apply can carry.
+pub const KUBERNETES_OWN: [&str; 5] = [
+    "affinity",
+    "env",
+    "securityContext",
+    "tolerations",
+    "topologySpreadConstraints",
+];
+
+/// Takes the descriptions out of what lies below fields of Kubernetes' own types.
+fn shorten(schema: &mut Value, is_below: bool) {
+    match schema {
+        Value::Object(fields) => {
+            if is_below && fields.get("description").is_some_and(Value::is_string) {
+                fields.remove("description");
+            }
+            for (name, field) in fields.iter_mut() {
+                if !is_below && KUBERNETES_OWN.contains(&name.as_str()) {
+                    for (keyword, part) in field.as_object_mut().into_iter().flatten() {
+                        if keyword != "description" {
+                            shorten(part, true);
+                        }
+                    }
+                } else {
+                    shorten(field, is_below);
+                }
+            }
+        }
+        Value::Array(elements) => elements
+            .iter_mut()
+            .for_each(|element| shorten(element, is_below)),
+        _ => {}
+    }
+}
+
+/// Defaults of optional fields are written as null, which Kubernetes takes for none.
+fn without_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, field| !field.is_null());
+            fields.values_mut().for_each(without_nulls);
+        }
+        Value::Array(elements) => elements.iter_mut().for_each(without_nulls),
+        _ => {}
+    }
+}

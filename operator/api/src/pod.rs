@@ -1,0 +1,284 @@
+//! What a manifest may say about pods, services and volumes: nothing here has an effect on a local cluster.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use k8s_openapi::api::core::v1::{
+    Affinity, EnvVar, PodSecurityContext, Toleration, TopologySpreadConstraint,
+};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+use crate::Quantity;
+use crate::definition::rules;
+
+/// When to pull an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PullPolicy {
+    /// At each start of a container.
+    Always,
+    /// When the node doesn't have it.
+    IfNotPresent,
+    /// Never: the node has it, or the container doesn't start.
+    Never,
+}
+
+impl PullPolicy {
+    /// The policy's name, as Kubernetes spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Always => "Always",
+            Self::IfNotPresent => "IfNotPresent",
+            Self::Never => "Never",
+        }
+    }
+}
+
+/// A secret of the cluster's namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SecretName {
+    /// The secret's name.
+    pub name: String,
+}
+
+/// What becomes of the volumes' claims.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Claims {
+    /// What becomes of the claims, and with them of all data, when the cluster is deleted: Retain or
+    /// Delete. A cluster that is made again with the same name takes retained claims up. Default: Retain.
+    pub when_deleted: Retention,
+}
+
+/// What becomes of a claim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Retention {
+    /// It stays.
+    #[default]
+    Retain,
+    /// It goes, and the data with it.
+    Delete,
+}
+
+impl Retention {
+    /// The word that Kubernetes has for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Retain => "Retain",
+            Self::Delete => "Delete",
+        }
+    }
+}
+
+/// What the servers log. Changing it restarts them, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Log {
+    /// From which level on: error, warn, info, debug or trace. Default: info.
+    pub level: LogLevel,
+    /// How a line looks: text for people, json for programs. Default: text.
+    pub format: LogFormat,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            level: LogLevel::Info,
+            format: LogFormat::Text,
+        }
+    }
+}
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum LogLevel {
+    /// What went wrong.
+    Error,
+    /// And what may go wrong.
+    Warn,
+    /// And what happens.
+    Info,
+    /// And how.
+    Debug,
+    /// And everything else.
+    Trace,
+}
+
+impl LogLevel {
+    /// The level's name, as the servers take it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
+/// How a line of the log looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl LogFormat {
+    /// The format's name, as the servers take it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
+}
+
+/// The service that clients connect to: it has the cluster's name, and leads to the master.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct ClientService {
+    /// More labels of the service. Default: none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the service. Default: none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// The volume of a server that keeps little.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[schemars(extend("x-kubernetes-validations" = rules(&[("has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)", "storageClassName must not change: volumes can't move from one class to another")])))]
+pub struct Volume {
+    /// The volume's size, in bytes, at least 16Mi; it may grow, and not shrink. Default: 1Gi.
+    #[schemars(extend("x-kubernetes-validations" = rules(&[("quantity(string(self)).compareTo(quantity('16Mi')) >= 0", "must be at least 16Mi"), ("quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0", "must not shrink: volumes can only grow")])))]
+    pub size: Quantity,
+    /// The volume's storage class; it can't be changed. Default: the Kubernetes cluster's default class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storage_class_name: Option<String>,
+}
+
+impl Default for Volume {
+    fn default() -> Self {
+        Self {
+            size: Quantity::from_bytes(1 << 30),
+            storage_class_name: None,
+        }
+    }
+}
+
+/// How a role's pods run. Changing anything here restarts the role's servers, one at a time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Pod {
+    /// What a server asks for, and what it may not exceed. Default: none.
+    pub resources: Resources,
+    /// Labels that a node must have. Default: any node.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    /// Rules about nodes, and about other pods on them, as Kubernetes' own `affinity`. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<Affinity>,
+    /// Taints of nodes to put up with, as Kubernetes' own `tolerations`. Default: none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tolerations: Vec<Toleration>,
+    /// How pods are spread, as Kubernetes' own `topologySpreadConstraints`. Default: tablet servers over
+    /// zones and over nodes, as evenly as can be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topology_spread_constraints: Option<Vec<TopologySpreadConstraint>>,
+    /// Priority class of the pods. Default: the Kubernetes cluster's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority_class_name: Option<String>,
+    /// Service account of the pods; they never use its token. Default: one of the cluster's name, that the
+    /// operator makes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_account_name: Option<String>,
+    /// More labels of the pods; not below app.kubernetes.io or percolator.dev. Default: none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the pods. Default: none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// More variables of the environment, as Kubernetes' own `env`. Default: none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<EnvVar>,
+    /// Replaces the pods' security context. Default: user and group 65532, not root, the runtime's
+    /// default seccomp profile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub security_context: Option<PodSecurityContext>,
+}
+
+/// What a container asks for, and what it may not exceed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Resources {
+    /// What a node must have free: cpu in cores (500m is half of one), memory in bytes. Default: none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub requests: BTreeMap<String, Amount>,
+    /// What the container is held to, in the same units. Default: none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub limits: BTreeMap<String, Amount>,
+}
+
+/// An amount of a resource, in Kubernetes' notation: `2`, `500m`, `1Gi`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Amount(pub String);
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Amount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Amount;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an amount, such as 2, \"500m\" or \"1Gi\"")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Amount, E> {
+                Ok(Amount(text.into()))
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Amount, E> {
+                Ok(Amount(number.to_string()))
+            }
+
+            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Amount, E> {
+                Ok(Amount(number.to_string()))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+impl JsonSchema for Amount {
+    fn schema_name() -> Cow<'static, str> {
+        "Amount".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    // The form in which Kubernetes' own schemas describe a quantity.
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "anyOf": [{ "type": "integer" }, { "type": "string" }],
+            "pattern": r"^[0-9]+(\.[0-9]{1,18})?(m|[KMGTPE]i|[kMGTPE])?$",
+            "x-kubernetes-int-or-string": true,
+        })
+    }
+}

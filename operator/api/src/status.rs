@@ -1,0 +1,145 @@
+//! What the operator says about a cluster.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How a cluster is, as the operator last saw it. No field changes while nothing happens.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Status {
+    /// The generation of the spec that this is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Available, Progressing, Degraded and Paused, each with a reason and what to do.
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+    /// Where clients connect: HOST:PORT within the Kubernetes cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<String>,
+    /// The tag of the image that all servers run; while they change, the old one's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Selects the tablet servers' pods, for `kubectl scale` and autoscalers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
+    /// The tablet servers.
+    pub tablets: RoleStatus,
+    /// The timestamp oracle.
+    pub oracle: RoleStatus,
+    /// The master.
+    pub gc_master: RoleStatus,
+}
+
+/// How the servers of one role are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RoleStatus {
+    /// How many there are to be.
+    pub desired: i32,
+    /// How many pods there are.
+    pub created: i32,
+    /// How many run as the spec says.
+    pub updated: i32,
+    /// How many serve.
+    pub ready: i32,
+    /// Ready of desired, to read: `2/3`.
+    pub summary: String,
+}
+
+/// The type of a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ConditionType {
+    /// Every row can be read and written: the master, the oracle and all tablet servers serve.
+    Available,
+    /// The cluster is being made what the spec says.
+    Progressing,
+    /// Something is wrong that doesn't go by itself, or not soon.
+    Degraded,
+    /// The operator leaves the cluster alone, because the spec says so.
+    Paused,
+}
+
+impl ConditionType {
+    /// All of them, in the order in which a status lists them.
+    pub const ALL: [Self; 4] = [
+        Self::Available,
+        Self::Progressing,
+        Self::Degraded,
+        Self::Paused,
+    ];
+
+    /// As it stands in a status.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Available => "Available",
+            Self::Progressing => "Progressing",
+            Self::Degraded => "Degraded",
+            Self::Paused => "Paused",
+        }
+    }
+}
+
+/// Why a condition is as it is: there are no others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// All servers serve.
+    AllServersReady,
+    /// Some server doesn't serve yet, or any more.
+    ServersNotReady,
+    /// The cluster is what the spec says.
+    UpToDate,
+    /// Waits for the master, which comes first.
+    WaitingForMaster,
+    /// Waits for the oracle, which comes second.
+    WaitingForOracle,
+    /// Waits for tablet servers, which come last, one at a time when they change.
+    WaitingForTablets,
+    /// Volumes are growing.
+    GrowingVolumes,
+    /// Nothing is wrong that the operator could see.
+    AsExpected,
+    /// The spec can't be carried out as it is.
+    InvalidSpec,
+    /// An object of somebody else has a name that this cluster needs.
+    ObjectConflict,
+    /// The API server refused something that the operator asked for.
+    ApplyRefused,
+    /// A pod's image can't be had.
+    ImageUnavailable,
+    /// No node takes a pod.
+    PodUnschedulable,
+    /// A server ends again and again.
+    ServerCrashing,
+    /// The spec says `paused: true`.
+    PausedBySpec,
+    /// The spec doesn't say so.
+    NotPaused,
+}
+
+impl Reason {
+    /// All of them.
+    pub const ALL: [Self; 16] = [
+        Self::AllServersReady,
+        Self::ServersNotReady,
+        Self::UpToDate,
+        Self::WaitingForMaster,
+        Self::WaitingForOracle,
+        Self::WaitingForTablets,
+        Self::GrowingVolumes,
+        Self::AsExpected,
+        Self::InvalidSpec,
+        Self::ObjectConflict,
+        Self::ApplyRefused,
+        Self::ImageUnavailable,
+        Self::PodUnschedulable,
+        Self::ServerCrashing,
+        Self::PausedBySpec,
+        Self::NotPaused,
+    ];
+
+    /// As it stands in a status.
+    pub fn name(self) -> String {
+        format!("{self:?}")
+    }
+}

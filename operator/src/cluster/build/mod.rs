@@ -1,0 +1,170 @@
+//! From a good spec to the objects that it asks for: pure, and it can't fail.
+
+mod pods;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use kube::Resource as _;
+use percolator_api::ClusterObject;
+use serde_json::{Value, json};
+
+use super::names::{self, PORT, Role};
+use super::object::{Kind, Object};
+use super::observed::Observed;
+
+/// What a cluster's objects depend on besides its own resource.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    /// The servers' image, where the spec names none.
+    pub(crate) image: String,
+}
+
+/// The objects that a cluster is to have.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    /// Those that pods need to be there, or that don't depend on any: applied first.
+    pub(crate) common: Vec<Object>,
+    /// One StatefulSet for each role, in the order of [`Role::ALL`].
+    pub(crate) sets: Vec<(Role, Object)>,
+}
+
+impl Wanted {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Object> {
+        self.common
+            .iter()
+            .chain(self.sets.iter().map(|(_, set)| set))
+    }
+}
+
+/// Builds all objects. What is there matters in three ways: StatefulSets can't change their claims, a master
+/// without state begins a new cluster only where there has never been one, and a cluster that names no image keeps
+/// that of the operator that made it: a new operator restarts nobody.
+pub(crate) fn build(cluster: &ClusterObject, observed: &Observed, settings: &Settings) -> Wanted {
+    let name = cluster.metadata.name.as_deref().unwrap_or_default();
+    let builder = Builder {
+        name,
+        namespace: cluster.metadata.namespace.as_deref().unwrap_or_default(),
+        owner: owner(cluster),
+        cluster,
+        default_image: observed.default_image(name).unwrap_or(&settings.image),
+    };
+    let mut common = builder.service_account();
+    common.push(builder.config(observed));
+    common.push(builder.client_service());
+    common.extend(Role::ALL.map(|role| builder.headless_service(role)));
+    common.push(builder.disruption_budget());
+    let sets = Role::ALL.map(|role| (role, builder.stateful_set(role, observed)));
+    Wanted {
+        common,
+        sets: sets.into(),
+    }
+}
+
+struct Builder<'a> {
+    name: &'a str,
+    namespace: &'a str,
+    owner: Value,
+    cluster: &'a ClusterObject,
+    default_image: &'a str,
+}
+
+fn owner(cluster: &ClusterObject) -> Value {
+    json!({
+        "apiVersion": ClusterObject::api_version(&()),
+        "kind": ClusterObject::kind(&()),
+        "name": cluster.metadata.name,
+        "uid": cluster.metadata.uid,
+        "controller": true,
+        "blockOwnerDeletion": true,
+    })
+}
+
+/// The key of the configuration that says whether the master may begin a new cluster.
+const NEW_CLUSTER: &str = "new-cluster";
+/// The key of the servers' image, where the spec names none.
+pub(crate) const DEFAULT_IMAGE: &str = "default-image";
+
+impl Builder<'_> {
+    fn object(&self, kind: Kind, name: &str, labels: Value, body: Value) -> Object {
+        Object::new(kind, name, labels, &self.owner, body)
+    }
+
+    fn common(&self, kind: Kind, body: Value) -> Object {
+        self.object(kind, self.name, names::labels(self.name), body)
+    }
+
+    /// None where every role has one of its own.
+    fn service_account(&self) -> Vec<Object> {
+        let spec = &self.cluster.spec;
+        let pods = [&spec.gc_master.pod, &spec.oracle.pod, &spec.tablets.pod];
+        if pods.iter().all(|pod| pod.service_account_name.is_some()) {
+            return Vec::new();
+        }
+        vec![self.common(
+            Kind::ServiceAccount,
+            json!({"automountServiceAccountToken": false}),
+        )]
+    }
+
+    /// Read by the master when it starts: that it changes restarts nobody.
+    fn config(&self, observed: &Observed) -> Object {
+        let is_new = observed.is_new(self.name);
+        self.common(
+            Kind::ConfigMap,
+            json!({"data": {
+                NEW_CLUSTER: is_new.to_string(),
+                DEFAULT_IMAGE: self.default_image,
+            }}),
+        )
+    }
+
+    fn client_service(&self) -> Object {
+        let service = &self.cluster.spec.service;
+        let mut labels = json!(service.labels);
+        for (key, label) in names::labels(self.name).as_object().into_iter().flatten() {
+            labels[key] = label.clone();
+        }
+        self.object(
+            Kind::Service,
+            self.name,
+            labels,
+            json!({
+                "metadata": {"annotations": service.annotations},
+                "spec": {
+                    "type": "ClusterIP",
+                    "selector": names::role_selector(self.name, Role::GcMaster),
+                    "ports": [{"name": "grpc", "port": PORT, "targetPort": "grpc", "protocol": "TCP"}],
+                },
+            }),
+        )
+    }
+
+    /// Gives each pod a name that outlives it. Also while it isn't ready: servers look for each other then.
+    fn headless_service(&self, role: Role) -> Object {
+        self.object(
+            Kind::Service,
+            &role.set(self.name),
+            names::role_labels(self.name, role),
+            json!({"spec": {
+                "type": "ClusterIP",
+                "clusterIP": "None",
+                "publishNotReadyAddresses": true,
+                "selector": names::role_selector(self.name, role),
+                "ports": [{"name": "grpc", "port": PORT, "targetPort": "grpc", "protocol": "TCP"}],
+            }}),
+        )
+    }
+
+    /// One budget for all pods: a cluster without its master, or its oracle, serves as little as one without a
+    /// tablet server.
+    fn disruption_budget(&self) -> Object {
+        self.common(
+            Kind::PodDisruptionBudget,
+            json!({"spec": {
+                "maxUnavailable": 1,
+                "selector": {"matchLabels": names::selector(self.name)},
+                "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            }}),
+        )
+    }
+}

@@ -1,0 +1,271 @@
+//! StatefulSets and their pods. What stands in a pod's template restarts pods when it changes: the golden files
+//! in `testdata` show every such change in review.
+
+use percolator_api::{Pod, Quantity};
+use serde_json::{Value, json};
+
+use super::super::names::{self, CLAIM, PORT, Role};
+use super::super::object::{Kind, Object};
+use super::super::observed::Observed;
+use super::{Builder, NEW_CLUSTER};
+
+/// Nobody's number, and no user's of a node.
+const USER: u32 = 65532;
+const DATA: &str = "/data";
+/// Servers end within a second when they are told to; the rest is for disks that hang.
+const GRACE_SECONDS: u32 = 30;
+/// How long a server may take until it serves: recovering much data, or an oracle whose master is away.
+const STARTUP_SECONDS: u32 = 600;
+
+impl Builder<'_> {
+    pub(super) fn stateful_set(&self, role: Role, observed: &Observed) -> Object {
+        let spec = &self.cluster.spec;
+        let replicas = match role {
+            Role::GcMaster => spec.gc_master.replicas,
+            Role::Oracle => spec.oracle.replicas,
+            Role::Tablet => spec.tablets.replicas,
+        };
+        let claim = observed
+            .frozen_claim(self.name, role)
+            .unwrap_or_else(|| self.claim(role));
+        let retention = spec.claims.when_deleted.name();
+        self.object(
+            Kind::StatefulSet,
+            &role.set(self.name),
+            names::role_labels(self.name, role),
+            json!({"spec": {
+                "serviceName": role.set(self.name),
+                "replicas": replicas,
+                // A pod that can't start must not keep others from starting, nor a better template from it.
+                "podManagementPolicy": "Parallel",
+                "updateStrategy": {"type": "RollingUpdate"},
+                "revisionHistoryLimit": 3,
+                "persistentVolumeClaimRetentionPolicy": {
+                    "whenDeleted": retention,
+                    "whenScaled": "Retain",
+                },
+                "selector": {"matchLabels": names::role_selector(self.name, role)},
+                "template": self.template(role),
+                "volumeClaimTemplates": [{
+                    "apiVersion": "v1",
+                    "kind": "PersistentVolumeClaim",
+                    "metadata": {"name": CLAIM, "labels": names::role_selector(self.name, role)},
+                    "spec": claim,
+                }],
+            }}),
+        )
+    }
+
+    fn pod(&self, role: Role) -> &Pod {
+        let spec = &self.cluster.spec;
+        match role {
+            Role::GcMaster => &spec.gc_master.pod,
+            Role::Oracle => &spec.oracle.pod,
+            Role::Tablet => &spec.tablets.pod,
+        }
+    }
+
+    fn claim(&self, role: Role) -> Value {
+        let spec = &self.cluster.spec;
+        let (size, class) = match role {
+            Role::GcMaster => {
+                let storage = &spec.gc_master.storage;
+                (storage.size, &storage.storage_class_name)
+            }
+            Role::Oracle => {
+                let storage = &spec.oracle.storage;
+                (storage.size, &storage.storage_class_name)
+            }
+            Role::Tablet => {
+                let storage = &spec.tablets.storage;
+                (storage.size, &storage.storage_class_name)
+            }
+        };
+        claim(size, class.as_deref())
+    }
+
+    fn template(&self, role: Role) -> Value {
+        let pod = self.pod(role);
+        let mut labels = json!(pod.labels);
+        let own = names::role_labels(self.name, role);
+        for (key, label) in own.as_object().into_iter().flatten() {
+            labels[key] = label.clone();
+        }
+        let mut template = json!({
+            "metadata": {"labels": labels},
+            "spec": {
+                "serviceAccountName": pod.service_account_name.as_deref().unwrap_or(self.name),
+                "automountServiceAccountToken": false,
+                "enableServiceLinks": false,
+                "terminationGracePeriodSeconds": GRACE_SECONDS,
+                "securityContext": self.security_context(pod),
+                "containers": [self.container(role)],
+            },
+        });
+        if !pod.annotations.is_empty() {
+            template["metadata"]["annotations"] = json!(pod.annotations);
+        }
+        let spec = &mut template["spec"];
+        let secrets = &self.cluster.spec.image_pull_secrets;
+        if !secrets.is_empty() {
+            spec["imagePullSecrets"] = json!(secrets);
+        }
+        if !pod.node_selector.is_empty() {
+            spec["nodeSelector"] = json!(pod.node_selector);
+        }
+        if let Some(affinity) = &pod.affinity {
+            spec["affinity"] = json!(affinity);
+        }
+        if !pod.tolerations.is_empty() {
+            spec["tolerations"] = json!(pod.tolerations);
+        }
+        if let Some(class) = &pod.priority_class_name {
+            spec["priorityClassName"] = json!(class);
+        }
+        match &pod.topology_spread_constraints {
+            Some(constraints) if constraints.is_empty() => {}
+            Some(constraints) => spec["topologySpreadConstraints"] = json!(constraints),
+            None if role == Role::Tablet => {
+                spec["topologySpreadConstraints"] = self.spread(role);
+            }
+            None => {}
+        }
+        template
+    }
+
+    /// Over zones, and within them over nodes. As evenly as can be: a server on a crowded node is better than
+    /// none.
+    fn spread(&self, role: Role) -> Value {
+        let over = |key: &str| {
+            json!({
+                "maxSkew": 1,
+                "topologyKey": key,
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": names::role_selector(self.name, role)},
+            })
+        };
+        json!([
+            over("topology.kubernetes.io/zone"),
+            over("kubernetes.io/hostname")
+        ])
+    }
+
+    fn security_context(&self, pod: &Pod) -> Value {
+        match &pod.security_context {
+            Some(context) => json!(context),
+            None => json!({
+                "runAsNonRoot": true,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "fsGroup": USER,
+                // A volume with much data is not walked through at each start.
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            }),
+        }
+    }
+
+    fn container(&self, role: Role) -> Value {
+        let spec = &self.cluster.spec;
+        let pod = self.pod(role);
+        let image = spec.image.as_deref().unwrap_or(self.default_image);
+        let probe = |period: u32, failures: u32| {
+            json!({
+                "grpc": {"port": PORT},
+                "periodSeconds": period,
+                "timeoutSeconds": 3,
+                "failureThreshold": failures,
+            })
+        };
+        let mut container = json!({
+            "name": role.component(),
+            "image": image,
+            "command": [format!("/usr/local/bin/percolator-{}", role.component())],
+            "args": self.arguments(role),
+            "env": self.environment(role),
+            "ports": [{"name": "grpc", "containerPort": PORT, "protocol": "TCP"}],
+            "startupProbe": probe(1, STARTUP_SECONDS),
+            "readinessProbe": probe(2, 2),
+            "livenessProbe": probe(10, 6),
+            // What a server says when it gives up is found in the pod's status.
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "securityContext": {
+                "allowPrivilegeEscalation": false,
+                "readOnlyRootFilesystem": true,
+                "capabilities": {"drop": ["ALL"]},
+            },
+            "volumeMounts": [{"name": CLAIM, "mountPath": DATA}],
+        });
+        if let Some(policy) = spec.image_pull_policy {
+            container["imagePullPolicy"] = json!(policy.name());
+        }
+        for (field, amounts) in [
+            ("requests", &pod.resources.requests),
+            ("limits", &pod.resources.limits),
+        ] {
+            if !amounts.is_empty() {
+                container["resources"][field] = json!(amounts);
+            }
+        }
+        container
+    }
+
+    fn arguments(&self, role: Role) -> Vec<String> {
+        let spec = &self.cluster.spec;
+        let host = |role: Role| format!("{}.{}.svc", role.set(self.name), self.namespace);
+        let master = format!(
+            "{}-0.{}:{PORT}",
+            Role::GcMaster.set(self.name),
+            host(Role::GcMaster)
+        );
+        let mut arguments = vec![
+            format!("--data-dir={DATA}/server"),
+            format!("--listen=0.0.0.0:{PORT}"),
+            "--server=$(POD_NAME)".to_owned(),
+        ];
+        if role != Role::GcMaster {
+            arguments.push(format!("--advertise=$(POD_NAME).{}:{PORT}", host(role)));
+            arguments.push(format!("--master={master}"));
+        }
+        match role {
+            Role::GcMaster => {}
+            Role::Oracle => {
+                arguments.push(format!("--window={}ms", spec.oracle.window.as_millis()))
+            }
+            Role::Tablet => {
+                let storage = &spec.tablets.storage;
+                arguments.push(format!("--engine={}", storage.engine));
+                arguments.push(format!("--cache-bytes={}", storage.cache_size.bytes()));
+            }
+        }
+        arguments
+    }
+
+    fn environment(&self, role: Role) -> Vec<Value> {
+        let log = &self.cluster.spec.log;
+        let mut variables = vec![
+            json!({"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}),
+            json!({"name": "PERCOLATOR_LOG", "value": log.level.name()}),
+            json!({"name": "PERCOLATOR_LOG_FORMAT", "value": log.format.name()}),
+        ];
+        if role == Role::GcMaster {
+            variables.push(json!({
+                "name": "PERCOLATOR_GC_MASTER_NEW_CLUSTER",
+                "valueFrom": {"configMapKeyRef": {"name": self.name, "key": NEW_CLUSTER}},
+            }));
+        }
+        variables.extend(self.pod(role).env.iter().map(|variable| json!(variable)));
+        variables
+    }
+}
+
+fn claim(size: Quantity, class: Option<&str>) -> Value {
+    let mut claim = json!({
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": size.to_string()}},
+    });
+    if let Some(class) = class {
+        claim["storageClassName"] = json!(class);
+    }
+    claim
+}

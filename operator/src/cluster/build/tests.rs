@@ -1,0 +1,199 @@
+//! Golden files: what is made of two manifests, to the letter. A change of a pod's template restarts the pods of
+//! every cluster when the operator is upgraded, and shows here.
+
+use std::path::Path;
+
+use percolator_api::{ClusterObject, PercolatorCluster};
+use serde_json::{Value, json};
+
+use super::*;
+
+pub(crate) fn cluster(manifest: &str) -> ClusterObject {
+    let manifest = PercolatorCluster::from_yaml(manifest).expect("a good manifest");
+    let mut cluster = ClusterObject::new(&manifest.metadata.name, manifest.spec);
+    cluster.metadata.namespace = Some("default".into());
+    cluster.metadata.uid = Some("00000000-0000-0000-0000-000000000001".into());
+    cluster.metadata.generation = Some(1);
+    cluster
+}
+
+pub(crate) const EXAMPLE: &str = include_str!("../../../../examples/cluster.yaml");
+
+const EVERYTHING: &str = "
+apiVersion: percolator.dev/v1alpha1
+kind: PercolatorCluster
+metadata: {name: all}
+spec:
+  image: registry.example.com/percolator:1.2.3
+  imagePullPolicy: IfNotPresent
+  imagePullSecrets: [{name: credentials}]
+  claims: {whenDeleted: Delete}
+  log: {level: debug, format: json}
+  service: {labels: {team: a}, annotations: {note: b}}
+  oracle:
+    window: 500ms
+    storage: {size: 100Mi, storageClassName: fast}
+  gcMaster:
+    pod: {serviceAccountName: own, priorityClassName: high}
+  tablets:
+    replicas: 5
+    storage: {engine: fjall, cacheSize: 1Gi, size: 100Gi, storageClassName: fast}
+    pod:
+      resources: {requests: {cpu: 1, memory: 2Gi}, limits: {cpu: 500m}}
+      nodeSelector: {disk: nvme}
+      affinity:
+        podAntiAffinity:
+          preferredDuringSchedulingIgnoredDuringExecution:
+          - weight: 1
+            podAffinityTerm:
+              topologyKey: kubernetes.io/hostname
+              labelSelector: {matchExpressions: [{key: app, operator: In, values: [web]}]}
+      tolerations: [{key: dedicated, operator: Exists, tolerationSeconds: 60}]
+      topologySpreadConstraints: [{maxSkew: 2, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}]
+      labels: {tier: data}
+      annotations: {scrape: 'true'}
+      env: [{name: RUST_BACKTRACE, value: '1'}]
+      securityContext: {runAsUser: 1000, fsGroup: 1000, runAsNonRoot: true}
+";
+
+fn settings() -> Settings {
+    Settings {
+        image: "percolator:test".into(),
+    }
+}
+
+pub(crate) fn wanted(cluster: &ClusterObject, observed: &Observed) -> Wanted {
+    build(cluster, observed, &settings())
+}
+
+fn text(wanted: &Wanted) -> String {
+    wanted
+        .all()
+        .map(|object| {
+            let mut value = object.value.clone();
+            // It follows from everything else.
+            let annotations = value["metadata"]["annotations"].as_object_mut();
+            annotations
+                .expect("objects say what was asked")
+                .remove("percolator.dev/asked");
+            serde_json::to_string_pretty(&value).expect("JSON") + "\n"
+        })
+        .collect()
+}
+
+fn golden(name: &str, text: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("testdata")
+        .join(name);
+    if std::env::var_os("REWRITE").is_some_and(|value| value == "1") {
+        std::fs::write(&file, text).expect(name);
+    }
+    let found = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(
+        found == text,
+        "testdata/{name} differs from what is built: `cargo xtask generate` writes it anew. A change below \
+         `template` restarts the pods of every cluster when the operator is upgraded"
+    );
+}
+
+#[test]
+fn what_is_built_is_what_the_golden_files_say() {
+    for (name, manifest) in [("example.json", EXAMPLE), ("everything.json", EVERYTHING)] {
+        golden(
+            name,
+            &text(&wanted(&cluster(manifest), &Observed::default())),
+        );
+    }
+}
+
+#[test]
+fn everything_is_owned_labelled_and_restricted() {
+    for manifest in [EXAMPLE, EVERYTHING] {
+        let cluster = cluster(manifest);
+        let wanted = wanted(&cluster, &Observed::default());
+        for object in wanted.all() {
+            let metadata = &object.value["metadata"];
+            assert_eq!(
+                metadata["ownerReferences"][0]["uid"],
+                json!(cluster.metadata.uid)
+            );
+            assert_eq!(
+                metadata["labels"]["app.kubernetes.io/managed-by"], "percolator-operator",
+                "{}",
+                object.name
+            );
+        }
+        for (_, set) in &wanted.sets {
+            let pod = &set.value["spec"]["template"]["spec"];
+            assert_eq!(pod["automountServiceAccountToken"], false);
+            assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+            let container = &pod["containers"][0]["securityContext"];
+            assert_eq!(container["readOnlyRootFilesystem"], true);
+            assert_eq!(container["capabilities"]["drop"], json!(["ALL"]));
+        }
+    }
+}
+
+#[test]
+fn a_set_keeps_the_claims_that_it_was_made_with() {
+    let mut cluster = cluster(EXAMPLE);
+    let first = wanted(&cluster, &Observed::default());
+    let mut observed = Observed::default();
+    for object in first.all() {
+        observed
+            .objects
+            .insert((object.kind, object.name.clone()), object.value.clone());
+    }
+    cluster.spec.tablets.storage.size = percolator_api::Quantity::from_bytes(20 << 30);
+    let then = wanted(&cluster, &observed);
+    let size = |wanted: &Wanted| -> Value {
+        wanted.sets[2].1.value["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
+            .clone()
+    };
+    assert_eq!(size(&first), "10Gi");
+    assert_eq!(size(&then), "10Gi");
+}
+
+#[test]
+fn a_new_operator_changes_nothing_of_a_cluster_that_names_no_image() {
+    let cluster = cluster(EXAMPLE);
+    let first = wanted(&cluster, &Observed::default());
+    let mut observed = Observed::default();
+    for object in first.all() {
+        observed
+            .objects
+            .insert((object.kind, object.name.clone()), object.value.clone());
+    }
+    let newer = Settings {
+        image: "percolator:newer".into(),
+    };
+    let then = build(&cluster, &observed, &newer);
+    assert!(then.sets == first.sets);
+    assert!(text(&build(&cluster, &Observed::default(), &newer)).contains("percolator:newer"));
+}
+
+#[test]
+fn only_the_first_master_of_a_name_begins_a_new_cluster() {
+    let cluster = cluster(EXAMPLE);
+    let is_new = |claims: &[&str]| -> Value {
+        let observed = Observed {
+            claims: claims
+                .iter()
+                .map(|name| json!({"metadata": {"name": name}}))
+                .collect(),
+            ..Observed::default()
+        };
+        let wanted = wanted(&cluster, &observed);
+        let config = wanted.all().find(|object| object.kind == Kind::ConfigMap);
+        config.expect("there is a config").value["data"]["new-cluster"].clone()
+    };
+    assert_eq!(is_new(&[]), "true");
+    assert_eq!(is_new(&["data-demo-gc-master-0"]), "true");
+    assert_eq!(
+        is_new(&["data-demo-gc-master-0", "data-demo-tso-0"]),
+        "false"
+    );
+    assert_eq!(is_new(&["data-demo-tablet-12"]), "false");
+    // Of another cluster, whose name begins with this one's.
+    assert_eq!(is_new(&["data-demo-tablet-a-tablet-0"]), "true");
+}

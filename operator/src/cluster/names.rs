@@ -1,0 +1,88 @@
+//! What the objects of a cluster are called, and how they are found.
+
+use serde_json::{Value, json};
+
+/// Who writes what we write: one field manager for everything.
+pub(crate) const MANAGER: &str = "percolator-operator";
+/// Where every server listens, and where the service for clients does.
+pub(crate) const PORT: u16 = 7400;
+/// The claim of each pod, before the pod's name.
+pub(crate) const CLAIM: &str = "data";
+
+/// What a server does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Role {
+    GcMaster,
+    Oracle,
+    Tablet,
+}
+
+impl Role {
+    /// In the order in which they start, and change: everybody asks the master, and a tablet server is of use
+    /// only with an oracle.
+    pub(crate) const ALL: [Self; 3] = [Self::GcMaster, Self::Oracle, Self::Tablet];
+
+    /// As it stands in labels, and in names behind the cluster's.
+    pub(crate) fn component(self) -> &'static str {
+        match self {
+            Self::GcMaster => "gc-master",
+            Self::Oracle => "tso",
+            Self::Tablet => "tablet",
+        }
+    }
+
+    /// For messages.
+    pub(crate) fn plural(self) -> &'static str {
+        match self {
+            Self::GcMaster => "the master",
+            Self::Oracle => "the oracle",
+            Self::Tablet => "tablet servers",
+        }
+    }
+
+    /// The StatefulSet, and the headless service that gives its pods names.
+    pub(crate) fn set(self, cluster: &str) -> String {
+        format!("{cluster}-{}", self.component())
+    }
+}
+
+/// Labels that every object of the cluster has.
+pub(crate) fn labels(cluster: &str) -> Value {
+    json!({
+        "app.kubernetes.io/name": "percolator",
+        "app.kubernetes.io/instance": cluster,
+        "app.kubernetes.io/part-of": "percolator",
+        "app.kubernetes.io/managed-by": MANAGER,
+    })
+}
+
+/// Labels of a role's objects.
+pub(crate) fn role_labels(cluster: &str, role: Role) -> Value {
+    let mut labels = labels(cluster);
+    labels["app.kubernetes.io/component"] = json!(role.component());
+    labels
+}
+
+/// What finds all pods of the cluster: never changed, as StatefulSets can't change theirs.
+pub(crate) fn selector(cluster: &str) -> Value {
+    json!({
+        "app.kubernetes.io/name": "percolator",
+        "app.kubernetes.io/instance": cluster,
+    })
+}
+
+/// What finds the pods of a role.
+pub(crate) fn role_selector(cluster: &str, role: Role) -> Value {
+    let mut selector = selector(cluster);
+    selector["app.kubernetes.io/component"] = json!(role.component());
+    selector
+}
+
+/// A selector as text, for requests and for the scale subresource.
+pub(crate) fn selector_text(selector: &Value) -> String {
+    let labels = selector.as_object().into_iter().flatten();
+    let labels: Vec<String> = labels
+        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    labels.join(",")
+}

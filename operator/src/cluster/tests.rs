@@ -1,0 +1,413 @@
+//! Reconciliations without an API server: a world that answers as it would, as far as the operator can tell.
+
+use percolator_api::{ClusterObject, Quantity, Reason, Status};
+use serde_json::{Value, json};
+
+use super::build::tests::{EXAMPLE, cluster};
+use super::names::Role;
+use super::object::Object;
+use super::*;
+
+const SETTINGS_IMAGE: &str = "percolator:test";
+
+/// What there is, and what StatefulSets made of it.
+struct World {
+    cluster: ClusterObject,
+    observed: Observed,
+    now: i64,
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            cluster: cluster(EXAMPLE),
+            observed: Observed::default(),
+            now: 1_000,
+        }
+    }
+
+    fn settings() -> Settings {
+        Settings {
+            image: SETTINGS_IMAGE.into(),
+        }
+    }
+
+    /// One reconciliation; gives the names of what it applied, and whether it wrote a status.
+    fn step(&mut self) -> (Vec<String>, bool) {
+        self.now += 1;
+        let decision = decide(&self.cluster, &self.observed, &Self::settings());
+        let mut applied = Vec::new();
+        if let Decision::Do(plan) = &decision
+            && !self.cluster.spec.paused
+        {
+            for object in &plan.apply {
+                applied.push(object.name.clone());
+                self.apply(object);
+            }
+            for (name, size) in &plan.grow {
+                applied.push(name.clone());
+                let claims = &mut self.observed.claims;
+                let claim = claims.iter_mut().find(|claim| super::name(claim) == name);
+                claim.expect("a claim that is there")["spec"]["resources"]["requests"]["storage"] =
+                    json!(size.to_string());
+            }
+            for key in &plan.remove {
+                applied.push(format!("-{}", key.1));
+                self.observed.objects.remove(key);
+            }
+        }
+        let status = self.status_of(&decision);
+        let is_new = self.cluster.status.as_ref() != Some(&status);
+        self.cluster.status = Some(status);
+        (applied, is_new)
+    }
+
+    fn status_of(&self, decision: &Decision) -> Status {
+        let now = Timestamp::from_second(self.now).unwrap();
+        let settings = Self::settings();
+        status_after(
+            &self.cluster,
+            &self.observed,
+            &settings,
+            decision,
+            None,
+            now,
+        )
+    }
+
+    fn apply(&mut self, object: &Object) {
+        let key = (object.kind, object.name.clone());
+        let old = self.observed.objects.get(&key);
+        let mut live = object.value.clone();
+        if let Some(status) = old.map(|old| old["status"].clone()) {
+            live["status"] = status;
+        }
+        let generation = old.map_or(0, |old| old["metadata"]["generation"].as_i64().unwrap());
+        live["metadata"]["generation"] = json!(generation + 1);
+        self.observed.objects.insert(key, live);
+    }
+
+    /// The role's StatefulSet has made its pods, and all of them serve.
+    fn ready(&mut self, role: Role) {
+        let key = (Kind::StatefulSet, role.set("demo"));
+        let set = self.observed.objects.get_mut(&key).expect("a set");
+        let replicas = set["spec"]["replicas"].clone();
+        set["status"] = json!({
+            "observedGeneration": set["metadata"]["generation"],
+            "replicas": replicas,
+            "readyReplicas": replicas,
+            "updatedReplicas": replicas,
+        });
+        let size = set
+            .pointer("/spec/volumeClaimTemplates/0/spec/resources/requests/storage")
+            .cloned();
+        for ordinal in 0..replicas.as_i64().unwrap() {
+            let name = format!("data-{}-{ordinal}", role.set("demo"));
+            let claims = &mut self.observed.claims;
+            if !claims.iter().any(|claim| super::name(claim) == name) {
+                claims.push(json!({
+                    "metadata": {"name": name},
+                    "spec": {"resources": {"requests": {"storage": size}}},
+                    "status": {"phase": "Bound", "capacity": {"storage": size}},
+                }));
+            }
+        }
+    }
+
+    fn all_ready() -> Self {
+        let mut world = Self::new();
+        for role in Role::ALL {
+            world.step();
+            world.ready(role);
+        }
+        world.step();
+        world
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut ClusterObject)) {
+        change(&mut self.cluster);
+        *self.cluster.metadata.generation.as_mut().unwrap() += 1;
+    }
+
+    fn condition(&self, kind: &str) -> (bool, String) {
+        let status = self.cluster.status.as_ref().expect("a status");
+        let condition = status.conditions.iter().find(|found| found.type_ == kind);
+        let condition = condition.expect("every condition is there");
+        (condition.status == "True", condition.reason.clone())
+    }
+}
+
+fn reason(is_true: bool, reason: Reason) -> (bool, String) {
+    (is_true, reason.name())
+}
+
+#[test]
+fn servers_start_one_role_after_the_other() {
+    let mut world = World::new();
+    let (applied, _) = world.step();
+    assert_eq!(
+        applied,
+        [
+            "demo",
+            "demo",
+            "demo",
+            "demo-gc-master",
+            "demo-tso",
+            "demo-tablet",
+            "demo",
+            "demo-gc-master",
+        ]
+    );
+    assert_eq!(
+        world.condition("Available"),
+        reason(false, Reason::ServersNotReady)
+    );
+    assert_eq!(
+        world.condition("Progressing"),
+        reason(true, Reason::WaitingForMaster)
+    );
+    assert_eq!(world.step(), (vec![], false));
+    world.ready(Role::GcMaster);
+    assert_eq!(world.step().0, ["demo-tso"]);
+    assert_eq!(
+        world.condition("Progressing"),
+        reason(true, Reason::WaitingForOracle)
+    );
+    world.ready(Role::Oracle);
+    // No master without state may begin a new cluster any more.
+    assert_eq!(world.step().0, ["demo", "demo-tablet"]);
+    assert_eq!(
+        world.condition("Progressing"),
+        reason(true, Reason::WaitingForTablets)
+    );
+    world.ready(Role::Tablet);
+    assert_eq!(world.step(), (vec![], true));
+    assert_eq!(
+        world.condition("Available"),
+        reason(true, Reason::AllServersReady)
+    );
+    assert_eq!(
+        world.condition("Progressing"),
+        reason(false, Reason::UpToDate)
+    );
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(false, Reason::AsExpected)
+    );
+    // And then nothing is written any more, however late it is.
+    world.now += 1_000_000;
+    assert_eq!(world.step(), (vec![], false));
+}
+
+#[test]
+fn a_new_image_goes_from_role_to_role() {
+    let mut world = World::all_ready();
+    world.change(|cluster| cluster.spec.image = Some("percolator:2".into()));
+    for role in Role::ALL {
+        assert_eq!(world.step().0, [role.set("demo")]);
+        assert_eq!(world.step().0, Vec::<String>::new());
+        assert!(world.condition("Progressing").0);
+        world.ready(role);
+    }
+    assert_eq!(world.step().0, Vec::<String>::new());
+    assert_eq!(
+        world.condition("Progressing"),
+        reason(false, Reason::UpToDate)
+    );
+}
+
+#[test]
+fn a_bad_image_stops_at_the_first_role_and_a_good_one_recovers() {
+    let mut world = World::all_ready();
+    world.change(|cluster| cluster.spec.image = Some("percolator:none".into()));
+    assert_eq!(world.step().0, ["demo-gc-master"]);
+    world.observed.pods = vec![json!({
+        "metadata": {"name": "demo-gc-master-0"},
+        "status": {"containerStatuses": [
+            {"image": "percolator:none", "state": {"waiting": {"reason": "ErrImageNeverPull"}}}
+        ]},
+    })];
+    world.step();
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(true, Reason::ImageUnavailable)
+    );
+    world.change(|cluster| cluster.spec.image = None);
+    world.observed.pods.clear();
+    assert_eq!(world.step().0, ["demo-gc-master"]);
+    world.ready(Role::GcMaster);
+    assert_eq!(world.step().0, Vec::<String>::new());
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(false, Reason::AsExpected)
+    );
+    assert_eq!(
+        world.condition("Available"),
+        reason(true, Reason::AllServersReady)
+    );
+}
+
+#[test]
+fn a_bad_spec_changes_nothing_and_says_why() {
+    let mut world = World::all_ready();
+    for change in [
+        (|cluster| cluster.spec.tablets.replicas = 2) as fn(&mut ClusterObject),
+        |cluster| cluster.spec.tablets.storage.size = Quantity::from_bytes(1 << 30),
+        |cluster| cluster.spec.tablets.storage.engine = percolator_api::Engine::Fjall,
+        |cluster| cluster.spec.oracle.replicas = 2,
+    ] {
+        let good = world.cluster.spec.clone();
+        world.change(change);
+        assert_eq!(world.step().0, Vec::<String>::new());
+        assert_eq!(
+            world.condition("Degraded"),
+            reason(true, Reason::InvalidSpec)
+        );
+        assert!(world.condition("Available").0);
+        world.change(|cluster| cluster.spec = good);
+        assert_eq!(world.step().0, Vec::<String>::new());
+        assert_eq!(
+            world.condition("Degraded"),
+            reason(false, Reason::AsExpected)
+        );
+    }
+}
+
+#[test]
+fn an_object_of_somebody_else_is_left_alone() {
+    let mut world = World::new();
+    let key = (Kind::Service, "demo".to_owned());
+    let foreign = json!({"metadata": {"name": "demo"}, "spec": {}});
+    world.observed.objects.insert(key.clone(), foreign.clone());
+    assert_eq!(world.step().0, Vec::<String>::new());
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(true, Reason::ObjectConflict)
+    );
+    assert_eq!(world.observed.objects[&key], foreign);
+    world.observed.objects.remove(&key);
+    assert!(!world.step().0.is_empty());
+}
+
+#[test]
+fn a_paused_cluster_is_left_alone() {
+    let mut world = World::all_ready();
+    world.change(|cluster| {
+        cluster.spec.paused = true;
+        cluster.spec.tablets.replicas = 4;
+    });
+    assert_eq!(world.step().0, Vec::<String>::new());
+    assert_eq!(
+        world.condition("Paused"),
+        reason(true, Reason::PausedBySpec)
+    );
+    assert_eq!(
+        world.condition("Progressing"),
+        reason(false, Reason::PausedBySpec)
+    );
+    world.change(|cluster| cluster.spec.paused = false);
+    assert_eq!(world.step().0, ["demo-tablet"]);
+}
+
+#[test]
+fn volumes_grow_and_sets_stay_as_they_are() {
+    let mut world = World::all_ready();
+    world.change(|cluster| cluster.spec.tablets.storage.size = Quantity::from_bytes(11 << 30));
+    let (applied, _) = world.step();
+    assert_eq!(
+        applied,
+        [
+            "data-demo-tablet-0",
+            "data-demo-tablet-1",
+            "data-demo-tablet-2"
+        ]
+    );
+    assert_eq!(
+        world.condition("Progressing"),
+        reason(true, Reason::GrowingVolumes)
+    );
+    for claim in &mut world.observed.claims {
+        claim["status"]["capacity"]["storage"] = json!("11Gi");
+    }
+    assert_eq!(world.step().0, Vec::<String>::new());
+    assert_eq!(
+        world.condition("Progressing"),
+        reason(false, Reason::UpToDate)
+    );
+}
+
+#[test]
+fn what_is_not_asked_for_any_more_is_removed() {
+    let mut world = World::all_ready();
+    world.change(|cluster| {
+        let spec = &mut cluster.spec;
+        for pod in [
+            &mut spec.gc_master.pod,
+            &mut spec.oracle.pod,
+            &mut spec.tablets.pod,
+        ] {
+            pod.service_account_name = Some("own".into());
+        }
+    });
+    assert!(world.step().0.contains(&"-demo".to_owned()));
+    assert!(world.observed.get(Kind::ServiceAccount, "demo").is_none());
+}
+
+#[test]
+fn what_others_change_is_changed_back() {
+    let mut world = World::all_ready();
+    let key = (Kind::StatefulSet, "demo-tablet".to_owned());
+    let set = world.observed.objects.get_mut(&key).unwrap();
+    set["spec"]["replicas"] = json!(1);
+    assert_eq!(world.step().0, ["demo-tablet"]);
+    assert_eq!(world.observed.objects[&key]["spec"]["replicas"], 3);
+}
+
+#[test]
+fn a_lost_server_is_told_of() {
+    let mut world = World::all_ready();
+    let key = (Kind::StatefulSet, "demo-tablet".to_owned());
+    let since = world.cluster.status.clone().unwrap();
+    world.observed.objects.get_mut(&key).unwrap()["status"]["readyReplicas"] = json!(2);
+    assert_eq!(world.step(), (vec![], true));
+    assert_eq!(
+        world.condition("Available"),
+        reason(false, Reason::ServersNotReady)
+    );
+    let status = world.cluster.status.clone().unwrap();
+    assert_eq!(status.tablets.summary, "2/3");
+    let told: Vec<(&str, bool)> = turned(Some(&since), &status)
+        .into_iter()
+        .map(|(condition, is_bad)| (condition.type_.as_str(), is_bad))
+        .collect();
+    assert_eq!(told, [("Available", true), ("Progressing", false)]);
+}
+
+#[test]
+fn troubles_of_pods_are_told() {
+    let pod = |status: Value| json!({"metadata": {"name": "demo-tablet-1"}, "status": status});
+    for (status, expected) in [
+        (
+            json!({"conditions": [
+                {"type": "PodScheduled", "reason": "Unschedulable", "message": "0/3 nodes"}
+            ]}),
+            reason(true, Reason::PodUnschedulable),
+        ),
+        (
+            json!({"containerStatuses": [{
+                "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                "lastState": {"terminated": {"message": "error: the folder is another's"}},
+            }]}),
+            reason(true, Reason::ServerCrashing),
+        ),
+        (
+            json!({"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}),
+            reason(false, Reason::AsExpected),
+        ),
+    ] {
+        let mut world = World::all_ready();
+        world.observed.pods = vec![pod(status)];
+        world.step();
+        assert_eq!(world.condition("Degraded"), expected);
+    }
+}

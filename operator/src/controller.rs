@@ -1,0 +1,350 @@
+//! Which cluster is looked at when, and one look at one cluster.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service, ServiceAccount};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, ObjectMeta, PartialObjectMeta};
+use kube::runtime::controller::{Action, Config, Controller};
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher;
+use kube::{Client, Resource};
+use percolator_api::{ClusterObject, ConditionType, Status};
+use serde::de::DeserializeOwned;
+use tracing::Instrument as _;
+
+use crate::api::Objects;
+use crate::cluster::{self, Decision, MANAGER, Settings, full_name};
+use crate::metrics::Metrics;
+
+/// How many clusters are looked at a time.
+const CONCURRENCY: u16 = 8;
+/// What happens to a cluster within this is looked at once: its objects come in bursts.
+const GATHER: Duration = Duration::from_millis(50);
+/// What happened while nobody watched is found out by then.
+const LOOK_AGAIN: Duration = Duration::from_secs(600);
+/// What goes on for too long, while servers don't serve, is found out by then, at first.
+const LOOK_SOON: Duration = Duration::from_secs(12);
+/// A failure is tried again after the first pause, then after twice as long each time.
+const RETRY_FIRST: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(120);
+/// A look that takes longer is stuck.
+const STUCK: Duration = Duration::from_secs(120);
+
+/// What all looks share.
+pub(crate) struct Shared {
+    client: Client,
+    settings: Settings,
+    recorder: Recorder,
+    pub(crate) metrics: Metrics,
+    /// Failures in a row, by cluster.
+    failures: Mutex<BTreeMap<String, u32>>,
+    /// Looks that are under way, by cluster, and since when.
+    under_way: Mutex<BTreeMap<String, Instant>>,
+}
+
+/// Why a look at a cluster ended early; it is tried again.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The API server didn't do what it was asked for.
+    #[error("{0}")]
+    Api(#[from] kube::Error),
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(crate) fn new(client: Client, settings: Settings, instance: &str) -> anyhow::Result<Self> {
+        let reporter = Reporter {
+            controller: MANAGER.to_owned(),
+            instance: Some(instance.to_owned()),
+        };
+        Ok(Self {
+            recorder: Recorder::new(client.clone(), reporter),
+            client,
+            settings,
+            metrics: Metrics::new()?,
+            failures: Mutex::default(),
+            under_way: Mutex::default(),
+        })
+    }
+
+    /// A cluster that has been looked at for too long, if there is one.
+    pub(crate) fn stuck(&self) -> Option<String> {
+        let under_way = lock(&self.under_way);
+        let mut stuck = under_way
+            .iter()
+            .filter(|(_, since)| since.elapsed() > STUCK);
+        stuck.next().map(|(name, _)| name.clone())
+    }
+}
+
+type Watched<K> = PartialObjectMeta<K>;
+
+/// Looks at all clusters of these namespaces, or of all if none is named, whenever something happens to them.
+/// Ends when `shutdown` does, and what is under way with it.
+pub(crate) async fn run(
+    shared: Arc<Shared>,
+    namespaces: &[String],
+    shutdown: impl Future<Output = ()> + Clone + Send + Sync + 'static,
+) {
+    let controllers = FuturesUnordered::new();
+    if namespaces.is_empty() {
+        controllers.push(watch(shared, None, shutdown));
+    } else {
+        for namespace in namespaces {
+            controllers.push(watch(shared.clone(), Some(namespace), shutdown.clone()));
+        }
+    }
+    controllers.collect::<()>().await;
+}
+
+async fn watch(
+    shared: Arc<Shared>,
+    namespace: Option<&String>,
+    shutdown: impl Future<Output = ()> + Send + Sync + 'static,
+) {
+    let client = &shared.client;
+    // Only what says which object it is, is kept of each.
+    fn api<K>(client: &Client, namespace: Option<&String>) -> Api<Watched<K>>
+    where
+        K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
+            + DeserializeOwned,
+    {
+        match namespace {
+            Some(namespace) => Api::namespaced(client.clone(), namespace),
+            None => Api::all(client.clone()),
+        }
+    }
+    let ours =
+        watcher::Config::default().labels(&format!("app.kubernetes.io/managed-by={MANAGER}"));
+    let of_servers = watcher::Config::default().labels("app.kubernetes.io/name=percolator");
+    let clusters: Api<Watched<ClusterObject>> = match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    };
+    let config = Config::default().concurrency(CONCURRENCY).debounce(GATHER);
+    let metrics = shared.metrics.clone();
+    Controller::new(clusters, watcher::Config::default())
+        .with_config(config)
+        .owns(api::<StatefulSet>(client, namespace), ours.clone())
+        .owns(api::<Service>(client, namespace), ours.clone())
+        .owns(api::<ConfigMap>(client, namespace), ours.clone())
+        .owns(api::<ServiceAccount>(client, namespace), ours.clone())
+        .owns(api::<PodDisruptionBudget>(client, namespace), ours)
+        .watches(api::<Pod>(client, namespace), of_servers.clone(), |pod| {
+            of_cluster(&pod.metadata)
+        })
+        .watches(
+            api::<PersistentVolumeClaim>(client, namespace),
+            of_servers,
+            |claim| of_cluster(&claim.metadata),
+        )
+        .graceful_shutdown_on(shutdown)
+        .run(look, failed, shared.clone())
+        .for_each(|result| {
+            if let Err(error) = result {
+                metrics.watch_errors.inc();
+                tracing::debug!(%error, "a watch or a look failed");
+            }
+            std::future::ready(())
+        })
+        .await;
+}
+
+/// The cluster that a pod or a claim belongs to, by its labels.
+fn of_cluster(metadata: &ObjectMeta) -> Option<ObjectRef<Watched<ClusterObject>>> {
+    let labels = metadata.labels.as_ref()?;
+    let name = labels.get("app.kubernetes.io/instance")?;
+    let namespace = metadata.namespace.as_ref()?;
+    Some(ObjectRef::new(name).within(namespace))
+}
+
+async fn look(found: Arc<Watched<ClusterObject>>, shared: Arc<Shared>) -> Result<Action, Error> {
+    let name = full_name(&found.metadata);
+    let span = tracing::info_span!("cluster", name);
+    lock(&shared.under_way).insert(name.clone(), Instant::now());
+    let timer = shared.metrics.durations.start_timer();
+    let result = reconcile(&found.metadata, &shared).instrument(span).await;
+    timer.observe_duration();
+    lock(&shared.under_way).remove(&name);
+    let outcome = if result.is_ok() { "ok" } else { "error" };
+    shared.metrics.looks.with_label_values(&[outcome]).inc();
+    if result.is_ok() {
+        lock(&shared.failures).remove(&name);
+    }
+    result
+}
+
+fn failed(found: Arc<Watched<ClusterObject>>, error: &Error, shared: Arc<Shared>) -> Action {
+    let name = full_name(&found.metadata);
+    let failures = {
+        let mut failures = lock(&shared.failures);
+        let count = failures.entry(name.clone()).or_default();
+        *count = count.saturating_add(1);
+        *count
+    };
+    let pause = pause_after(failures).mul_f64(rand::random_range(0.5..1.0));
+    tracing::warn!(cluster = name, %error, failures, ?pause, "trying again");
+    Action::requeue(pause)
+}
+
+/// When to look again though nothing happened: the longer servers have not served, the less is to be expected of
+/// the next moment.
+fn look_again(status: &Status, now: Timestamp) -> Duration {
+    let available = status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == ConditionType::Available.name());
+    match available {
+        Some(condition) if condition.status != "True" => {
+            let seconds = now.as_second() - condition.last_transition_time.0.as_second();
+            let lasts = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
+            lasts.clamp(LOOK_SOON, LOOK_AGAIN)
+        }
+        _ => LOOK_AGAIN,
+    }
+}
+
+/// After so many failures in a row.
+fn pause_after(failures: u32) -> Duration {
+    let doublings = failures.saturating_sub(1).min(16);
+    (RETRY_FIRST * (1 << doublings)).min(RETRY_MAX)
+}
+
+/// Dereference, decide, carry out, tell.
+async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error> {
+    let name = found.name.as_deref().unwrap_or_default();
+    let namespace = found.namespace.as_deref().unwrap_or_default();
+    let objects = Objects::new(shared.client.clone(), namespace);
+    let Some(cluster) = objects.cluster(name).await? else {
+        return Ok(Action::await_change());
+    };
+    if cluster.metadata.deletion_timestamp.is_some() {
+        // Kubernetes removes what the cluster owns.
+        return Ok(Action::await_change());
+    }
+    let mut observed = objects.observe(&cluster, &shared.settings).await?;
+    let decision = cluster::decide(&cluster, &observed, &shared.settings);
+    let mut refused = None;
+    if let Decision::Do(plan) = &decision
+        && !plan.is_idle()
+        && !cluster.spec.paused
+    {
+        let done = objects.carry_out(plan, &mut observed).await;
+        shared.metrics.writes.inc();
+        match done {
+            Ok(()) => {}
+            Err(kube::Error::Api(why)) if is_refusal(why.code) => refused = Some(why),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let status = cluster::status_after(
+        &cluster,
+        &observed,
+        &shared.settings,
+        &decision,
+        refused.as_ref().map(|why| why.message.as_str()),
+        Timestamp::now(),
+    );
+    if objects.tell(&cluster, &status).await? {
+        shared.metrics.writes.inc();
+        publish(shared, &cluster, &status).await;
+    }
+    match refused {
+        Some(why) => Err(Error::Api(kube::Error::Api(why))),
+        None => {
+            let pause = look_again(&status, Timestamp::now());
+            Ok(Action::requeue(pause.mul_f64(rand::random_range(1.0..1.5))))
+        }
+    }
+}
+
+/// Whether the same request will be refused again, until somebody changes something. A conflict and too many
+/// requests go by themselves.
+fn is_refusal(code: u16) -> bool {
+    matches!(code, 400..=499) && !matches!(code, 401 | 404 | 409 | 429)
+}
+
+/// Events for `kubectl describe`. One that is lost is no harm: the status says the same.
+async fn publish(shared: &Shared, cluster: &ClusterObject, status: &Status) {
+    let reference = cluster.object_ref(&());
+    for (condition, is_bad) in cluster::turned(cluster.status.as_ref(), status) {
+        tracing::info!(
+            condition = condition.type_,
+            status = condition.status,
+            reason = condition.reason,
+            message = condition.message,
+            "turned"
+        );
+        let event = Event {
+            type_: if is_bad {
+                EventType::Warning
+            } else {
+                EventType::Normal
+            },
+            reason: condition.reason.clone(),
+            note: Some(condition.message.clone()),
+            action: condition.type_.clone(),
+            secondary: None,
+        };
+        if let Err(error) = shared.recorder.publish(&event, &reference).await {
+            tracing::warn!(%error, "an event was not taken");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_bound() {
+        let millis = |failures| pause_after(failures).as_millis();
+        assert_eq!(
+            [millis(1), millis(2), millis(4), millis(9), millis(u32::MAX)],
+            [500, 1_000, 4_000, 120_000, 120_000]
+        );
+    }
+
+    #[test]
+    fn what_does_not_serve_is_looked_at_soon_and_then_less_often() {
+        use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let status = |serves: &str| Status {
+            conditions: vec![Condition {
+                type_: "Available".into(),
+                status: serves.into(),
+                reason: "x".into(),
+                message: String::new(),
+                observed_generation: None,
+                last_transition_time: Time(at(1_000)),
+            }],
+            ..Status::default()
+        };
+        for (serves, now, seconds) in [
+            ("True", 1_001, 600),
+            ("False", 1_001, 12),
+            ("False", 1_100, 100),
+            ("False", 9_000, 600),
+            ("False", 999, 12),
+        ] {
+            let pause = look_again(&status(serves), at(now));
+            assert_eq!(pause.as_secs(), seconds, "{serves} {now}");
+        }
+    }
+
+    #[test]
+    fn what_goes_by_itself_is_no_refusal() {
+        assert!(is_refusal(403) && is_refusal(422) && is_refusal(400));
+        assert!(![401, 404, 409, 429, 500, 503].into_iter().any(is_refusal));
+    }
+}

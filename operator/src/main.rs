@@ -1,0 +1,217 @@
+//! `percolator-operator`: makes every `PercolatorCluster` of a Kubernetes cluster into pods.
+
+mod api;
+mod cluster;
+mod controller;
+mod http;
+mod lease;
+mod metrics;
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::{Parser, ValueEnum};
+use futures_util::FutureExt as _;
+use kube::Client;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+use cluster::Settings;
+use controller::Shared;
+use lease::Election;
+
+/// Makes every PercolatorCluster into pods, services and volumes, and keeps them so.
+#[derive(Debug, Parser)]
+#[command(name = "percolator-operator", version, after_help = EXAMPLES)]
+struct Flags {
+    /// The servers' image, where a cluster names none.
+    #[arg(
+        long,
+        value_name = "IMAGE",
+        default_value = concat!("percolator:", env!("CARGO_PKG_VERSION")),
+        env = "PERCOLATOR_OPERATOR_IMAGE"
+    )]
+    image: String,
+
+    /// Namespaces to look after, separated by commas. Default: all.
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        env = "PERCOLATOR_OPERATOR_NAMESPACES"
+    )]
+    namespaces: Vec<String>,
+
+    /// Where to serve /healthz, /readyz and /metrics, IP:PORT.
+    #[arg(
+        long,
+        value_name = "IP:PORT",
+        default_value = "0.0.0.0:8080",
+        env = "PERCOLATOR_OPERATOR_LISTEN"
+    )]
+    listen: SocketAddr,
+
+    /// Namespace of the lease that one of several operators holds. Default: act without one, as the only
+    /// operator.
+    #[arg(
+        long,
+        value_name = "NAMESPACE",
+        env = "PERCOLATOR_OPERATOR_LEASE_NAMESPACE"
+    )]
+    lease_namespace: Option<String>,
+
+    /// Name of that lease.
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "percolator-operator",
+        env = "PERCOLATOR_OPERATOR_LEASE"
+    )]
+    lease: String,
+
+    /// Name of this operator among several. Default: the host's name, which is the pod's.
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "HOSTNAME",
+        default_value = "operator"
+    )]
+    identity: String,
+
+    /// Ask an operator at HOST:PORT whether it is ready, and end: 0 if it is.
+    #[arg(long, value_name = "HOST:PORT")]
+    check: Option<String>,
+
+    /// What a line of the log looks like.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "json",
+        env = "PERCOLATOR_LOG_FORMAT"
+    )]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  As a pod, one of two:
+    percolator-operator --image registry.example.com/percolator:0.1.0 --lease-namespace percolator-system
+
+  On a developer's machine, for the cluster of the current kubeconfig:
+    percolator-operator --log-format text --listen 127.0.0.1:8080
+
+Its log goes to standard error; PERCOLATOR_LOG sets the level (default: info).";
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    logs(flags.log_format);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let result = runtime
+        .context("the system gives no runtime")
+        .and_then(|runtime| runtime.block_on(run(flags)));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "stopping");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn logs(format: LogFormat) {
+    let filter = EnvFilter::try_from_env("PERCOLATOR_LOG");
+    // What kube tells of every request is of use to nobody who didn't ask for it.
+    let filter = filter.unwrap_or_else(|_| EnvFilter::new("warn,percolator_operator=info"));
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => logs.with_ansi(false).init(),
+        LogFormat::Json => logs.json().flatten_event(true).init(),
+    }
+}
+
+/// How long giving the lease back may take.
+const GIVE_BACK: Duration = Duration::from_secs(3);
+
+async fn run(flags: Flags) -> anyhow::Result<()> {
+    if let Some(address) = &flags.check {
+        return http::check(address).await;
+    }
+    let shutdown = shutdown()?.shared();
+    let client = Client::try_default().await.context(
+        "cannot find the Kubernetes API: neither a pod's service account nor a kubeconfig",
+    )?;
+    let settings = Settings { image: flags.image };
+    let shared = Arc::new(Shared::new(client.clone(), settings, &flags.identity)?);
+    let mut http = std::pin::pin!(http::serve(flags.listen, shared.clone()));
+    let Some(namespace) = flags.lease_namespace else {
+        shared.metrics.leader.set(1);
+        return tokio::select! {
+            result = &mut http => result,
+            () = controller::run(shared, &flags.namespaces, shutdown) => Ok(()),
+        };
+    };
+    let election = Election {
+        client,
+        namespace,
+        name: flags.lease,
+        me: flags.identity,
+    };
+    tokio::select! {
+        result = &mut http => return result,
+        () = shutdown.clone() => return Ok(()),
+        () = election.win() => {}
+    }
+    tracing::info!(lease = election.name, "this operator acts now");
+    shared.metrics.leader.set(1);
+    tokio::select! {
+        result = &mut http => result?,
+        () = controller::run(shared, &flags.namespaces, shutdown) => {}
+        () = election.keep() => anyhow::bail!("the lease {} is lost", election.name),
+    }
+    match tokio::time::timeout(GIVE_BACK, election.give_back()).await {
+        Ok(Ok(())) => tracing::info!(lease = election.name, "gave the lease back"),
+        Ok(Err(error)) => tracing::warn!(%error, "cannot give the lease back: the next one waits"),
+        Err(_) => tracing::warn!("no answer about the lease: the next one waits"),
+    }
+    Ok(())
+}
+
+/// Ends when the process is asked to stop.
+fn shutdown() -> anyhow::Result<impl Future<Output = ()> + Send + Sync> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("stopping");
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flags_are_sound() {
+        use clap::CommandFactory;
+        Flags::command().debug_assert();
+    }
+}

@@ -1,0 +1,86 @@
+//! The standard health service of gRPC (`grpc.health.v1.Health`), beside a server's own: what probes of
+//! containers and load balancers ask.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::future::Either;
+use tonic::body::Body;
+use tonic::codegen::tokio_stream::Stream;
+use tonic::codegen::{Service, http};
+use tonic::{Request, Response, Status};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_server::{Health, HealthServer};
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+
+const PREFIX: &str = "/grpc.health.v1.Health/";
+
+/// A service with the health service beside it.
+#[derive(Clone)]
+pub(crate) struct WithHealth<S> {
+    service: S,
+    health: HealthServer<Asked>,
+}
+
+impl<S> WithHealth<S> {
+    /// `serves` says at each check whether requests are answered.
+    pub(crate) fn new(service: S, serves: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self {
+            service,
+            health: HealthServer::new(Asked(Arc::new(serves))),
+        }
+    }
+}
+
+impl<S> Service<http::Request<Body>> for WithHealth<S>
+where
+    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
+{
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Either<S::Future, <HealthServer<Asked> as Service<http::Request<Body>>>::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.service.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        if request.uri().path().starts_with(PREFIX) {
+            Either::Right(self.health.call(request))
+        } else {
+            Either::Left(self.service.call(request))
+        }
+    }
+}
+
+/// Answers for the whole server, whatever part is asked for.
+pub(crate) struct Asked(Arc<dyn Fn() -> bool + Send + Sync>);
+
+#[tonic::async_trait]
+impl Health for Asked {
+    async fn check(
+        &self,
+        _: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        let status = if (self.0)() {
+            ServingStatus::Serving
+        } else {
+            ServingStatus::NotServing
+        };
+        Ok(Response::new(HealthCheckResponse {
+            status: status.into(),
+        }))
+    }
+
+    type WatchStream =
+        Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send + 'static>>;
+
+    async fn watch(
+        &self,
+        _: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        Err(Status::unimplemented("ask with Check, as often as needed"))
+    }
+}

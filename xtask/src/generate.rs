@@ -1,0 +1,21 @@
+//! `cargo xtask generate`: files that are made from the code, and committed. Tests prove them fresh.
+
+use crate::context::Context;
+
+/// Tests that compare such files, and write them when they are told to.
+const TESTS: [&[&str]; 3] = [
+    &["-p", "percolator-protocol", "--test", "scripts"],
+    &["-p", "percolator-api", "--test", "definition"],
+    &["-p", "percolator-operator", "golden"],
+];
+
+pub(crate) fn run(context: &Context) -> anyhow::Result<()> {
+    for test in TESTS {
+        context
+            .cargo(["test"])
+            .args(test)
+            .env("REWRITE", "1")
+            .run()?;
+    }
+    Ok(())
+}

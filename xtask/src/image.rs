@@ -1,0 +1,63 @@
+//! `cargo xtask image`: the image that the Dockerfile describes, as an OCI archive, without a container engine.
+
+use std::path::{Path, PathBuf};
+
+use crate::{context::Context, kube::oci, programs};
+
+/// What to make.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask image && cargo xtask kube load target/percolator.tar
+  docker load -i target/percolator.tar          where there is a container engine")]
+pub(crate) struct Args {
+    /// The image's name and tag.
+    #[arg(long, value_name = "NAME:TAG", default_value = concat!("localhost/percolator:", env!("CARGO_PKG_VERSION")))]
+    name: String,
+    /// The archive. Default: percolator.tar in the target folder.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// A folder with the programs. Default: they are built for release.
+    #[arg(long, value_name = "FOLDER")]
+    programs: Option<PathBuf>,
+}
+
+const PROGRAMS: [&str; 5] = [
+    "percolator",
+    "percolator-tso",
+    "percolator-tablet",
+    "percolator-gc-master",
+    "percolator-operator",
+];
+
+pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<()> {
+    let built = match &args.programs {
+        Some(folder) => folder.clone(),
+        None => programs::build_for_release(context)?,
+    };
+    let target = &context.metadata()?.target;
+    let archive = args
+        .output
+        .clone()
+        .unwrap_or_else(|| target.join("percolator.tar"));
+    let bytes = make(&built, &args.name, &archive)?;
+    println!(
+        "{} as {}: {:.1} MB",
+        archive.display(),
+        args.name,
+        bytes as f64 / 1e6
+    );
+    Ok(())
+}
+
+/// Makes the image of programs that are built; gives its size in bytes.
+pub(crate) fn make(programs: &Path, name: &str, archive: &Path) -> anyhow::Result<u64> {
+    let mut image = oci::Image::new(name, "/usr/local/bin/percolator")?;
+    "/data".clone_into(&mut image.working_dir);
+    for program in PROGRAMS {
+        let file = programs.join(program);
+        image.program(&file, &format!("/usr/local/bin/{program}"))?;
+        image.libraries_of(&file)?;
+    }
+    image.write(archive)
+}

@@ -1,0 +1,430 @@
+//! `cargo xtask kube`: a real Kubernetes of several nodes on this machine, for tests and for trying things out. No
+//! container engine, no virtual machine: every node is a network namespace with a containerd and a kubelet.
+
+pub(crate) mod nodes;
+pub(crate) mod oci;
+mod pki;
+pub(crate) mod programs;
+pub(crate) mod sh;
+mod volumes;
+
+use std::{
+    ffi::OsStr,
+    fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail};
+
+use crate::context::Context;
+use nodes::Node;
+use programs::Programs;
+use sh::{output, sh, start, wait};
+
+/// The nodes' network, and the machine's address in it.
+const HUB_NETWORK: &str = "172.30.0";
+const HUB: &str = "172.30.0.1";
+const PORT: u16 = 6443;
+/// Not the usual ones: a machine may have an etcd of its own.
+const ETCD: &str = "127.0.0.1:23790";
+const ETCD_PEERS: &str = "127.0.0.1:23800";
+/// There is one such cluster on a machine, whoever made it.
+const FOLDER: &str = "/var/lib/percolator-kube";
+const READY: Duration = Duration::from_secs(120);
+
+/// What to do with it.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum KubeCommand {
+    /// Build what it needs (some eight minutes, once on a machine), and start it: seconds.
+    Up {
+        /// How many nodes, from 1 to 9.
+        #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=9))]
+        nodes: u32,
+    },
+    /// Stop it, and remove everything that it made, also what a crash left behind.
+    Down,
+    /// Load an image, an OCI archive as `cargo xtask image` makes it, into every node.
+    Load {
+        /// The archive.
+        #[arg(value_name = "FILE")]
+        image: PathBuf,
+    },
+    /// Say what runs.
+    Status,
+    /// Print what a shell needs to use kubectl and helm: eval "$(cargo xtask kube env)".
+    Env,
+    /// Make volumes for claims: a part of `up`.
+    #[command(hide = true)]
+    Volumes,
+}
+
+pub(crate) fn run(context: &Context, command: &KubeCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        KubeCommand::Up { nodes } => {
+            let kube = up(context, *nodes)?;
+            println!("{}", kube.kubectl(["get", "nodes", "-o", "wide"])?);
+            println!("to use it: eval \"$(cargo xtask kube env)\"");
+        }
+        KubeCommand::Down => down()?,
+        KubeCommand::Load { image } => {
+            let kube = Kube::running(context)?;
+            kube.load(image)?;
+            println!("{} nodes have {}", kube.nodes()?.len(), image.display());
+        }
+        KubeCommand::Status => match Kube::running(context) {
+            Ok(kube) => {
+                println!("{}", kube.kubectl(["get", "nodes", "-o", "wide"])?);
+                println!("{}", kube.kubectl(["get", "pods", "-A", "-o", "wide"])?);
+            }
+            Err(error) => {
+                println!("{error:#}");
+                return Ok(ExitCode::FAILURE);
+            }
+        },
+        KubeCommand::Env => {
+            let kube = Kube::running(context)?;
+            let folder =
+                |program: &Path| program.parent().map(|folder| folder.display().to_string());
+            println!(
+                "export KUBECONFIG={} PATH={}:{}:$PATH",
+                kube.kubeconfig().display(),
+                folder(&kube.programs.of("kubectl")).unwrap_or_default(),
+                folder(&kube.programs.helm()).unwrap_or_default(),
+            );
+        }
+        KubeCommand::Volumes => volumes::run(&Kube::running(context)?)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A cluster on this machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Kube {
+    pub(crate) folder: PathBuf,
+    pub(crate) programs: Programs,
+}
+
+impl Kube {
+    /// The one that runs.
+    ///
+    /// # Errors
+    /// None does.
+    pub(crate) fn running(context: &Context) -> anyhow::Result<Self> {
+        let kube = Self {
+            folder: FOLDER.into(),
+            programs: Programs::find(context)?,
+        };
+        if !kube.folder.exists() {
+            bail!("no Kubernetes runs here: cargo xtask kube up");
+        }
+        kube.kubectl(["get", "--raw=/readyz"])
+            .context("there is one, but it doesn't answer: cargo xtask kube down, and then up")?;
+        Ok(kube)
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.folder.join("admin.conf")
+    }
+
+    fn server(&self) -> String {
+        format!("https://{HUB}:{PORT}")
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.folder.join("log").join(format!("{name}.log"))
+    }
+
+    /// A command with the cluster's configuration.
+    pub(crate) fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.env("KUBECONFIG", self.kubeconfig());
+        command
+    }
+
+    /// Runs kubectl, and gives what it prints.
+    pub(crate) fn kubectl<A: AsRef<OsStr>>(
+        &self,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> anyhow::Result<String> {
+        let mut command = self.command(&self.programs.of("kubectl"));
+        let arguments: Vec<A> = arguments.into_iter().collect();
+        let line: Vec<_> = arguments
+            .iter()
+            .map(|word| word.as_ref().to_string_lossy())
+            .collect();
+        let line = format!("kubectl {}", line.join(" "));
+        output(command.args(&arguments)).context(line)
+    }
+
+    /// Applies a manifest.
+    pub(crate) fn apply(&self, manifest: &str) -> anyhow::Result<String> {
+        let mut file = tempfile::NamedTempFile::new()?;
+        std::io::Write::write_all(&mut file, manifest.as_bytes())?;
+        self.kubectl([
+            OsStr::new("apply"),
+            OsStr::new("-f"),
+            file.path().as_os_str(),
+        ])
+    }
+
+    pub(crate) fn nodes(&self) -> anyhow::Result<Vec<Node>> {
+        let nodes = (1..=9).map(Node).filter(|node| node.socket().exists());
+        Ok(nodes.collect())
+    }
+
+    /// Loads an image into every node.
+    pub(crate) fn load(&self, archive: &Path) -> anyhow::Result<()> {
+        let nodes = self.nodes()?;
+        nodes.into_iter().try_for_each(|node| node.load(archive))
+    }
+}
+
+/// Starts a cluster; one that runs already goes first.
+pub(crate) fn up(context: &Context, count: u32) -> anyhow::Result<Kube> {
+    if let Some(why) = programs::why_not() {
+        bail!("no Kubernetes can be run here: {why}");
+    }
+    programs::install_packages()?;
+    let kube = Kube {
+        folder: FOLDER.into(),
+        programs: Programs::build(context)?,
+    };
+    down()?;
+    let started = Instant::now();
+    let result = start_all(&kube, context, count);
+    if let Err(error) = result {
+        let logs = tails(&kube);
+        down()?;
+        return Err(error.context(format!("Kubernetes did not start{logs}")));
+    }
+    println!(
+        "{count} nodes are ready after {:.1} s",
+        started.elapsed().as_secs_f64()
+    );
+    Ok(kube)
+}
+
+fn tails(kube: &Kube) -> String {
+    let logs = kube.folder.join("log");
+    sh(&format!(
+        "cd {} && tail -n 5 *.log | cut -c1-300",
+        logs.display()
+    ))
+    .map_or_else(|_| String::new(), |logs| format!("\n{logs}"))
+}
+
+fn start_all(kube: &Kube, context: &Context, count: u32) -> anyhow::Result<()> {
+    for folder in ["log", "etcd", "volumes"] {
+        fs::create_dir_all(kube.folder.join(folder))
+            .with_context(|| format!("cannot make {}/{folder}", kube.folder.display()))?;
+    }
+    let pause = &*pause_image(context, kube)?;
+    nodes::network(count)?;
+    control_plane(kube)?;
+    thread::scope(|scope| {
+        let nodes: Vec<_> = (1..=count)
+            .map(|number| scope.spawn(move || nodes::up(kube, Node(number), &[pause])))
+            .collect::<Vec<_>>();
+        nodes.into_iter().try_for_each(|node| {
+            node.join()
+                .unwrap_or_else(|_| bail!("a thread ended in a panic"))
+        })
+    })?;
+    kube.apply(STORAGE_CLASS)?;
+    // A copy: the program that runs may be built anew meanwhile, and this one is to go on.
+    let us = kube.folder.join("xtask");
+    fs::copy("/proc/self/exe", &us).context("cannot copy this program")?;
+    let mut volumes = kube.command(&us);
+    volumes.args(["kube", "volumes"]);
+    start(&mut volumes, &kube.log("volumes"))?;
+    wait(READY, || {
+        let nodes = kube
+            .kubectl(["get", "nodes", "--no-headers"])
+            .map_err(|error| format!("{error:#}"))?;
+        let ready = nodes
+            .lines()
+            .filter(|line| line.contains(" Ready "))
+            .count();
+        if ready == count as usize {
+            Ok(())
+        } else {
+            Err(format!("{ready} of {count} nodes are ready"))
+        }
+    })
+}
+
+/// As network storage does it: a volume can be had from any node, and can grow.
+const STORAGE_CLASS: &str = "
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata:
+  name: local
+  annotations: {storageclass.kubernetes.io/is-default-class: 'true'}
+provisioner: percolator.dev/local
+allowVolumeExpansion: true
+reclaimPolicy: Delete
+volumeBindingMode: Immediate
+";
+
+fn pause_image(context: &Context, kube: &Kube) -> anyhow::Result<PathBuf> {
+    let program = kube.folder.join("pause");
+    let source = context.root().join("tools/pause/pause.c");
+    output(
+        Command::new("cc")
+            .args(["-Os", "-static", "-o"])
+            .arg(&program)
+            .arg(&source),
+    )?;
+    let image = oci::Image::new("localhost/pause:1", "/pause")?;
+    image.program(&program, "/pause")?;
+    let archive = kube.folder.join("pause.tar");
+    image.write(&archive)?;
+    Ok(archive)
+}
+
+fn control_plane(kube: &Kube) -> anyhow::Result<()> {
+    let p = kube.folder.join("pki");
+    pki::authority(&p)?;
+    let hosts = format!(
+        "DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:localhost,IP:127.0.0.1,IP:10.96.0.1,IP:{HUB}"
+    );
+    pki::certificate(&p, "apiserver", "/CN=kube-apiserver", &hosts)?;
+    for (name, subject) in [
+        ("admin", "/O=system:masters/CN=admin"),
+        ("manager", "/CN=system:kube-controller-manager"),
+        ("scheduler", "/CN=system:kube-scheduler"),
+        ("proxy", "/CN=system:kube-proxy"),
+        (
+            "kubelet-client",
+            "/O=system:masters/CN=apiserver-kubelet-client",
+        ),
+    ] {
+        pki::certificate(&p, name, subject, "")?;
+        let file = kube.folder.join(format!("{name}.conf"));
+        pki::kubeconfig(&p, name, &kube.server(), &file)?;
+    }
+    let mut etcd = Command::new("etcd");
+    etcd.arg("--data-dir").arg(kube.folder.join("etcd")).args([
+        &format!("--listen-client-urls=http://{ETCD}"),
+        &format!("--advertise-client-urls=http://{ETCD}"),
+        &format!("--listen-peer-urls=http://{ETCD_PEERS}"),
+        // A test's cluster goes with the machine.
+        "--unsafe-no-fsync",
+    ]);
+    start(&mut etcd, &kube.log("etcd"))?;
+    let p = p.display();
+    let mut apiserver = Command::new(kube.programs.of("kube-apiserver"));
+    apiserver.args([
+        format!("--etcd-servers=http://{ETCD}"),
+        format!("--secure-port={PORT}"),
+        "--bind-address=0.0.0.0".into(),
+        format!("--advertise-address={HUB}"),
+        format!("--client-ca-file={p}/ca.crt"),
+        format!("--tls-cert-file={p}/apiserver.crt"),
+        format!("--tls-private-key-file={p}/apiserver.key"),
+        format!("--kubelet-client-certificate={p}/kubelet-client.crt"),
+        format!("--kubelet-client-key={p}/kubelet-client.key"),
+        format!("--kubelet-certificate-authority={p}/ca.crt"),
+        // By name nobody finds a node here.
+        "--kubelet-preferred-address-types=InternalIP".into(),
+        format!("--service-account-key-file={p}/sa.pub"),
+        format!("--service-account-signing-key-file={p}/sa.key"),
+        "--service-account-issuer=https://kubernetes.default.svc".into(),
+        "--service-cluster-ip-range=10.96.0.0/16".into(),
+        "--authorization-mode=Node,RBAC".into(),
+        "--enable-admission-plugins=NodeRestriction".into(),
+        "--allow-privileged=true".into(),
+    ]);
+    start(&mut apiserver, &kube.log("apiserver"))?;
+    wait(READY, || {
+        kube.kubectl(["get", "--raw=/readyz"])
+            .map_err(|error| format!("the API server: {error:#}"))
+    })?;
+    let conf = |name: &str| {
+        kube.folder
+            .join(format!("{name}.conf"))
+            .display()
+            .to_string()
+    };
+    let corefile = kube.folder.join("Corefile");
+    let admin = conf("admin");
+    fs::write(
+        &corefile,
+        format!(
+            ".:53 {{
+    bind {HUB}
+    errors
+    ready 127.0.0.1:8181
+    kubernetes cluster.local {{
+        kubeconfig {admin} kube
+        ttl 1
+    }}
+    cache 1
+}}
+"
+        ),
+    )?;
+    let mut dns = Command::new(kube.programs.coredns());
+    dns.arg("-conf").arg(&corefile);
+    start(&mut dns, &kube.log("dns"))?;
+    let mut manager = Command::new(kube.programs.of("kube-controller-manager"));
+    manager.args([
+        format!("--kubeconfig={}", conf("manager")),
+        format!("--service-account-private-key-file={p}/sa.key"),
+        format!("--root-ca-file={p}/ca.crt"),
+        "--use-service-account-credentials=true".into(),
+        "--leader-elect=false".into(),
+        "--bind-address=127.0.0.1".into(),
+        "--node-monitor-grace-period=20s".into(),
+    ]);
+    start(&mut manager, &kube.log("manager"))?;
+    let mut scheduler = Command::new(kube.programs.of("kube-scheduler"));
+    scheduler.args([
+        format!("--kubeconfig={}", conf("scheduler")),
+        "--leader-elect=false".into(),
+        "--bind-address=127.0.0.1".into(),
+    ]);
+    start(&mut scheduler, &kube.log("scheduler"))
+}
+
+/// Stops whatever a cluster of ours left running, and removes what it made. Harmless when there is none.
+pub(crate) fn down() -> anyhow::Result<()> {
+    if !Path::new(FOLDER).exists() && !Path::new("/sys/class/net/kube0").exists() {
+        return Ok(());
+    }
+    let mark = sh::MARK;
+    // Whoever has the mark was started by us; containers have not, and are found by their groups.
+    sh(&format!(
+        r#"marked() {{ grep -lsz '^{mark}=1$' /proc/[0-9]*/environ | cut -d/ -f3 | grep -vx $$ || true; }}
+         for i in $(seq 50); do
+           pids=$(marked)
+           if [ -z "$pids" ]; then break; fi
+           kill -9 $pids 2>/dev/null || true
+           sleep 0.1
+         done"#
+    ))?;
+    nodes::remove_groups()?;
+    sh(&format!(
+        r#"for i in 1 2 3; do
+             grep -oE ' ({FOLDER}|/run/kube-node-)[^ ]*' /proc/mounts | sort -r | while read m; do umount -l "$m" || true; done
+           done 2>/dev/null
+           for n in $(ip netns list | cut -d' ' -f1); do
+             case $n in node-[1-9]|cni-*) ip netns del $n 2>/dev/null || true;; esac
+           done
+           ip link del kube0 2>/dev/null || true
+           for n in 1 2 3 4 5 6 7 8 9; do ip link del v$n 2>/dev/null || true; done
+           ip route del blackhole 10.244.0.0/16 2>/dev/null || true
+           ip route del blackhole 10.96.0.0/16 2>/dev/null || true
+           while iptables -D FORWARD -i kube0 ! -o kube0 -j DROP 2>/dev/null; do true; done
+           rm -rf {FOLDER} /run/kube-node-*"#
+    ))?;
+    wait(Duration::from_secs(30), || {
+        TcpListener::bind(("0.0.0.0", PORT))
+            .map(drop)
+            .map_err(|error| format!("port {PORT} of the API server: {error}"))
+    })
+}

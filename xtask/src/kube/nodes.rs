@@ -1,0 +1,259 @@
+//! Nodes: each has a network namespace, a containerd, a kubelet and a kube-proxy of its own.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::Context as _;
+
+use super::{
+    HUB, HUB_NETWORK, Kube, pki,
+    sh::{output, sh, start, wait},
+};
+
+const CONTROLLERS: [&str; 9] = [
+    "cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd",
+];
+
+/// A node by its number, from 1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Node(pub(crate) u32);
+
+impl Node {
+    pub(crate) fn name(self) -> String {
+        format!("node-{}", self.0)
+    }
+
+    pub(crate) fn address(self) -> String {
+        format!("{HUB_NETWORK}.{}", 10 + self.0)
+    }
+
+    fn pods(self) -> String {
+        format!("10.244.{}.0/24", self.0)
+    }
+
+    /// Short: a socket's path may have some hundred letters.
+    fn run(self) -> PathBuf {
+        PathBuf::from(format!("/run/kube-{}", self.name()))
+    }
+
+    pub(crate) fn socket(self) -> PathBuf {
+        self.run().join("containerd.sock")
+    }
+
+    fn inside(self, program: &Path) -> Command {
+        // `ip netns exec` would mount /sys anew, and hide the control groups.
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.name()));
+        command.arg(program);
+        command
+    }
+
+    /// Imports an image into the node's containerd.
+    pub(crate) fn load(self, archive: &Path) -> anyhow::Result<()> {
+        output(
+            Command::new("ctr")
+                .arg("-a")
+                .arg(self.socket())
+                .args(["-n", "k8s.io", "images", "import"])
+                .arg(archive),
+        )
+        .with_context(|| format!("cannot load {} into {}", archive.display(), self.name()))?;
+        Ok(())
+    }
+}
+
+/// Makes the network of all nodes.
+pub(crate) fn network(count: u32) -> anyhow::Result<()> {
+    sh(&format!(
+        "ip link add kube0 type bridge
+         ip addr add {HUB}/24 dev kube0
+         ip link set kube0 up
+         sysctl -qw net.ipv4.ip_forward=1
+         # Nothing of the cluster leaves the machine.
+         ip route add blackhole 10.244.0.0/16
+         ip route add blackhole 10.96.0.0/16
+         iptables -I FORWARD -i kube0 ! -o kube0 -j DROP"
+    ))?;
+    for number in 1..=count {
+        let node = Node(number);
+        let (name, address, pods) = (node.name(), node.address(), node.pods());
+        let mut routes = String::new();
+        for other in (1..=count).filter(|other| *other != number).map(Node) {
+            routes += &format!("ip route add {} via {}; ", other.pods(), other.address());
+        }
+        sh(&format!(
+            "ip netns add {name}
+             ip link add v{number} type veth peer name eth0 netns {name}
+             ip link set v{number} master kube0 up
+             nsenter --net=/run/netns/{name} sh -euc 'ip addr add {address}/24 dev eth0
+               ip link set eth0 up; ip link set lo up; ip route add default via {HUB}; {routes}
+               sysctl -qw net.ipv4.ip_forward=1'
+             ip route add {pods} via {address}"
+        ))?;
+    }
+    Ok(())
+}
+
+/// Starts a node's programs, and loads `images` into it.
+pub(crate) fn up(kube: &Kube, node: Node, images: &[&Path]) -> anyhow::Result<()> {
+    let (name, address) = (node.name(), node.address());
+    let folder = kube.folder.join(&name);
+    let run = node.run();
+    fs::create_dir_all(folder.join("cni"))?;
+    fs::create_dir_all(&run)?;
+    for controller in CONTROLLERS {
+        fs::create_dir_all(format!("/sys/fs/cgroup/{controller}/{name}"))?;
+    }
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let all = fs::read_to_string(format!("/sys/fs/cgroup/cpuset/{file}"))?;
+        fs::write(format!("/sys/fs/cgroup/cpuset/{name}/{file}"), all)?;
+    }
+    let pki = kube.folder.join("pki");
+    let hosts = format!("DNS:{name},IP:{address}");
+    pki::certificate(
+        &pki,
+        &name,
+        &format!("/O=system:nodes/CN=system:node:{name}"),
+        &hosts,
+    )?;
+    let kubeconfig = kube.folder.join(format!("{name}.conf"));
+    pki::kubeconfig(&pki, &name, &kube.server(), &kubeconfig)?;
+    write_configurations(kube, node)?;
+
+    let mut containerd = node.inside(Path::new("containerd"));
+    containerd
+        .arg("--config")
+        .arg(folder.join("containerd.toml"));
+    start(
+        &mut containerd,
+        &kube.log(&format!("containerd-{}", node.0)),
+    )?;
+    wait(Duration::from_secs(60), || {
+        let mut version = Command::new("ctr");
+        version.arg("-a").arg(node.socket()).arg("version");
+        output(&mut version).map_err(|error| format!("{name}'s containerd: {error:#}"))
+    })?;
+    for image in images {
+        node.load(image)?;
+    }
+    let mut kubelet = node.inside(&kube.programs.of("kubelet"));
+    kubelet
+        .arg(format!(
+            "--config={}",
+            folder.join("kubelet.yaml").display()
+        ))
+        .arg(format!("--kubeconfig={}", kubeconfig.display()))
+        .arg(format!("--hostname-override={name}"))
+        .arg(format!("--node-ip={address}"))
+        .arg(format!(
+            "--node-labels=topology.kubernetes.io/zone=zone-{}",
+            node.0
+        ))
+        .arg(format!("--root-dir={}", folder.join("kubelet").display()));
+    start(&mut kubelet, &kube.log(&format!("kubelet-{}", node.0)))?;
+    let mut proxy = node.inside(&kube.programs.of("kube-proxy"));
+    proxy.arg(format!("--config={}", folder.join("proxy.yaml").display()));
+    start(&mut proxy, &kube.log(&format!("proxy-{}", node.0)))
+}
+
+fn write_configurations(kube: &Kube, node: Node) -> anyhow::Result<()> {
+    let (name, pods) = (node.name(), node.pods());
+    let folder = kube.folder.join(&name);
+    let (d, run, pki) = (folder.display(), node.run(), kube.folder.join("pki"));
+    let (run, p) = (run.display(), pki.display());
+    let kube_folder = kube.folder.display();
+    for (file, text) in [
+        (
+            "containerd.toml",
+            format!(
+                r#"version = 2
+root = "{d}/containerd"
+state = "{run}/state"
+[grpc]
+  address = "{run}/containerd.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "localhost/pause:1"
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "{d}/cni"
+"#
+            ),
+        ),
+        (
+            "cni/10-bridge.conflist",
+            format!(
+                r#"{{"cniVersion":"1.0.0","name":"pods","plugins":[
+{{"type":"bridge","bridge":"cni0","isGateway":true,"ipMasq":false,"hairpinMode":true,
+"ipam":{{"type":"host-local","dataDir":"{d}/ipam","ranges":[[{{"subnet":"{pods}"}}]],"routes":[{{"dst":"0.0.0.0/0"}}]}}}},
+{{"type":"portmap","capabilities":{{"portMappings":true}}}}]}}
+"#
+            ),
+        ),
+        ("resolv.conf", format!("nameserver {HUB}\n")),
+        (
+            "kubelet.yaml",
+            format!(
+                "apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+authentication: {{x509: {{clientCAFile: {p}/ca.crt}}, webhook: {{enabled: true}}, anonymous: {{enabled: false}}}}
+authorization: {{mode: Webhook}}
+clusterDNS: [{HUB}]
+clusterDomain: cluster.local
+cgroupDriver: cgroupfs
+cgroupRoot: /{name}
+enforceNodeAllocatable: []
+failSwapOn: false
+failCgroupV1: false
+containerRuntimeEndpoint: unix://{run}/containerd.sock
+tlsCertFile: {p}/{name}.crt
+tlsPrivateKeyFile: {p}/{name}.key
+resolvConf: {d}/resolv.conf
+localStorageCapacityIsolation: false
+evictionHard: {{memory.available: 100Mi, nodefs.available: 1%, imagefs.available: 1%}}
+nodeStatusUpdateFrequency: 4s
+imageMinimumGCAge: 24h
+podLogsDir: {d}/logs
+"
+            ),
+        ),
+        (
+            "proxy.yaml",
+            format!(
+                "apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+clientConnection: {{kubeconfig: {kube_folder}/proxy.conf}}
+mode: iptables
+clusterCIDR: 10.244.0.0/16
+hostnameOverride: {name}
+conntrack: {{maxPerCore: 0}}
+"
+            ),
+        ),
+    ] {
+        let file = folder.join(file);
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// Kills what runs in the nodes' control groups, and takes these away.
+pub(crate) fn remove_groups() -> anyhow::Result<()> {
+    sh(r#"for group in /sys/fs/cgroup/*/node-*; do
+           [ -d $group ] || continue
+           for i in 1 2 3 4 5; do
+             pids=$(find $group -name cgroup.procs -exec cat {} + 2>/dev/null)
+             if [ -z "$pids" ]; then break; fi
+             kill -9 $pids 2>/dev/null || true
+             sleep 0.2
+           done
+           find $group -depth -type d -exec rmdir {} \; 2>/dev/null || true
+         done"#)?;
+    Ok(())
+}

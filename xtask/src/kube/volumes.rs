@@ -1,0 +1,129 @@
+//! Volumes for claims: a folder for each, which every node can mount, as network storage does. Grows them too.
+
+use std::{fs, os::unix::fs::PermissionsExt as _, process::Stdio, time::Duration};
+
+use anyhow::{Context as _, bail};
+use serde_json::{Value, json};
+
+use super::Kube;
+
+/// Serves claims until it's killed.
+pub(crate) fn run(kube: &Kube) -> anyhow::Result<()> {
+    loop {
+        if let Err(error) = watch(kube) {
+            eprintln!("{error:#}");
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+fn watch(kube: &Kube) -> anyhow::Result<()> {
+    let mut kubectl = kube
+        .command(&kube.programs.of("kubectl"))
+        .args(["get", "persistentvolumeclaims", "-A", "-o", "json"])
+        .args(["--watch", "--output-watch-events"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot run kubectl")?;
+    let events = kubectl.stdout.take().context("kubectl without output")?;
+    for event in serde_json::Deserializer::from_reader(events).into_iter::<Value>() {
+        let event = event.context("kubectl doesn't print JSON")?;
+        let claim = &event["object"];
+        let result = match event["type"].as_str() {
+            Some("DELETED") => remove(kube, claim),
+            _ => serve(kube, claim),
+        };
+        if let Err(error) = result {
+            // The claim may be gone by now; if not, its next event comes.
+            eprintln!("{}: {error:#}", claim["metadata"]["name"]);
+        }
+    }
+    kubectl.wait()?;
+    bail!("the watch ended; watching again")
+}
+
+fn volume(claim: &Value) -> anyhow::Result<String> {
+    let uid = claim["metadata"]["uid"]
+        .as_str()
+        .context("a claim without uid")?;
+    Ok(format!("pvc-{uid}"))
+}
+
+fn serve(kube: &Kube, claim: &Value) -> anyhow::Result<()> {
+    if claim["spec"]["storageClassName"] != "local" {
+        return Ok(());
+    }
+    let name = volume(claim)?;
+    let asked = &claim["spec"]["resources"]["requests"]["storage"];
+    if claim["spec"]["volumeName"].is_null() {
+        let folder = kube.folder.join("volumes").join(&name);
+        fs::create_dir_all(&folder)?;
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o770))?;
+        let metadata = &claim["metadata"];
+        kube.apply(
+            &json!({
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": name},
+                "spec": {
+                    "capacity": {"storage": asked},
+                    "accessModes": claim["spec"]["accessModes"],
+                    "storageClassName": "local",
+                    "persistentVolumeReclaimPolicy": "Retain",
+                    "local": {"path": folder},
+                    "claimRef": {
+                        "apiVersion": "v1",
+                        "kind": "PersistentVolumeClaim",
+                        "namespace": metadata["namespace"],
+                        "name": metadata["name"],
+                        "uid": metadata["uid"],
+                    },
+                    "nodeAffinity": {"required": {"nodeSelectorTerms": [
+                        {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "Exists"}]}
+                    ]}},
+                },
+            })
+            .to_string(),
+        )?;
+    } else if claim["status"]["phase"] == "Bound"
+        && claim["status"]["capacity"]["storage"] != *asked
+    {
+        let capacity = json!({"spec": {"capacity": {"storage": asked}}}).to_string();
+        kube.kubectl([
+            "patch",
+            "persistentvolume",
+            &name,
+            "--type=merge",
+            "-p",
+            &capacity,
+        ])?;
+        let status = json!({"status": {"capacity": {"storage": asked}}}).to_string();
+        let text = |field: &str| claim["metadata"][field].as_str().unwrap_or_default();
+        kube.kubectl([
+            "patch",
+            "persistentvolumeclaim",
+            text("name"),
+            "-n",
+            text("namespace"),
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            &status,
+        ])?;
+    }
+    Ok(())
+}
+
+fn remove(kube: &Kube, claim: &Value) -> anyhow::Result<()> {
+    let name = volume(claim)?;
+    kube.kubectl([
+        "delete",
+        "persistentvolume",
+        &name,
+        "--ignore-not-found",
+        "--wait=false",
+    ])?;
+    let folder = kube.folder.join("volumes").join(&name);
+    fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))
+}

@@ -1,0 +1,79 @@
+//! The chart, the operator and its clusters on a real Kubernetes, which this starts, and stops again.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use crate::{
+    context::Context,
+    image, kube,
+    parts::{Report, unit},
+    programs::TestProgram,
+    tally::Skipped,
+};
+
+const PACKAGE: &str = "percolator-e2e";
+const IMAGE: &str = concat!("localhost/percolator:", env!("CARGO_PKG_VERSION"));
+const OTHER_IMAGE: &str = "localhost/percolator:other";
+const LIMIT: Duration = Duration::from_secs(1_500);
+
+/// Whether this is a program that the part runs, and no other part.
+pub(crate) fn is_it(program: &TestProgram) -> bool {
+    program.package == PACKAGE && program.kind == "test"
+}
+
+pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<String> {
+    if let Some(why) = kube::programs::why_not() {
+        println!("SKIPPED: no Kubernetes can be run here: {why}");
+        report.tally.skipped.push(Skipped {
+            test: "the tests on Kubernetes".to_owned(),
+            why,
+        });
+        return Ok("nothing: no Kubernetes can be run here".to_owned());
+    }
+    let built = report.step("build", |_| context.built())?;
+    let programs: Vec<&TestProgram> = built.tests.iter().filter(|test| is_it(test)).collect();
+    anyhow::ensure!(!programs.is_empty(), "cargo has not built {PACKAGE}");
+    report.step("Kubernetes' programs", |_| {
+        kube::programs::install_packages()?;
+        kube::programs::Programs::build(context)
+    })?;
+    let kube = report.step("kube up", |_| kube::up(context, 3))?;
+    let result = (|| {
+        report.step("images", |_| {
+            for name in [IMAGE, OTHER_IMAGE] {
+                let archive = kube.folder.join("percolator.tar");
+                image::make(&built.programs, name, &archive)?;
+                kube.load(&archive)?;
+            }
+            anyhow::Ok(())
+        })?;
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = [kube.programs.of("kubectl"), kube.programs.helm()];
+        let folders = folders.iter().filter_map(|program| program.parent());
+        let folders = folders
+            .map(ToOwned::to_owned)
+            .chain(std::env::split_paths(&path));
+        let path = std::env::join_paths(folders)?;
+        let path = path.into_string().ok().context("PATH isn't UTF-8")?;
+        let how = unit::How {
+            arguments: &["--nocapture", "--test-threads=1"],
+            variables: vec![
+                ("KUBECONFIG", kube.kubeconfig().display().to_string()),
+                ("PERCOLATOR_E2E_IMAGE", IMAGE.to_owned()),
+                ("PERCOLATOR_E2E_OTHER_IMAGE", OTHER_IMAGE.to_owned()),
+                ("PATH", path),
+            ],
+            limit: LIMIT,
+        };
+        for program in programs {
+            report.step(program.name.clone(), |report| {
+                unit::run_program(program, &how, report)
+            })?;
+        }
+        anyhow::Ok(())
+    })();
+    let down = report.step("kube down", |_| kube::down());
+    result.and(down)?;
+    Ok(report.tests())
+}
