@@ -90,11 +90,13 @@ pub enum Mutant {
     ReadyBeforeLocks,
     /// A delete is collected before what it hides.
     DeleteCollectedFirst,
+    /// A tablet server collects up to the barrier, instead of its ready point.
+    CollectedAtTheBarrier,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 42] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -136,6 +138,7 @@ impl Mutant {
         Self::ReadyBeforeEveryTablet,
         Self::ReadyBeforeLocks,
         Self::DeleteCollectedFirst,
+        Self::CollectedAtTheBarrier,
     ];
 }
 

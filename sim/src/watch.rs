@@ -7,7 +7,7 @@ use bytes::Bytes;
 use percolator_engine::{Batch, Column, Engine};
 use percolator_protocol::oracle::Granted;
 use percolator_protocol::safe_point::Points;
-use percolator_protocol::types::{Cell, Lock, Timestamp, Write, WriteKind, key};
+use percolator_protocol::types::{Cell, DecodeError, Lock, Timestamp, Write, WriteKind, key};
 use percolator_tablet::{Held, Limits};
 use percolator_wire::v1;
 
@@ -110,6 +110,19 @@ pub enum Change {
         write: Write,
         /// The record that it takes the place of.
         old: Option<Write>,
+    },
+    /// A write record of a table in use goes.
+    DeleteWrite {
+        /// The cell's key.
+        cell: Bytes,
+        /// Where it stood.
+        ts: Timestamp,
+        /// The record.
+        write: Write,
+        /// The ready point that its server had durably before this group.
+        ready: Timestamp,
+        /// The records that the cell still has, newest first.
+        left: Vec<(Timestamp, WriteKind)>,
     },
 }
 
@@ -241,6 +254,7 @@ impl Watch {
     }
 
     fn durable(&mut self, server: NodeId, group: &[Batch]) -> Result<(), Broken> {
+        let ready = self.ready(server).map_err(|why| ("readable", why))?;
         for (column, key, value) in group.iter().flat_map(Batch::ops) {
             let content = self.contents.entry(server).or_default();
             let place = (column, key.clone());
@@ -252,12 +266,61 @@ impl Watch {
                     old
                 }
             };
-            let change = change(column, key, value, old).map_err(|why| ("readable", why))?;
+            let change = match (column, value, old) {
+                (Column::Write, None, Some(old)) => self.removed(server, ready, key, old),
+                (_, _, old) => change(column, key, value, old),
+            };
+            let change = change.map_err(|why| ("readable", why))?;
             if let Some(change) = change {
                 self.tell(|invariant| invariant.changed(&change))?;
             }
         }
         Ok(())
+    }
+
+    /// The ready point that a server holds.
+    fn ready(&self, server: NodeId) -> Result<Timestamp, String> {
+        let place = (Column::Meta, Bytes::from_static(b"points"));
+        let content = self.contents.get(&server);
+        let Some(points) = content.and_then(|content| content.get(&place)) else {
+            return Ok(Timestamp::ZERO);
+        };
+        let ready = points.get(8..).and_then(|ready| ready.try_into().ok());
+        let ready = ready.ok_or_else(|| format!("points of {} bytes", points.len()))?;
+        Ok(Timestamp::from_u64(u64::from_be_bytes(ready)))
+    }
+
+    /// A write record that is gone: none where its table is not in use, because then it goes as a whole.
+    fn removed(
+        &self,
+        server: NodeId,
+        ready: Timestamp,
+        place: &Bytes,
+        old: Bytes,
+    ) -> Result<Option<Change>, String> {
+        let (cell_key, ts) = key::split_version(place).map_err(unreadable)?;
+        let cell = key::decode_cell(cell_key).map_err(unreadable)?;
+        let tables = self.owned.get(&server);
+        if tables.and_then(|tables| tables.get(&cell.table.0)) != Some(&true) {
+            return Ok(None);
+        }
+        let mut left = Vec::new();
+        if let Some(content) = self.contents.get(&server) {
+            let from = key::version(cell_key.to_vec(), Timestamp::MAX);
+            let to = key::behind_cell(cell_key.to_vec());
+            let records = (Column::Write, Bytes::from(from))..(Column::Write, Bytes::from(to));
+            for ((_, key), value) in content.range(records) {
+                let (_, ts) = key::split_version(key).map_err(unreadable)?;
+                left.push((ts, Write::decode(value.clone()).map_err(unreadable)?.kind));
+            }
+        }
+        Ok(Some(Change::DeleteWrite {
+            cell: place.slice_ref(cell_key),
+            ts,
+            write: Write::decode(old).map_err(unreadable)?,
+            ready,
+            left,
+        }))
     }
 
     /// Keeps what is removed from a tablet that the server owns: snapshots have seen it.
@@ -293,13 +356,16 @@ impl Watch {
     }
 }
 
+fn unreadable(error: DecodeError) -> String {
+    error.to_string()
+}
+
 fn change(
     column: Column,
     key: &Bytes,
     value: Option<&Bytes>,
     old: Option<Bytes>,
 ) -> Result<Option<Change>, String> {
-    let unreadable = |error: percolator_protocol::types::DecodeError| error.to_string();
     match (column, value) {
         (Column::Lock, value) => {
             let old = old.map(Lock::decode).transpose().map_err(unreadable)?;
@@ -386,7 +452,7 @@ impl Store {
         column: Column,
         key: &Bytes,
         value: &Bytes,
-    ) -> Result<(), percolator_protocol::types::DecodeError> {
+    ) -> Result<(), DecodeError> {
         match column {
             Column::Lock => {
                 let lock = Lock::decode(value.clone())?;

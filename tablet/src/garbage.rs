@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use percolator_engine::{Batch, Column, Direction, Engine};
 use percolator_protocol::actions::gc;
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::{Effect, Timestamp, WriteKind, key};
 
 use crate::Error;
@@ -58,7 +59,10 @@ pub(crate) fn rows(piece: &Piece) -> impl Iterator<Item = RowHash> {
 
 /// Decides what of the piece goes; it holds its latches.
 pub(crate) fn decide(ground: Ground<'_>, piece: &Piece) -> Result<Decision, Error> {
-    let ready = ground.points.ready;
+    let ready = match mutants::on(Mutant::CollectedAtTheBarrier) {
+        true => ground.points.barrier,
+        false => ground.points.ready,
+    };
     let mut decision = Decision::new();
     for (cell_key, entries) in piece {
         let cell = key::decode_cell(cell_key)?;

@@ -1,6 +1,7 @@
 //! A read at a snapshot sees exactly what was committed at or below it (ARCHITECTURE, "What always
-//! holds", 3), whoever died meanwhile, also where the reader's own transaction was aborted later. Nothing
-//! is collected yet, so the versions that are stored at the end tell what every read should have seen.
+//! holds", 3), whoever died meanwhile, also where the reader's own transaction was aborted later. The
+//! versions that are stored at the end, and those that were collected until then, tell what every read should have
+//! seen; that none was collected too early, "collected rightly" says.
 
 use std::collections::BTreeMap;
 

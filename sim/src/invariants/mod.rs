@@ -3,6 +3,7 @@
 
 mod atomicity;
 mod bounded_memory;
+mod collected_rightly;
 mod commit_above_start;
 pub(crate) mod durable;
 mod durable_answers;
@@ -106,6 +107,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(one_fate::OneFate::default()),
         Box::new(one_owner::OneOwner::default()),
         Box::new(points_go_forward::PointsGoForward::default()),
+        Box::new(collected_rightly::CollectedRightly),
         Box::new(stays_dropped::StaysDropped::default()),
         Box::new(bounded_memory::BoundedMemory),
         Box::new(durable_answers::DurableAnswers),

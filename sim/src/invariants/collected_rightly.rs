@@ -1,0 +1,62 @@
+//! Collection takes no record that a snapshot may still need (`protocol::actions::gc`; seed 000, part 5): only below
+//! the ready point that the server had durably before, and there the records of locks and rollbacks, puts and deletes
+//! that a newer one hides from every snapshot at the ready point, and deletes that hide nothing any more.
+
+use percolator_protocol::types::{Timestamp, WriteKind, key};
+
+use super::Invariant;
+use crate::watch::Change;
+
+pub(super) struct CollectedRightly;
+
+impl Invariant for CollectedRightly {
+    fn name(&self) -> &'static str {
+        "collected rightly"
+    }
+
+    fn changed(&mut self, change: &Change) -> Result<(), String> {
+        let Change::DeleteWrite {
+            cell,
+            ts,
+            write,
+            ready,
+            left,
+        } = change
+        else {
+            return Ok(());
+        };
+        let Some(why) = needed(*ts, write.kind, *ready, left) else {
+            return Ok(());
+        };
+        let cell = key::decode_cell(cell).map_err(|error| error.to_string())?;
+        Err(format!(
+            "the {:?} of cell {cell} at {ts} is collected, with {ready} as ready point: {why}",
+            write.kind
+        ))
+    }
+}
+
+/// Why a record of a cell that still has those must not go yet.
+fn needed(
+    ts: Timestamp,
+    kind: WriteKind,
+    ready: Timestamp,
+    left: &[(Timestamp, WriteKind)],
+) -> Option<&'static str> {
+    if ts >= ready {
+        return Some("it doesn't stand below");
+    }
+    let shows = |kind: WriteKind| matches!(kind, WriteKind::Put | WriteKind::Delete);
+    let mut visible = left.iter().filter(|(_, kind)| shows(*kind));
+    let hidden = visible
+        .clone()
+        .any(|(other, _)| *other > ts && *other <= ready);
+    match kind {
+        WriteKind::Lock | WriteKind::Rollback => None,
+        _ if hidden => None,
+        WriteKind::Put => Some("nothing newer hides it there"),
+        WriteKind::Delete => visible
+            .any(|(other, _)| *other < ts)
+            .then_some("it hides an older record that is still there"),
+    }
+}
