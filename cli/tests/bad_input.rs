@@ -197,6 +197,33 @@ fn another_engine_and_fewer_servers_than_the_folder_has() {
 }
 
 #[test]
+fn a_manifest_of_another_cluster_than_the_folders() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data").display().to_string();
+    let up = |name: &str| {
+        let manifest = format!(
+            "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata:\n  name: {name}\n"
+        );
+        let arguments = [
+            "up",
+            "-f",
+            "-",
+            "--port",
+            "0",
+            "--data-dir",
+            &data,
+            "--",
+            "true",
+        ];
+        percolator_with(&arguments, &manifest)
+    };
+    up("one").ok();
+    up("one").ok();
+    up("two").refused(1, &["is called one", "two", "--data-dir", "metadata.name"]);
+    percolator(&["up", "--port", "0", "--data-dir", &data, "--", "true"]).ok();
+}
+
+#[test]
 fn a_lost_folder_of_any_server() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");

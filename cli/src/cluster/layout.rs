@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub(crate) data_dir: PathBuf,
+    /// What the manifest calls the cluster.
+    name: String,
     /// The folder was empty: this is the cluster's first start.
     pub(crate) new: bool,
     /// Port of the master; 0: any.
@@ -27,6 +29,8 @@ pub(crate) struct Layout {
 /// What a folder remembers of the cluster in it, once that has been ready.
 #[derive(Serialize, Deserialize)]
 struct Remembered {
+    /// What its manifest called it.
+    name: String,
     /// As many tablet servers have been started in it, at the most.
     tablets: u32,
     /// The name of their engine.
@@ -122,8 +126,20 @@ impl Layout {
                 spec.tablets.replicas
             );
         }
+        let asked = &manifest.metadata.name;
+        if let Some(known) = remembered.map(|cluster| cluster.name)
+            && known != *asked
+            && ![&known, asked].into_iter().any(|name| name == DEFAULT_NAME)
+        {
+            bail!(
+                "the cluster in {} is called {known}, the manifest's {asked}: choose another folder with --data-dir, or \
+                 set metadata.name to {known}",
+                data_dir.display()
+            );
+        }
         Ok(Self {
             data_dir,
+            name: manifest.metadata.name.clone(),
             new,
             port,
             tablets: spec.tablets.replicas,
@@ -137,6 +153,7 @@ impl Layout {
     /// Keeps in the folder what the next start is to be held against.
     pub(crate) fn remember(&self) -> anyhow::Result<()> {
         let cluster = Remembered {
+            name: self.name.clone(),
             tablets: self.tablets,
             engine: self.engine.name().to_owned(),
         };
@@ -196,6 +213,8 @@ fn remembered(data_dir: &Path) -> anyhow::Result<Option<Remembered>> {
 
 /// Where the logs of servers that are processes of their own go.
 pub(crate) const LOGS: &str = "logs";
+/// What a cluster is called without a manifest, which will do for any.
+const DEFAULT_NAME: &str = "local";
 /// The master's name.
 pub(crate) const MASTER: &str = "gc-master-0";
 /// The oracle's name.
