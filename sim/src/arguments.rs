@@ -63,7 +63,7 @@ pub struct Arguments {
     #[arg(long, value_name = "MS", requires = "seed")]
     pub faulty_ms: Option<u64>,
     /// Begin no more seeds after this time.
-    #[arg(long, value_name = "N", conflicts_with_all = ["seed", "mutants"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["seed", "mutants"])]
     pub seconds: Option<u64>,
     /// With --seconds: so many seeds are begun in any case.
     #[arg(long, value_name = "N", requires = "seconds", default_value_t = 0)]

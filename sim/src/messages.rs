@@ -71,6 +71,18 @@ impl Ask {
                     get.start_ts,
                     cells(get.cells.iter().map(Some))
                 ),
+                Some(B::GetOne(get)) => {
+                    let (row, column) = (text(&get.row), text(&get.column));
+                    format!("get @{} {row}:{column}", get.start_ts)
+                }
+                Some(B::LocksOf(asked)) => match (asked.primary_table, asked.below) {
+                    (0, 0) => "locks".to_owned(),
+                    (0, below) => format!("locks from below {below}"),
+                    (table, 0) => format!("locks with their primary in table {table}"),
+                    (table, below) => {
+                        format!("locks from below {below} with their primary in table {table}")
+                    }
+                },
                 Some(B::Scan(scan)) => format!("scan @{}", scan.start_ts),
                 Some(B::Prewrite(prewrite)) => format!(
                     "prewrite {} ttl={} {}",
@@ -143,6 +155,19 @@ impl Answer {
                     });
                     format!("got {}", results.collect::<Vec<_>>().join(", "))
                 }
+                Some(B::GetOne(got)) => match (&got.value, &got.locked) {
+                    (Some(value), _) => format!("got {}", text(value)),
+                    (None, Some(lock)) => format!("got locked by {}", lock.start_ts),
+                    (None, None) => "got -".to_owned(),
+                },
+                Some(B::LocksOf(found)) => {
+                    let more = if found.resume.is_some() {
+                        ", maybe more"
+                    } else {
+                        ""
+                    };
+                    format!("{} locks{more}", found.locks.len())
+                }
                 Some(B::Scan(scan)) => {
                     format!("{} cells, {} locked", scan.cells.len(), scan.locked.len())
                 }
@@ -158,7 +183,16 @@ impl Answer {
                 Some(B::Rollback(rollback)) => format!("{rollback:?}"),
                 Some(B::CheckStatus(status)) => format!("{:?}", status.status),
                 Some(B::KeepAlive(alive)) => format!("{alive:?}"),
-                Some(B::Error(error)) => format!("{:?}", error.kind),
+                Some(B::Error(error)) => match &error.kind {
+                    Some(v1::request_error::Kind::Busy(why)) => format!("busy: {why}"),
+                    Some(v1::request_error::Kind::TooOld(old)) => {
+                        format!(
+                            "{} is too old: the barrier is {}",
+                            old.start_ts, old.barrier
+                        )
+                    }
+                    other => format!("{other:?}"),
+                },
                 other => format!("{other:?}"),
             },
             Self::Timestamps(granted) => format!("timestamp {}", granted.first),

@@ -119,7 +119,7 @@ pub enum Change {
         ts: Timestamp,
         /// The record.
         write: Write,
-        /// The ready point that its server had durably before this group.
+        /// The highest ready point that its server had made durable before this group.
         ready: Timestamp,
         /// The records that the cell still has, newest first.
         left: Vec<(Timestamp, WriteKind)>,
@@ -140,6 +140,8 @@ pub struct Watch {
     collected: BTreeMap<NodeId, Content>,
     /// The tables of which each server has tablets, and whether they are in use.
     owned: BTreeMap<NodeId, BTreeMap<u32, bool>>,
+    /// The highest ready point that each server has made durable.
+    ready: BTreeMap<NodeId, Timestamp>,
 }
 
 impl Default for Watch {
@@ -149,6 +151,7 @@ impl Default for Watch {
             contents: BTreeMap::new(),
             collected: BTreeMap::new(),
             owned: BTreeMap::new(),
+            ready: BTreeMap::new(),
         }
     }
 }
@@ -254,8 +257,12 @@ impl Watch {
     }
 
     fn durable(&mut self, server: NodeId, group: &[Batch]) -> Result<(), Broken> {
-        let ready = self.ready(server).map_err(|why| ("readable", why))?;
+        let ready = self.ready.get(&server).copied().unwrap_or_default();
         for (column, key, value) in group.iter().flat_map(Batch::ops) {
+            if let (Column::Meta, b"points", Some(points)) = (column, &key[..], value) {
+                let reached = self.reached(server, points);
+                reached.map_err(|why| ("readable", why))?;
+            }
             let content = self.contents.entry(server).or_default();
             let place = (column, key.clone());
             let old = match value {
@@ -278,16 +285,13 @@ impl Watch {
         Ok(())
     }
 
-    /// The ready point that a server holds.
-    fn ready(&self, server: NodeId) -> Result<Timestamp, String> {
-        let place = (Column::Meta, Bytes::from_static(b"points"));
-        let content = self.contents.get(&server);
-        let Some(points) = content.and_then(|content| content.get(&place)) else {
-            return Ok(Timestamp::ZERO);
-        };
+    /// Remembers the highest ready point that a server has made durable.
+    fn reached(&mut self, server: NodeId, points: &Bytes) -> Result<(), String> {
         let ready = points.get(8..).and_then(|ready| ready.try_into().ok());
         let ready = ready.ok_or_else(|| format!("points of {} bytes", points.len()))?;
-        Ok(Timestamp::from_u64(u64::from_be_bytes(ready)))
+        let reached = self.ready.entry(server).or_default();
+        *reached = (*reached).max(Timestamp::from_u64(u64::from_be_bytes(ready)));
+        Ok(())
     }
 
     /// A write record that is gone: none where its table is not in use, because then it goes as a whole.

@@ -84,6 +84,8 @@ fn what_makes_no_sense_is_refused() {
             "--seed 1 --workloads bank,casino",
             ErrorKind::ValueValidation,
         ),
+        // It would run nothing, and say that all is well.
+        ("--seeds 3..9 --seconds 0", ErrorKind::ValueValidation),
         ("--seed 1 --clients 0", ErrorKind::ValueValidation),
         ("--mutants --seed 3", ErrorKind::ArgumentConflict),
         ("--mutants --seconds 3", ErrorKind::ArgumentConflict),
@@ -111,6 +113,7 @@ fn plans_that_are_made_for_a_wrong_turn_fail_by_that_alone() {
         for seed in 0..6 {
             let plan = Plan {
                 sabotage: None,
+                only: None,
                 ..sabotage.plan(seed)
             };
             let failure = run(&plan, Keep::Nothing).failure;
