@@ -140,7 +140,7 @@ pub struct Watch {
     collected: BTreeMap<NodeId, Content>,
     /// The tables of which each server has tablets, and whether they are in use.
     owned: BTreeMap<NodeId, BTreeMap<u32, bool>>,
-    /// The highest ready point that each server has made durable.
+    /// The ready point that each server has made durable.
     ready: BTreeMap<NodeId, Timestamp>,
 }
 
@@ -261,7 +261,7 @@ impl Watch {
         for (column, key, value) in group.iter().flat_map(Batch::ops) {
             if let (Column::Meta, b"points", Some(points)) = (column, &key[..], value) {
                 let reached = self.reached(server, points);
-                reached.map_err(|why| ("readable", why))?;
+                reached.map_err(|why| ("points go forward", why))?;
             }
             let content = self.contents.entry(server).or_default();
             let place = (column, key.clone());
@@ -285,12 +285,18 @@ impl Watch {
         Ok(())
     }
 
-    /// Remembers the highest ready point that a server has made durable.
+    /// Remembers the ready point that a server has made durable: it goes forward there too.
     fn reached(&mut self, server: NodeId, points: &Bytes) -> Result<(), String> {
         let ready = points.get(8..).and_then(|ready| ready.try_into().ok());
         let ready = ready.ok_or_else(|| format!("points of {} bytes", points.len()))?;
         let reached = self.ready.entry(server).or_default();
-        *reached = (*reached).max(Timestamp::from_u64(u64::from_be_bytes(ready)));
+        let ready = Timestamp::from_u64(u64::from_be_bytes(ready));
+        if ready < *reached {
+            return Err(format!(
+                "server {server} keeps the ready point {ready} after {reached}"
+            ));
+        }
+        *reached = ready;
         Ok(())
     }
 

@@ -128,6 +128,8 @@ pub(crate) struct Ground<'a> {
     pub(crate) tablets: &'a Tablets,
     pub(crate) readers: &'a RefCell<Readers>,
     pub(crate) points: Points,
+    /// What a record of the points is raised from.
+    pub(crate) to_raise: Points,
     /// A number of this start of the server.
     pub(crate) life: u64,
     /// Its name, and that number.

@@ -80,11 +80,11 @@ pub(crate) fn create(
     if let Some(tablet) = new {
         decision.batch = tablets::record(&tablet);
         decision.tablet_change = Some(TabletChange::Insert(tablet));
-        let raised = ground.points.raised(Points {
+        let raised = ground.to_raise.raised(Points {
             barrier,
             ready: Timestamp::ZERO,
         });
-        if raised != ground.points {
+        if raised != ground.to_raise {
             decision.raise(raised);
         }
     }

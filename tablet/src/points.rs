@@ -17,6 +17,8 @@ pub(crate) struct Kept {
     /// What is below is refused: from the moment on when a higher barrier is decided, so that whoever hears
     /// that it is durable knows that nothing below comes after it.
     pub(crate) barrier: Timestamp,
+    /// How far is decided; on its way to the disk, or there.
+    ready: Timestamp,
     /// What the master is told, and what may be collected.
     pub(crate) durable: Points,
     /// Durable too, but for what was decided before this ticket, below the barrier, and is not yet: a full disk
@@ -35,6 +37,7 @@ impl Kept {
         };
         Ok(Self {
             barrier: durable.barrier,
+            ready: durable.ready,
             durable,
             pending: None,
         })
@@ -55,6 +58,20 @@ impl Kept {
             .take_if(|(stored, _)| waiting.all(|ticket| ticket > *stored))
         {
             self.durable = self.durable.raised(points);
+        }
+    }
+
+    /// These were decided.
+    pub(crate) fn decided(&mut self, points: Points) {
+        self.barrier = self.barrier.max(points.barrier);
+        self.ready = self.ready.max(points.ready);
+    }
+
+    /// What the next record is raised from: it must not take back what another one on its way has.
+    pub(crate) fn highest(&self) -> Points {
+        Points {
+            barrier: self.barrier,
+            ready: self.ready,
         }
     }
 

@@ -388,7 +388,7 @@ impl Work {
             }
             Operation::Points(points) => {
                 let mut decision = Decision::new();
-                decision.raise(ground.points.raised(points));
+                decision.raise(ground.to_raise.raised(points));
                 Ok(decision)
             }
             Operation::Collect(piece) => Ok(garbage::decide(ground, &piece)?),

@@ -389,6 +389,7 @@ impl Core {
             tablets: &self.tablets,
             readers: &self.readers,
             points: self.points.now(),
+            to_raise: self.points.highest(),
             life: self.me.incarnation,
             me: &self.me,
         }
@@ -468,7 +469,7 @@ impl Core {
                     self.high_ts = self.high_ts.max(*ts);
                 }
                 if let Some(points) = decision.points {
-                    self.points.barrier = self.points.barrier.max(points.barrier);
+                    self.points.decided(points);
                 }
                 if let Some((commit_ts, cells)) = &decision.held {
                     let readers = self.readers.get_mut();
