@@ -1,0 +1,99 @@
+//! The barrier and the ready point of a tablet server: what is refused, what is collected, and what is kept.
+
+mod support;
+
+use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::Timestamp;
+use percolator_wire::v1;
+use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::request_error::Kind;
+use percolator_wire::v1::response::Body;
+use support::{Server, cell, prewrite};
+
+fn points(barrier: u64, ready: u64) -> Points {
+    Points {
+        barrier: Timestamp::from_u64(barrier),
+        ready: Timestamp::from_u64(ready),
+    }
+}
+
+fn reach(server: &mut Server, points: Points) {
+    let Server { core, replies, .. } = server;
+    core.reach(points, replies);
+}
+
+fn reported(server: &Server) -> (u64, u64) {
+    let report = server.core.report();
+    (report.barrier, report.ready)
+}
+
+fn too_old(body: Body) -> v1::TooOld {
+    match body {
+        Body::Error(v1::RequestError {
+            kind: Some(Kind::TooOld(too_old)),
+        }) => too_old,
+        other => panic!("not refused as too old: {other:?}"),
+    }
+}
+
+#[test]
+fn the_barrier_is_reported_when_it_is_durable_and_refuses_from_before_that() {
+    let mut server = Server::new();
+    server.put("b", "1", 10, 20);
+    reach(&mut server, points(30, 0));
+    assert_eq!(reported(&server), (0, 0));
+    let late = server.send(prewrite("b", "2", 29));
+    let refused = too_old(server.answer(late).expect("an answer at once"));
+    assert_eq!((refused.start_ts, refused.barrier), (29, 30));
+    server.settle();
+    assert_eq!(reported(&server), (30, 0));
+    let get = server.send(Ask::Get(v1::GetRequest {
+        start_ts: 29,
+        cells: vec![cell("b")],
+        ..v1::GetRequest::default()
+    }));
+    let refused = too_old(server.answer(get).expect("an answer at once"));
+    assert_eq!(refused.start_ts, 29);
+    assert_eq!(server.value("b", 30).as_deref(), Some("1"));
+}
+
+#[test]
+fn a_record_of_the_points_takes_nothing_back_that_is_on_its_way() {
+    let mut server = Server::new();
+    reach(&mut server, points(30, 20));
+    // Before that is durable.
+    reach(&mut server, points(40, 0));
+    server.settle();
+    assert_eq!(reported(&server), (40, 20));
+    server.start_again();
+    assert_eq!(reported(&server), (40, 20));
+}
+
+#[test]
+fn what_nobody_needs_is_collected_and_what_became_of_it_is_no_longer_known() {
+    let mut server = Server::new();
+    for (start, commit) in [(10, 11), (12, 13), (14, 15)] {
+        server.put("b", "value", start, commit);
+    }
+    reach(&mut server, points(20, 20));
+    server.settle();
+    // What a heartbeat later finds.
+    reach(&mut server, points(20, 20));
+    server.settle();
+    assert_eq!(server.core.report().collected, 2);
+    assert_eq!(server.value("b", 20).as_deref(), Some("value"));
+    let commit = |start_ts, commit_ts| {
+        Ask::Commit(v1::CommitRequest {
+            start_ts,
+            commit_ts,
+            cells: vec![cell("b")],
+        })
+    };
+    let again = server.ask(commit(14, 15));
+    assert!(
+        matches!(again, Body::Commit(_)),
+        "its record is there: {again:?}"
+    );
+    let again = server.ask(commit(12, 13));
+    assert_eq!(too_old(again).barrier, 20);
+}
