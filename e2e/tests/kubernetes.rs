@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Instant;
 
-use percolator_e2e::{Kube, OPERATOR, kubectl, nodes, say, wait};
+use percolator_e2e::{Kube, Namespace, OPERATOR, kubectl, nodes, say, wait};
 
 fn example(kube: &Kube) -> String {
     std::fs::read_to_string(kube.root.join("examples/cluster.yaml")).expect("the example")
@@ -208,7 +208,7 @@ fn an_application_runs_through_everything() {
     let version = space.get("perc", "demo").expect("the cluster")["status"]["version"].clone();
     assert_eq!(version, tag);
 
-    let (ended_well, printed) = space.wait_for_end("bank");
+    let printed = bank_ends_well(&space, "bank");
     say(printed
         .lines()
         .rev()
@@ -216,19 +216,11 @@ fn an_application_runs_through_everything() {
         .collect::<Vec<_>>()
         .join(" | ")
         .as_str());
-    assert!(
-        ended_well && printed.contains("no money was lost or made"),
-        "{printed}"
-    );
     // And with nothing going on.
     let mut second = bank.to_vec();
     second.extend(["--duration", "2s"]);
     space.start(&kube, "bank-again", &second);
-    let (ended_well, printed) = space.wait_for_end("bank-again");
-    assert!(
-        ended_well && printed.contains("no money was lost or made"),
-        "{printed}"
-    );
+    bank_ends_well(&space, "bank-again");
 
     say("idle: nothing is written");
     let version = |kind: &str, name: &str| {
@@ -255,6 +247,16 @@ fn an_application_runs_through_everything() {
         "resident memory of the operator: {:.1} MiB",
         operator_memory_mib()
     ));
+}
+
+/// Waits for the end of a bank, which has to say that no money was lost; returns what it said.
+fn bank_ends_well(space: &Namespace, pod: &str) -> String {
+    let (ended_well, printed) = space.wait_for_end(pod);
+    assert!(
+        ended_well && printed.contains("no money was lost or made"),
+        "{printed}"
+    );
+    printed
 }
 
 fn operator_metric(name: &str) -> u64 {
@@ -332,7 +334,7 @@ fn nodes_come_and_go() {
     dead.power_on();
     space.wait_until_up_to_date("demo");
 
-    let (ended_well, printed) = space.wait_for_end("bank");
+    let printed = bank_ends_well(&space, "bank");
     say(printed
         .lines()
         .rev()
@@ -340,18 +342,10 @@ fn nodes_come_and_go() {
         .collect::<Vec<_>>()
         .join(" | ")
         .as_str());
-    assert!(
-        ended_well && printed.contains("no money was lost or made"),
-        "{printed}"
-    );
     let mut second = bank.to_vec();
     second.extend(["--duration", "2s"]);
     space.start(&kube, "bank-again", &second);
-    let (ended_well, printed) = space.wait_for_end("bank-again");
-    assert!(
-        ended_well && printed.contains("no money was lost or made"),
-        "{printed}"
-    );
+    bank_ends_well(&space, "bank-again");
 }
 
 #[test]

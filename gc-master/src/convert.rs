@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use percolator_protocol::safe_point::Points;
-use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 use tonic::{Code, Status};
 
@@ -26,6 +24,7 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
                 });
             }
         };
+        let points = (&request).into();
         Ok(Self {
             cluster_id: Some(request.cluster_id).filter(|id| !id.is_empty()),
             role,
@@ -35,10 +34,7 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             tablets: request.tablets.into_iter().map(Report::from).collect(),
             peers: request.peers.into_iter().collect(),
             deleted_tables: request.deleted_tables.into_iter().collect(),
-            points: Points {
-                barrier: Timestamp::from_u64(request.barrier),
-                ready: Timestamp::from_u64(request.ready),
-            },
+            points,
             collected: request.collected,
         })
     }

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use percolator_engine::{Batch, Engine, EngineKind};
-use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_server::heartbeat;
 use percolator_wire::v1;
@@ -188,14 +187,10 @@ impl Server {
                     Ok(())
                 },
                 move |told| {
-                    let points = Points {
-                        barrier: Timestamp::from_u64(told.barrier),
-                        ready: Timestamp::from_u64(told.ready),
-                    };
                     known.with(|state| {
                         let State { core, replies, .. } = state;
                         core.meet(&told.tablet_servers, replies);
-                        core.reach(points, replies);
+                        core.reach(told.into(), replies);
                     });
                 },
                 std::future::pending(),

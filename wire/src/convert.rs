@@ -1,7 +1,7 @@
 //! From and to protocol types. What comes from a peer is checked here, once.
 
 use percolator_protocol::actions::{CommitRejection, PrewriteRejection, Status};
-use percolator_protocol::safe_point::TooOld;
+use percolator_protocol::safe_point::{Points, TooOld};
 use percolator_protocol::txn::MetLock;
 use percolator_protocol::types::{Cell, Lock, LockKind, TableId, Timestamp};
 
@@ -15,6 +15,26 @@ pub struct Malformed(pub &'static str);
 impl std::fmt::Display for v1::Addressee {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} (start {:016x})", self.server, self.incarnation)
+    }
+}
+
+/// How far a tablet server is.
+impl From<&v1::HeartbeatRequest> for Points {
+    fn from(beat: &v1::HeartbeatRequest) -> Self {
+        Self {
+            barrier: Timestamp::from_u64(beat.barrier),
+            ready: Timestamp::from_u64(beat.ready),
+        }
+    }
+}
+
+/// How far a tablet server is to go.
+impl From<&v1::HeartbeatResponse> for Points {
+    fn from(told: &v1::HeartbeatResponse) -> Self {
+        Self {
+            barrier: Timestamp::from_u64(told.barrier),
+            ready: Timestamp::from_u64(told.ready),
+        }
     }
 }
 

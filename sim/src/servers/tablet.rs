@@ -13,8 +13,6 @@ use percolator_engine::{
     Batch, Buffered, Checkpoints, Column, Direction, Durable, Engine, EngineKind, Error,
     MemoryStore, Options, Versioned,
 };
-use percolator_protocol::safe_point::Points;
-use percolator_protocol::types::Timestamp;
 use percolator_tablet::Limits;
 use percolator_tablet::core::{Asker, Core, Reply};
 use percolator_wire::v1;
@@ -157,11 +155,7 @@ impl Tablet {
                     let mut state = running.lock();
                     let Running { core, replies, .. } = &mut *state;
                     core.meet(&told.tablet_servers, replies);
-                    let points = Points {
-                        barrier: Timestamp::from_u64(told.barrier),
-                        ready: Timestamp::from_u64(told.ready),
-                    };
-                    core.reach(points, replies);
+                    core.reach(told.into(), replies);
                 }
                 tablet.pump(&world, &running);
             }
@@ -438,11 +432,7 @@ impl Tablet {
 }
 
 fn see_points(world: &World, server: NodeId, core: &Core) {
-    let report = core.report();
-    let points = Points {
-        barrier: Timestamp::from_u64(report.barrier),
-        ready: Timestamp::from_u64(report.ready),
-    };
+    let points = (&core.report()).into();
     world.see(&Seen::Points { server, points });
 }
 

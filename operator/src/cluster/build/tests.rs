@@ -66,6 +66,17 @@ pub(crate) fn wanted(cluster: &ClusterObject, observed: &Observed) -> Wanted {
     build(cluster, observed, &settings())
 }
 
+/// What is there once all of that was applied.
+fn made(wanted: &Wanted) -> Observed {
+    let mut observed = Observed::default();
+    for object in wanted.all() {
+        observed
+            .objects
+            .insert((object.kind, object.name.clone()), object.value.clone());
+    }
+    observed
+}
+
 fn text(wanted: &Wanted) -> String {
     wanted
         .all()
@@ -138,12 +149,7 @@ fn everything_is_owned_labelled_and_restricted() {
 fn a_set_keeps_the_claims_that_it_was_made_with() {
     let mut cluster = cluster(EXAMPLE);
     let first = wanted(&cluster, &Observed::default());
-    let mut observed = Observed::default();
-    for object in first.all() {
-        observed
-            .objects
-            .insert((object.kind, object.name.clone()), object.value.clone());
-    }
+    let observed = made(&first);
     cluster.spec.tablets.storage.size = percolator_api::Quantity::from_bytes(20 << 30);
     let then = wanted(&cluster, &observed);
     let size = |wanted: &Wanted| -> Value {
@@ -158,12 +164,7 @@ fn a_set_keeps_the_claims_that_it_was_made_with() {
 fn a_new_operator_changes_nothing_of_a_cluster_that_names_no_image() {
     let cluster = cluster(EXAMPLE);
     let first = wanted(&cluster, &Observed::default());
-    let mut observed = Observed::default();
-    for object in first.all() {
-        observed
-            .objects
-            .insert((object.kind, object.name.clone()), object.value.clone());
-    }
+    let observed = made(&first);
     let newer = Settings {
         image: "percolator:newer".into(),
     };
