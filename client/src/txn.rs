@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::limits::{TRANSACTION_BYTES_MAX, VALUE_BYTES_MAX};
 use percolator_protocol::types::{Cell, LockKind, Mutation, TableId, Timestamp};
 
@@ -349,6 +350,9 @@ impl Inner {
         let Some(cells) = writes.cells.get(table) else {
             return Ok(None);
         };
+        if mutants::on(Mutant::OwnWritesNotRead) {
+            return Ok(None);
+        }
         // The map's key is a pair that owns its parts.
         let key = (Bytes::copy_from_slice(row), Bytes::copy_from_slice(column));
         Ok(cells.get(&key).and_then(Write::seen))
@@ -365,6 +369,9 @@ impl Inner {
         let Some(cells) = writes.cells.get(table) else {
             return Ok(BTreeMap::new());
         };
+        if mutants::on(Mutant::OwnWritesNotScanned) {
+            return Ok(BTreeMap::new());
+        }
         Ok(cells
             .range((range.start().clone(), Bytes::new())..)
             .take_while(|((row, _), _)| range.contains(row))

@@ -92,11 +92,19 @@ pub enum Mutant {
     DeleteCollectedFirst,
     /// A tablet server collects up to the barrier, instead of its ready point.
     CollectedAtTheBarrier,
+    /// A transaction doesn't read what it wrote itself.
+    OwnWritesNotRead,
+    /// A transaction's scans leave out what it wrote itself.
+    OwnWritesNotScanned,
+    /// A client asks for its oldest transaction to be kept readable by a floor that is one too high.
+    FloorTooHighByOne,
+    /// A client counts its lease from the answer on, not from before it asked.
+    LeaseFromTheAnswer,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 46] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -139,6 +147,10 @@ impl Mutant {
         Self::ReadyBeforeLocks,
         Self::DeleteCollectedFirst,
         Self::CollectedAtTheBarrier,
+        Self::OwnWritesNotRead,
+        Self::OwnWritesNotScanned,
+        Self::FloorTooHighByOne,
+        Self::LeaseFromTheAnswer,
     ];
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use percolator_history::{Op, Outcome, Times, Transaction};
 
-use crate::history::{CellName, End, RangeRead, Read, Record};
+use crate::history::{CellName, End, Op as Did, RangeRead, Record};
 
 /// The cells of each table that anybody ever wrote: what a scan that didn't find one has read as nothing.
 type Written = BTreeMap<String, BTreeSet<(Bytes, Bytes)>>;
@@ -13,7 +13,7 @@ type Written = BTreeMap<String, BTreeSet<(Bytes, Bytes)>>;
 /// The history of a run.
 pub fn export(records: &[Record]) -> Vec<Transaction> {
     let mut written = Written::new();
-    for write in records.iter().flat_map(|record| &record.writes) {
+    for write in records.iter().flat_map(Record::writes) {
         let CellName { table, row, column } = &write.cell;
         let cells = written.entry(table.clone()).or_default();
         cells.insert((row.clone(), column.clone()));
@@ -26,19 +26,17 @@ pub fn export(records: &[Record]) -> Vec<Transaction> {
 
 fn transaction(record: &Record, written: &Written) -> Transaction {
     let mut ops = Vec::new();
-    for read in &record.reads {
-        match read {
-            Read::Cell { cell, value } => {
+    for did in &record.ops {
+        match did {
+            Did::Read { cell, value } => {
                 ops.push(Op::Read(cell.to_string(), value.as_ref().map(text)));
             }
-            Read::Range(range) => read_range(range, written, &mut ops),
+            Did::Scan(range) => read_range(range, written, &mut ops),
+            Did::Write(write) => ops.push(match write.is_lock {
+                true => Op::Lock(write.cell.to_string()),
+                false => Op::Write(write.cell.to_string(), write.value.as_ref().map(text)),
+            }),
         }
-    }
-    for write in &record.writes {
-        ops.push(match write.is_lock {
-            true => Op::Lock(write.cell.to_string()),
-            false => Op::Write(write.cell.to_string(), write.value.as_ref().map(text)),
-        });
     }
     let (outcome, commit_ts) = match record.end {
         End::Committed(ts) => (Outcome::Committed, Some(ts)),

@@ -24,7 +24,7 @@ use crate::rng::Rng;
 use crate::sabotage;
 use crate::trace::{Keep, Trace};
 use crate::workloads::{self, Workload, tagged};
-use crate::world::{Failure, NOBODY, World};
+use crate::world::{Failure, World};
 
 /// What came of a run.
 #[derive(Debug)]
@@ -143,7 +143,7 @@ fn prepare(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
 
 fn disturb(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     cluster.start_clients(world);
-    world.spawn(NOBODY, nemesis::run(world.clone(), cluster.clone()).boxed());
+    nemesis::begin(world, cluster);
     world.run(world.now() + cluster.plan.faulty, || false);
     world.failure().is_none()
 }

@@ -21,6 +21,8 @@ pub enum Sabotage {
     TornBatch,
     /// A group is answered before it is synced.
     AnswerBeforeSync,
+    /// A sync that has failed is tried again, and that is believed.
+    SyncTriedAgain,
     /// A file of the log isn't cut, and is said to be.
     CutNotDone,
     /// A store's checkpoint is called durable and isn't.
@@ -44,6 +46,7 @@ impl Sabotage {
             Self::RenameNotDurable,
             Self::TornBatch,
             Self::AnswerBeforeSync,
+            Self::SyncTriedAgain,
             Self::CutNotDone,
             Self::CheckpointNotDurable,
             Self::StaleTimestamps,
@@ -62,13 +65,16 @@ impl Sabotage {
         let mut plan = Plan::new(seed);
         let mut only = |faults: &[Fault]| {
             plan.faults = faults.iter().copied().collect();
-            plan.pause = Duration::from_millis(100);
+            plan.pause = Duration::from_millis(50);
         };
         match self {
             Self::Rule(Mutant::GrantBeforeDurable)
             | Self::LimitNotDurable
             | Self::RenameNotDurable => {
                 only(&[Fault::KillServer, Fault::DiskSlow, Fault::ClockJump]);
+            }
+            Self::SyncTriedAgain => {
+                only(&[Fault::KillServer, Fault::DiskError]);
             }
             // A prewrite has to come after its transaction was rolled back.
             Self::Rule(Mutant::NoRollbackRecord | Mutant::RollbackNotMarked) => {
@@ -81,6 +87,7 @@ impl Sabotage {
             Self::Rule(Mutant::OnePhaseOfAnotherLife) => {
                 only(&[Fault::KillServer, Fault::Late]);
                 plan.often = true;
+                plan.pause = Duration::from_millis(100);
                 plan.tablet_servers = 1;
                 plan.workloads = vec!["counter"];
                 plan.lock_ttl = Duration::from_millis(100);
@@ -114,7 +121,7 @@ impl Sabotage {
             Self::Rule(Mutant::FreezeIgnored | Mutant::SweepLeftOut) | Self::DropBeforeSwept => {
                 only(&[Fault::KillClient, Fault::Loss]);
                 plan.workloads = vec!["tables"];
-                plan.pause = Duration::from_millis(20);
+                plan.pause = Duration::from_millis(5);
                 plan.think = Duration::from_millis(2);
                 plan.workers = 4;
                 plan.faulty = Duration::from_secs(10);
@@ -141,6 +148,16 @@ impl Sabotage {
                 plan.life_time = Duration::from_millis(20);
                 plan.think = Duration::from_millis(2);
                 plan.faulty = Duration::from_secs(10);
+            }
+            // A client that asks, stands still, and hears the answer when the lease is over.
+            Self::Rule(Mutant::FloorTooHighByOne | Mutant::LeaseFromTheAnswer) => {
+                only(&[Fault::PauseClient, Fault::Late]);
+                plan.workloads = vec!["index", "own"];
+                plan.life_time = Duration::from_millis(50);
+                plan.think = Duration::from_millis(2);
+            }
+            Self::Rule(Mutant::OwnWritesNotRead | Mutant::OwnWritesNotScanned) => {
+                plan.workloads = vec!["own"];
             }
             Self::Rule(Mutant::LateCreateAccepted) => {
                 only(&[Fault::Late, Fault::Duplicate, Fault::Reorder]);

@@ -15,6 +15,16 @@ pub enum Keep {
     All,
 }
 
+/// A length of time, for people: `1.5 s`, `20 ms`, `300 us`.
+pub(crate) fn shown(time: Duration) -> String {
+    let micros = time.as_micros();
+    match micros {
+        0..1_000 => format!("{micros} us"),
+        1_000..1_000_000 => format!("{} ms", micros as f64 / 1_000.0),
+        _ => format!("{} s", micros as f64 / 1_000_000.0),
+    }
+}
+
 /// Events as lines.
 #[derive(Debug, Default)]
 pub struct Trace {

@@ -286,6 +286,15 @@ impl World {
         with(&mut inner.nodes[node].clock, now_us)
     }
 
+    /// Whether any clock ever went fast or slow.
+    pub(crate) fn has_paced_clocks(&self) -> bool {
+        self.inner
+            .lock()
+            .nodes
+            .iter()
+            .any(|node| node.clock.was_paced())
+    }
+
     /// Hands a message to a process, now or when it goes on.
     pub(crate) fn deliver(self: &Arc<Self>, node: NodeId, caller: Caller, ask: Ask) {
         let handler = {
