@@ -375,12 +375,9 @@ impl Cluster {
     }
 
     async fn work(&self, session: &Session, until: Option<Duration>) {
-        // What a worker does of one workload is the same whichever others there are.
-        let dice: Vec<Session> = (self.workloads.iter())
-            .map(|workload| session.with_dice(workload.name()))
-            .collect();
-        let [choices, ends, pasts, pauses] =
-            ["choices", "ends", "pasts", "pauses"].map(|name| session.with_dice(name));
+        let [choices, pasts, pauses] =
+            ["choices", "pasts", "pauses"].map(|name| session.with_dice(name));
+        let mut begun = vec![0_u64; self.workloads.len()];
         let mut snapshots = Vec::new();
         let over = || until.is_some_and(|until| session.world.now() >= until);
         while !self.is_stopping() && !over() {
@@ -388,7 +385,16 @@ impl Cluster {
                 past::read(&pasts, &self.tables, &snapshots).await
             } else {
                 let chosen = self.choose(&choices);
-                let step = self.workloads[chosen].step(&dice[chosen]);
+                let workload = &self.workloads[chosen];
+                // What a worker does of one workload is the same whichever others there are, and however the steps
+                // before have ended.
+                begun[chosen] += 1;
+                let name = format!("{} {}", workload.name(), begun[chosen]);
+                let (dice, ends) = (
+                    session.with_dice(&name),
+                    session.with_dice(&(name + " ends")),
+                );
+                let step = workload.step(&dice);
                 if ends.below(25) == 0 {
                     self.give_up(&ends, step).await
                 } else {

@@ -97,6 +97,17 @@ pub enum End {
     Aborted(String),
 }
 
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open => f.write_str("open"),
+            Self::Unknown => f.write_str("unknown"),
+            Self::Committed(commit_ts) => write!(f, "committed at {commit_ts}"),
+            Self::Aborted(why) => write!(f, "aborted: {why}"),
+        }
+    }
+}
+
 /// A transaction.
 #[derive(Clone, Debug)]
 pub struct Record {

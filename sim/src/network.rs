@@ -337,3 +337,66 @@ impl Drop for Asked {
         drop(gone);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: NetworkFaults = NetworkFaults {
+        loss_ppm: 200_000,
+        late_ppm: 200_000,
+        late_max: Duration::from_secs(1),
+        duplicate_ppm: 200_000,
+        reorders: true,
+        reset_ppm: 200_000,
+    };
+
+    /// Of each message from 1 to 2: how long it and its copy take, and whether there is one, and a reset; others send
+    /// something in between.
+    #[allow(clippy::type_complexity, reason = "compared as a whole")]
+    fn fates(faults: NetworkFaults) -> Vec<(Option<Duration>, Option<Option<Duration>>, bool)> {
+        let mut network = Network::new(Rng::new(3, "network"));
+        network.set_faults(faults);
+        let mut fates = Vec::new();
+        for _ in 0..500 {
+            network.delay(1, 3, 0, 0);
+            let link = network.link(1, 2);
+            let reset = link.resets.chance(faults.reset_ppm);
+            let copy = link.duplicates.chance(faults.duplicate_ppm);
+            let first = network.delay(1, 2, 0, 0);
+            fates.push((first, copy.then(|| network.delay(1, 2, 1, 0)), reset));
+        }
+        fates
+    }
+
+    #[test]
+    fn without_one_kind_of_fault_the_others_are_the_same() {
+        let all = fates(ALL);
+        assert!(all.iter().any(|(first, ..)| first.is_none()));
+        let no_loss = NetworkFaults { loss_ppm: 0, ..ALL };
+        for (with, without) in all.iter().zip(fates(no_loss)) {
+            assert!(with.0.is_none() || with.0 == without.0);
+            assert_eq!((with.1.is_some(), with.2), (without.1.is_some(), without.2));
+        }
+        let never_late = NetworkFaults { late_ppm: 0, ..ALL };
+        for (with, without) in all.iter().zip(fates(never_late)) {
+            assert_eq!(with.0.is_some(), without.0.is_some());
+            assert!(with.0 >= without.0, "{with:?} {without:?}");
+            assert_eq!((with.1.is_some(), with.2), (without.1.is_some(), without.2));
+        }
+        let no_copies = NetworkFaults {
+            duplicate_ppm: 0,
+            ..ALL
+        };
+        for (with, without) in all.iter().zip(fates(no_copies)) {
+            assert_eq!((with.0, with.2), (without.0, without.2));
+        }
+        let no_resets = NetworkFaults {
+            reset_ppm: 0,
+            ..ALL
+        };
+        for (with, without) in all.iter().zip(fates(no_resets)) {
+            assert_eq!((with.0, with.1), (without.0, without.1));
+        }
+    }
+}

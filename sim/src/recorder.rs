@@ -300,7 +300,7 @@ impl Recorded {
             }) => session.outcome(*start_ts, primary).await,
             Err(error) => End::Aborted(error.to_string()),
         };
-        world.note(|| format!("{who}: transaction {start_ts} is {end:?}"));
+        world.note(|| format!("{who}: transaction {start_ts} is {end}"));
         let record = &mut recorder.records.lock()[at];
         record.end = end;
         record.ended_us = world.now_us();

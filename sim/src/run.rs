@@ -54,9 +54,19 @@ pub fn keep_panics() {
 
 /// Carries out a plan.
 pub fn run(plan: &Plan, keep: Keep) -> Outcome {
+    carried_out(plan, keep, Arc::default())
+}
+
+/// The same until somebody sets `cut`, after which there is no outcome.
+pub fn run_until(plan: &Plan, keep: Keep, cut: Arc<AtomicBool>) -> Option<Outcome> {
+    let outcome = carried_out(plan, keep, cut.clone());
+    (!cut.load(Ordering::Relaxed)).then_some(outcome)
+}
+
+fn carried_out(plan: &Plan, keep: Keep, cut: Arc<AtomicBool>) -> Outcome {
     sabotage::begin(plan.sabotage);
     let network = Network::new(Rng::new(plan.seed, "network"));
-    let world = World::new(plan, network, Trace::new(keep));
+    let world = World::new(plan, network, Trace::new(keep), cut);
     let mut history = Vec::new();
     PANIC.set(None);
     // Whatever a panic leaves behind is dropped with the world.

@@ -149,8 +149,15 @@ impl Sabotage {
                 plan.think = Duration::from_millis(2);
                 plan.faulty = Duration::from_secs(10);
             }
+            // Transactions that last longer than versions are kept, of clients that reach the master.
+            Self::Rule(Mutant::FloorTooHighByOne) => {
+                only(&[Fault::DiskSlow]);
+                plan.workloads = vec!["cycle", "bank"];
+                plan.life_time = Duration::from_millis(50);
+                plan.think = Duration::from_millis(2);
+            }
             // A client that asks, stands still, and hears the answer when the lease is over.
-            Self::Rule(Mutant::FloorTooHighByOne | Mutant::LeaseFromTheAnswer) => {
+            Self::Rule(Mutant::LeaseFromTheAnswer) => {
                 only(&[Fault::PauseClient, Fault::Late]);
                 plan.workloads = vec!["index", "own"];
                 plan.life_time = Duration::from_millis(50);

@@ -24,6 +24,7 @@ use crate::rng::{Dice, Rng};
 use crate::servers::{exit, heartbeats};
 use crate::store::{Image, SimStore};
 use crate::watch::Seen;
+use crate::words;
 use crate::world::{NodeId, World};
 
 /// Small, so that there are many segments.
@@ -276,7 +277,7 @@ impl Tablet {
                 });
                 let answer = if is_order {
                     Answer::Done(match reply.response.body {
-                        Some(Body::Error(error)) => Err(format!("{:?}", error.kind)),
+                        Some(Body::Error(error)) => Err(words::refusal(&error)),
                         _ => Ok(()),
                     })
                 } else {
