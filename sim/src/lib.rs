@@ -28,6 +28,7 @@ pub mod invariants;
 pub mod messages;
 pub mod nemesis;
 pub mod network;
+pub mod noticed;
 pub mod plan;
 pub mod recorder;
 pub mod rng;

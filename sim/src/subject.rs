@@ -21,7 +21,8 @@ impl Subject {
         for token in detail.split(|c: char| c.is_whitespace() || "(),;\"=".contains(c)) {
             let token = token.trim_end_matches('.');
             // In the history's words: client@start_ts.
-            let number = token.rsplit('@').next().unwrap_or(token);
+            let number = token.trim_end_matches(':');
+            let number = number.rsplit('@').next().unwrap_or(number);
             let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
             if is_number && number.len() >= TIMESTAMP_DIGITS {
                 subject.transactions.insert(number.to_owned());
