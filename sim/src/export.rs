@@ -86,3 +86,58 @@ fn read_range(range: &RangeRead, written: &Written, ops: &mut Vec<Op>) {
 fn text(value: &Bytes) -> String {
     percolator_client::escape(value).to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use percolator_client::Timestamp;
+
+    use super::*;
+    use crate::history::Write;
+
+    #[test]
+    fn what_was_done_is_told_in_its_order() {
+        let cell = |row: &'static str| CellName {
+            table: "t".to_owned(),
+            row: Bytes::from_static(row.as_bytes()),
+            column: Bytes::from_static(b"c"),
+        };
+        let read = |value: Option<&'static str>| Did::Read {
+            cell: cell("a"),
+            value: value.map(Bytes::from),
+        };
+        let put = |value: &'static str| {
+            Did::Write(Write {
+                cell: cell("a"),
+                value: Some(value.into()),
+                is_lock: false,
+            })
+        };
+        let scan = RangeRead {
+            table: "t".to_owned(),
+            start: Bytes::new(),
+            end: Bytes::new(),
+            cells: Vec::new(),
+        };
+        let record = Record {
+            client: "client".to_owned(),
+            began_us: 0,
+            ended_us: u64::MAX,
+            start_ts: Timestamp::from_u64(5),
+            fresh: true,
+            ops: vec![
+                read(None),
+                put("1"),
+                read(Some("1")),
+                put("2"),
+                Did::Scan(scan),
+            ],
+            end: End::Unknown,
+        };
+        let exported = export(&[record]);
+        let read = |value: Option<&str>| Op::Read("t/a:c".to_owned(), value.map(str::to_owned));
+        let put = |value: &str| Op::Write("t/a:c".to_owned(), Some(value.to_owned()));
+        // The scan didn't find what it had written: the checker will say so.
+        let wanted = [read(None), put("1"), read(Some("1")), put("2"), read(None)];
+        assert_eq!(exported[0].ops, wanted);
+    }
+}

@@ -117,14 +117,22 @@ impl Sabotage {
                 only(&[Fault::KillServer, Fault::Cut, Fault::Loss, Fault::Reset]);
                 plan.patience = Duration::from_millis(500);
             }
-            // Their clients are killed in the middle of commits, and nobody else writes.
+            // Their clients are killed in the middle of commits, and nobody else writes. Some of what they ask comes
+            // when the table is frozen.
             Self::Rule(Mutant::FreezeIgnored | Mutant::SweepLeftOut) | Self::DropBeforeSwept => {
-                only(&[Fault::KillClient, Fault::Loss]);
+                only(&[Fault::KillClient, Fault::Loss, Fault::Late]);
                 plan.workloads = vec!["tables"];
-                plan.pause = Duration::from_millis(5);
                 plan.think = Duration::from_millis(2);
                 plan.workers = 4;
                 plan.faulty = Duration::from_secs(10);
+            }
+            // What was committed is asked for when its records are gone.
+            Self::Rule(Mutant::CollectedIsRolledBack) => {
+                only(&[Fault::Loss, Fault::Reset, Fault::Late, Fault::PauseClient]);
+                plan.workloads = vec!["bank", "counter"];
+                plan.life_time = Duration::from_millis(20);
+                plan.lock_ttl = Duration::from_millis(100);
+                plan.think = Duration::from_millis(2);
             }
             // Clients that stand still while what they began with is collected.
             Self::Rule(Mutant::BarrierNotEnforcedAtPrewrite) => {
