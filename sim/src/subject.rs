@@ -87,7 +87,7 @@ fn has_word(line: &str, word: &str) -> bool {
         let before = line[..at].chars().next_back();
         let behind = line[at + word.len()..].chars().next();
         let ends_open = word.ends_with(is_part);
-        !before.is_some_and(is_part) && !(ends_open && behind.is_some_and(is_part))
+        !(before.is_some_and(is_part) || ends_open && behind.is_some_and(is_part))
     };
     line.match_indices(word).any(alone)
 }
