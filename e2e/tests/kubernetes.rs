@@ -215,7 +215,13 @@ fn an_application_runs_through_everything() {
     assert_eq!(space.lives("demo"), lives);
 
     say("another operator, and nobody restarts");
-    kube.install(&["--set", "log.level=debug"]);
+    let tag = kube.other_image.rsplit_once(':').expect("a tag").1;
+    kube.install(&[
+        "--set",
+        "log.level=debug",
+        "--set",
+        &format!("image.tag={tag}"),
+    ]);
     space
         .change("demo", r#"{"service":{"labels":{"team":"b"}}}"#)
         .expect("a label");
@@ -245,7 +251,6 @@ fn an_application_runs_through_everything() {
     });
     space.wait_until_up_to_date("demo");
     assert_eq!(space.lives("demo"), lives);
-
     say("another image");
     let image = format!(r#"{{"image":"{}"}}"#, kube.other_image);
     space.change("demo", &image).expect("an image");
