@@ -24,6 +24,8 @@ pub(crate) struct Layout {
     pub(crate) cache_bytes: u64,
     pub(crate) window_ms: u64,
     pub(crate) raw: bool,
+    /// What the manifest says of garbage collection, as the master reads it.
+    gc: String,
 }
 
 /// What a folder remembers of the cluster in it, once that has been ready.
@@ -111,7 +113,7 @@ impl Layout {
                 data_dir.display()
             );
         }
-        if new && names.iter().any(|name| name != LOGS) {
+        if new && names.iter().any(|name| name != LOGS && name != GC) {
             bail!(
                 "{} holds other things and no cluster: choose an empty folder, or one that is yet to be made, with \
                  --data-dir",
@@ -147,7 +149,20 @@ impl Layout {
             cache_bytes: spec.tablets.storage.cache_size.bytes(),
             window_ms: spec.oracle.window.as_millis(),
             raw,
+            gc: spec.gc.for_master(),
         })
+    }
+
+    /// Writes down what the manifest says of garbage collection, for the master.
+    pub(crate) fn store_gc(&self) -> anyhow::Result<PathBuf> {
+        let path = self.gc_file();
+        SmallFile::new(path.clone()).store(self.gc.as_bytes())?;
+        Ok(path)
+    }
+
+    /// Where the master finds that; it looks again and again.
+    pub(crate) fn gc_file(&self) -> PathBuf {
+        self.data_dir.join(GC)
     }
 
     /// Keeps in the folder what the next start is to be held against.
@@ -213,6 +228,8 @@ fn remembered(data_dir: &Path) -> anyhow::Result<Option<Remembered>> {
 
 /// Where the logs of servers that are processes of their own go.
 pub(crate) const LOGS: &str = "logs";
+/// Where the master finds what the manifest says of garbage collection.
+const GC: &str = "gc.json";
 /// What a cluster is called without a manifest, which will do for any.
 const DEFAULT_NAME: &str = "local";
 /// The master's name.
