@@ -199,7 +199,7 @@ async fn run(cluster: &str, command: Command, output: Output) -> anyhow::Result<
         Command::Export(args) => data::export::run(&client, args, output).await,
         Command::CheckIndex(args) => data::check_index::run(&client, args, output).await,
         Command::Bank(args) => bank::run(cluster, args, output).await,
-        Command::Bench(args) => bench::run(&client, args, output).await,
+        Command::Bench(args) => bench::run(cluster, &client, args, output).await,
         Command::Up(_)
         | Command::History(_)
         | Command::Gc(_)

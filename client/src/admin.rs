@@ -10,7 +10,7 @@ use percolator_wire::v1;
 use crate::Error;
 use crate::network::Network;
 use crate::router::{Router, master_message};
-use crate::transport::MasterError;
+use crate::transport::{MasterError, Transport as _};
 
 /// The master's side of a cluster.
 pub struct Admin {
@@ -217,6 +217,12 @@ impl Admin {
             obstacles: status.obstacles.into_iter().map(obstacle).collect(),
             servers: status.servers.into_iter().map(server).collect(),
         })
+    }
+
+    /// A session as clients hold one, for measurements.
+    #[doc(hidden)]
+    pub async fn session(&self, request: v1::SessionRequest) -> Result<v1::SessionResponse, Error> {
+        self.network.session(request).await.map_err(error)
     }
 
     /// Changes the settings that are given, durably and at once; the others stay. What then counts.

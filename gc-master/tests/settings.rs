@@ -99,7 +99,7 @@ fn values_out_of_bounds_are_refused_whoever_says_them() {
             assert!(error.contains("from 1 s to"), "{error}");
         }
     }
-    for text in ["", "[]", r#"{"lifetime": 1000}"#] {
+    for text in ["", "7", r#"{"lifetime": 1000}"#] {
         assert!(Manifest::decode(text.as_bytes()).is_err(), "{text}");
     }
 }

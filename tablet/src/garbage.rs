@@ -200,6 +200,9 @@ pub(crate) fn index(
     hash: u64,
     effects: &[Effect],
 ) {
+    if !ground.limits.index_garbage {
+        return;
+    }
     for effect in effects {
         let Effect::PutWrite(ts, write) = effect else {
             continue;

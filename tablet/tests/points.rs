@@ -80,7 +80,7 @@ fn what_nobody_needs_is_collected_and_what_became_of_it_is_no_longer_known() {
     // What a heartbeat later finds.
     reach(&mut server, points(20, 20));
     server.settle();
-    assert_eq!(progress(&server), (1, 2));
+    assert_eq!(progress(&server), (0, 2));
     assert_eq!(server.value("b", 20).as_deref(), Some("value"));
     let commit = |start_ts, commit_ts| {
         Ask::Commit(v1::CommitRequest {

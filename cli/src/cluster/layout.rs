@@ -113,7 +113,11 @@ impl Layout {
                 data_dir.display()
             );
         }
-        if new && names.iter().any(|name| name != LOGS && name != GC) {
+        if new
+            && names
+                .iter()
+                .any(|name| name != LOGS && !name.starts_with(GC_STEM))
+        {
             bail!(
                 "{} holds other things and no cluster: choose an empty folder, or one that is yet to be made, with \
                  --data-dir",
@@ -156,7 +160,7 @@ impl Layout {
     /// Writes down what the manifest says of garbage collection, for the master.
     pub(crate) fn store_gc(&self) -> anyhow::Result<PathBuf> {
         let path = self.gc_file();
-        SmallFile::new(path.clone()).store(self.gc.as_bytes())?;
+        write_gc(&path, &self.gc)?;
         Ok(path)
     }
 
@@ -190,6 +194,15 @@ impl Layout {
     pub(crate) fn tablet_servers(&self) -> impl Iterator<Item = String> + use<> {
         (0..self.tablets).map(|number| format!("tablet-{number}"))
     }
+}
+
+/// Writes down what a manifest says of garbage collection: at once, as the master reads it whenever it likes. It is
+/// written anew at each start, so it need not outlive the machine.
+pub(crate) fn write_gc(path: &Path, gc: &str) -> anyhow::Result<()> {
+    let new = path.with_extension("new");
+    std::fs::write(&new, gc)
+        .and_then(|()| std::fs::rename(&new, path))
+        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn address(first_port: u16, number: u16) -> anyhow::Result<SocketAddr> {
@@ -230,6 +243,7 @@ fn remembered(data_dir: &Path) -> anyhow::Result<Option<Remembered>> {
 pub(crate) const LOGS: &str = "logs";
 /// Where the master finds what the manifest says of garbage collection.
 const GC: &str = "gc.json";
+const GC_STEM: &str = "gc.";
 /// What a cluster is called without a manifest, which will do for any.
 const DEFAULT_NAME: &str = "local";
 /// The master's name.

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use percolator_api::PercolatorCluster;
 use percolator_client::Client;
-use percolator_server::{SmallFile, SmallTruth as _};
 use serde::Serialize;
 
 use crate::output::{Format, Output, columns};
@@ -175,13 +174,13 @@ async fn follow(file: Option<PathBuf>, gc_file: &Path, output: Output) {
         return std::future::pending().await;
     };
     let mut told = String::new();
-    let mut last = std::fs::read(gc_file).unwrap_or_default();
+    let mut last = std::fs::read_to_string(gc_file).unwrap_or_default();
     loop {
         tokio::time::sleep(FOLLOW_EVERY).await;
         let changed = read_manifest(Some(&file)).and_then(|manifest| {
-            let gc = manifest.spec.gc.for_master().into_bytes();
+            let gc = manifest.spec.gc.for_master();
             if gc != last {
-                SmallFile::new(gc_file.to_owned()).store(&gc)?;
+                layout::write_gc(gc_file, &gc)?;
                 last = gc;
             }
             Ok(())
