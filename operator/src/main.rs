@@ -5,6 +5,7 @@ mod cluster;
 mod controller;
 mod http;
 mod lease;
+mod looks;
 mod metrics;
 
 use std::net::SocketAddr;
