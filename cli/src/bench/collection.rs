@@ -182,8 +182,9 @@ pub(super) async fn sessions(
     let mut renewing = JoinSet::new();
     for session in 1..=sessions {
         let admin = admin.clone();
+        let first = every.mul_f64(rand::rng().random_range(0.0..1.0));
         renewing.spawn(async move {
-            tokio::time::sleep(every.mul_f64(rand::rng().random_range(0.0..1.0))).await;
+            tokio::time::sleep(first).await;
             loop {
                 // One that is lost is made up for by the next.
                 let _ = admin.session(request(session)).await;
