@@ -55,18 +55,23 @@ pub(crate) enum Error {
 }
 
 impl Shared {
-    pub(crate) fn new(client: Client, settings: Settings, instance: &str) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        client: Client,
+        settings: Settings,
+        instance: &str,
+        metrics: Metrics,
+    ) -> Self {
         let reporter = Reporter {
             controller: MANAGER.to_owned(),
             instance: Some(instance.to_owned()),
         };
-        Ok(Self {
+        Self {
             recorder: Recorder::new(client.clone(), reporter),
             client,
             settings,
-            metrics: Metrics::new()?,
+            metrics,
             looks: Looks::default(),
-        })
+        }
     }
 }
 
@@ -318,6 +323,8 @@ async fn publish(shared: &Shared, cluster: &ClusterObject, status: &Status) {
 
 #[cfg(test)]
 mod tests {
+    use kube::core::PartialObjectMetaExt as _;
+
     use super::*;
 
     #[test]
@@ -369,17 +376,21 @@ mod tests {
         let settings = Settings {
             image: "percolator:1".into(),
         };
-        let shared = Arc::new(Shared::new(with_a_newer_cluster(), settings, "me").unwrap());
+        let shared = Shared::new(
+            with_a_newer_cluster(),
+            settings,
+            "me",
+            Metrics::new().unwrap(),
+        );
+        let shared = Arc::new(shared);
         let found = |name: &str| {
-            Arc::new(Watched::<ClusterObject> {
-                metadata: ObjectMeta {
-                    name: Some(name.into()),
-                    namespace: Some("n".into()),
-                    generation: Some(1),
-                    ..ObjectMeta::default()
-                },
-                ..Watched::default()
-            })
+            let metadata = ObjectMeta {
+                name: Some(name.into()),
+                namespace: Some("n".into()),
+                generation: Some(1),
+                ..ObjectMeta::default()
+            };
+            Arc::new(metadata.into_response_partial::<ClusterObject>())
         };
         for failures in 1..=3 {
             let error = look(found("newer"), shared.clone()).await.unwrap_err();
