@@ -419,24 +419,6 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_covers_what_began_at_its_floor_or_above_until_it_ends() {
-        let session = Session::default();
-        let covered =
-            |start_ts, now_ms| session.is_covered(ts(start_ts), Duration::from_millis(now_ms));
-        assert!(!covered(5, 0));
-        session.told(ts(5), ts(4), Duration::from_millis(100));
-        assert!(covered(5, 99) && !covered(5, 100) && !covered(4, 0));
-        // The master may have heard of a higher floor, and may never hear of a lower one.
-        session.asks(ts(7));
-        assert!(covered(7, 99) && !covered(6, 0));
-        session.told(ts(5), ts(4), Duration::from_millis(200));
-        assert!(covered(7, 199) && !covered(6, 0));
-        // What is below the barrier, no lease holds.
-        session.told(ts(7), ts(8), Duration::from_millis(300));
-        assert!(!covered(9, 0));
-    }
-
-    #[test]
     fn only_the_first_one_begins_to_renew() {
         let session = Arc::new(Session::default());
         assert!(session.hold().1);
