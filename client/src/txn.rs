@@ -287,7 +287,13 @@ impl Txn {
         {
             return Err(Error::Invalid(why));
         }
+        let transport = &*inner.router.transport;
         let held = inner.held.lock().take();
+        let session = &inner.router.session;
+        session
+            .confirm(inner.start_ts, transport)
+            .await
+            .map_err(Error::TooOld)?;
         Commit {
             deadline: inner.router.deadline(inner.options.patience),
             router: inner.router.clone(),
@@ -296,7 +302,7 @@ impl Txn {
             mutations,
             ttl_ms: u64::try_from(inner.options.lock_ttl.as_millis()).unwrap_or(u64::MAX / 2),
             last_seen: Mutex::default(),
-            _held: held,
+            held: Mutex::new(held),
         }
         .run()
         .await

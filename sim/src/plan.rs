@@ -272,6 +272,7 @@ fn limits(seed: u64) -> Limits {
         scan_records: one_of(&[1, 20, usual.scan_records]),
         scan_locks: one_of(&[1, 5, usual.scan_locks]),
         scan_records_of_one_cell: one_of(&[1, 5, usual.scan_records_of_one_cell]),
+        index_garbage: true,
     }
 }
 

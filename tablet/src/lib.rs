@@ -16,12 +16,14 @@ mod orders;
 mod outbox;
 mod points;
 mod prewrite;
+mod progress;
 mod readers;
 mod reads;
 mod records;
 pub mod server;
 mod store;
 mod tablets;
+mod verify;
 mod work;
 
 use percolator_protocol::safe_point::TooOld;

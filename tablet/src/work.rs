@@ -64,6 +64,7 @@ enum Operation {
     },
     Meet(Vec<String>),
     Points(Points),
+    Settings(v1::GcSettings),
     Collect(garbage::Piece),
 }
 
@@ -163,7 +164,12 @@ impl Work {
                 key: request.key,
                 value: request.value,
             },
-            other @ (B::GetOne(_) | B::Get(_) | B::Scan(_) | B::RawGet(_) | B::LocksOf(_)) => {
+            other @ (B::GetOne(_)
+            | B::Get(_)
+            | B::Scan(_)
+            | B::RawGet(_)
+            | B::LocksOf(_)
+            | B::Verify(_)) => {
                 return Err(Unread::Reads(tablets, other));
             }
         };
@@ -204,6 +210,14 @@ impl Work {
         Self {
             tablets: Vec::new(),
             operation: Operation::Points(points),
+        }
+    }
+
+    /// Settings of garbage collection to keep.
+    pub(crate) fn settings(settings: v1::GcSettings) -> Self {
+        Self {
+            tablets: Vec::new(),
+            operation: Operation::Settings(settings),
         }
     }
 
@@ -252,7 +266,7 @@ impl Work {
             Operation::CreateTablet { tablet, .. } => vec![tablet_latch(tablet.id)],
             Operation::DropTablet { id, .. } => vec![tablet_latch(*id)],
             // Names are only ever added, and points only raised.
-            Operation::Meet(_) | Operation::Points(_) => Vec::new(),
+            Operation::Meet(_) | Operation::Points(_) | Operation::Settings(_) => Vec::new(),
             Operation::Collect(piece) => garbage::rows(piece).collect(),
         };
         rows.sort_unstable();
@@ -286,6 +300,7 @@ impl Work {
             | Operation::DropTablet { .. }
             | Operation::Meet(_)
             | Operation::Points(_)
+            | Operation::Settings(_)
             | Operation::Collect(_) => 0,
         };
         size_of::<Self>() + held
@@ -301,6 +316,7 @@ impl Work {
             | Operation::DropTablet { .. }
             // These make room.
             | Operation::Points(_)
+            | Operation::Settings(_)
             | Operation::Collect(_)
             // Without it no table can be deleted, and that makes room.
             | Operation::Meet(_) => true,
@@ -389,6 +405,12 @@ impl Work {
             Operation::Points(points) => {
                 let mut decision = Decision::new();
                 decision.raise(ground.to_raise.raised(points));
+                Ok(decision)
+            }
+            Operation::Settings(settings) => {
+                let mut decision = Decision::new();
+                decision.batch = tablets::settings_record(&settings);
+                decision.tablet_change = Some(TabletChange::Keep(settings));
                 Ok(decision)
             }
             Operation::Collect(piece) => Ok(garbage::decide(ground, &piece)?),

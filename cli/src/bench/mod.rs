@@ -1,6 +1,7 @@
 //! `percolator bench`: what the cluster can do, against what the machine can do.
 
 mod access;
+mod collection;
 mod memory;
 mod oracle;
 mod workers;
@@ -8,7 +9,7 @@ mod workers;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use percolator_client::Client;
+use percolator_client::{Admin, Client};
 use serde_json::{Value, json};
 
 use crate::bank;
@@ -48,7 +49,10 @@ enum What {
     Bank,
     /// Single random reads, each a transaction.
     Reads,
-    /// Everything.
+    /// Reads and writes beside garbage collection, and what the master takes for gc-locks. Not among `all`: it
+    /// changes the cluster's life time meanwhile.
+    Gc,
+    /// Everything else.
     #[default]
     All,
 }
@@ -92,7 +96,12 @@ impl Figure {
     }
 }
 
-pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(
+    cluster: &str,
+    client: &Client,
+    args: Args,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
     let duration = if args.smoke {
         Duration::from_millis(200)
     } else {
@@ -135,6 +144,11 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
                 ),
             });
         }
+    }
+    if args.what == What::Gc {
+        let admin = Admin::connect(cluster)?;
+        figures.extend(collection::beside(client, &admin, args.smoke, duration, output).await?);
+        figures.push(collection::sessions(admin, args.smoke, duration, output).await?);
     }
     if does(What::Overhead) || does(What::Reads) {
         let table = access::prepare(client, args.smoke, output).await?;
