@@ -48,13 +48,13 @@ const TOLD_AFTER_MS: u64 = 1_000;
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The transactions of a client.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Session {
     state: Mutex<State>,
     /// Somebody waits for the lease to be renewed.
     wanted: Notify,
-    /// Attempts to renew it that have ended.
-    attempts: watch::Sender<u64>,
+    /// An attempt to renew it has ended. Whoever waits is woken in order, as `watch` doesn't: the simulator repeats it.
+    attempted: Notify,
 }
 
 /// What the master has promised: nothing at or above the floor is refused.
@@ -63,16 +63,6 @@ struct Lease {
     floor: Timestamp,
     /// By the client's clock, counted from before the lease was asked for: the master's ends later.
     until: Duration,
-}
-
-impl Default for Session {
-    fn default() -> Self {
-        Self {
-            state: Mutex::default(),
-            wanted: Notify::new(),
-            attempts: watch::Sender::new(0),
-        }
-    }
 }
 
 #[derive(Debug, Default)]
@@ -145,13 +135,13 @@ impl Session {
         state.lease = Some(lease).filter(|lease| state.barrier <= lease.floor);
         state.away = false;
         drop(state);
-        self.attempts.send_modify(|attempts| *attempts += 1);
+        self.attempted.notify_waiters();
     }
 
     /// The master has not answered.
     fn not_renewed(&self) {
         self.state.lock().away = true;
-        self.attempts.send_modify(|attempts| *attempts += 1);
+        self.attempted.notify_waiters();
     }
 
     /// Whether the lease surely covers what began here, at this time of the lease clock; `None`: the master has to
@@ -176,15 +166,14 @@ impl Session {
         transport: &dyn Transport,
     ) -> Result<(), TooOld> {
         let asked = async {
-            let mut attempts = self.attempts.subscribe();
             loop {
+                // It hears of what ends from now on.
+                let attempted = self.attempted.notified();
                 if let Some(known) = self.surely(start_ts, transport.lease_clock()) {
                     return known;
                 }
                 self.wanted.notify_one();
-                if attempts.changed().await.is_err() {
-                    return Ok(());
-                }
+                attempted.await;
             }
         };
         if let Some(known) = self.surely(start_ts, transport.lease_clock()) {
