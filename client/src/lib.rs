@@ -28,6 +28,7 @@ mod connection;
 mod directory;
 mod error;
 mod index;
+mod large;
 mod network;
 pub mod oracle;
 mod reading;

@@ -92,11 +92,17 @@ pub enum Mutant {
     DeleteCollectedFirst,
     /// A tablet server collects up to the barrier, instead of its ready point.
     CollectedAtTheBarrier,
+    /// A late copy of a large transaction's earlier flush overwrites what a later one has written.
+    LateFlushOverwrites,
+    /// A large transaction commits while its last flush is on its way.
+    CommitBeforeLastFlush,
+    /// Where the locks of a large transaction are resolved piece by piece, a piece is left out.
+    ResolveSkipsPiece,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 45] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -139,6 +145,9 @@ impl Mutant {
         Self::ReadyBeforeLocks,
         Self::DeleteCollectedFirst,
         Self::CollectedAtTheBarrier,
+        Self::LateFlushOverwrites,
+        Self::CommitBeforeLastFlush,
+        Self::ResolveSkipsPiece,
     ];
 }
 

@@ -19,6 +19,7 @@ mod prewrite;
 mod readers;
 mod reads;
 mod records;
+mod resolve;
 pub mod server;
 mod store;
 mod tablets;

@@ -246,7 +246,11 @@ fn read_again(world: &World<'_>, committed: &[Committed<'_>]) -> Result<(), Stri
     }
     for ts in times {
         let model = model(committed, ts);
-        let snapshot = Snapshot { ts, bypass: &[] };
+        let snapshot = Snapshot {
+            ts,
+            bypass: &[],
+            own: false,
+        };
         for cell in world.plan.all_cells() {
             let seen = world.store.get(snapshot, &cell);
             let expected = model.get(&cell).cloned().map_or(Seen::Absent, Seen::Value);

@@ -101,11 +101,23 @@ impl Request {
                 store.keep_alive(primary, *start_ts, *ttl_ms);
                 Answer::Done
             }
-            Self::Get { ts, bypass, cell } => {
-                Answer::Get(store.get(Snapshot { ts: *ts, bypass }, cell))
-            }
+            Self::Get { ts, bypass, cell } => Answer::Get(store.get(
+                Snapshot {
+                    ts: *ts,
+                    bypass,
+                    own: false,
+                },
+                cell,
+            )),
             Self::Scan { ts, bypass, range } => {
-                let (found, end) = store.scan(Snapshot { ts: *ts, bypass }, range);
+                let (found, end) = store.scan(
+                    Snapshot {
+                        ts: *ts,
+                        bypass,
+                        own: false,
+                    },
+                    range,
+                );
                 Answer::Scan(found, end)
             }
             Self::Timestamp => Answer::Done,

@@ -436,6 +436,7 @@ impl World<'_> {
             start_ts: client.start_ts,
             primary: client.primary().clone(),
             ttl_ms: client.ttl_at(self.clock),
+            generation: 0,
         }
     }
 

@@ -29,7 +29,7 @@ use crate::readers::Readers;
 use crate::store::{self, LockChange, LockFilter};
 use crate::tablets::Tablets;
 use crate::work::{Unread, Work};
-use crate::{Error, Refusal, points, reads};
+use crate::{Error, Refusal, points, reads, resolve};
 
 /// Who asked, as the runner names them.
 pub type Asker = u64;
@@ -219,6 +219,12 @@ impl Core {
         let result = match Work::read(request.tablets, body) {
             Ok(work) => return self.enqueue(Some(to), id, work, out),
             Err(Unread::Reads(refs, body)) => reads::answer(self.ground(), self.raw, &refs, body),
+            Err(Unread::Resolves(refs, request)) => {
+                match resolve::find(self.ground(), refs, request) {
+                    Ok(work) => return self.enqueue(Some(to), id, work, out),
+                    Err(refusal) => Err(refusal),
+                }
+            }
             Err(Unread::Refused(refusal)) => Err(refusal),
         };
         if let Err(refusal) = &result {
