@@ -30,7 +30,7 @@ use crate::commit::{Commit, Flush};
 use crate::error::Conflict;
 use crate::resolver::unexpected;
 use crate::retry::Retry;
-use crate::router::{Attempt, CallError, Router};
+use crate::router::{Attempt, CallError, Going, Router};
 use crate::session::Held;
 use crate::txn::{Inner, Tables};
 
@@ -54,6 +54,8 @@ pub(crate) enum Order {
         held: Option<Held>,
         result: oneshot::Sender<Result<Timestamp, Error>>,
     },
+    /// To undo all of it, which counts as going on until then.
+    Rollback(Going),
 }
 
 /// A transaction that has flushed something.
@@ -173,6 +175,7 @@ impl Driver {
                         txn.flushed();
                     }
                 }
+                Order::Rollback(_going) => return self.roll_back(large).await,
                 Order::Commit { rest, held, result } => {
                     match self.flush(&rest, generation, Some(held), large).await {
                         Ok(last) => return last.start(result),

@@ -360,7 +360,9 @@ impl Txn {
         let mut writes = self.inner.writes.lock();
         writes.ended = true;
         writes.cells.clear();
-        writes.orders.take();
+        if let Some(orders) = writes.orders.take() {
+            let _ = orders.send(Order::Rollback(self.inner.router.going()));
+        }
         self.inner.held.lock().take();
     }
 }

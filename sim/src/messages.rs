@@ -85,8 +85,12 @@ impl Ask {
                 },
                 Some(B::Scan(scan)) => format!("scan @{}", scan.start_ts),
                 Some(B::Prewrite(prewrite)) => format!(
-                    "prewrite {} ttl={} {}",
+                    "prewrite {}{} ttl={} {}",
                     prewrite.start_ts,
+                    match prewrite.generation {
+                        0 => String::new(),
+                        generation => format!(" flush {generation}"),
+                    },
                     prewrite.ttl_ms,
                     cells(prewrite.mutations.iter().map(|m| m.cell.as_ref()))
                 ),
@@ -109,6 +113,13 @@ impl Ask {
                     check.force,
                     cells(std::iter::once(check.primary.as_ref()))
                 ),
+                Some(B::Resolve(resolve)) => {
+                    let how = match resolve.commit_ts {
+                        0 => "rolled back".to_owned(),
+                        at => format!("committed at {at}"),
+                    };
+                    format!("resolve {} {how}", resolve.start_ts)
+                }
                 Some(B::KeepAlive(keep)) => {
                     format!("keep_alive {} ttl={}", keep.start_ts, keep.ttl_ms)
                 }

@@ -142,6 +142,17 @@ impl Sabotage {
                 plan.think = Duration::from_millis(2);
                 plan.faulty = Duration::from_secs(10);
             }
+            Self::Rule(Mutant::LateFlushOverwrites) => {
+                only(&[Fault::Late, Fault::Duplicate, Fault::Reorder]);
+                plan.workloads = vec!["large"];
+                plan.buffer_bytes = 2_000;
+                plan.think = Duration::from_millis(2);
+            }
+            Self::Rule(Mutant::CommitBeforeLastFlush | Mutant::ResolveSkipsPiece) => {
+                plan.workloads = vec!["large"];
+                plan.buffer_bytes = 2_000;
+                plan.limits.resolve_locks = 7;
+            }
             Self::Rule(Mutant::LateCreateAccepted) => {
                 only(&[Fault::Late, Fault::Duplicate, Fault::Reorder]);
                 plan.often = true;
