@@ -34,8 +34,8 @@ const LATE_ROLLBACK_PATIENCE: Duration = Duration::from_millis(500);
 const SECONDARIES_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Cells in one request of a flush, and such requests at a time.
-const FLUSH_CELLS: usize = 256;
-const FLUSH_AT_A_TIME: usize = 8;
+const FLUSH_CELLS: usize = 64;
+const FLUSH_AT_A_TIME: usize = 6;
 
 /// What a transaction has to commit.
 pub(crate) struct Commit {

@@ -48,9 +48,11 @@ pub(super) fn now(when: &str) -> (String, Vec<Process>) {
         let Ok(status) = std::fs::read_to_string(entry.path().join("status")) else {
             continue;
         };
-        let (Some(name), Some(its_parent), Some(mebibytes)) =
-            (field(&status, "Name"), field(&status, "PPid"), resident(&status))
-        else {
+        let (Some(name), Some(its_parent), Some(mebibytes)) = (
+            field(&status, "Name"),
+            field(&status, "PPid"),
+            resident(&status),
+        ) else {
             continue;
         };
         if !name.starts_with("percolator")

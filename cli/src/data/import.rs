@@ -155,7 +155,11 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
             key: args.key.clone(),
             indexes: args.index.clone(),
         },
-        lanes: if args.atomic { 1 } else { args.concurrency as usize },
+        lanes: if args.atomic {
+            1
+        } else {
+            args.concurrency as usize
+        },
         lane_records: args.batch as usize,
         skip_bad: args.skip_bad,
     };
@@ -210,7 +214,10 @@ async fn end_whole(
     let failed = match end.failure.take() {
         Some(Failure { lines, error }) => {
             let (first, last) = lines;
-            Some((error, format!("lines {first} to {last} could not be loaded")))
+            Some((
+                error,
+                format!("lines {first} to {last} could not be loaded"),
+            ))
         }
         None if end.stopped_at.is_some() || end.interrupted => None,
         None => {
@@ -234,7 +241,9 @@ async fn end_whole(
         Some((Error::Unknown { .. }, _)) => {
             "either all of the file is in, or nothing; importing again is harmless"
         }
-        _ => "nothing of the file is in, not even the lines before; correct what is wrong and import again",
+        _ => {
+            "nothing of the file is in, not even the lines before; correct what is wrong and import again"
+        }
     };
     match failed {
         Some((error, what)) => {

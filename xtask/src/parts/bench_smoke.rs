@@ -5,9 +5,11 @@ use crate::{cmd::Cmd, context::Context, parts::Report};
 pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<String> {
     let built = report.step("build", |_| context.built())?;
     let percolator = built.programs.join("percolator");
-    Cmd::new(percolator)
-        .args(["up", "--processes", "--ephemeral", "--raw", "--"])
-        .args(["percolator", "bench", "all", "--smoke"])
-        .run()?;
+    for what in ["all", "large"] {
+        Cmd::new(&percolator)
+            .args(["up", "--processes", "--ephemeral", "--raw", "--"])
+            .args(["percolator", "bench", what, "--smoke"])
+            .run()?;
+    }
     Ok("every benchmark".to_owned())
 }
