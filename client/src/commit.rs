@@ -35,7 +35,7 @@ const SECONDARIES_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Cells in one request of a flush, and such requests at a time.
 const FLUSH_CELLS: usize = 64;
-const FLUSH_AT_A_TIME: usize = 6;
+const FLUSH_AT_A_TIME: usize = 3;
 
 /// What a transaction has to commit.
 pub(crate) struct Commit {

@@ -148,7 +148,16 @@ impl Sabotage {
                 plan.buffer_bytes = 2_000;
                 plan.think = Duration::from_millis(2);
             }
-            Self::Rule(Mutant::CommitBeforeLastFlush | Mutant::ResolveSkipsPiece) => {
+            // The last flush has to be late, and somebody has to read before it comes.
+            Self::Rule(Mutant::CommitBeforeLastFlush) => {
+                only(&[Fault::Loss, Fault::Late, Fault::Reorder]);
+                plan.often = true;
+                plan.workloads = vec!["large"];
+                plan.buffer_bytes = 16_000;
+                plan.think = Duration::from_millis(2);
+                plan.workers = 4;
+            }
+            Self::Rule(Mutant::ResolveSkipsPiece) => {
                 plan.workloads = vec!["large"];
                 plan.buffer_bytes = 2_000;
                 plan.limits.resolve_locks = 7;
