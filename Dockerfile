@@ -17,7 +17,8 @@ RUN cargo build --release --locked \
     && mkdir /programs /data \
     && cd target/release \
     && cp percolator percolator-tso percolator-tablet percolator-gc-master percolator-operator \
-        /programs/
+        /programs/ \
+    && strip /programs/*
 
 # No shell, no package manager, and a user who isn't root.
 FROM gcr.io/distroless/cc-debian12:nonroot

@@ -51,7 +51,8 @@ pub(crate) struct GetArgs {
     /// The column, or several; without it, every cell of the row.
     #[arg(value_name = "COLUMN")]
     columns: Vec<Escaped>,
-    /// Read as of this timestamp, not of now.
+    /// Read as of this timestamp, not of now: one from `put`'s message, say, and no older than the life time of
+    /// versions (`percolator gc status`).
     #[arg(long, value_name = "TIMESTAMP")]
     at: Option<u64>,
     #[command(flatten)]
@@ -115,7 +116,8 @@ pub(crate) struct ScanArgs {
     /// From the last row to the first.
     #[arg(long)]
     reverse: bool,
-    /// Read as of this timestamp, not of now.
+    /// Read as of this timestamp, not of now: one from `put`'s message, say, and no older than the life time of
+    /// versions (`percolator gc status`).
     #[arg(long, value_name = "TIMESTAMP")]
     at: Option<u64>,
     #[command(flatten)]

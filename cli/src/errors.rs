@@ -18,11 +18,24 @@ pub(crate) struct InOtherWords {
     pub(crate) error: percolator_client::Error,
 }
 
+/// The command behind `up --` could not be started: exit code 127 or 126, as a shell has it.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot run {program}")]
+pub(crate) struct CannotRun {
+    pub(crate) program: String,
+    #[source]
+    pub(crate) error: std::io::Error,
+}
+
 /// What scripts can tell errors apart by; the help of the command lists them.
 pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
     use percolator_client::Error as E;
     if error.is::<Usage>() || error.is::<ManifestError>() {
         return ExitCode::from(2);
+    }
+    if let Some(CannotRun { error, .. }) = error.downcast_ref() {
+        let missing = error.kind() == std::io::ErrorKind::NotFound;
+        return ExitCode::from(if missing { 127 } else { 126 });
     }
     let in_other_words = error.downcast_ref::<InOtherWords>();
     match error

@@ -126,6 +126,7 @@ impl Command {
     /// How long it waits for servers, where that can be said and isn't its own affair.
     fn waiting(&self) -> Option<cells::Waiting> {
         match self {
+            Self::Table(command) => Some(command.waiting()),
             Self::Get(args) => Some(args.waiting),
             Self::Put(args) => Some(args.waiting),
             Self::Delete(args) => Some(args.waiting),

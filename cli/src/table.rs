@@ -8,7 +8,8 @@ use percolator_client::{Client, Error, Table, Tablet, escape};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::cells::Escaped;
+use crate::cells::{Escaped, Waiting};
+use crate::errors::InOtherWords;
 use crate::output::{Format, Output, columns};
 
 /// What to do with tables.
@@ -32,6 +33,8 @@ Examples:
         /// Cut the table into tablets at this row; may be given often, in order.
         #[arg(long, value_name = "ROW")]
         split_at: Vec<Escaped>,
+        #[command(flatten)]
+        waiting: Waiting,
     },
     /// List the tables and their tablets.
     ///
@@ -46,6 +49,8 @@ Examples:
         /// Show every tablet: its rows and its server.
         #[arg(long)]
         tablets: bool,
+        #[command(flatten)]
+        waiting: Waiting,
     },
     /// Delete a table with all its rows, at once and for every snapshot.
     ///
@@ -56,7 +61,19 @@ Examples:
     Delete {
         /// Its name.
         name: String,
+        #[command(flatten)]
+        waiting: Waiting,
     },
+}
+
+impl Command {
+    pub(crate) fn waiting(&self) -> Waiting {
+        match self {
+            Self::Create { waiting, .. }
+            | Self::List { waiting, .. }
+            | Self::Delete { waiting, .. } => *waiting,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -116,7 +133,7 @@ pub(crate) async fn run(
     output: Output,
 ) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Create { name, split_at } => {
+        Command::Create { name, split_at, .. } => {
             let cuts: Vec<_> = split_at.into_iter().map(|row| row.0).collect();
             let made = create(client, &name, &cuts).await?;
             match output.format {
@@ -130,7 +147,7 @@ pub(crate) async fn run(
                 }
             }
         }
-        Command::Delete { name } => {
+        Command::Delete { name, .. } => {
             client.delete_table(&name).await?;
             match output.format {
                 Format::Text => output.note(&format!("table {name} is deleted")),
@@ -139,26 +156,55 @@ pub(crate) async fn run(
                 }
             }
         }
-        Command::List { tablets } => list(client, tablets, output).await?,
+        Command::List { tablets, .. } => list(client, tablets, output).await?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Makes a table. One that is there as it is asked for will do: somebody who asks for the same at the same
 /// time can't be told from the one who asked first, and whose answer was lost.
-async fn create(client: &Client, name: &str, cuts: &[Bytes]) -> Result<Table, Error> {
+async fn create(client: &Client, name: &str, cuts: &[Bytes]) -> anyhow::Result<Table> {
     let there_already = match client.create_table(name, cuts).await {
         Ok(()) => None,
         Err(error @ Error::AlreadyExists(_)) => Some(error),
-        Err(error) => return Err(error),
+        Err(error) => return Err(error.into()),
     };
     let mut tables = client.tables().await?.into_iter();
     let table = tables.find(|table| table.name == name);
     match (table, there_already) {
         (Some(table), None) => Ok(table),
         (Some(table), Some(_)) if table.ready && is_cut_at(&table, cuts) => Ok(table),
-        (_, Some(error)) => Err(error),
-        (None, None) => Err(Error::UnknownTable { name: name.into() }),
+        (Some(table), Some(error)) if table.ready => Err(cut_otherwise(&table, cuts, error).into()),
+        (_, Some(error)) => Err(error.into()),
+        (None, None) => Err(Error::UnknownTable { name: name.into() }.into()),
+    }
+}
+
+fn cut_otherwise(table: &Table, cuts: &[Bytes], error: Error) -> InOtherWords {
+    const SHOWN_MAX: usize = 5;
+    let starts: Vec<&Bytes> = table
+        .tablets
+        .iter()
+        .map(|tablet| &tablet.start_row)
+        .collect();
+    let rows = |cuts: &[&Bytes]| {
+        let mut rows: Vec<String> = cuts.iter().take(SHOWN_MAX).map(|row| escape(row)).collect();
+        if cuts.len() > SHOWN_MAX {
+            rows.push(format!("and {} more", cuts.len() - SHOWN_MAX));
+        }
+        match rows.is_empty() {
+            true => "not cut".to_owned(),
+            false => format!("cut at {}", rows.join(", ")),
+        }
+    };
+    InOtherWords {
+        message: format!(
+            "there is a table {} already, {}; what was asked for is {}",
+            table.name,
+            rows(starts.get(1..).unwrap_or_default()),
+            rows(&cuts.iter().collect::<Vec<_>>()),
+        ),
+        error,
     }
 }
 

@@ -311,6 +311,7 @@ fn a_file_without_a_good_row_leaves_no_table_behind() {
     };
     let csv = ["--format", "csv"];
     import("[1]\n{\"id\":1}\n", &[]).refused(1, &["standard input:1"]);
+    import("{\"id\":1,\"x\":nope}\n", &[]).refused(1, &["true, false or null"]);
     let bad = "{\n".repeat(200);
     import(&bad, &["--skip-bad"]).refused(1, &["standard input:20", "only counted"]);
     import("", &csv).refused(1, &["is empty"]);
@@ -327,6 +328,10 @@ fn a_file_without_a_good_row_leaves_no_table_behind() {
     assert_eq!(cluster.run(&["table", "list"]).ok(), "");
     import("{\n{\"id\":1,\"n\":2}\n", &["--skip-bad"]).refused(1, &["standard input:1"]);
     assert_eq!(cluster.run(&["table", "list"]).ok().lines().count(), 3);
+    // An index of a field that no row has is a slip of somebody's.
+    let said = import("{\"id\":1,\"m\":2}\n", &[]);
+    assert!(said.err.contains("has the field n,"), "{said:?}");
+    said.ok();
 }
 
 #[test]
@@ -485,7 +490,8 @@ fn up_runs_a_command_and_ends_with_its_status() {
     let said = percolator(&[&up[..], &["sh", "-c", "echo $PERCOLATOR_CLUSTER; exit 7"]].concat());
     assert_eq!(said.code(), 7, "{said:#?}");
     assert!(said.out.contains("127.0.0.1:"), "{said:#?}");
-    percolator(&[&up[..], &["no-such-program"]].concat()).refused(1, &["no-such-program"]);
+    percolator(&[&up[..], &["no-such-program"]].concat()).refused(127, &["no-such-program"]);
+    percolator(&[&up[..], &["/etc/passwd"]].concat()).refused(126, &["/etc/passwd"]);
 }
 
 /// On a terminal the command gets Ctrl-C too; where only `up` is told, it tells the command.

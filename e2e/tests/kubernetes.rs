@@ -35,6 +35,28 @@ fn the_chart_is_valid_with_every_value() {
         arguments.extend(values);
         kube.helm(&arguments).expect("helm lint");
     }
+    // What a release is made of, so that a change is seen in review.
+    for (values, golden) in [
+        (&[][..], "e2e/testdata/chart.yaml"),
+        (&["-f", &everything], "e2e/testdata/chart-everything.yaml"),
+    ] {
+        let mut arguments = vec!["template", "percolator", &chart, "-n", OPERATOR];
+        arguments.extend(values);
+        let made = kube.helm(&arguments).expect("helm template") + "\n";
+        let path = kube.root.join(golden);
+        if std::env::var_os("REWRITE").is_some_and(|value| value == "1") {
+            std::fs::write(&path, &made).expect(golden);
+        }
+        let kept = std::fs::read_to_string(&path).expect(golden);
+        let differs = made
+            .lines()
+            .zip(kept.lines())
+            .find(|(made, kept)| made != kept);
+        assert!(
+            made == kept,
+            "{golden} is not what the chart makes: {differs:?}; `REWRITE=1 cargo xtask test e2e` writes it anew"
+        );
+    }
     for (wrong, said) in [
         ("replicas=many", "replicas"),
         ("log.level=loud", "level"),
@@ -197,6 +219,30 @@ fn an_application_runs_through_everything() {
     space
         .change("demo", r#"{"service":{"labels":{"team":"b"}}}"#)
         .expect("a label");
+    space.wait_until_up_to_date("demo");
+    assert_eq!(space.lives("demo"), lives);
+
+    say("and back to the operator before, and nobody restarts");
+    kube.helm(&[
+        "rollback",
+        "percolator",
+        "-n",
+        OPERATOR,
+        "--wait",
+        "--timeout",
+        "120s",
+    ])
+    .expect("helm rollback");
+    space
+        .change("demo", r#"{"service":{"labels":{"team":"c"}}}"#)
+        .expect("a label");
+    wait("the label", || {
+        let service = space.get("service", "demo")?;
+        match service["metadata"]["labels"]["team"].as_str() {
+            Some("c") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
     space.wait_until_up_to_date("demo");
     assert_eq!(space.lives("demo"), lives);
 

@@ -1,7 +1,7 @@
 //! Which cluster is looked at when, and one look at one cluster.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
@@ -9,7 +9,7 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, ObjectMeta, PartialObjectMeta};
+use kube::api::{Api, ListParams, ObjectMeta, PartialObjectMeta};
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::reflector::ObjectRef;
@@ -21,6 +21,7 @@ use tracing::Instrument as _;
 
 use crate::api::Objects;
 use crate::cluster::{self, Decision, MANAGER, Settings, full_name};
+use crate::looks::Looks;
 use crate::metrics::Metrics;
 
 /// How many clusters are looked at a time.
@@ -31,11 +32,10 @@ const GATHER: Duration = Duration::from_millis(50);
 const LOOK_AGAIN: Duration = Duration::from_secs(600);
 /// What goes on for too long, while servers don't serve, is found out by then, at first.
 const LOOK_SOON: Duration = Duration::from_secs(12);
-/// A failure is tried again after the first pause, then after twice as long each time.
-const RETRY_FIRST: Duration = Duration::from_millis(500);
-const RETRY_MAX: Duration = Duration::from_secs(120);
-/// A look that takes longer is stuck.
-const STUCK: Duration = Duration::from_secs(120);
+/// How often what the watches tell is compared with what there is.
+const COMPARE: Duration = Duration::from_secs(120);
+/// How many clusters are asked for at a time, to compare.
+const COMPARED_AT_A_TIME: u32 = 100;
 
 /// What all looks share.
 pub(crate) struct Shared {
@@ -43,10 +43,7 @@ pub(crate) struct Shared {
     settings: Settings,
     recorder: Recorder,
     pub(crate) metrics: Metrics,
-    /// Failures in a row, by cluster.
-    failures: Mutex<BTreeMap<String, u32>>,
-    /// Looks that are under way, by cluster, and since when.
-    under_way: Mutex<BTreeMap<String, Instant>>,
+    pub(crate) looks: Looks,
 }
 
 /// Why a look at a cluster ended early; it is tried again.
@@ -57,33 +54,24 @@ pub(crate) enum Error {
     Api(#[from] kube::Error),
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Shared {
-    pub(crate) fn new(client: Client, settings: Settings, instance: &str) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        client: Client,
+        settings: Settings,
+        instance: &str,
+        metrics: Metrics,
+    ) -> Self {
         let reporter = Reporter {
             controller: MANAGER.to_owned(),
             instance: Some(instance.to_owned()),
         };
-        Ok(Self {
+        Self {
             recorder: Recorder::new(client.clone(), reporter),
             client,
             settings,
-            metrics: Metrics::new()?,
-            failures: Mutex::default(),
-            under_way: Mutex::default(),
-        })
-    }
-
-    /// A cluster that has been looked at for too long, if there is one.
-    pub(crate) fn stuck(&self) -> Option<String> {
-        let under_way = lock(&self.under_way);
-        let mut stuck = under_way
-            .iter()
-            .filter(|(_, since)| since.elapsed() > STUCK);
-        stuck.next().map(|(name, _)| name.clone())
+            metrics,
+            looks: Looks::default(),
+        }
     }
 }
 
@@ -98,13 +86,57 @@ pub(crate) async fn run(
 ) {
     let controllers = FuturesUnordered::new();
     if namespaces.is_empty() {
-        controllers.push(watch(shared, None, shutdown));
+        controllers.push(watch(shared.clone(), None, shutdown));
     } else {
         for namespace in namespaces {
             controllers.push(watch(shared.clone(), Some(namespace), shutdown.clone()));
         }
     }
-    controllers.collect::<()>().await;
+    tokio::select! {
+        () = controllers.collect::<()>() => {}
+        () = compare(&shared, namespaces) => {}
+    }
+}
+
+/// Compares what the watches have told with what there is, again and again: a watch may stand still without an error.
+async fn compare(shared: &Shared, namespaces: &[String]) {
+    loop {
+        tokio::time::sleep(COMPARE).await;
+        match generations(&shared.client, namespaces).await {
+            Ok(present) => shared.looks.compare(&present),
+            Err(error) => tracing::debug!(%error, "cannot list the clusters"),
+        }
+    }
+}
+
+/// All clusters by their full names, and their generations.
+async fn generations(
+    client: &Client,
+    namespaces: &[String],
+) -> kube::Result<BTreeMap<String, i64>> {
+    let mut found = BTreeMap::new();
+    let apis: Vec<Api<ClusterObject>> = match namespaces {
+        [] => vec![Api::all(client.clone())],
+        names => names
+            .iter()
+            .map(|name| Api::namespaced(client.clone(), name))
+            .collect(),
+    };
+    for api in apis {
+        let mut page = ListParams::default().limit(COMPARED_AT_A_TIME);
+        loop {
+            let list = api.list_metadata(&page).await?;
+            found.extend(list.items.iter().map(|cluster| {
+                let generation = cluster.metadata.generation.unwrap_or_default();
+                (full_name(&cluster.metadata), generation)
+            }));
+            match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => break,
+            }
+        }
+    }
+    Ok(found)
 }
 
 async fn watch(
@@ -171,28 +203,21 @@ fn of_cluster(metadata: &ObjectMeta) -> Option<ObjectRef<Watched<ClusterObject>>
 async fn look(found: Arc<Watched<ClusterObject>>, shared: Arc<Shared>) -> Result<Action, Error> {
     let name = full_name(&found.metadata);
     let span = tracing::info_span!("cluster", name);
-    lock(&shared.under_way).insert(name.clone(), Instant::now());
+    let generation = found.metadata.generation;
+    shared.looks.begin(&name, generation, Instant::now());
     let timer = shared.metrics.durations.start_timer();
     let result = reconcile(&found.metadata, &shared).instrument(span).await;
     timer.observe_duration();
-    lock(&shared.under_way).remove(&name);
+    shared.looks.end(&name, result.is_ok());
     let outcome = if result.is_ok() { "ok" } else { "error" };
     shared.metrics.looks.with_label_values(&[outcome]).inc();
-    if result.is_ok() {
-        lock(&shared.failures).remove(&name);
-    }
     result
 }
 
 fn failed(found: Arc<Watched<ClusterObject>>, error: &Error, shared: Arc<Shared>) -> Action {
     let name = full_name(&found.metadata);
-    let failures = {
-        let mut failures = lock(&shared.failures);
-        let count = failures.entry(name.clone()).or_default();
-        *count = count.saturating_add(1);
-        *count
-    };
-    let pause = pause_after(failures).mul_f64(rand::random_range(0.5..1.0));
+    let jitter = rand::random_range(0.5..1.0);
+    let (failures, pause) = shared.looks.failed(&name, Instant::now(), jitter);
     tracing::warn!(cluster = name, %error, failures, ?pause, "trying again");
     Action::requeue(pause)
 }
@@ -212,12 +237,6 @@ fn look_again(status: &Status, now: Timestamp) -> Duration {
         }
         _ => LOOK_AGAIN,
     }
-}
-
-/// After so many failures in a row.
-fn pause_after(failures: u32) -> Duration {
-    let doublings = failures.saturating_sub(1).min(16);
-    (RETRY_FIRST * (1 << doublings)).min(RETRY_MAX)
 }
 
 /// Dereference, decide, carry out, tell.
@@ -304,16 +323,9 @@ async fn publish(shared: &Shared, cluster: &ClusterObject, status: &Status) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use kube::core::PartialObjectMetaExt as _;
 
-    #[test]
-    fn pauses_grow_to_a_bound() {
-        let millis = |failures| pause_after(failures).as_millis();
-        assert_eq!(
-            [millis(1), millis(2), millis(4), millis(9), millis(u32::MAX)],
-            [500, 1_000, 4_000, 120_000, 120_000]
-        );
-    }
+    use super::*;
 
     #[test]
     fn what_does_not_serve_is_looked_at_soon_and_then_less_often() {
@@ -340,6 +352,60 @@ mod tests {
             let pause = look_again(&status(serves), at(now));
             assert_eq!(pause.as_secs(), seconds, "{serves} {now}");
         }
+    }
+
+    /// An API server with one cluster, of a version that this operator doesn't know.
+    fn with_a_newer_cluster() -> Client {
+        let newer = r#"{"apiVersion": "percolator.dev/v1alpha1", "kind": "PercolatorCluster",
+            "metadata": {"name": "newer", "namespace": "n"},
+            "spec": {"tablets": {"storage": {"engine": "stone"}}}}"#;
+        let gone = r#"{"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
+            "message": "gone", "reason": "NotFound", "code": 404}"#;
+        let answer = move |request: hyper::Request<kube::client::Body>| {
+            let is_there = request.uri().path().ends_with("/newer");
+            let (status, text) = if is_there { (200, newer) } else { (404, gone) };
+            let body = kube::client::Body::from(text.as_bytes().to_vec());
+            let answer = hyper::Response::builder().status(status).body(body);
+            std::future::ready(answer)
+        };
+        Client::new(tower::service_fn(answer), "n")
+    }
+
+    #[tokio::test]
+    async fn a_cluster_that_does_not_parse_holds_up_no_other() {
+        let settings = Settings {
+            image: "percolator:1".into(),
+        };
+        let shared = Shared::new(
+            with_a_newer_cluster(),
+            settings,
+            "me",
+            Metrics::new().unwrap(),
+        );
+        let shared = Arc::new(shared);
+        let found = |name: &str| {
+            let metadata = ObjectMeta {
+                name: Some(name.into()),
+                namespace: Some("n".into()),
+                generation: Some(1),
+                ..ObjectMeta::default()
+            };
+            Arc::new(metadata.into_response_partial::<ClusterObject>())
+        };
+        for failures in 1..=3 {
+            let error = look(found("newer"), shared.clone()).await.unwrap_err();
+            assert!(error.to_string().contains("stone"), "{error}");
+            let again = failed(found("newer"), &error, shared.clone());
+            assert_ne!(again, Action::await_change(), "{failures}");
+            look(found("another"), shared.clone()).await.unwrap();
+        }
+        assert_eq!(shared.looks.standstill(Instant::now()), None);
+        let text = shared.metrics.text().unwrap();
+        assert!(
+            text.contains("reconciles_total{result=\"error\"} 3"),
+            "{text}"
+        );
+        assert!(text.contains("reconciles_total{result=\"ok\"} 3"), "{text}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use http_body_util::Full;
@@ -81,11 +81,8 @@ async fn ask(address: &str) -> anyhow::Result<()> {
 
 fn answer(path: &str, shared: &Shared) -> (StatusCode, String) {
     match path {
-        "/healthz" | "/readyz" => match shared.stuck() {
-            Some(cluster) => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                format!("looking at {cluster} has taken too long\n"),
-            ),
+        "/healthz" | "/readyz" => match shared.looks.standstill(Instant::now()) {
+            Some(what) => (StatusCode::SERVICE_UNAVAILABLE, format!("{what}\n")),
             None => (StatusCode::OK, "ok\n".to_owned()),
         },
         "/metrics" => match shared.metrics.text() {

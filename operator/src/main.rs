@@ -5,6 +5,7 @@ mod cluster;
 mod controller;
 mod http;
 mod lease;
+mod looks;
 mod metrics;
 
 use std::net::SocketAddr;
@@ -16,12 +17,14 @@ use anyhow::Context as _;
 use clap::{Parser, ValueEnum};
 use futures_util::FutureExt as _;
 use kube::Client;
+use kube::client::{Body, ClientBuilder};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use cluster::Settings;
 use controller::Shared;
 use lease::Election;
+use metrics::Metrics;
 
 /// Makes every PercolatorCluster into pods, services and volumes, and keeps them so.
 #[derive(Debug, Parser)]
@@ -153,11 +156,13 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         return http::check(address).await;
     }
     let shutdown = shutdown()?.shared();
-    let client = Client::try_default().await.context(
+    let metrics = Metrics::new()?;
+    let client = client(&metrics).await.context(
         "cannot find the Kubernetes API: neither a pod's service account nor a kubeconfig",
     )?;
     let settings = Settings { image: flags.image };
-    let shared = Arc::new(Shared::new(client.clone(), settings, &flags.identity)?);
+    let shared = Shared::new(client.clone(), settings, &flags.identity, metrics);
+    let shared = Arc::new(shared);
     let mut http = std::pin::pin!(http::serve(flags.listen, shared.clone()));
     let Some(namespace) = flags.lease_namespace else {
         shared.metrics.leader.set(1);
@@ -190,6 +195,19 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         Err(_) => tracing::warn!("no answer about the lease: the next one waits"),
     }
     Ok(())
+}
+
+/// The API server of the pod's service account, or of a kubeconfig. Every request is counted.
+async fn client(metrics: &Metrics) -> anyhow::Result<Client> {
+    let requests = metrics.requests.clone();
+    let count = tower::util::MapRequestLayer::new(move |request: hyper::Request<Body>| {
+        let method = request.method().as_str();
+        requests.with_label_values(&[method]).inc();
+        request
+    });
+    let config = kube::Config::infer().await?;
+    let builder = ClientBuilder::try_from(config)?;
+    Ok(builder.with_layer(&count).build())
 }
 
 /// Ends when the process is asked to stop.

@@ -17,6 +17,8 @@ pub(crate) struct Metrics {
     pub(crate) writes: IntCounter,
     /// Watches that broke, and looks that failed.
     pub(crate) watch_errors: IntCounter,
+    /// Requests to the API server, by `method`.
+    pub(crate) requests: IntCounterVec,
     /// 1 where this process is the one that acts.
     pub(crate) leader: IntGauge,
 }
@@ -41,6 +43,13 @@ impl Metrics {
                 "errors_total",
                 "Watches that broke, and reconciliations that failed.",
             )?,
+            requests: IntCounterVec::new(
+                Opts::new(
+                    "api_requests_total",
+                    "Requests to the Kubernetes API server, by method of HTTP.",
+                ),
+                &["method"],
+            )?,
             leader: IntGauge::new("leader", "1 where this process is the one that acts.")?,
         };
         let Self {
@@ -49,13 +58,18 @@ impl Metrics {
             durations,
             writes,
             watch_errors,
+            requests,
             leader,
         } = &metrics;
         // So that they are there before anything happened.
         for result in ["ok", "error"] {
             looks.with_label_values(&[result]);
         }
+        for method in ["DELETE", "GET", "PATCH", "POST", "PUT"] {
+            requests.with_label_values(&[method]);
+        }
         registry.register(Box::new(looks.clone()))?;
+        registry.register(Box::new(requests.clone()))?;
         registry.register(Box::new(durations.clone()))?;
         registry.register(Box::new(writes.clone()))?;
         registry.register(Box::new(watch_errors.clone()))?;
@@ -85,6 +99,7 @@ mod tests {
             "percolator_operator_reconciles_total{result=\"error\"} 0",
             "percolator_operator_writes_total 0",
             "percolator_operator_errors_total 0",
+            "percolator_operator_api_requests_total{method=\"GET\"} 0",
             "percolator_operator_leader 0",
             "percolator_operator_reconcile_duration_seconds_count 0",
         ] {

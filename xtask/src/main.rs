@@ -21,6 +21,7 @@ mod parts;
 mod programs;
 mod shell;
 mod sim;
+mod site;
 mod spdx;
 mod tally;
 mod test;
@@ -75,6 +76,9 @@ Examples:
     Bench(bench::Args),
     /// Write what is generated from the code: the resource's definition, its reference page, golden files.
     Generate,
+    /// Write the documentation as pages for a browser.
+    #[command(after_help = "Example:\n  cargo xtask docs && xdg-open target/site/index.html")]
+    Docs,
     /// Make the container image as an OCI archive, without a container engine.
     Image(image::Args),
     /// A real Kubernetes of several nodes on this machine.
@@ -93,6 +97,7 @@ fn main() -> ExitCode {
         Command::Run { arguments } => programs::run(&context, &arguments),
         Command::Bench(args) => bench::run(&context, &args),
         Command::Generate => generate::run(&context).map(|()| ExitCode::SUCCESS),
+        Command::Docs => site::run(&context).map(|()| ExitCode::SUCCESS),
         Command::Image(args) => image::run(&context, &args).map(|()| ExitCode::SUCCESS),
         Command::Kube(command) => kube::run(&context, &command),
         Command::Sim(args) => sim::run(&context, &args),

@@ -13,6 +13,7 @@ use percolator_api::PercolatorCluster;
 use percolator_client::Client;
 use serde::Serialize;
 
+use crate::errors::CannotRun;
 use crate::output::{Format, Output, columns};
 use layout::Layout;
 
@@ -141,7 +142,13 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
             format!("running {}", args.command.join(" "))
         }
     ));
-    let mut command = start_command(&args.command, &master)?;
+    let mut command = match start_command(&args.command, &master) {
+        Ok(command) => command,
+        Err(error) => {
+            cluster.stop().await?;
+            return Err(error.into());
+        }
+    };
     let result = tokio::select! {
         biased;
         () = &mut stop => match &mut command {
@@ -240,7 +247,7 @@ fn table(running: &[Running]) -> String {
 fn start_command(
     command: &[String],
     master: &str,
-) -> anyhow::Result<Option<tokio::process::Child>> {
+) -> Result<Option<tokio::process::Child>, CannotRun> {
     let Some((program, arguments)) = command.split_first() else {
         return Ok(None);
     };
@@ -252,9 +259,11 @@ fn start_command(
         .args(arguments)
         .env("PERCOLATOR_CLUSTER", master)
         .kill_on_drop(true)
-        .spawn()
-        .with_context(|| format!("cannot run {program}"))?;
-    Ok(Some(child))
+        .spawn();
+    child.map(Some).map_err(|error| CannotRun {
+        program: program.clone(),
+        error,
+    })
 }
 
 /// Lets a command end that may have been told to, as by Ctrl-C on a terminal, or tells it. Its result counts.

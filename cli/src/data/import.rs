@@ -139,6 +139,7 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
         table: &args.table,
         key: &args.key,
         indexes: &args.index,
+        met: args.index.iter().map(|_| false.into()).collect(),
         skip_bad: args.skip_bad,
         complain: &complain,
         batch_rows: args.batch as usize,
@@ -177,6 +178,14 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
         return end_whole(client, whole, &counts, end, (&name, began), output).await;
     }
     summary(&counts, &end, began.elapsed(), output)?;
+    for (index, met) in args.index.iter().zip(&loader.met) {
+        if counts.rows > 0 && !met.load(Ordering::Relaxed) {
+            super::say(&format!(
+                "no row of {name} has the field {}, so there is nothing in the index {} from it; look at the spelling",
+                index.field, index.table
+            ));
+        }
+    }
     if let Some(line) = end.stopped_at {
         super::say(&format!(
             "stopped at {name}:{line}: the rows before it are in; correct the line and import again, which \

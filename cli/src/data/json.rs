@@ -77,14 +77,10 @@ pub(crate) fn quote(text: &str) -> String {
 
 /// Cuts JSON text into its tokens.
 fn parts(text: &str) -> Result<Vec<&str>, JsonError> {
-    serde_json::from_str::<IgnoredAny>(text).map_err(|error| {
-        let why = error.to_string();
-        let place = why.rfind(" at line ").unwrap_or(why.len());
-        JsonError {
-            line: error.line(),
-            column: error.column(),
-            why: why[..place].to_owned(),
-        }
+    serde_json::from_str::<IgnoredAny>(text).map_err(|error| JsonError {
+        line: error.line(),
+        column: error.column(),
+        why: reason(&error),
     })?;
     let bytes = text.as_bytes();
     let mut parts = Vec::new();
@@ -121,12 +117,20 @@ fn parts(text: &str) -> Result<Vec<&str>, JsonError> {
 fn misplaced(text: &str, at: usize, error: &serde_json::Error) -> JsonError {
     let before = &text[..at];
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    let why = error.to_string();
-    let place = why.rfind(" at line ").unwrap_or(why.len());
     JsonError {
         line: before.matches('\n').count() + 1,
         column: at - line_start + error.column(),
-        why: why[..place].to_owned(),
+        why: reason(error),
+    }
+}
+
+/// What is wrong, without the place.
+fn reason(error: &serde_json::Error) -> String {
+    let why = error.to_string();
+    let place = why.rfind(" at line ").unwrap_or(why.len());
+    match &why[..place] {
+        "expected ident" => "expected true, false or null; text stands in double quotes".to_owned(),
+        why => why.to_owned(),
     }
 }
 
@@ -177,6 +181,8 @@ mod tests {
         assert!(!error.why.contains("line"), "{}", error.why);
         let error = compact("{\"a\": \"\\ud800\"}").unwrap_err();
         assert!(error.column >= 7, "{error:?}");
+        let error = compact("{\"a\": nope}").unwrap_err();
+        assert!(error.why.starts_with("expected true, false or null"));
         assert!(compact("").is_err());
         assert!(compact("1 2").is_err());
         assert!(compact("\"a\nb\"").is_err());

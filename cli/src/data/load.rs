@@ -78,6 +78,8 @@ pub(crate) struct Loader<'a> {
     /// The field whose value is the row.
     pub(crate) key: &'a str,
     pub(crate) indexes: &'a [IndexArg],
+    /// Whether any record had the field of each index.
+    pub(crate) met: Vec<AtomicBool>,
     /// Go on behind records that can't be loaded.
     pub(crate) skip_bad: bool,
     pub(crate) batch_rows: usize,
@@ -182,6 +184,12 @@ impl Loader<'_> {
     async fn load(&self, batch: &[Item]) -> Result<Counts, Failure> {
         let records = last_of_each_key(batch.iter().map(|item| &item.record));
         let records = &records[..];
+        for (index, met) in self.indexes.iter().zip(&self.met) {
+            let has = |record: &&Record| record.fields.contains_key(index.field.as_bytes());
+            if !met.load(Ordering::Relaxed) && records.iter().any(has) {
+                met.store(true, Ordering::Relaxed);
+            }
+        }
         loop {
             let loaded = self
                 .client

@@ -1,6 +1,7 @@
 //! `cargo xtask kube`: a real Kubernetes of several nodes on this machine, for tests and for trying things out. No
 //! container engine, no virtual machine: every node is a network namespace with a containerd and a kubelet.
 
+mod crowd;
 pub(crate) mod nodes;
 pub(crate) mod oci;
 mod pki;
@@ -57,6 +58,18 @@ pub(crate) enum KubeCommand {
     Status,
     /// Print what a shell needs to use kubectl and helm: eval "$(cargo xtask kube env)".
     Env,
+    /// Measure the operator, built for release, with many clusters: an API server, and no nodes.
+    ///
+    /// One that runs already goes first.
+    #[command(after_help = "Example:\n  cargo xtask kube crowd --clusters 100")]
+    Crowd {
+        /// How many.
+        #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        clusters: u32,
+        /// How long it is looked at without anything going on, in seconds.
+        #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3_600))]
+        idle: u64,
+    },
     /// Make volumes for claims: a part of `up`.
     #[command(hide = true)]
     Volumes,
@@ -95,6 +108,9 @@ pub(crate) fn run(context: &Context, command: &KubeCommand) -> anyhow::Result<Ex
                 folder(&kube.programs.of("kubectl")).unwrap_or_default(),
                 folder(&kube.programs.helm()).unwrap_or_default(),
             );
+        }
+        KubeCommand::Crowd { clusters, idle } => {
+            crowd::run(context, *clusters, Duration::from_secs(*idle))?;
         }
         KubeCommand::Volumes => volumes::run(&Kube::running(context)?)?,
     }

@@ -109,7 +109,7 @@ impl Part {
             Self::Boundaries => "which crate may depend on which",
             Self::Licences => "every dependency's licence is one of a short list",
             Self::Clippy => "no lint has anything to say",
-            Self::Docs => "the documentation builds without warnings",
+            Self::Docs => "the documentation builds without warnings, and its links lead somewhere",
             Self::Unit => "all test functions, and the examples in the documentation",
             Self::Readme => "what the README says is what happens",
             Self::Examples => "the client library's examples print what they say",

@@ -1,0 +1,197 @@
+//! Book-keeping of the looks at clusters: which are under way, which failed and when they are tried again, and
+//! whether the watch still tells of every change.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A failure is tried again after the first pause, then after twice as long each time.
+const RETRY_FIRST: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(120);
+/// Between two looks of all that are tried again: an API server in trouble isn't helped by a thousand clusters
+/// that ask at a time.
+const RETRIES_APART: Duration = Duration::from_millis(100);
+/// A look that takes longer is stuck.
+const STUCK: Duration = Duration::from_secs(120);
+
+/// What is known of the looks at all clusters, by their full names.
+#[derive(Debug, Default)]
+pub(crate) struct Looks {
+    books: Mutex<Books>,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    clusters: BTreeMap<String, Cluster>,
+    /// No look that failed is tried again before.
+    next_retry: Option<Instant>,
+    /// A cluster whose change the watch has not told.
+    untold: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct Cluster {
+    /// In a row.
+    failures: u32,
+    under_way_since: Option<Instant>,
+    /// The newest generation that the watch has told.
+    told: Option<i64>,
+    /// One that the API server had, and the watch hadn't told, when they were last compared.
+    waited_for: Option<i64>,
+}
+
+impl Looks {
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A look at what the watch has told begins.
+    pub(crate) fn begin(&self, cluster: &str, generation: Option<i64>, now: Instant) {
+        let mut books = self.books();
+        let of_cluster = books.clusters.entry(cluster.to_owned()).or_default();
+        of_cluster.under_way_since = Some(now);
+        of_cluster.told = of_cluster.told.max(generation);
+    }
+
+    pub(crate) fn end(&self, cluster: &str, succeeded: bool) {
+        if let Some(of_cluster) = self.books().clusters.get_mut(cluster) {
+            of_cluster.under_way_since = None;
+            if succeeded {
+                of_cluster.failures = 0;
+            }
+        }
+    }
+
+    /// How many failures in a row this one makes, and when to try again; `jitter` is from 0.5 to 1.
+    pub(crate) fn failed(&self, cluster: &str, now: Instant, jitter: f64) -> (u32, Duration) {
+        let mut books = self.books();
+        let of_cluster = books.clusters.entry(cluster.to_owned()).or_default();
+        of_cluster.failures = of_cluster.failures.saturating_add(1);
+        let failures = of_cluster.failures;
+        let at = now + pause_after(failures).mul_f64(jitter);
+        let at = books.next_retry.map_or(at, |next| at.max(next));
+        books.next_retry = Some(at + RETRIES_APART);
+        (failures, at.saturating_duration_since(now))
+    }
+
+    /// Compares what the API server has with what the watch has told: all clusters, and their generations. What it
+    /// hasn't told from one comparison to the next, it won't. Clusters that are gone are forgotten.
+    pub(crate) fn compare(&self, present: &BTreeMap<String, i64>) {
+        let mut books = self.books();
+        books.clusters.retain(|name, cluster| {
+            present.contains_key(name) || cluster.under_way_since.is_some()
+        });
+        let mut untold = None;
+        for (name, generation) in present {
+            let cluster = books.clusters.entry(name.clone()).or_default();
+            if cluster.told >= Some(*generation) {
+                cluster.waited_for = None;
+            } else if cluster.waited_for.is_some() {
+                untold = Some(name.clone());
+            } else {
+                cluster.waited_for = Some(*generation);
+            }
+        }
+        books.untold = untold;
+    }
+
+    /// What doesn't move any more, in a sentence; a process that begins anew may.
+    pub(crate) fn standstill(&self, now: Instant) -> Option<String> {
+        let books = self.books();
+        let stuck = books.clusters.iter().find(|(_, cluster)| {
+            let since = cluster.under_way_since;
+            since.is_some_and(|since| now.saturating_duration_since(since) > STUCK)
+        });
+        match (stuck, &books.untold) {
+            (Some((name, _)), _) => Some(format!("looking at {name} has taken too long")),
+            (None, Some(name)) => Some(format!("the watch doesn't tell of the change of {name}")),
+            (None, None) => None,
+        }
+    }
+}
+
+/// After so many failures in a row.
+fn pause_after(failures: u32) -> Duration {
+    let doublings = failures.saturating_sub(1).min(16);
+    (RETRY_FIRST * (1 << doublings)).min(RETRY_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn present(clusters: &[(&str, i64)]) -> BTreeMap<String, i64> {
+        let clusters = clusters.iter();
+        clusters
+            .map(|(name, generation)| ((*name).to_owned(), *generation))
+            .collect()
+    }
+
+    #[test]
+    fn pauses_grow_to_a_bound() {
+        let millis = |failures| pause_after(failures).as_millis();
+        assert_eq!(
+            [millis(1), millis(2), millis(4), millis(9), millis(u32::MAX)],
+            [500, 1_000, 4_000, 120_000, 120_000]
+        );
+    }
+
+    #[test]
+    fn what_failed_is_tried_again_one_after_the_other() {
+        let looks = Looks::default();
+        let now = Instant::now();
+        let pause = |cluster: &str| looks.failed(cluster, now, 1.0);
+        assert_eq!(pause("a/a"), (1, Duration::from_millis(500)));
+        assert_eq!(pause("a/b"), (1, Duration::from_millis(600)));
+        assert_eq!(pause("a/a"), (2, Duration::from_millis(1_000)));
+        assert_eq!(pause("a/c"), (1, Duration::from_millis(1_100)));
+        looks.end("a/a", true);
+        assert_eq!(looks.failed("a/a", now, 0.5).0, 1);
+        // However many there are, no more than so many a second.
+        let pauses: Vec<Duration> = (0..1_000)
+            .map(|n| looks.failed(&format!("b/{n}"), now, 1.0).1)
+            .collect();
+        assert!(
+            pauses
+                .windows(2)
+                .all(|two| two[1] - two[0] >= RETRIES_APART)
+        );
+    }
+
+    #[test]
+    fn a_look_that_takes_too_long_is_a_standstill() {
+        let looks = Looks::default();
+        let now = Instant::now();
+        looks.begin("a/a", Some(1), now);
+        assert_eq!(looks.standstill(now + STUCK), None);
+        let later = now + STUCK + Duration::from_secs(1);
+        let told = looks.standstill(later).expect("a standstill");
+        assert!(told.contains("a/a"), "{told}");
+        looks.end("a/a", false);
+        assert_eq!(looks.standstill(later), None);
+    }
+
+    #[test]
+    fn a_watch_that_misses_a_change_is_a_standstill() {
+        let looks = Looks::default();
+        let now = Instant::now();
+        let look = |cluster: &str, generation| {
+            looks.begin(cluster, Some(generation), now);
+            looks.end(cluster, true);
+        };
+        look("a/a", 1);
+        look("a/b", 1);
+        looks.compare(&present(&[("a/a", 1), ("a/b", 1)]));
+        looks.compare(&present(&[("a/a", 2), ("a/b", 1)]));
+        assert_eq!(looks.standstill(now), None, "it may be on its way");
+        // A look that wasn't the watch's doing doesn't count.
+        look("a/a", 1);
+        looks.compare(&present(&[("a/a", 3), ("a/b", 1)]));
+        let told = looks.standstill(now).expect("a standstill");
+        assert!(told.contains("a/a"), "{told}");
+        look("a/a", 3);
+        looks.compare(&present(&[("a/a", 3)]));
+        assert_eq!(looks.standstill(now), None);
+        assert_eq!(looks.books().clusters.len(), 1, "a/b is gone");
+    }
+}

@@ -1,0 +1,198 @@
+//! `cargo xtask kube crowd`: what the operator takes for many clusters, with an API server and no nodes.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    path::Path,
+    process::{Child, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+
+use super::{Kube, down, sh::wait, up};
+use crate::context::Context;
+
+const LISTEN: &str = "127.0.0.1:18080";
+const NAMESPACE: &str = "crowd";
+const PATIENCE: Duration = Duration::from_secs(1_200);
+/// A file with more clusters than this takes kubectl long to read.
+const CLUSTERS_A_FILE: u32 = 250;
+
+/// Ends with the value.
+struct Operator(Child);
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What is known of the process at one moment.
+#[derive(Debug)]
+struct Sample {
+    resident_mib: f64,
+    processor: Duration,
+    requests: f64,
+    writes: f64,
+}
+
+/// Starts a Kubernetes without nodes, and the operator on it; makes so many clusters, and prints what that takes.
+pub(crate) fn run(context: &Context, clusters: u32, idle: Duration) -> anyhow::Result<()> {
+    context
+        .cargo(["build", "--release", "-p", "percolator-operator"])
+        .run()?;
+    let program = context
+        .metadata()?
+        .target
+        .join("release/percolator-operator");
+    let kube = up(context, 0)?;
+    let result = measure(context, &kube, &program, clusters, idle);
+    down()?;
+    result
+}
+
+fn measure(
+    context: &Context,
+    kube: &Kube,
+    program: &Path,
+    clusters: u32,
+    idle: Duration,
+) -> anyhow::Result<()> {
+    let definitions = context.root().join("crds");
+    kube.kubectl([
+        "apply",
+        "--server-side",
+        "-f",
+        &definitions.display().to_string(),
+    ])?;
+    kube.kubectl(["create", "namespace", NAMESPACE])?;
+    let log = fs::File::create(kube.folder.join("log/operator.log"))?;
+    let operator = kube
+        .command(program)
+        .args(["--listen", LISTEN])
+        .stdin(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .context("cannot run the operator")?;
+    let operator = Operator(operator);
+    apply(kube, 0..1)?;
+    looked_at(kube, 1)?;
+    thread::sleep(idle);
+    print("1 cluster", &operator.sample()?);
+    let started = Instant::now();
+    apply(kube, 1..clusters)?;
+    let applied = started.elapsed();
+    looked_at(kube, clusters)?;
+    println!(
+        "{clusters} clusters: applied within {:.1} s, all looked at {:.1} s after that",
+        applied.as_secs_f64(),
+        (started.elapsed() - applied).as_secs_f64()
+    );
+    thread::sleep(idle);
+    let before = operator.sample()?;
+    print(&format!("{clusters} clusters"), &before);
+    thread::sleep(idle);
+    let after = operator.sample()?;
+    let minutes = idle.as_secs_f64() / 60.0;
+    println!(
+        "and in a minute: {:.2} s of processor time, {:.0} requests, {:.0} writes",
+        (after.processor - before.processor).as_secs_f64() / minutes,
+        (after.requests - before.requests) / minutes,
+        (after.writes - before.writes) / minutes,
+    );
+    Ok(())
+}
+
+fn print(what: &str, sample: &Sample) {
+    println!("{what}: {:.1} MiB resident", sample.resident_mib);
+}
+
+/// Makes the clusters of these numbers. No class makes volumes for them: there are no nodes to have them.
+fn apply(kube: &Kube, numbers: std::ops::Range<u32>) -> anyhow::Result<()> {
+    let numbers: Vec<u32> = numbers.collect();
+    for piece in numbers.chunks(CLUSTERS_A_FILE as usize) {
+        let mut manifest = String::new();
+        for number in piece {
+            write!(
+                manifest,
+                "---
+apiVersion: percolator.dev/v1alpha1
+kind: PercolatorCluster
+metadata: {{name: c{number}, namespace: {NAMESPACE}}}
+spec:
+  oracle: {{storage: {{storageClassName: none}}}}
+  gcMaster: {{storage: {{storageClassName: none}}}}
+  tablets: {{storage: {{storageClassName: none}}}}
+"
+            )?;
+        }
+        kube.apply(&manifest)?;
+    }
+    Ok(())
+}
+
+/// Waits until the status of so many is of their newest spec.
+fn looked_at(kube: &Kube, clusters: u32) -> anyhow::Result<()> {
+    wait(PATIENCE, || {
+        let generations = kube
+            .kubectl([
+                "get",
+                "percolatorclusters",
+                "-n",
+                NAMESPACE,
+                "-o",
+                "jsonpath={range .items[*]}{.metadata.generation}={.status.observedGeneration} {end}",
+            ])
+            .map_err(|error| format!("{error:#}"))?;
+        let looked_at = generations
+            .split_whitespace()
+            .filter(|word| word.split_once('=').is_some_and(|(is, seen)| is == seen))
+            .count();
+        match looked_at == clusters as usize {
+            true => Ok(()),
+            false => Err(format!(
+                "{looked_at} of {clusters} clusters have been looked at"
+            )),
+        }
+    })
+}
+
+impl Operator {
+    fn sample(&self) -> anyhow::Result<Sample> {
+        let folder = Path::new("/proc").join(self.0.id().to_string());
+        let status = fs::read_to_string(folder.join("status")).context("the operator has ended")?;
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = resident.and_then(|line| line.split_whitespace().next());
+        let stat = fs::read_to_string(folder.join("stat"))?;
+        // Behind the name, which may have blanks: user and system time, in hundredths of a second.
+        let behind = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let ticks = behind.split_whitespace().skip(11).take(2);
+        let ticks: u64 = ticks.filter_map(|word| word.parse::<u64>().ok()).sum();
+        let metrics = metrics()?;
+        let sum = |name: &str| {
+            let lines = metrics.lines().filter(|line| line.starts_with(name));
+            let values = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
+            values.sum()
+        };
+        Ok(Sample {
+            resident_mib: kib.context("no VmRSS")?.parse::<f64>()? / 1024.0,
+            processor: Duration::from_millis(ticks * 10),
+            requests: sum("percolator_operator_api_requests_total"),
+            writes: sum("percolator_operator_writes_total"),
+        })
+    }
+}
+
+fn metrics() -> anyhow::Result<String> {
+    let mut stream = TcpStream::connect(LISTEN)?;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
