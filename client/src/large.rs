@@ -133,22 +133,24 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// Until the transaction is committed, or gone: then what it has flushed is rolled back.
-    pub(crate) async fn run(self, orders: mpsc::UnboundedReceiver<Order>) {
+    pub(crate) async fn run(self, mut orders: mpsc::UnboundedReceiver<Order>) {
         let large = Mutex::new(None);
         let rolled_back = tokio::select! {
             biased;
-            () = self.carry_out(orders, &large) => None,
+            () = self.carry_out(&mut orders, &large) => None,
             primary = self.keep_alive(&large) => Some(primary),
         };
         if let Some(cell) = rolled_back {
+            // Before the orders go, and with them a commit that waits for its answer.
             self.failed(Error::Conflict(Conflict::RolledBack { cell }));
+            drop(orders);
             self.roll_back(&large).await;
         }
     }
 
     async fn carry_out(
         &self,
-        mut orders: mpsc::UnboundedReceiver<Order>,
+        orders: &mut mpsc::UnboundedReceiver<Order>,
         large: &Mutex<Option<Arc<Large>>>,
     ) {
         let mut generation = 0;

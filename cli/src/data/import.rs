@@ -174,18 +174,14 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
 
     let counts = *loader.counts.lock();
     end.bad += counts.refused;
-    if let Some(whole) = loader.whole {
+    if let Some(whole) = loader.whole.clone() {
+        say_unmet(&loader, counts, &name);
+        // Whoever loads has ended; this is the last of them to hold the transaction.
+        drop(loader);
         return end_whole(client, whole, &counts, end, (&name, began), output).await;
     }
     summary(&counts, &end, began.elapsed(), output)?;
-    for (index, met) in args.index.iter().zip(&loader.met) {
-        if counts.rows > 0 && !met.load(Ordering::Relaxed) {
-            super::say(&format!(
-                "no row of {name} has the field {}, so there is nothing in the index {} from it; look at the spelling",
-                index.field, index.table
-            ));
-        }
-    }
+    say_unmet(&loader, counts, &name);
     if let Some(line) = end.stopped_at {
         super::say(&format!(
             "stopped at {name}:{line}: the rows before it are in; correct the line and import again, which \
@@ -209,6 +205,18 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
         )));
     }
     Ok(code(&end))
+}
+
+/// Names the indexes whose field no row has.
+fn say_unmet(loader: &Loader<'_>, counts: Counts, name: &str) {
+    for (index, met) in loader.indexes.iter().zip(&loader.met) {
+        if counts.rows > 0 && !met.load(Ordering::Relaxed) {
+            super::say(&format!(
+                "no row of {name} has the field {}, so there is nothing in the index {} from it; look at the spelling",
+                index.field, index.table
+            ));
+        }
+    }
 }
 
 /// How an import in one transaction ends: it commits, unless something has stopped it.

@@ -184,12 +184,6 @@ impl Loader<'_> {
     async fn load(&self, batch: &[Item]) -> Result<Counts, Failure> {
         let records = last_of_each_key(batch.iter().map(|item| &item.record));
         let records = &records[..];
-        for (index, met) in self.indexes.iter().zip(&self.met) {
-            let has = |record: &&Record| record.fields.contains_key(index.field.as_bytes());
-            if !met.load(Ordering::Relaxed) && records.iter().any(has) {
-                met.store(true, Ordering::Relaxed);
-            }
-        }
         loop {
             let loaded = self
                 .client
@@ -219,6 +213,12 @@ impl Loader<'_> {
 
     /// Writes what differs. Counts all but `rows`, `replaced` and `refused`, which are those that it gives back.
     async fn write(&self, txn: &Txn, records: &[&Record]) -> Result<(Counts, Vec<Bad>), Error> {
+        for (index, met) in self.indexes.iter().zip(&self.met) {
+            let has = |record: &&Record| record.fields.contains_key(index.field.as_bytes());
+            if !met.load(Ordering::Relaxed) && records.iter().any(has) {
+                met.store(true, Ordering::Relaxed);
+            }
+        }
         let indexes = self.indexes;
         // The client sends the scans of a server together.
         let read = try_join_all(records.iter().map(|record| async {
