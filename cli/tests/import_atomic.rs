@@ -48,7 +48,7 @@ fn atomic(path: &Path) -> Vec<&str> {
 
 /// The rounds that rows are of, and how many there are.
 fn rounds_seen(cluster: &Cluster) -> (Vec<u64>, usize) {
-    let exported = cluster.run(&["export", "--table", "t", "-"]).ok();
+    let exported = cluster.run(&["export", "--table", "t"]).ok();
     let mut seen: Vec<u64> = exported
         .lines()
         .map(|line| {

@@ -39,6 +39,8 @@ const ROLLBACK_PATIENCE: Duration = Duration::from_secs(5);
 /// Tablets in which locks are resolved at a time, and the pause between two pieces: others work there too.
 const TABLETS_AT_A_TIME: usize = 4;
 const PAUSE: Duration = Duration::from_millis(2);
+/// Cells that are made ready for a flush before other tasks of the thread have their turn.
+const CELLS_AT_ONCE: usize = 1024;
 /// How long a piece is tried that a server doesn't answer.
 const PIECE_PATIENCE: Duration = Duration::from_secs(10);
 /// Tablets that a client clears of what others have left, at a time.
@@ -205,11 +207,16 @@ impl Driver {
         let mut mutations = Vec::new();
         for (name, cells) in tables {
             let table = self.router.table(name, patience).await?;
-            mutations.extend(cells.iter().map(|((row, column), write)| Mutation {
-                cell: Cell::new(table, row.clone(), column.clone()),
-                kind: write.kind,
-                value: write.value.clone(),
-            }));
+            for ((row, column), write) in cells {
+                mutations.push(Mutation {
+                    cell: Cell::new(table, row.clone(), column.clone()),
+                    kind: write.kind,
+                    value: write.value.clone(),
+                });
+                if mutations.len().is_multiple_of(CELLS_AT_ONCE) {
+                    tokio::task::yield_now().await;
+                }
+            }
         }
         let invalid = |mutation: &Mutation| mutation.cell.invalid();
         if let Some(why) = mutations.iter().find_map(invalid) {

@@ -244,7 +244,7 @@ impl Tablet {
                 if let (Some(v1::request::Body::Resolve(resolve)), [tablet]) =
                     (&request.body, &request.tablets[..])
                 {
-                    resolves.insert(asker, (tablet.clone(), resolve.clone()));
+                    resolves.insert(asker, (*tablet, resolve.clone()));
                 }
                 core.request(asker, request, replies);
             }
