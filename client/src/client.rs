@@ -256,6 +256,14 @@ impl Client {
         }
     }
 
+    /// Whether what began here, with this client, is surely readable now: the lease at the master that it has been
+    /// told of covers it, and lasts. As long as clocks don't go slow, such a transaction is not
+    /// [`Error::TooOld`]; without a lease it may be all the same that it isn't.
+    pub fn is_covered(&self, start_ts: Timestamp) -> bool {
+        let now = self.router.transport.now();
+        self.router.session.is_covered(start_ts, now)
+    }
+
     /// Waits until the cells of every commit of this client are in place. A commit returns when it is
     /// decided and durable, and the rest follows in the background; a program that ends before that
     /// leaves locks, which are in the way of others until they have cleared them.

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 
@@ -45,7 +46,16 @@ struct State {
     barrier: Timestamp,
     /// A timestamp of the oracle's: whatever begins from now on begins above it.
     covered: Timestamp,
+    lease: Option<Lease>,
     renewing: bool,
+}
+
+/// What the master has promised: nothing at or above the floor is refused.
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    floor: Timestamp,
+    /// By the client's clock, counted from before the lease was asked for: the master's ends later.
+    until: Duration,
 }
 
 /// A transaction, or one that is about to begin, as long as it reads or locks.
@@ -75,14 +85,30 @@ impl Session {
         Some(oldest.unwrap_or(now).min(now)).filter(|floor| *floor != Timestamp::ZERO)
     }
 
-    /// The master has told where the barrier is.
-    fn told_barrier(&self, barrier: Timestamp) {
+    /// The master is asked for a lease at this floor, and may have heard it from now on. The lease's floor never goes
+    /// down: an older request may arrive after a newer one.
+    fn asks(&self, floor: Timestamp) {
+        if let Some(lease) = &mut self.state.lock().lease {
+            lease.floor = lease.floor.max(floor);
+        }
+    }
+
+    /// The master has said that it holds the floor until then, unless the barrier is above it.
+    fn told(&self, floor: Timestamp, barrier: Timestamp, until: Duration) {
         let mut state = self.state.lock();
         state.barrier = state.barrier.max(barrier);
+        let floor = state.lease.map_or(floor, |lease| lease.floor.max(floor));
+        state.lease = (barrier <= floor).then_some(Lease { floor, until });
+    }
+
+    /// Whether nothing that began here is refused as too old now.
+    pub(crate) fn is_covered(&self, start_ts: Timestamp, now: Duration) -> bool {
+        let lease = self.state.lock().lease;
+        lease.is_some_and(|lease| start_ts >= lease.floor && now < lease.until)
     }
 
     /// The oldest, for people to see.
-    fn told(&self, now: Timestamp) -> Vec<u64> {
+    fn oldest(&self, now: Timestamp) -> Vec<u64> {
         let state = self.state.lock();
         let old =
             |ts: &Timestamp| ts.physical_ms().saturating_add(TOLD_AFTER_MS) <= now.physical_ms();
@@ -154,17 +180,24 @@ async fn renew(router: Weak<Router>, transport: Arc<dyn Transport>) {
                 let request = v1::SessionRequest {
                     session,
                     owner: Some(owner.clone()),
-                    floor: floor.as_u64(),
-                    transactions: session_of.told(now),
+                    floor: floor.as_u64() + u64::from(mutants::on(Mutant::FloorTooHighByOne)),
+                    transactions: session_of.oldest(now),
                 };
+                session_of.asks(floor);
+                let asked = transport.now();
                 match transport.session(request).await {
                     Ok(told) => {
                         let barrier = Timestamp::from_u64(told.barrier);
-                        session_of.told_barrier(barrier);
+                        let lease = Duration::from_millis(told.lease_ms.into());
+                        let from = match mutants::on(Mutant::LeaseFromTheAnswer) {
+                            true => transport.now(),
+                            false => asked,
+                        };
+                        session_of.told(floor, barrier, from + lease);
                         match barrier > floor {
                             // What it asks for is refused anyway, and held back by its asking.
                             true => SOON,
-                            false => Duration::from_millis(told.lease_ms.into()) / RENEWALS,
+                            false => lease / RENEWALS,
                         }
                     }
                     Err(_) => PAUSE,
@@ -257,11 +290,29 @@ mod tests {
     fn what_is_refused_anyway_holds_nothing() {
         let session = Arc::new(Session::default());
         let old = session.hold().0.begun(ts(3));
-        session.told_barrier(ts(5));
+        session.told(ts(3), ts(5), Duration::ZERO);
         assert_eq!(session.floor(ts(9)), Some(ts(9)));
         let _at_the_barrier = session.hold().0.begun(ts(5));
         assert_eq!(session.floor(ts(9)), Some(ts(5)));
         drop(old);
+    }
+
+    #[test]
+    fn a_lease_covers_what_began_at_its_floor_or_above_until_it_ends() {
+        let session = Session::default();
+        let covered =
+            |start_ts, now_ms| session.is_covered(ts(start_ts), Duration::from_millis(now_ms));
+        assert!(!covered(5, 0));
+        session.told(ts(5), ts(4), Duration::from_millis(100));
+        assert!(covered(5, 99) && !covered(5, 100) && !covered(4, 0));
+        // The master may have heard of a higher floor, and may never hear of a lower one.
+        session.asks(ts(7));
+        assert!(covered(7, 99) && !covered(6, 0));
+        session.told(ts(5), ts(4), Duration::from_millis(200));
+        assert!(covered(7, 199) && !covered(6, 0));
+        // What is below the barrier, no lease holds.
+        session.told(ts(7), ts(8), Duration::from_millis(300));
+        assert!(!covered(9, 0));
     }
 
     #[test]

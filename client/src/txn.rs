@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::limits::{
     BUFFERED_CELL_BYTES, TRANSACTION_BYTES_MAX, VALUE_BYTES_MAX,
 };
@@ -481,6 +482,9 @@ impl Inner {
         if cells.is_none() && flushing.is_none() {
             return Ok(None);
         }
+        if mutants::on(Mutant::OwnWritesNotRead) {
+            return Ok(None);
+        }
         // The map's key is a pair that owns its parts.
         let key = (Bytes::copy_from_slice(row), Bytes::copy_from_slice(column));
         let newest_first = cells.into_iter().chain(flushing);
@@ -496,6 +500,9 @@ impl Inner {
     ) -> Result<BTreeMap<(Bytes, Bytes), OwnWrite>, Error> {
         let mut writes = self.writes.lock();
         self.check_open(&mut writes)?;
+        if mutants::on(Mutant::OwnWritesNotScanned) {
+            return Ok(BTreeMap::new());
+        }
         let flushing = writes.flushing.as_ref();
         let flushing = flushing.and_then(|(tables, _)| tables.get(table));
         let oldest_first = flushing.into_iter().chain(writes.cells.get(table));

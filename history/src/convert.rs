@@ -179,7 +179,9 @@ fn operations(history: &[Transaction]) -> Result<Vec<(String, String)>, ConvertE
 
 /// For `dbcop verify`, as JSON: the transactions of each client in order, below what dbcop's generator says of
 /// its histories (counts are the largest of their kind; when it was made isn't known). One of unknown outcome counts as committed
-/// where a committed one has read from it.
+/// where a committed one has read from it. Reads of what the transaction wrote itself are left out: dbcop takes those of
+/// one that was aborted, or that wrote the variable again, for reads of what nobody committed. [`crate::check`] looks
+/// at them.
 ///
 /// # Errors
 /// [`ConvertError::Deletion`].
@@ -198,11 +200,19 @@ pub fn dbcop(history: &[Transaction]) -> Result<String, ConvertError> {
     let mut sessions: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for (at, transaction) in history.iter().enumerate() {
         let mut events = Vec::new();
+        let mut own: BTreeSet<&str> = BTreeSet::new();
         let mut was_read = false;
         for op in &transaction.ops {
             let (Op::Read(cell, _) | Op::Write(cell, _) | Op::Lock(cell)) = op;
             let known = variables.len();
             let variable = *variables.entry(cell).or_insert(known);
+            match op {
+                Op::Read(..) if own.contains(cell.as_str()) => continue,
+                Op::Write(..) => {
+                    own.insert(cell);
+                }
+                Op::Read(..) | Op::Lock(_) => {}
+            }
             let mut version = |value| {
                 let known = versions.len();
                 *versions.entry((&**cell, value)).or_insert(known)

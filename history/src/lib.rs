@@ -5,6 +5,7 @@
 
 mod check;
 mod convert;
+mod deletions;
 mod graph;
 mod later;
 mod locked;

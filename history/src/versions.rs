@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use crate::deletions::{self, Deletions};
 use crate::transaction::{Op, Outcome, Transaction};
 
 /// A version: who wrote it. The first one, which was there before anybody wrote, is nobody's.
@@ -16,7 +17,7 @@ pub(crate) struct Cell<'a> {
     pub(crate) writers: HashMap<Option<&'a str>, Vec<usize>>,
     /// Of the values that several wrote, and of deletions, where each of those stands, in order; left out where
     /// that isn't known of all of them.
-    places: HashMap<Option<&'a str>, BTreeMap<Place, usize>>,
+    pub(crate) places: HashMap<Option<&'a str>, BTreeMap<Place, usize>>,
     /// Who wrote a value, and is aborted.
     pub(crate) aborted: HashMap<Option<&'a str>, usize>,
     /// Who wrote a value, and another one after it.
@@ -46,6 +47,8 @@ pub(crate) struct Versions<'a> {
     pub(crate) cells: BTreeMap<&'a str, Cell<'a>>,
     /// Whether the transaction is committed: it was answered so, or somebody has seen it.
     pub(crate) committed: Vec<bool>,
+    /// Who deleted what was read as absent, where that is known otherwise than by the order of deletions.
+    deletions: Deletions<'a>,
 }
 
 impl<'a> Versions<'a> {
@@ -56,6 +59,7 @@ impl<'a> Versions<'a> {
                 .iter()
                 .map(|transaction| transaction.outcome == Outcome::Committed)
                 .collect(),
+            deletions: Deletions::new(),
         };
         for (at, transaction) in history.iter().enumerate() {
             for (cell, value, is_last) in writes(transaction) {
@@ -68,6 +72,9 @@ impl<'a> Versions<'a> {
                     cell.intermediate.insert(value, at);
                 }
             }
+        }
+        for cell in versions.cells.values_mut() {
+            cell.places = places(history, cell);
         }
         versions.see_unknown(history);
         versions.arrange(history);
@@ -92,11 +99,14 @@ impl<'a> Versions<'a> {
                 }
             }
         }
+        self.deletions = deletions::seen(history, &self.cells);
+        for deleter in self.deletions.values() {
+            self.committed[*deleter] = true;
+        }
     }
 
     fn arrange(&mut self, history: &'a [Transaction]) {
         for (name, cell) in &mut self.cells {
-            cell.places = places(history, cell);
             let mut writers: Vec<usize> = cell
                 .writers
                 .values()
@@ -148,17 +158,24 @@ impl<'a> Versions<'a> {
             return Some(found);
         }
         // Several wrote that value, or deleted the cell: by the snapshot.
-        let snapshot = history[reader].start_ts?;
-        let places = known.places.get(&value)?;
-        // A lost answer's commit lies above its start_ts.
-        match (places.range(..(snapshot, true)).next_back(), value) {
-            // Whether it was committed, and whether before the snapshot, nobody knows.
-            (Some(((_, is_start), at)), _) if *is_start || !self.committed[*at] => None,
-            (Some((_, at)), _) => Some(Some(*at)),
-            (None, None) => Some(None),
-            // All of them were committed later: it is one of those.
-            (None, Some(_)) => Some(places.values().next().copied()),
-        }
+        let placed = || {
+            let snapshot = history[reader].start_ts?;
+            let places = known.places.get(&value)?;
+            // A lost answer's commit lies above its start_ts.
+            match (places.range(..(snapshot, true)).next_back(), value) {
+                // Whether it was committed, and whether before the snapshot, nobody knows.
+                (Some(((_, is_start), at)), _) if *is_start || !self.committed[*at] => None,
+                (Some((_, at)), _) => Some(Some(*at)),
+                (None, None) => Some(None),
+                // All of them were committed later: it is one of those.
+                (None, Some(_)) => Some(places.values().next().copied()),
+            }
+        };
+        let deleted = || {
+            let deleter = self.deletions.get(&(reader, cell));
+            deleter.filter(|_| value.is_none()).map(|at| Some(*at))
+        };
+        placed().or_else(deleted)
     }
 }
 
@@ -178,7 +195,7 @@ fn places<'a>(
 }
 
 /// A timestamp, and whether it is a start_ts, behind which the commit lies.
-type Place = (u64, bool);
+pub(crate) type Place = (u64, bool);
 
 /// Where a transaction stands among those that wrote the same cell: at its commit_ts, or right behind its
 /// start_ts. Snapshot isolation wants the others' commits outside of what lies between the two ("first
@@ -189,7 +206,7 @@ fn place(transaction: &Transaction) -> Option<Place> {
 }
 
 /// Who wrote a value, where only one can have.
-fn source_of(cell: &Cell<'_>, value: Option<&str>) -> Option<Writer> {
+pub(crate) fn source_of(cell: &Cell<'_>, value: Option<&str>) -> Option<Writer> {
     match (cell.writers.get(&value).map(Vec::as_slice), value) {
         (Some([one]), Some(_)) => Some(Some(*one)),
         (None, None) => Some(None),

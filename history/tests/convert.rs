@@ -115,6 +115,29 @@ fn what_is_no_list_is_refused_for_elle() {
 }
 
 #[test]
+fn what_a_transaction_wrote_and_read_again_is_in_order() {
+    let own = |outcome| {
+        let ops = vec![
+            put("x", "7"),
+            read("x", Some("7")),
+            put("x", "7,8"),
+            read("x", Some("7,8")),
+            read("y", None),
+        ];
+        [transaction("a", 1, outcome, ops)]
+    };
+    let text = elle(&own(Outcome::Committed)).expect("lists");
+    let did = "[[:append 0 7] [:r 0 [7]] [:append 0 8] [:r 0 [7 8]] [:r 1 []]]";
+    assert!(text.contains(did), "{text}");
+    for outcome in [Outcome::Committed, Outcome::Aborted] {
+        let json = dbcop(&own(outcome)).expect("no deletions");
+        let events = "\"events\":[{\"Write\":{\"variable\":0,\"version\":0}},{\"Write\":{\"variable\":0,\
+                      \"version\":1}},{\"Read\":{\"variable\":1,\"version\":null}}]";
+        assert!(json.contains(events), "{json}");
+    }
+}
+
+#[test]
 fn dbcop_gets_sessions() {
     let json = dbcop(&history()).expect("no deletions");
     assert_eq!(

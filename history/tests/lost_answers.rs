@@ -86,3 +86,63 @@ fn a_lost_answer_does_not_hide_who_else_wrote_its_value() {
         assert_eq!((report.anomaly, report.ambiguous_reads), (None, 1));
     }
 }
+
+/// Whoever finds absent what was written before has seen the only deletion that there was.
+#[test]
+fn a_lost_deletion_that_was_seen_stays() {
+    let seen = ["t1 1-2: wx1 wy1", "t2? 3: wx_ wy_", "t3 5: rx_"];
+    for reader in ["t4 7: rx1", "t4 5: rx1", "t4 7: ry1"] {
+        found(
+            &[&seen[..], &[reader]].concat(),
+            Kind::MissedEffects,
+            &[
+                "t2@3 had committed when t4@",
+                "and t2@3 wrote the next version",
+            ],
+        );
+    }
+    // Half of it, by one reader.
+    found(
+        &["t1 1-2: wx1 wy1", "t2? 3: wx_ wy_", "t3 5: rx_ ry1"],
+        Kind::ReadSkew,
+        &[
+            "t2@3 wrote x, and t3@5 read that",
+            "t3@5 read y, and t2@3 wrote",
+        ],
+    );
+    // Without timestamps: t1 was answered before t3 began, and t3 before t4 did.
+    let seen_later = ["t1 @1-2: wx1", "t2? @3-: wx_", "t3 @4-5: rx_"];
+    found(
+        &[&seen_later[..], &["t4 @6-7: rx1"]].concat(),
+        Kind::StaleSnapshot,
+        &["t3 was answered before t4 began", "t4 read x, and t2 wrote"],
+    );
+    // Without times: t3 has seen what t1 wrote besides.
+    found(
+        &["t1: wx1 wy1", "t2?: rx1 wx_ ry1 wy_", "t3: rx_ ry1"],
+        Kind::ReadSkew,
+        &["t2 wrote x, and t3 read that"],
+    );
+    passes(&[&seen[..], &["t4 4: rx1 ry1", "t5 7: rx_ ry_"]].concat());
+    passes(&[&seen_later[..], &["t4 @4-7: rx1"]].concat());
+}
+
+#[test]
+fn what_was_perhaps_never_there_proves_no_deletion() {
+    // t3 may have come before t1.
+    let nothing_known = ["t1: wx1", "t2?: wx_", "t3: rx_", "t4: rx1"];
+    // Their snapshot may lie before t1's commit.
+    let old = ["t1 1-6: wx1", "t2? 7: wx_", "t3 5: rx_", "t4 9: rx1"];
+    // Either of two may have deleted it, and neither need be behind t4.
+    let two = [
+        "t1 1-2: wx1",
+        "t2? 3: wx_",
+        "t5? 4: wx_",
+        "t3 5: rx_",
+        "t4 7: rx1",
+    ];
+    for (lines, ambiguous) in [(&nothing_known[..], 1), (&old, 0), (&two, 1)] {
+        let report = check(&history(lines));
+        assert_eq!((report.anomaly, report.ambiguous_reads), (None, ambiguous));
+    }
+}

@@ -98,11 +98,19 @@ pub enum Mutant {
     CommitBeforeLastFlush,
     /// Where the locks of a large transaction are resolved piece by piece, a piece is left out.
     ResolveSkipsPiece,
+    /// A transaction doesn't read what it wrote itself.
+    OwnWritesNotRead,
+    /// A transaction's scans leave out what it wrote itself.
+    OwnWritesNotScanned,
+    /// A client asks for its oldest transaction to be kept readable by a floor that is one too high.
+    FloorTooHighByOne,
+    /// A client counts its lease from the answer on, not from before it asked.
+    LeaseFromTheAnswer,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 45] = [
+    pub const ALL: [Self; 49] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -148,6 +156,10 @@ impl Mutant {
         Self::LateFlushOverwrites,
         Self::CommitBeforeLastFlush,
         Self::ResolveSkipsPiece,
+        Self::OwnWritesNotRead,
+        Self::OwnWritesNotScanned,
+        Self::FloorTooHighByOne,
+        Self::LeaseFromTheAnswer,
     ];
 }
 

@@ -62,10 +62,10 @@ pub struct Arguments {
     /// So long there are faults.
     #[arg(long, value_name = "MS", requires = "seed")]
     pub faulty_ms: Option<u64>,
-    /// Begin no more seeds after this time.
+    /// Begin no more seeds after this time, and cut off those that are running.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["seed", "mutants"])]
     pub seconds: Option<u64>,
-    /// With --seconds: so many seeds are begun in any case.
+    /// With --seconds: so many seeds are run to their end in any case.
     #[arg(long, value_name = "N", requires = "seconds", default_value_t = 0)]
     pub at_least: u64,
 }

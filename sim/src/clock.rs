@@ -17,6 +17,8 @@ pub struct Clock {
     /// Of a second of the clock, how many milliseconds pass in one of the world.
     pace: u64,
     wall_stopped: bool,
+    /// The pace was another one than the right one, at some time or other.
+    was_paced: bool,
 }
 
 impl Default for Clock {
@@ -27,6 +29,7 @@ impl Default for Clock {
             wall_us: EPOCH_MS * 1_000,
             pace: RIGHT,
             wall_stopped: false,
+            was_paced: false,
         }
     }
 }
@@ -55,6 +58,12 @@ impl Clock {
     pub fn set_pace(&mut self, now_us: u64, pace: u64) {
         self.settle(now_us);
         self.pace = pace;
+        self.was_paced |= pace != RIGHT;
+    }
+
+    /// Whether it ever went fast or slow.
+    pub fn was_paced(&self) -> bool {
+        self.was_paced
     }
 
     /// The wall clock stands still, or goes on.

@@ -1,5 +1,6 @@
 //! The processes of a run: servers that are started again when they die, and clients with workers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use percolator_protocol::oracle::Settings;
 use crate::disk::{Lie, SimDisk, Space};
 use crate::plan::Plan;
 use crate::recorder::{Recorder, Session};
-use crate::rng::Rng;
+use crate::rng::{Dice, Rng};
 use crate::sabotage::Sabotage;
 use crate::servers::master::Master;
 use crate::servers::oracle::{self, Oracle};
@@ -40,6 +41,8 @@ pub struct Cluster {
     pub workloads: Vec<Arc<dyn Workload>>,
     /// What they did.
     pub recorder: Arc<Recorder>,
+    /// The names of all workloads that there are.
+    names: Vec<&'static str>,
     tables: Vec<TableSpec>,
     clients: Vec<NodeId>,
     /// The client that prepares, and looks in the end.
@@ -53,7 +56,8 @@ pub struct Cluster {
     here: Vec<Mutex<Arc<AtomicU64>>>,
     stopping: AtomicBool,
     healed: AtomicBool,
-    lives: AtomicU64,
+    /// How often each process, or burst, was begun: each life has dice of its own.
+    lives: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Cluster {
@@ -65,8 +69,8 @@ impl Cluster {
         let highest = Highest::default();
         let master = Arc::new(Master {
             node: master_node,
-            disk: SimDisk::new(rng("master's disk")),
-            rng: Mutex::new(rng("master")),
+            disk: SimDisk::new(&rng("master's disk")),
+            dice: Dice::new(rng("master")),
             die_ppm: Mutex::new(0),
             begun: AtomicBool::new(false),
             cluster_id: Mutex::new(None),
@@ -80,13 +84,13 @@ impl Cluster {
         let oracle = Arc::new(Oracle {
             node: oracle_node,
             master: master_node,
-            disk: SimDisk::new(rng("oracle's disk")),
+            disk: SimDisk::new(&rng("oracle's disk")),
             settings: Settings {
                 window_ms: [50, 400, 3_000][rng("window").below(3) as usize],
                 ..Settings::default()
             },
             write: Mutex::new(oracle::WRITE),
-            rng: Mutex::new(rng("oracle")),
+            dice: Dice::new(rng("oracle")),
         });
         world.network.lock().listen(oracle::ADDRESS, oracle_node);
         let tablets: Vec<Arc<Tablet>> = (0..plan.tablet_servers)
@@ -98,8 +102,8 @@ impl Cluster {
                     node,
                     master: master_node,
                     image: (rng("stores").below(2) == 0).then(Arc::default),
-                    disk: SimDisk::new(rng(&format!("{name}'s disk"))),
-                    rng: Mutex::new(rng(&name)),
+                    disk: SimDisk::new(&rng(&format!("{name}'s disk"))),
+                    dice: Dice::new(rng(&name)),
                     name,
                     sync: Mutex::new(SYNC),
                     limits: plan.limits,
@@ -124,6 +128,10 @@ impl Cluster {
             oracle,
             master,
             tablets,
+            names: crate::workloads::all()
+                .iter()
+                .map(|all| all.name())
+                .collect(),
             tables: workloads
                 .iter()
                 .flat_map(|workload| workload.tables())
@@ -137,7 +145,7 @@ impl Cluster {
             here,
             stopping: AtomicBool::new(false),
             healed: AtomicBool::new(false),
-            lives: AtomicU64::new(0),
+            lives: Mutex::default(),
         });
         match cluster.plan.sabotage {
             Some(Sabotage::LimitNotDurable) => cluster.oracle.disk.lie(Lie::Sync),
@@ -148,6 +156,10 @@ impl Cluster {
             Some(Sabotage::AnswerBeforeSync) => {
                 let disks = cluster.tablets.iter().map(|tablet| &tablet.disk);
                 disks.for_each(|disk| disk.lie(Lie::Sync));
+            }
+            Some(Sabotage::SyncTriedAgain) => {
+                let disks = cluster.tablets.iter().map(|tablet| &tablet.disk);
+                disks.for_each(|disk| disk.lie(Lie::SyncAgain));
             }
             Some(Sabotage::CutNotDone) => {
                 let disks = cluster.tablets.iter().map(|tablet| &tablet.disk);
@@ -309,13 +321,14 @@ impl Cluster {
             })
         };
         world.start(node, None, at_kill);
-        let library = self.client(world, node);
+        let life = self.life(&format!("client-{client}"));
+        let library = self.client(world, node, &life);
         for worker in 0..self.plan.workers {
             let name = format!("client-{client}.{worker}");
             let number = client * self.plan.workers + worker;
             let session = Session {
                 wrote: self.progress[number].clone(),
-                ..self.session(world, library.clone(), name)
+                ..self.session(world, library.clone(), name, &life)
             };
             self.start_worker(node, &here, session, None);
         }
@@ -343,43 +356,52 @@ impl Cluster {
         world.spawn(node, work.boxed());
     }
 
-    /// So many more workers for a moment, in some client.
-    pub fn burst(self: &Arc<Self>, world: &Arc<World>, workers: usize) {
-        let life = self.lives.fetch_add(1, Ordering::Relaxed);
-        let client = life as usize % self.clients.len();
+    /// So many more workers for a moment, in a client.
+    pub fn burst(self: &Arc<Self>, world: &Arc<World>, client: usize, workers: usize) {
         let node = self.clients[client];
         if !world.is_up(node) || self.is_stopping() {
             return;
         }
         let here = self.here[client].lock().clone();
         world.note(|| format!("a burst of {workers} workers"));
-        let library = self.client(world, node);
+        let life = self.life("burst");
+        let library = self.client(world, node, &life);
         for worker in 0..workers {
-            let session = self.session(world, library.clone(), format!("burst-{life}.{worker}"));
+            let name = format!("{life}.{worker}");
+            let session = self.session(world, library.clone(), name, &life);
             let until = world.now() + Duration::from_millis(300);
             self.start_worker(node, &here, session, Some(until));
         }
     }
 
     async fn work(&self, session: &Session, until: Option<Duration>) {
+        let [choices, pasts, pauses] =
+            ["choices", "pasts", "pauses"].map(|name| session.with_dice(name));
+        let mut begun = vec![0_u64; self.workloads.len()];
         let mut snapshots = Vec::new();
         let over = || until.is_some_and(|until| session.world.now() >= until);
         while !self.is_stopping() && !over() {
-            let result = if !snapshots.is_empty() && session.below(12) == 0 {
-                past::read(session, &self.tables, &snapshots).await
+            let result = if !snapshots.is_empty() && pasts.below(12) == 0 {
+                past::read(&pasts, &self.tables, &snapshots).await
             } else {
-                let workload = {
-                    let mut rng = session.rng.lock();
-                    rng.pick(&self.workloads).clone()
-                };
-                let step = workload.step(session);
-                if session.below(25) == 0 {
-                    self.give_up(session, step).await
+                let chosen = self.choose(&choices);
+                let workload = &self.workloads[chosen];
+                // What a worker does of one workload is the same whichever others there are, and however the steps
+                // before have ended.
+                begun[chosen] += 1;
+                let name = format!("{} {}", workload.name(), begun[chosen]);
+                let (dice, ends) = (
+                    session.with_dice(&name),
+                    session.with_dice(&(name + " ends")),
+                );
+                let step = workload.step(&dice);
+                if ends.below(25) == 0 {
+                    self.give_up(&ends, step).await
                 } else {
                     step.await
                 }
             };
-            if session.below(12) == 0 {
+            if pasts.below(12) == 0 {
                 snapshots.push(*self.highest.lock());
             }
             if let Err(error) = result {
@@ -387,8 +409,19 @@ impl Cluster {
                 session.world.note(|| format!("{name}: {error}"));
             }
             // Nobody asks without a pause: an application does something too.
-            let pause = session.rng.lock().about(self.plan.think);
+            let pause = pauses.rng.lock().about(self.plan.think);
             session.world.sleep(pause).await;
+        }
+    }
+
+    /// One of the run's workloads, drawn of all that there are: without one of them the others are chosen as before.
+    fn choose(&self, choices: &Session) -> usize {
+        loop {
+            let name = choices.rng.lock().pick(&self.names);
+            let ours = |workload: &Arc<dyn Workload>| workload.name() == *name;
+            if let Some(chosen) = self.workloads.iter().position(ours) {
+                return chosen;
+            }
         }
     }
 
@@ -407,15 +440,21 @@ impl Cluster {
 
     /// A session of the process that prepares and looks.
     pub fn keeper_session(self: &Arc<Self>, world: &Arc<World>) -> (NodeId, Session) {
-        let library = self.client(world, self.keeper);
-        (
-            self.keeper,
-            self.session(world, library, "keeper".to_owned()),
-        )
+        let life = self.life("keeper");
+        let library = self.client(world, self.keeper, &life);
+        let session = self.session(world, library, "keeper".to_owned(), &life);
+        (self.keeper, session)
     }
 
-    fn client(&self, world: &Arc<World>, node: NodeId) -> Client {
-        let life = self.lives.fetch_add(1, Ordering::Relaxed);
+    /// A name for the next life of a process, or burst.
+    fn life(&self, name: &str) -> String {
+        let mut lives = self.lives.lock();
+        let life = lives.entry(name.to_owned()).or_default();
+        *life += 1;
+        format!("{name}-{life}")
+    }
+
+    fn client(&self, world: &Arc<World>, node: NodeId, life: &str) -> Client {
         let transport = SimTransport {
             world: world.clone(),
             node,
@@ -434,16 +473,13 @@ impl Cluster {
         Client::over(Arc::new(transport), options)
     }
 
-    fn session(&self, world: &Arc<World>, client: Client, name: String) -> Session {
-        let life = self.lives.fetch_add(1, Ordering::Relaxed);
+    fn session(&self, world: &Arc<World>, client: Client, name: String, life: &str) -> Session {
+        let rng = Rng::new(self.plan.seed, &format!("session {name} of {life}"));
         Session {
             world: world.clone(),
             client,
             recorder: self.recorder.clone(),
-            rng: Arc::new(Mutex::new(Rng::new(
-                self.plan.seed,
-                &format!("session {name} {life}"),
-            ))),
+            rng: Arc::new(Mutex::new(rng)),
             name,
             wrote: Arc::default(),
         }

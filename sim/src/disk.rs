@@ -1,8 +1,13 @@
 //! A device that forgets what wasn't synced, tears the last write, writes files over older ones, answers
 //! with errors, is full or slow.
+//!
+//! A sync that fails may have brought some of what was written to the device, and the system may take the rest for
+//! written: it is still read, no later sync brings it there, and a crash takes it (Rebello et al., "Can Applications
+//! Recover from fsync Failures?", 2020). Only what is written anew is synced again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +43,10 @@ struct State {
     renamed: Vec<Renamed>,
     /// Files that are removed are written over, as those of the operating system's folders are.
     reuses: bool,
-    rng: Rng,
+    /// What a crash leaves, and when in the middle of something a machine dies.
+    crashes: Rng,
+    /// Which operations fail, and how much of them is done.
+    errors: Rng,
     /// Operations that fail, of a million.
     error_ppm: u32,
     space: Space,
@@ -57,6 +65,8 @@ pub enum Lie {
     Folder,
     /// To cut a file.
     Cut,
+    /// To bring content onto the device, where that has failed: it is tried again, and that is believed.
+    SyncAgain,
 }
 
 /// A change of which files there are.
@@ -71,6 +81,51 @@ struct File {
     content: Vec<u8>,
     /// What is on the device for sure.
     synced: Vec<u8>,
+    /// Where the sectors begin that the device doesn't have, and that no sync brings there.
+    given_up: BTreeSet<usize>,
+}
+
+impl File {
+    /// What a sync brings to the device.
+    fn reachable(&self) -> Vec<u8> {
+        let mut reachable = self.content.clone();
+        for start in &self.given_up {
+            for at in sector(*start, reachable.len()) {
+                reachable[at] = self.synced.get(at).copied().unwrap_or_default();
+            }
+        }
+        reachable
+    }
+
+    /// A sync fails: of what is new, some comes to the device and the rest is given up, or all is as it was.
+    fn fail_sync(&mut self, rng: &mut Rng) {
+        if rng.below(3) == 0 {
+            return;
+        }
+        let reachable = self.reachable();
+        self.synced.resize(reachable.len(), 0);
+        for start in (0..reachable.len()).step_by(SECTOR_BYTES) {
+            let place = sector(start, reachable.len());
+            if reachable[place.clone()] == self.synced[place.clone()] {
+                continue;
+            }
+            if rng.below(2) == 0 {
+                self.synced[place.clone()].copy_from_slice(&reachable[place]);
+            } else {
+                self.given_up.insert(start);
+            }
+        }
+    }
+
+    /// This was written: it will be synced, as will the rest of its sectors.
+    fn changed(&mut self, written: Range<usize>) {
+        self.given_up
+            .retain(|start| start + SECTOR_BYTES <= written.start || *start >= written.end);
+    }
+}
+
+fn sector(start: usize, len: usize) -> Range<usize> {
+    start.min(len)..(start + SECTOR_BYTES).min(len)
 }
 
 /// A device writes as much at once.
@@ -83,15 +138,16 @@ impl SimDisk {
     const PLENTY: Option<u64> = Some(1 << 40);
 
     /// An empty folder.
-    pub fn new(mut rng: Rng) -> Self {
+    pub fn new(rng: &Rng) -> Self {
         Self(Arc::new(Mutex::new(State {
             files: BTreeMap::new(),
             next_file: 0,
             names: BTreeMap::new(),
             names_synced: BTreeMap::new(),
             renamed: Vec::new(),
-            reuses: rng.below(3) > 0,
-            rng,
+            reuses: rng.stream("reuses").below(3) > 0,
+            crashes: rng.stream("crashes"),
+            errors: rng.stream("errors"),
             error_ppm: 0,
             space: Space::Plenty,
             dies_after: None,
@@ -112,7 +168,7 @@ impl SimDisk {
     /// The machine dies in the middle of the next so many operations.
     pub fn die_within(&self, operations: u64) {
         let mut state = self.0.lock();
-        state.dies_after = Some(state.rng.below(operations));
+        state.dies_after = Some(state.crashes.below(operations));
     }
 
     /// Every file is lost.
@@ -138,7 +194,7 @@ impl SimDisk {
             names,
             names_synced,
             renamed,
-            rng,
+            crashes: rng,
             ..
         } = &mut *state;
         for change in renamed.drain(..) {
@@ -150,9 +206,10 @@ impl SimDisk {
         files.retain(|file, _| names.values().any(|named| named == file));
         for file in files.values_mut() {
             if file.content != file.synced {
-                file.content = torn(&file.synced, &file.content, rng);
+                file.content = torn(&file.synced, &file.reachable(), rng);
                 file.synced.clone_from(&file.content);
             }
+            file.given_up.clear();
         }
         state.dies_after = None;
     }
@@ -238,7 +295,7 @@ impl State {
             Some(left) => *left -= 1,
             None => {}
         }
-        if self.rng.chance(self.error_ppm) {
+        if self.errors.chance(self.error_ppm) {
             return Err(io::Error::other("the device answered with an error"));
         }
         Ok(())
@@ -263,7 +320,13 @@ impl State {
         let file = self.next_file;
         self.next_file += 1;
         let synced = content.clone();
-        self.files.insert(file, File { content, synced });
+        let given_up = BTreeSet::new();
+        let made = File {
+            content,
+            synced,
+            given_up,
+        };
+        self.files.insert(file, made);
         self.rename(Renamed::Made(name.to_owned(), file));
         file
     }
@@ -325,7 +388,7 @@ impl Disk for SimDisk {
         let file = state.number(name)?;
         let file = state.file(file)?;
         file.content.truncate(len as usize);
-        file.synced.clone_from(&file.content);
+        file.synced = file.reachable();
         Ok(())
     }
 
@@ -436,13 +499,17 @@ impl DiskFile for Open {
         };
         let written = match begun {
             Ok(()) => bytes.len(),
-            Err(_) => state.rng.below(bytes.len() as u64 + 1) as usize,
+            Err(_) if state.dies_after == Some(0) => {
+                state.crashes.below(bytes.len() as u64 + 1) as usize
+            }
+            Err(_) => state.errors.below(bytes.len() as u64 + 1) as usize,
         };
         let file = state.file(self.file)?;
         let end = self.len + written;
         let content = &mut file.content;
         content.resize(content.len().max(end), 0);
         content[self.len..end].copy_from_slice(&bytes[..written]);
+        file.changed(self.len..end);
         if begun.is_ok() {
             self.len = end;
         }
@@ -451,11 +518,17 @@ impl DiskFile for Open {
 
     fn sync_data(&mut self) -> io::Result<Duration> {
         let mut state = self.disk.0.lock();
-        state.begin()?;
-        let lies = state.lies == Some(Lie::Sync);
-        let file = state.file(self.file)?;
-        if !lies {
-            file.synced.clone_from(&file.content);
+        let begun = state.begin();
+        let lies = state.lies;
+        let State { files, errors, .. } = &mut *state;
+        let file = files.get_mut(&self.file).ok_or(io::ErrorKind::NotFound)?;
+        if begun.is_err() {
+            file.fail_sync(errors);
+        }
+        match (begun, lies) {
+            (Err(error), lies) if lies != Some(Lie::SyncAgain) => return Err(error),
+            (_, Some(Lie::Sync)) => {}
+            _ => file.synced = file.reachable(),
         }
         Ok(Duration::ZERO)
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use percolator_history::{Op, Outcome, Times, Transaction};
 
-use crate::history::{CellName, End, RangeRead, Read, Record};
+use crate::history::{CellName, End, Op as Did, RangeRead, Record};
 
 /// The cells of each table that anybody ever wrote: what a scan that didn't find one has read as nothing.
 type Written = BTreeMap<String, BTreeSet<(Bytes, Bytes)>>;
@@ -13,7 +13,7 @@ type Written = BTreeMap<String, BTreeSet<(Bytes, Bytes)>>;
 /// The history of a run.
 pub fn export(records: &[Record]) -> Vec<Transaction> {
     let mut written = Written::new();
-    for write in records.iter().flat_map(|record| &record.writes) {
+    for write in records.iter().flat_map(Record::writes) {
         let CellName { table, row, column } = &write.cell;
         let cells = written.entry(table.clone()).or_default();
         cells.insert((row.clone(), column.clone()));
@@ -26,19 +26,17 @@ pub fn export(records: &[Record]) -> Vec<Transaction> {
 
 fn transaction(record: &Record, written: &Written) -> Transaction {
     let mut ops = Vec::new();
-    for read in &record.reads {
-        match read {
-            Read::Cell { cell, value } => {
+    for did in &record.ops {
+        match did {
+            Did::Read { cell, value } => {
                 ops.push(Op::Read(cell.to_string(), value.as_ref().map(text)));
             }
-            Read::Range(range) => read_range(range, written, &mut ops),
+            Did::Scan(range) => read_range(range, written, &mut ops),
+            Did::Write(write) => ops.push(match write.is_lock {
+                true => Op::Lock(write.cell.to_string()),
+                false => Op::Write(write.cell.to_string(), write.value.as_ref().map(text)),
+            }),
         }
-    }
-    for write in &record.writes {
-        ops.push(match write.is_lock {
-            true => Op::Lock(write.cell.to_string()),
-            false => Op::Write(write.cell.to_string(), write.value.as_ref().map(text)),
-        });
     }
     let (outcome, commit_ts) = match record.end {
         End::Committed(ts) => (Outcome::Committed, Some(ts)),
@@ -87,4 +85,59 @@ fn read_range(range: &RangeRead, written: &Written, ops: &mut Vec<Op>) {
 
 fn text(value: &Bytes) -> String {
     percolator_client::escape(value).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use percolator_client::Timestamp;
+
+    use super::*;
+    use crate::history::Write;
+
+    #[test]
+    fn what_was_done_is_told_in_its_order() {
+        let cell = |row: &'static str| CellName {
+            table: "t".to_owned(),
+            row: Bytes::from_static(row.as_bytes()),
+            column: Bytes::from_static(b"c"),
+        };
+        let read = |value: Option<&'static str>| Did::Read {
+            cell: cell("a"),
+            value: value.map(Bytes::from),
+        };
+        let put = |value: &'static str| {
+            Did::Write(Write {
+                cell: cell("a"),
+                value: Some(value.into()),
+                is_lock: false,
+            })
+        };
+        let scan = RangeRead {
+            table: "t".to_owned(),
+            start: Bytes::new(),
+            end: Bytes::new(),
+            cells: Vec::new(),
+        };
+        let record = Record {
+            client: "client".to_owned(),
+            began_us: 0,
+            ended_us: u64::MAX,
+            start_ts: Timestamp::from_u64(5),
+            fresh: true,
+            ops: vec![
+                read(None),
+                put("1"),
+                read(Some("1")),
+                put("2"),
+                Did::Scan(scan),
+            ],
+            end: End::Unknown,
+        };
+        let exported = export(&[record]);
+        let read = |value: Option<&str>| Op::Read("t/a:c".to_owned(), value.map(str::to_owned));
+        let put = |value: &str| Op::Write("t/a:c".to_owned(), Some(value.to_owned()));
+        // The scan didn't find what it had written: the checker will say so.
+        let wanted = [read(None), put("1"), read(Some("1")), put("2"), read(None)];
+        assert_eq!(exported[0].ops, wanted);
+    }
 }

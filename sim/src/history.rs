@@ -35,18 +35,29 @@ impl fmt::Display for CellName {
     }
 }
 
-/// A read, of what wasn't the transaction's own.
+/// What a transaction did.
 #[derive(Clone, Debug)]
-pub enum Read {
-    /// One cell.
-    Cell {
+pub enum Op {
+    /// It read a cell.
+    Read {
         /// Which.
         cell: CellName,
         /// Its value.
         value: Option<Bytes>,
     },
-    /// A range of rows.
-    Range(RangeRead),
+    /// It read a range of rows.
+    Scan(RangeRead),
+    /// It wrote a cell, or got it for update.
+    Write(Write),
+}
+
+impl Op {
+    fn table(&self) -> &str {
+        match self {
+            Self::Read { cell, .. } | Self::Write(Write { cell, .. }) => &cell.table,
+            Self::Scan(range) => &range.table,
+        }
+    }
 }
 
 /// A scan of a range of rows.
@@ -86,6 +97,17 @@ pub enum End {
     Aborted(String),
 }
 
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open => f.write_str("open"),
+            Self::Unknown => f.write_str("unknown"),
+            Self::Committed(commit_ts) => write!(f, "committed at {commit_ts}"),
+            Self::Aborted(why) => write!(f, "aborted: {why}"),
+        }
+    }
+}
+
 /// A transaction.
 #[derive(Clone, Debug)]
 pub struct Record {
@@ -99,27 +121,29 @@ pub struct Record {
     pub start_ts: Timestamp,
     /// The snapshot was taken for it, and is not an old one.
     pub fresh: bool,
-    /// Its reads.
-    pub reads: Vec<Read>,
-    /// Its changes, the last of each cell.
-    pub writes: Vec<Write>,
+    /// What it did, in order.
+    pub ops: Vec<Op>,
     /// How it ended.
     pub end: End,
+}
+
+impl Record {
+    /// Its changes, the last of each cell.
+    pub fn writes(&self) -> impl Iterator<Item = &Write> {
+        let mut last: BTreeMap<&CellName, &Write> = BTreeMap::new();
+        for op in &self.ops {
+            if let Op::Write(write) = op {
+                last.insert(&write.cell, write);
+            }
+        }
+        last.into_values()
+    }
 }
 
 /// Leaves out what was read and written in tables that are not there any more: nothing is left of it that it
 /// could be held against.
 pub fn forget_deleted(history: &mut [Record], tables: &BTreeMap<String, u32>) {
     for record in history {
-        record.reads.retain(|read| {
-            let table = match read {
-                Read::Cell { cell, .. } => &cell.table,
-                Read::Range(range) => &range.table,
-            };
-            tables.contains_key(table)
-        });
-        record
-            .writes
-            .retain(|write| tables.contains_key(&write.cell.table));
+        record.ops.retain(|op| tables.contains_key(op.table()));
     }
 }

@@ -15,7 +15,7 @@
 //! - [`world`]: time, tasks, processes; [`network`], [`clock`], [`disk`]: what fails.
 //! - [`servers`]: the shipped cores as processes; `transport`: the client library's way to them.
 //! - [`arguments`]: how the program is called.
-//! - [`plan`]: what a seed means; [`nemesis`]: who makes things fail; [`run`]: one run.
+//! - [`seeds`]: which are run, and until when; [`plan`]: what a seed means; [`nemesis`]: who makes things fail; [`run`]: one run.
 //! - [`workloads`]: what clients do; [`invariants`]: what must hold.
 
 pub mod arguments;
@@ -28,16 +28,20 @@ pub mod invariants;
 pub mod messages;
 pub mod nemesis;
 pub mod network;
+pub mod noticed;
 pub mod plan;
 pub mod recorder;
 pub mod rng;
 pub mod run;
 pub mod sabotage;
+pub mod seeds;
 pub mod servers;
 pub mod shrink;
 pub mod store;
+pub mod subject;
 pub mod trace;
 pub mod transport;
 pub mod watch;
+pub mod words;
 pub mod workloads;
 pub mod world;

@@ -1,4 +1,7 @@
 //! Who makes things fail, as the plan says, and who mends them in the end.
+//!
+//! What is done, when and to whom is drawn before the run begins, by each kind of fault from a stream of its own: so
+//! it is the same whichever other kinds there are, and a failing run can be made smaller by leaving some of them out.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,9 +12,10 @@ use parking_lot::Mutex;
 use crate::cluster::Cluster;
 use crate::disk::Space;
 use crate::network::NetworkFaults;
-use crate::plan::Fault;
+use crate::plan::{Fault, Plan};
 use crate::rng::Rng;
 use crate::servers::tablet::{LAST_RESERVE_BYTES, RESERVE_BYTES};
+use crate::trace::shown;
 use crate::world::{Act, NodeId, World};
 
 /// Something that fails for a time.
@@ -63,85 +67,179 @@ const ACTIONS: [Fault; 13] = [
     Fault::LoseMaster,
 ];
 
-/// Lets things fail until it is told to stop.
-pub async fn run(world: Arc<World>, cluster: Arc<Cluster>) {
-    let plan = &cluster.plan;
-    let mut rng = Rng::new(plan.seed, "nemesis");
-    let ms = Duration::from_millis;
-    let mut rate = |fault: Fault, most: u32| {
-        // A rate of its own for each kind of fault, up to `most`; low ones as often as high ones.
-        let rate = most >> rng.below(6);
-        match plan.has(fault) {
-            true if plan.often => most,
-            true => rate,
-            false => 0,
+/// Something that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deed {
+    /// When, since the faults began.
+    pub at: Duration,
+    /// Of which kind it is.
+    pub fault: Fault,
+    /// To whom: by this number of those that there are, around and around.
+    pub whom: u64,
+    /// How long it lasts, where it ends.
+    pub lasts: Duration,
+    /// In which way, of those that there are.
+    pub way: u64,
+    /// How far a clock jumps, in milliseconds.
+    pub by_ms: i64,
+    /// When a server is killed for it as well, after it began, where servers are killed.
+    pub crash: Option<(Duration, Death)>,
+}
+
+/// How a server dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// It is started again after this.
+    pub down: Duration,
+    /// Nobody is told.
+    pub silent: bool,
+}
+
+impl Death {
+    /// It is often back before anybody has noticed.
+    fn draw(rng: &mut Rng) -> Self {
+        Self {
+            down: rng.about(Duration::from_millis(600)) / (1 << rng.below(10)),
+            silent: rng.below(2) == 0,
         }
-    };
-    world.network.lock().set_faults(NetworkFaults {
-        loss_ppm: rate(Fault::Loss, 30_000),
-        late_ppm: rate(Fault::Late, 200_000),
-        late_max: 3 * plan.lock_ttl + ms(500),
-        duplicate_ppm: rate(Fault::Duplicate, 200_000),
-        reorders: plan.has(Fault::Reorder),
-        reset_ppm: rate(Fault::Reset, 50_000),
-    });
-    *cluster.master.die_ppm.lock() = rate(Fault::KillServer, 300_000);
-    let actions: Vec<Fault> = ACTIONS
-        .into_iter()
-        .filter(|fault| plan.has(*fault))
-        .collect();
-    if actions.is_empty() {
-        return;
-    }
-    let turns = Turns::default();
-    loop {
-        world.sleep(rng.about(plan.pause)).await;
-        if cluster.is_healed() {
-            return;
-        }
-        let fault = *rng.pick(&actions);
-        act(&world, &cluster, &turns, fault, &mut rng);
     }
 }
 
-fn act(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, fault: Fault, rng: &mut Rng) {
+/// All that is done in a run, in its order.
+pub fn schedule(plan: &Plan) -> Vec<Deed> {
+    let kinds = ACTIONS.into_iter().filter(|fault| plan.has(*fault));
+    let mut deeds: Vec<Deed> = kinds.flat_map(|fault| of_kind(plan, fault)).collect();
+    deeds.sort_by_key(|deed| deed.at);
+    deeds
+}
+
+/// The pauses of a kind are of one mean length, which is drawn too.
+fn of_kind(plan: &Plan, fault: Fault) -> Vec<Deed> {
+    let mut rng = Rng::new(plan.seed, fault.name());
+    let times = [2, 4, 8, 16][rng.below(4) as usize];
+    let pause = plan.pause * if plan.often { 1 } else { times };
+    let mut at = Duration::ZERO;
+    let mut deeds = Vec::new();
+    loop {
+        at += rng.about(pause).max(Duration::from_millis(1));
+        if at >= plan.faulty {
+            return deeds;
+        }
+        deeds.push(draw(plan, fault, at, &mut rng));
+    }
+}
+
+fn draw(plan: &Plan, fault: Fault, at: Duration, rng: &mut Rng) -> Deed {
     let ms = Duration::from_millis;
-    let ttl = cluster.plan.lock_ttl;
+    let ttl = plan.lock_ttl;
+    let whom = rng.next();
+    let mut deed = Deed {
+        at,
+        fault,
+        whom,
+        lasts: Duration::ZERO,
+        way: rng.next(),
+        by_ms: 0,
+        crash: None,
+    };
     match fault {
+        Fault::Cut => deed.lasts = rng.about(ms(1_500)),
+        Fault::KillServer => deed.crash = Some((Duration::ZERO, Death::draw(rng))),
+        Fault::KillClient => deed.lasts = rng.about(ms(500)),
+        // Longer than its locks live, mostly.
+        Fault::PauseClient => deed.lasts = ttl / 2 + rng.about(2 * ttl),
+        Fault::PauseServer => deed.lasts = rng.about(ms(800)),
+        Fault::DiskError | Fault::DiskFull | Fault::DiskSlow => {
+            deed.lasts = rng.about(ms(600));
+            // A crash while the disk is in trouble is where writes are lost.
+            let after = Duration::from_micros(rng.below(deed.lasts.as_micros() as u64 + 1));
+            let death = Death::draw(rng);
+            deed.crash = (rng.below(2) == 0).then_some((after, death));
+        }
+        Fault::ClockJump => {
+            let most = [50, 2_000, 9_000, 60_000, 3_600_000][rng.below(5) as usize];
+            deed.by_ms = rng.below(2 * most) as i64 - most as i64;
+        }
+        Fault::ClockStop => deed.lasts = rng.about(ms(2_000)),
+        Fault::LoseMaster => deed.lasts = rng.about(ms(300)),
+        Fault::ClockPace
+        | Fault::Burst
+        | Fault::Loss
+        | Fault::Late
+        | Fault::Duplicate
+        | Fault::Reorder
+        | Fault::Reset => {}
+    }
+    deed
+}
+
+/// How often something happens, of a million cases: at a rate of its own for each kind of fault, up to `most`; at low
+/// ones as often as at high ones.
+pub fn rate(plan: &Plan, fault: Fault, most: u32) -> u32 {
+    let drawn = most >> Rng::new(plan.seed, fault.name()).stream("rate").below(6);
+    match plan.has(fault) {
+        true if plan.often => most,
+        true => drawn,
+        false => 0,
+    }
+}
+
+/// Lets things fail until all is mended.
+pub fn begin(world: &Arc<World>, cluster: &Arc<Cluster>) {
+    let plan = &cluster.plan;
+    world.network.lock().set_faults(NetworkFaults {
+        loss_ppm: rate(plan, Fault::Loss, 30_000),
+        late_ppm: rate(plan, Fault::Late, 200_000),
+        late_max: 3 * plan.lock_ttl + Duration::from_millis(500),
+        duplicate_ppm: rate(plan, Fault::Duplicate, 200_000),
+        reorders: plan.has(Fault::Reorder),
+        reset_ppm: rate(plan, Fault::Reset, 50_000),
+    });
+    *cluster.master.die_ppm.lock() = rate(plan, Fault::KillServer, 300_000);
+    let turns = Turns::default();
+    for deed in schedule(plan) {
+        let (cluster, turns) = (cluster.clone(), turns.clone());
+        let act = move |world: &Arc<World>| {
+            if !cluster.is_healed() {
+                carry_out(world, &cluster, &turns, &deed);
+            }
+        };
+        world.at(deed.at, Box::new(act));
+    }
+}
+
+fn one_of<T: Copy>(number: u64, of: &[T]) -> T {
+    of[(number % of.len() as u64) as usize]
+}
+
+fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &Deed) {
+    let Deed {
+        whom, lasts, way, ..
+    } = *deed;
+    let server = (whom % cluster.servers() as u64) as usize;
+    let client = (whom % cluster.plan.clients as u64) as usize;
+    match deed.fault {
         Fault::Cut => {
-            let (from, to) = *rng.pick(&cluster.links());
+            let (from, to) = one_of(whom, &cluster.links());
             let (from_name, to_name) = (world.name(from), world.name(to));
             world.note(|| format!("cut from {from_name} to {to_name}"));
             world.network.lock().cut(from, to, true);
             let mend = move |world: &Arc<World>| world.network.lock().cut(from, to, false);
-            let lasts = rng.about(ms(1_500));
             mend_later(world, turns, Place::Link(from, to), lasts, Box::new(mend));
         }
         Fault::KillServer => {
-            let server = rng.below(cluster.servers() as u64) as usize;
-            kill(world, cluster, server, rng);
+            if let Some((_, death)) = deed.crash {
+                cluster.kill_server(world, server, death.down, death.silent);
+            }
         }
-        Fault::KillClient => {
-            let client = rng.below(cluster.plan.clients as u64) as usize;
-            let down = rng.about(ms(500));
-            cluster.kill_client(world, client, down);
-        }
-        Fault::PauseClient => {
-            let client = cluster.client_node(rng.below(cluster.plan.clients as u64) as usize);
-            // Longer than its locks live, mostly.
-            pause(world, turns, client, ttl / 2 + rng.about(2 * ttl));
-        }
-        Fault::PauseServer => {
-            let server = cluster.server_node(rng.below(cluster.servers() as u64) as usize);
-            pause(world, turns, server, rng.about(ms(800)));
-        }
+        Fault::KillClient => cluster.kill_client(world, client, lasts),
+        Fault::PauseClient => pause(world, turns, cluster.client_node(client), lasts),
+        Fault::PauseServer => pause(world, turns, cluster.server_node(server), lasts),
         Fault::DiskError | Fault::DiskFull | Fault::DiskSlow => {
-            let lasts = rng.about(ms(600));
-            disk(world, cluster, turns, (fault, lasts), rng);
+            disk(world, cluster, turns, deed);
         }
         Fault::ClockJump => {
-            let most = [50, 2_000, 9_000, 60_000, 3_600_000][rng.below(5) as usize];
-            let by_ms = rng.below(2 * most) as i64 - most as i64;
+            let by_ms = deed.by_ms;
             world.note(|| format!("the oracle's clock jumps by {by_ms} ms"));
             world.clock(cluster.oracle.node, |clock, now| {
                 clock.jump_wall(now, by_ms)
@@ -154,36 +252,28 @@ fn act(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, fault: Fault, 
             let mend = move |world: &Arc<World>| {
                 world.clock(node, |clock, now| clock.stop_wall(now, false));
             };
-            let lasts = rng.about(ms(2_000));
             mend_later(world, turns, Place::Clock(node), lasts, Box::new(mend));
         }
         Fault::ClockPace => {
-            let node = *rng.pick(&cluster.nodes());
-            let pace = [100, 500, 900, 990, 1_010, 1_100, 2_000, 5_000][rng.below(8) as usize];
+            let node = one_of(whom, &cluster.nodes());
+            let pace = one_of(way, &[100, 500, 900, 990, 1_010, 1_100, 2_000, 5_000]);
             let name = world.name(node);
             world.note(|| format!("the clocks of {name} go at {pace}/1000"));
             world.clock(node, |clock, now| clock.set_pace(now, pace));
         }
         Fault::LoseMaster => {
             world.note(|| "the master loses its state".to_owned());
-            cluster.kill_server(world, 0, rng.about(ms(300)), false);
+            cluster.kill_server(world, 0, lasts, false);
             cluster.master.disk.lose();
         }
-        Fault::Burst => cluster.burst(world, rng.below(8) as usize + 4),
+        Fault::Burst => cluster.burst(world, client, (way % 8) as usize + 4),
         Fault::Loss | Fault::Late | Fault::Duplicate | Fault::Reorder | Fault::Reset => {}
     }
 }
 
-/// Kills a server; it is often back before anybody has noticed.
-fn kill(world: &Arc<World>, cluster: &Arc<Cluster>, server: usize, rng: &mut Rng) {
-    let down = rng.about(Duration::from_millis(600)) / (1 << rng.below(10));
-    let silent = rng.below(2) == 0;
-    cluster.kill_server(world, server, down, silent);
-}
-
 fn pause(world: &Arc<World>, turns: &Turns, node: NodeId, lasts: Duration) {
     let name = world.name(node);
-    world.note(|| format!("{name} stands still for {lasts:?}"));
+    world.note(|| format!("{name} stands still for {}", shown(lasts)));
     world.pause(node);
     let resume = move |world: &Arc<World>| {
         let name = world.name(node);
@@ -194,20 +284,17 @@ fn pause(world: &Arc<World>, turns: &Turns, node: NodeId, lasts: Duration) {
 }
 
 /// Some server's disk fails in this way for so long.
-fn disk(
-    world: &Arc<World>,
-    cluster: &Arc<Cluster>,
-    turns: &Turns,
-    (fault, lasts): (Fault, Duration),
-    rng: &mut Rng,
-) {
+fn disk(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &Deed) {
+    let Deed {
+        fault, way, lasts, ..
+    } = *deed;
     let first = usize::from(fault == Fault::DiskSlow);
-    let server = first + rng.below((cluster.servers() - first) as u64) as usize;
+    let server = first + (deed.whom % (cluster.servers() - first) as u64) as usize;
     let name = world.name(cluster.server_node(server));
     world.note(|| format!("{}: {name}", fault.about()));
     match fault {
         Fault::DiskError => {
-            let ppm = [1_000, 20_000, 500_000][rng.below(3) as usize];
+            let ppm = one_of(way, &[1_000, 20_000, 500_000]);
             cluster.set_disk_error_ppm(server, ppm);
         }
         Fault::DiskFull => {
@@ -217,21 +304,20 @@ fn disk(
                 Space::Left(between),
                 Space::NoneAndDoesNotTell,
             ];
-            cluster.set_disk_space(server, *rng.pick(&space));
+            cluster.set_disk_space(server, one_of(way, &space));
         }
-        _ => cluster.set_disk_slow(server, rng.about(Duration::from_millis(500))),
+        _ => cluster.set_disk_slow(server, Duration::from_millis(way % 750)),
     }
-    // A crash while the disk is in trouble is where writes are lost.
-    if cluster.plan.has(Fault::KillServer) && rng.below(2) == 0 {
-        let when = Duration::from_micros(rng.below(lasts.as_micros() as u64 + 1));
-        let mut rng = Rng::new(rng.next(), "kill");
+    if let Some((after, death)) = deed.crash
+        && cluster.plan.has(Fault::KillServer)
+    {
         let cluster = cluster.clone();
         let act = move |world: &Arc<World>| {
             if !cluster.is_healed() {
-                kill(world, &cluster, server, &mut rng);
+                cluster.kill_server(world, server, death.down, death.silent);
             }
         };
-        world.at(when, Box::new(act));
+        world.at(after, Box::new(act));
     }
     let cluster = cluster.clone();
     let mend = move |_: &Arc<World>| match fault {

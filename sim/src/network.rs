@@ -3,6 +3,9 @@
 //!
 //! A duplicate, or a request that comes long after its caller has given up, is what a retry over a new
 //! connection makes possible.
+//!
+//! Whatever befalls the messages from one process to another is drawn for each kind of fault from a stream of its own:
+//! the tenth of them is lost or not, whichever other kinds there are, and whatever others send.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -40,11 +43,60 @@ pub struct Network {
     faults: NetworkFaults,
     /// What nobody receives: from, to.
     cuts: BTreeSet<(NodeId, NodeId)>,
-    /// When the last message between two processes arrives, in microseconds.
-    last_us: BTreeMap<(NodeId, NodeId), u64>,
+    links: BTreeMap<(NodeId, NodeId), Link>,
     calls: BTreeMap<u64, Call>,
     next_call: u64,
     addresses: BTreeMap<String, NodeId>,
+}
+
+/// The way from one process to another.
+struct Link {
+    /// Of messages, and of second copies of them.
+    fates: [Fates; 2],
+    resets: Rng,
+    duplicates: Rng,
+    /// When the last message arrives, in microseconds.
+    last_us: u64,
+}
+
+/// What befalls each message.
+struct Fates {
+    usual: Rng,
+    losses: Rng,
+    late: Rng,
+}
+
+impl Link {
+    fn new(rng: &Rng, from: NodeId, to: NodeId) -> Self {
+        let rng = rng.stream(&format!("from {from} to {to}"));
+        let fates = |rng: Rng| Fates {
+            usual: rng.stream("usual"),
+            losses: rng.stream("losses"),
+            late: rng.stream("late"),
+        };
+        Self {
+            fates: [fates(rng.stream("first")), fates(rng.stream("second"))],
+            resets: rng.stream("resets"),
+            duplicates: rng.stream("duplicates"),
+            last_us: 0,
+        }
+    }
+}
+
+impl Fates {
+    /// How long a message takes; `None`: it doesn't arrive.
+    fn delay_us(&mut self, faults: &NetworkFaults) -> Option<u64> {
+        let delay_us = self.usual.between(80, 400);
+        let mut late_us = 0;
+        if self.late.chance(faults.late_ppm) {
+            let most_us = u64::try_from(faults.late_max.as_micros()).unwrap_or(u64::MAX / 8);
+            // Short delays are as interesting as long ones.
+            let most_us = most_us >> self.late.below(12);
+            late_us = self.late.below(most_us.max(1));
+        }
+        let is_lost = self.losses.chance(faults.loss_ppm);
+        (!is_lost).then_some(delay_us + late_us)
+    }
 }
 
 struct Call {
@@ -61,7 +113,7 @@ impl Network {
             rng,
             faults: NetworkFaults::default(),
             cuts: BTreeSet::new(),
-            last_us: BTreeMap::new(),
+            links: BTreeMap::new(),
             calls: BTreeMap::new(),
             next_call: 0,
             addresses: BTreeMap::new(),
@@ -96,23 +148,20 @@ impl Network {
         self.calls.clear();
     }
 
+    fn link(&mut self, from: NodeId, to: NodeId) -> &mut Link {
+        let rng = &self.rng;
+        let link = self.links.entry((from, to));
+        link.or_insert_with(|| Link::new(rng, from, to))
+    }
+
     /// When a message arrives, counted from now; `None`: it doesn't.
-    fn delay(&mut self, from: NodeId, to: NodeId, now_us: u64) -> Option<Duration> {
-        if self.rng.chance(self.faults.loss_ppm) {
-            return None;
-        }
-        let mut delay_us = self.rng.between(80, 400);
-        if self.rng.chance(self.faults.late_ppm) {
-            let late_us = u64::try_from(self.faults.late_max.as_micros()).unwrap_or(u64::MAX / 8);
-            // Short delays are as interesting as long ones.
-            let most_us = late_us >> self.rng.below(12);
-            delay_us += self.rng.below(most_us.max(1));
-        }
-        let mut at_us = now_us + delay_us;
-        if !self.faults.reorders {
-            let last_us = self.last_us.entry((from, to)).or_default();
-            at_us = at_us.max(*last_us + 1);
-            *last_us = at_us;
+    fn delay(&mut self, from: NodeId, to: NodeId, copy: usize, now_us: u64) -> Option<Duration> {
+        let faults = self.faults;
+        let link = self.link(from, to);
+        let mut at_us = now_us + link.fates[copy].delay_us(&faults)?;
+        if !faults.reorders {
+            at_us = at_us.max(link.last_us + 1);
+            link.last_us = at_us;
         }
         Some(Duration::from_micros(at_us - now_us))
     }
@@ -126,12 +175,12 @@ impl World {
             let mut network = self.network.lock();
             let call = network.next_call;
             network.next_call += 1;
-            let (reset_ppm, duplicate_ppm) =
-                (network.faults.reset_ppm, network.faults.duplicate_ppm);
-            let reset = network.rng.chance(reset_ppm);
-            let copies = 1 + u32::from(network.rng.chance(duplicate_ppm));
+            let faults = network.faults;
+            let link = network.link(from, to);
+            let reset = link.resets.chance(faults.reset_ppm);
+            let copies = 1 + usize::from(link.duplicates.chance(faults.duplicate_ppm));
             let arrivals: Vec<Option<Duration>> = (0..copies)
-                .map(|_| network.delay(from, to, now_us))
+                .map(|copy| network.delay(from, to, copy, now_us))
                 .collect();
             network.calls.insert(
                 call,
@@ -174,7 +223,7 @@ impl World {
                 return;
             };
             let reset = call.reset;
-            (network.delay(from, to, now_us), reset)
+            (network.delay(from, to, 0, now_us), reset)
         };
         let Some(delay) = delay else {
             self.note_message("lost", from, to, caller.call, || answer.brief());
@@ -286,5 +335,68 @@ impl Drop for Asked {
     fn drop(&mut self) {
         let gone = self.world.network.lock().calls.remove(&self.call);
         drop(gone);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: NetworkFaults = NetworkFaults {
+        loss_ppm: 200_000,
+        late_ppm: 200_000,
+        late_max: Duration::from_secs(1),
+        duplicate_ppm: 200_000,
+        reorders: true,
+        reset_ppm: 200_000,
+    };
+
+    /// Of each message from 1 to 2: how long it and its copy take, and whether there is one, and a reset; others send
+    /// something in between.
+    #[allow(clippy::type_complexity, reason = "compared as a whole")]
+    fn fates(faults: NetworkFaults) -> Vec<(Option<Duration>, Option<Option<Duration>>, bool)> {
+        let mut network = Network::new(Rng::new(3, "network"));
+        network.set_faults(faults);
+        let mut fates = Vec::new();
+        for _ in 0..500 {
+            network.delay(1, 3, 0, 0);
+            let link = network.link(1, 2);
+            let reset = link.resets.chance(faults.reset_ppm);
+            let copy = link.duplicates.chance(faults.duplicate_ppm);
+            let first = network.delay(1, 2, 0, 0);
+            fates.push((first, copy.then(|| network.delay(1, 2, 1, 0)), reset));
+        }
+        fates
+    }
+
+    #[test]
+    fn without_one_kind_of_fault_the_others_are_the_same() {
+        let all = fates(ALL);
+        assert!(all.iter().any(|(first, ..)| first.is_none()));
+        let no_loss = NetworkFaults { loss_ppm: 0, ..ALL };
+        for (with, without) in all.iter().zip(fates(no_loss)) {
+            assert!(with.0.is_none() || with.0 == without.0);
+            assert_eq!((with.1.is_some(), with.2), (without.1.is_some(), without.2));
+        }
+        let never_late = NetworkFaults { late_ppm: 0, ..ALL };
+        for (with, without) in all.iter().zip(fates(never_late)) {
+            assert_eq!(with.0.is_some(), without.0.is_some());
+            assert!(with.0 >= without.0, "{with:?} {without:?}");
+            assert_eq!((with.1.is_some(), with.2), (without.1.is_some(), without.2));
+        }
+        let no_copies = NetworkFaults {
+            duplicate_ppm: 0,
+            ..ALL
+        };
+        for (with, without) in all.iter().zip(fates(no_copies)) {
+            assert_eq!((with.0, with.2), (without.0, without.2));
+        }
+        let no_resets = NetworkFaults {
+            reset_ppm: 0,
+            ..ALL
+        };
+        for (with, without) in all.iter().zip(fates(no_resets)) {
+            assert_eq!((with.0, with.1), (without.0, without.1));
+        }
     }
 }

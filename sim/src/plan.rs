@@ -10,6 +10,7 @@ use percolator_tablet::Limits;
 
 use crate::rng::Rng;
 use crate::sabotage::Sabotage;
+use crate::trace::shown;
 use crate::workloads;
 
 /// A kind of fault.
@@ -124,7 +125,7 @@ pub struct Plan {
     pub faulty: Duration,
     /// Kinds of faults that happen.
     pub faults: BTreeSet<Fault>,
-    /// How often something is done to a process, a disk or a clock.
+    /// How often something is done to a process, a disk or a clock, of each kind: so often, or some times less often.
     pub pause: Duration,
     /// The network fails as often as it ever does, in each of its ways: for a mutation.
     pub often: bool,
@@ -197,6 +198,47 @@ impl Plan {
             only: None,
             sabotage: None,
         }
+    }
+
+    /// What it is, a line each, for people.
+    pub fn words(&self) -> Vec<String> {
+        let faults: Vec<&str> = self.faults.iter().map(|fault| fault.name()).collect();
+        let faults = if faults.is_empty() {
+            "no faults".to_owned()
+        } else {
+            format!(
+                "faults for {}, of each kind every {} or less often: {}",
+                shown(self.faulty),
+                shown(self.pause),
+                faults.join(", ")
+            )
+        };
+        let mut words = vec![
+            format!("seed {}", self.seed),
+            faults,
+            format!(
+                "{} tablet servers, which hear of a group up to {} us late",
+                self.tablet_servers, self.window_us
+            ),
+            format!(
+                "{} clients of {} workers, who pause for {}: {}",
+                self.clients,
+                self.workers,
+                shown(self.think),
+                self.workloads.join(", ")
+            ),
+            format!(
+                "locks live for {}, versions for {}; an answer is waited for for {}, and tried for again for {}",
+                shown(self.lock_ttl),
+                shown(self.life_time),
+                shown(self.timeout),
+                shown(self.patience)
+            ),
+        ];
+        if let Some(sabotage) = self.sabotage {
+            words.push(format!("wrong on purpose: {}", sabotage.name()));
+        }
+        words
     }
 
     /// Whether this kind of fault happens.

@@ -1,6 +1,5 @@
 //! Transactions of the client library whose every read, write and answer is written down.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,7 +8,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use percolator_client::{Cell, CellName as Name, Client, Error, Outcome, Range, Timestamp, Txn};
 
-use crate::history::{CellName, End, RangeRead, Read, Record, Write};
+use crate::history::{CellName, End, Op, RangeRead, Record, Write};
+use crate::invariants::leases_hold;
 use crate::rng::Rng;
 use crate::world::World;
 
@@ -55,6 +55,16 @@ pub struct Session {
 }
 
 impl Session {
+    /// The same with dice of its own.
+    #[must_use]
+    pub fn with_dice(&self, name: &str) -> Self {
+        let rng = self.rng.lock().stream(name);
+        Self {
+            rng: Arc::new(Mutex::new(rng)),
+            ..self.clone()
+        }
+    }
+
     /// A number below `end`.
     pub fn below(&self, end: u64) -> u64 {
         self.rng.lock().below(end)
@@ -82,13 +92,15 @@ impl Session {
 
     /// What became of a transaction whose answer was lost, as far as it can be found out.
     async fn outcome(&self, start_ts: Timestamp, primary: &Cell) -> End {
-        for _ in 0..self.below(4) {
+        // A stream of its own: what the worker does next doesn't depend on which answers get lost.
+        let mut rng = Rng::new(start_ts.as_u64(), "outcome");
+        for _ in 0..rng.below(4) {
             match self.client.outcome(start_ts, primary).await {
                 Ok(Outcome::Committed(commit_ts)) => return End::Committed(commit_ts),
                 Ok(Outcome::RolledBack) => return End::Aborted("it was rolled back".to_owned()),
                 Ok(Outcome::Pending | Outcome::Forgotten) | Err(_) => {}
             }
-            let pause = self.rng.lock().about(Duration::from_millis(300));
+            let pause = rng.about(Duration::from_millis(300));
             self.world.sleep(pause).await;
         }
         End::Unknown
@@ -103,15 +115,13 @@ impl Session {
             ended_us: u64::MAX,
             start_ts,
             fresh,
-            reads: Vec::new(),
-            writes: Vec::new(),
+            ops: Vec::new(),
             end: End::Open,
         });
         Recorded {
             txn,
             at: records.len() - 1,
             session: self.clone(),
-            own: Mutex::default(),
         }
     }
 }
@@ -121,7 +131,6 @@ pub struct Recorded {
     txn: Txn,
     at: usize,
     session: Session,
-    own: Mutex<BTreeMap<CellName, Write>>,
 }
 
 impl Recorded {
@@ -134,27 +143,34 @@ impl Recorded {
         note(&mut self.session.recorder.records.lock()[self.at]);
     }
 
-    fn is_own(&self, cell: &CellName) -> bool {
-        self.own.lock().get(cell).is_some_and(|own| !own.is_lock)
+    /// What a call has come to; a refusal must be one that may be.
+    fn seen<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        let Session {
+            world,
+            client,
+            name,
+            ..
+        } = &self.session;
+        result.inspect_err(|error| leases_hold::look(world, client, name, error))
     }
 
     fn read(&self, cell: CellName, value: Option<Bytes>) {
-        if !self.is_own(&cell) {
-            self.note(|record| record.reads.push(Read::Cell { cell, value }));
-        }
+        self.note(|record| record.ops.push(Op::Read { cell, value }));
     }
 
     fn wrote(&self, cell: CellName, value: Option<Bytes>, is_lock: bool) {
-        let mut own = self.own.lock();
-        if is_lock && own.contains_key(&cell) {
-            return;
-        }
         let write = Write {
-            cell: cell.clone(),
+            cell,
             value,
             is_lock,
         };
-        own.insert(cell, write);
+        self.note(|record| {
+            // What was written before is not undone by getting it for update.
+            let is_own = |op: &Op| matches!(op, Op::Write(own) if own.cell == write.cell);
+            if !is_lock || !record.ops.iter().any(is_own) {
+                record.ops.push(Op::Write(write));
+            }
+        });
     }
 
     /// As the client library's.
@@ -162,7 +178,7 @@ impl Recorded {
     /// # Errors
     /// The client library's, as of all others here.
     pub async fn get(&self, table: &str, row: &str, column: &str) -> Result<Option<Bytes>, Error> {
-        let value = self.txn.get(table, row, column).await?;
+        let value = self.seen(self.txn.get(table, row, column).await)?;
         self.read(name(table, row, column), value.clone());
         Ok(value)
     }
@@ -172,7 +188,7 @@ impl Recorded {
     /// # Errors
     /// As [`Self::get`].
     pub async fn batch_get(&self, cells: &[Name<'_>]) -> Result<Vec<Option<Bytes>>, Error> {
-        let values = self.txn.batch_get(cells).await?;
+        let values = self.seen(self.txn.batch_get(cells).await)?;
         for ((table, row, column), value) in cells.iter().zip(&values) {
             let cell = CellName {
                 table: (*table).to_owned(),
@@ -194,7 +210,7 @@ impl Recorded {
         row: &str,
         column: &str,
     ) -> Result<Option<Bytes>, Error> {
-        let value = self.txn.get_for_update(table, row, column).await?;
+        let value = self.seen(self.txn.get_for_update(table, row, column).await)?;
         let cell = name(table, row, column);
         self.read(cell.clone(), value.clone());
         self.wrote(cell, None, true);
@@ -206,7 +222,7 @@ impl Recorded {
     /// # Errors
     /// As [`Self::get`].
     pub async fn ready(&self) -> Result<(), Error> {
-        self.txn.ready().await
+        self.seen(self.txn.ready().await)
     }
 
     /// As the client library's.
@@ -236,8 +252,7 @@ impl Recorded {
         Ok(())
     }
 
-    /// The cells of a range of rows: row, column, value. Written down only before the transaction has
-    /// written anything itself.
+    /// The cells of a range of rows: row, column, value.
     ///
     /// # Errors
     /// As [`Self::get`].
@@ -250,20 +265,19 @@ impl Recorded {
     ) -> Result<Vec<(Bytes, Bytes, Bytes)>, Error> {
         let range = Range::rows(start.to_owned(), end.to_owned());
         let range = if reverse { range.reverse() } else { range };
-        let entries = self.txn.scan(table, range).await?.collect().await?;
+        let scan = self.seen(self.txn.scan(table, range).await)?;
+        let entries = self.seen(scan.collect().await)?;
         let cells: Vec<(Bytes, Bytes, Bytes)> = entries
             .into_iter()
             .map(|entry| (entry.row, entry.column, entry.value))
             .collect();
-        if self.own.lock().is_empty() {
-            let read = Read::Range(RangeRead {
-                table: table.to_owned(),
-                start: Bytes::copy_from_slice(start.as_bytes()),
-                end: Bytes::copy_from_slice(end.as_bytes()),
-                cells: cells.clone(),
-            });
-            self.note(|record| record.reads.push(read));
-        }
+        let range = RangeRead {
+            table: table.to_owned(),
+            start: Bytes::copy_from_slice(start.as_bytes()),
+            end: Bytes::copy_from_slice(end.as_bytes()),
+            cells: cells.clone(),
+        };
+        self.note(|record| record.ops.push(Op::Scan(range)));
         Ok(cells)
     }
 
@@ -272,16 +286,18 @@ impl Recorded {
     /// # Errors
     /// As [`Self::get`].
     pub async fn commit(self) -> Result<Timestamp, Error> {
-        let writes: Vec<Write> = self.own.lock().values().cloned().collect();
         let (world, recorder) = (self.session.world.clone(), self.session.recorder.clone());
-        let has_written = !writes.is_empty();
         let (at, who, start_ts) = (self.at, self.session.name.clone(), self.start_ts());
+        let mut has_written = false;
         self.note(|record| {
-            record.writes = writes;
+            has_written = record.writes().next().is_some();
             record.end = End::Unknown;
         });
         let session = self.session.clone();
         let result = self.txn.commit().await;
+        if let Err(error) = &result {
+            leases_hold::look(&world, &session.client, &who, error);
+        }
         if result.is_ok() && has_written {
             session.wrote.fetch_add(1, Ordering::Relaxed);
         }
@@ -292,7 +308,7 @@ impl Recorded {
             }) => session.outcome(*start_ts, primary).await,
             Err(error) => End::Aborted(error.to_string()),
         };
-        world.note(|| format!("{who}: transaction {start_ts} is {end:?}"));
+        world.note(|| format!("{who}: transaction {start_ts} is {end}"));
         let record = &mut recorder.records.lock()[at];
         record.end = end;
         record.ended_us = world.now_us();

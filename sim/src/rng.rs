@@ -1,7 +1,10 @@
 //! Randomness of a run: everything comes from its seed. Integers only, so that a seed means the same on
 //! every machine.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 /// A stream of random numbers (SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number
 /// generators", 2014).
@@ -18,6 +21,12 @@ impl Rng {
         let mut rng = Self(state);
         rng.next();
         rng
+    }
+
+    /// The stream with this name of this one: neither is changed by what the other is asked for.
+    #[must_use]
+    pub fn stream(&self, name: &str) -> Self {
+        Self::new(self.0, name)
     }
 
     /// The next number.
@@ -58,5 +67,29 @@ impl Rng {
         let micros = u64::try_from(mean.as_micros()).unwrap_or(u64::MAX / 8);
         let stretch = if self.below(8) == 0 { 4 } else { 1 };
         Duration::from_micros(self.below(micros * 3 / 2 + 1) * stretch)
+    }
+}
+
+/// Streams of one process, by what they are for.
+#[derive(Debug)]
+pub struct Dice {
+    rng: Rng,
+    streams: Mutex<BTreeMap<&'static str, Rng>>,
+}
+
+impl Dice {
+    /// Those that come of this stream.
+    pub fn new(rng: Rng) -> Self {
+        Self {
+            rng,
+            streams: Mutex::default(),
+        }
+    }
+
+    /// Asks the stream of this name.
+    pub fn of<T>(&self, name: &'static str, ask: impl FnOnce(&mut Rng) -> T) -> T {
+        let mut streams = self.streams.lock();
+        let stream = streams.entry(name);
+        ask(stream.or_insert_with(|| self.rng.stream(name)))
     }
 }

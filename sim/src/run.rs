@@ -24,7 +24,7 @@ use crate::rng::Rng;
 use crate::sabotage;
 use crate::trace::{Keep, Trace};
 use crate::workloads::{self, Workload, tagged};
-use crate::world::{Failure, NOBODY, World};
+use crate::world::{Failure, World};
 
 /// What came of a run.
 #[derive(Debug)]
@@ -54,9 +54,19 @@ pub fn keep_panics() {
 
 /// Carries out a plan.
 pub fn run(plan: &Plan, keep: Keep) -> Outcome {
+    carried_out(plan, keep, Arc::default())
+}
+
+/// The same until somebody sets `cut`, after which there is no outcome.
+pub fn run_until(plan: &Plan, keep: Keep, cut: Arc<AtomicBool>) -> Option<Outcome> {
+    let outcome = carried_out(plan, keep, cut.clone());
+    (!cut.load(Ordering::Relaxed)).then_some(outcome)
+}
+
+fn carried_out(plan: &Plan, keep: Keep, cut: Arc<AtomicBool>) -> Outcome {
     sabotage::begin(plan.sabotage);
     let network = Network::new(Rng::new(plan.seed, "network"));
-    let world = World::new(plan, network, Trace::new(keep));
+    let world = World::new(plan, network, Trace::new(keep), cut);
     let mut history = Vec::new();
     PANIC.set(None);
     // Whatever a panic leaves behind is dropped with the world.
@@ -143,7 +153,7 @@ fn prepare(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
 
 fn disturb(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     cluster.start_clients(world);
-    world.spawn(NOBODY, nemesis::run(world.clone(), cluster.clone()).boxed());
+    nemesis::begin(world, cluster);
     world.run(world.now() + cluster.plan.faulty, || false);
     world.failure().is_none()
 }

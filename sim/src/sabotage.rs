@@ -21,6 +21,8 @@ pub enum Sabotage {
     TornBatch,
     /// A group is answered before it is synced.
     AnswerBeforeSync,
+    /// A sync that has failed is tried again, and that is believed.
+    SyncTriedAgain,
     /// A file of the log isn't cut, and is said to be.
     CutNotDone,
     /// A store's checkpoint is called durable and isn't.
@@ -44,6 +46,7 @@ impl Sabotage {
             Self::RenameNotDurable,
             Self::TornBatch,
             Self::AnswerBeforeSync,
+            Self::SyncTriedAgain,
             Self::CutNotDone,
             Self::CheckpointNotDurable,
             Self::StaleTimestamps,
@@ -62,13 +65,16 @@ impl Sabotage {
         let mut plan = Plan::new(seed);
         let mut only = |faults: &[Fault]| {
             plan.faults = faults.iter().copied().collect();
-            plan.pause = Duration::from_millis(100);
+            plan.pause = Duration::from_millis(50);
         };
         match self {
             Self::Rule(Mutant::GrantBeforeDurable)
             | Self::LimitNotDurable
             | Self::RenameNotDurable => {
                 only(&[Fault::KillServer, Fault::DiskSlow, Fault::ClockJump]);
+            }
+            Self::SyncTriedAgain => {
+                only(&[Fault::KillServer, Fault::DiskError]);
             }
             // A prewrite has to come after its transaction was rolled back.
             Self::Rule(Mutant::NoRollbackRecord | Mutant::RollbackNotMarked) => {
@@ -81,6 +87,7 @@ impl Sabotage {
             Self::Rule(Mutant::OnePhaseOfAnotherLife) => {
                 only(&[Fault::KillServer, Fault::Late]);
                 plan.often = true;
+                plan.pause = Duration::from_millis(100);
                 plan.tablet_servers = 1;
                 plan.workloads = vec!["counter"];
                 plan.lock_ttl = Duration::from_millis(100);
@@ -110,14 +117,22 @@ impl Sabotage {
                 only(&[Fault::KillServer, Fault::Cut, Fault::Loss, Fault::Reset]);
                 plan.patience = Duration::from_millis(500);
             }
-            // Their clients are killed in the middle of commits, and nobody else writes.
+            // Their clients are killed in the middle of commits, and nobody else writes. Some of what they ask comes
+            // when the table is frozen.
             Self::Rule(Mutant::FreezeIgnored | Mutant::SweepLeftOut) | Self::DropBeforeSwept => {
-                only(&[Fault::KillClient, Fault::Loss]);
+                only(&[Fault::KillClient, Fault::Loss, Fault::Late]);
                 plan.workloads = vec!["tables"];
-                plan.pause = Duration::from_millis(20);
                 plan.think = Duration::from_millis(2);
                 plan.workers = 4;
                 plan.faulty = Duration::from_secs(10);
+            }
+            // What was committed is asked for when its records are gone.
+            Self::Rule(Mutant::CollectedIsRolledBack) => {
+                only(&[Fault::Loss, Fault::Reset, Fault::Late, Fault::PauseClient]);
+                plan.workloads = vec!["bank", "counter"];
+                plan.life_time = Duration::from_millis(20);
+                plan.lock_ttl = Duration::from_millis(100);
+                plan.think = Duration::from_millis(2);
             }
             // Clients that stand still while what they began with is collected.
             Self::Rule(Mutant::BarrierNotEnforcedAtPrewrite) => {
@@ -161,6 +176,23 @@ impl Sabotage {
                 plan.workloads = vec!["large"];
                 plan.buffer_bytes = 2_000;
                 plan.limits.resolve_locks = 7;
+            }
+            // Transactions that last longer than versions are kept, of clients that reach the master.
+            Self::Rule(Mutant::FloorTooHighByOne) => {
+                only(&[Fault::DiskSlow]);
+                plan.workloads = vec!["cycle", "bank"];
+                plan.life_time = Duration::from_millis(50);
+                plan.think = Duration::from_millis(2);
+            }
+            // A client that asks, stands still, and hears the answer when the lease is over.
+            Self::Rule(Mutant::LeaseFromTheAnswer) => {
+                only(&[Fault::PauseClient, Fault::Late]);
+                plan.workloads = vec!["index", "own"];
+                plan.life_time = Duration::from_millis(50);
+                plan.think = Duration::from_millis(2);
+            }
+            Self::Rule(Mutant::OwnWritesNotRead | Mutant::OwnWritesNotScanned) => {
+                plan.workloads = vec!["own"];
             }
             Self::Rule(Mutant::LateCreateAccepted) => {
                 only(&[Fault::Late, Fault::Duplicate, Fault::Reorder]);

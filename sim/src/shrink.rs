@@ -32,12 +32,23 @@ fn candidates(plan: &Plan) -> Vec<Plan> {
             candidates.push(smaller);
         }
     };
+    // The largest steps first: none of the faults, one of them, one workload, one client.
     add(&|plan| plan.faults.clear());
+    for fault in &plan.faults {
+        add(&|plan| plan.faults = [*fault].into());
+    }
+    for workload in &plan.workloads {
+        add(&|plan| plan.workloads = vec![workload]);
+    }
+    add(&|plan| plan.clients = 1);
+    add(&|plan| plan.workers = 1);
     // In whole milliseconds, as the plan shows it: a fraction of one makes another run.
-    add(&|plan| {
-        let half = plan.faulty.as_millis() as u64 / 2;
-        plan.faulty = plan.faulty.min(Duration::from_millis(half.max(250)));
-    });
+    for eighths in [4, 7] {
+        add(&|plan| {
+            let shorter = plan.faulty.as_millis() as u64 * eighths / 8;
+            plan.faulty = plan.faulty.min(Duration::from_millis(shorter.max(250)));
+        });
+    }
     add(&|plan| plan.clients = (plan.clients - 1).max(1));
     add(&|plan| plan.workers = (plan.workers - 1).max(1));
     for fault in &plan.faults {

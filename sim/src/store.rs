@@ -29,6 +29,17 @@ pub struct Image {
 }
 
 impl Image {
+    /// Of what no checkpoint has brought to the device one half is there, and the other half never will be.
+    fn give_up(&mut self) {
+        for (number, (column, key, value)) in
+            std::mem::take(&mut self.loose).into_iter().enumerate()
+        {
+            if number % 2 == 0 {
+                set(&mut self.durable, column, key, value);
+            }
+        }
+    }
+
     /// The machine has lost its power: some of the loose changes have come to the device.
     pub fn crash(&mut self, rng: &mut Rng) {
         let likely = rng.below(4);
@@ -160,8 +171,13 @@ impl Store for SimStore {
     }
 
     fn checkpoint(&self, _rest: Rest<'_>) -> Result<Checkpoint, Error> {
-        self.operate()?;
+        let operated = self.operate();
         let mut image = self.image.lock();
+        // As a sync of a file that fails: what was on its way is there, or never will be.
+        if operated.is_err() {
+            image.give_up();
+        }
+        operated?;
         if image.lies {
             return Ok(Checkpoint::Durable);
         }

@@ -1,6 +1,5 @@
 //! What happened, for people and for the proof that a seed always does the same.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 /// What of the trace is kept.
@@ -9,17 +8,25 @@ pub enum Keep {
     /// Nothing: the texts aren't made.
     #[default]
     Nothing,
-    /// The last so many events.
-    Last(usize),
     /// Everything.
     All,
+}
+
+/// A length of time, for people: `1.5 s`, `20 ms`, `300 us`.
+pub(crate) fn shown(time: Duration) -> String {
+    let micros = time.as_micros();
+    match micros {
+        0..1_000 => format!("{micros} us"),
+        1_000..1_000_000 => format!("{} ms", micros as f64 / 1_000.0),
+        _ => format!("{} s", micros as f64 / 1_000_000.0),
+    }
 }
 
 /// Events as lines.
 #[derive(Debug, Default)]
 pub struct Trace {
     keep: Keep,
-    lines: VecDeque<String>,
+    lines: Vec<String>,
     events: u64,
 }
 
@@ -48,11 +55,6 @@ impl Trace {
             return;
         }
         let at = Duration::from_micros(now_us).as_secs_f64();
-        self.lines.push_back(format!("{at:11.6}  {}", text()));
-        if let Keep::Last(count) = self.keep
-            && self.lines.len() > count
-        {
-            self.lines.pop_front();
-        }
+        self.lines.push(format!("{at:11.6}  {}", text()));
     }
 }

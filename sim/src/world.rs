@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -48,6 +49,8 @@ pub struct World {
     pub(crate) watch: Mutex<Watch>,
     /// The one invariant that counts.
     only: Option<&'static str>,
+    /// Somebody wants it to end.
+    cut: Arc<AtomicBool>,
 }
 
 struct Inner {
@@ -116,7 +119,7 @@ impl Wake for TaskWaker {
 
 impl World {
     /// An empty world.
-    pub fn new(plan: &Plan, network: Network, trace: Trace) -> Arc<Self> {
+    pub fn new(plan: &Plan, network: Network, trace: Trace, cut: Arc<AtomicBool>) -> Arc<Self> {
         let world = Arc::new(Self {
             inner: Mutex::new(Inner {
                 now_us: 0,
@@ -133,6 +136,7 @@ impl World {
             network: Mutex::new(network),
             watch: Mutex::new(Watch::new(plan.only)),
             only: plan.only,
+            cut,
         });
         let nobody = world.add_node("world");
         debug_assert_eq!(nobody, NOBODY);
@@ -286,6 +290,15 @@ impl World {
         with(&mut inner.nodes[node].clock, now_us)
     }
 
+    /// Whether any clock ever went fast or slow.
+    pub(crate) fn has_paced_clocks(&self) -> bool {
+        self.inner
+            .lock()
+            .nodes
+            .iter()
+            .any(|node| node.clock.was_paced())
+    }
+
     /// Hands a message to a process, now or when it goes on.
     pub(crate) fn deliver(self: &Arc<Self>, node: NodeId, caller: Caller, ask: Ask) {
         let handler = {
@@ -384,7 +397,7 @@ impl World {
                 Timer::Wake(waker) => waker.wake(),
                 Timer::Act(act) => act(self),
             }
-            if self.inner.lock().failure.is_some() {
+            if self.inner.lock().failure.is_some() || self.cut.load(Ordering::Relaxed) {
                 return false;
             }
         }

@@ -22,7 +22,7 @@ fn write(disk: &SimDisk, name: &str, bytes: &[u8], sync: bool) -> Box<dyn DiskFi
 /// A folder with the file `a`, removed and gone over by `b`, which wasn't synced: `None`, where this device
 /// doesn't write over files.
 fn written_over(seed: u64) -> Option<SimDisk> {
-    let disk = SimDisk::new(Rng::new(seed, "disk"));
+    let disk = SimDisk::new(&Rng::new(seed, "disk"));
     drop(write(&disk, "a", &OLD, true));
     disk.remove("a").expect("it is there");
     disk.sync_folder().expect("a sync");
@@ -37,7 +37,7 @@ fn written_over(seed: u64) -> Option<SimDisk> {
 #[test]
 fn what_was_synced_stays() {
     for seed in 0..50 {
-        let disk = SimDisk::new(Rng::new(seed, "disk"));
+        let disk = SimDisk::new(&Rng::new(seed, "disk"));
         let mut file = write(&disk, "a", &OLD, true);
         disk.crash();
         assert_eq!(disk.read("a").expect("a file"), OLD);
@@ -88,7 +88,7 @@ fn a_file_that_is_written_over_is_torn_between_old_and_new() {
 fn names_that_were_not_synced_are_there_or_not() {
     let mut kinds = BTreeSet::new();
     for seed in 0..100 {
-        let disk = SimDisk::new(Rng::new(seed, "disk"));
+        let disk = SimDisk::new(&Rng::new(seed, "disk"));
         drop(write(&disk, "a", &OLD, true));
         drop(disk.create("b").expect("a new file"));
         disk.remove("a").expect("it is there");
@@ -98,4 +98,48 @@ fn names_that_were_not_synced_are_there_or_not() {
         kinds.insert(names);
     }
     assert_eq!(kinds.len(), 4, "{kinds:?}");
+}
+
+/// What a sync that failed had on its way comes to the device in part, and no later sync brings the rest.
+#[test]
+fn what_a_failed_sync_gave_up_is_read_until_a_crash() {
+    let mut kinds = BTreeSet::new();
+    for seed in 0..300 {
+        let disk = SimDisk::new(&Rng::new(seed, "disk"));
+        let mut file = write(&disk, "a", &OLD, true);
+        file.append(&NEW).expect("room");
+        disk.set_error_ppm(1_000_000);
+        file.sync_data().expect_err("a failed sync");
+        disk.set_error_ppm(0);
+        file.sync_data().expect("a sync");
+        let read = disk.read("a").expect("a file");
+        assert_eq!(read, [&OLD[..], &NEW].concat(), "as it was written");
+        disk.crash();
+        let left = disk.read("a").expect("a file");
+        assert_eq!(left[..OLD.len()], OLD, "what was synced before");
+        let sectors = left[2_048..].chunks(512).map(|sector| sector[0]);
+        kinds.insert(sectors.collect::<Vec<u8>>());
+    }
+    // Three sectors, each there or not.
+    assert_eq!(kinds.len(), 8, "{kinds:?}");
+}
+
+#[test]
+fn what_is_written_again_after_a_failed_sync_is_synced() {
+    for seed in 0..50 {
+        let disk = SimDisk::new(&Rng::new(seed, "disk"));
+        let mut file = write(&disk, "a", &[], true);
+        file.append(&NEW).expect("room");
+        disk.set_error_ppm(1_000_000);
+        file.sync_data().expect_err("a failed sync");
+        disk.set_error_ppm(0);
+        drop(file);
+        disk.remove("a").expect("it is there");
+        let mut file = disk.create("a").expect("a new file");
+        file.append(&NEW).expect("room");
+        file.sync_data().expect("a sync");
+        disk.sync_folder().expect("a sync");
+        disk.crash();
+        assert_eq!(disk.read("a").expect("a file"), NEW);
+    }
 }

@@ -7,7 +7,6 @@ use percolator_sim::arguments::Arguments;
 use percolator_sim::plan::{Fault, Plan};
 use percolator_sim::run::run;
 use percolator_sim::sabotage::Sabotage;
-use percolator_sim::shrink::shrink;
 use percolator_sim::trace::Keep;
 
 fn parsed(arguments: &str) -> Result<Arguments, clap::Error> {
@@ -40,28 +39,6 @@ fn what_was_made_smaller_is_shown() {
         plan.to_string(),
         format!("--seed 17 --faults late,cut --clients {clients}")
     );
-}
-
-#[test]
-fn what_was_made_smaller_fails_again_in_the_same_way_by_what_is_shown_of_it() {
-    for sabotage in [Sabotage::StaleTimestamps, Sabotage::AnswerBeforeSync] {
-        let (plan, failure) = (0..Sabotage::NOTICED_WITHIN)
-            .find_map(|seed| {
-                let plan = sabotage.plan(seed);
-                let failure = run(&plan, Keep::Nothing).failure?;
-                Some((plan, failure))
-            })
-            .expect("it is noticed");
-        let (smaller, smallest) = shrink(&plan, &failure);
-        assert!(smaller.faulty < plan.faulty, "{smaller} of {plan}");
-        assert!(smaller.faults.is_subset(&plan.faults));
-        assert!(smaller.clients <= plan.clients && smaller.workers <= plan.workers);
-        assert_eq!(smallest.invariant, failure.invariant);
-
-        let again = plan_of(&smaller.to_string());
-        assert_eq!(again, smaller, "{smaller}");
-        assert_eq!(run(&again, Keep::Nothing).failure, Some(smallest));
-    }
 }
 
 #[test]

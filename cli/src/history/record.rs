@@ -214,6 +214,10 @@ impl Shared {
             };
             ops.push(Op::Write(self.name(&row), Some(longer.clone())));
             txn.put(&self.table, &row, COLUMN, longer)?;
+            // What it has written itself it has to see.
+            if rand::rng().random_range(0..4) == 0 {
+                self.read(txn, &row, ops).await?;
+            }
         }
         Ok(())
     }
@@ -228,15 +232,20 @@ impl Shared {
     ) -> Result<(String, Option<String>), Error> {
         loop {
             let row = format!("list-{:02x}-{generation}", at);
-            let value = txn.get(&self.table, &row, COLUMN).await?;
-            let value = value.map(|value| String::from_utf8_lossy(&value).into_owned());
-            ops.push(Op::Read(self.name(&row), value.clone()));
+            let value = self.read(txn, &row, ops).await?;
             let elements = value.as_deref().map_or(0, |list| list.split(',').count());
             if elements < ELEMENTS_MAX {
                 return Ok((row, value));
             }
             *generation += 1;
         }
+    }
+
+    async fn read(&self, txn: &Txn, row: &str, ops: &mut Vec<Op>) -> Result<Option<String>, Error> {
+        let value = txn.get(&self.table, row, COLUMN).await?;
+        let value = value.map(|value| String::from_utf8_lossy(&value).into_owned());
+        ops.push(Op::Read(self.name(row), value.clone()));
+        Ok(value)
     }
 
     fn name(&self, row: &str) -> String {

@@ -1,5 +1,7 @@
 //! Reconciliations without an API server: a world that answers as it would, as far as the operator can tell.
 
+mod interrupted;
+
 use percolator_api::{ClusterObject, Quantity, Reason, Status};
 use serde_json::{Value, json};
 
@@ -34,17 +36,35 @@ impl World {
 
     /// One reconciliation; gives the names of what it applied, and whether it wrote a status.
     fn step(&mut self) -> (Vec<String>, bool) {
+        let seen = self.observed.clone();
+        self.look(&seen, &mut usize::MAX.clone())
+    }
+
+    /// One reconciliation by what the operator sees, which may be old. When no writes are left, the operator is
+    /// killed.
+    fn look(&mut self, seen: &Observed, writes: &mut usize) -> (Vec<String>, bool) {
         self.now += 1;
-        let decision = decide(&self.cluster, &self.observed, &Self::settings());
+        let decision = decide(&self.cluster, seen, &Self::settings());
         let mut applied = Vec::new();
+        let mut may_write = || {
+            let may = *writes > 0;
+            *writes = writes.saturating_sub(1);
+            may
+        };
         if let Decision::Do(plan) = &decision
             && !self.cluster.spec.paused
         {
             for object in &plan.apply {
+                if !may_write() {
+                    return (applied, false);
+                }
                 applied.push(object.name.clone());
                 self.apply(object);
             }
             for (name, size) in &plan.grow {
+                if !may_write() {
+                    return (applied, false);
+                }
                 applied.push(name.clone());
                 let claims = &mut self.observed.claims;
                 let claim = claims.iter_mut().find(|claim| super::name(claim) == name);
@@ -52,13 +72,18 @@ impl World {
                     json!(size.to_string());
             }
             for key in &plan.remove {
+                if !may_write() {
+                    return (applied, false);
+                }
                 applied.push(format!("-{}", key.1));
                 self.observed.objects.remove(key);
             }
         }
         let status = self.status_of(&decision);
         let is_new = self.cluster.status.as_ref() != Some(&status);
-        self.cluster.status = Some(status);
+        if is_new && may_write() {
+            self.cluster.status = Some(status);
+        }
         (applied, is_new)
     }
 

@@ -15,7 +15,7 @@ impl Invariant for Atomicity {
         for record in end.history {
             let start_ts = record.start_ts;
             let mut seen = None;
-            for write in &record.writes {
+            for write in record.writes() {
                 let cell = write.cell.cell(end.tables);
                 let commit_ts = end.store.versions.get(&cell).and_then(|versions| {
                     let ours = versions.iter().find(|version| version.start_ts == start_ts);
@@ -52,7 +52,7 @@ mod tests {
     use percolator_protocol::types::{Timestamp, WriteKind};
 
     use super::*;
-    use crate::history::{CellName, End as Ended, Record, Write};
+    use crate::history::{CellName, End as Ended, Op, Record, Write};
     use crate::watch::{Store, Version};
 
     fn cell(table: &str) -> CellName {
@@ -80,10 +80,12 @@ mod tests {
             let versions = [version(1, 2)].into_iter().chain(ours).collect();
             store.versions.insert(cell(table).cell(&tables), versions);
         }
-        let writes = written.map(|(table, _)| Write {
-            cell: cell(table),
-            value: None,
-            is_lock: false,
+        let ops = written.map(|(table, _)| {
+            Op::Write(Write {
+                cell: cell(table),
+                value: None,
+                is_lock: false,
+            })
         });
         let history = [Record {
             client: "client".to_owned(),
@@ -91,8 +93,7 @@ mod tests {
             ended_us: u64::MAX,
             start_ts: Timestamp::from_u64(5),
             fresh: true,
-            reads: Vec::new(),
-            writes: writes.into(),
+            ops: ops.into(),
             end: Ended::Unknown,
         }];
         Atomicity.at_end(&End {

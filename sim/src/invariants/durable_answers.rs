@@ -21,7 +21,7 @@ impl Invariant for DurableAnswers {
 
 fn check(end: &End<'_>, record: &Record) -> Result<(), String> {
     let start_ts = record.start_ts;
-    for write in &record.writes {
+    for write in record.writes() {
         let cell = write.cell.cell(end.tables);
         let versions = end.store.versions.get(&cell).map_or(&[][..], Vec::as_slice);
         let ours = versions.iter().find(|version| version.start_ts == start_ts);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cluster::Cluster;
+use crate::trace::shown;
 use crate::world::World;
 
 /// After the faults have stopped every worker commits something that it wrote within this and the client's patience; and
@@ -35,7 +36,10 @@ pub(crate) fn progress(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     let (client, worker) = (who / cluster.plan.workers, who % cluster.plan.workers);
     world.fail(
         "liveness: progress",
-        format!("client-{client}.{worker} committed nothing that it wrote within {bound:?} after the faults"),
+        format!(
+            "client-{client}.{worker} committed nothing that it wrote within {} after the faults",
+            shown(bound)
+        ),
     );
     false
 }
@@ -49,7 +53,7 @@ pub(crate) fn ends(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     let working = cluster.working();
     world.fail(
         "liveness: ends",
-        format!("{working} workers have not ended within {bound:?}"),
+        format!("{working} workers have not ended within {}", shown(bound)),
     );
     false
 }
@@ -70,7 +74,7 @@ pub(crate) fn serves(
         let last = last();
         world.fail(
             "liveness: the cluster serves",
-            format!("{doing} did not end within {bound:?}; last: {last}"),
+            format!("{doing} did not end within {}; last: {last}", shown(bound)),
         );
     }
     false

@@ -1,5 +1,6 @@
-//! What must hold, one file each, which says where it comes from. Two are no [`Invariant`]: "durable" needs what
-//! each server should hold, which `watch` knows, and "liveness" goes on with the run.
+//! What must hold, one file each, which says where it comes from. Three are no [`Invariant`]: "durable" needs what
+//! each server should hold, which `watch` knows, "liveness" goes on with the run, and "leases hold" is asked by whoever
+//! is refused.
 
 mod atomicity;
 mod bounded_memory;
@@ -10,6 +11,7 @@ mod durable_answers;
 mod exact_reads;
 mod first_committer;
 mod isolation;
+pub(crate) mod leases_hold;
 pub(crate) mod liveness;
 mod nothing_overlooked;
 mod one_fate;

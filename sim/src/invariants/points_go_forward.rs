@@ -22,14 +22,21 @@ impl Invariant for PointsGoForward {
         let before = self.reached.insert(server, points).unwrap_or_default();
         if points.barrier < before.barrier || points.ready < before.ready {
             return Err(format!(
-                "server {server} goes back from {before:?} to {points:?}"
+                "server {server} goes back from {} to {}",
+                shown(before),
+                shown(points)
             ));
         }
         if points.ready > points.barrier {
             return Err(format!(
-                "server {server} collects what it serves: {points:?}"
+                "server {server} collects what it serves: {}",
+                shown(points)
             ));
         }
         Ok(())
     }
+}
+
+fn shown(points: Points) -> String {
+    format!("barrier={} ready={}", points.barrier, points.ready)
 }

@@ -18,7 +18,7 @@ impl Invariant for Recency {
         let mut commits: Vec<(u64, Timestamp)> = end
             .history
             .iter()
-            .filter(|record| !record.writes.is_empty())
+            .filter(|record| record.writes().next().is_some())
             .filter_map(|record| match record.end {
                 Ended::Committed(commit_ts) => Some((record.ended_us, commit_ts)),
                 _ => None,

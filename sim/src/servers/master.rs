@@ -19,7 +19,7 @@ use percolator_wire::v1;
 
 use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
-use crate::rng::Rng;
+use crate::rng::{Dice, Rng};
 use crate::servers::{STEPS, cant_read, exit};
 use crate::transport::{Highest, SimTransport};
 use crate::watch::Seen;
@@ -39,7 +39,7 @@ pub struct Master {
     /// Its folder.
     pub disk: SimDisk,
     /// Ids, and when it dies.
-    pub rng: Mutex<Rng>,
+    pub dice: Dice,
     /// Deaths right before or after its state is durable, of a million writes.
     pub die_ppm: Mutex<u32>,
     /// The cluster has begun: a master without a state has lost it.
@@ -68,8 +68,8 @@ impl Master {
     /// Starts the process.
     pub fn boot(self: &Arc<Self>, world: &Arc<World>) {
         let random = {
-            let mut rng = self.rng.lock();
-            u128::from(rng.next()) << 64 | u128::from(rng.next())
+            let half = || u128::from(self.dice.of("ids", Rng::next));
+            half() << 64 | half()
         };
         let stored = match self.state().load() {
             Ok(stored) => stored,
@@ -155,7 +155,7 @@ impl Master {
         if let Some(bytes) = &effects.persist {
             let dies = {
                 let ppm = *self.die_ppm.lock();
-                self.rng.lock().chance(ppm)
+                self.dice.of("deaths", |rng| rng.chance(ppm))
             };
             if dies {
                 self.disk.die_within(STEPS);
@@ -317,7 +317,7 @@ impl Master {
             node: self.node,
             master: self.node,
             timeout: COMMAND_TIMEOUT,
-            rng: Mutex::new(Rng::new(self.rng.lock().next(), "sweeper")),
+            rng: Mutex::new(Rng::new(self.dice.of("sweepers", Rng::next), "sweeper")),
             highest: self.highest.clone(),
             kept: None,
         }));
@@ -342,7 +342,7 @@ impl Master {
         })?;
         Some(match looked {
             Ok(mut response) => {
-                if self.two_owners && self.rng.lock().below(2) == 0 {
+                if self.two_owners && self.dice.of("owners", |rng| rng.below(2)) == 0 {
                     for place in &mut response.tablets {
                         let other = if place.server == "tablet-0" {
                             "tablet-1"

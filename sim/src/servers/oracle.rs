@@ -13,7 +13,7 @@ use percolator_wire::v1;
 
 use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
-use crate::rng::Rng;
+use crate::rng::{Dice, Rng};
 use crate::servers::{STEPS, cant_read, exit, heartbeats};
 use crate::watch::Seen;
 use crate::world::{NodeId, World};
@@ -35,8 +35,8 @@ pub struct Oracle {
     pub settings: Settings,
     /// How long a write of the limit takes, about.
     pub write: Mutex<Duration>,
-    /// Incarnations.
-    pub rng: Mutex<Rng>,
+    /// Incarnations, and how long the disk takes.
+    pub dice: Dice,
 }
 
 struct Running {
@@ -96,7 +96,7 @@ impl Oracle {
             }
         };
         world.spawn(self.node, keeper.boxed());
-        let incarnation = self.rng.lock().next();
+        let incarnation = self.dice.of("incarnations", Rng::next);
         let beat = move || v1::HeartbeatRequest {
             cluster_id: String::new(),
             role: v1::Role::Oracle.into(),
@@ -155,7 +155,7 @@ impl Oracle {
         };
         let takes = {
             let write = *self.write.lock();
-            self.rng.lock().about(write)
+            self.dice.of("writes", |rng| rng.about(write))
         };
         world.sleep(takes).await;
         running.lock().writing = None;

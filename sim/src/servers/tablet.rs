@@ -21,10 +21,11 @@ use percolator_wire::v1::response::Body;
 
 use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
-use crate::rng::Rng;
+use crate::rng::{Dice, Rng};
 use crate::servers::{exit, heartbeats};
 use crate::store::{Image, SimStore};
 use crate::watch::Seen;
+use crate::words;
 use crate::world::{NodeId, World};
 
 /// Small, so that there are many segments.
@@ -51,7 +52,7 @@ pub struct Tablet {
     /// Its store, where it has one besides the log.
     pub image: Option<Arc<Mutex<Image>>>,
     /// Incarnations, and how long the disk takes.
-    pub rng: Mutex<Rng>,
+    pub dice: Dice,
     /// How long a sync takes, about.
     pub sync: Mutex<Duration>,
     /// What it holds at the most.
@@ -87,7 +88,7 @@ impl Tablet {
     /// Starts the process; where its device answers with errors, again a little later.
     pub fn boot(self: &Arc<Self>, world: &Arc<World>) {
         // What the master hears of is what the core goes by.
-        let incarnation = self.rng.lock().next();
+        let incarnation = self.dice.of("incarnations", Rng::next);
         let opened = self.open(incarnation);
         let (engine, core) = match opened {
             Ok(opened) => opened,
@@ -294,7 +295,7 @@ impl Tablet {
                 });
                 let answer = if is_order {
                     Answer::Done(match reply.response.body {
-                        Some(Body::Error(error)) => Err(format!("{:?}", error.kind)),
+                        Some(Body::Error(error)) => Err(words::refusal(&error)),
                         _ => Ok(()),
                     })
                 } else {
@@ -340,7 +341,7 @@ impl Tablet {
     ) {
         let takes = {
             let sync = *self.sync.lock();
-            self.rng.lock().about(sync)
+            self.dice.of("syncs", |rng| rng.about(sync))
         };
         world.sleep(takes).await;
         let engine = running.lock().engine.clone();
@@ -358,12 +359,11 @@ impl Tablet {
         }
         // What it holds now the disk knows of; the core doesn't yet, and serves reads meanwhile.
         running.lock().committing = None;
-        let window = {
-            let mut rng = self.rng.lock();
+        let window_us = self.dice.of("windows", |rng| {
             let most_us = self.window_us >> rng.below(8);
-            Duration::from_micros(rng.below(most_us + 1))
-        };
-        world.sleep(window).await;
+            rng.below(most_us + 1)
+        });
+        world.sleep(Duration::from_micros(window_us)).await;
         let changed = {
             let mut state = running.lock();
             let before = state.core.report().tablets;
@@ -438,7 +438,7 @@ impl Tablet {
         }
         self.disk.crash();
         if let Some(image) = &self.image {
-            image.lock().crash(&mut self.rng.lock());
+            self.dice.of("crashes", |rng| image.lock().crash(rng));
         }
     }
 

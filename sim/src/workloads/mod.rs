@@ -6,6 +6,7 @@ pub mod counter;
 pub mod cycle;
 pub mod index;
 pub mod large;
+pub mod own;
 pub mod past;
 pub mod skew;
 pub mod tables;
@@ -55,6 +56,7 @@ pub fn all() -> Vec<Arc<dyn Workload>> {
         Arc::new(index::Index),
         Arc::new(large::Large::default()),
         Arc::new(tables::Tables::default()),
+        Arc::new(own::Own),
     ]
 }
 

@@ -1,0 +1,123 @@
+//! Who deleted what was read as absent, where nobody was told that they committed, or nothing says when: whoever reads
+//! a cell as absent after somebody had written it has seen a deletion, and where only one transaction can have
+//! made it, that one is committed.
+//!
+//! That a writer came before the reader is known by their timestamps, by the reader's having seen another write of it,
+//! or by its having been answered before the reader began. Without any of these the cell may not yet have been written,
+//! and the read proves nothing.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
+
+use crate::transaction::{Op, Outcome, Transaction};
+use crate::versions::{Cell, reads, source_of};
+
+/// By reader and cell, who deleted it.
+pub(crate) type Deletions<'a> = HashMap<(usize, &'a str), usize>;
+
+/// What is known of those who wrote a value into a cell, and were answered that they are committed.
+#[derive(Default)]
+struct Puts<'a> {
+    commit_ts: BTreeSet<u64>,
+    /// The first that were answered, by clock.
+    answered_us: HashMap<&'a str, u64>,
+}
+
+/// The deletions that were seen.
+pub(crate) fn seen<'a>(
+    history: &'a [Transaction],
+    cells: &BTreeMap<&'a str, Cell<'a>>,
+) -> Deletions<'a> {
+    let puts = puts(history, cells);
+    let mut seen = Deletions::new();
+    for (reader, transaction) in history.iter().enumerate() {
+        let mut read_of = None;
+        for (name, value) in reads(transaction) {
+            let (None, Some(cell), Some(puts)) = (value, cells.get(name), puts.get(name)) else {
+                continue;
+            };
+            let read_of = read_of.get_or_insert_with(|| written_by_sources(history, cells, reader));
+            let began = transaction.times.as_ref();
+            let began = began.and_then(|times| Some((times.clock.as_str(), times.began_us?)));
+            let answered = began.is_some_and(|(clock, began_us)| {
+                let first = puts.answered_us.get(clock);
+                first.is_some_and(|ended_us| *ended_us < began_us)
+            });
+            let snapshot = transaction.start_ts;
+            let put_ts = snapshot.and_then(|ts| puts.commit_ts.range(..=ts).next_back());
+            if put_ts.is_none() && !answered && !read_of.contains(name) {
+                continue;
+            }
+            if let Some(deleter) = only_deleter(cell, reader, snapshot, put_ts.copied()) {
+                seen.insert((reader, name), deleter);
+            }
+        }
+    }
+    seen
+}
+
+/// Who deleted the cell before this snapshot, and after this put, if it can only be one.
+fn only_deleter(
+    cell: &Cell<'_>,
+    reader: usize,
+    snapshot: Option<u64>,
+    put_ts: Option<u64>,
+) -> Option<usize> {
+    if let (Some(places), Some(snapshot)) = (cell.places.get(&None), snapshot) {
+        let from = put_ts.map_or(Bound::Unbounded, |ts| Bound::Excluded((ts, false)));
+        let mut between = places.range((from, Bound::Excluded((snapshot, true))));
+        let (_, deleter) = between.next()?;
+        return between.next().is_none().then_some(*deleter);
+    }
+    match cell.writers.get(&None).map(Vec::as_slice) {
+        Some([deleter]) if *deleter != reader => Some(*deleter),
+        _ => None,
+    }
+}
+
+/// Of the cells that anybody deleted.
+fn puts<'a>(
+    history: &'a [Transaction],
+    cells: &BTreeMap<&'a str, Cell<'a>>,
+) -> HashMap<&'a str, Puts<'a>> {
+    let mut puts = HashMap::new();
+    for (name, cell) in cells {
+        if !cell.writers.contains_key(&None) {
+            continue;
+        }
+        let of_cell: &mut Puts<'a> = puts.entry(*name).or_default();
+        for (value, writers) in &cell.writers {
+            let put = writers.iter().filter(|_| value.is_some());
+            for writer in put.map(|at| &history[*at]) {
+                if writer.outcome != Outcome::Committed {
+                    continue;
+                }
+                of_cell.commit_ts.extend(writer.commit_ts);
+                if let Some(times) = &writer.times
+                    && let Some(ended_us) = times.ended_us
+                {
+                    let first = of_cell.answered_us.entry(&times.clock).or_insert(ended_us);
+                    *first = ended_us.min(*first);
+                }
+            }
+        }
+    }
+    puts
+}
+
+/// The cells that those wrote from whom a transaction has read.
+fn written_by_sources<'a>(
+    history: &'a [Transaction],
+    cells: &BTreeMap<&'a str, Cell<'a>>,
+    reader: usize,
+) -> BTreeSet<&'a str> {
+    let sources: BTreeSet<usize> = reads(&history[reader])
+        .filter_map(|(name, value)| source_of(cells.get(name)?, value)?)
+        .collect();
+    let ops = sources.into_iter().flat_map(|at| &history[at].ops);
+    let put = ops.filter_map(|op| match op {
+        Op::Write(cell, Some(_)) => Some(cell.as_str()),
+        _ => None,
+    });
+    put.collect()
+}

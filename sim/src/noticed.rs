@@ -1,0 +1,147 @@
+//! Which invariants may notice which wrong turn. Noticed by another one, it was something else that was noticed, or it
+//! does harm that nobody thought of: either is to be looked into.
+//!
+//! Several are named where a wrong turn does harm in several ways, and the first that is looked at notices: what reads
+//! see wrongly is noticed by the invariant that knows what is stored, at the end, and before that by whichever workload
+//! reads it.
+
+use percolator_protocol::mutants::Mutant as M;
+
+use crate::sabotage::Sabotage;
+
+/// Reads don't see what they should.
+const READS: &[&str] = &[
+    "reads are exact",
+    "snapshot isolation",
+    "append",
+    "bank: the total",
+    "counter",
+    "cycle",
+    "cycle: one ring",
+    "index",
+    "index: agrees",
+    "large",
+    "large: one number",
+    "skew",
+    "skew: one is on",
+];
+/// A transaction ends in two ways, or otherwise than was answered.
+const FATES: &[&str] = &["one fate", "one outcome", "answers hold", "atomic"];
+/// Two write one cell at the same time.
+const WRITERS: &[&str] = &["first committer wins"];
+const DURABLE: &[&str] = &["durable"];
+const TIMESTAMPS: &[&str] = &["timestamps increase"];
+const BOUNDED: &[&str] = &["bounded memory"];
+const LIVENESS: &[&str] = &[
+    "liveness: progress",
+    "liveness: ends",
+    "liveness: the cluster serves",
+];
+
+impl Sabotage {
+    /// The invariants that may notice it, by groups.
+    pub fn noticed_by(self) -> &'static [&'static [&'static str]] {
+        use Sabotage as S;
+        match self {
+            // Where the file is cut short it can't be read, before a timestamp is granted twice.
+            S::LimitNotDurable => &[TIMESTAMPS, DURABLE],
+            S::RenameNotDurable | S::Rule(M::GrantBeforeDurable) => &[TIMESTAMPS],
+            S::TornBatch
+            | S::AnswerBeforeSync
+            | S::SyncTriedAgain
+            | S::CutNotDone
+            | S::CheckpointNotDurable => &[DURABLE],
+            S::StaleTimestamps => &[&["recency"], READS],
+            S::TwoOwners => &[&["one owner"]],
+            S::DropBeforeSwept | S::Rule(M::FreezeIgnored | M::SweepLeftOut) => &[FATES],
+            S::Rule(M::NoConflictCheck | M::ConflictByStartTs) => &[WRITERS, READS],
+            S::Rule(
+                M::CommitWithoutLock
+                | M::NoRollbackRecord
+                | M::RollbackOfOthers
+                | M::ForUpdateLeavesNothing
+                | M::SecondariesFirst
+                | M::StatusByReadersClock
+                | M::LostAnswerIsFailure
+                | M::CollectedIsRolledBack,
+            ) => &[FATES, READS],
+            S::Rule(M::LocksNeverExpire) => &[LIVENESS],
+            S::Rule(
+                M::MinCommitTsIgnored
+                | M::PromiseNotWritten
+                | M::ReadSkipsLocks
+                | M::StaleCache
+                | M::CacheOfLockedCells
+                | M::OnePhaseIgnoresReads
+                | M::OnePhaseNotAwaited
+                | M::OnePhaseOfAnotherLife
+                | M::BarrierNotEnforcedAtReads,
+            ) => &[READS],
+            S::Rule(M::CommitTsBeforePrewrite) => &[READS, WRITERS],
+            // What two requests decide on one row is written over each other: locks, records, the filter, the index.
+            S::Rule(M::NoLatches) => &[
+                &["one lock a cell", "nothing is overlooked"],
+                FATES,
+                WRITERS,
+                READS,
+                BOUNDED,
+                LIVENESS,
+            ],
+            // The filter of locked cells is a part of the bounded memory; who trusts it writes over locks.
+            S::Rule(M::FilterNotLoaded) => &[BOUNDED, &["one lock a cell"], READS],
+            // Without the mark neither the conflict check nor the index of garbage is told of a record.
+            S::Rule(M::CommitNotMarked | M::RollbackNotMarked | M::HighTsNotEachTime) => {
+                &[&["nothing is overlooked"], FATES, WRITERS, READS]
+            }
+            S::Rule(
+                M::RequestsUnbounded
+                | M::HeldReadsUnbounded
+                | M::QueuedBytesUnbounded
+                | M::DecidedBytesUnbounded
+                | M::GroupsUnbounded
+                | M::ScansUnbounded,
+            ) => &[BOUNDED],
+            S::Rule(M::LateCreateAccepted) => &[&["stays dropped"]],
+            S::Rule(
+                M::BarrierNotEnforcedAtPrewrite | M::ReadyBeforeEveryTablet | M::ReadyBeforeLocks,
+            ) => &[FATES, WRITERS, READS],
+            S::Rule(M::BarrierNotDurable) => &[&["points go forward"]],
+            S::Rule(M::DeleteCollectedFirst | M::CollectedAtTheBarrier) => {
+                &[&["collected rightly"]]
+            }
+            S::Rule(M::OwnWritesNotRead | M::OwnWritesNotScanned) => &[&["reads are exact"]],
+            S::Rule(M::LateFlushOverwrites) => &[&["one lock a cell"]],
+            S::Rule(M::CommitBeforeLastFlush) => &[FATES, WRITERS, READS],
+            S::Rule(M::ResolveSkipsPiece) => &[&["resolved is resolved"]],
+            S::Rule(M::FloorTooHighByOne | M::LeaseFromTheAnswer) => &[&["leases hold"]],
+        }
+    }
+
+    /// Whether this invariant may notice it.
+    pub fn may_be_noticed_by(self, invariant: &str) -> bool {
+        let mut names = self.noticed_by().iter().flat_map(|names| names.iter());
+        names.any(|name| *name == invariant)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_nothing_to_do_with_it_may_not_notice_it() {
+        let no_part = [
+            (Sabotage::TornBatch, "bank: the total"),
+            (Sabotage::TwoOwners, "liveness: progress"),
+            (Sabotage::Rule(M::LeaseFromTheAnswer), "reads are exact"),
+            (Sabotage::Rule(M::ScansUnbounded), "durable"),
+        ];
+        for (sabotage, invariant) in no_part {
+            assert!(!sabotage.may_be_noticed_by(invariant), "{invariant}");
+        }
+        for sabotage in Sabotage::all() {
+            assert!(!sabotage.may_be_noticed_by("an assertion of the shipped code"));
+            assert!(sabotage.may_be_noticed_by(sabotage.noticed_by()[0][0]));
+        }
+    }
+}
