@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use percolator_client::{Admin, GcStatus, Timestamp};
+use percolator_client::{Admin, GcChange, GcStatus, GcTablet, Owner, Timestamp};
 use serde_json::{Value, json};
 
 use crate::answered;
@@ -19,23 +19,53 @@ use crate::output::{Format, Output, columns};
 Examples:
   percolator gc status
   percolator gc why-blocked
-  percolator gc set --life-time 1h")]
+  percolator gc set --life-time 1h
+  percolator gc release 449812345678901234")]
 pub(crate) enum Command {
-    /// How far the points are, by their ages, and each tablet server's.
-    #[command(after_help = "Examples:\n  percolator gc status\n  percolator gc status -o json")]
-    Status,
+    /// How far the points are, by their ages; of each tablet server, what waits to be collected and was collected.
+    ///
+    /// WAITING are places that are to be looked at once the ready point has passed them, OLDEST is the age of the
+    /// first. COLLECTED records and BYTES count from the server's start, values of more than 255 bytes not among them.
+    #[command(
+        after_help = "Examples:\n  percolator gc status --tablets\n  percolator gc status -o json"
+    )]
+    Status {
+        /// Each tablet too.
+        #[arg(long)]
+        tablets: bool,
+    },
     /// Name what holds the points back, and what to do about it.
     ///
     /// Ends with 0 where the life time alone does, with 7 where something else does.
     #[command(after_help = "Example:\n  percolator gc why-blocked")]
     WhyBlocked,
     /// Change the settings, at once and durably.
+    ///
+    /// What the cluster's manifest says in spec.gc wins: such a setting is changed there, and refused here.
     #[command(after_help = "\
 Examples:
   percolator gc set --life-time 90s
+  percolator gc set --max-hold 6h     end the gc-lock of whoever reads for longer
+  percolator gc set --max-hold 0s     no limit
   percolator gc set --pause true      nothing is collected any more, and nothing more is refused
   percolator gc set --pause false     go on")]
     Set(SetArgs),
+    /// Walk everything that is stored, slowly, and see that collection misses nothing.
+    ///
+    /// Ends with 7 where the index of what is to be collected and the data don't agree.
+    #[command(
+        after_help = "Examples:\n  percolator gc verify\n  percolator gc verify --pace 0 -o json"
+    )]
+    Verify(crate::verify::Args),
+    /// End the gc-lock of a transaction, by its timestamp as `why-blocked` and `percolator txn list` name it.
+    ///
+    /// What its process began before it goes too. Nothing is undone: the transaction is refused when it reads or
+    /// commits after the barrier has passed it.
+    #[command(after_help = "Example:\n  percolator gc release 449812345678901234")]
+    Release {
+        /// Where the transaction began.
+        start_ts: u64,
+    },
 }
 
 /// What to set.
@@ -45,6 +75,10 @@ pub(crate) struct SetArgs {
     /// How long versions are kept that no transaction reads: from 1s to 366 days.
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     life_time: Option<Duration>,
+    /// How long a transaction may keep versions from being collected: from 1s to 366 days, 0s for no limit. One
+    /// that goes on after that is refused when it reads or commits. Default: no limit.
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    max_hold: Option<Duration>,
     /// Whether to stand still.
     #[arg(long, value_name = "BOOL")]
     pause: Option<bool>,
@@ -57,36 +91,95 @@ pub(crate) async fn run(
 ) -> anyhow::Result<ExitCode> {
     let admin = Admin::connect(cluster)?;
     if let Command::Set(args) = &command {
-        admin.set_gc(args.life_time, args.pause).await?;
+        let set = admin
+            .set_gc(GcChange {
+                life_time: args.life_time,
+                hold_max: args.max_hold,
+                paused: args.pause,
+            })
+            .await?;
+        match output.format {
+            Format::Text => {
+                let settings = settings(set.life_time, set.hold_max, set.paused);
+                output.note(&settings);
+            }
+            Format::Json => output.line(
+                &json!({
+                    "life_time_ms": millis(set.life_time),
+                    "hold_ms_max": set.hold_max.map(millis),
+                    "paused": set.paused,
+                })
+                .to_string(),
+            )?,
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Command::Verify(args) = command {
+        return crate::verify::run(&admin, args, output).await;
+    }
+    if let Command::Release { start_ts } = command {
+        let owners = admin.release_gc_lock(Timestamp::from_u64(start_ts)).await?;
+        let names: Vec<String> = owners.iter().map(ToString::to_string).collect();
+        let text = match names.is_empty() {
+            true => format!(
+                "nobody holds a gc-lock at {start_ts}; `percolator gc why-blocked` names those in the way"
+            ),
+            false => format!("ended: the gc-lock of {}", names.join(", ")),
+        };
+        let owners: Vec<Value> = owners.iter().map(owner_json).collect();
+        output.result(
+            &text,
+            &json!({"start_ts": start_ts.to_string(), "owners": owners}),
+        )?;
+        return Ok(answered(!names.is_empty()));
     }
     let status = admin.gc_status().await?;
-    match command {
-        Command::Status => output.result(&text(&status), &json(&status))?,
-        Command::WhyBlocked => {
-            let reasons = reasons(&status);
-            let lines: Vec<&str> = reasons.iter().map(|reason| &*reason.what).collect();
-            let values: Vec<Value> = reasons.iter().map(Reason::json).collect();
-            output.result(&lines.join("\n"), &values)?;
-            return Ok(answered(reasons.iter().all(|reason| reason.usual)));
-        }
-        Command::Set(_) => {
-            let life_time = humantime::format_duration(status.life_time);
-            let paused = if status.paused { ", paused" } else { "" };
-            match output.format {
-                Format::Text => output.note(&format!("versions are kept for {life_time}{paused}")),
-                Format::Json => output.line(&json(&status).to_string())?,
-            }
-        }
+    if let Command::WhyBlocked = command {
+        let reasons = reasons(&status);
+        let lines: Vec<&str> = reasons.iter().map(|reason| &*reason.what).collect();
+        let values: Vec<Value> = reasons.iter().map(Reason::json).collect();
+        output.result(&lines.join("\n"), &values)?;
+        return Ok(answered(reasons.iter().all(|reason| reason.usual)));
     }
+    let with_tablets = matches!(command, Command::Status { tablets: true });
+    output.result(&text(&status, with_tablets), &json(&status))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// How long before the oracle's time that is.
+pub(crate) fn owner_json(owner: &Owner) -> Value {
+    json!({
+        "host": owner.host,
+        "process": owner.process,
+        "application": owner.application,
+        "label": owner.label,
+    })
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn settings(life_time: Duration, hold_max: Option<Duration>, paused: bool) -> String {
+    let mut text = format!("life time {}", humantime::format_duration(life_time));
+    if let Some(hold_max) = hold_max {
+        text += &format!(
+            ", gc-locks for at most {}",
+            humantime::format_duration(hold_max)
+        );
+    }
+    text + if paused { ", paused" } else { "" }
+}
+
 fn age(status: &GcStatus, point: Timestamp) -> String {
-    if point == Timestamp::ZERO || status.now == Timestamp::ZERO {
+    age_at(status.now, point)
+}
+
+/// How long before the oracle's time that is.
+pub(crate) fn age_at(now: Timestamp, point: Timestamp) -> String {
+    if point == Timestamp::ZERO || now == Timestamp::ZERO {
         return "-".to_owned();
     }
-    let ms = status.now.physical_ms().saturating_sub(point.physical_ms());
+    let ms = now.physical_ms().saturating_sub(point.physical_ms());
     let rounded = match ms {
         ..10_000 => ms,
         _ => ms / 1000 * 1000,
@@ -94,37 +187,76 @@ fn age(status: &GcStatus, point: Timestamp) -> String {
     humantime::format_duration(Duration::from_millis(rounded)).to_string()
 }
 
-fn text(status: &GcStatus) -> String {
-    let mut rows = vec![
-        ["", "age", "at", "collected"].map(str::to_owned),
-        row("barrier", status, status.barrier, String::new()),
-        row("ready", status, status.ready, String::new()),
+fn text(status: &GcStatus, with_tablets: bool) -> String {
+    let words = |words: [&str; 8]| words.map(str::to_owned).to_vec();
+    let point = |name: &str, point| {
+        let at = match point {
+            Timestamp::ZERO => "-".to_owned(),
+            point => point.to_string(),
+        };
+        let row = [name.to_owned(), age(status, point), at];
+        row.into_iter()
+            .chain(std::iter::repeat_n(String::new(), 5))
+            .collect()
+    };
+    let mut rows: Vec<Vec<String>> = vec![
+        words([
+            "",
+            "AGE",
+            "AT",
+            "WAITING",
+            "OLDEST",
+            "COLLECTED",
+            "BYTES",
+            "PER SECOND",
+        ]),
+        point("barrier", status.barrier),
+        point("ready", status.ready),
     ];
     for server in &status.servers {
-        let collected = server.collected.to_string();
-        rows.push(row(&server.server, status, server.ready, collected));
+        let sum = |of: fn(&GcTablet) -> u64| server.tablets.iter().map(of).sum::<u64>().to_string();
+        let mut row: Vec<String> = point(&server.server, server.ready);
+        row.truncate(3);
+        row.extend([
+            sum(|tablet| tablet.waiting),
+            age(status, server.oldest),
+            server.collected.to_string(),
+            sum(|tablet| tablet.bytes),
+            server.collected_per_second.to_string(),
+        ]);
+        rows.push(row);
+        for tablet in server.tablets.iter().filter(|_| with_tablets) {
+            let name = match tablet.tablet {
+                0 => "  dropped".to_owned(),
+                id => format!("  tablet {id}"),
+            };
+            let mut row = point(&name, Timestamp::ZERO);
+            row[2] = String::new();
+            row[1] = String::new();
+            row[3] = tablet.waiting.to_string();
+            row[5] = tablet.collected.to_string();
+            row[6] = tablet.bytes.to_string();
+            rows.push(row);
+        }
     }
-    let table = columns(&rows.iter().map(|row| row.to_vec()).collect::<Vec<_>>());
-    let paused = if status.paused { "; paused" } else { "" };
+    let table = columns(&rows);
+    let settings = settings(status.life_time, status.hold_max, status.paused);
+    let manifest = match &status.of_manifest[..] {
+        [] => String::new(),
+        fields => format!("; the manifest says {}", fields.join(", ")),
+    };
     format!(
-        "{table}\nlife time {}{paused}; sessions {}",
-        humantime::format_duration(status.life_time),
+        "{table}\n{settings}{manifest}; sessions {}",
         status.sessions
     )
 }
 
-fn row(name: &str, status: &GcStatus, point: Timestamp, collected: String) -> [String; 4] {
-    let at = match point {
-        Timestamp::ZERO => "-".to_owned(),
-        point => point.to_string(),
-    };
-    [name.to_owned(), age(status, point), at, collected]
-}
-
 fn json(status: &GcStatus) -> Value {
     json!({
-        "life_time_ms": u64::try_from(status.life_time.as_millis()).unwrap_or(u64::MAX),
+        "life_time_ms": millis(status.life_time),
+        "hold_ms_max": status.hold_max.map(millis),
         "paused": status.paused,
+        "of_manifest": status.of_manifest,
         "now": status.now.to_string(),
         "barrier": status.barrier.to_string(),
         "ready": status.ready.to_string(),
@@ -134,6 +266,14 @@ fn json(status: &GcStatus) -> Value {
             "barrier": server.barrier.to_string(),
             "ready": server.ready.to_string(),
             "collected": server.collected,
+            "collected_per_second": server.collected_per_second,
+            "oldest": server.oldest.to_string(),
+            "tablets": server.tablets.iter().map(|tablet| json!({
+                "tablet": tablet.tablet,
+                "waiting": tablet.waiting,
+                "collected": tablet.collected,
+                "bytes": tablet.bytes,
+            })).collect::<Vec<_>>(),
         })).collect::<Vec<_>>(),
     })
 }
@@ -165,17 +305,22 @@ fn reasons(status: &GcStatus) -> Vec<Reason> {
         reasons.push(Reason {
             point: "barrier",
             kind: "paused",
-            what: "collection is paused; go on with `percolator gc set --pause false`".to_owned(),
+            what: match status.of_manifest.iter().any(|field| field == "paused") {
+                true => "collection is paused; go on with spec.gc.paused: false in the manifest",
+                false => "collection is paused; go on with `percolator gc set --pause false`",
+            }
+            .to_owned(),
             usual: false,
             facts: json!({}),
         });
     }
-    let life_ms = u64::try_from(status.life_time.as_millis()).unwrap_or(u64::MAX);
+    let life_ms = millis(status.life_time);
     let oldest = status.now.physical_ms().saturating_sub(life_ms);
     for holder in &status.holders {
         if holder.floor.physical_ms() >= oldest {
             break;
         }
+        let named = holder.transactions.first().unwrap_or(&holder.floor);
         let transactions = match holder.transactions.first() {
             Some(first) => format!("transaction {first}, begun {} ago", age(status, *first)),
             None => format!("a snapshot of {} ago", age(status, holder.floor)),
@@ -184,16 +329,17 @@ fn reasons(status: &GcStatus) -> Vec<Reason> {
             point: "barrier",
             kind: "gc-lock",
             what: format!(
-                "{transactions} of {} (process {} on {}) is still open: it is kept readable until it ends; end \
-                 it there, or the process",
-                holder.application, holder.process, holder.host
+                "{transactions} of {} is still open: it is kept readable until it ends; end it there, or the \
+                 process, or its gc-lock with `percolator gc release {named}`",
+                holder.owner
             ),
             usual: false,
             facts: json!({
                 "session": holder.session.to_string(),
-                "host": holder.host,
-                "process": holder.process,
-                "application": holder.application,
+                "host": holder.owner.host,
+                "process": holder.owner.process,
+                "application": holder.owner.application,
+                "label": holder.owner.label,
                 "floor": holder.floor.to_string(),
                 "transactions": holder.transactions.iter().map(ToString::to_string).collect::<Vec<_>>(),
             }),

@@ -11,6 +11,8 @@ mod history;
 mod output;
 mod shell;
 mod table;
+mod txn;
+mod verify;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -112,6 +114,8 @@ enum Command {
     History(history::Command),
     #[command(subcommand)]
     Gc(gc::Command),
+    #[command(subcommand)]
+    Txn(txn::Command),
     /// Measure what the cluster can do.
     Bench(bench::Args),
     /// Print the completions of a shell: bash, zsh, fish and others.
@@ -176,6 +180,7 @@ async fn run(cluster: &str, command: Command, output: Output) -> anyhow::Result<
         Command::Up(args) => return cluster::up(args, output).await,
         Command::History(command) => return history::run(cluster, command, output).await,
         Command::Gc(command) => return gc::run(cluster, command, output).await,
+        Command::Txn(command) => return txn::run(cluster, command, output).await,
         command => command,
     };
     let mut options = Options::default();
@@ -195,10 +200,12 @@ async fn run(cluster: &str, command: Command, output: Output) -> anyhow::Result<
         Command::Export(args) => data::export::run(&client, args, output).await,
         Command::CheckIndex(args) => data::check_index::run(&client, args, output).await,
         Command::Bank(args) => bank::run(cluster, args, output).await,
-        Command::Bench(args) => bench::run(&client, args, output).await,
-        Command::Up(_) | Command::History(_) | Command::Gc(_) | Command::Completions { .. } => {
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Bench(args) => bench::run(cluster, &client, args, output).await,
+        Command::Up(_)
+        | Command::History(_)
+        | Command::Gc(_)
+        | Command::Txn(_)
+        | Command::Completions { .. } => Ok(ExitCode::SUCCESS),
     };
     client.settle().await;
     result

@@ -6,7 +6,7 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use percolator_client::{Client, Error, Timestamp, Txn};
+use percolator_client::{Client, Error, Range, Timestamp, Txn};
 use serde_json::Value;
 use support::{Cluster, PATIENCE, Said, block_on};
 
@@ -53,6 +53,16 @@ async fn put(client: &Client, row: &str, value: &str) -> Timestamp {
 async fn get(txn: &Txn, row: &str) -> Result<Option<String>, Error> {
     let value = txn.get(TABLE, row, "balance").await?;
     Ok(value.map(|value| String::from_utf8_lossy(&value).into_owned()))
+}
+
+/// The values of all rows, asked of the servers each time: a transaction keeps rows that it has read cell by cell.
+async fn all(txn: &Txn) -> Result<Vec<String>, Error> {
+    let mut cells = txn.scan(TABLE, Range::prefix("")).await?;
+    let mut values = Vec::new();
+    while let Some(cell) = cells.next().await? {
+        values.push(String::from_utf8_lossy(&cell.value).into_owned());
+    }
+    Ok(values)
 }
 
 /// Asks until the answer is as wanted.
@@ -234,5 +244,194 @@ fn a_life_time_out_of_bounds_is_refused() {
         run(&cluster, &["gc", "set"])
             .await
             .refused(2, &["--life-time"]);
+    });
+}
+
+#[test]
+fn a_program_that_stands_still_keeps_its_snapshot() {
+    on_cluster(|cluster, client| async move {
+        put(&client, "ann", "1").await;
+        let set = ["gc", "set", "--life-time", "2s"];
+        run(&cluster, &set).await.ok();
+        let held = client.begin().await.expect("a snapshot");
+        put(&client, "ann", "2").await;
+        // The lease has to be there before nobody on this runtime can renew it any more.
+        until("the gc-lock", async || {
+            let said = run(&cluster, &["txn", "list", "-o", "json"]).await.ok();
+            let start_ts = held.start_ts().to_string();
+            match said.contains(&start_ts) {
+                true => Ok(()),
+                false => Err(said),
+            }
+        })
+        .await;
+        // For several leases, with the only thread of this runtime.
+        std::thread::sleep(Duration::from_secs(8));
+        let value = get(&held, "ann").await.expect("readable");
+        assert_eq!(value.as_deref(), Some("1"));
+    });
+}
+
+#[test]
+fn transactions_are_listed_and_ended_and_so_are_their_gc_locks() {
+    on_cluster(|cluster, client| async move {
+        put(&client, "ann", "1").await;
+        let held = client.begin().await.expect("a snapshot");
+        let start_ts = held.start_ts().to_string();
+        let listed = until("the transaction in the list", async || {
+            let said = run(&cluster, &["txn", "list", "-o", "json"]).await.ok();
+            let all: Value = serde_json::from_str(&said).expect("JSON");
+            let all = all.as_array().expect("transactions").clone();
+            let ours = all.into_iter().find(|txn| txn["start_ts"] == start_ts);
+            ours.ok_or(said)
+        })
+        .await;
+        assert_eq!(listed["owner"]["process"], std::process::id());
+        let said = run(&cluster, &["gc", "release", &start_ts]).await.ok();
+        assert!(said.contains("ended: the gc-lock of"), "{said}");
+        let said = run(&cluster, &["gc", "release", "1"]).await;
+        assert!(
+            said.code() == 7 && said.out.contains("nobody holds"),
+            "{said:?}"
+        );
+        let set = ["gc", "set", "--life-time", "1s"];
+        run(&cluster, &set).await.ok();
+        put(&client, "ann", "2").await;
+        let error = until("the refusal of what it reads", async || {
+            match all(&held).await {
+                Err(error) => Ok(error),
+                Ok(values) => Err(format!("{values:?}")),
+            }
+        })
+        .await;
+        assert!(matches!(error, Error::TooOld(_)), "{error}");
+        let said = run(&cluster, &["txn", "abort", "1"]).await;
+        assert!(
+            said.code() == 7 && said.out.contains("nothing is found"),
+            "{said:?}"
+        );
+        // And what it writes, before anything is locked.
+        held.put(TABLE, "joe", "balance", "1").expect("buffered");
+        let error = held.commit().await.expect_err("too old");
+        assert!(matches!(error, Error::TooOld(_)), "{error}");
+    });
+}
+
+#[test]
+fn a_limit_ends_the_gc_lock_of_a_reader() {
+    on_cluster(|cluster, client| async move {
+        put(&client, "ann", "1").await;
+        let held = client.begin().await.expect("a snapshot");
+        let set = ["gc", "set", "--life-time", "1s", "--max-hold", "3s"];
+        run(&cluster, &set).await.ok();
+        put(&client, "ann", "2").await;
+        until("the refusal of what it reads", async || {
+            match all(&held).await {
+                Err(Error::TooOld(_)) => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+        let now = status(&cluster).await;
+        assert_eq!(now["hold_ms_max"], 3_000);
+    });
+}
+
+#[test]
+fn what_is_stored_is_verified() {
+    on_cluster(|cluster, client| async move {
+        let long = "long".repeat(100);
+        for value in ["1", &long, "3"] {
+            for row in ["ann", "joe"] {
+                put(&client, row, value).await;
+            }
+        }
+        run(&cluster, &["delete", TABLE, "joe"]).await.ok();
+        let said = run(&cluster, &["gc", "verify", "-o", "json"]).await.ok();
+        let found: Value = serde_json::from_str(&said).expect("JSON");
+        assert_eq!(found["wrong"], 0, "{said}");
+        let sum = |what: &str| -> u64 {
+            let tablets = found["tablets"].as_array().expect("tablets");
+            tablets.iter().filter_map(|one| one[what].as_u64()).sum()
+        };
+        assert_eq!(
+            (sum("records"), sum("values"), sum("entries")),
+            (7, 2, 5),
+            "{said}"
+        );
+    });
+}
+
+/// How long the reader below holds its snapshot: 60 s, or as long as this variable says.
+const HOLD_SECONDS: &str = "PERCOLATOR_TEST_HOLD_SECONDS";
+
+#[test]
+fn a_reader_of_a_bank_is_never_refused_and_never_wrong_however_long_it_takes() {
+    const ACCOUNTS: u64 = 20;
+    const EACH: u64 = 100;
+    on_cluster(|cluster, client| async move {
+        let row = |number: u64| format!("account-{number:02}");
+        let deposit = |txn: Txn| async move {
+            for number in 0..ACCOUNTS {
+                txn.put(TABLE, row(number), "balance", EACH.to_string())?;
+            }
+            Ok(())
+        };
+        client.transact(deposit).await.expect("deposited");
+        let set = ["gc", "set", "--life-time", "5s"];
+        run(&cluster, &set).await.ok();
+        let amount = |value: Option<String>| -> u64 {
+            let value = value.expect("an account");
+            value.parse().expect("an amount")
+        };
+        let held = client.begin().await.expect("a snapshot");
+        let bank = client.clone();
+        let moving = tokio::spawn(async move {
+            for number in 0_u64.. {
+                let (from, to) = (number % ACCOUNTS, (number * 7 + 3) % ACCOUNTS);
+                if from == to {
+                    continue;
+                }
+                let transfer = |txn: Txn| async move {
+                    let has = amount(get(&txn, &row(from)).await?);
+                    let gets = amount(get(&txn, &row(to)).await?);
+                    if has > 0 {
+                        txn.put(TABLE, row(from), "balance", (has - 1).to_string())?;
+                        txn.put(TABLE, row(to), "balance", (gets + 1).to_string())?;
+                    }
+                    Ok(())
+                };
+                bank.transact(transfer).await.expect("transferred");
+            }
+        });
+        let seconds = std::env::var(HOLD_SECONDS).ok();
+        let seconds = seconds.map_or(60, |text| text.parse().expect("seconds"));
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_secs(seconds) {
+            let seen = all(&held).await.expect("never refused");
+            assert_eq!(seen, vec![EACH.to_string(); 20]);
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        moving.abort();
+        let _ = moving.await;
+        let now = status(&cluster).await;
+        let before = collected(&now);
+        let old = held.start_ts();
+        assert!(point(&now, "ready") <= old.as_u64(), "{now}");
+        drop(held);
+        until("what was held is collected", async || {
+            let now = status(&cluster).await;
+            match collected(&now) > before && point(&now, "ready") > old.as_u64() {
+                true => Ok(()),
+                false => Err(now.to_string()),
+            }
+        })
+        .await;
+        let txn = client.begin().await.expect("a snapshot");
+        let mut sum = 0;
+        for number in 0..ACCOUNTS {
+            sum += amount(get(&txn, &row(number)).await.expect("readable"));
+        }
+        assert_eq!(sum, ACCOUNTS * EACH);
     });
 }

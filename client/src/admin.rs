@@ -1,5 +1,7 @@
 //! What whoever runs a cluster asks its master: how far garbage collection is, and to go about it otherwise.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use percolator_protocol::types::Timestamp;
@@ -7,21 +9,29 @@ use percolator_wire::v1;
 
 use crate::Error;
 use crate::network::Network;
-use crate::router::master_message;
-use crate::transport::MasterError;
+use crate::router::{Router, master_message};
+use crate::transport::{MasterError, Transport as _};
 
 /// The master's side of a cluster.
 pub struct Admin {
-    network: Network,
+    pub(crate) network: Arc<Network>,
+    pub(crate) router: Router,
 }
+
+/// How long it is tried to reach a server.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How far garbage collection is.
 #[derive(Clone, Debug)]
 pub struct GcStatus {
     /// How long versions are kept that no transaction reads.
     pub life_time: Duration,
+    /// How long a gc-lock may be held; `None`: as long as its owner renews it.
+    pub hold_max: Option<Duration>,
     /// Neither point moves.
     pub paused: bool,
+    /// The fields of `spec.gc` that the cluster's manifest says: these can't be set otherwise.
+    pub of_manifest: Vec<String>,
     /// The oracle's time when the master last had it; zero: not since its start.
     pub now: Timestamp,
     /// What is below is refused.
@@ -38,17 +48,47 @@ pub struct GcStatus {
     pub servers: Vec<GcServer>,
 }
 
-/// A session, which holds the barrier back.
-#[derive(Clone, Debug)]
-pub struct GcHolder {
-    /// Its number.
-    pub session: u64,
-    /// Where its process runs.
+/// Whose transactions they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// Where the process runs.
     pub host: String,
     /// The process there.
     pub process: u32,
     /// The program.
     pub application: String,
+    /// What whoever started it calls it, by its variable `PERCOLATOR_LABEL`; empty: nothing.
+    pub label: String,
+}
+
+impl From<v1::Owner> for Owner {
+    fn from(owner: v1::Owner) -> Self {
+        Self {
+            host: owner.host,
+            process: owner.process,
+            application: owner.application,
+            label: owner.label,
+        }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.application)?;
+        if !self.label.is_empty() {
+            write!(f, " {:?}", self.label)?;
+        }
+        write!(f, " (process {} on {})", self.process, self.host)
+    }
+}
+
+/// A session, which holds the barrier back.
+#[derive(Clone, Debug)]
+pub struct GcHolder {
+    /// Its number.
+    pub session: u64,
+    /// Whose it is.
+    pub owner: Owner,
     /// The barrier doesn't pass this.
     pub floor: Timestamp,
     /// Its oldest transactions, those that have lived for a while.
@@ -75,6 +115,47 @@ pub struct GcServer {
     pub ready: Timestamp,
     /// Records that it has collected since its start.
     pub collected: u64,
+    /// How many a second, of the last ten seconds or so.
+    pub collected_per_second: u64,
+    /// The oldest that waits; zero: nothing does.
+    pub oldest: Timestamp,
+    /// By tablet; number zero: of tablets that are not there any more.
+    pub tablets: Vec<GcTablet>,
+}
+
+/// A tablet's garbage.
+#[derive(Clone, Copy, Debug)]
+pub struct GcTablet {
+    /// The tablet.
+    pub tablet: u64,
+    /// Places that are to be looked at when the ready point has passed them.
+    pub waiting: u64,
+    /// Records that were collected since the server's start.
+    pub collected: u64,
+    /// Bytes of their keys, and of values of up to 255 bytes.
+    pub bytes: u64,
+}
+
+/// A wish to change settings of garbage collection; `None`: as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GcChange {
+    /// How long versions are kept that no transaction reads.
+    pub life_time: Option<Duration>,
+    /// How long a gc-lock may be held; zero: as long as its owner renews it.
+    pub hold_max: Option<Duration>,
+    /// Whether to stand still.
+    pub paused: Option<bool>,
+}
+
+/// The settings of garbage collection.
+#[derive(Clone, Copy, Debug)]
+pub struct GcSettings {
+    /// How long versions are kept that no transaction reads.
+    pub life_time: Duration,
+    /// How long a gc-lock may be held; `None`: as long as its owner renews it.
+    pub hold_max: Option<Duration>,
+    /// Neither point moves.
+    pub paused: bool,
 }
 
 impl Admin {
@@ -83,8 +164,9 @@ impl Admin {
     /// # Errors
     /// [`Error::Invalid`]: it's no address.
     pub fn connect(master: &str) -> Result<Self, Error> {
-        let network = Network::new(master, Duration::from_secs(10)).map_err(Error::Invalid)?;
-        Ok(Self { network })
+        let network = Arc::new(Network::new(master, PATIENCE).map_err(Error::Invalid)?);
+        let router = Router::new(network.clone());
+        Ok(Self { network, router })
     }
 
     /// How far garbage collection is, and what holds it back.
@@ -94,30 +176,39 @@ impl Admin {
     pub async fn gc_status(&self) -> Result<GcStatus, Error> {
         let status = self.network.gc_status().await.map_err(error)?;
         let ts = Timestamp::from_u64;
-        let holder = |holder: v1::GcHolder| {
-            let owner = holder.owner.unwrap_or_default();
-            GcHolder {
-                session: holder.session,
-                host: owner.host,
-                process: owner.process,
-                application: owner.application,
-                floor: ts(holder.floor),
-                transactions: holder.transactions.into_iter().map(ts).collect(),
-            }
+        let holder = |holder: v1::GcHolder| GcHolder {
+            session: holder.session,
+            owner: holder.owner.unwrap_or_default().into(),
+            floor: ts(holder.floor),
+            transactions: holder.transactions.into_iter().map(ts).collect(),
         };
         let obstacle = |obstacle: v1::GcObstacle| GcObstacle {
             server: obstacle.server,
             what: obstacle.what,
         };
-        let server = |server: v1::GcServer| GcServer {
-            server: server.server,
-            barrier: ts(server.barrier),
-            ready: ts(server.ready),
-            collected: server.collected,
+        let tablet = |tablet: v1::GcTablet| GcTablet {
+            tablet: tablet.tablet_id,
+            waiting: tablet.waiting,
+            collected: tablet.records,
+            bytes: tablet.bytes,
+        };
+        let server = |server: v1::GcServer| {
+            let progress = server.progress.unwrap_or_default();
+            GcServer {
+                server: server.server,
+                barrier: ts(server.barrier),
+                ready: ts(server.ready),
+                collected: server.collected,
+                collected_per_second: server.collected_per_second,
+                oldest: ts(progress.oldest),
+                tablets: progress.tablets.into_iter().map(tablet).collect(),
+            }
         };
         Ok(GcStatus {
             life_time: Duration::from_millis(status.life_time_ms),
+            hold_max: status.hold_ms_max.map(Duration::from_millis),
             paused: status.paused,
+            of_manifest: status.of_manifest,
             now: ts(status.now),
             barrier: ts(status.barrier),
             ready: ts(status.ready),
@@ -128,25 +219,33 @@ impl Admin {
         })
     }
 
-    /// Changes the life time, or pauses collection or goes on with it; durably, and at once.
+    /// A session as clients hold one, for measurements.
+    #[doc(hidden)]
+    pub async fn session(&self, request: v1::SessionRequest) -> Result<v1::SessionResponse, Error> {
+        self.network.session(request).await.map_err(error)
+    }
+
+    /// Changes the settings that are given, durably and at once; the others stay. What then counts.
     ///
     /// # Errors
-    /// [`Error::Invalid`]: the life time is out of bounds; [`Error::Unavailable`].
-    pub async fn set_gc(
-        &self,
-        life_time: Option<Duration>,
-        paused: Option<bool>,
-    ) -> Result<(), Error> {
+    /// [`Error::Invalid`]: a value is out of bounds, or the cluster's manifest says it; [`Error::Unavailable`].
+    pub async fn set_gc(&self, change: GcChange) -> Result<GcSettings, Error> {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let request = v1::SetGcRequest {
-            life_time_ms: life_time.map(millis),
-            paused,
+            life_time_ms: change.life_time.map(millis),
+            paused: change.paused,
+            hold_ms_max: change.hold_max.map(millis),
         };
-        self.network.set_gc(request).await.map(drop).map_err(error)
+        let set = self.network.set_gc(request).await.map_err(error)?;
+        Ok(GcSettings {
+            life_time: Duration::from_millis(set.life_time_ms),
+            hold_max: set.hold_ms_max.map(Duration::from_millis),
+            paused: set.paused,
+        })
     }
 }
 
-fn error(error: MasterError) -> Error {
+pub(crate) fn error(error: MasterError) -> Error {
     match error {
         MasterError::Invalid(why) => Error::Invalid(why),
         error => Error::Unavailable(master_message(error)),

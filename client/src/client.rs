@@ -260,7 +260,7 @@ impl Client {
     /// told of covers it, and lasts. As long as clocks don't go slow, such a transaction is not
     /// [`Error::TooOld`]; without a lease it may be all the same that it isn't.
     pub fn is_covered(&self, start_ts: Timestamp) -> bool {
-        let now = self.router.transport.now();
+        let now = self.router.transport.lease_clock();
         self.router.session.is_covered(start_ts, now)
     }
 

@@ -53,8 +53,8 @@ pub(crate) struct Commit {
     pub(crate) deadline: Deadline,
     /// What the last request that was given up on met.
     pub(crate) last_seen: Mutex<Option<CallError>>,
-    /// The barrier is kept below it until its end.
-    pub(crate) _held: Option<Held>,
+    /// The barrier is kept below it until the last prewrite is in place.
+    pub(crate) held: Mutex<Option<Held>>,
 }
 
 /// One flush of a large transaction.
@@ -238,10 +238,14 @@ impl Commit {
                 }
                 Err(error) => self.gave_up(Step::Prewrite, error),
             },
-            Command::TakeCommitTs => match router.timestamp(self.deadline()).await {
-                Ok(ts) => vec![Event::CommitTs(ts)],
-                Err(error) => self.gave_up(Step::CommitTs, error),
-            },
+            Command::TakeCommitTs => {
+                // Everything is locked: from now on the locks stand for it, see `session`.
+                self.held.lock().take();
+                match router.timestamp(self.deadline()).await {
+                    Ok(ts) => vec![Event::CommitTs(ts)],
+                    Err(error) => self.gave_up(Step::CommitTs, error),
+                }
+            }
             Command::CommitPrimary { commit_ts } => {
                 if mutants::on(Mutant::SecondariesFirst) {
                     self.commit_secondaries(commit_ts).await;

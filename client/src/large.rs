@@ -250,7 +250,7 @@ impl Driver {
             ttl_ms: self.options.lock_ttl_ms(),
             deadline: self.router.deadline(patience),
             last_seen: Mutex::default(),
-            _held: last.flatten(),
+            held: Mutex::new(last.flatten()),
         })
     }
 

@@ -36,18 +36,25 @@ mod reading;
 mod resolver;
 mod retry;
 mod router;
+mod running;
 mod scan;
 mod session;
 mod sweep;
 pub mod transport;
 mod txn;
+mod verify;
 
-pub use admin::{Admin, GcHolder, GcObstacle, GcServer, GcStatus};
+pub use admin::{
+    Admin, GcChange, GcHolder, GcObstacle, GcServer, GcSettings, GcStatus, GcTablet, Owner,
+};
 pub use bytes::Bytes;
 pub use client::{Client, Options, Outcome, Table, Tablet};
 pub use error::{Conflict, Error};
 pub use index::{index_row, split_index_row};
+pub use percolator_protocol::txn::Ending;
 pub use percolator_protocol::types::{Cell, TableId, Timestamp, escape, limits, unescape};
+pub use running::{Ended, RunningTxn, RunningTxns};
 pub use scan::{Entry, Range, Scan};
 pub use sweep::{InTheWay, Sweeper};
 pub use txn::{CellName, Txn};
+pub use verify::{Finding, Position, Verification, Verified};

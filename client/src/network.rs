@@ -14,7 +14,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::connection::{Connection, failed, why_status};
 use crate::oracle::OracleClient;
-use crate::transport::{BoxFuture, Lost, MasterError, Transport};
+use crate::transport::{Apart, BoxFuture, Lost, MasterError, Transport};
 
 /// The master answers within this, or is asked again.
 const MASTER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -26,6 +26,7 @@ pub(crate) struct Network {
     master: MasterClient<Channel>,
     oracle: OracleClient,
     connections: Mutex<HashMap<String, Arc<Connection>>>,
+    patience: Duration,
     started: Instant,
 }
 
@@ -73,6 +74,7 @@ impl Network {
             master: client,
             oracle,
             connections: Mutex::default(),
+            patience,
             started: Instant::now(),
         })
     }
@@ -101,6 +103,26 @@ impl Network {
         request: v1::SetGcRequest,
     ) -> Result<v1::SetGcResponse, MasterError> {
         let asked = self.master.clone().set_gc(request).await;
+        self.answered(asked)
+    }
+
+    pub(crate) async fn transactions(
+        &self,
+        limit: u32,
+    ) -> Result<v1::TransactionsResponse, MasterError> {
+        let request = v1::TransactionsRequest { limit };
+        let asked = self.master.clone().transactions(request).await;
+        self.answered(asked)
+    }
+
+    pub(crate) async fn release_gc_lock(
+        &self,
+        start_ts: Timestamp,
+    ) -> Result<v1::ReleaseGcLockResponse, MasterError> {
+        let request = v1::ReleaseGcLockRequest {
+            start_ts: start_ts.as_u64(),
+        };
+        let asked = self.master.clone().release_gc_lock(request).await;
         self.answered(asked)
     }
 
@@ -216,6 +238,43 @@ impl Transport for Network {
 
     fn now(&self) -> Duration {
         self.started.elapsed()
+    }
+
+    fn lease_clock(&self) -> Duration {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Duration::new(
+            u64::try_from(time.tv_sec).unwrap_or_default(),
+            u32::try_from(time.tv_nsec).unwrap_or_default(),
+        )
+    }
+
+    /// In a thread. An application's runtime may stand still for longer than a lease: a program whose output nobody
+    /// reads, on a runtime of one thread, or a task that computes.
+    fn spawn_apart(&self, work: Apart) -> Result<(), Apart> {
+        let (master, patience) = (self.master_address.clone(), self.patience);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let Ok(runtime) = runtime else {
+            return Err(work);
+        };
+        // Where there is no thread to be had, the work is still here.
+        let (sender, receiver) = std::sync::mpsc::sync_channel::<Apart>(1);
+        let thread = std::thread::Builder::new().name("percolator-lease".into());
+        let started = thread.spawn(move || {
+            runtime.block_on(async {
+                if let (Ok(work), Ok(network)) = (receiver.recv(), Self::new(&master, patience)) {
+                    work(Arc::new(network)).await;
+                }
+            });
+        });
+        match started {
+            Ok(_) => {
+                let _ = sender.send(work);
+                Ok(())
+            }
+            Err(_) => Err(work),
+        }
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {

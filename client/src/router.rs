@@ -36,6 +36,8 @@ const SILENT_MASTER: &str = "the master did not answer in the time that was left
 pub(crate) struct Router {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) session: Arc<Session>,
+    /// Closed when the client is gone.
+    pub(crate) ended: watch::Sender<()>,
     directory: RwLock<Arc<Directory>>,
     /// By address: what a tablet server last said of its start, where it has; else the directory knows.
     lives: RwLock<HashMap<String, u64>>,
@@ -172,6 +174,7 @@ impl Router {
         Self {
             transport,
             session: Arc::default(),
+            ended: watch::Sender::new(()),
             directory: RwLock::default(),
             lives: RwLock::default(),
             background: watch::Sender::new(0),

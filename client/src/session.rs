@@ -6,7 +6,15 @@
 //! it is covered without being told of. A transaction that is just beginning may have been given its timestamp
 //! before the floor's was: it counts from the last floor on until its own is known.
 //!
-//! Nothing is wrong without a lease: what the barrier has passed is refused by the tablet servers.
+//! Nothing is wrong without a lease: what the barrier has passed is refused by the tablet servers. So the look
+//! before a commit saves work, and names the reason early: where the lease surely holds, no server is asked; where
+//! it may have ended, the lease is renewed first, and the answer says whether the barrier has passed. "Surely" is by
+//! a clock of this machine that also runs while it is suspended, from before the request was sent: the master counts
+//! from when the request came.
+//!
+//! A transaction is held until the last of its prewrites is in place. From then on it reads and locks nothing more,
+//! and its locks stand for it: before versions go that it could hide, each is resolved or pushed above. The seed
+//! releases it when its reads freeze: prewrites that come after that could overlook a write conflict.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -15,8 +23,10 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::safe_point::TooOld;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
+use tokio::sync::{Notify, watch};
 
 use crate::router::Router;
 use crate::transport::Transport;
@@ -29,25 +39,22 @@ const SOON: Duration = Duration::from_millis(20);
 const RENEWALS: u32 = 3;
 /// Transactions that the master is told of, the oldest; for people to see.
 const TOLD_MAX: usize = 100;
+/// The variable with what whoever starts a program calls it, for people to see.
+const LABEL: &str = "PERCOLATOR_LABEL";
 /// Transactions that are younger aren't told of.
 const TOLD_AFTER_MS: u64 = 1_000;
 
+/// A commit waits so long to hear of its lease. Where the master is away the tablet servers decide.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
+
 /// The transactions of a client.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Session {
     state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// Where they began, and how many there.
-    begun: BTreeMap<Timestamp, u32>,
-    /// What began below is refused, and holds nothing any more.
-    barrier: Timestamp,
-    /// A timestamp of the oracle's: whatever begins from now on begins above it.
-    covered: Timestamp,
-    lease: Option<Lease>,
-    renewing: bool,
+    /// Somebody waits for the lease to be renewed.
+    wanted: Notify,
+    /// Attempts to renew it that have ended.
+    attempts: watch::Sender<u64>,
 }
 
 /// What the master has promised: nothing at or above the floor is refused.
@@ -56,6 +63,31 @@ struct Lease {
     floor: Timestamp,
     /// By the client's clock, counted from before the lease was asked for: the master's ends later.
     until: Duration,
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        Self {
+            state: Mutex::default(),
+            wanted: Notify::new(),
+            attempts: watch::Sender::new(0),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Where they began, and how many there.
+    begun: BTreeMap<Timestamp, u32>,
+    /// What began below is refused, and holds nothing any more.
+    barrier: Timestamp,
+    /// What began at or above the floor is not refused before this time, on the transport's lease clock.
+    lease: Option<Lease>,
+    /// The last attempt to renew failed.
+    away: bool,
+    /// A timestamp of the oracle's: whatever begins from now on begins above it.
+    covered: Timestamp,
+    renewing: bool,
 }
 
 /// A transaction, or one that is about to begin, as long as it reads or locks.
@@ -93,18 +125,76 @@ impl Session {
         }
     }
 
-    /// The master has said that it holds the floor until then, unless the barrier is above it.
-    fn told(&self, floor: Timestamp, barrier: Timestamp, until: Duration) {
-        let mut state = self.state.lock();
-        state.barrier = state.barrier.max(barrier);
-        let floor = state.lease.map_or(floor, |lease| lease.floor.max(floor));
-        state.lease = (barrier <= floor).then_some(Lease { floor, until });
-    }
-
-    /// Whether nothing that began here is refused as too old now.
+    /// Whether nothing that began here is refused as too old now, by the lease clock.
     pub(crate) fn is_covered(&self, start_ts: Timestamp, now: Duration) -> bool {
         let lease = self.state.lock().lease;
         lease.is_some_and(|lease| start_ts >= lease.floor && now < lease.until)
+    }
+
+    /// The master has told where the barrier is. `lease`: what it has granted.
+    fn renewed(&self, barrier: Timestamp, lease: Lease) {
+        let mut state = self.state.lock();
+        state.barrier = state.barrier.max(barrier);
+        let asked = state
+            .lease
+            .map_or(lease.floor, |before| before.floor.max(lease.floor));
+        let lease = Lease {
+            floor: asked,
+            ..lease
+        };
+        state.lease = Some(lease).filter(|lease| state.barrier <= lease.floor);
+        state.away = false;
+        drop(state);
+        self.attempts.send_modify(|attempts| *attempts += 1);
+    }
+
+    /// The master has not answered.
+    fn not_renewed(&self) {
+        self.state.lock().away = true;
+        self.attempts.send_modify(|attempts| *attempts += 1);
+    }
+
+    /// Whether the lease surely covers what began here, at this time of the lease clock; `None`: the master has to
+    /// be asked.
+    fn surely(&self, start_ts: Timestamp, now: Duration) -> Option<Result<(), TooOld>> {
+        let state = self.state.lock();
+        if start_ts < state.barrier {
+            let barrier = state.barrier;
+            return Some(Err(TooOld { start_ts, barrier }));
+        }
+        let holds = |lease: Lease| lease.floor <= start_ts && now < lease.until;
+        match state.lease.is_some_and(holds) || state.away {
+            true => Some(Ok(())),
+            false => None,
+        }
+    }
+
+    /// Whether what began here may still be committed: asked before anything is locked.
+    pub(crate) async fn confirm(
+        &self,
+        start_ts: Timestamp,
+        transport: &dyn Transport,
+    ) -> Result<(), TooOld> {
+        let asked = async {
+            let mut attempts = self.attempts.subscribe();
+            loop {
+                if let Some(known) = self.surely(start_ts, transport.lease_clock()) {
+                    return known;
+                }
+                self.wanted.notify_one();
+                if attempts.changed().await.is_err() {
+                    return Ok(());
+                }
+            }
+        };
+        if let Some(known) = self.surely(start_ts, transport.lease_clock()) {
+            return known;
+        }
+        tokio::select! {
+            biased;
+            known = asked => known,
+            () = transport.sleep(CONFIRMED_WITHIN) => Ok(()),
+        }
     }
 
     /// The oldest, for people to see.
@@ -160,54 +250,34 @@ impl Router {
     pub(crate) fn hold(self: &Arc<Self>) -> Held {
         let (held, first) = self.session.hold();
         if first {
-            let transport = self.transport.clone();
-            let renewing = renew(Arc::downgrade(self), transport.clone());
-            transport.spawn(renewing.boxed());
+            let client = Arc::downgrade(self);
+            let ended = self.ended.subscribe();
+            let keep = move |transport| renew(client, ended, transport).boxed();
+            if let Err(keep) = self.transport.spawn_apart(Box::new(keep)) {
+                let transport = self.transport.clone();
+                self.transport.spawn(keep(transport));
+            }
         }
         held
     }
 }
 
 /// Renews the lease until the client is gone.
-async fn renew(router: Weak<Router>, transport: Arc<dyn Transport>) {
+async fn renew(
+    router: Weak<Router>,
+    mut ended: watch::Receiver<()>,
+    transport: Arc<dyn Transport>,
+) {
     let session = transport.random();
     let owner = owner();
     while let Some(session_of) = router.upgrade().map(|router| router.session.clone()) {
-        let now = transport.timestamp().await.ok();
-        let floor = now.and_then(|now| Some((now, session_of.floor(now)?)));
-        let pause = match floor {
-            Some((now, floor)) => {
-                let request = v1::SessionRequest {
-                    session,
-                    owner: Some(owner.clone()),
-                    floor: floor.as_u64() + u64::from(mutants::on(Mutant::FloorTooHighByOne)),
-                    transactions: session_of.oldest(now),
-                };
-                session_of.asks(floor);
-                let asked = transport.now();
-                match transport.session(request).await {
-                    Ok(told) => {
-                        let barrier = Timestamp::from_u64(told.barrier);
-                        let lease = Duration::from_millis(told.lease_ms.into());
-                        let from = match mutants::on(Mutant::LeaseFromTheAnswer) {
-                            true => transport.now(),
-                            false => asked,
-                        };
-                        session_of.told(floor, barrier, from + lease);
-                        match barrier > floor {
-                            // What it asks for is refused anyway, and held back by its asking.
-                            true => SOON,
-                            false => lease / RENEWALS,
-                        }
-                    }
-                    Err(_) => PAUSE,
-                }
-            }
-            None if now.is_some() => SOON,
-            None => PAUSE,
-        };
-        drop(session_of);
-        transport.sleep(pause.max(Duration::from_millis(1))).await;
+        let pause = session_of.renew_once(session, &owner, &*transport).await;
+        tokio::select! {
+            biased;
+            _ = ended.changed() => {}
+            () = session_of.wanted.notified() => {}
+            () = transport.sleep(pause.max(Duration::from_millis(1))) => {}
+        }
     }
     let last = v1::SessionRequest {
         session,
@@ -215,6 +285,49 @@ async fn renew(router: Weak<Router>, transport: Arc<dyn Transport>) {
     };
     // Where it gets lost, the lease ends by itself.
     let _ = transport.session(last).await;
+}
+
+impl Session {
+    /// How long to wait before the next time.
+    async fn renew_once(
+        &self,
+        session: u64,
+        owner: &v1::Owner,
+        transport: &dyn Transport,
+    ) -> Duration {
+        let Ok(now) = transport.timestamp().await else {
+            self.not_renewed();
+            return PAUSE;
+        };
+        let Some(floor) = self.floor(now) else {
+            return SOON;
+        };
+        let request = v1::SessionRequest {
+            session,
+            owner: Some(owner.clone()),
+            floor: floor.as_u64() + u64::from(mutants::on(Mutant::FloorTooHighByOne)),
+            transactions: self.oldest(now),
+        };
+        self.asks(floor);
+        let sent = transport.lease_clock();
+        let Ok(told) = transport.session(request).await else {
+            self.not_renewed();
+            return PAUSE;
+        };
+        let barrier = Timestamp::from_u64(told.barrier);
+        let lease = Duration::from_millis(told.lease_ms.into());
+        let from = match mutants::on(Mutant::LeaseFromTheAnswer) {
+            true => transport.lease_clock(),
+            false => sent,
+        };
+        let until = from + lease;
+        self.renewed(barrier, Lease { floor, until });
+        match barrier > floor {
+            // What it asks for is refused anyway, and held back by its asking.
+            true => SOON,
+            false => lease / RENEWALS,
+        }
+    }
 }
 
 /// Who this is, for people to read.
@@ -229,6 +342,7 @@ fn owner() -> v1::Owner {
         host: host.trim().to_owned(),
         process: std::process::id(),
         application: application.unwrap_or_default(),
+        label: std::env::var(LABEL).unwrap_or_default(),
     }
 }
 
@@ -238,6 +352,13 @@ mod tests {
 
     fn ts(ts: u64) -> Timestamp {
         Timestamp::from_u64(ts)
+    }
+
+    fn lease(floor: u64, until_s: u64) -> Lease {
+        Lease {
+            floor: ts(floor),
+            until: Duration::from_secs(until_s),
+        }
     }
 
     #[test]
@@ -290,7 +411,7 @@ mod tests {
     fn what_is_refused_anyway_holds_nothing() {
         let session = Arc::new(Session::default());
         let old = session.hold().0.begun(ts(3));
-        session.told(ts(3), ts(5), Duration::ZERO);
+        session.renewed(ts(5), lease(3, 10));
         assert_eq!(session.floor(ts(9)), Some(ts(9)));
         let _at_the_barrier = session.hold().0.begun(ts(5));
         assert_eq!(session.floor(ts(9)), Some(ts(5)));
@@ -298,27 +419,51 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_covers_what_began_at_its_floor_or_above_until_it_ends() {
-        let session = Session::default();
-        let covered =
-            |start_ts, now_ms| session.is_covered(ts(start_ts), Duration::from_millis(now_ms));
-        assert!(!covered(5, 0));
-        session.told(ts(5), ts(4), Duration::from_millis(100));
-        assert!(covered(5, 99) && !covered(5, 100) && !covered(4, 0));
-        // The master may have heard of a higher floor, and may never hear of a lower one.
-        session.asks(ts(7));
-        assert!(covered(7, 99) && !covered(6, 0));
-        session.told(ts(5), ts(4), Duration::from_millis(200));
-        assert!(covered(7, 199) && !covered(6, 0));
-        // What is below the barrier, no lease holds.
-        session.told(ts(7), ts(8), Duration::from_millis(300));
-        assert!(!covered(9, 0));
-    }
-
-    #[test]
     fn only_the_first_one_begins_to_renew() {
         let session = Arc::new(Session::default());
         assert!(session.hold().1);
         assert!(!session.hold().1);
+    }
+
+    #[test]
+    fn a_lease_covers_what_began_at_its_floor_or_above_until_it_ends() {
+        let session = Session::default();
+        let covered =
+            |start_ts, now_s| session.is_covered(ts(start_ts), Duration::from_secs(now_s));
+        assert!(!covered(5, 0));
+        session.renewed(ts(4), lease(5, 100));
+        assert!(covered(5, 99) && !covered(5, 100) && !covered(4, 0));
+        // The master may have heard of a higher floor, and may never hear of a lower one.
+        session.asks(ts(7));
+        assert!(covered(7, 99) && !covered(6, 0));
+        session.renewed(ts(4), lease(5, 200));
+        assert!(covered(7, 199) && !covered(6, 0));
+        // What is below the barrier, no lease holds.
+        session.renewed(ts(8), lease(7, 300));
+        assert!(!covered(9, 0));
+    }
+
+    #[test]
+    fn a_lease_holds_for_what_began_above_its_floor_until_its_end() {
+        let session = Session::default();
+        let at = Duration::from_secs;
+        assert_eq!(session.surely(ts(7), at(1)), None);
+        session.renewed(ts(2), lease(5, 10));
+        assert_eq!(session.surely(ts(5), at(9)), Some(Ok(())));
+        assert_eq!(session.surely(ts(4), at(9)), None);
+        assert_eq!(session.surely(ts(7), at(10)), None);
+        let refused = session.surely(ts(1), at(1)).unwrap().unwrap_err();
+        assert_eq!((refused.start_ts, refused.barrier), (ts(1), ts(2)));
+        // Without a master nothing is waited for.
+        session.not_renewed();
+        assert_eq!(session.surely(ts(7), at(10)), Some(Ok(())));
+    }
+
+    #[test]
+    fn a_lease_below_the_barrier_holds_nothing() {
+        let session = Session::default();
+        session.renewed(ts(6), lease(5, 10));
+        assert_eq!(session.surely(ts(7), Duration::ZERO), None);
+        assert!(session.surely(ts(5), Duration::ZERO).unwrap().is_err());
     }
 }

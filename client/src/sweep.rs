@@ -68,7 +68,7 @@ impl Router {
     }
 
     /// Where things are now: the master is waited for.
-    async fn refreshed(&self, deadline: Deadline) -> Result<Arc<Directory>, CallError> {
+    pub(crate) async fn refreshed(&self, deadline: Deadline) -> Result<Arc<Directory>, CallError> {
         let mut retry = Retry::new(self, deadline);
         loop {
             match self.refresh_by(deadline).await {
@@ -128,37 +128,52 @@ impl Router {
 
     /// The next of these locks on a server, which is waited for. It is asked by its name: another one that has
     /// its address knows nothing of its locks.
-    async fn locks(
+    pub(crate) async fn locks(
         &self,
         server: &str,
         asked: Asked,
         after: Option<v1::CellName>,
         deadline: Deadline,
     ) -> Result<v1::LocksOfResponse, CallError> {
+        let ask = |to| {
+            Ask::LocksOf(v1::LocksOfRequest {
+                primary_table: match asked {
+                    Asked::Of(table) => table.0,
+                    Asked::Below(_) => 0,
+                },
+                below: match asked {
+                    Asked::Of(_) => 0,
+                    Asked::Below(ts) => ts.as_u64(),
+                },
+                after: after.clone(),
+                to: Some(to),
+            })
+        };
+        match self.ask_server(server, &ask, deadline).await? {
+            Body::LocksOf(locks) => Ok(locks),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Asks a server by its name, which is waited for.
+    pub(crate) async fn ask_server(
+        &self,
+        server: &str,
+        ask: &(dyn Fn(v1::Addressee) -> Ask + Sync),
+        deadline: Deadline,
+    ) -> Result<Body, CallError> {
         let mut retry = Retry::new(self, deadline);
         loop {
             let directory = self.directory();
             let mut known = directory.servers.iter();
             let last = match known.find(|known| known.server == server) {
                 Some(known) if known.incarnation != 0 => {
-                    let ask = Ask::LocksOf(v1::LocksOfRequest {
-                        primary_table: match asked {
-                            Asked::Of(table) => table.0,
-                            Asked::Below(_) => 0,
-                        },
-                        below: match asked {
-                            Asked::Of(_) => 0,
-                            Asked::Below(ts) => ts.as_u64(),
-                        },
-                        after: after.clone(),
-                        to: Some(v1::Addressee {
-                            server: known.server.clone(),
-                            incarnation: known.incarnation,
-                        }),
+                    let ask = ask(v1::Addressee {
+                        server: known.server.clone(),
+                        incarnation: known.incarnation,
                     });
                     match self.send(&known.address, Vec::new(), ask, deadline).await {
-                        Attempt::Done(Body::LocksOf(locks)) => return Ok(locks),
-                        Attempt::Done(_) => return Err(unexpected()),
+                        Attempt::Done(body) => return Ok(body),
                         Attempt::Invalid(why) => return Err(CallError::Invalid(why)),
                         Attempt::TooOld(too_old) => return Err(CallError::TooOld(too_old)),
                         Attempt::Again(why) | Attempt::NeverSent(why) | Attempt::Frozen(why) => why,
@@ -173,14 +188,16 @@ impl Router {
 
 /// Which locks.
 #[derive(Clone, Copy)]
-enum Asked {
+pub(crate) enum Asked {
     /// Of this table's transactions, in other tables.
     Of(TableId),
     /// Of transactions that began below this.
     Below(Timestamp),
 }
 
-fn by_txn(page: Vec<v1::MetLock>) -> Result<BTreeMap<(Timestamp, Cell), Vec<MetLock>>, CallError> {
+pub(crate) fn by_txn(
+    page: Vec<v1::MetLock>,
+) -> Result<BTreeMap<(Timestamp, Cell), Vec<MetLock>>, CallError> {
     let mut by_txn: BTreeMap<(Timestamp, Cell), Vec<MetLock>> = BTreeMap::new();
     for met in page {
         let met = MetLock::try_from(met).map_err(malformed)?;

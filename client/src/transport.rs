@@ -2,6 +2,7 @@
 //! work. The network implements it in `network`; a simulator can too.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use percolator_protocol::types::Timestamp;
@@ -52,6 +53,9 @@ pub enum MasterError {
     NotFound(String),
 }
 
+/// Work that goes on with a transport of its own.
+pub type Apart = Box<dyn FnOnce(Arc<dyn Transport>) -> BoxFuture<'static, ()> + Send>;
+
 /// Peers, time, randomness, background work.
 pub trait Transport: Send + Sync + 'static {
     /// Sends a request to the tablet server at this address. Its id is set on the way. Whoever waits for
@@ -87,6 +91,17 @@ pub trait Transport: Send + Sync + 'static {
     ) -> BoxFuture<'_, Result<v1::DeleteTableResponse, MasterError>>;
     /// Time since some fixed point; never goes back.
     fn now(&self) -> Duration;
+    /// [`Self::now`] for leases: it also runs while the machine is suspended.
+    fn lease_clock(&self) -> Duration {
+        self.now()
+    }
+    /// Runs what has to go on while the application's own runtime stands still, with connections of its own.
+    ///
+    /// # Errors
+    /// The work, which has to go on with this transport: there is no other place.
+    fn spawn_apart(&self, work: Apart) -> Result<(), Apart> {
+        Err(work)
+    }
     /// Waits.
     fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()>;
     /// A random number.

@@ -340,7 +340,13 @@ impl Txn {
         {
             return Err(Error::Invalid(why));
         }
+        let transport = &*inner.router.transport;
         let held = inner.held.lock().take();
+        let session = &inner.router.session;
+        session
+            .confirm(inner.start_ts, transport)
+            .await
+            .map_err(Error::TooOld)?;
         Commit {
             deadline: inner.router.deadline(inner.options.patience),
             router: inner.router.clone(),
@@ -350,7 +356,7 @@ impl Txn {
             flush: None,
             ttl_ms: inner.options.lock_ttl_ms(),
             last_seen: Mutex::default(),
-            _held: held,
+            held: Mutex::new(held),
         }
         .run()
         .await

@@ -8,14 +8,7 @@ use percolator_protocol::safe_point::{self, Points};
 use percolator_protocol::types::Timestamp;
 
 use crate::core::Directory;
-use crate::refusal::Refusal;
 
-/// How long versions are kept where nothing else is set.
-pub const LIFE_TIME: Duration = Duration::from_secs(600);
-/// The shortest and the longest life time that may be set.
-pub const LIFE_TIME_MIN: Duration = Duration::from_secs(1);
-/// See [`LIFE_TIME_MIN`].
-pub const LIFE_TIME_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// The longest lease of a session; shorter where the life time is. A program that stands still for longer, as one
 /// whose output nobody reads, may find its transactions too old.
 const LEASE_MAX: Duration = Duration::from_secs(60);
@@ -61,12 +54,6 @@ pub(crate) struct Collection {
 }
 
 impl Directory {
-    /// How long versions are kept.
-    pub fn life_time(&self) -> Duration {
-        let set = self.truth.as_ref().and_then(|truth| truth.gc.life_time_ms);
-        set.map_or(self.settings.life_time, Duration::from_millis)
-    }
-
     /// How long a session's floor is held without a renewal.
     pub fn lease(&self) -> Duration {
         self.life_time().min(LEASE_MAX)
@@ -93,7 +80,7 @@ impl Directory {
                 self.collection.now = self.collection.now.max(oracle);
                 let truth = self.truth.as_ref()?;
                 // A directory that is being rebuilt doesn't know yet whom it has to ask.
-                if truth.gc.paused || truth.rebuilt && now < self.settled_at {
+                if self.paused() || truth.rebuilt && now < self.settled_at {
                     return None;
                 }
                 self.move_barrier(now, oracle);
@@ -127,7 +114,7 @@ impl Directory {
             return;
         }
         let lowest = self.sessions.lowest(now);
-        let to = safe_point::barrier(oracle, self.life_time(), lowest);
+        let to = safe_point::barrier(oracle, self.retention(), lowest);
         let Some(truth) = &mut self.truth else { return };
         if to > truth.gc.points().barrier {
             truth.gc.barrier = to.as_u64();
@@ -171,28 +158,5 @@ impl Directory {
             truth.gc.ready = raised.ready.as_u64();
             self.dirty = true;
         }
-    }
-
-    /// Changes the settings, where they are given.
-    ///
-    /// # Errors
-    /// [`Refusal::LifeTime`], [`Refusal::NoState`].
-    pub fn set_collection(
-        &mut self,
-        life_time: Option<Duration>,
-        paused: Option<bool>,
-    ) -> Result<(), Refusal> {
-        if let Some(asked) = life_time
-            && !(LIFE_TIME_MIN..=LIFE_TIME_MAX).contains(&asked)
-        {
-            return Err(Refusal::LifeTime { asked });
-        }
-        let truth = self.truth.as_mut().ok_or(Refusal::NoState)?;
-        if let Some(life_time) = life_time {
-            truth.gc.life_time_ms = u64::try_from(life_time.as_millis()).ok();
-        }
-        truth.gc.paused = paused.unwrap_or(truth.gc.paused);
-        self.dirty = true;
-        Ok(())
     }
 }

@@ -35,7 +35,8 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             peers: request.peers.into_iter().collect(),
             deleted_tables: request.deleted_tables.into_iter().collect(),
             points,
-            collected: request.collected,
+            progress: request.progress.unwrap_or_default(),
+            settings: request.gc.unwrap_or_default().into(),
         })
     }
 }
@@ -173,6 +174,7 @@ impl From<Refusal> for Status {
             | Refusal::ForgetfulOracle { .. }
             | Refusal::OtherRole { .. }
             | Refusal::BeingDeleted { .. }
+            | Refusal::OfManifest { .. }
             // Not ALREADY_EXISTS: whoever asks again takes that for the outcome of asking first.
             | Refusal::OtherCuts { .. }
             | Refusal::NotFrozen { .. } => Code::FailedPrecondition,
@@ -185,7 +187,8 @@ impl From<Refusal> for Status {
             | Refusal::TableName { .. }
             | Refusal::TooManyCuts { .. }
             | Refusal::Cut { .. } | Refusal::Session { .. }
-            | Refusal::LifeTime { .. } => Code::InvalidArgument,
+            | Refusal::LifeTime { .. }
+            | Refusal::HoldMax { .. } => Code::InvalidArgument,
             Refusal::NoSuchTable { .. } => Code::NotFound,
             Refusal::NoTableIds | Refusal::DirectoryFull { .. } => Code::ResourceExhausted,
         };
@@ -221,7 +224,9 @@ pub fn gc_status(directory: &Directory, now: Duration) -> Result<v1::GcStatusRes
             server: server.to_owned(),
             barrier: known.barrier.as_u64(),
             ready: known.ready.as_u64(),
-            collected: live.map_or(0, |live| live.collected),
+            collected: live.map_or(0, |live| live.progress.records()),
+            collected_per_second: live.map_or(0, |live| live.progress.per_second()),
+            progress: live.map(|live| live.progress.last.clone()),
         });
     }
     if let Some((server, what)) = &directory.collection.blocked {
@@ -232,7 +237,9 @@ pub fn gc_status(directory: &Directory, now: Duration) -> Result<v1::GcStatusRes
     }
     Ok(v1::GcStatusResponse {
         life_time_ms: millis(directory.life_time()),
-        paused: truth.gc.paused,
+        paused: directory.paused(),
+        hold_ms_max: directory.hold_max().map(millis),
+        of_manifest: directory.manifest.fields().map(String::from).collect(),
         now: directory.collection.now.as_u64(),
         barrier: points.barrier.as_u64(),
         ready: points.ready.as_u64(),
@@ -248,4 +255,14 @@ pub fn gc_status(directory: &Directory, now: Duration) -> Result<v1::GcStatusRes
         servers,
         sessions: u32::try_from(directory.sessions.len()).unwrap_or(u32::MAX),
     })
+}
+
+/// The settings that count.
+pub(crate) fn gc_settings(directory: &Directory) -> v1::SetGcResponse {
+    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    v1::SetGcResponse {
+        life_time_ms: millis(directory.life_time()),
+        paused: directory.paused(),
+        hold_ms_max: directory.hold_max().map(millis),
+    }
 }

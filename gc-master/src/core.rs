@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use percolator_protocol::safe_point::Points;
 
-use crate::collection::{Collection, LIFE_TIME};
+use crate::collection::Collection;
 use crate::events::{Action, Command, Effects, Heard, Heartbeat, Note, Report, Start};
+use crate::progress::Progressed;
 use crate::refusal::Refusal;
 use crate::sessions::Sessions;
+use crate::settings::{LIFE_TIME, Manifest};
 use crate::truth::{Role, Server, TableState, TabletState, Truth, TruthError};
 
 /// How often servers are to send a heartbeat.
@@ -39,12 +41,14 @@ pub struct Directory {
     pub(crate) sessions: Sessions,
     pub(crate) collection: Collection,
     pub(crate) settings: Settings,
+    /// What the manifest says.
+    pub(crate) manifest: Manifest,
 }
 
 /// What may be set when a master starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// How long versions are kept, where nobody has set it since. Default: 10 minutes.
+    /// How long versions are kept, where neither the manifest nor anybody has said it. Default: 10 minutes.
     pub life_time: Duration,
 }
 
@@ -69,8 +73,8 @@ pub(crate) struct Live {
     pub(crate) conflicts: BTreeSet<u64>,
     /// As far as it has durably taken them.
     pub(crate) points: Points,
-    /// Records that it has collected since its start.
-    pub(crate) collected: u64,
+    /// What it has to collect, and has collected.
+    pub(crate) progress: Progressed,
 }
 
 /// How much the directory holds besides its state, and what bounds that.
@@ -104,6 +108,7 @@ impl Directory {
             sessions: Sessions::default(),
             collection: Collection::default(),
             settings,
+            manifest: Manifest::default(),
         };
         match start {
             Start::State(bytes) => directory.truth = Some(Truth::decode(&bytes)?),
@@ -231,6 +236,10 @@ impl Directory {
         }
         let heard = Heard {
             points: truth.gc.points().raised(beat.points),
+            settings: match beat.settings.revision > truth.gc.set.revision {
+                true => beat.settings.clone(),
+                false => truth.gc.set.clone(),
+            },
             cluster_id: truth.cluster_id.clone(),
             tablet_servers: truth
                 .tablet_servers()
@@ -245,7 +254,7 @@ impl Directory {
             missing: BTreeMap::new(),
             conflicts: BTreeSet::new(),
             points: Points::default(),
-            collected: 0,
+            progress: Progressed::default(),
         });
         if live.incarnation != beat.incarnation {
             self.failures
@@ -254,11 +263,12 @@ impl Directory {
         live.incarnation = beat.incarnation;
         live.heard_at = now;
         live.points = beat.points;
-        live.collected = beat.collected;
+        live.progress.heard(now, beat.progress);
         let has_met = live.peers != beat.peers;
         live.peers = beat.peers;
         if beat.role == Role::Tablet {
             self.learn_points(beat.points);
+            self.learn_settings(&beat.settings);
             self.forget_deleted(&beat.server, &beat.deleted_tables, &beat.tablets);
             self.merge(now, &beat.server, beat.tablets);
             if has_met {

@@ -6,7 +6,9 @@ use std::collections::BTreeSet;
 
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
+use percolator_wire::v1;
 
+use crate::settings::Kept;
 use crate::truth::{Role, Rows, TabletState, Truth};
 
 /// What a master begins with.
@@ -25,7 +27,7 @@ pub enum Start {
 }
 
 /// A server's sign of life.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Heartbeat {
     /// The cluster that it belongs to; none yet.
     pub cluster_id: Option<String>,
@@ -45,8 +47,10 @@ pub struct Heartbeat {
     pub deleted_tables: BTreeSet<u32>,
     /// How far it refuses and collects.
     pub points: Points,
-    /// Records that it has collected since its start.
-    pub collected: u64,
+    /// What it has to collect, and has collected.
+    pub progress: v1::GcProgress,
+    /// The settings of garbage collection that it keeps.
+    pub settings: Kept,
 }
 
 /// What a server hears of the master.
@@ -58,6 +62,8 @@ pub struct Heard {
     pub tablet_servers: Vec<String>,
     /// How far it is to refuse and to collect.
     pub points: Points,
+    /// The settings of garbage collection: for a tablet server to keep.
+    pub settings: Kept,
 }
 
 /// What whoever deletes a table has done for that.

@@ -13,23 +13,28 @@ mod core;
 mod driver;
 mod events;
 mod names;
+mod progress;
 mod refusal;
 mod reports;
 mod runner;
 mod server;
 mod service;
 mod sessions;
+mod settings;
 mod tables;
 mod truth;
 
 pub use crate::core::{Directory, HEARTBEAT_INTERVAL, Held, SILENCE_MAX, Settings};
-pub use collection::{LIFE_TIME, LIFE_TIME_MAX, LIFE_TIME_MIN, Progress, Sweep};
+pub use collection::{Progress, Sweep};
 pub use convert::{directory as directory_response, gc_status};
 pub use driver::drive;
 pub use events::{Action, Command, Effects, Heard, Heartbeat, Note, Report, Start, Swept};
 pub use names::{CUT_BYTES_MAX, CUTS_MAX, NAME_BYTES_MAX};
 pub use refusal::Refusal;
 pub use server::{Error, Options, Server};
+pub use settings::{
+    Change, Kept, LIFE_TIME, LIFE_TIME_MAX, LIFE_TIME_MIN, Manifest, ManifestError,
+};
 pub use tables::STATE_BYTES_MAX;
 pub use truth::{
     Gc, Role, Rows, Server as KnownServer, Table, TableState, Tablet, TabletState, Truth,

@@ -3,12 +3,9 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Parser;
-use percolator_gc_master::{
-    Error, LIFE_TIME_MAX, LIFE_TIME_MIN, Options, Refusal, Server, Settings,
-};
+use percolator_gc_master::{Error, Options, Server, Settings};
 use percolator_server::{announce, exit_code, logs, run_on_current_thread, signals};
 
 /// The master of a Percolator cluster: the directory of tables, tablets and servers.
@@ -54,24 +51,11 @@ struct Flags {
     )]
     new_cluster: bool,
 
-    /// How long versions are kept that no transaction reads, where `percolator gc set` hasn't said: for example
-    /// 90s, 10m, 24h
-    #[arg(
-        long,
-        value_name = "TIME",
-        default_value = "10m",
-        value_parser = life_time,
-        env = "PERCOLATOR_GC_MASTER_LIFE_TIME"
-    )]
-    gc_life_time: Duration,
-}
-
-fn life_time(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    match (LIFE_TIME_MIN..=LIFE_TIME_MAX).contains(&time) {
-        true => Ok(time),
-        false => Err(Refusal::LifeTime { asked: time }.to_string()),
-    }
+    /// The file with what the cluster's manifest says of garbage collection: JSON, as
+    /// {"lifeTimeMs": 600000, "maxHoldMs": 3600000, "paused": false}, where each may be left out. It is read again
+    /// every second, and wins over `percolator gc set`
+    #[arg(long, value_name = "FILE", env = "PERCOLATOR_GC_MASTER_GC_MANIFEST")]
+    gc_manifest: Option<PathBuf>,
 }
 
 const EXAMPLES: &str = "\
@@ -95,9 +79,8 @@ fn main() -> ExitCode {
             listen: flags.listen,
             server: flags.server,
             new_cluster: flags.new_cluster,
-            settings: Settings {
-                life_time: flags.gc_life_time,
-            },
+            settings: Settings::default(),
+            manifest: flags.gc_manifest,
         })
         .await?;
         announce(server.address())?;

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::collection::{LIFE_TIME_MAX, LIFE_TIME_MIN};
 use crate::names::{CUTS_MAX, NAME_BYTES_MAX};
+use crate::settings::{LIFE_TIME_MAX, LIFE_TIME_MIN};
 
 /// Why a request is not carried out. Nothing has changed then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -66,6 +66,16 @@ pub enum Refusal {
         LIFE_TIME_MIN.as_secs(), LIFE_TIME_MAX.as_secs()
     )]
     LifeTime { asked: Duration },
+    #[error(
+        "a limit of {} s on how long a gc-lock may be held is refused: it may be from {} s to {} s, or 0 s for none",
+        .asked.as_secs_f64(), LIFE_TIME_MIN.as_secs(), LIFE_TIME_MAX.as_secs()
+    )]
+    HoldMax { asked: Duration },
+    /// What the manifest says wins.
+    #[error(
+        "the cluster's manifest says it, in spec.gc.{field}, and wins: change it there, or leave it out there"
+    )]
+    OfManifest { field: &'static str },
 
     #[error(
         "{name:?} can't be a table's name: it must be 1 to {NAME_BYTES_MAX} of a-z, 0-9, '_', '.' \

@@ -1,7 +1,7 @@
 //! Runs the directory: its state in a file, its requests and commands over gRPC.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use crate::driver::drive;
 use crate::events::Start;
 use crate::runner::Runner;
 use crate::service::Service;
+use crate::settings::Manifest;
 use crate::truth::TruthError;
 
 /// What a master needs to start.
@@ -31,6 +32,8 @@ pub struct Options {
     pub new_cluster: bool,
     /// What may be set.
     pub settings: Settings,
+    /// The file with what the manifest says of garbage collection ([`Manifest::decode`]), looked at every second.
+    pub manifest: Option<PathBuf>,
 }
 
 /// Why a master can't start or go on.
@@ -50,13 +53,25 @@ pub enum Error {
         /// What is wrong with it.
         cause: TruthError,
     },
+    /// The file with what the manifest says can't be read, or says something else.
+    #[error("{}, which --gc-manifest names: {cause}", .path.display())]
+    Manifest {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        cause: Box<dyn std::error::Error + Send + Sync>,
+    },
 }
+
+/// How often the file with what the manifest says is read.
+const MANIFEST_EVERY: Duration = Duration::from_secs(1);
 
 /// A master that listens.
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     runner: Arc<Runner>,
+    manifest: Option<PathBuf>,
 }
 
 /// The role in the folder's identity.
@@ -83,13 +98,16 @@ impl Server {
                 cluster_id => Start::Rebuild { cluster_id },
             },
         };
-        let directory =
+        let mut directory =
             Directory::open(start, options.settings, rand::random()).map_err(|cause| {
                 Error::State {
                     path: file.path().to_owned(),
                     cause,
                 }
             })?;
+        if let Some(path) = &options.manifest {
+            directory.take_manifest(read_manifest(path)?);
+        }
         if let Err(waiting) = directory.truth() {
             tracing::warn!("{waiting}");
         }
@@ -99,6 +117,7 @@ impl Server {
             listener,
             address,
             runner,
+            manifest: options.manifest,
         })
     }
 
@@ -122,6 +141,7 @@ impl Server {
                 () = failed.failed() => {}
             }
         };
+        let watching = watch_manifest(self.manifest, self.runner.clone());
         let runner = self.runner.clone();
         let sweeper = Sweeper::connect(&self.address.to_string()).map_err(Error::Itself)?;
         let collecting = async {
@@ -140,10 +160,52 @@ impl Server {
         tokio::select! {
             served = percolator_server::serve(self.listener, service, GRACE, stop) => served?,
             () = collecting => {}
+            () = watching => {}
         }
         match self.runner.take_failure() {
             Some(error) => Err(error.into()),
             None => Ok(()),
         }
+    }
+}
+
+fn read_manifest(path: &Path) -> Result<Manifest, Error> {
+    let read = std::fs::read(path).map_err(Into::into);
+    read.and_then(|bytes| Manifest::decode(&bytes).map_err(Into::into))
+        .map_err(|cause| Error::Manifest {
+            path: path.to_owned(),
+            cause,
+        })
+}
+
+/// Reads the file again and again: whoever runs the cluster changes it without a restart. What it said last counts
+/// as long as it can't be read.
+async fn watch_manifest(path: Option<PathBuf>, runner: Arc<Runner>) {
+    let Some(path) = path else {
+        return std::future::pending().await;
+    };
+    let mut last = None;
+    let mut told = String::new();
+    loop {
+        match read_manifest(&path) {
+            Ok(manifest) if last.as_ref() != Some(&manifest) => {
+                tracing::info!(?manifest, "garbage collection, as the manifest says it");
+                told.clear();
+                last = Some(manifest.clone());
+                let taken = runner.step(|directory, _| directory.take_manifest(manifest));
+                if taken.is_err() {
+                    return;
+                }
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let error = error.to_string();
+                if told != error {
+                    tracing::warn!(error, "what the manifest said last goes on to count");
+                    told = error;
+                }
+            }
+        }
+        tokio::time::sleep(MANIFEST_EVERY).await;
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 use percolator_wire::v1::master_server::Master;
 use tonic::{Request, Response, Status};
@@ -12,11 +13,15 @@ use crate::core::{Directory, HEARTBEAT_INTERVAL};
 use crate::events::{Heartbeat, Swept};
 use crate::refusal::Refusal;
 use crate::runner::Runner;
+use crate::settings::Change;
 use crate::truth::TableState;
 
 /// A request about a table waits this long for tablet servers: less than clients wait for an answer, so that
 /// they hear whom it waits for. What it began goes on after that.
 const WAIT_MAX: Duration = Duration::from_secs(4);
+
+/// The most transactions that are named at a time.
+const NAMED_MAX: usize = 10_000;
 
 pub(crate) struct Service {
     runner: Arc<Runner>,
@@ -96,6 +101,7 @@ impl Master for Service {
             tablet_servers: heard.tablet_servers,
             barrier: heard.points.barrier.as_u64(),
             ready: heard.points.ready.as_u64(),
+            gc: Some(heard.settings.into()),
             interval_ms: u32::try_from(HEARTBEAT_INTERVAL.as_millis()).unwrap_or(u32::MAX),
         }))
     }
@@ -132,15 +138,40 @@ impl Master for Service {
         let v1::SetGcRequest {
             life_time_ms,
             paused,
+            hold_ms_max,
         } = request.into_inner();
-        let life_time = life_time_ms.map(Duration::from_millis);
-        self.runner
-            .step(|directory, _| directory.set_collection(life_time, paused))??;
-        let status = self.runner.look(convert::gc_status)??;
-        Ok(Response::new(v1::SetGcResponse {
-            life_time_ms: status.life_time_ms,
-            paused: status.paused,
-        }))
+        let change = Change {
+            life_time: life_time_ms.map(Duration::from_millis),
+            hold_max: hold_ms_max.map(Duration::from_millis),
+            paused,
+        };
+        let set = self.runner.step(|directory, now| {
+            directory.set_collection(now, change)?;
+            Ok::<_, Refusal>(convert::gc_settings(directory))
+        })??;
+        Ok(Response::new(set))
+    }
+
+    async fn transactions(
+        &self,
+        request: Request<v1::TransactionsRequest>,
+    ) -> Result<Response<v1::TransactionsResponse>, Status> {
+        let most = usize::try_from(request.into_inner().limit).unwrap_or(usize::MAX);
+        let named = self
+            .runner
+            .look(|directory, _| directory.transactions(most.min(NAMED_MAX)))??;
+        Ok(Response::new(named))
+    }
+
+    async fn release_gc_lock(
+        &self,
+        request: Request<v1::ReleaseGcLockRequest>,
+    ) -> Result<Response<v1::ReleaseGcLockResponse>, Status> {
+        let start_ts = Timestamp::from_u64(request.into_inner().start_ts);
+        let released = self
+            .runner
+            .step(|directory, now| directory.release(now, start_ts))??;
+        Ok(Response::new(released))
     }
 
     async fn create_table(

@@ -24,6 +24,8 @@ pub(crate) struct Session {
     pub floor: Timestamp,
     /// Its oldest transactions, by their start_ts.
     pub transactions: Vec<u64>,
+    /// Somebody has ended the gc-locks up to here by hand; zero: none.
+    pub released: Timestamp,
     /// When it ends, unless it is renewed; since the master's start.
     pub until: Duration,
 }
@@ -74,6 +76,10 @@ impl Sessions {
     pub(crate) fn len(&self) -> usize {
         self.by_id.len()
     }
+
+    fn owner(&self, id: u64) -> Option<v1::Owner> {
+        self.by_id.get(&id).map(|session| session.owner.clone())
+    }
 }
 
 impl Directory {
@@ -98,8 +104,9 @@ impl Directory {
             ));
         }
         self.sessions.expire(now);
-        let known = self.sessions.by_id.contains_key(&request.session);
-        if !known && self.sessions.len() >= SESSIONS_MAX {
+        let known = self.sessions.by_id.get(&request.session);
+        let released = known.map_or(Timestamp::ZERO, |known| known.released);
+        if known.is_none() && self.sessions.len() >= SESSIONS_MAX {
             return refused(format!(
                 "there are {SESSIONS_MAX} sessions already; end some clients"
             ));
@@ -111,8 +118,9 @@ impl Directory {
                 request.session,
                 Session {
                     owner: request.owner.unwrap_or_default(),
-                    floor: Timestamp::from_u64(floor),
+                    floor: above(released, Timestamp::from_u64(floor)),
                     transactions: request.transactions,
+                    released,
                     until: now + lease,
                 },
             ),
@@ -121,5 +129,75 @@ impl Directory {
             lease_ms: u32::try_from(lease.as_millis()).unwrap_or(u32::MAX),
             barrier: barrier.as_u64(),
         })
+    }
+
+    /// The transactions that sessions have named, oldest first, and whether there are more.
+    ///
+    /// # Errors
+    /// [`Refusal::NoState`].
+    pub fn transactions(&self, most: usize) -> Result<v1::TransactionsResponse, Refusal> {
+        self.truth()?;
+        let mut all = BTreeSet::new();
+        for (id, session) in &self.sessions.by_id {
+            let named = session.transactions.iter().copied();
+            all.extend(
+                named
+                    .filter(|ts| *ts > session.released.as_u64())
+                    .map(|ts| (ts, *id)),
+            );
+        }
+        let gc_lock = |(start_ts, session): &(u64, u64)| v1::GcLock {
+            start_ts: *start_ts,
+            session: *session,
+            owner: self.sessions.owner(*session),
+        };
+        Ok(v1::TransactionsResponse {
+            gc_locks: all.iter().take(most).map(gc_lock).collect(),
+            more: all.len() > most,
+        })
+    }
+
+    /// Ends the gc-locks of what began at this timestamp, and of what its sessions have begun before it. Whose they
+    /// were.
+    ///
+    /// # Errors
+    /// [`Refusal::NoState`].
+    pub fn release(
+        &mut self,
+        now: Duration,
+        start_ts: Timestamp,
+    ) -> Result<v1::ReleaseGcLockResponse, Refusal> {
+        self.truth()?;
+        self.sessions.expire(now);
+        let holds = |session: &Session| {
+            session.floor == start_ts
+                || session.released < start_ts && session.transactions.contains(&start_ts.as_u64())
+        };
+        let sessions = self.sessions.by_id.iter();
+        let held: Vec<(u64, Session)> = sessions
+            .filter(|(_, session)| holds(session))
+            .map(|(id, session)| (*id, session.clone()))
+            .collect();
+        let mut response = v1::ReleaseGcLockResponse::default();
+        for (id, session) in held {
+            response.owners.push(session.owner.clone());
+            let released = session.released.max(start_ts);
+            let floor = above(released, session.floor);
+            let session = Session {
+                released,
+                floor,
+                ..session
+            };
+            self.sessions.insert(id, session);
+        }
+        Ok(response)
+    }
+}
+
+/// The floor, but not where gc-locks were ended by hand. What lies right above may be held.
+fn above(released: Timestamp, floor: Timestamp) -> Timestamp {
+    match released {
+        Timestamp::ZERO => floor,
+        released => floor.max(released.next()),
     }
 }

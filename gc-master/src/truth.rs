@@ -6,6 +6,8 @@ use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::settings::Kept;
+
 /// The format of the bytes that this program reads and writes.
 const FORMAT: u32 = 1;
 
@@ -51,12 +53,9 @@ pub struct Gc {
     pub barrier: u64,
     /// Tablet servers may collect up to here.
     pub ready: u64,
-    /// How long versions are kept, in milliseconds, where somebody has set it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub life_time_ms: Option<u64>,
-    /// Neither point moves.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub paused: bool,
+    /// What was set.
+    #[serde(default, skip_serializing_if = "Kept::is_default")]
+    pub set: Kept,
 }
 
 impl Gc {

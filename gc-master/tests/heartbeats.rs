@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use percolator_gc_master::{
-    Directory, Heartbeat, Refusal, Role, SILENCE_MAX, Settings, Start, TableState,
+    Directory, Heartbeat, Kept, Refusal, Role, SILENCE_MAX, Settings, Start, TableState,
 };
 use percolator_protocol::safe_point::Points;
 use world::{RANDOM, World, report};
@@ -22,7 +22,8 @@ fn oracle(name: &str) -> Heartbeat {
         peers: BTreeSet::new(),
         deleted_tables: BTreeSet::new(),
         points: Points::default(),
-        collected: 0,
+        progress: percolator_wire::v1::GcProgress::default(),
+        settings: Kept::default(),
     }
 }
 

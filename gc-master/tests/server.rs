@@ -186,6 +186,7 @@ async fn in_process(data_dir: &Path, new_cluster: bool) -> SocketAddr {
         server: "gc-master-0".into(),
         new_cluster,
         settings: Settings::default(),
+        manifest: None,
     })
     .await
     .unwrap();
@@ -323,6 +324,7 @@ async fn a_master_that_cannot_write_its_state_stops_and_shows_nothing_of_it() {
         server: "gc-master-0".into(),
         new_cluster: true,
         settings: Settings::default(),
+        manifest: None,
     })
     .await
     .unwrap();

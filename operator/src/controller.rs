@@ -9,7 +9,7 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, ListParams, ObjectMeta, PartialObjectMeta};
+use kube::api::{Api, ListParams, ObjectMeta};
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::reflector::ObjectRef;
@@ -21,6 +21,7 @@ use tracing::Instrument as _;
 
 use crate::api::Objects;
 use crate::cluster::{self, Decision, MANAGER, Settings, full_name};
+use crate::known::Known;
 use crate::looks::Looks;
 use crate::metrics::Metrics;
 
@@ -36,6 +37,8 @@ const LOOK_SOON: Duration = Duration::from_secs(12);
 const COMPARE: Duration = Duration::from_secs(120);
 /// How many clusters are asked for at a time, to compare.
 const COMPARED_AT_A_TIME: u32 = 100;
+/// How many objects come at a time when a watch begins: that many are in memory whole.
+const WATCHED_AT_A_TIME: u32 = 100;
 
 /// What all looks share.
 pub(crate) struct Shared {
@@ -74,8 +77,6 @@ impl Shared {
         }
     }
 }
-
-type Watched<K> = PartialObjectMeta<K>;
 
 /// Looks at all clusters of these namespaces, or of all if none is named, whenever something happens to them.
 /// Ends when `shutdown` does, and what is under way with it.
@@ -145,8 +146,7 @@ async fn watch(
     shutdown: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let client = &shared.client;
-    // Only what says which object it is, is kept of each.
-    fn api<K>(client: &Client, namespace: Option<&String>) -> Api<Watched<K>>
+    fn api<K>(client: &Client, namespace: Option<&String>) -> Api<Known<K>>
     where
         K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
             + DeserializeOwned,
@@ -156,16 +156,18 @@ async fn watch(
             None => Api::all(client.clone()),
         }
     }
-    let ours =
-        watcher::Config::default().labels(&format!("app.kubernetes.io/managed-by={MANAGER}"));
-    let of_servers = watcher::Config::default().labels("app.kubernetes.io/name=percolator");
-    let clusters: Api<Watched<ClusterObject>> = match namespace {
+    let pages = watcher::Config::default().page_size(WATCHED_AT_A_TIME);
+    let ours = pages
+        .clone()
+        .labels(&format!("app.kubernetes.io/managed-by={MANAGER}"));
+    let of_servers = pages.clone().labels("app.kubernetes.io/name=percolator");
+    let clusters: Api<Known<ClusterObject>> = match namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
     };
     let config = Config::default().concurrency(CONCURRENCY).debounce(GATHER);
     let metrics = shared.metrics.clone();
-    Controller::new(clusters, watcher::Config::default())
+    Controller::new(clusters, pages)
         .with_config(config)
         .owns(api::<StatefulSet>(client, namespace), ours.clone())
         .owns(api::<Service>(client, namespace), ours.clone())
@@ -193,14 +195,14 @@ async fn watch(
 }
 
 /// The cluster that a pod or a claim belongs to, by its labels.
-fn of_cluster(metadata: &ObjectMeta) -> Option<ObjectRef<Watched<ClusterObject>>> {
+fn of_cluster(metadata: &ObjectMeta) -> Option<ObjectRef<Known<ClusterObject>>> {
     let labels = metadata.labels.as_ref()?;
     let name = labels.get("app.kubernetes.io/instance")?;
     let namespace = metadata.namespace.as_ref()?;
     Some(ObjectRef::new(name).within(namespace))
 }
 
-async fn look(found: Arc<Watched<ClusterObject>>, shared: Arc<Shared>) -> Result<Action, Error> {
+async fn look(found: Arc<Known<ClusterObject>>, shared: Arc<Shared>) -> Result<Action, Error> {
     let name = full_name(&found.metadata);
     let span = tracing::info_span!("cluster", name);
     let generation = found.metadata.generation;
@@ -214,7 +216,7 @@ async fn look(found: Arc<Watched<ClusterObject>>, shared: Arc<Shared>) -> Result
     result
 }
 
-fn failed(found: Arc<Watched<ClusterObject>>, error: &Error, shared: Arc<Shared>) -> Action {
+fn failed(found: Arc<Known<ClusterObject>>, error: &Error, shared: Arc<Shared>) -> Action {
     let name = full_name(&found.metadata);
     let jitter = rand::random_range(0.5..1.0);
     let (failures, pause) = shared.looks.failed(&name, Instant::now(), jitter);
@@ -323,8 +325,6 @@ async fn publish(shared: &Shared, cluster: &ClusterObject, status: &Status) {
 
 #[cfg(test)]
 mod tests {
-    use kube::core::PartialObjectMetaExt as _;
-
     use super::*;
 
     #[test]
@@ -390,7 +390,7 @@ mod tests {
                 generation: Some(1),
                 ..ObjectMeta::default()
             };
-            Arc::new(metadata.into_response_partial::<ClusterObject>())
+            Arc::new(Known::<ClusterObject>::new(metadata))
         };
         for failures in 1..=3 {
             let error = look(found("newer"), shared.clone()).await.unwrap_err();

@@ -4,6 +4,7 @@ mod api;
 mod cluster;
 mod controller;
 mod http;
+mod known;
 mod lease;
 mod looks;
 mod metrics;

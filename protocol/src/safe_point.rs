@@ -126,12 +126,25 @@ fn below(start_ts: Timestamp, point: Timestamp) -> Result<(), TooOld> {
     Ok(())
 }
 
-/// Where the barrier may go at the oracle's time `now`: transactions live for `life_time` without being
-/// asked, and whoever holds a gc-lock, of which `lowest` is the lowest, for as long as it does.
-pub fn barrier(now: Timestamp, life_time: Duration, lowest: Option<Timestamp>) -> Timestamp {
-    let life_ms = u64::try_from(life_time.as_millis()).unwrap_or(u64::MAX);
-    let oldest = Timestamp::from_millis(now.physical_ms().saturating_sub(life_ms));
-    lowest.map_or(oldest, |lowest| lowest.min(oldest))
+/// How long versions are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Whoever reads them or not.
+    pub life_time: Duration,
+    /// For a gc-lock, at most; `None`: for as long as it is held. Shorter than the life time, it has no effect.
+    pub hold_max: Option<Duration>,
+}
+
+/// Where the barrier may go at the oracle's time `now`: transactions live for the life time without being
+/// asked, and whoever holds a gc-lock, of which `lowest` is the lowest, for as long as it does and may.
+pub fn barrier(now: Timestamp, retention: Retention, lowest: Option<Timestamp>) -> Timestamp {
+    let before = |time: Duration| {
+        let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        Timestamp::from_millis(now.physical_ms().saturating_sub(ms))
+    };
+    let oldest = before(retention.life_time);
+    let longest = retention.hold_max.map_or(Timestamp::ZERO, before);
+    lowest.map_or(oldest, |lowest| lowest.max(longest).min(oldest))
 }
 
 /// Below which every tablet server refuses: the locks of transactions that began below it can only become
@@ -202,12 +215,28 @@ mod tests {
     #[test]
     fn the_barrier_is_held_by_the_life_time_and_by_the_lowest_gc_lock() {
         let at = Timestamp::from_millis;
-        let life_time = Duration::from_secs(10);
-        assert_eq!(barrier(at(15_000), life_time, None), at(5_000));
-        assert_eq!(barrier(at(15_000), life_time, Some(at(4_000))), at(4_000));
-        assert_eq!(barrier(at(15_000), life_time, Some(at(9_000))), at(5_000));
+        let keep = |hold_max: Option<u64>| Retention {
+            life_time: Duration::from_secs(10),
+            hold_max: hold_max.map(Duration::from_secs),
+        };
+        assert_eq!(barrier(at(15_000), keep(None), None), at(5_000));
+        assert_eq!(barrier(at(15_000), keep(None), Some(at(4_000))), at(4_000));
+        assert_eq!(barrier(at(15_000), keep(None), Some(at(9_000))), at(5_000));
         // The cluster is younger than a life time.
-        assert_eq!(barrier(at(5_000), life_time, None), Timestamp::ZERO);
+        assert_eq!(barrier(at(5_000), keep(None), None), Timestamp::ZERO);
+        // A gc-lock that is held for too long, and a limit below the life time.
+        assert_eq!(
+            barrier(at(15_000), keep(Some(12)), Some(at(1_000))),
+            at(3_000)
+        );
+        assert_eq!(
+            barrier(at(15_000), keep(Some(12)), Some(at(4_000))),
+            at(4_000)
+        );
+        assert_eq!(
+            barrier(at(15_000), keep(Some(1)), Some(at(4_000))),
+            at(5_000)
+        );
     }
 
     #[test]

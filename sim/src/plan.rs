@@ -282,6 +282,7 @@ fn limits(seed: u64) -> Limits {
         scan_locks: one_of(&[1, 5, usual.scan_locks]),
         resolve_locks: one_of(&[1, 7, usual.resolve_locks]),
         scan_records_of_one_cell: one_of(&[1, 5, usual.scan_records_of_one_cell]),
+        index_garbage: true,
     }
 }
 

@@ -114,6 +114,7 @@ fn asked(request: &B) -> String {
             at => format!("resolve {} committed at {at}", resolve.start_ts),
         },
         B::KeepAlive(keep) => format!("keep_alive {} ttl={}", keep.start_ts, keep.ttl_ms),
+        B::Verify(_) => "verify".to_owned(),
         B::RawGet(get) => format!("raw get {}", text(&get.key)),
         B::RawPut(put) => format!("raw put {}", text(&put.key)),
     }
@@ -206,6 +207,7 @@ fn answered(response: &R) -> String {
             || "got -".to_owned(),
             |value| format!("got {}", text(value)),
         ),
+        R::Verify(verified) => format!("{} findings", verified.findings.len()),
         R::RawPut(_) => "put".to_owned(),
         R::Error(error) => refusal(error),
     }

@@ -1,6 +1,7 @@
 //! What is decided about a request that writes, and what from.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use percolator_engine::{Batch, Engine};
@@ -15,6 +16,7 @@ use crate::cache::CellCache;
 use crate::latches;
 use crate::limits::Limits;
 use crate::marks::Marks;
+use crate::progress::Change;
 use crate::readers::Readers;
 use crate::store::{self, LockChange, LockFilter, Version};
 use crate::tablets::{self, Tablets};
@@ -32,6 +34,7 @@ pub(crate) enum TabletChange {
     },
     Forget(u64),
     Meet(Vec<String>),
+    Keep(v1::GcSettings),
 }
 
 /// What was decided: one atomic batch, and the answer for when it is durable.
@@ -48,8 +51,8 @@ pub(crate) struct Decision {
     pub(crate) tablet_change: Option<TabletChange>,
     /// What the points are then, where they are raised.
     pub(crate) points: Option<Points>,
-    /// Records that are collected.
-    pub(crate) collected: usize,
+    /// What that changes of tablets' garbage.
+    pub(crate) garbage: BTreeMap<u64, Change>,
     /// `None`: done, there's nothing to say.
     pub(crate) answer: Option<Body>,
 }
@@ -64,7 +67,7 @@ impl Decision {
             held: None,
             tablet_change: None,
             points: None,
-            collected: 0,
+            garbage: BTreeMap::new(),
             answer: None,
         }
     }
@@ -90,7 +93,7 @@ impl Decision {
         effects: Vec<Effect>,
     ) {
         let hash = latches::hash(&[cell_key]);
-        garbage::index(ground, &mut self.batch, cell_key, hash, &effects);
+        garbage::index(ground, self, cell_key, hash, &effects);
         for effect in &effects {
             if let Effect::PutWrite(ts, write) = effect
                 && !is_unmarked(write.kind)

@@ -16,6 +16,7 @@ mod orders;
 mod outbox;
 mod points;
 mod prewrite;
+mod progress;
 mod readers;
 mod reads;
 mod records;
@@ -23,6 +24,7 @@ mod resolve;
 pub mod server;
 mod store;
 mod tablets;
+mod verify;
 mod work;
 
 use percolator_protocol::safe_point::TooOld;

@@ -39,6 +39,8 @@ pub struct Limits {
     /// Versions of one cell that a scan reads one by one: a look-up costs as much as some of them.
     /// Default: 64.
     pub scan_records_of_one_cell: usize,
+    /// Whether what may be collected is indexed. Off, nothing is ever collected: to measure the price alone.
+    pub index_garbage: bool,
 }
 
 impl Default for Limits {
@@ -57,6 +59,7 @@ impl Default for Limits {
             scan_locks: 1024,
             resolve_locks: 128,
             scan_records_of_one_cell: 64,
+            index_garbage: true,
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::decision::Ground;
 use crate::records::Records;
 use crate::store;
 use crate::work::{Place, check_count, invalid, timestamp};
-use crate::{Error, Refusal, latches, locks, tablets};
+use crate::{Error, Refusal, latches, locks, tablets, verify};
 
 /// Answers a request that only reads.
 pub(crate) fn answer(
@@ -32,6 +32,7 @@ pub(crate) fn answer(
         B::Get(request) => get(ground, refs, request).map(Body::Get),
         B::Scan(request) => scan(ground, refs, request).map(Body::Scan),
         B::LocksOf(request) => locks::list(ground, request).map(Body::LocksOf),
+        B::Verify(request) => verify::look(ground, request).map(Body::Verify),
         B::RawGet(request) if raw => {
             let value = ground
                 .engine

@@ -190,6 +190,7 @@ impl Server {
                     known.with(|state| {
                         let State { core, replies, .. } = state;
                         core.meet(&told.tablet_servers, replies);
+                        core.keep(told.gc, replies);
                         core.reach(told.into(), replies);
                     });
                 },

@@ -17,6 +17,8 @@ const DROPPED_PREFIX: &[u8] = b"dropped/";
 const DELETED_PREFIX: &[u8] = b"deleted/";
 /// Behind it, the name of a tablet server.
 const PEER_PREFIX: &[u8] = b"peer/";
+/// Where the settings of garbage collection are.
+const SETTINGS: &[u8] = b"gc settings";
 
 /// The tablets of this server, by id.
 #[derive(Debug, Default)]
@@ -29,6 +31,8 @@ pub(crate) struct Tablets {
     deleted: BTreeSet<u32>,
     /// The tablet servers of the cluster, for a master that has lost its state.
     peers: BTreeSet<String>,
+    /// The settings of garbage collection, for a master that has lost its state.
+    settings: v1::GcSettings,
 }
 
 impl Tablets {
@@ -45,6 +49,14 @@ impl Tablets {
                 let name = std::str::from_utf8(key).map_err(|_| "a server's name is text")?;
                 Ok(name.to_owned())
             })?,
+            settings: match engine.get(Column::Meta, SETTINGS)? {
+                None => v1::GcSettings::default(),
+                Some(value) => {
+                    v1::GcSettings::decode(value).map_err(|source| Error::TabletRecord {
+                        detail: source.to_string(),
+                    })?
+                }
+            },
         })
     }
 
@@ -78,9 +90,16 @@ impl Tablets {
 
     /// Whether the cell lies in a tablet that this server serves.
     pub(crate) fn serves(&self, cell: &Cell) -> bool {
-        self.serving.values().any(|tablet| {
+        self.holding(cell) != 0
+    }
+
+    /// The tablet that the cell lies in; zero: none that this server serves.
+    pub(crate) fn holding(&self, cell: &Cell) -> u64 {
+        let mut serving = self.serving.values();
+        let holds = |tablet: &&v1::TabletInfo| {
             table(tablet) == cell.table && contains(tablet, &cell.row) && !refuses(tablet)
-        })
+        };
+        serving.find(holds).map_or(0, |tablet| tablet.id)
     }
 
     /// The tablet with this id, at any epoch.
@@ -99,6 +118,7 @@ impl Tablets {
             tablets: self.serving.values().cloned().collect(),
             peers: self.peers.iter().cloned().collect(),
             deleted_tables: self.deleted.iter().copied().collect(),
+            gc: Some(self.settings),
             ..v1::HeartbeatRequest::default()
         }
     }
@@ -116,6 +136,17 @@ impl Tablets {
 
     pub(crate) fn meet(&mut self, servers: Vec<String>) {
         self.peers.extend(servers);
+    }
+
+    /// Whether these settings are newer than those that are kept.
+    pub(crate) fn are_news(&self, settings: &v1::GcSettings) -> bool {
+        settings.revision > self.settings.revision
+    }
+
+    pub(crate) fn keep(&mut self, settings: v1::GcSettings) {
+        if self.are_news(&settings) {
+            self.settings = settings;
+        }
     }
 
     /// A dropped tablet whose rows are still here.
@@ -196,6 +227,13 @@ pub(crate) fn meet_record(servers: &[String]) -> Batch {
         let key = [PEER_PREFIX, server.as_bytes()].concat();
         batch.put(Column::Meta, key, Vec::new());
     }
+    batch
+}
+
+/// The batch that keeps the settings of garbage collection.
+pub(crate) fn settings_record(settings: &v1::GcSettings) -> Batch {
+    let mut batch = Batch::default();
+    batch.put(Column::Meta, SETTINGS, settings.encode_to_vec());
     batch
 }
 

@@ -64,6 +64,7 @@ enum Operation {
     },
     Meet(Vec<String>),
     Points(Points),
+    Settings(v1::GcSettings),
     Collect(garbage::Piece),
     Resolve(resolve::Piece),
 }
@@ -166,7 +167,12 @@ impl Work {
                 value: request.value,
             },
             B::Resolve(request) => return Err(Unread::Resolves(tablets, request)),
-            other @ (B::GetOne(_) | B::Get(_) | B::Scan(_) | B::RawGet(_) | B::LocksOf(_)) => {
+            other @ (B::GetOne(_)
+            | B::Get(_)
+            | B::Scan(_)
+            | B::RawGet(_)
+            | B::LocksOf(_)
+            | B::Verify(_)) => {
                 return Err(Unread::Reads(tablets, other));
             }
         };
@@ -218,6 +224,14 @@ impl Work {
         }
     }
 
+    /// Settings of garbage collection to keep.
+    pub(crate) fn settings(settings: v1::GcSettings) -> Self {
+        Self {
+            tablets: Vec::new(),
+            operation: Operation::Settings(settings),
+        }
+    }
+
     /// Garbage to collect.
     pub(crate) fn collect(piece: garbage::Piece) -> Self {
         Self {
@@ -263,7 +277,7 @@ impl Work {
             Operation::CreateTablet { tablet, .. } => vec![tablet_latch(tablet.id)],
             Operation::DropTablet { id, .. } => vec![tablet_latch(*id)],
             // Names are only ever added, and points only raised.
-            Operation::Meet(_) | Operation::Points(_) => Vec::new(),
+            Operation::Meet(_) | Operation::Points(_) | Operation::Settings(_) => Vec::new(),
             Operation::Collect(piece) => garbage::rows(piece).collect(),
             Operation::Resolve(piece) => piece.rows().collect(),
         };
@@ -298,6 +312,7 @@ impl Work {
             | Operation::DropTablet { .. }
             | Operation::Meet(_)
             | Operation::Points(_)
+            | Operation::Settings(_)
             | Operation::Collect(_) => 0,
             Operation::Resolve(piece) => piece.size_bytes(),
         };
@@ -315,6 +330,7 @@ impl Work {
             | Operation::DropTablet { .. }
             // These make room.
             | Operation::Points(_)
+            | Operation::Settings(_)
             | Operation::Collect(_)
             // Without it no table can be deleted, and that makes room.
             | Operation::Meet(_) => true,
@@ -403,6 +419,12 @@ impl Work {
             Operation::Points(points) => {
                 let mut decision = Decision::new();
                 decision.raise(ground.to_raise.raised(points));
+                Ok(decision)
+            }
+            Operation::Settings(settings) => {
+                let mut decision = Decision::new();
+                decision.batch = tablets::settings_record(&settings);
+                decision.tablet_change = Some(TabletChange::Keep(settings));
                 Ok(decision)
             }
             Operation::Collect(piece) => Ok(garbage::decide(ground, &piece)?),

@@ -80,7 +80,7 @@ fn what_nobody_needs_is_collected_and_what_became_of_it_is_no_longer_known() {
     // What a heartbeat later finds.
     reach(&mut server, points(20, 20));
     server.settle();
-    assert_eq!(server.core.report().collected, 2);
+    assert_eq!(progress(&server), (0, 2));
     assert_eq!(server.value("b", 20).as_deref(), Some("value"));
     let commit = |start_ts, commit_ts| {
         Ask::Commit(v1::CommitRequest {
@@ -96,4 +96,45 @@ fn what_nobody_needs_is_collected_and_what_became_of_it_is_no_longer_known() {
     );
     let again = server.ask(commit(12, 13));
     assert_eq!(too_old(again).barrier, 20);
+}
+
+/// Of tablet 1: what waits, and what was collected.
+fn progress(server: &Server) -> (u64, u64) {
+    let progress = server.core.report().progress.expect("a progress");
+    let tablet = progress.tablets.iter().find(|tablet| tablet.tablet_id == 1);
+    tablet.map_or((0, 0), |tablet| (tablet.waiting, tablet.records))
+}
+
+#[test]
+fn what_waits_is_counted_and_counted_anew_at_a_start() {
+    let mut server = Server::new();
+    for (start, commit) in [(10, 11), (12, 13), (14, 15)] {
+        server.put("b", "value", start, commit);
+    }
+    assert_eq!(progress(&server), (2, 0));
+    server.start_again();
+    assert_eq!(progress(&server), (2, 0));
+    assert_eq!(server.core.report().progress.expect("one").oldest, 13);
+    reach(&mut server, points(14, 14));
+    server.settle();
+    assert_eq!(progress(&server), (1, 1));
+    assert_eq!(server.value("b", 14).as_deref(), Some("value"));
+}
+
+#[test]
+fn the_settings_of_the_master_are_kept_for_one_that_has_lost_them() {
+    let mut server = Server::new();
+    let settings = |revision, life_time_ms| v1::GcSettings {
+        revision,
+        life_time_ms: Some(life_time_ms),
+        ..v1::GcSettings::default()
+    };
+    let keep = |server: &mut Server, settings| {
+        server.core.keep(Some(settings), &mut server.replies);
+        server.settle();
+    };
+    keep(&mut server, settings(2, 5_000));
+    keep(&mut server, settings(1, 9_000));
+    server.start_again();
+    assert_eq!(server.core.report().gc, Some(settings(2, 5_000)));
 }

@@ -13,6 +13,7 @@ Examples:
   cargo xtask bench all
   cargo xtask bench oracle --duration 30s
   cargo xtask bench overhead --json overhead.json
+  cargo xtask bench gc --duration 30s
 
 Numbers mean something on a machine that does nothing else.")]
 pub(crate) struct Args {
@@ -37,12 +38,17 @@ enum Name {
     Bank,
     /// Reads at a snapshot.
     Reads,
-    /// One after the other.
+    /// Garbage collection: its price in the write path, engine operations, disk space, and what goes on beside it.
+    Gc,
+    /// One after the other, but for `gc`.
     All,
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     let programs = programs::build_for_release(context)?;
+    if matches!(args.name, Name::Gc) {
+        collection(context)?;
+    }
     let name = args.name.to_possible_value();
     let mut command = Cmd::new(programs.join("percolator"))
         .args(["up", "--processes", "--ephemeral", "--raw", "--"])
@@ -55,4 +61,22 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
         command = command.arg("--duration").arg(duration);
     }
     Err(command.exec())
+}
+
+/// A tablet server's part, without a network.
+fn collection(context: &Context) -> anyhow::Result<()> {
+    for arguments in [
+        &["operations", "--rows", "1000000"][..],
+        &["write-path", "--engine", "sled"],
+        &["write-path", "--engine", "fjall"],
+        &["disk", "--rows", "1000000", "--engine", "sled"],
+        &["disk", "--rows", "1000000", "--engine", "fjall"],
+    ] {
+        context
+            .cargo(["run", "--quiet", "--release", "-p", "percolator-tablet"])
+            .args(["--example", "collection", "--"])
+            .args(arguments)
+            .run()?;
+    }
+    Ok(())
 }

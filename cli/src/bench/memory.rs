@@ -1,4 +1,4 @@
-//! What the servers hold in memory, where they are processes of this machine and started by `up`.
+//! What the servers hold in memory, and the processor time that they took, where they are processes of this machine and started by `up`.
 
 use serde::Serialize;
 
@@ -8,6 +8,22 @@ pub(super) struct Process {
     pub(super) name: String,
     /// Resident set, in MiB.
     pub(super) mebibytes: f64,
+    /// Processor time since its start.
+    pub(super) cpu_seconds: f64,
+}
+
+/// Hundredths of a second, in which the kernel counts processor time for programs.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+fn cpu_seconds(process: &std::path::Path) -> f64 {
+    let stat = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
+    // Behind the name, which may have blanks: the 12th and 13th field.
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    ticks
+        .filter_map(|ticks| ticks.parse::<f64>().ok())
+        .sum::<f64>()
+        / TICKS_PER_SECOND
 }
 
 /// What this process holds, in MiB.
@@ -71,6 +87,7 @@ pub(super) fn now(when: &str) -> (String, Vec<Process>) {
         processes.push(Process {
             name: server.unwrap_or_else(|| name.to_owned()),
             mebibytes,
+            cpu_seconds: cpu_seconds(&entry.path()),
         });
     }
     processes.sort_by(|a, b| a.name.cmp(&b.name));

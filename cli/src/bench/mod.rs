@@ -1,6 +1,7 @@
 //! `percolator bench`: what the cluster can do, against what the machine can do.
 
 mod access;
+mod collection;
 mod large;
 mod memory;
 mod oracle;
@@ -9,7 +10,7 @@ mod workers;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use percolator_client::Client;
+use percolator_client::{Admin, Client};
 use serde_json::{Value, json};
 
 use crate::bank;
@@ -56,6 +57,9 @@ enum What {
     /// One transaction of --rows rows of 200 bytes over three tablets, and point reads of the same table beside
     /// it. Not part of `all`.
     Large,
+    /// Reads and writes beside garbage collection, and what the master takes for gc-locks. Not among `all`: it
+    /// changes the cluster's life time meanwhile.
+    Gc,
     /// Everything else.
     #[default]
     All,
@@ -100,7 +104,12 @@ impl Figure {
     }
 }
 
-pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(
+    cluster: &str,
+    client: &Client,
+    args: Args,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
     let duration = if args.smoke {
         Duration::from_millis(200)
     } else {
@@ -143,6 +152,11 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
                 ),
             });
         }
+    }
+    if args.what == What::Gc {
+        let admin = Admin::connect(cluster)?;
+        figures.extend(collection::beside(client, &admin, args.smoke, duration, output).await?);
+        figures.push(collection::sessions(admin, args.smoke, duration, output).await?);
     }
     if does(What::Overhead) || does(What::Reads) {
         let table = access::prepare(client, args.smoke, output).await?;

@@ -4,7 +4,7 @@ mod layout;
 mod processes;
 mod threads;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,9 @@ use layout::Layout;
 
 /// A cluster that isn't ready by then won't be.
 const READY_WITHIN: Duration = Duration::from_secs(30);
+
+/// How often the manifest is read for what it says of garbage collection.
+const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
 /// A command that was told to end, as by Ctrl-C on a terminal, does so within this, or is told by us.
 const TOLD_ALREADY: Duration = Duration::from_millis(700);
@@ -80,7 +83,7 @@ enum Cluster {
 
 pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
-    let manifest = read_manifest(&args)?;
+    let manifest = read_manifest(args.file.as_ref())?;
     if args.processes {
         processes::check_programs()?;
     }
@@ -142,6 +145,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
             format!("running {}", args.command.join(" "))
         }
     ));
+    let gc_file = kept.gc_file();
     let mut command = match start_command(&args.command, &master) {
         Ok(command) => command,
         Err(error) => {
@@ -157,6 +161,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
         },
         status = wait_for(&mut command) => status,
         failed = cluster.failed() => Err(failed),
+        () = follow(args.file, &gc_file, output) => Ok(ExitCode::SUCCESS),
     };
     if let Some(command) = &mut command {
         // Where the command has ended, there's nobody left to kill.
@@ -169,8 +174,37 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-fn read_manifest(args: &Args) -> anyhow::Result<PercolatorCluster> {
-    let (name, text) = match &args.file {
+/// What the manifest says of garbage collection counts from when it is changed, without a restart.
+async fn follow(file: Option<PathBuf>, gc_file: &Path, output: Output) {
+    let file = file.filter(|file| file.as_os_str() != "-");
+    let Some(file) = file else {
+        return std::future::pending().await;
+    };
+    let mut told = String::new();
+    let mut last = std::fs::read_to_string(gc_file).unwrap_or_default();
+    loop {
+        tokio::time::sleep(FOLLOW_EVERY).await;
+        let changed = read_manifest(Some(&file)).and_then(|manifest| {
+            let gc = manifest.spec.gc.for_master();
+            if gc != last {
+                layout::write_gc(gc_file, &gc)?;
+                last = gc;
+            }
+            Ok(())
+        });
+        let error = changed
+            .err()
+            .map(|error| format!("{error:#}"))
+            .unwrap_or_default();
+        if told != error && !error.is_empty() {
+            output.note(&format!("{error}\nit goes on as it was"));
+        }
+        told = error;
+    }
+}
+
+fn read_manifest(file: Option<&PathBuf>) -> anyhow::Result<PercolatorCluster> {
+    let (name, text) = match file {
         None => ("the defaults".to_owned(), DEFAULT_MANIFEST.to_owned()),
         Some(file) if file.as_os_str() == "-" => {
             let text = std::io::read_to_string(std::io::stdin())

@@ -139,11 +139,11 @@ impl Processes {
                 log: logs.join(format!("{server}.log")),
             })
         };
-        let more = if layout.new {
-            vec!["--new-cluster".to_owned()]
-        } else {
-            Vec::new()
-        };
+        let gc = layout.store_gc()?.display().to_string();
+        let mut more = vec!["--gc-manifest".to_owned(), gc];
+        if layout.new {
+            more.push("--new-cluster".to_owned());
+        }
         let master = recipe("master", MASTER_PROGRAM, MASTER, more)?;
         let master = self
             .supervise(master, layout.listen(0)?.to_string(), failed)

@@ -46,6 +46,7 @@ async fn start_each(
         server: MASTER.to_owned(),
         new_cluster: layout.new,
         settings: percolator_gc_master::Settings::default(),
+        manifest: Some(layout.store_gc()?),
     };
     let master = spawn(
         "master",

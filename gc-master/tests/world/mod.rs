@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use percolator_gc_master::{
-    Action, Command, Directory, HEARTBEAT_INTERVAL, Heard, Heartbeat, Note, Refusal, Report, Role,
-    Rows, Settings, Start, Swept, TableState, TabletState, Truth,
+    Action, Command, Directory, HEARTBEAT_INTERVAL, Heard, Heartbeat, Kept, Note, Refusal, Report,
+    Role, Rows, Settings, Start, Swept, TableState, TabletState, Truth,
 };
 
 use percolator_protocol::safe_point::Points;
@@ -98,7 +98,8 @@ impl World {
             peers: self.peers.get(server).cloned().unwrap_or_default(),
             deleted_tables: self.deleted.get(server).cloned().unwrap_or_default(),
             points: self.points.get(server).copied().unwrap_or_default(),
-            collected: 0,
+            progress: percolator_wire::v1::GcProgress::default(),
+            settings: Kept::default(),
         }
     }
 

@@ -54,8 +54,8 @@ pub struct Metadata {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What a cluster is to be. A local cluster (`percolator up`) takes the oracle's window and the tablet
-/// servers' number, engine and cache from it, and ignores what is about pods.
+/// What a cluster is to be. A local cluster (`percolator up`) takes the oracle's window, garbage collection and the
+/// tablet servers' number, engine and cache from it, and ignores what is about pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, CustomResource, JsonSchema)]
 #[kube(
     group = "percolator.dev",
@@ -171,6 +171,50 @@ pub struct Spec {
     pub tablets: Tablets,
     /// The master: the directory of tables, tablets and servers.
     pub gc_master: GcMaster,
+    /// Garbage collection: how long versions are kept that newer ones hide.
+    pub gc: Gc,
+}
+
+/// Garbage collection: how long versions are kept that newer ones hide. A change counts within two minutes and
+/// restarts nobody. What is said here wins over `percolator gc set`, which sets what is left out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Gc {
+    /// How long versions are kept that no transaction reads, from 1s to 8784h (366 days). Snapshots that are older
+    /// are refused. Default: what `percolator gc set` has set, or else 10m.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-validations" = rules(&[("duration(self) >= duration('1s') && duration(self) <= duration('8784h')", "must be from 1s to 8784h")])))]
+    pub life_time: Option<Duration>,
+    /// How long a transaction may keep versions from being collected, from 1s to 8784h; 0s: as long as it lives.
+    /// One that goes on after that is refused. Default: what `percolator gc set` has set, or else 0s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-validations" = rules(&[("duration(self) == duration('0s') || (duration(self) >= duration('1s') && duration(self) <= duration('8784h'))", "must be from 1s to 8784h, or 0s")])))]
+    pub max_hold: Option<Duration>,
+    /// Collect nothing, and refuse no more than is refused already. Default: what `percolator gc set` has set, or
+    /// else false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused: Option<bool>,
+}
+
+impl Gc {
+    /// What the master reads: JSON, as `{"lifeTimeMs":600000,"maxHoldMs":0,"paused":false}` with what is set.
+    pub fn for_master(&self) -> String {
+        let fields = [
+            (
+                "lifeTimeMs",
+                self.life_time.map(|time| time.as_millis().to_string()),
+            ),
+            (
+                "maxHoldMs",
+                self.max_hold.map(|time| time.as_millis().to_string()),
+            ),
+            ("paused", self.paused.map(|paused| paused.to_string())),
+        ];
+        let said = fields
+            .into_iter()
+            .filter_map(|(name, value)| Some(format!("{name:?}:{}", value?)));
+        format!("{{{}}}", said.collect::<Vec<_>>().join(","))
+    }
 }
 
 /// The timestamp oracle.

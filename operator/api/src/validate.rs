@@ -35,6 +35,8 @@ const LABEL_PREFIX_LEN_MAX: usize = 253;
 const TABLET_SERVERS_MAX: u32 = 1_000;
 const WINDOW_MIN: Duration = Duration::from_millis(100);
 const WINDOW_MAX: Duration = Duration::from_millis(60_000);
+const LIFE_TIME_MIN: Duration = Duration::from_millis(1_000);
+const LIFE_TIME_MAX: Duration = Duration::from_millis(8_784 * 3_600_000);
 const CACHE_SIZE_MIN: Quantity = Quantity::from_bytes(1 << 20);
 const SIZE_MIN: Quantity = Quantity::from_bytes(64 << 20);
 const SMALL_SIZE_MIN: Quantity = Quantity::from_bytes(16 << 20);
@@ -133,6 +135,23 @@ impl Spec {
                     WINDOW_MAX.as_millis() / 1_000
                 ),
             );
+        }
+        for (path, time, or) in [
+            ("spec.gc.lifeTime", spec.gc.life_time, ""),
+            (
+                "spec.gc.maxHold",
+                spec.gc.max_hold.filter(|time| time.as_millis() != 0),
+                ", or 0s",
+            ),
+        ] {
+            if let Some(time) = time
+                && !(LIFE_TIME_MIN..=LIFE_TIME_MAX).contains(&time)
+            {
+                problems.add(
+                    path,
+                    format!("{time} must be from {LIFE_TIME_MIN} to {LIFE_TIME_MAX}{or}"),
+                );
+            }
         }
         let tablets = &spec.tablets;
         if !(1..=TABLET_SERVERS_MAX).contains(&tablets.replicas) {

@@ -1,5 +1,7 @@
 //! Collection: which records of a cell nobody needs any more (seed 000, part 5).
 
+use bytes::Bytes;
+
 use crate::mutants::{self, Mutant};
 use crate::types::{Effect, Timestamp, Write, WriteKind};
 
@@ -10,6 +12,8 @@ pub struct Collected {
     pub effects: Vec<Effect>,
     /// Records among them.
     pub records: usize,
+    /// Bytes of the values that stand in these records.
+    pub bytes: usize,
     /// Nothing is left to be removed up to this point.
     pub done: bool,
 }
@@ -73,6 +77,7 @@ pub fn gc<E>(
 impl Collected {
     fn remove(&mut self, commit_ts: Timestamp, write: &Write) {
         self.records += 1;
+        self.bytes += write.short_value.as_ref().map_or(0, Bytes::len);
         self.effects.push(Effect::DeleteWrite(commit_ts));
         if write.kind == WriteKind::Put && write.short_value.is_none() {
             self.effects.push(Effect::DeleteData(write.start_ts));

@@ -11,10 +11,12 @@
 //! | `keep-alive start=7 primary=bob ttl=5000` | |
 //! | `get at=8 [bypass=7,5] [own] bob ..` | |
 //! | `gc at=8 [most=1] bob ..` | |
+//! | `points barrier=8 [ready=7] start=6 [bob ..]` | what they refuse of that transaction: prewrites; and, where the cells show nothing of it, to say what became of it |
 //! | `scan at=8 [bypass=7,5] [own] [from=a] [to=c] [reverse] [limit=2]` | |
 
 use bytes::Bytes;
 use percolator_protocol::actions::{Prewrite, ScanEnd, Snapshot, StatusQuery};
+use percolator_protocol::safe_point::{Points, TooOld};
 use percolator_protocol::txn::{Ending, after_status_read};
 use percolator_protocol::types::{Cell, Lock, Mutation, Timestamp};
 
@@ -159,6 +161,28 @@ pub(crate) fn run(
                 )
             };
             args.cells()?.into_iter().map(collect).collect()
+        }
+        "points" => {
+            let barrier = args.ts("barrier")?;
+            let ready = args.named("ready").map(|ts| read_ts(&ts)).transpose()?;
+            let points = Points {
+                barrier,
+                ready: ready.unwrap_or(barrier),
+            };
+            let start_ts = args.ts("start")?;
+            let says = |what: String, result: Result<(), TooOld>| match result {
+                Ok(()) => format!("{what} admitted"),
+                Err(too_old) => format!("{what} too old: below {}", args::ts(too_old.barrier)),
+            };
+            let mut lines = vec![
+                says("read".into(), points.admit_read(start_ts)),
+                says("prewrite".into(), points.admit_prewrite(start_ts)),
+            ];
+            for cell in args.cells()? {
+                let known = points.recall(&store.view(&cell, start_ts, None), start_ts);
+                lines.push(says(format!("{} recall", args::cell(&cell)), known));
+            }
+            lines
         }
         "scan" => {
             let (ts, bypass) = snapshot(&mut args)?;

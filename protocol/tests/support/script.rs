@@ -130,7 +130,7 @@ impl Runner {
         }
         let before = self.store.clone();
         let mut output = rules::run(&mut self.store, name, args, input)?;
-        let reads = matches!(name, "get" | "scan" | "after-status");
+        let reads = matches!(name, "get" | "scan" | "after-status" | "points");
         if self.store != before {
             assert!(!reads, "{line} has written something");
             let all = self.store.rows();

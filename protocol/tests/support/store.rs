@@ -100,7 +100,13 @@ impl Store {
         locks.collect()
     }
 
-    fn view(&self, cell: &Cell, start_ts: Timestamp, commit_ts: Option<Timestamp>) -> CellView {
+    /// What the cell shows of the transaction.
+    pub(crate) fn view(
+        &self,
+        cell: &Cell,
+        start_ts: Timestamp,
+        commit_ts: Option<Timestamp>,
+    ) -> CellView {
         let records = self.writes(cell).map(Ok::<_, Infallible>);
         let Ok(view) = CellView::load(self.lock(cell), start_ts, commit_ts, records);
         view

@@ -290,6 +290,7 @@ impl Master {
                 barrier: heard.points.barrier.as_u64(),
                 ready: heard.points.ready.as_u64(),
                 tablet_servers: heard.tablet_servers,
+                gc: Some(heard.settings.into()),
             }),
             Err(refusal) => refused(refusal),
         })

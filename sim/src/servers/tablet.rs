@@ -160,6 +160,7 @@ impl Tablet {
                     let mut state = running.lock();
                     let Running { core, replies, .. } = &mut *state;
                     core.meet(&told.tablet_servers, replies);
+                    core.keep(told.gc, replies);
                     core.reach(told.into(), replies);
                 }
                 tablet.pump(&world, &running);

@@ -1,20 +1,46 @@
 //! What the server does without being asked by a client: keeps what the master tells it, collects garbage, and
 //! removes the rows of dropped tablets.
 
+use percolator_engine::{Batch, Column};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
+use percolator_wire::v1;
+use prost::Message as _;
 
 use super::{Core, Decided, Reply};
 use crate::garbage;
 use crate::latches::Ticket;
+use crate::limits::{Amount, Held};
 use crate::work::Work;
 
 impl Core {
+    /// What is held in memory, counted anew: for tests.
+    pub fn held(&self) -> Held {
+        let reads = self.held_reads.iter();
+        let decided = self.decided.iter();
+        Held {
+            queued: Amount::of(self.queued.values().map(|queued| queued.bytes)),
+            reads: Amount::of(reads.map(|(_, request)| request.encoded_len())),
+            decided: Amount::of(decided.map(|decided| decided.decision.batch.size_bytes())),
+            group: Amount::of(self.group.iter().map(Batch::size_bytes)),
+            cache_bytes: self.cache.borrow().size_bytes(),
+            scan_marks: self.readers.borrow().scanned_tablets(),
+            tablets: self.tablets.len(),
+        }
+    }
+
     /// Keeps the names of the cluster's tablet servers; [`Self::report`] has them when they are durable.
     pub fn meet(&mut self, servers: &[String], out: &mut Vec<Reply>) {
         let unmet = self.tablets.unmet(servers.to_vec());
         if !unmet.is_empty() {
             self.enqueue(None, 0, Work::meet(unmet), out);
+        }
+    }
+
+    /// Keeps the settings of garbage collection; [`Self::report`] has them when they are durable.
+    pub fn keep(&mut self, settings: Option<v1::GcSettings>, out: &mut Vec<Reply>) {
+        if let Some(settings) = settings.filter(|settings| self.tablets.are_news(settings)) {
+            self.enqueue(None, 0, Work::settings(settings), out);
         }
     }
 
@@ -33,12 +59,18 @@ impl Core {
         if self.collecting.is_some() || self.failed.is_some() {
             return;
         }
-        let alone = self.decided.is_empty() && self.queued.is_empty();
         let ready = self.points.durable.ready;
         if self.collected_to == ready {
             return;
         }
-        match garbage::piece(&*self.engine, ready, alone) {
+        // Beside other requests in small pieces, but so that what is made meanwhile doesn't pile up.
+        let made = std::mem::take(&mut self.garbage_made);
+        let beside = std::mem::take(&mut self.requests) > 0;
+        let most = match beside {
+            true => (2 * made).clamp(garbage::ENTRIES_BESIDE, garbage::ENTRIES_ALONE),
+            false => garbage::ENTRIES_ALONE,
+        };
+        match garbage::piece(&*self.engine, ready, most) {
             Ok(piece) if piece.is_empty() => self.collected_to = ready,
             Ok(piece) => {
                 self.collecting = Some(self.next_ticket);
@@ -50,6 +82,20 @@ impl Core {
                 }
             }
             Err(error) => self.note_fatal(&error.into()),
+        }
+    }
+
+    /// What waits, and what was collected.
+    pub(super) fn gc_progress(&self) -> v1::GcProgress {
+        // An engine that can't be read is noticed by others.
+        let first = self.engine.first(Column::Garbage, &[], &[]);
+        let oldest = first.ok().flatten().and_then(|(entry, _)| {
+            let (ts, _) = entry.split_first_chunk()?;
+            Some(u64::from_be_bytes(*ts))
+        });
+        v1::GcProgress {
+            oldest: oldest.unwrap_or_default(),
+            tablets: self.progress.report(),
         }
     }
 

@@ -23,8 +23,9 @@ use crate::cache::CellCache;
 use crate::clearing::Clearing;
 use crate::decision::{Decision, Ground, TabletChange};
 use crate::latches::{Latches, RowHash, Ticket};
-use crate::limits::{Amount, Held, Limits};
+use crate::limits::Limits;
 use crate::marks::Marks;
+use crate::progress::Progress;
 use crate::readers::Readers;
 use crate::store::{self, LockChange, LockFilter};
 use crate::tablets::Tablets;
@@ -102,7 +103,10 @@ pub struct Core {
     collecting: Option<Ticket>,
     /// Nothing is left up to here, as far as the last look goes.
     collected_to: Timestamp,
-    collected: u64,
+    progress: Progress,
+    /// Requests, and entries of the index, since the last piece.
+    requests: usize,
+    garbage_made: usize,
     failed: Option<String>,
 }
 
@@ -138,15 +142,18 @@ impl Core {
         me: v1::Addressee,
     ) -> Result<Self, Error> {
         let high_ts = store::high_ts(&*engine)?;
+        let tablets = Tablets::load(&*engine)?;
         Ok(Self {
             records: Marks::at(high_ts, limits.marks),
             high_ts,
-            tablets: Tablets::load(&*engine)?,
+            progress: Progress::load(&*engine, &tablets)?,
+            tablets,
             filter: LockFilter::load(&*engine)?,
             points: points::Kept::load(&*engine)?,
             collecting: None,
             collected_to: Timestamp::ZERO,
-            collected: 0,
+            requests: 0,
+            garbage_made: 0,
             engine,
             cache: RefCell::new(CellCache::new(limits.cache_bytes)),
             readers: RefCell::new(Readers::new(limits.marks)),
@@ -175,7 +182,7 @@ impl Core {
         v1::HeartbeatRequest {
             barrier: self.points.durable.barrier.as_u64(),
             ready: self.points.durable.ready.as_u64(),
-            collected: self.collected,
+            progress: Some(self.gc_progress()),
             ..self.tablets.report()
         }
     }
@@ -185,21 +192,6 @@ impl Core {
         self.filter.len()
     }
 
-    /// What is held in memory, counted anew: for tests.
-    pub fn held(&self) -> Held {
-        let reads = self.held_reads.iter();
-        let decided = self.decided.iter();
-        Held {
-            queued: Amount::of(self.queued.values().map(|queued| queued.bytes)),
-            reads: Amount::of(reads.map(|(_, request)| request.encoded_len())),
-            decided: Amount::of(decided.map(|decided| decided.decision.batch.size_bytes())),
-            group: Amount::of(self.group.iter().map(Batch::size_bytes)),
-            cache_bytes: self.cache.borrow().size_bytes(),
-            scan_marks: self.readers.borrow().scanned_tablets(),
-            tablets: self.tablets.len(),
-        }
-    }
-
     /// Why the server can't go on, if it can't: the disk lost a write. It has to be started again.
     pub fn failed(&self) -> Option<&str> {
         self.failed.as_deref()
@@ -207,6 +199,7 @@ impl Core {
 
     /// Takes a request; answers that are ready go to `out`, others come from [`Self::committed`].
     pub fn request(&mut self, to: Asker, request: v1::Request, out: &mut Vec<Reply>) {
+        self.requests += 1;
         if !self.readers.borrow().idle() && reads::has_to_wait(self.ground(), &request) {
             return self.hold(to, request, out);
         }
@@ -536,17 +529,22 @@ impl Core {
             Some(TabletChange::Insert(tablet)) => self.tablets.insert(tablet.clone()),
             Some(TabletChange::Drop { id, table }) => {
                 self.tablets.drop_tablet(*id, *table);
+                self.progress.dropped(*id);
                 self.readers.get_mut().forget(*id);
                 self.clearing.dropped(self.next_ticket);
             }
             Some(TabletChange::Forget(id)) => self.tablets.forget(*id),
             Some(TabletChange::Meet(servers)) => self.tablets.meet(servers.clone()),
+            Some(TabletChange::Keep(settings)) => self.tablets.keep(*settings),
             None => {}
         }
         if let Some(points) = decision.points {
             self.points.stored(ticket, points);
         }
-        self.collected += decision.collected as u64;
+        for (tablet, change) in std::mem::take(&mut decision.garbage) {
+            self.garbage_made += usize::try_from(change.made).unwrap_or(usize::MAX);
+            self.progress.changed(tablet, change);
+        }
     }
 
     /// What goes with the next group. Where the disk is short of room, all of it may spend the reserve or

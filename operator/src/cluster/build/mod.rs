@@ -81,6 +81,8 @@ fn owner(cluster: &ClusterObject) -> Value {
 
 /// The key of the configuration that says whether the master may begin a new cluster.
 const NEW_CLUSTER: &str = "new-cluster";
+/// The key of what the spec says of garbage collection: the master's pod has it as a file, which follows.
+const GC: &str = "gc.json";
 /// The key of the servers' image, where the spec names none.
 pub(crate) const DEFAULT_IMAGE: &str = "default-image";
 
@@ -106,7 +108,7 @@ impl Builder<'_> {
         )]
     }
 
-    /// Read by the master when it starts: that it changes restarts nobody.
+    /// Read by the master: that it changes restarts nobody.
     fn config(&self, observed: &Observed) -> Object {
         let is_new = observed.is_new(self.name);
         self.common(
@@ -114,6 +116,7 @@ impl Builder<'_> {
             json!({"data": {
                 NEW_CLUSTER: is_new.to_string(),
                 DEFAULT_IMAGE: self.default_image,
+                GC: self.cluster.spec.gc.for_master(),
             }}),
         )
     }

@@ -7,11 +7,14 @@ use serde_json::{Value, json};
 use super::super::names::{self, CLAIM, PORT, Role};
 use super::super::object::{Kind, Object};
 use super::super::observed::Observed;
-use super::{Builder, NEW_CLUSTER};
+use super::{Builder, GC, NEW_CLUSTER};
 
 /// Nobody's number, and no user's of a node.
 const USER: u32 = 65532;
 const DATA: &str = "/data";
+/// Where the master has its configuration, and the volume's name.
+const CONFIG: &str = "/config";
+const CONFIG_VOLUME: &str = "config";
 /// Servers end within a second when they are told to; the rest is for disks that hang.
 const GRACE_SECONDS: u32 = 30;
 /// How long a server may take until it serves: recovering much data, or an oracle whose master is away.
@@ -106,6 +109,12 @@ impl Builder<'_> {
             template["metadata"]["annotations"] = json!(pod.annotations);
         }
         let spec = &mut template["spec"];
+        if role == Role::GcMaster {
+            spec["volumes"] = json!([{
+                "name": CONFIG_VOLUME,
+                "configMap": {"name": self.name, "items": [{"key": GC, "path": GC}]},
+            }]);
+        }
         let secrets = &self.cluster.spec.image_pull_secrets;
         if !secrets.is_empty() {
             spec["imagePullSecrets"] = json!(secrets);
@@ -196,6 +205,11 @@ impl Builder<'_> {
             },
             "volumeMounts": [{"name": CLAIM, "mountPath": DATA}],
         });
+        if role == Role::GcMaster
+            && let Some(mounts) = container["volumeMounts"].as_array_mut()
+        {
+            mounts.push(json!({"name": CONFIG_VOLUME, "mountPath": CONFIG, "readOnly": true}));
+        }
         if let Some(policy) = spec.image_pull_policy {
             container["imagePullPolicy"] = json!(policy.name());
         }
@@ -228,7 +242,7 @@ impl Builder<'_> {
             arguments.push(format!("--master={master}"));
         }
         match role {
-            Role::GcMaster => {}
+            Role::GcMaster => arguments.push(format!("--gc-manifest={CONFIG}/{GC}")),
             Role::Oracle => {
                 arguments.push(format!("--window={}ms", spec.oracle.window.as_millis()))
             }

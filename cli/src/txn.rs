@@ -1,0 +1,130 @@
+//! `percolator txn`: the transactions that run, for whoever runs the cluster.
+
+use std::process::ExitCode;
+
+use percolator_client::{Admin, Ending, RunningTxn, Timestamp};
+use serde_json::{Value, json};
+
+use crate::answered;
+use crate::gc::{age_at, owner_json};
+use crate::output::{Output, columns};
+
+/// Transactions that run: list them, end one.
+///
+/// Named are those that have been open for a second, and those with locks.
+#[derive(Debug, clap::Subcommand)]
+#[command(after_help = "\
+Examples:
+  percolator txn list
+  percolator txn abort 449812345678901234")]
+pub(crate) enum Command {
+    /// The transactions that run, oldest first: whose they are, and how many cells they have locked.
+    #[command(
+        after_help = "Examples:\n  percolator txn list\n  percolator txn list --limit 10 -o json"
+    )]
+    List {
+        /// The most to name.
+        #[arg(long, value_name = "NUMBER", default_value_t = 100)]
+        limit: u32,
+    },
+    /// End a transaction: it is rolled back where it has locks, and its gc-lock ends.
+    ///
+    /// Ends with 7 where it was committed before, or where nothing of it is found.
+    #[command(after_help = "Example:\n  percolator txn abort 449812345678901234")]
+    Abort {
+        /// Where it began, as `percolator txn list` names it.
+        start_ts: u64,
+    },
+}
+
+pub(crate) async fn run(
+    cluster: &str,
+    command: Command,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    let admin = Admin::connect(cluster)?;
+    match command {
+        Command::List { limit } => list(&admin, limit, output).await,
+        Command::Abort { start_ts } => abort(&admin, Timestamp::from_u64(start_ts), output).await,
+    }
+}
+
+async fn list(admin: &Admin, limit: u32, output: Output) -> anyhow::Result<ExitCode> {
+    let running = admin.running(limit).await?;
+    let mut rows = vec![
+        ["START_TS", "AGE", "LOCKS", "OWNER"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    rows.extend(running.txns.iter().map(|txn| {
+        vec![
+            txn.start_ts.to_string(),
+            age_at(running.now, txn.start_ts),
+            txn.locks.to_string(),
+            txn.owner
+                .as_ref()
+                .map_or_else(|| "-".to_owned(), ToString::to_string),
+        ]
+    }));
+    let of = |txn: &RunningTxn| -> Value {
+        let ms = running
+            .now
+            .physical_ms()
+            .saturating_sub(txn.start_ts.physical_ms());
+        json!({
+            "start_ts": txn.start_ts.to_string(),
+            "age_ms": ms,
+            "locks": txn.locks,
+            "primary": txn.primary.as_ref().map(ToString::to_string),
+            "owner": txn.owner.as_ref().map(owner_json),
+        })
+    };
+    let txns: Vec<Value> = running.txns.iter().map(of).collect();
+    output.result(&columns(&rows), &txns)?;
+    if running.more {
+        output.note(&format!("there are more than {limit}: --limit"));
+    }
+    for (server, why) in &running.uncounted {
+        output.note(&format!("locks on {server} are not all counted: {why}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn abort(admin: &Admin, start_ts: Timestamp, output: Output) -> anyhow::Result<ExitCode> {
+    let ended = admin.abort(start_ts).await?;
+    let locks = ended.locks;
+    let (mut text, outcome, done) = match ended.ending {
+        Some(Ending::RolledBack) => (
+            format!("rolled back; {locks} locks were cleared"),
+            "rolled back",
+            true,
+        ),
+        Some(Ending::Committed(commit_ts)) => (
+            format!("it was committed at {commit_ts} before; {locks} locks were cleared"),
+            "committed",
+            false,
+        ),
+        None if ended.owners.is_empty() => (
+            "nothing is found of it: it has ended, or is too young to be told of".to_owned(),
+            "not found",
+            false,
+        ),
+        None => (
+            "it has no locks: it can go on until the barrier passes it".to_owned(),
+            "no locks",
+            true,
+        ),
+    };
+    for owner in &ended.owners {
+        text += &format!("; its gc-lock, of {owner}, has ended");
+    }
+    let owners: Vec<Value> = ended.owners.iter().map(owner_json).collect();
+    let json = json!({
+        "start_ts": start_ts.to_string(),
+        "outcome": outcome,
+        "locks": locks,
+        "owners": owners,
+    });
+    output.result(&text, &json)?;
+    Ok(answered(done))
+}

@@ -1,0 +1,207 @@
+//! The transactions that run on a cluster, for whoever runs it: those that have held a gc-lock for a while, or have
+//! locks; and to end one of them.
+
+use std::collections::BTreeMap;
+
+use percolator_protocol::actions::Status;
+use percolator_protocol::txn::{Ending, MetLock};
+use percolator_protocol::types::{Cell, Timestamp};
+use percolator_wire::v1;
+
+use crate::Error;
+use crate::admin::{Admin, Owner, PATIENCE, error};
+use crate::router::CallError;
+use crate::sweep::{Asked, by_txn};
+
+/// Pages of locks that are read of a server to count them: a million locks.
+const PAGES_MAX: usize = 1_000;
+
+/// A transaction that runs.
+#[derive(Clone, Debug, Default)]
+pub struct RunningTxn {
+    /// Where it began, and its name.
+    pub start_ts: Timestamp,
+    /// Who holds a gc-lock for it. `None`: nobody, or it is too young to be told of.
+    pub owner: Option<Owner>,
+    /// Its locks, as far as they were counted.
+    pub locks: u64,
+    /// Where it is decided, if it has locks.
+    pub primary: Option<Cell>,
+}
+
+/// The transactions that run.
+#[derive(Clone, Debug, Default)]
+pub struct RunningTxns {
+    /// The oracle's time.
+    pub now: Timestamp,
+    /// Oldest first.
+    pub txns: Vec<RunningTxn>,
+    /// There are more.
+    pub more: bool,
+    /// Servers whose locks are not counted, or not all of them, and why.
+    pub uncounted: Vec<(String, String)>,
+}
+
+/// What became of a transaction that was to be ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// `None`: it has no locks. Otherwise how it ended: rolled back, or as committed before.
+    pub ending: Option<Ending>,
+    /// Its locks that were cleared.
+    pub locks: u64,
+    /// Who held a gc-lock for it, which has ended too.
+    pub owners: Vec<Owner>,
+}
+
+impl Admin {
+    /// The transactions that run, oldest first, at most so many.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::Timeout`].
+    pub async fn running(&self, most: u32) -> Result<RunningTxns, Error> {
+        let mut running = RunningTxns::default();
+        let deadline = self.router.deadline(PATIENCE);
+        running.now = self
+            .router
+            .timestamp(deadline)
+            .await
+            .map_err(|error| self.failed("taking a timestamp", error))?;
+        let named = self.network.transactions(most).await.map_err(error)?;
+        running.more = named.more;
+        let mut txns: BTreeMap<Timestamp, RunningTxn> = BTreeMap::new();
+        let entry = |start_ts| RunningTxn {
+            start_ts,
+            ..RunningTxn::default()
+        };
+        for gc_lock in named.gc_locks {
+            let start_ts = Timestamp::from_u64(gc_lock.start_ts);
+            let txn = txns.entry(start_ts).or_insert_with(|| entry(start_ts));
+            txn.owner = gc_lock.owner.map(Owner::from);
+        }
+        for server in self.tablet_servers().await? {
+            let counted = self
+                .each_lock(&server, Timestamp::MAX, PAGES_MAX, async |locks| {
+                    for ((start_ts, primary), locks) in locks {
+                        let txn = txns.entry(start_ts).or_insert_with(|| entry(start_ts));
+                        txn.primary = Some(primary);
+                        txn.locks += locks.len() as u64;
+                    }
+                    Ok(())
+                })
+                .await;
+            match counted {
+                Ok(true) => {}
+                Ok(false) => running
+                    .uncounted
+                    .push((server, "it has more locks than are counted".into())),
+                Err(error) => running.uncounted.push((server, error.to_string())),
+            }
+        }
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        running.more |= txns.len() > most;
+        running.txns = txns.into_values().take(most).collect();
+        Ok(running)
+    }
+
+    /// Ends a transaction: its gc-lock, and, where it has locks, all of it. Without locks it can't be rolled back, as
+    /// nobody but its client knows what it is about to write; but without a gc-lock it is refused as soon as the
+    /// barrier passes it.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], [`Error::Timeout`]; asking again goes on.
+    pub async fn abort(&self, start_ts: Timestamp) -> Result<Ended, Error> {
+        let mut ended = Ended {
+            ending: None,
+            locks: 0,
+            owners: self.release_gc_lock(start_ts).await?,
+        };
+        const DOING: &str = "ending a transaction";
+        for server in self.tablet_servers().await? {
+            let (ending, count) = (&mut ended.ending, &mut ended.locks);
+            self.each_lock(&server, start_ts.next(), usize::MAX, async |locks| {
+                for ((_, _), locks) in locks.into_iter().filter(|((ts, _), _)| *ts == start_ts) {
+                    *ending = self.end_by_force(&locks).await?.or(*ending);
+                    *count += locks.len() as u64;
+                }
+                Ok(())
+            })
+            .await
+            .map_err(|error| self.failed(DOING, error))?;
+        }
+        Ok(ended)
+    }
+
+    /// Ends the gc-locks of what began at this timestamp, and of what its sessions have begun before it: it is
+    /// refused as soon as the barrier passes it. Whose they were; empty: nobody holds one there.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub async fn release_gc_lock(&self, start_ts: Timestamp) -> Result<Vec<Owner>, Error> {
+        let released = self
+            .network
+            .release_gc_lock(start_ts)
+            .await
+            .map_err(error)?;
+        Ok(released.owners.into_iter().map(Owner::from).collect())
+    }
+
+    /// Ends what the locks of one transaction are left of, as its primary says, which can't commit after that.
+    async fn end_by_force(&self, locks: &[MetLock]) -> Result<Option<Ending>, CallError> {
+        let Some(first) = locks.first() else {
+            return Ok(None);
+        };
+        let deadline = self.router.deadline(PATIENCE);
+        let ending = match self
+            .router
+            .check_status(first, None, true, deadline)
+            .await?
+        {
+            Status::Committed(commit_ts) => Ending::Committed(commit_ts),
+            // A primary that is asked by force doesn't live on.
+            Status::RolledBack | Status::Alive { .. } | Status::PrimaryPending => {
+                Ending::RolledBack
+            }
+        };
+        self.router.resolve(locks, ending, deadline).await?;
+        Ok(Some(ending))
+    }
+
+    /// Calls with the locks of each page, of transactions that began below this. False: there are more.
+    async fn each_lock(
+        &self,
+        server: &str,
+        below: Timestamp,
+        pages_max: usize,
+        mut on_page: impl AsyncFnMut(BTreeMap<(Timestamp, Cell), Vec<MetLock>>) -> Result<(), CallError>,
+    ) -> Result<bool, CallError> {
+        let mut after = None;
+        for _ in 0..pages_max {
+            let deadline = self.router.deadline(PATIENCE);
+            let asked = Asked::Below(below);
+            let page = self
+                .router
+                .locks(server, asked, after.take(), deadline)
+                .await?;
+            on_page(by_txn(page.locks)?).await?;
+            after = page.resume;
+            if after.is_none() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    pub(crate) async fn tablet_servers(&self) -> Result<Vec<String>, Error> {
+        let deadline = self.router.deadline(PATIENCE);
+        let directory = self.router.refreshed(deadline).await;
+        let directory = directory.map_err(|error| Error::Unavailable(error.to_string()))?;
+        let is_tablet = |server: &&v1::ServerInfo| server.role() == v1::Role::Tablet;
+        let servers = directory.servers.iter().filter(is_tablet);
+        Ok(servers.map(|server| server.server.clone()).collect())
+    }
+
+    pub(crate) fn failed(&self, doing: &'static str, error: CallError) -> Error {
+        let deadline = self.router.deadline(PATIENCE);
+        deadline.error(&*self.router.transport, doing, error)
+    }
+}

@@ -1,0 +1,45 @@
+//! How a tablet server's collection gets on, for people to see.
+
+use std::time::Duration;
+
+use percolator_wire::v1;
+
+/// A rate is that of about this long.
+const RATE_OVER: Duration = Duration::from_secs(10);
+
+/// What a tablet server has said of its collection.
+#[derive(Debug, Default)]
+pub(crate) struct Progressed {
+    /// The last time.
+    pub(crate) last: v1::GcProgress,
+    /// How many records it had collected when a rate was last begun, and when that was.
+    since: (Duration, u64),
+    per_second: u64,
+}
+
+impl Progressed {
+    pub(crate) fn heard(&mut self, now: Duration, progress: v1::GcProgress) {
+        self.last = progress;
+        let (since, before) = self.since;
+        let (passed, records) = (now.saturating_sub(since), self.records());
+        if records < before || since.is_zero() {
+            // Another start of it.
+            self.since = (now, records);
+            self.per_second = 0;
+        } else if passed >= RATE_OVER {
+            let millis = u64::try_from(passed.as_millis()).unwrap_or(u64::MAX);
+            self.per_second = (records - before).saturating_mul(1000) / millis;
+            self.since = (now, records);
+        }
+    }
+
+    /// Records that it has collected since its start.
+    pub(crate) fn records(&self) -> u64 {
+        self.last.tablets.iter().map(|tablet| tablet.records).sum()
+    }
+
+    /// Of the last ten seconds or so.
+    pub(crate) fn per_second(&self) -> u64 {
+        self.per_second
+    }
+}

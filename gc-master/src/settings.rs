@@ -1,0 +1,222 @@
+//! The settings of garbage collection. Whoever runs the cluster says them in its manifest (`spec.gc`), or, where the
+//! manifest leaves them open, with `percolator gc set`.
+//!
+//! What the manifest says comes in a file, which is read again and again: it wins, and is not kept here, as it is
+//! always given. What was set is kept durably, and by every tablet server too. So a master that has lost its state
+//! neither collects what is to be kept for a day after ten minutes, nor goes on where it was paused: its ready point
+//! stays until it has heard every tablet server.
+
+use std::time::Duration;
+
+use percolator_protocol::safe_point::Retention;
+use percolator_wire::v1;
+use serde::{Deserialize, Serialize};
+
+use crate::core::Directory;
+use crate::refusal::Refusal;
+
+/// How long versions are kept where nothing else is set.
+pub const LIFE_TIME: Duration = Duration::from_secs(600);
+/// The shortest and the longest life time, and limit of how long a gc-lock may be held.
+pub const LIFE_TIME_MIN: Duration = Duration::from_secs(1);
+/// See [`LIFE_TIME_MIN`].
+pub const LIFE_TIME_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// What was set, as the master keeps it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Kept {
+    /// Grows with each change.
+    pub revision: u64,
+    /// How long versions are kept, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub life_time_ms: Option<u64>,
+    /// How long a gc-lock may be held, in milliseconds; `None`: as long as it is renewed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold_ms_max: Option<u64>,
+    /// Neither point moves.
+    pub paused: bool,
+}
+
+/// What the manifest says of garbage collection: `spec.gc`. What it leaves open may be set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Manifest {
+    /// How long versions are kept, in milliseconds.
+    pub life_time_ms: Option<u64>,
+    /// How long a gc-lock may be held, in milliseconds; zero: as long as it is renewed.
+    pub max_hold_ms: Option<u64>,
+    /// Whether neither point moves.
+    pub paused: Option<bool>,
+}
+
+/// A wish to change settings; `None`: as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// How long versions are kept.
+    pub life_time: Option<Duration>,
+    /// How long a gc-lock may be held; zero: as long as it is renewed.
+    pub hold_max: Option<Duration>,
+    /// Whether neither point moves.
+    pub paused: Option<bool>,
+}
+
+/// Why a file doesn't say what the manifest does.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// It isn't the JSON of such a file.
+    #[error("it is not what the manifest's spec.gc is made into: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// A value is out of bounds.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+impl Kept {
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Manifest {
+    /// Reads the file's content, `{"lifeTimeMs": 600000, "maxHoldMs": 3600000, "paused": false}`, where every field
+    /// may be left out.
+    ///
+    /// # Errors
+    /// It is something else.
+    pub fn decode(bytes: &[u8]) -> Result<Self, ManifestError> {
+        let manifest: Self = serde_json::from_slice(bytes)?;
+        check(
+            manifest.life_time_ms.map(Duration::from_millis),
+            manifest.max_hold_ms.map(Duration::from_millis),
+        )?;
+        Ok(manifest)
+    }
+
+    /// The names of the fields that it sets, as they stand in a manifest.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = &'static str> {
+        let fields = [
+            ("lifeTime", self.life_time_ms.is_some()),
+            ("maxHold", self.max_hold_ms.is_some()),
+            ("paused", self.paused.is_some()),
+        ];
+        fields
+            .into_iter()
+            .filter_map(|(name, is_set)| is_set.then_some(name))
+    }
+}
+
+fn check(life_time: Option<Duration>, hold_max: Option<Duration>) -> Result<(), Refusal> {
+    let out_of_bounds = |time: &Duration| !(LIFE_TIME_MIN..=LIFE_TIME_MAX).contains(time);
+    if let Some(asked) = life_time.filter(out_of_bounds) {
+        return Err(Refusal::LifeTime { asked });
+    }
+    if let Some(asked) = hold_max.filter(|time| !time.is_zero() && out_of_bounds(time)) {
+        return Err(Refusal::HoldMax { asked });
+    }
+    Ok(())
+}
+
+impl Directory {
+    fn kept(&self) -> Option<&Kept> {
+        self.truth.as_ref().map(|truth| &truth.gc.set)
+    }
+
+    /// How long versions are kept.
+    pub fn life_time(&self) -> Duration {
+        let set = || self.kept().and_then(|set| set.life_time_ms);
+        let said = self.manifest.life_time_ms.or_else(set);
+        said.map_or(self.settings.life_time, Duration::from_millis)
+    }
+
+    /// How long a gc-lock may be held; `None`: as long as it is renewed.
+    pub fn hold_max(&self) -> Option<Duration> {
+        let set = || self.kept().and_then(|set| set.hold_ms_max);
+        let said = self.manifest.max_hold_ms.or_else(set);
+        said.filter(|ms| *ms != 0).map(Duration::from_millis)
+    }
+
+    /// Whether neither point moves.
+    pub fn paused(&self) -> bool {
+        let set = || self.kept().is_some_and(|set| set.paused);
+        self.manifest.paused.unwrap_or_else(set)
+    }
+
+    pub(crate) fn retention(&self) -> Retention {
+        Retention {
+            life_time: self.life_time(),
+            hold_max: self.hold_max(),
+        }
+    }
+
+    /// The manifest says this from now on.
+    pub fn take_manifest(&mut self, manifest: Manifest) {
+        self.manifest = manifest;
+    }
+
+    /// Changes settings, where the manifest leaves them open.
+    ///
+    /// # Errors
+    /// [`Refusal::LifeTime`], [`Refusal::HoldMax`], [`Refusal::OfManifest`], [`Refusal::NoState`]; and
+    /// [`Refusal::Settling`] of a master that has lost its state and may not know yet what was set.
+    pub fn set_collection(&mut self, now: Duration, change: Change) -> Result<(), Refusal> {
+        check(change.life_time, change.hold_max)?;
+        for field in self.manifest.fields() {
+            let is_asked = match field {
+                "lifeTime" => change.life_time.is_some(),
+                "maxHold" => change.hold_max.is_some(),
+                _ => change.paused.is_some(),
+            };
+            if is_asked {
+                return Err(Refusal::OfManifest { field });
+            }
+        }
+        let until = self.settled_at;
+        let truth = self.truth.as_mut().ok_or(Refusal::NoState)?;
+        if truth.rebuilt && now < until {
+            return Err(Refusal::Settling { until });
+        }
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let set = &mut truth.gc.set;
+        set.life_time_ms = change.life_time.map(millis).or(set.life_time_ms);
+        if let Some(hold_max) = change.hold_max {
+            set.hold_ms_max = Some(millis(hold_max)).filter(|ms| *ms != 0);
+        }
+        set.paused = change.paused.unwrap_or(set.paused);
+        set.revision += 1;
+        self.dirty = true;
+        Ok(())
+    }
+
+    /// A tablet server keeps these: a master that has lost its state learns them by that.
+    pub(crate) fn learn_settings(&mut self, kept: &Kept) {
+        if let Some(truth) = &mut self.truth
+            && kept.revision > truth.gc.set.revision
+        {
+            truth.gc.set = kept.clone();
+            self.dirty = true;
+        }
+    }
+}
+
+impl From<v1::GcSettings> for Kept {
+    fn from(settings: v1::GcSettings) -> Self {
+        Self {
+            revision: settings.revision,
+            life_time_ms: settings.life_time_ms,
+            hold_ms_max: settings.hold_ms_max,
+            paused: settings.paused,
+        }
+    }
+}
+
+impl From<Kept> for v1::GcSettings {
+    fn from(kept: Kept) -> Self {
+        Self {
+            revision: kept.revision,
+            life_time_ms: kept.life_time_ms,
+            hold_ms_max: kept.hold_ms_max,
+            paused: kept.paused,
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! gc-locks: how long they hold the barrier back, and how they end.
+
+mod world;
+
+use std::time::Duration;
+
+use percolator_gc_master::{Change, Progress};
+use percolator_protocol::types::Timestamp;
+use percolator_wire::v1;
+use world::World;
+
+/// The oracle's time, some while after the cluster began.
+const NOW_MS: u64 = 10_000_000;
+
+fn at(ms: u64) -> Timestamp {
+    Timestamp::from_millis(ms)
+}
+
+/// A cluster whose master waits for no session of before its start.
+fn world() -> World {
+    let mut world = World::new(1);
+    let change = Change {
+        life_time: Some(Duration::from_secs(10)),
+        ..Change::default()
+    };
+    world.directory.set_collection(world.now, change).unwrap();
+    world.now = Duration::from_secs(100);
+    world
+}
+
+fn renew(world: &mut World, session: u64, floor: u64, transactions: &[u64]) -> u64 {
+    let request = v1::SessionRequest {
+        session,
+        owner: Some(v1::Owner {
+            application: "app".into(),
+            ..v1::Owner::default()
+        }),
+        floor: at(floor).as_u64(),
+        transactions: transactions.iter().map(|ms| at(*ms).as_u64()).collect(),
+    };
+    world.directory.session(world.now, request).unwrap().barrier
+}
+
+/// The barrier, once the master has looked at the time.
+fn barrier(world: &mut World) -> Timestamp {
+    world
+        .directory
+        .collect(world.now, Progress::Time(at(NOW_MS)));
+    world.directory.truth().unwrap().gc.points().barrier
+}
+
+#[test]
+fn a_gc_lock_holds_the_barrier_as_long_as_its_lease() {
+    let mut world = world();
+    renew(&mut world, 1, NOW_MS - 60_000, &[NOW_MS - 60_000]);
+    assert_eq!(barrier(&mut world), at(NOW_MS - 60_000));
+    world.now += Duration::from_secs(11);
+    assert_eq!(barrier(&mut world), at(NOW_MS - 10_000));
+    assert_eq!(
+        renew(&mut world, 1, NOW_MS - 60_000, &[]),
+        at(NOW_MS - 10_000).as_u64(),
+        "it hears that it came too late"
+    );
+}
+
+#[test]
+fn a_limit_ends_what_is_held_for_longer() {
+    let mut world = world();
+    renew(&mut world, 1, NOW_MS - 60_000, &[]);
+    let limit = Change {
+        hold_max: Some(Duration::from_secs(30)),
+        ..Change::default()
+    };
+    world.directory.set_collection(world.now, limit).unwrap();
+    assert_eq!(barrier(&mut world), at(NOW_MS - 30_000));
+}
+
+#[test]
+fn a_gc_lock_that_is_ended_by_hand_stays_ended_and_others_stay() {
+    let mut world = world();
+    let (old, young) = (NOW_MS - 60_000, NOW_MS - 40_000);
+    renew(&mut world, 1, old, &[old, young]);
+    renew(&mut world, 2, young, &[young]);
+    let named = |world: &World| {
+        let named = world.directory.transactions(10).unwrap().gc_locks;
+        named
+            .iter()
+            .map(|one| (one.session, Timestamp::from_u64(one.start_ts).physical_ms()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(named(&world), [(1, old), (1, young), (2, young)]);
+    assert!(world.directory.transactions(2).unwrap().more);
+    let ended = world.directory.release(world.now, at(old)).unwrap();
+    assert_eq!(ended.owners.len(), 1);
+    // Its client doesn't know yet.
+    renew(&mut world, 1, old, &[old, young]);
+    assert_eq!(named(&world), [(1, young), (2, young)]);
+    // Right above it, something may be held that isn't named.
+    assert_eq!(barrier(&mut world), at(old).next());
+    // The client has heard, and holds what is left.
+    renew(&mut world, 1, young, &[young]);
+    assert_eq!(barrier(&mut world), at(young));
+    let ended = world.directory.release(world.now, at(young)).unwrap();
+    assert_eq!(ended.owners.len(), 2);
+    let again = world.directory.release(world.now, at(old)).unwrap();
+    assert_eq!(again.owners.len(), 0);
+}

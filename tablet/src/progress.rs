@@ -1,0 +1,84 @@
+//! What there is to collect, and what was collected since this start, by tablet: for people to see.
+
+use std::collections::BTreeMap;
+
+use percolator_engine::{Column, Direction, Engine};
+use percolator_protocol::types::key;
+use percolator_wire::v1;
+
+use crate::Error;
+use crate::tablets::Tablets;
+
+/// Entries of the index that are counted at a start: about a second.
+const COUNTED_MAX: usize = 1_000_000;
+
+/// A change of one tablet's garbage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// Entries that were made.
+    pub(crate) made: u64,
+    /// Entries that are done with.
+    pub(crate) done: u64,
+    /// Records that were removed.
+    pub(crate) records: u64,
+    /// Bytes of their keys, and of the values that stand in them.
+    pub(crate) bytes: u64,
+}
+
+/// By tablet; zero: rows of tablets that are not here any more.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    tablets: BTreeMap<u64, v1::GcTablet>,
+}
+
+impl Progress {
+    /// Counts what waits.
+    pub(crate) fn load(engine: &dyn Engine, tablets: &Tablets) -> Result<Self, Error> {
+        let mut progress = Self::default();
+        let entries = engine.scan(Column::Garbage, &[], &[], Direction::Forward)?;
+        for entry in entries.take(COUNTED_MAX) {
+            let (entry, _) = entry?;
+            let Some((_, cell_key)) = entry.split_first_chunk::<8>() else {
+                return Err(Error::GarbageKey { bytes: entry.len() });
+            };
+            let cell = key::decode_cell(cell_key)?;
+            progress.of(tablets.holding(&cell)).waiting += 1;
+        }
+        Ok(progress)
+    }
+
+    fn of(&mut self, tablet: u64) -> &mut v1::GcTablet {
+        self.tablets.entry(tablet).or_insert(v1::GcTablet {
+            tablet_id: tablet,
+            ..v1::GcTablet::default()
+        })
+    }
+
+    /// This is durable.
+    pub(crate) fn changed(&mut self, tablet: u64, change: Change) {
+        let known = self.of(tablet);
+        known.waiting = (known.waiting + change.made).saturating_sub(change.done);
+        known.records += change.records;
+        known.bytes += change.bytes;
+    }
+
+    /// The tablet is no longer here: what it left goes with its rows.
+    pub(crate) fn dropped(&mut self, tablet: u64) {
+        if let Some(gone) = self.tablets.remove(&tablet) {
+            self.changed(
+                0,
+                Change {
+                    made: gone.waiting,
+                    done: 0,
+                    records: gone.records,
+                    bytes: gone.bytes,
+                },
+            );
+        }
+    }
+
+    /// For the master.
+    pub(crate) fn report(&self) -> Vec<v1::GcTablet> {
+        self.tablets.values().copied().collect()
+    }
+}

@@ -1,0 +1,170 @@
+//! The walk that compares the index of garbage with the data: what was damaged is noticed, and nothing else.
+
+mod support;
+
+use bytes::Bytes;
+use percolator_engine::{Batch, Column};
+use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::{TableId, Timestamp, key};
+use percolator_wire::v1;
+use percolator_wire::v1::VerifyPart as Part;
+use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::response::Body;
+use support::{LIFE, Server, cell, me, prewrite_row};
+
+const PARTS: [Part; 3] = [Part::Records, Part::Values, Part::Index];
+
+/// Goes through one part: what was looked at in tablet 1, what is about to be collected, and what is wrong.
+fn walk(server: &mut Server, part: Part) -> (u64, u64, Vec<String>) {
+    let (mut seen, mut waiting, mut wrong) = (0, 0, Vec::new());
+    let mut after = Bytes::new();
+    loop {
+        let answer = server.ask(Ask::Verify(v1::VerifyRequest {
+            to: Some(me(LIFE)),
+            part: part.into(),
+            after,
+        }));
+        let Body::Verify(looked) = answer else {
+            panic!("no answer to a look: {answer:?}");
+        };
+        for tablet in looked.tablets {
+            assert_eq!(tablet.tablet_id, 1);
+            seen += tablet.seen;
+            waiting += tablet.waiting;
+        }
+        let findings = looked.findings.into_iter();
+        wrong.extend(findings.map(|finding| format!("{} {}", finding.ts, finding.what)));
+        after = looked.resume;
+        if after.is_empty() {
+            return (seen, waiting, wrong);
+        }
+    }
+}
+
+fn wrong(server: &mut Server) -> Vec<String> {
+    PARTS
+        .into_iter()
+        .flat_map(|part| walk(server, part).2)
+        .collect()
+}
+
+fn row_key(row: &[u8]) -> Vec<u8> {
+    key::cell(TableId(5), row, b"c")
+}
+
+fn entry(ts: u64) -> Vec<u8> {
+    [&ts.to_be_bytes(), &row_key(b"b")[..]].concat()
+}
+
+fn damage(server: &Server, act: impl FnOnce(&mut Batch)) {
+    let mut batch = Batch::default();
+    act(&mut batch);
+    server.engine.commit(&[batch]).expect("memory");
+}
+
+fn commit(server: &mut Server, row: Bytes, value: &'static str, start_ts: u64, commit_ts: u64) {
+    server.ask(prewrite_row(row.clone(), value, start_ts));
+    server.ask(Ask::Commit(v1::CommitRequest {
+        start_ts,
+        commit_ts,
+        cells: vec![v1::CellRef { row, ..cell("") }],
+    }));
+}
+
+const LONG: &str = match std::str::from_utf8(&[b'x'; 300]) {
+    Ok(text) => text,
+    Err(_) => "",
+};
+
+fn server() -> Server {
+    let mut server = Server::new();
+    server.put("b", "1", 10, 11);
+    server.put("b", LONG, 12, 13);
+    server.put("b", "3", 14, 15);
+    server.ask(Ask::Rollback(v1::RollbackRequest {
+        start_ts: 20,
+        cells: vec![cell("b")],
+    }));
+    server
+}
+
+#[test]
+fn what_is_whole_is_found_whole_before_and_after_collection() {
+    let mut server = server();
+    assert_eq!(walk(&mut server, Part::Records), (4, 0, Vec::new()));
+    assert_eq!(walk(&mut server, Part::Values), (1, 0, Vec::new()));
+    assert_eq!(walk(&mut server, Part::Index), (3, 0, Vec::new()));
+    let points = Points {
+        barrier: Timestamp::from_u64(18),
+        ready: Timestamp::from_u64(18),
+    };
+    server.core.reach(points, &mut server.replies);
+    server.settle();
+    server.core.reach(points, &mut server.replies);
+    server.settle();
+    // The newest version, and a rollback above the ready point.
+    assert_eq!(walk(&mut server, Part::Records), (2, 0, Vec::new()));
+    assert_eq!(walk(&mut server, Part::Values), (0, 0, Vec::new()));
+    assert_eq!(walk(&mut server, Part::Index), (1, 0, Vec::new()));
+}
+
+#[test]
+fn what_the_index_lacks_is_noticed() {
+    for (ts, says) in [
+        (13, "13 this version hides older ones"),
+        (15, "15 this version hides older ones"),
+        (20, "20 this record is not in the index"),
+    ] {
+        let mut server = server();
+        damage(&server, |batch| batch.delete(Column::Garbage, entry(ts)));
+        let found = wrong(&mut server);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with(says), "{found:?}");
+    }
+}
+
+#[test]
+fn an_entry_of_no_record_and_a_value_of_none_are_noticed() {
+    let mut server = server();
+    damage(&server, |batch| {
+        batch.put(Column::Garbage, entry(17), Vec::new());
+        let orphan = key::version(row_key(b"d"), Timestamp::from_u64(16));
+        batch.put(Column::Data, orphan, b"lost".to_vec());
+    });
+    let found = wrong(&mut server);
+    assert_eq!(
+        found,
+        [
+            "16 this value belongs to no record and to no lock: it is never collected",
+            "17 this entry of the index is of no record",
+        ]
+    );
+}
+
+#[test]
+fn a_value_that_is_missing_is_noticed_and_one_that_is_locked_is_none() {
+    let mut server = server();
+    server.ask(prewrite_row(Bytes::from_static(b"e"), LONG, 30));
+    assert_eq!(wrong(&mut server), Vec::<String>::new());
+    let value = key::version(row_key(b"b"), Timestamp::from_u64(12));
+    damage(&server, |batch| batch.delete(Column::Data, value));
+    assert_eq!(
+        wrong(&mut server),
+        ["13 the value of this version is missing"]
+    );
+}
+
+#[test]
+fn a_walk_in_many_pieces_sees_everything_once() {
+    let mut server = Server::new();
+    for number in 0..700_u64 {
+        let row = Bytes::from(format!("b{number:04}"));
+        for version in 0..3 {
+            let start_ts = 10 + 10 * version;
+            commit(&mut server, row.clone(), LONG, start_ts, start_ts + 1);
+        }
+    }
+    assert_eq!(walk(&mut server, Part::Records), (2100, 0, Vec::new()));
+    assert_eq!(walk(&mut server, Part::Values), (2100, 0, Vec::new()));
+    assert_eq!(walk(&mut server, Part::Index), (1400, 0, Vec::new()));
+}
