@@ -37,7 +37,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// Each has to be noticed within so many seeds.
-    pub const NOTICED_WITHIN: u64 = 120;
+    pub const NOTICED_WITHIN: u64 = 300;
 
     /// All that there is in this build.
     pub fn all() -> Vec<Self> {
@@ -117,11 +117,19 @@ impl Sabotage {
                 only(&[Fault::KillServer, Fault::Cut, Fault::Loss, Fault::Reset]);
                 plan.patience = Duration::from_millis(500);
             }
-            // Their clients are killed in the middle of commits, and nobody else writes. Some of what they ask comes
-            // when the table is frozen.
-            Self::Rule(Mutant::FreezeIgnored | Mutant::SweepLeftOut) | Self::DropBeforeSwept => {
-                only(&[Fault::KillClient, Fault::Loss, Fault::Late]);
+            // Prewrites that come when the table is frozen, and commits of secondaries when it is dropped.
+            Self::Rule(Mutant::FreezeIgnored) => {
+                only(&[Fault::DiskSlow]);
                 plan.workloads = vec!["tables"];
+                plan.think = Duration::from_millis(2);
+                plan.workers = 4;
+                plan.faulty = Duration::from_secs(10);
+            }
+            // Their clients are killed in the middle of commits, and nobody else writes.
+            Self::Rule(Mutant::SweepLeftOut) | Self::DropBeforeSwept => {
+                only(&[Fault::KillClient, Fault::Loss]);
+                plan.workloads = vec!["tables"];
+                plan.pause = Duration::from_millis(5);
                 plan.think = Duration::from_millis(2);
                 plan.workers = 4;
                 plan.faulty = Duration::from_secs(10);
@@ -142,9 +150,15 @@ impl Sabotage {
                 plan.think = Duration::from_millis(2);
                 plan.faulty = Duration::from_secs(10);
             }
-            // Commits that are left half done by clients that die, on servers that the master doesn't hear.
+            // Commits that are left half done by clients that die, on servers that the master doesn't hear, or that are
+            // slow to end them.
             Self::Rule(Mutant::ReadyBeforeEveryTablet | Mutant::ReadyBeforeLocks) => {
-                only(&[Fault::KillClient, Fault::KillServer, Fault::Cut]);
+                match self {
+                    Self::Rule(Mutant::ReadyBeforeLocks) => {
+                        only(&[Fault::KillClient, Fault::DiskSlow]);
+                    }
+                    _ => only(&[Fault::KillClient, Fault::KillServer, Fault::Cut]),
+                }
                 plan.workloads = vec!["bank", "index"];
                 plan.life_time = Duration::from_millis(20);
                 plan.think = Duration::from_millis(2);
