@@ -36,8 +36,21 @@ impl Core {
         self.collect(out);
     }
 
-    /// Collects some garbage, where there is any and none is being collected.
+    /// Collects some garbage, where there is any and none is being collected. Not in a group of its own while others
+    /// write: the next of them would wait for it.
     pub(super) fn collect(&mut self, out: &mut Vec<Reply>) {
+        if std::mem::take(&mut self.writes) == 0 {
+            self.collect_piece(out);
+        }
+    }
+
+    /// Lets a piece go along with what is to be made durable now.
+    pub(super) fn collect_along(&mut self) {
+        // Nobody has asked for it.
+        self.collect_piece(&mut Vec::new());
+    }
+
+    fn collect_piece(&mut self, out: &mut Vec<Reply>) {
         if self.collecting.is_some() || self.failed.is_some() {
             return;
         }

@@ -108,6 +108,8 @@ pub struct Core {
     front: garbage::Front,
     /// Requests, and entries of the index, since the last piece.
     requests: usize,
+    /// Requests that write, since it was last looked for a piece.
+    writes: usize,
     garbage_made: usize,
     failed: Option<String>,
 }
@@ -156,6 +158,7 @@ impl Core {
             collected_to: Timestamp::ZERO,
             front: garbage::Front::default(),
             requests: 0,
+            writes: 0,
             garbage_made: 0,
             engine,
             cache: RefCell::new(CellCache::new(limits.cache_bytes)),
@@ -289,6 +292,7 @@ impl Core {
         if self.decided.is_empty() {
             return None;
         }
+        self.collect_along();
         self.committing = self.next_group();
         let mut group: Vec<Batch> = self
             .committing
@@ -407,6 +411,7 @@ impl Core {
     }
 
     fn enqueue(&mut self, to: Option<Asker>, id: u64, work: Work, out: &mut Vec<Reply>) {
+        self.writes += usize::from(to.is_some());
         let waiting = self.queued.len() + self.decided.len() + self.committing.len();
         if let Some(failed) = &self.failed {
             out.push(answer(to, id, Err(Refusal::failed(failed.clone()))));
