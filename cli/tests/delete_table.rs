@@ -91,6 +91,7 @@ impl Raw {
                     value: Bytes::from_static(b"kept"),
                 }],
                 one_phase: None,
+                generation: 0,
             }),
         );
         match answer.await {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use percolator_protocol::actions::Status;
 use percolator_protocol::txn::MetLock;
-use percolator_protocol::types::{Cell, Lock, LockKind, TableId, Timestamp};
+use percolator_protocol::types::{Cell, Lock, LockKind, TableId, Timestamp, limits};
 use percolator_wire::v1;
 
 use crate::Error;
@@ -26,6 +26,10 @@ pub struct Options {
     /// How long a transaction that is being committed counts as alive without a sign of its client.
     /// Default: 3 s. It is renewed while the commit goes on.
     pub lock_ttl: Duration,
+    /// What a transaction holds in memory of its writes before it flushes them: then their cells are locked with
+    /// the new values, and it goes on. While a flush is under way so much again may be written ([`Txn::ready`]).
+    /// In bytes of rows, columns and values, with some 128 bytes for each cell. Default: 16 MiB.
+    pub buffer_bytes: usize,
     /// How long [`Client::transact`] begins again after conflicts. Default: 30 s.
     pub retry_for: Duration,
 }
@@ -35,8 +39,20 @@ impl Default for Options {
         Self {
             patience: Duration::from_secs(10),
             lock_ttl: Duration::from_secs(3),
+            buffer_bytes: 16 << 20,
             retry_for: Duration::from_secs(30),
         }
+    }
+}
+
+impl Options {
+    pub(crate) fn lock_ttl_ms(&self) -> u64 {
+        u64::try_from(self.lock_ttl.as_millis()).unwrap_or(u64::MAX / 2)
+    }
+
+    /// Half of what a transaction may hold at the most: as much again is written while it is flushed.
+    pub(crate) fn flushed_at(&self) -> usize {
+        self.buffer_bytes.min(limits::TRANSACTION_BYTES_MAX / 2)
     }
 }
 
@@ -285,9 +301,10 @@ impl Client {
                 kind: LockKind::Put,
                 primary: primary.clone(),
                 start_ts,
-                ttl_ms: u64::try_from(self.options.lock_ttl.as_millis()).unwrap_or(u64::MAX / 2),
+                ttl_ms: self.options.lock_ttl_ms(),
                 min_commit_ts: Timestamp::ZERO,
                 committing: false,
+                generation: 0,
                 short_value: None,
             },
         };

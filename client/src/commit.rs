@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::FutureExt;
-use futures_util::stream::FuturesUnordered;
+use futures_util::stream::{self, FuturesUnordered};
 use parking_lot::Mutex;
 use percolator_protocol::actions::PrewriteRejection;
 use percolator_protocol::mutants::{self, Mutant};
@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 
 use crate::Error;
 use crate::directory::Group;
+use crate::large::Large;
 use crate::resolver::{malformed, unexpected};
 use crate::router::{Attempt, CallError, Deadline, Router};
 use crate::session::Held;
@@ -32,14 +33,21 @@ const LATE_ROLLBACK_PATIENCE: Duration = Duration::from_millis(500);
 /// then, others clear when they meet it.
 const SECONDARIES_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Cells in one request of a flush, and such requests at a time.
+const FLUSH_CELLS: usize = 64;
+const FLUSH_AT_A_TIME: usize = 3;
+
 /// What a transaction has to commit.
 pub(crate) struct Commit {
     pub(crate) router: Arc<Router>,
     pub(crate) start_ts: Timestamp,
     /// When the transaction began, on the transport's clock.
     pub(crate) began: Duration,
-    /// Its changes, in the order of their cells; the first is the primary.
+    /// Its changes, in the order of their cells; the first is the primary. Of a large transaction, those that
+    /// are flushed now.
     pub(crate) mutations: Vec<Mutation>,
+    /// What is known of a large transaction; `None`: this is all of it.
+    pub(crate) flush: Option<Flush>,
     /// Life time of its locks, in milliseconds; it is renewed as long as the commit goes on.
     pub(crate) ttl_ms: u64,
     pub(crate) deadline: Deadline,
@@ -49,16 +57,22 @@ pub(crate) struct Commit {
     pub(crate) held: Mutex<Option<Held>>,
 }
 
+/// One flush of a large transaction.
+pub(crate) struct Flush {
+    pub(crate) large: Arc<Large>,
+    /// Counted from 1.
+    pub(crate) generation: u32,
+    /// Behind it comes the commit.
+    pub(crate) last: bool,
+}
+
 impl Commit {
     /// Commits in the background, so that a caller that goes away doesn't leave it half done: without
     /// anybody waiting, what hasn't been decided is rolled back.
     pub(crate) async fn run(self) -> Result<Timestamp, Error> {
         let (sender, receiver) = oneshot::channel();
-        let (start_ts, primary) = (self.start_ts, self.mutations[0].cell.clone());
-        let transport = self.router.transport.clone();
-        let going = self.router.going();
-        let driver = Arc::new(self).drive(sender);
-        transport.spawn(driver.map(|()| drop(going)).boxed());
+        let (start_ts, primary) = (self.start_ts, self.primary().clone());
+        self.start(sender);
         receiver.await.unwrap_or(Err(Error::Unknown {
             start_ts,
             primary,
@@ -66,22 +80,46 @@ impl Commit {
         }))
     }
 
+    /// [`Self::run`], for whoever waits elsewhere.
+    pub(crate) fn start(self, result: oneshot::Sender<Result<Timestamp, Error>>) {
+        let transport = self.router.transport.clone();
+        let going = self.router.going();
+        let driver = Arc::new(self).drive(result);
+        transport.spawn(driver.map(|()| drop(going)).boxed());
+    }
+
+    fn primary(&self) -> &Cell {
+        match &self.flush {
+            Some(flush) => &flush.large.primary,
+            None => &self.mutations[0].cell,
+        }
+    }
+
+    /// When to give up a step. A large transaction's take long altogether.
+    fn deadline(&self) -> Deadline {
+        match &self.flush {
+            Some(flush) => self.router.deadline(flush.large.patience),
+            None => self.deadline,
+        }
+    }
+
     async fn drive(self: Arc<Self>, result: oneshot::Sender<Result<Timestamp, Error>>) {
         let mut result = Some(result);
-        // Before the commit_ts is taken: see `protocol::actions::one_phase`.
-        let mut one_server = self.router.one_server(
-            self.mutations
-                .iter()
-                .map(|mutation| &mutation.cell)
-                .enumerate(),
-            &|at| self.mutations[at].value.len(),
-        );
-        let (mut coordinator, first) = Coordinator::start(
-            self.start_ts,
-            self.mutations[0].cell.clone(),
-            self.mutations.len(),
-            one_server.is_some(),
-        );
+        let (primary, mutations) = (self.primary().clone(), self.mutations.len());
+        let mut one_server = None;
+        let (mut coordinator, first) = if let Some(flush) = &self.flush {
+            Coordinator::start_large(self.start_ts, primary, mutations, flush.last)
+        } else {
+            // Before the commit_ts is taken: see `protocol::actions::one_phase`.
+            one_server = self.router.one_server(
+                self.mutations
+                    .iter()
+                    .map(|mutation| &mutation.cell)
+                    .enumerate(),
+                &|at| self.mutations[at].value.len(),
+            );
+            Coordinator::start(self.start_ts, primary, mutations, one_server.is_some())
+        };
         let mut commands = first;
         let mut running: FuturesUnordered<BoxFuture<'_, Vec<Event>>> = FuturesUnordered::new();
         let renew_every = Duration::from_millis((self.ttl_ms / 3).max(1));
@@ -96,6 +134,12 @@ impl Commit {
                     }
                     Command::CommitSecondaries { commit_ts } => {
                         self.commit_secondaries(commit_ts).await;
+                        return;
+                    }
+                    Command::ResolveAll { ending } => {
+                        if let Some(flush) = &self.flush {
+                            flush.large.resolve_all(ending).await;
+                        }
                         return;
                     }
                     Command::OnePhase => {
@@ -135,6 +179,7 @@ impl Commit {
     fn finished(&self, finished: Finished) -> Result<Timestamp, Error> {
         match finished {
             Finished::Committed(commit_ts) => Ok(commit_ts),
+            Finished::Flushed => Ok(self.start_ts),
             Finished::Aborted(reason) => {
                 let after = self
                     .router
@@ -151,7 +196,7 @@ impl Commit {
             }
             Finished::Unknown => Err(Error::Unknown {
                 start_ts: self.start_ts,
-                primary: self.mutations[0].cell.clone(),
+                primary: self.primary().clone(),
                 why: (self.last_seen.lock().take())
                     .map_or_else(|| "no answer".into(), |error| error.to_string()),
             }),
@@ -161,12 +206,24 @@ impl Commit {
     async fn carry_out(self: Arc<Self>, command: Command) -> Vec<Event> {
         let router = &self.router;
         match command {
+            Command::Prewrite { mutations } if self.flush.is_some() => {
+                // In small requests, so that nobody waits long behind one of them.
+                let pieces = mutations
+                    .chunks(FLUSH_CELLS)
+                    .map(|piece| self.prewrite(piece.into()));
+                let pieces: Vec<_> = pieces.collect();
+                let flushed = stream::iter(pieces).buffer_unordered(FLUSH_AT_A_TIME);
+                flushed.collect::<Vec<_>>().await.concat()
+            }
             Command::Prewrite { mutations } => self.prewrite(mutations).await,
             Command::CheckStatus {
                 obstacle,
                 met,
                 force,
-            } => match router.check_status(&met, None, force, self.deadline).await {
+            } => match router
+                .check_status(&met, None, force, self.deadline())
+                .await
+            {
                 Ok(status) => vec![Event::Status { obstacle, status }],
                 Err(error) => self.gave_up(Step::Prewrite, error),
             },
@@ -174,14 +231,17 @@ impl Commit {
                 obstacle,
                 met,
                 ending,
-            } => match router.resolve(&met, ending, self.deadline).await {
-                Ok(()) => vec![Event::Resolved { obstacle }],
+            } => match router.resolve(&met, ending, self.deadline()).await {
+                Ok(()) => {
+                    router.clear_behind(&met[0], ending);
+                    vec![Event::Resolved { obstacle }]
+                }
                 Err(error) => self.gave_up(Step::Prewrite, error),
             },
             Command::TakeCommitTs => {
                 // Everything is locked: from now on the locks stand for it, see `session`.
                 self.held.lock().take();
-                match router.timestamp(self.deadline).await {
+                match router.timestamp(self.deadline()).await {
                     Ok(ts) => vec![Event::CommitTs(ts)],
                     Err(error) => self.gave_up(Step::CommitTs, error),
                 }
@@ -192,7 +252,7 @@ impl Commit {
                 }
                 let build = |cell| self.commit_request(commit_ts, vec![cell]);
                 let answer = router
-                    .call_one(&self.mutations[0].cell, &build, self.deadline)
+                    .call_one(self.primary(), &build, self.deadline())
                     .await
                     .and_then(|body| match body {
                         Body::Commit(response) => commit_result(response).map_err(malformed),
@@ -206,9 +266,17 @@ impl Commit {
             Command::Rollback { mutations } => {
                 vec![Event::RollbackEnded(self.rollback(mutations).await)]
             }
-            Command::OnePhase | Command::Finish(_) | Command::CommitSecondaries { .. } => {
-                Vec::new()
+            Command::RollbackPrimary => {
+                let end = match &self.flush {
+                    Some(flush) => flush.large.rollback_primary().await,
+                    None => PrimaryEnd::Unanswered,
+                };
+                vec![Event::RollbackEnded(end)]
             }
+            Command::OnePhase
+            | Command::Finish(_)
+            | Command::CommitSecondaries { .. }
+            | Command::ResolveAll { .. } => Vec::new(),
         }
     }
 
@@ -232,7 +300,7 @@ impl Commit {
                 mutations,
                 &|at| self.mutations[at].value.len(),
                 &build,
-                self.deadline,
+                self.deadline(),
             )
             .await;
         answered
@@ -286,8 +354,9 @@ impl Commit {
     ) -> Ask {
         Ask::Prewrite(v1::PrewriteRequest {
             start_ts: self.start_ts.as_u64(),
-            primary: Some(v1::CellName::from(&self.mutations[0].cell)),
+            primary: Some(v1::CellName::from(self.primary())),
             ttl_ms: self.ttl_now_ms(),
+            generation: self.flush.as_ref().map_or(0, |flush| flush.generation),
             mutations: cells
                 .into_iter()
                 .map(|(at, cell)| v1::Mutation {
@@ -411,7 +480,7 @@ impl Commit {
         // A primary that isn't there (any more) shows when it is committed.
         let _ = self
             .router
-            .call_one(&self.mutations[0].cell, &build, self.deadline)
+            .call_one(self.primary(), &build, self.deadline())
             .await;
         Vec::new()
     }

@@ -18,7 +18,8 @@
 //! ```
 //!
 //! Reads see one snapshot; writes are buffered until the commit, which is atomic over rows, tables and
-//! servers. A closure of [`Client::transact`] runs again when another transaction was first.
+//! servers. Beyond [`Options::buffer_bytes`] they are flushed while the transaction goes on: whoever writes that much
+//! waits for room now and then ([`Txn::ready`]). A closure of [`Client::transact`] runs again when another transaction was first.
 //! [`Client::begin`] gives a transaction to commit by hand. Errors are values: see [`Error`].
 
 mod admin;
@@ -28,6 +29,7 @@ mod connection;
 mod directory;
 mod error;
 mod index;
+mod large;
 mod network;
 pub mod oracle;
 mod reading;

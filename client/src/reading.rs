@@ -93,6 +93,7 @@ impl Inner {
                     bypass: bypass.clone(),
                     cells: vec![cell],
                     whole_rows: true,
+                    own: false,
                 })
             };
             let body = self.router.call_one(&cell, &build, deadline).await;
@@ -110,7 +111,7 @@ impl Inner {
                         cells.push((found.cell.unwrap_or_default().column, found.value));
                     }
                     Some(Got::Locked(locked)) => met.push(locked),
-                    Some(Got::Absent(_)) | None => {}
+                    Some(Got::Absent(_) | Got::RolledBack(_)) | None => {}
                 }
             }
             if met.is_empty() {
@@ -183,6 +184,7 @@ impl Inner {
     ) -> Result<Vec<Option<Bytes>>, Error> {
         let mut values = vec![None; cells.len()];
         let mut waiting: Vec<usize> = (0..cells.len()).collect();
+        let own = self.is_large();
         while !waiting.is_empty() {
             let (start_ts, bypass) = self.snapshot();
             let build = |cells: Vec<(usize, v1::CellRef)>| {
@@ -191,6 +193,7 @@ impl Inner {
                     bypass: bypass.clone(),
                     cells: cells.into_iter().map(|(_, cell)| cell).collect(),
                     whole_rows: false,
+                    own,
                 })
             };
             let answered = self
@@ -222,6 +225,9 @@ impl Inner {
                             waiting.push(at);
                             met.push(locked);
                         }
+                        Some(Got::RolledBack(_)) => {
+                            return Err(self.rolled_back(cells[at].clone()));
+                        }
                         Some(Got::Absent(_)) | None => {}
                     }
                 }
@@ -231,6 +237,9 @@ impl Inner {
                 deadline = self.router.deadline(self.options.patience);
             }
             self.get_past(met, deadline).await?;
+        }
+        if own {
+            self.still_open()?;
         }
         Ok(values)
     }

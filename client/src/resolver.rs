@@ -1,5 +1,6 @@
 //! Locks that are met: asks their primary, and clears them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use percolator_protocol::actions::Status;
@@ -127,7 +128,7 @@ impl Router {
     /// Gets a reader past locks of one transaction. `Some`: look through that transaction's locks from
     /// now on; `None`: they are gone.
     pub(crate) async fn get_past(
-        &self,
+        self: &Arc<Self>,
         all: &[MetLock],
         snapshot: Timestamp,
         deadline: Deadline,
@@ -155,6 +156,7 @@ impl Router {
                     self.resolve(all, ending, deadline)
                         .await
                         .map_err(|error| deadline.error(&*self.transport, DOING, error))?;
+                    self.clear_behind(met, ending);
                     return Ok(None);
                 }
                 ReadNext::Wait if deadline.passed(&*self.transport) => {

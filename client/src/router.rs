@@ -2,16 +2,16 @@
 //! again where a tablet has moved, and tries again where an answer was lost. Every request is harmless
 //! when repeated.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use percolator_protocol::safe_point::TooOld;
-use percolator_protocol::types::{Cell, TableId};
+use percolator_protocol::types::{Cell, TableId, Timestamp};
 use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
@@ -43,6 +43,8 @@ pub(crate) struct Router {
     lives: RwLock<HashMap<String, u64>>,
     /// How many commits go on in the background.
     background: watch::Sender<usize>,
+    /// What others have left that is cleared in the background: which transaction's, in which tablet.
+    pub(crate) clearing: Mutex<BTreeSet<(Timestamp, u64)>>,
 }
 
 /// A commit that goes on in the background, until this is dropped.
@@ -176,6 +178,7 @@ impl Router {
             directory: RwLock::default(),
             lives: RwLock::default(),
             background: watch::Sender::new(0),
+            clearing: Mutex::default(),
         }
     }
 

@@ -247,6 +247,7 @@ impl Scan {
             limit,
             reverse: self.range.reverse,
             after: self.after.clone(),
+            own: self.txn.is_large(),
         })
     }
 
@@ -256,6 +257,12 @@ impl Scan {
         response: v1::ScanResponse,
         deadline: Deadline,
     ) -> Result<(), Error> {
+        if let Some(cell) = response.rolled_back {
+            return Err(self.txn.rolled_back(cell.into()));
+        }
+        if self.txn.is_large() {
+            self.txn.still_open()?;
+        }
         if let Some(last) = response.cells.last() {
             let last = Cell::new(self.table, last.row.clone(), last.column.clone());
             self.after = Some((&last).into());

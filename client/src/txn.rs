@@ -1,18 +1,26 @@
-//! A transaction: reads at one snapshot, writes buffered until the commit.
+//! A transaction: reads at one snapshot, writes buffered until the commit, or until they are too many
+//! (`large`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use percolator_protocol::mutants::{self, Mutant};
-use percolator_protocol::types::limits::{TRANSACTION_BYTES_MAX, VALUE_BYTES_MAX};
+use percolator_protocol::types::limits::{
+    BUFFERED_CELL_BYTES, TRANSACTION_BYTES_MAX, VALUE_BYTES_MAX,
+};
 use percolator_protocol::types::{Cell, LockKind, Mutation, TableId, Timestamp};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::Error;
 use crate::client::Options;
 use crate::commit::Commit;
+use crate::error::Conflict;
+use crate::large::{Driver, Order};
 use crate::reading::RowCache;
 use crate::router::Router;
 use crate::scan::{Range, Scan};
@@ -35,23 +43,35 @@ pub(crate) struct Inner {
     only_reads: bool,
     began: Duration,
     writes: Mutex<Writes>,
+    /// It has begun to flush: its own locks may be met.
+    large: AtomicBool,
+    /// Told when a flush is in place, or the transaction has failed.
+    room: Notify,
     pub(crate) bypass: Mutex<Vec<Timestamp>>,
     pub(crate) rows: Mutex<RowCache>,
     /// The barrier of collection is kept below it until it ends.
     held: Mutex<Option<Held>>,
 }
 
+/// By table, row and column.
+pub(crate) type Tables = BTreeMap<String, BTreeMap<(Bytes, Bytes), Write>>;
+
 #[derive(Default)]
 pub(crate) struct Writes {
-    /// By table, row and column.
-    cells: BTreeMap<String, BTreeMap<(Bytes, Bytes), Write>>,
+    cells: Tables,
     bytes: usize,
+    /// What is being flushed, and its bytes.
+    flushing: Option<(Arc<Tables>, usize)>,
+    /// To whoever flushes, once something was.
+    orders: Option<mpsc::UnboundedSender<Order>>,
+    /// Why the transaction can't go on; for the next call.
+    failed: Option<Error>,
     ended: bool,
 }
 
-struct Write {
-    kind: LockKind,
-    value: Bytes,
+pub(crate) struct Write {
+    pub(crate) kind: LockKind,
+    pub(crate) value: Bytes,
 }
 
 /// A cell that the transaction has written, as its reads see it.
@@ -97,6 +117,8 @@ impl Txn {
                 only_reads,
                 began,
                 writes: Mutex::default(),
+                large: AtomicBool::new(false),
+                room: Notify::new(),
                 bypass: Mutex::default(),
                 rows: Mutex::default(),
                 held: Mutex::new(Some(held.begun(start_ts))),
@@ -126,6 +148,10 @@ impl Txn {
         }
         let table = inner.table(table).await?;
         let row = Bytes::copy_from_slice(row);
+        if inner.is_large() {
+            let cell = Cell::new(table, row, Bytes::copy_from_slice(column));
+            return Ok(inner.read(vec![cell]).await?.pop().flatten());
+        }
         if let Some(found) = inner.cached(table, &row, column) {
             return Ok(found);
         }
@@ -143,7 +169,9 @@ impl Txn {
     /// As [`Self::get`].
     pub async fn batch_get(&self, cells: &[CellName<'_>]) -> Result<Vec<Option<Bytes>>, Error> {
         let inner = &*self.inner;
-        if let [(table, row, column)] = cells {
+        if let [(table, row, column)] = cells
+            && !inner.is_large()
+        {
             let value = match inner.own(table, row, column)? {
                 Some(own) => own.value(),
                 None => {
@@ -196,10 +224,32 @@ impl Txn {
         Ok(value)
     }
 
+    /// Waits until there is room for more writes: a transaction of any size may be written, by whoever calls this
+    /// now and then between its writes. A large one is flushed meanwhile, and rolled back as soon as that meets a
+    /// conflict.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub async fn ready(&self) -> Result<(), Error> {
+        let inner = &*self.inner;
+        loop {
+            let room = inner.room.notified();
+            {
+                let mut writes = inner.writes.lock();
+                inner.check_open(&mut writes)?;
+                let full = writes.bytes >= inner.options.flushed_at();
+                if !full || writes.flushing.is_none() {
+                    return Ok(());
+                }
+            }
+            room.await;
+        }
+    }
+
     /// Sets the cell's value at the commit.
     ///
     /// # Errors
-    /// [`Error::Invalid`] over a limit; [`Error::Ended`].
+    /// [`Error::Invalid`] over a limit; [`Error::Ended`]. Where a flush has failed, why: as [`Self::commit`].
     pub fn put(
         &self,
         table: &str,
@@ -221,7 +271,7 @@ impl Txn {
     /// Deletes the cell at the commit.
     ///
     /// # Errors
-    /// [`Error::Invalid`] over a limit; [`Error::Ended`].
+    /// As [`Self::put`].
     pub fn delete(
         &self,
         table: &str,
@@ -262,12 +312,15 @@ impl Txn {
     /// visible.
     pub async fn commit(self) -> Result<Timestamp, Error> {
         let inner = self.inner;
-        let writes = {
+        let (writes, orders) = {
             let mut writes = inner.writes.lock();
-            inner.check_open(&writes)?;
+            inner.check_open(&mut writes)?;
             writes.ended = true;
-            std::mem::take(&mut writes.cells)
+            (std::mem::take(&mut writes.cells), writes.orders.take())
         };
+        if let Some(orders) = orders {
+            return inner.commit_large(orders, writes).await;
+        }
         let mut mutations = Vec::new();
         for (table, cells) in writes {
             let table = inner.table(&table).await?;
@@ -300,7 +353,8 @@ impl Txn {
             start_ts: inner.start_ts,
             began: inner.began,
             mutations,
-            ttl_ms: u64::try_from(inner.options.lock_ttl.as_millis()).unwrap_or(u64::MAX / 2),
+            flush: None,
+            ttl_ms: inner.options.lock_ttl_ms(),
             last_seen: Mutex::default(),
             held: Mutex::new(held),
         }
@@ -313,6 +367,9 @@ impl Txn {
         let mut writes = self.inner.writes.lock();
         writes.ended = true;
         writes.cells.clear();
+        if let Some(orders) = writes.orders.take() {
+            let _ = orders.send(Order::Rollback(self.inner.router.going()));
+        }
         self.inner.held.lock().take();
     }
 }
@@ -338,11 +395,83 @@ impl Write {
 }
 
 impl Inner {
-    fn check_open(&self, writes: &Writes) -> Result<(), Error> {
+    fn check_open(&self, writes: &mut Writes) -> Result<(), Error> {
+        if let Some(error) = writes.failed.take() {
+            return Err(error);
+        }
         if writes.ended {
             Err(Error::Ended)
         } else {
             Ok(())
+        }
+    }
+
+    /// Whether the servers may have locks of the transaction.
+    pub(crate) fn is_large(&self) -> bool {
+        self.large.load(Ordering::Relaxed)
+    }
+
+    /// What was read with one's own locks is right as long as nobody has ended the transaction meanwhile.
+    pub(crate) fn still_open(&self) -> Result<(), Error> {
+        self.check_open(&mut self.writes.lock())
+    }
+
+    /// A read has found that the transaction was rolled back on this cell.
+    pub(crate) fn rolled_back(&self, cell: Cell) -> Error {
+        self.fail(None);
+        Error::Conflict(Conflict::RolledBack { cell })
+    }
+
+    /// The transaction can't go on; the next call says so.
+    pub(crate) fn failed_with(&self, error: Error) {
+        self.fail(Some(error));
+    }
+
+    fn fail(&self, error: Option<Error>) {
+        let mut writes = self.writes.lock();
+        writes.ended = true;
+        writes.failed = error.or(writes.failed.take());
+        writes.cells.clear();
+        writes.flushing = None;
+        writes.orders = None;
+        drop(writes);
+        self.room.notify_waiters();
+    }
+
+    /// A flush is in place.
+    pub(crate) fn flushed(&self) {
+        let mut writes = self.writes.lock();
+        writes.flushing = None;
+        self.flush_if_full(&mut writes);
+        drop(writes);
+        self.room.notify_waiters();
+    }
+
+    fn flush_if_full(&self, writes: &mut Writes) {
+        if writes.bytes < self.options.flushed_at() || writes.flushing.is_some() || writes.ended {
+            return;
+        }
+        if let Some(orders) = &writes.orders {
+            let tables = Arc::new(std::mem::take(&mut writes.cells));
+            writes.flushing = Some((tables.clone(), std::mem::take(&mut writes.bytes)));
+            // Should nobody take it any more, then the transaction has failed, and that is said.
+            let _ = orders.send(Order::Flush(tables));
+        }
+    }
+
+    async fn commit_large(
+        &self,
+        orders: mpsc::UnboundedSender<Order>,
+        rest: Tables,
+    ) -> Result<Timestamp, Error> {
+        let (result, answer) = oneshot::channel();
+        let held = self.held.lock().take();
+        let _ = orders.send(Order::Commit { rest, held, result });
+        drop(orders);
+        match answer.await {
+            Ok(result) => result,
+            // An earlier flush has failed.
+            Err(_) => Err(self.writes.lock().failed.take().unwrap_or(Error::Ended)),
         }
     }
 
@@ -351,42 +480,50 @@ impl Inner {
     }
 
     fn own(&self, table: &str, row: &[u8], column: &[u8]) -> Result<Option<OwnWrite>, Error> {
-        let writes = self.writes.lock();
-        self.check_open(&writes)?;
-        let Some(cells) = writes.cells.get(table) else {
+        let mut writes = self.writes.lock();
+        self.check_open(&mut writes)?;
+        let flushing = writes.flushing.as_ref();
+        let flushing = flushing.and_then(|(tables, _)| tables.get(table));
+        let cells = writes.cells.get(table);
+        if cells.is_none() && flushing.is_none() {
             return Ok(None);
-        };
+        }
         if mutants::on(Mutant::OwnWritesNotRead) {
             return Ok(None);
         }
         // The map's key is a pair that owns its parts.
         let key = (Bytes::copy_from_slice(row), Bytes::copy_from_slice(column));
-        Ok(cells.get(&key).and_then(Write::seen))
+        let newest_first = cells.into_iter().chain(flushing);
+        let mut own = newest_first.filter_map(|cells| cells.get(&key)?.seen());
+        Ok(own.next())
     }
 
-    /// The transaction's own writes in a range, in order.
+    /// The transaction's own writes in a range, in order, that are still here.
     fn own_in(
         &self,
         table: &str,
         range: &Range,
     ) -> Result<BTreeMap<(Bytes, Bytes), OwnWrite>, Error> {
-        let writes = self.writes.lock();
-        self.check_open(&writes)?;
-        let Some(cells) = writes.cells.get(table) else {
-            return Ok(BTreeMap::new());
-        };
+        let mut writes = self.writes.lock();
+        self.check_open(&mut writes)?;
         if mutants::on(Mutant::OwnWritesNotScanned) {
             return Ok(BTreeMap::new());
         }
-        Ok(cells
-            .range((range.start().clone(), Bytes::new())..)
-            .take_while(|((row, _), _)| range.contains(row))
+        let flushing = writes.flushing.as_ref();
+        let flushing = flushing.and_then(|(tables, _)| tables.get(table));
+        let oldest_first = flushing.into_iter().chain(writes.cells.get(table));
+        let in_range = oldest_first.flat_map(|cells| {
+            cells
+                .range((range.start().clone(), Bytes::new())..)
+                .take_while(|((row, _), _)| range.contains(row))
+        });
+        Ok(in_range
             .filter_map(|(cell, write)| Some((cell.clone(), write.seen()?)))
             .collect())
     }
 
     fn write(
-        &self,
+        self: &Arc<Self>,
         table: &str,
         row: &[u8],
         column: &[u8],
@@ -410,11 +547,12 @@ impl Inner {
         let mut writes = self.writes.lock();
         let writes = &mut *writes;
         self.check_open(writes)?;
-        let size = row.len() + column.len() + value.len();
-        if writes.bytes + size > TRANSACTION_BYTES_MAX {
+        let size = |value: &Bytes| row.len() + column.len() + value.len() + BUFFERED_CELL_BYTES;
+        let flushing = writes.flushing.as_ref().map_or(0, |(_, bytes)| *bytes);
+        let held = flushing + writes.bytes + size(&value);
+        if held > TRANSACTION_BYTES_MAX {
             return Err(Error::Invalid(format!(
-                "the transaction holds {} bytes, the limit is {TRANSACTION_BYTES_MAX}; commit in smaller parts",
-                writes.bytes + size
+                "the transaction holds {held} bytes that no server has taken yet, the limit is                  {TRANSACTION_BYTES_MAX}; wait for room between the writes (Txn::ready)"
             )));
         }
         let cells = match writes.cells.get_mut(table) {
@@ -426,12 +564,30 @@ impl Inner {
         if kind == LockKind::Lock && cells.contains_key(&place) {
             return Ok(());
         }
-        writes.bytes += size;
+        writes.bytes += size(&value);
         if let Some(old) = cells.insert(place, Write { kind, value }) {
-            writes.bytes = writes
-                .bytes
-                .saturating_sub(row.len() + column.len() + old.value.len());
+            writes.bytes = writes.bytes.saturating_sub(size(&old.value));
+        }
+        if writes.bytes >= self.options.flushed_at() && writes.flushing.is_none() {
+            self.begin_to_flush(writes);
         }
         Ok(())
+    }
+
+    fn begin_to_flush(self: &Arc<Self>, writes: &mut Writes) {
+        if writes.orders.is_none() {
+            let (orders, receiver) = mpsc::unbounded_channel();
+            writes.orders = Some(orders);
+            self.large.store(true, Ordering::Relaxed);
+            let driver = Driver {
+                txn: Arc::downgrade(self),
+                router: self.router.clone(),
+                options: self.options,
+                start_ts: self.start_ts,
+                began: self.began,
+            };
+            self.router.transport.spawn(driver.run(receiver).boxed());
+        }
+        self.flush_if_full(writes);
     }
 }

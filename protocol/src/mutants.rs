@@ -92,6 +92,12 @@ pub enum Mutant {
     DeleteCollectedFirst,
     /// A tablet server collects up to the barrier, instead of its ready point.
     CollectedAtTheBarrier,
+    /// A late copy of a large transaction's earlier flush overwrites what a later one has written.
+    LateFlushOverwrites,
+    /// A large transaction commits while its last flush is on its way.
+    CommitBeforeLastFlush,
+    /// Where the locks of a large transaction are resolved piece by piece, a piece is left out.
+    ResolveSkipsPiece,
     /// A transaction doesn't read what it wrote itself.
     OwnWritesNotRead,
     /// A transaction's scans leave out what it wrote itself.
@@ -104,7 +110,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 46] = [
+    pub const ALL: [Self; 49] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -147,6 +153,9 @@ impl Mutant {
         Self::ReadyBeforeLocks,
         Self::DeleteCollectedFirst,
         Self::CollectedAtTheBarrier,
+        Self::LateFlushOverwrites,
+        Self::CommitBeforeLastFlush,
+        Self::ResolveSkipsPiece,
         Self::OwnWritesNotRead,
         Self::OwnWritesNotScanned,
         Self::FloorTooHighByOne,

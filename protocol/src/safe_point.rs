@@ -26,6 +26,11 @@
 //! came later. While S is alive its primary holds its lock, which is no record; and as its commit is pushed
 //! above T, what is collected up to T can't be its commit record.
 //!
+//! A large transaction's locks are resolved at the tablets without a list of them, and a late prewrite of one that
+//! was rolled back may leave a lock behind that. It is met when locks below the barrier are resolved, as others
+//! are; until ready has passed S, the rollback's record stands at the primary, and after that nothing is found there,
+//! which says the same.
+//!
 //! The record of a rollback may go earlier: an owner that was alive when ready passed S may die, and be rolled
 //! back by a reader that clears some of its locks. Whoever meets another one of them finds nothing at the
 //! primary. That says enough: had S committed, the record would be there as long as that lock is. So it clears

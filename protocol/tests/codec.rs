@@ -50,16 +50,27 @@ fn lock() -> impl Strategy<Value = Lock> {
         any::<u64>(),
         ts(),
         any::<bool>(),
+        any::<u32>(),
         value(),
     )
         .prop_map(
-            |(kind, primary, start_ts, ttl_ms, min_commit_ts, committing, short_value)| Lock {
+            |(
                 kind,
                 primary,
                 start_ts,
                 ttl_ms,
                 min_commit_ts,
                 committing,
+                generation,
+                short_value,
+            )| Lock {
+                kind,
+                primary,
+                start_ts,
+                ttl_ms,
+                min_commit_ts,
+                committing,
+                generation,
                 short_value,
             },
         )

@@ -61,6 +61,7 @@ fn seen(store: &Store, from: u64) -> Vec<Seen> {
         let snapshot = Snapshot {
             ts: ts(at),
             bypass: &[],
+            own: false,
         };
         store.get(snapshot, &cell())
     };

@@ -107,6 +107,10 @@ fn cases_reach_the_hard_places() {
         "committed-in-one-phase",
         "no-answer-in-one-phase",
         "rollback-ended committed",
+        "resolve start=",
+        " at=",
+        " last",
+        "generation=2",
     ];
     let mut runner = TestRunner::deterministic();
     for _ in 0..8_000 {

@@ -21,6 +21,8 @@ enum Step {
         start: u64,
         kind: LockKind,
         long: bool,
+        /// Of a flush; in any order, as late ones come.
+        generation: u32,
     },
     Commit {
         start: u64,
@@ -45,8 +47,9 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     let start = 1..=LAST;
     prop_oneof![
-        5 => (start.clone(), kind, any::<bool>())
-            .prop_map(|(start, kind, long)| Step::Prewrite { start, kind, long }),
+        5 => (start.clone(), kind, any::<bool>(), 0..4_u32).prop_map(
+            |(start, kind, long, generation)| Step::Prewrite { start, kind, long, generation }
+        ),
         6 => (start.clone(), 1..4_u64).prop_map(|(start, after)| Step::Commit { start, after }),
         2 => start.clone().prop_map(|start| Step::Rollback { start }),
         1 => start.prop_map(|start| Step::Wound { start }),
@@ -65,6 +68,8 @@ struct World {
     store: Store,
     fates: BTreeMap<u64, Fate>,
     holder: Option<(u64, Mutation)>,
+    /// Of what the holder has written.
+    generation: u32,
 }
 
 fn ts(number: u64) -> Timestamp {
@@ -74,7 +79,12 @@ fn ts(number: u64) -> Timestamp {
 impl World {
     fn apply(&mut self, step: &Step) {
         match *step {
-            Step::Prewrite { start, kind, long } => self.prewrite(start, kind, long),
+            Step::Prewrite {
+                start,
+                kind,
+                long,
+                generation,
+            } => self.prewrite(start, kind, long, generation),
             Step::Commit { start, after } => self.commit(start, start + after),
             Step::Rollback { start } => {
                 let result = self.store.rollback(ts(start), &self.cell);
@@ -107,9 +117,9 @@ impl World {
         self.holder.take_if(|(holder, _)| *holder == start);
     }
 
-    fn prewrite(&mut self, start: u64, kind: LockKind, long: bool) {
+    fn prewrite(&mut self, start: u64, kind: LockKind, long: bool, generation: u32) {
         let value = match kind {
-            LockKind::Put => format!("{start},").repeat(if long { 200 } else { 1 }),
+            LockKind::Put => format!("{start}.{generation},").repeat(if long { 200 } else { 1 }),
             LockKind::Delete | LockKind::Lock => String::new(),
         };
         let mutation = Mutation {
@@ -121,6 +131,7 @@ impl World {
             start_ts: ts(start),
             primary: self.cell.clone(),
             ttl_ms: 1,
+            generation,
         };
         let rejections = self.store.prewrite(&txn, std::slice::from_ref(&mutation));
         let rejection = rejections
@@ -134,7 +145,13 @@ impl World {
         let expected = match (self.fates.get(&start), &self.holder, newest.max()) {
             (Some(Fate::Committed(at, _)), ..) => Some(PrewriteRejection::Committed(ts(*at))),
             (Some(Fate::RolledBack), ..) => Some(PrewriteRejection::RolledBack),
-            (None, Some((holder, _)), _) if *holder == start => None,
+            (None, Some((holder, _)), _) if *holder == start => {
+                if generation > self.generation && kind != LockKind::Lock {
+                    self.holder = Some((start, mutation));
+                    self.generation = generation;
+                }
+                None
+            }
             (None, Some(_), _) => {
                 assert!(matches!(rejection, Some(PrewriteRejection::Locked(_))));
                 return;
@@ -145,6 +162,7 @@ impl World {
             }),
             (None, None, None) => {
                 self.holder = Some((start, mutation));
+                self.generation = generation;
                 None
             }
         };
@@ -205,6 +223,7 @@ impl World {
             let snapshot = Snapshot {
                 ts: ts(at),
                 bypass: &holder,
+                own: false,
             };
             let seen = self.fates.values().filter_map(|fate| match fate {
                 Fate::Committed(theirs, mutation)
@@ -219,6 +238,21 @@ impl World {
                 _ => Seen::Absent,
             };
             assert_eq!(self.store.get(snapshot, &self.cell), expected, "at {at}");
+            // The transaction itself sees what it has written, and whether that is gone.
+            let own = Snapshot {
+                own: true,
+                ..snapshot
+            };
+            let expected = match (&self.holder, self.fates.get(&at)) {
+                (Some((holder, mutation)), _) if *holder == at => match mutation.kind {
+                    LockKind::Put => Seen::Value(mutation.value.clone()),
+                    LockKind::Delete => Seen::Absent,
+                    LockKind::Lock => expected,
+                },
+                (_, Some(Fate::RolledBack)) => Seen::RolledBack,
+                _ => expected,
+            };
+            assert_eq!(self.store.get(own, &self.cell), expected, "its own at {at}");
         }
     }
 }
@@ -236,6 +270,7 @@ proptest! {
             store: Store::default(),
             fates: BTreeMap::new(),
             holder: None,
+            generation: 0,
         };
         for step in &steps {
             world.apply(step);

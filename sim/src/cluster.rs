@@ -467,6 +467,7 @@ impl Cluster {
         let options = Options {
             patience: self.plan.patience,
             lock_ttl: self.plan.lock_ttl,
+            buffer_bytes: self.plan.buffer_bytes,
             ..Options::default()
         };
         Client::over(Arc::new(transport), options)

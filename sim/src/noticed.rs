@@ -110,6 +110,9 @@ impl Sabotage {
                 &[&["collected rightly"]]
             }
             S::Rule(M::OwnWritesNotRead | M::OwnWritesNotScanned) => &[&["reads are exact"]],
+            S::Rule(M::LateFlushOverwrites) => &[&["one lock a cell"]],
+            S::Rule(M::CommitBeforeLastFlush) => &[FATES, WRITERS, READS],
+            S::Rule(M::ResolveSkipsPiece) => &[&["resolved is resolved"]],
             S::Rule(M::FloorTooHighByOne | M::LeaseFromTheAnswer) => &[&["leases hold"]],
         }
     }

@@ -143,6 +143,8 @@ pub struct Plan {
     pub timeout: Duration,
     /// How long a worker pauses between two transactions, about.
     pub think: Duration,
+    /// What a transaction buffers before it flushes, in bytes.
+    pub buffer_bytes: usize,
     /// What a tablet server holds at the most.
     pub limits: Limits,
     /// How long versions are kept.
@@ -188,6 +190,7 @@ impl Plan {
             patience: ms(rng.between(500, 8_000)),
             timeout: ms(rng.between(100, 3_000)),
             think: ms(rng.between(1, 40)),
+            buffer_bytes: buffer_bytes(seed),
             limits: limits(seed),
             life_time: life_time(seed),
             window_us: [0, 300, 5_000][rng.below(3) as usize],
@@ -253,6 +256,12 @@ fn life_time(seed: u64) -> Duration {
     }
 }
 
+/// What a transaction buffers: in many runs so little that those of two cells are large ones, or those of some more.
+fn buffer_bytes(seed: u64) -> usize {
+    let mut rng = Rng::new(seed, "buffer");
+    *rng.pick(&[200, 2_000, 2_000, 16 << 20])
+}
+
 /// A server's limits: some of them small, so that runs reach them.
 fn limits(seed: u64) -> Limits {
     let mut rng = Rng::new(seed, "limits");
@@ -271,6 +280,7 @@ fn limits(seed: u64) -> Limits {
         scan_bytes: one_of(&[1, 1_000, usual.scan_bytes]),
         scan_records: one_of(&[1, 20, usual.scan_records]),
         scan_locks: one_of(&[1, 5, usual.scan_locks]),
+        resolve_locks: one_of(&[1, 7, usual.resolve_locks]),
         scan_records_of_one_cell: one_of(&[1, 5, usual.scan_records_of_one_cell]),
         index_garbage: true,
     }

@@ -221,6 +221,14 @@ impl Recorded {
     ///
     /// # Errors
     /// As [`Self::get`].
+    pub async fn ready(&self) -> Result<(), Error> {
+        self.seen(self.txn.ready().await)
+    }
+
+    /// As the client library's.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
     pub fn put(
         &self,
         table: &str,

@@ -171,6 +171,26 @@ impl Sabotage {
                 plan.think = Duration::from_millis(2);
                 plan.faulty = Duration::from_secs(10);
             }
+            Self::Rule(Mutant::LateFlushOverwrites) => {
+                only(&[Fault::Late, Fault::Duplicate, Fault::Reorder]);
+                plan.workloads = vec!["large"];
+                plan.buffer_bytes = 2_000;
+                plan.think = Duration::from_millis(2);
+            }
+            // The last flush has to be late, and somebody has to read before it comes.
+            Self::Rule(Mutant::CommitBeforeLastFlush) => {
+                only(&[Fault::Loss, Fault::Late, Fault::Reorder]);
+                plan.often = true;
+                plan.workloads = vec!["large"];
+                plan.buffer_bytes = 16_000;
+                plan.think = Duration::from_millis(2);
+                plan.workers = 4;
+            }
+            Self::Rule(Mutant::ResolveSkipsPiece) => {
+                plan.workloads = vec!["large"];
+                plan.buffer_bytes = 2_000;
+                plan.limits.resolve_locks = 7;
+            }
             // Transactions that last longer than versions are kept, of clients that reach the master.
             Self::Rule(Mutant::FloorTooHighByOne) => {
                 only(&[Fault::DiskSlow]);

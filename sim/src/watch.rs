@@ -79,6 +79,13 @@ pub enum Seen<'a> {
         /// What it may say at a time.
         limits: &'a Limits,
     },
+    /// A tablet server says that it has resolved locks of a transaction that committed.
+    Resolved {
+        /// The transaction.
+        start_ts: Timestamp,
+        /// Those of them that it has.
+        left: Vec<Cell>,
+    },
 }
 
 /// A change of a server's durable state.
@@ -197,6 +204,9 @@ impl Watch {
             }
             Seen::Answered { response, limits } => {
                 self.tell(|invariant| invariant.answered(response, limits))
+            }
+            Seen::Resolved { start_ts, left } => {
+                self.tell(|invariant| invariant.resolved(*start_ts, left))
             }
         }
     }

@@ -79,9 +79,13 @@ fn asked(request: &B) -> String {
             let one_phase = prewrite.one_phase.as_ref();
             let one_phase = one_phase.map(|one| format!(" and commit at {}", one.commit_ts));
             format!(
-                "prewrite {}{} ttl={} {}",
+                "prewrite {}{}{} ttl={} {}",
                 prewrite.start_ts,
                 one_phase.unwrap_or_default(),
+                match prewrite.generation {
+                    0 => String::new(),
+                    generation => format!(" flush {generation}"),
+                },
                 prewrite.ttl_ms,
                 cells(prewrite.mutations.iter().map(|m| m.cell.as_ref()))
             )
@@ -105,6 +109,10 @@ fn asked(request: &B) -> String {
             check.force,
             cells(std::iter::once(check.primary.as_ref()))
         ),
+        B::Resolve(resolve) => match resolve.commit_ts {
+            0 => format!("resolve {} rolled back", resolve.start_ts),
+            at => format!("resolve {} committed at {at}", resolve.start_ts),
+        },
         B::KeepAlive(keep) => format!("keep_alive {} ttl={}", keep.start_ts, keep.ttl_ms),
         B::Verify(_) => "verify".to_owned(),
         B::RawGet(get) => format!("raw get {}", text(&get.key)),
@@ -146,6 +154,7 @@ fn answered(response: &R) -> String {
                 Some(v1::get_result::Result::Locked(lock)) => {
                     format!("locked by {}", lock.start_ts)
                 }
+                Some(v1::get_result::Result::RolledBack(_)) => "rolled back".to_owned(),
                 Some(v1::get_result::Result::Absent(_)) | None => "-".to_owned(),
             });
             format!("got {}", results.collect::<Vec<_>>().join(", "))
@@ -159,6 +168,11 @@ fn answered(response: &R) -> String {
             let more = found.resume.as_ref().map_or("", |_| ", maybe more");
             format!("{} locks{more}", found.locks.len())
         }
+        R::Resolve(resolved) => {
+            let more = resolved.resume.as_ref().map_or("", |_| ", maybe more");
+            format!("{} resolved{more}", resolved.resolved)
+        }
+        R::Scan(scan) if scan.rolled_back.is_some() => "rolled back".to_owned(),
         R::Scan(scan) => format!("{} cells, {} locked", scan.cells.len(), scan.locked.len()),
         R::Prewrite(prewrite) if prewrite.rejections.is_empty() => match prewrite.committed {
             true => "committed in one phase".to_owned(),

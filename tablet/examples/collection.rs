@@ -211,6 +211,7 @@ impl Server {
                 ttl_ms: 3000,
                 mutations: cells.iter().map(mutation).collect(),
                 one_phase: None,
+                generation: 0,
             });
             let commit = Ask::Commit(v1::CommitRequest {
                 start_ts,

@@ -53,6 +53,10 @@ pub(crate) struct Decision {
     pub(crate) points: Option<Points>,
     /// What that changes of tablets' garbage.
     pub(crate) garbage: BTreeMap<u64, Change>,
+    /// The lowest entry of the index that is made.
+    pub(crate) lowest_entry: Option<Timestamp>,
+    /// Of a piece of garbage: entries stay, as there is more to do for them.
+    pub(crate) unfinished: bool,
     /// `None`: done, there's nothing to say.
     pub(crate) answer: Option<Body>,
 }
@@ -68,6 +72,8 @@ impl Decision {
             tablet_change: None,
             points: None,
             garbage: BTreeMap::new(),
+            lowest_entry: None,
+            unfinished: false,
             answer: None,
         }
     }

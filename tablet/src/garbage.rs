@@ -108,19 +108,60 @@ impl Hidden {
     }
 }
 
+/// Where the index begins. What was removed from its front is long in the way of whoever looks from its very
+/// beginning: engines keep marks of what they have removed.
+#[derive(Debug, Default)]
+pub(crate) struct Front {
+    /// No entry lies below this key.
+    from: Vec<u8>,
+    /// What that will be when the piece under way is durable.
+    next: Vec<u8>,
+}
+
+impl Front {
+    /// The piece that was taken last is durable, and nothing is left of it.
+    pub(crate) fn piece_done(&mut self) {
+        self.from = std::mem::take(&mut self.next);
+    }
+
+    /// An entry was made: old transactions leave theirs below younger ones'.
+    pub(crate) fn entry_made(&mut self, ts: Timestamp) {
+        let key = ts.as_u64().to_be_bytes();
+        for front in [&mut self.from, &mut self.next] {
+            if front[..] > key[..] {
+                *front = key.to_vec();
+            }
+        }
+    }
+
+    /// The first entry.
+    pub(crate) fn oldest(&self, engine: &dyn Engine) -> Result<Option<Timestamp>, Error> {
+        let first = engine.first(Column::Garbage, &self.from, &[])?;
+        let entry = first.map(|(entry, _)| Ok(split_entry(&entry)?.0));
+        entry.transpose()
+    }
+}
+
 /// The oldest entries below the ready point, at most so many.
-pub(crate) fn piece(engine: &dyn Engine, ready: Timestamp, most: usize) -> Result<Piece, Error> {
+pub(crate) fn piece(
+    engine: &dyn Engine,
+    front: &mut Front,
+    ready: Timestamp,
+    most: usize,
+) -> Result<Piece, Error> {
     let end = ready.as_u64().to_be_bytes();
     let mut cells = Piece::new();
     if ready == Timestamp::ZERO {
         return Ok(cells);
     }
-    let entries = engine.scan(Column::Garbage, &[], &end, Direction::Forward)?;
+    front.next.clone_from(&front.from);
+    let entries = engine.scan(Column::Garbage, &front.from, &end, Direction::Forward)?;
     for entry in entries.take(most) {
         let (entry, hidden) = entry?;
         let (ts, cell_key) = split_entry(&entry)?;
         let entries = cells.entry(cell_key.to_vec()).or_default();
         entries.push((ts, Hidden::decode(&hidden)));
+        front.next = entry.to_vec();
     }
     Ok(cells)
 }
@@ -146,6 +187,7 @@ pub(crate) fn decide(ground: Ground<'_>, piece: &Piece) -> Result<Decision, Erro
             change.bytes += (collected.bytes + key_bytes) as u64;
             decision.add(ground, cell_key, false, collected.effects);
             if !collected.done {
+                decision.unfinished = true;
                 continue;
             }
         }
@@ -217,6 +259,9 @@ pub(crate) fn index(
             if let Ok(cell) = key::decode_cell(cell_key) {
                 let tablet = ground.tablets.holding(&cell);
                 decision.garbage.entry(tablet).or_default().made += 1;
+            }
+            if decision.lowest_entry.is_none_or(|lowest| *ts < lowest) {
+                decision.lowest_entry = Some(*ts);
             }
         }
     }

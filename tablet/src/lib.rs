@@ -20,6 +20,7 @@ mod progress;
 mod readers;
 mod reads;
 mod records;
+mod resolve;
 pub mod server;
 mod store;
 mod tablets;

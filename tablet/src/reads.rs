@@ -1,6 +1,7 @@
 //! Requests that only read. They take no latch: a lock is looked for before the records, and whatever
 //! prewrites after that commits above the reader's snapshot, which is older.
 
+use std::cell::RefCell;
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
@@ -81,7 +82,9 @@ fn get(
     let snapshot = Snapshot {
         ts,
         bypass: &bypass,
+        own: request.own,
     };
+    let owners = Owners::view(ground, request.own)?;
     let mut results = Vec::with_capacity(request.cells.len());
     let mut bytes = 0;
     for cell in request.cells {
@@ -89,10 +92,15 @@ fn get(
             break;
         }
         let cell = ground.cell(refs, &Place::from(cell))?;
-        let got = match read_cell(ground, &cell, snapshot)? {
+        let seen = match &owners.0 {
+            Some(_) => read_own(ground, &owners, &cell, snapshot)?,
+            None => read_cell(ground, &cell, snapshot)?,
+        };
+        let got = match seen {
             Seen::Value(value) => Got::Found(v1::Found { value, cell: None }),
             Seen::Absent => Got::Absent(v1::Absent {}),
             Seen::Locked(locked) => Got::Locked(locked),
+            Seen::RolledBack => Got::RolledBack(v1::RolledBack {}),
         };
         if let Got::Found(found) = &got {
             bytes += found.value.len();
@@ -115,11 +123,12 @@ fn get_one(ground: Ground<'_>, request: v1::GetOneRequest) -> Result<v1::GetOneR
     let snapshot = Snapshot {
         ts,
         bypass: &bypass,
+        own: false,
     };
     let mut response = v1::GetOneResponse::default();
     match read_cell(ground, &cell, snapshot)? {
         Seen::Value(value) => response.value = Some(value),
-        Seen::Absent => {}
+        Seen::Absent | Seen::RolledBack => {}
         Seen::Locked(locked) => response.locked = Some(Box::new(locked)),
     }
     Ok(response)
@@ -130,6 +139,39 @@ enum Seen {
     Value(Bytes),
     Absent,
     Locked(v1::MetLock),
+    RolledBack,
+}
+
+/// The engine as it was at one moment, for a transaction that reads what it has flushed: between its lock and its
+/// value, or its record, nothing may change. Others read the engine as it is, which costs less.
+struct Owners(Option<Box<dyn percolator_engine::Snapshot>>);
+
+impl Owners {
+    fn view(ground: Ground<'_>, own: bool) -> Result<Self, Error> {
+        let snapshot = own.then(|| ground.engine.snapshot()).transpose()?;
+        Ok(Self(snapshot))
+    }
+
+    fn reader<'a>(&'a self, ground: Ground<'a>) -> &'a dyn percolator_engine::Read {
+        match &self.0 {
+            Some(snapshot) => &**snapshot,
+            None => ground.engine,
+        }
+    }
+}
+
+fn read_own(
+    ground: Ground<'_>,
+    owners: &Owners,
+    cell: &Cell,
+    snapshot: Snapshot<'_>,
+) -> Result<Seen, Refusal> {
+    let cell_key = store::cell_key(cell);
+    let hash = latches::hash(&[&cell_key]);
+    ground.readers.borrow_mut().read(hash, snapshot.ts);
+    let reader = owners.reader(ground);
+    let read = store::read_own(reader, &cell_key, snapshot)?;
+    seen(reader, cell, &cell_key, read)
 }
 
 fn read_cell(ground: Ground<'_>, cell: &Cell, snapshot: Snapshot<'_>) -> Result<Seen, Refusal> {
@@ -144,11 +186,21 @@ fn read_cell(ground: Ground<'_>, cell: &Cell, snapshot: Snapshot<'_>) -> Result<
         hash,
         snapshot,
     )?;
+    seen(ground.engine, cell, &cell_key, read)
+}
+
+fn seen(
+    reader: &(impl percolator_engine::Read + ?Sized),
+    cell: &Cell,
+    cell_key: &[u8],
+    read: Read,
+) -> Result<Seen, Refusal> {
     Ok(match read {
         Read::Value(value) => Seen::Value(value),
-        Read::Long(start_ts) => Seen::Value(store::long_value(ground.engine, &cell_key, start_ts)?),
+        Read::Long(start_ts) => Seen::Value(store::long_value(reader, cell_key, start_ts)?),
         Read::Absent => Seen::Absent,
         Read::Locked(lock) => Seen::Locked(met_lock(cell, &lock)),
+        Read::RolledBack => Seen::RolledBack,
     })
 }
 
@@ -162,7 +214,9 @@ fn get_rows(
     let snapshot = Snapshot {
         ts,
         bypass: &bypass,
+        own: false,
     };
+    let engine = ground.engine;
     let mut results = Vec::new();
     let mut left = ground.limits.get_bytes;
     for cell in request.cells {
@@ -182,7 +236,14 @@ fn get_rows(
             reverse: false,
         };
         loop {
-            let part = scan_part(ground, snapshot, &range, ground.limits.scan_cells, left)?;
+            let part = scan_part(
+                ground,
+                engine,
+                snapshot,
+                &range,
+                ground.limits.scan_cells,
+                left,
+            )?;
             let bytes: usize = part.cells.iter().map(|(_, value)| value.len()).sum();
             left = left.saturating_sub(bytes.max(1));
             results.extend(part.cells.into_iter().map(|(cell, value)| v1::GetResult {
@@ -196,7 +257,7 @@ fn get_rows(
                 })),
             }));
             match part.end {
-                PartEnd::Done => break,
+                PartEnd::Done | PartEnd::RolledBack(_) => break,
                 PartEnd::Resume(_) if left == 0 || results.len() >= ground.limits.scan_cells => {
                     return Ok(v1::GetResponse {
                         results,
@@ -233,6 +294,7 @@ fn scan(
     let snapshot = Snapshot {
         ts,
         bypass: &bypass,
+        own: request.own,
     };
     let end_row = match (request.end_row.is_empty(), tablet.end_row.is_empty()) {
         (true, _) => &tablet.end_row,
@@ -257,7 +319,10 @@ fn scan(
         0 => ground.limits.scan_cells,
         limit => limit.min(ground.limits.scan_cells),
     };
-    let part = scan_part(ground, snapshot, &range, limit, ground.limits.scan_bytes)?;
+    let owners = Owners::view(ground, request.own)?;
+    let engine = owners.reader(ground);
+    let bytes_max = ground.limits.scan_bytes;
+    let part = scan_part(ground, engine, snapshot, &range, limit, bytes_max)?;
     let last = part.cells.last().map(|(cell, _)| cell.into());
     let mut response = v1::ScanResponse {
         cells: part
@@ -278,6 +343,9 @@ fn scan(
             response.locked = locked;
         }
         PartEnd::Resume(key) => response.resume = Some((&resume_cell(table, &key)?).into()),
+        PartEnd::RolledBack(key) => {
+            response.rolled_back = Some((&resume_cell(table, &key)?).into());
+        }
     }
     Ok(response)
 }
@@ -301,11 +369,14 @@ enum PartEnd {
     Resume(Vec<u8>),
     /// Locks are in the way; the first one is where the part ends.
     Locked(Vec<v1::MetLock>),
+    /// The reader was rolled back on this cell.
+    RolledBack(Vec<u8>),
 }
 
 /// Reads a part of the range. Locks first: see the module's head.
 fn scan_part(
     ground: Ground<'_>,
+    engine: &dyn percolator_engine::Read,
     snapshot: Snapshot<'_>,
     range: &Range,
     limit: usize,
@@ -320,8 +391,7 @@ fn scan_part(
     let mut locks: Vec<(Vec<u8>, Lock)> = Vec::new();
     // Set where the part has to end early: the key of the last cell it may reach.
     let mut part_end: Option<Vec<u8>> = None;
-    for pair in ground
-        .engine
+    for pair in engine
         .scan(Column::Lock, &start, &end, direction)
         .map_err(Error::from)?
     {
@@ -339,39 +409,53 @@ fn scan_part(
             end = key::behind_cell(last.clone());
         }
     }
-    let mut seen = 0;
-    let mut last_seen: Option<Vec<u8>> = None;
+    let seen = std::cell::Cell::new(0);
+    let last_seen: RefCell<Option<Vec<u8>>> = RefCell::new(None);
+    let cut_short = || seen.get() > ground.limits.scan_records;
+    // Whether a cell lies behind the last one whose records were looked at.
+    let is_behind = |cell_key: &[u8]| {
+        last_seen
+            .borrow()
+            .as_deref()
+            .is_some_and(|last| match range.reverse {
+                true => cell_key < last,
+                false => cell_key > last,
+            })
+    };
     let of_one_cell = ground.limits.scan_records_of_one_cell;
-    let records = Records::new(
-        ground.engine,
-        snapshot.ts,
-        (&start, &end),
-        direction,
-        of_one_cell,
-    )?
-    // Between cells only: half of a cell's versions would show a wrong one.
-    .take_while(|record| {
-        seen += 1;
-        let Ok((key, ..)) = record else {
-            return true;
-        };
-        if last_seen.as_ref() == Some(key) {
-            return true;
-        }
-        if seen > ground.limits.scan_records {
-            return false;
-        }
-        last_seen = Some(key.clone());
-        true
-    });
+    let records = Records::new(engine, snapshot, (&start, &end), direction, of_one_cell)?
+        // Between cells only: half of a cell's versions would show a wrong one.
+        .take_while(|record| {
+            seen.set(seen.get() + 1);
+            let Ok((key, ..)) = record else {
+                return true;
+            };
+            let mut last_seen = last_seen.borrow_mut();
+            if last_seen.as_ref() == Some(key) {
+                return true;
+            }
+            if cut_short() {
+                return false;
+            }
+            *last_seen = Some(key.clone());
+            true
+        });
     let mut cells = Vec::new();
     let mut bytes = 0;
     let mut failed = None;
+    let mut cut_off = false;
     let emit = |cell_key: Vec<u8>, read| {
+        // One of the reader's own locks; what lies before it isn't read yet.
+        if snapshot.own && cut_short() && is_behind(&cell_key) {
+            cut_off = true;
+            return ControlFlow::Break(());
+        }
         let value = match read {
             Read::Value(value) => Ok(value),
-            Read::Long(ts) => store::long_value(ground.engine, &cell_key, ts),
-            Read::Absent | Read::Locked(_) => return ControlFlow::Continue(()),
+            Read::Long(ts) => store::long_value(engine, &cell_key, ts),
+            Read::Absent | Read::Locked(_) | Read::RolledBack => {
+                return ControlFlow::Continue(());
+            }
         };
         let emitted = value.and_then(|value| Ok((key::decode_cell(&cell_key)?, value)));
         match emitted {
@@ -390,7 +474,7 @@ fn scan_part(
             ControlFlow::Continue(())
         }
     };
-    locks.retain(|(_, lock)| snapshot.blocked_by(lock));
+    locks.retain(|(_, lock)| snapshot.blocked_by(lock) || snapshot.owns(lock));
     let in_the_way = locks.iter().cloned().map(Ok);
     let ended = if range.reverse {
         scan_reverse(snapshot, records, in_the_way, emit)?
@@ -400,20 +484,11 @@ fn scan_part(
     if let Some(error) = failed {
         return Err(error.into());
     }
-    let cut_short = seen > ground.limits.scan_records;
+    let (cut_short, is_behind) = (cut_short(), |key: &[u8]| is_behind(key));
     let end = match ended {
         // A lock behind the last record that was looked at is not in the way yet.
-        ScanEnd::Locked(cell_key, _)
-            if cut_short
-                && last_seen.as_ref().is_some_and(|last| {
-                    if range.reverse {
-                        cell_key < *last
-                    } else {
-                        cell_key > *last
-                    }
-                }) =>
-        {
-            PartEnd::Resume(last_seen.unwrap_or_default())
+        ScanEnd::Locked(cell_key, _) if cut_short && is_behind(&cell_key) => {
+            PartEnd::Resume(last_seen.take().unwrap_or_default())
         }
         ScanEnd::Locked(cell_key, _) => {
             let from = locks
@@ -426,15 +501,18 @@ fn scan_part(
             PartEnd::Locked(
                 locks[from..]
                     .iter()
+                    .filter(|(_, lock)| !snapshot.owns(lock))
                     .map(met)
                     .collect::<Result<_, Error>>()?,
             )
         }
+        ScanEnd::RolledBack(cell_key) => PartEnd::RolledBack(cell_key),
+        ScanEnd::Stopped if cut_off => PartEnd::Resume(last_seen.take().unwrap_or_default()),
         ScanEnd::Stopped => match cells.last() {
             Some((cell, _)) => PartEnd::Resume(store::cell_key(cell)),
             None => PartEnd::Done,
         },
-        ScanEnd::Done => match (cut_short, last_seen, part_end) {
+        ScanEnd::Done => match (cut_short, last_seen.take(), part_end) {
             (true, Some(last), _) => PartEnd::Resume(last),
             (_, _, Some(last)) => PartEnd::Resume(last),
             _ => PartEnd::Done,

@@ -2,6 +2,7 @@
 //! number of its records it looks up the one that counts and goes on with the next cell.
 
 use percolator_engine::{Column, Direction, Read, Scan};
+use percolator_protocol::actions::Snapshot;
 use percolator_protocol::types::{Timestamp, Write, WriteKind, key};
 
 use crate::Error;
@@ -11,7 +12,7 @@ use crate::store::version_record;
 /// many, those are left out that the snapshot doesn't see.
 pub(crate) struct Records<'a> {
     engine: &'a dyn Read,
-    snapshot: Timestamp,
+    snapshot: Snapshot<'a>,
     direction: Direction,
     /// Records of one cell that are read one by one.
     of_one_cell: usize,
@@ -29,7 +30,7 @@ type Record = (Vec<u8>, Timestamp, Write);
 impl<'a> Records<'a> {
     pub(crate) fn new(
         engine: &'a dyn Read,
-        snapshot: Timestamp,
+        snapshot: Snapshot<'a>,
         (start, end): (&'a [u8], &'a [u8]),
         direction: Direction,
         of_one_cell: usize,
@@ -73,12 +74,15 @@ impl<'a> Records<'a> {
     /// The record that the snapshot sees of the cell, if any. It wins, whatever was read of the cell before:
     /// newest first it is the first that shows a value, oldest first the last one.
     fn newest_visible(&self) -> Result<Option<(Timestamp, Write)>, Error> {
-        let from = key::version(self.cell.clone(), self.snapshot);
+        let from = key::version(self.cell.clone(), self.snapshot.ts);
         let behind = key::behind_cell(self.cell.clone());
-        let shows = |write: &Write| matches!(write.kind, WriteKind::Put | WriteKind::Delete);
+        let shows = |ts: Timestamp, write: &Write| {
+            matches!(write.kind, WriteKind::Put | WriteKind::Delete)
+                || self.snapshot.ended_by(ts, write)
+        };
         if let Some(pair) = self.engine.first(Column::Write, &from, &behind)? {
             let (ts, write) = version_record(pair)?;
-            if shows(&write) {
+            if shows(ts, &write) {
                 return Ok(Some((ts, write)));
             }
         }
@@ -87,7 +91,7 @@ impl<'a> Records<'a> {
             .scan(Column::Write, &from, &behind, Direction::Forward)?
         {
             let (ts, write) = version_record(pair?)?;
-            if shows(&write) {
+            if shows(ts, &write) {
                 return Ok(Some((ts, write)));
             }
         }
@@ -126,7 +130,7 @@ mod tests {
     use std::ops::ControlFlow;
 
     use percolator_engine::{Batch, Engine, Error as EngineError, MemoryEngine, Value};
-    use percolator_protocol::actions::{Snapshot, scan_forward, scan_reverse};
+    use percolator_protocol::actions::{scan_forward, scan_reverse};
     use percolator_protocol::types::TableId;
 
     use super::*;
@@ -171,9 +175,13 @@ mod tests {
     /// What the rule emits of all records, and how many pairs were read for it.
     fn scanned(counted: &Counted, ts: u64, direction: Direction) -> (Vec<String>, usize) {
         counted.pairs.set(0);
-        let ts = Timestamp::from_u64(ts);
-        let records = Records::new(counted, ts, (b"", b""), direction, 256).expect("readable");
-        let snapshot = Snapshot { ts, bypass: &[] };
+        let snapshot = Snapshot {
+            ts: Timestamp::from_u64(ts),
+            bypass: &[],
+            own: false,
+        };
+        let records =
+            Records::new(counted, snapshot, (b"", b""), direction, 256).expect("readable");
         let mut seen = Vec::new();
         let emit = |_, read| {
             seen.push(format!("{read:?}"));

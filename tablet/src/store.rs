@@ -72,7 +72,10 @@ pub(crate) enum LockChange {
 
 /// The cell's lock. Asked for before the cell's write records: a commit replaces one by the other in
 /// one batch, so whoever finds no lock finds the record.
-fn stored_lock(engine: &dyn Engine, cell_key: &[u8]) -> Result<Option<Lock>, Error> {
+fn stored_lock(
+    engine: &(impl percolator_engine::Read + ?Sized),
+    cell_key: &[u8],
+) -> Result<Option<Lock>, Error> {
     match engine.get(Column::Lock, cell_key)? {
         Some(record) => Ok(Some(Lock::decode(record)?)),
         None => Ok(None),
@@ -181,9 +184,24 @@ pub(crate) fn read(
     get(snapshot, lock.as_ref(), records)
 }
 
+/// What the transaction of the snapshot sees of a cell that it may have locked, or been rolled back on.
+pub(crate) fn read_own(
+    reader: &dyn percolator_engine::Read,
+    cell_key: &[u8],
+    snapshot: Snapshot<'_>,
+) -> Result<Read, Error> {
+    let lock = stored_lock(reader, cell_key)?;
+    let start = key::version(cell_key.to_vec(), snapshot.ts);
+    let behind = key::behind_cell(cell_key.to_vec());
+    let records = reader
+        .scan(Column::Write, &start, &behind, Direction::Forward)?
+        .map(|pair| version_record(pair?));
+    get(snapshot, lock.as_ref(), records)
+}
+
 /// A long value.
 pub(crate) fn long_value(
-    engine: &dyn Engine,
+    engine: &(impl percolator_engine::Read + ?Sized),
     cell_key: &[u8],
     start_ts: Timestamp,
 ) -> Result<Value, Error> {

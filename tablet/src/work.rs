@@ -18,7 +18,7 @@ use crate::decision::{Decision, Ground, TabletChange};
 use crate::latches::{self, RowHash};
 use crate::store::{self, Version};
 use crate::tablets::{self, Tablets};
-use crate::{Refusal, garbage, orders, prewrite};
+use crate::{Refusal, garbage, orders, prewrite, resolve};
 
 /// A request that writes.
 #[derive(Debug)]
@@ -66,6 +66,7 @@ enum Operation {
     Points(Points),
     Settings(v1::GcSettings),
     Collect(garbage::Piece),
+    Resolve(resolve::Piece),
 }
 
 /// A wish to commit in the same step.
@@ -109,6 +110,7 @@ impl Work {
                         .ok_or_else(|| invalid("a prewrite without a primary"))?
                         .into(),
                     ttl_ms: request.ttl_ms,
+                    generation: request.generation,
                 };
                 check_count(request.mutations.len())?;
                 let mutations = request
@@ -164,6 +166,7 @@ impl Work {
                 key: request.key,
                 value: request.value,
             },
+            B::Resolve(request) => return Err(Unread::Resolves(tablets, request)),
             other @ (B::GetOne(_)
             | B::Get(_)
             | B::Scan(_)
@@ -210,6 +213,14 @@ impl Work {
         Self {
             tablets: Vec::new(),
             operation: Operation::Points(points),
+        }
+    }
+
+    /// Locks to resolve, in this tablet.
+    pub(crate) fn resolve(tablet: v1::TabletRef, piece: resolve::Piece) -> Self {
+        Self {
+            tablets: vec![tablet],
+            operation: Operation::Resolve(piece),
         }
     }
 
@@ -268,6 +279,7 @@ impl Work {
             // Names are only ever added, and points only raised.
             Operation::Meet(_) | Operation::Points(_) | Operation::Settings(_) => Vec::new(),
             Operation::Collect(piece) => garbage::rows(piece).collect(),
+            Operation::Resolve(piece) => piece.rows().collect(),
         };
         rows.sort_unstable();
         rows.dedup();
@@ -302,6 +314,7 @@ impl Work {
             | Operation::Points(_)
             | Operation::Settings(_)
             | Operation::Collect(_) => 0,
+            Operation::Resolve(piece) => piece.size_bytes(),
         };
         size_of::<Self>() + held
     }
@@ -313,6 +326,7 @@ impl Work {
             | Operation::Rollback { .. }
             | Operation::CheckStatus(..)
             | Operation::KeepAlive { .. }
+            | Operation::Resolve(_)
             | Operation::DropTablet { .. }
             // These make room.
             | Operation::Points(_)
@@ -414,6 +428,7 @@ impl Work {
                 Ok(decision)
             }
             Operation::Collect(piece) => Ok(garbage::decide(ground, &piece)?),
+            Operation::Resolve(piece) => resolve::decide(ground, refs, piece),
         }
     }
 }
@@ -422,6 +437,8 @@ impl Work {
 pub(crate) enum Unread {
     /// It only reads.
     Reads(Vec<v1::TabletRef>, v1::request::Body),
+    /// It resolves locks, which have to be looked for first.
+    Resolves(Vec<v1::TabletRef>, v1::ResolveRequest),
     /// It is wrong.
     Refused(Refusal),
 }
@@ -483,7 +500,7 @@ fn decide_rollback(
     Ok(decision)
 }
 
-fn commit_timestamp(value: u64, start_ts: Timestamp) -> Result<Timestamp, Refusal> {
+pub(crate) fn commit_timestamp(value: u64, start_ts: Timestamp) -> Result<Timestamp, Refusal> {
     let commit_ts = timestamp(value, "commit_ts")?;
     if commit_ts <= start_ts {
         return Err(invalid(format!(

@@ -118,6 +118,7 @@ pub fn met_lock(cell: &Cell, lock: &Lock) -> v1::MetLock {
         ttl_ms: lock.ttl_ms,
         kind: v1::LockKind::from(lock.kind).into(),
         min_commit_ts: lock.min_commit_ts.as_u64(),
+        generation: lock.generation,
     }
 }
 
@@ -138,6 +139,7 @@ impl TryFrom<v1::MetLock> for MetLock {
                 ttl_ms: met.ttl_ms,
                 min_commit_ts: Timestamp::from_u64(met.min_commit_ts),
                 committing: false,
+                generation: met.generation,
                 short_value: None,
             },
         })

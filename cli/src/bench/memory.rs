@@ -26,6 +26,27 @@ fn cpu_seconds(process: &std::path::Path) -> f64 {
         / TICKS_PER_SECOND
 }
 
+/// What this process holds, in MiB.
+pub(super) fn own() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    resident(&status).unwrap_or_default()
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = status.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(value.trim())
+}
+
+fn resident(status: &str) -> Option<f64> {
+    let kibibytes: f64 = field(status, "VmRSS")?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()?;
+    Some(kibibytes / 1024.0)
+}
+
 /// The servers that run beside this process, as children of the same parent.
 pub(super) fn now(when: &str) -> (String, Vec<Process>) {
     let parent = rustix::process::getppid().map(rustix::process::Pid::as_raw_nonzero);
@@ -43,15 +64,11 @@ pub(super) fn now(when: &str) -> (String, Vec<Process>) {
         let Ok(status) = std::fs::read_to_string(entry.path().join("status")) else {
             continue;
         };
-        let field = |name: &str| {
-            status
-                .lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-                .map(str::trim)
-        };
-        let (Some(name), Some(its_parent), Some(rss)) =
-            (field("Name"), field("PPid"), field("VmRSS"))
-        else {
+        let (Some(name), Some(its_parent), Some(mebibytes)) = (
+            field(&status, "Name"),
+            field(&status, "PPid"),
+            resident(&status),
+        ) else {
             continue;
         };
         if !name.starts_with("percolator")
@@ -59,11 +76,6 @@ pub(super) fn now(when: &str) -> (String, Vec<Process>) {
         {
             continue;
         }
-        let kibibytes: f64 = rss
-            .split_whitespace()
-            .next()
-            .and_then(|number| number.parse().ok())
-            .unwrap_or_default();
         // The kernel cuts names short; the command line has the server's own.
         let arguments = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let mut arguments = arguments
@@ -74,7 +86,7 @@ pub(super) fn now(when: &str) -> (String, Vec<Process>) {
             .and_then(|_| arguments.next());
         processes.push(Process {
             name: server.unwrap_or_else(|| name.to_owned()),
-            mebibytes: kibibytes / 1024.0,
+            mebibytes,
             cpu_seconds: cpu_seconds(&entry.path()),
         });
     }

@@ -2,6 +2,7 @@
 
 mod access;
 mod collection;
+mod large;
 mod memory;
 mod oracle;
 mod workers;
@@ -21,6 +22,7 @@ use crate::output::{Output, columns};
 Examples:
   percolator up --processes --ephemeral --raw -- percolator bench all
   percolator bench bank --json bank.json
+  percolator up --processes --ephemeral -- percolator bench large
 
 The servers have to be started with --raw for `overhead` and `all`: it compares with plain access to the
 engine. Figures of one run belong together; those of two runs differ by what else the machine did.")]
@@ -31,6 +33,9 @@ pub(crate) struct Args {
     /// How long each measurement takes.
     #[arg(long, default_value = "5s", value_parser = humantime::parse_duration)]
     duration: Duration,
+    /// Rows of the large transaction.
+    #[arg(long, default_value_t = 2_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    rows: u32,
     /// Write the figures into this file too, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<std::path::PathBuf>,
@@ -49,6 +54,9 @@ enum What {
     Bank,
     /// Single random reads, each a transaction.
     Reads,
+    /// One transaction of --rows rows of 200 bytes over three tablets, and point reads of the same table beside
+    /// it. Not part of `all`.
+    Large,
     /// Reads and writes beside garbage collection, and what the master takes for gc-locks. Not among `all`: it
     /// changes the cluster's life time meanwhile.
     Gc,
@@ -158,6 +166,12 @@ pub(crate) async fn run(
         if does(What::Reads) {
             figures.extend(access::reads(client, &table, duration, output).await?);
         }
+    }
+    if args.what == What::Large {
+        let rows = if args.smoke { 20_000 } else { args.rows };
+        let outcome = large::measure(client, rows, duration, output).await?;
+        figures.extend(outcome.figures);
+        memory.extend(outcome.memory);
     }
     memory.push(memory::now("after the load"));
     print(&figures, &memory, output, args.json.as_deref())?;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use percolator_client::{Client, Error};
+use percolator_client::{Client, Error, Txn};
 use serde_json::json;
 
 use super::load::{Counts, Failure, Loader};
@@ -41,6 +41,9 @@ very same values. In a CSV file every value is a string.
 
 An index entry is a row of the index's table: the value, then the row that it is of.
 
+With --atomic the whole file is one transaction, of any size: either all of it becomes visible at once, or \
+nothing. It is not tried again by itself when it meets a conflict.
+
 Loading again is harmless: rows that are as the file has them are passed over, others are made so, \
 columns that a record doesn't have are deleted, and index entries follow. Of two lines with one key the \
 later one wins.";
@@ -49,10 +52,11 @@ const EXAMPLES: &str = "\
 Examples:
   percolator import --table users --key id users.jsonl
   percolator import --table users --key id --index email=users_by_email users.csv
+  percolator import --table users --key id --atomic users.jsonl
   zcat users.jsonl.gz | percolator import --table users --key id --skip-bad -
 
-Exit code 1: a line could not be loaded, or the import was stopped. What is in stays in; loading again is \
-harmless.";
+Exit code 1: a line could not be loaded, or the import was stopped. What is in stays in, with --atomic nothing \
+is; loading again is harmless.";
 
 /// Load rows from a file, with the entries of their secondary indexes.
 #[derive(Debug, clap::Args)]
@@ -79,6 +83,9 @@ pub(crate) struct Args {
     /// Transactions at a time.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=256))]
     concurrency: u32,
+    /// Load the whole file in one transaction: all of it becomes visible at once, or nothing does.
+    #[arg(long, conflicts_with = "concurrency")]
+    atomic: bool,
     /// Go on behind lines that can't be loaded, and count them. Default: stop at the first one.
     #[arg(long)]
     skip_bad: bool,
@@ -100,6 +107,8 @@ struct End {
     stopped_at: Option<u64>,
     interrupted: bool,
     failure: Option<Failure>,
+    /// The one transaction of an atomic import was not committed, as far as is known.
+    failed: bool,
 }
 
 pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::Result<ExitCode> {
@@ -120,8 +129,13 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
         *refused += 1;
         name_bad(*refused, &name, &bad, &progress.lock());
     };
+    let whole = match args.atomic {
+        true => Some(client.begin().await?),
+        false => None,
+    };
     let loader = Loader {
         client,
+        whole,
         table: &args.table,
         key: &args.key,
         indexes: &args.index,
@@ -142,7 +156,11 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
             key: args.key.clone(),
             indexes: args.index.clone(),
         },
-        lanes: args.concurrency as usize,
+        lanes: if args.atomic {
+            1
+        } else {
+            args.concurrency as usize
+        },
         lane_records: args.batch as usize,
         skip_bad: args.skip_bad,
     };
@@ -156,15 +174,14 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
 
     let counts = *loader.counts.lock();
     end.bad += counts.refused;
-    summary(&counts, &end, began.elapsed(), output)?;
-    for (index, met) in args.index.iter().zip(&loader.met) {
-        if counts.rows > 0 && !met.load(Ordering::Relaxed) {
-            super::say(&format!(
-                "no row of {name} has the field {}, so there is nothing in the index {} from it; look at the spelling",
-                index.field, index.table
-            ));
-        }
+    if let Some(whole) = loader.whole.clone() {
+        say_unmet(&loader, counts, &name);
+        // Whoever loads has ended; this is the last of them to hold the transaction.
+        drop(loader);
+        return end_whole(client, whole, &counts, end, (&name, began), output).await;
     }
+    summary(&counts, &end, began.elapsed(), output)?;
+    say_unmet(&loader, counts, &name);
     if let Some(line) = end.stopped_at {
         super::say(&format!(
             "stopped at {name}:{line}: the rows before it are in; correct the line and import again, which \
@@ -187,13 +204,84 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
             "{name}: lines {first} to {last} could not be loaded; importing again goes on, and is harmless"
         )));
     }
-    Ok(
-        if end.bad > 0 || end.stopped_at.is_some() || end.interrupted {
-            ExitCode::FAILURE
-        } else {
-            ExitCode::SUCCESS
-        },
-    )
+    Ok(code(&end))
+}
+
+/// Names the indexes whose field no row has.
+fn say_unmet(loader: &Loader<'_>, counts: Counts, name: &str) {
+    for (index, met) in loader.indexes.iter().zip(&loader.met) {
+        if counts.rows > 0 && !met.load(Ordering::Relaxed) {
+            super::say(&format!(
+                "no row of {name} has the field {}, so there is nothing in the index {} from it; look at the spelling",
+                index.field, index.table
+            ));
+        }
+    }
+}
+
+/// How an import in one transaction ends: it commits, unless something has stopped it.
+async fn end_whole(
+    client: &Client,
+    whole: Txn,
+    counts: &Counts,
+    mut end: End,
+    (name, took): (&str, Instant),
+    output: Output,
+) -> anyhow::Result<ExitCode> {
+    let failed = match end.failure.take() {
+        Some(Failure { lines, error }) => {
+            let (first, last) = lines;
+            Some((
+                error,
+                format!("lines {first} to {last} could not be loaded"),
+            ))
+        }
+        None if end.stopped_at.is_some() || end.interrupted => None,
+        None => {
+            output.note(&format!("committing {}", count(counts.rows, "row")));
+            match whole.clone().commit().await {
+                Ok(_) => {
+                    summary(counts, &end, took.elapsed(), output)?;
+                    // Everybody can read it by now; what is left of its locks would cost the first who do.
+                    client.settle().await;
+                    return Ok(code(&end));
+                }
+                Err(error) => Some((error, "it could not be committed".to_owned())),
+            }
+        }
+    };
+    whole.rollback();
+    client.settle().await;
+    end.failed = failed.is_some();
+    summary(&Counts::default(), &end, took.elapsed(), output)?;
+    let how = match &failed {
+        Some((Error::Unknown { .. }, _)) => {
+            "either all of the file is in, or nothing; importing again is harmless"
+        }
+        _ => {
+            "nothing of the file is in, not even the lines before; correct what is wrong and import again"
+        }
+    };
+    match failed {
+        Some((error, what)) => {
+            Err(anyhow::Error::from(error).context(format!("{name}: {what}; {how}")))
+        }
+        None => {
+            let at = match end.stopped_at {
+                Some(line) => format!("stopped at {name}:{line}"),
+                None => "stopped by Ctrl-C".to_owned(),
+            };
+            super::say(&format!("{at}: {how}"));
+            Ok(code(&end))
+        }
+    }
+}
+
+fn code(end: &End) -> ExitCode {
+    match end.bad > 0 || end.stopped_at.is_some() || end.interrupted {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    }
 }
 
 async fn load(
@@ -263,7 +351,10 @@ async fn load(
                 waiting = false;
                 shared.stop.store(true, Ordering::Relaxed);
                 loader.stop();
-                progress.lock().say("stopping after the transactions under way; Ctrl-C again ends at once");
+                progress.lock().say(match args.atomic {
+                    true => "rolling back; Ctrl-C again ends at once",
+                    false => "stopping after the transactions under way; Ctrl-C again ends at once",
+                });
             }
         }
     }
@@ -355,7 +446,8 @@ fn summary(counts: &Counts, end: &End, took: Duration, output: Output) -> anyhow
                 "complete": end.bad == 0
                     && end.stopped_at.is_none()
                     && !end.interrupted
-                    && end.failure.is_none(),
+                    && end.failure.is_none()
+                    && !end.failed,
             })
             .to_string(),
         )?,

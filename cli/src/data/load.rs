@@ -59,9 +59,21 @@ pub(crate) struct Failure {
     pub(crate) error: Error,
 }
 
+impl Failure {
+    fn of(batch: &[Item], error: Error) -> Self {
+        let lines = batch.iter().map(|item| item.record.line);
+        Self {
+            lines: (lines.clone().min().unwrap_or(0), lines.max().unwrap_or(0)),
+            error,
+        }
+    }
+}
+
 /// What all lanes share.
 pub(crate) struct Loader<'a> {
     pub(crate) client: &'a Client,
+    /// The one transaction of an atomic import.
+    pub(crate) whole: Option<Txn>,
     pub(crate) table: &'a str,
     /// The field whose value is the row.
     pub(crate) key: &'a str,
@@ -94,61 +106,93 @@ impl Loader<'_> {
     /// Loads what comes down a lane, until its end or until it's stopped.
     pub(crate) async fn lane(&self, mut items: mpsc::Receiver<Item>) -> Result<(), Failure> {
         let mut next = None;
-        loop {
-            let wake = self.wake.notified();
-            if self.stopped() {
-                return Ok(());
-            }
-            let first = match next.take() {
-                Some(item) => Some(item),
-                None => tokio::select! {
-                    biased;
-                    () = wake => return Ok(()),
-                    item = items.recv() => item,
-                },
+        while let Some(batch) = self.batch(&mut items, &mut next).await {
+            let counts = match &self.whole {
+                Some(whole) => self.load_into(whole, &batch).await?,
+                None => self.load(&batch).await?,
             };
-            let Some(first) = first else { return Ok(()) };
-            let mut bytes = first.record.size();
-            let mut batch = vec![first];
-            while batch.len() < self.batch_rows
-                && bytes < BATCH_BYTES_MAX
-                && let Ok(item) = items.try_recv()
-            {
-                let size = item.record.size();
-                if bytes + size > BATCH_BYTES_MAX {
-                    next = Some(item);
-                    break;
-                }
-                bytes += size;
-                batch.push(item);
-            }
-            let counts = self.load(&batch).await?;
             self.counts.lock().add(&counts);
         }
+        Ok(())
+    }
+
+    /// The next records for one transaction; `next` is one that was too many for the last ones. `None`: that was
+    /// all, or the lane is stopped.
+    async fn batch(
+        &self,
+        items: &mut mpsc::Receiver<Item>,
+        next: &mut Option<Item>,
+    ) -> Option<Vec<Item>> {
+        let wake = self.wake.notified();
+        if self.stopped() {
+            return None;
+        }
+        let first = match next.take() {
+            Some(item) => Some(item),
+            None => tokio::select! {
+                biased;
+                () = wake => return None,
+                item = items.recv() => item,
+            },
+        };
+        let first = first?;
+        let mut bytes = first.record.size();
+        let mut batch = vec![first];
+        while batch.len() < self.batch_rows
+            && bytes < BATCH_BYTES_MAX
+            && let Ok(item) = items.try_recv()
+        {
+            let size = item.record.size();
+            if bytes + size > BATCH_BYTES_MAX {
+                *next = Some(item);
+                break;
+            }
+            bytes += size;
+            batch.push(item);
+        }
+        Some(batch)
+    }
+
+    /// Loads records into the one transaction of an atomic import. Nothing is tried again: what was written of it
+    /// before is gone with it.
+    async fn load_into(&self, whole: &Txn, batch: &[Item]) -> Result<Counts, Failure> {
+        let records = last_of_each_key(batch.iter().map(|item| &item.record));
+        let written = async {
+            let written = self.write(whole, &records).await?;
+            whole.ready().await?;
+            Ok(written)
+        };
+        match written.await {
+            Ok((counts, refused)) => {
+                self.patience.progress();
+                Ok(self.counted(counts, refused, batch.len(), records.len()))
+            }
+            Err(error) => Err(Failure::of(batch, error)),
+        }
+    }
+
+    /// Counts a batch of so many records, of which so many were not replaced by others of it.
+    fn counted(&self, counts: Counts, refused: Vec<Bad>, all: usize, kept: usize) -> Counts {
+        let mut counts = counts;
+        counts.refused = refused.len() as u64;
+        counts.rows = all as u64 - counts.refused;
+        refused.into_iter().for_each(self.complain);
+        counts.replaced = (all - kept) as u64;
+        counts
     }
 
     async fn load(&self, batch: &[Item]) -> Result<Counts, Failure> {
         let records = last_of_each_key(batch.iter().map(|item| &item.record));
         let records = &records[..];
-        for (index, met) in self.indexes.iter().zip(&self.met) {
-            let has = |record: &&Record| record.fields.contains_key(index.field.as_bytes());
-            if !met.load(Ordering::Relaxed) && records.iter().any(has) {
-                met.store(true, Ordering::Relaxed);
-            }
-        }
         loop {
             let loaded = self
                 .client
                 .transact(|txn| async move { self.write(&txn, records).await })
                 .await;
             let error = match loaded {
-                Ok((mut counts, refused)) => {
+                Ok((counts, refused)) => {
                     self.patience.progress();
-                    counts.refused = refused.len() as u64;
-                    counts.rows = batch.len() as u64 - counts.refused;
-                    refused.into_iter().for_each(self.complain);
-                    counts.replaced = (batch.len() - records.len()) as u64;
-                    return Ok(counts);
+                    return Ok(self.counted(counts, refused, batch.len(), records.len()));
                 }
                 Err(error) => error,
             };
@@ -163,18 +207,18 @@ impl Loader<'_> {
             } else {
                 Err(error)
             };
-            result.map_err(|error| {
-                let lines = batch.iter().map(|item| item.record.line);
-                Failure {
-                    lines: (lines.clone().min().unwrap_or(0), lines.max().unwrap_or(0)),
-                    error,
-                }
-            })?;
+            result.map_err(|error| Failure::of(batch, error))?;
         }
     }
 
     /// Writes what differs. Counts all but `rows`, `replaced` and `refused`, which are those that it gives back.
     async fn write(&self, txn: &Txn, records: &[&Record]) -> Result<(Counts, Vec<Bad>), Error> {
+        for (index, met) in self.indexes.iter().zip(&self.met) {
+            let has = |record: &&Record| record.fields.contains_key(index.field.as_bytes());
+            if !met.load(Ordering::Relaxed) && records.iter().any(has) {
+                met.store(true, Ordering::Relaxed);
+            }
+        }
         let indexes = self.indexes;
         // The client sends the scans of a server together.
         let read = try_join_all(records.iter().map(|record| async {

@@ -13,6 +13,9 @@ pub struct Snapshot<'a> {
     /// Transactions whose locks can't hide anything from this snapshot: they were rolled back, were
     /// pushed past it, or committed above it.
     pub bypass: &'a [Timestamp],
+    /// The reader is the transaction that began at `ts`: it sees what its own locks will write. Somebody else
+    /// may read at the same timestamp, and doesn't.
+    pub own: bool,
 }
 
 /// What a snapshot sees of a cell.
@@ -26,6 +29,8 @@ pub enum Read {
     Absent,
     /// A lock may hide a commit at or below the snapshot: its transaction has to be asked about first.
     Locked(Lock),
+    /// The reader itself was rolled back on this cell: what it had written is gone.
+    RolledBack,
 }
 
 impl Snapshot<'_> {
@@ -37,6 +42,18 @@ impl Snapshot<'_> {
             && lock.min_commit_ts <= self.ts
             && !self.bypass.contains(&lock.start_ts)
             && !mutants::on(Mutant::ReadSkipsLocks)
+    }
+
+    /// Whether the lock is the reader's own.
+    pub fn owns(&self, lock: &Lock) -> bool {
+        self.own && lock.start_ts == self.ts
+    }
+
+    /// Whether the record says that the reader was rolled back.
+    pub fn ended_by(&self, ts: Timestamp, write: &Write) -> bool {
+        self.own
+            && ts == self.ts
+            && (write.kind == WriteKind::Rollback || write.overlapped_rollback)
     }
 }
 
@@ -50,13 +67,20 @@ pub fn get<E>(
     lock: Option<&Lock>,
     records: impl Iterator<Item = Result<(Timestamp, Write), E>>,
 ) -> Result<Read, E> {
-    if let Some(lock) = lock
-        && snapshot.blocked_by(lock)
-    {
-        return Ok(Read::Locked(lock.clone()));
+    match lock {
+        Some(lock) if snapshot.owns(lock) => {
+            if let Some(read) = will_write(lock) {
+                return Ok(read);
+            }
+        }
+        Some(lock) if snapshot.blocked_by(lock) => return Ok(Read::Locked(lock.clone())),
+        _ => {}
     }
     for record in records {
         let (commit_ts, write) = record?;
+        if snapshot.ended_by(commit_ts, &write) {
+            return Ok(Read::RolledBack);
+        }
         if commit_ts <= snapshot.ts
             && let Some(read) = visible(write)
         {
@@ -64,6 +88,16 @@ pub fn get<E>(
         }
     }
     Ok(Read::Absent)
+}
+
+/// What a lock shows to its owner; `None` where what lies below it shows.
+pub(super) fn will_write(lock: &Lock) -> Option<Read> {
+    match (lock.kind, &lock.short_value) {
+        (LockKind::Put, Some(value)) => Some(Read::Value(value.clone())),
+        (LockKind::Put, None) => Some(Read::Long(lock.start_ts)),
+        (LockKind::Delete, _) => Some(Read::Absent),
+        (LockKind::Lock, _) => None,
+    }
 }
 
 /// What a record shows; `None` where what lies below it shows: a lock or a rollback hides no value.

@@ -14,6 +14,8 @@ pub struct Prewrite {
     pub primary: Cell,
     /// Life time of its locks, in milliseconds after start_ts.
     pub ttl_ms: u64,
+    /// Which of the transaction's flushes this is, counted from 1; 0: all of it at once.
+    pub generation: u32,
 }
 
 /// Why a cell was not locked.
@@ -38,6 +40,10 @@ pub enum PrewriteRejection {
 /// Locks the cell for the transaction, unless somebody else has it or has changed it since the
 /// transaction's snapshot. Doing it twice is harmless.
 ///
+/// A large transaction flushes what it has written so far, and may write a cell again afterwards. The later
+/// flush replaces the earlier one's lock and value, and never the other way round: requests may be late, or
+/// come twice. (TiDB's pipelined DML orders its flushes the same way, by a generation.)
+///
 /// # Errors
 /// Why not; nothing is to be written then.
 #[allow(
@@ -56,7 +62,7 @@ pub fn prewrite(
     }
     if let Some(lock) = &view.lock {
         if lock.start_ts == txn.start_ts {
-            return Ok(Vec::new());
+            return Ok(prewrite_again(lock, mutation, txn));
         }
         return Err(PrewriteRejection::Locked(lock.clone()));
     }
@@ -79,10 +85,39 @@ pub fn prewrite(
         ttl_ms: txn.ttl_ms,
         min_commit_ts: txn.start_ts.next(),
         committing: false,
+        generation: txn.generation,
         short_value: short.then(|| mutation.value.clone()),
     })];
     if put && !short {
         effects.push(Effect::PutData(txn.start_ts, mutation.value.clone()));
     }
     Ok(effects)
+}
+
+/// On a cell that the transaction has locked before.
+fn prewrite_again(lock: &Lock, mutation: &Mutation, txn: &Prewrite) -> Vec<Effect> {
+    let is_newer = match mutants::on(Mutant::LateFlushOverwrites) {
+        true => txn.generation != lock.generation,
+        false => txn.generation > lock.generation,
+    };
+    // Getting for update what was written before doesn't undo that; it is as strong.
+    if !is_newer || mutation.kind == LockKind::Lock {
+        return Vec::new();
+    }
+    let put = mutation.kind == LockKind::Put;
+    let short = put && mutation.value.len() <= SHORT_VALUE_BYTES_MAX;
+    // What readers were promised, and how long its owner lives, stays as it is.
+    let mut effects = vec![Effect::PutLock(Lock {
+        kind: mutation.kind,
+        ttl_ms: lock.ttl_ms.max(txn.ttl_ms),
+        generation: txn.generation,
+        short_value: short.then(|| mutation.value.clone()),
+        ..lock.clone()
+    })];
+    if put && !short {
+        effects.push(Effect::PutData(txn.start_ts, mutation.value.clone()));
+    } else if lock.has_long_value() {
+        effects.push(Effect::DeleteData(txn.start_ts));
+    }
+    effects
 }

@@ -3,7 +3,7 @@
 
 use super::{CellView, OwnRecord};
 use crate::mutants::{self, Mutant};
-use crate::types::{Effect, LockKind, Timestamp, Write, WriteKind};
+use crate::types::{Effect, Timestamp, Write, WriteKind};
 
 /// The transaction has committed this cell, so it can't be rolled back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub fn rollback(view: &CellView, start_ts: Timestamp) -> Result<Vec<Effect>, Alr
         .filter(|_| mutants::on(Mutant::RollbackOfOthers));
     if let Some(lock) = view.own_lock(start_ts).or(any_lock) {
         effects.push(Effect::DeleteLock);
-        if lock.kind == LockKind::Put && lock.short_value.is_none() {
+        if lock.has_long_value() {
             effects.push(Effect::DeleteData(start_ts));
         }
     }

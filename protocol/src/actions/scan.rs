@@ -3,8 +3,8 @@
 use std::iter::Peekable;
 use std::ops::ControlFlow;
 
-use super::get::{Read, Snapshot, visible};
-use crate::types::{Lock, Timestamp, Write};
+use super::get::{Read, Snapshot, visible, will_write};
+use crate::types::{Lock, LockKind, Timestamp, Write};
 
 /// Why a scan ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub enum ScanEnd<K> {
     Stopped,
     /// A lock is in the way, on this cell.
     Locked(K, Lock),
+    /// The reader itself was rolled back on this cell.
+    RolledBack(K),
 }
 
 /// Scans upwards: records ordered by cell and newest first, locks ordered by cell. `emit` gets each
@@ -59,8 +61,13 @@ fn scan<K: Ord, E>(
 ) -> Result<ScanEnd<K>, E> {
     let mut locks = locks
         .filter(|lock| {
-            lock.as_ref()
-                .map_or(true, |(_, lock)| snapshot.blocked_by(lock))
+            lock.as_ref().map_or(true, |(_, lock)| {
+                if snapshot.owns(lock) {
+                    lock.kind != LockKind::Lock
+                } else {
+                    snapshot.blocked_by(lock)
+                }
+            })
         })
         .peekable();
     let mut current: Option<(K, Option<Read>)> = None;
@@ -68,7 +75,7 @@ fn scan<K: Ord, E>(
         let (key, commit_ts, write) = record?;
         let same = current.as_ref().is_some_and(|(cell, _)| *cell == key);
         if !same {
-            if let Some(end) = finish(current.take(), &mut locks, &mut emit, order)? {
+            if let Some(end) = finish(snapshot, current.take(), &mut locks, &mut emit, order)? {
                 return Ok(end);
             }
             current = Some((key, None));
@@ -77,25 +84,34 @@ fn scan<K: Ord, E>(
             continue;
         }
         if let Some((_, seen)) = &mut current {
+            if snapshot.ended_by(commit_ts, &write) {
+                // Whatever is read of the cell else, this wins.
+                *seen = Some(Read::RolledBack);
+            }
             // Newest first: the first that shows anything wins. Oldest first: the last one does.
-            if (order == Order::Reverse || seen.is_none())
+            else if (order == Order::Reverse || seen.is_none())
                 && let Some(read) = visible(write)
             {
                 *seen = Some(read);
             }
         }
     }
-    if let Some(end) = finish(current, &mut locks, &mut emit, order)? {
+    if let Some(end) = finish(snapshot, current, &mut locks, &mut emit, order)? {
         return Ok(end);
     }
-    match locks.next() {
-        Some(lock) => lock.map(|(key, lock)| ScanEnd::Locked(key, lock)),
-        None => Ok(ScanEnd::Done),
+    for lock in locks {
+        let (key, lock) = lock?;
+        if let Some(end) = lock_met(snapshot, key, lock, &mut emit) {
+            return Ok(end);
+        }
     }
+    Ok(ScanEnd::Done)
 }
 
-/// Ends a cell: stops at a lock at or before it, or emits what was seen.
+/// Ends a cell: stops at a lock at or before it, or emits what was seen. The reader's own locks before it are
+/// emitted first, and one on it instead of it.
 fn finish<K: Ord, E>(
+    snapshot: Snapshot<'_>,
     cell: Option<(K, Option<Read>)>,
     locks: &mut Peekable<impl Iterator<Item = Result<(K, Lock), E>>>,
     emit: &mut impl FnMut(K, Read) -> ControlFlow<()>,
@@ -104,16 +120,37 @@ fn finish<K: Ord, E>(
     let Some((key, seen)) = cell else {
         return Ok(None);
     };
-    let met = locks.next_if(|lock| match (lock, order) {
+    while let Some(met) = locks.next_if(|lock| match (lock, order) {
         (Err(_), _) => true,
         (Ok((locked, _)), Order::Forward) => *locked <= key,
         (Ok((locked, _)), Order::Reverse) => *locked >= key,
-    });
-    if let Some(met) = met {
-        return met.map(|(locked, lock)| Some(ScanEnd::Locked(locked, lock)));
+    }) {
+        let (locked, lock) = met?;
+        let hides = locked == key;
+        let end = lock_met(snapshot, locked, lock, emit);
+        if end.is_some() || hides {
+            return Ok(end);
+        }
     }
-    match seen {
-        None | Some(Read::Absent) => Ok(None),
-        Some(read) => Ok(emit(key, read).is_break().then_some(ScanEnd::Stopped)),
+    Ok(match seen {
+        None | Some(Read::Absent) => None,
+        Some(Read::RolledBack) => Some(ScanEnd::RolledBack(key)),
+        Some(read) => emit(key, read).is_break().then_some(ScanEnd::Stopped),
+    })
+}
+
+/// A lock that isn't looked through.
+fn lock_met<K>(
+    snapshot: Snapshot<'_>,
+    key: K,
+    lock: Lock,
+    emit: &mut impl FnMut(K, Read) -> ControlFlow<()>,
+) -> Option<ScanEnd<K>> {
+    if !snapshot.owns(&lock) {
+        return Some(ScanEnd::Locked(key, lock));
+    }
+    match will_write(&lock) {
+        None | Some(Read::Absent) => None,
+        Some(read) => emit(key, read).is_break().then_some(ScanEnd::Stopped),
     }
 }

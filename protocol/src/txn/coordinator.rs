@@ -131,6 +131,13 @@ pub enum Command {
         /// Indices of mutations, at least one.
         mutations: Vec<usize>,
     },
+    /// Roll the primary of a large transaction back.
+    RollbackPrimary,
+    /// Resolve every lock of a large transaction; nobody waits for it.
+    ResolveAll {
+        /// How it ended.
+        ending: Ending,
+    },
 }
 
 /// How it ended.
@@ -142,6 +149,8 @@ pub enum Finished {
     Aborted(AbortReason),
     /// The commit of the primary was not answered: either may be true. Its primary knows.
     Unknown,
+    /// Nothing is decided yet: this part of a large transaction is in place.
+    Flushed,
 }
 
 /// Why a transaction was aborted.
@@ -169,9 +178,20 @@ pub enum AbortReason {
     TooOld(TooOld),
 }
 
-/// The commit of one transaction.
+/// What part of its transaction a coordinator has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Whole,
+    /// One flush of a large transaction.
+    Flush,
+    /// What is left to be prewritten, and the commit.
+    LastFlush,
+}
+
+/// The commit of one transaction; or of a large one, one of its flushes.
 #[derive(Debug)]
 pub struct Coordinator {
+    part: Part,
     start_ts: Timestamp,
     primary: Cell,
     mutations: usize,
@@ -216,6 +236,7 @@ impl Coordinator {
     ) -> (Self, Vec<Command>) {
         assert!(mutations > 0, "nothing to commit");
         let mut coordinator = Self {
+            part: Part::Whole,
             start_ts,
             primary,
             mutations,
@@ -237,6 +258,38 @@ impl Coordinator {
         (coordinator, vec![first])
     }
 
+    /// Starts to flush so many cells of a large transaction, or, with `last`, to commit it, when every earlier
+    /// flush is in place. `primary` need not be among the cells; it is among those of the first flush. Of the
+    /// others nobody remembers which they are: whoever runs this knows the tables and rows between which they
+    /// lie, and each tablet its locks.
+    pub fn start_large(
+        start_ts: Timestamp,
+        primary: Cell,
+        mutations: usize,
+        last: bool,
+    ) -> (Self, Vec<Command>) {
+        let mut coordinator = Self {
+            part: if last { Part::LastFlush } else { Part::Flush },
+            start_ts,
+            primary,
+            mutations,
+            missing: mutations,
+            obstacles: BTreeMap::new(),
+            next_obstacle: 0,
+            one_phase_open: false,
+            early_commit_ts: None,
+            state: State::Prewriting,
+        };
+        let mut commands = Vec::new();
+        if mutations > 0 {
+            commands.push(coordinator.prewrite_all());
+        }
+        if mutations == 0 || (last && mutants::on(Mutant::CommitBeforeLastFlush)) {
+            commands.extend(coordinator.all_in_place());
+        }
+        (coordinator, commands)
+    }
+
     /// Whether nothing more will come of any event.
     pub fn ended(&self) -> bool {
         self.state == State::Ended
@@ -256,8 +309,7 @@ impl Coordinator {
                     self.state = State::CommittingPrimary(commit_ts);
                     return vec![Command::CommitPrimary { commit_ts }];
                 }
-                self.state = State::TakingCommitTs;
-                vec![Command::TakeCommitTs]
+                self.all_in_place()
             }
             (State::Prewriting, Event::CommittedInOnePhase(commit_ts)) => {
                 self.state = State::Ended;
@@ -344,7 +396,13 @@ impl Coordinator {
                     _ => Finished::Aborted(reason.clone()),
                 };
                 self.state = State::Ended;
-                vec![Command::Finish(finished)]
+                let mut commands = vec![Command::Finish(finished)];
+                if self.part != Part::Whole {
+                    // Nobody but this coordinator could have committed it, and it hasn't.
+                    let ending = Ending::RolledBack;
+                    commands.push(Command::ResolveAll { ending });
+                }
+                commands
             }
             _ => Vec::new(),
         }
@@ -358,9 +416,13 @@ impl Coordinator {
         match result {
             Ok(()) => {
                 self.state = State::Ended;
+                let ending = Ending::Committed(commit_ts);
                 vec![
                     Command::Finish(Finished::Committed(commit_ts)),
-                    Command::CommitSecondaries { commit_ts },
+                    match self.part {
+                        Part::Whole => Command::CommitSecondaries { commit_ts },
+                        Part::Flush | Part::LastFlush => Command::ResolveAll { ending },
+                    },
                 ]
             }
             // A fresh timestamp, not min_commit_ts itself as the seed has it: that one is a reader's
@@ -459,6 +521,15 @@ impl Coordinator {
         }
     }
 
+    fn all_in_place(&mut self) -> Vec<Command> {
+        if self.part == Part::Flush {
+            self.state = State::Ended;
+            return vec![Command::Finish(Finished::Flushed)];
+        }
+        self.state = State::TakingCommitTs;
+        vec![Command::TakeCommitTs]
+    }
+
     fn prewrite_all(&self) -> Command {
         Command::Prewrite {
             mutations: (0..self.mutations).collect(),
@@ -474,6 +545,10 @@ impl Coordinator {
     /// lose write nothing.
     fn abort_but(&mut self, reason: AbortReason, in_conflict: &[usize]) -> Vec<Command> {
         self.obstacles.clear();
+        if self.part != Part::Whole {
+            self.state = State::RollingBack(reason);
+            return vec![Command::RollbackPrimary];
+        }
         let left_nothing: BTreeSet<&usize> = in_conflict.iter().collect();
         if left_nothing.len() == self.mutations {
             self.state = State::Ended;

@@ -49,6 +49,10 @@ pub struct Lock {
     /// The owner tried to commit and was told to take a later commit_ts: no more pushing, or a hot
     /// cell's readers could keep it from ever committing.
     pub committing: bool,
+    /// Which of its transaction's flushes wrote it, counted from 1: a transaction that flushes may write a cell
+    /// again, and only this tells a later write from a late copy of an earlier one. 0: the transaction was
+    /// prewritten as a whole.
+    pub generation: u32,
     /// The value, when it is short. `None`: no value, or a long one in the data column.
     pub short_value: Option<Bytes>,
 }
@@ -57,6 +61,11 @@ impl Lock {
     /// Whether the owner's life time is over at `now`, a timestamp of the oracle.
     pub fn expired(&self, now: Timestamp) -> bool {
         expired(self.start_ts, self.ttl_ms, now)
+    }
+
+    /// Whether its value lies in the data column.
+    pub fn has_long_value(&self) -> bool {
+        self.kind == LockKind::Put && self.short_value.is_none()
     }
 
     /// The stored form.
@@ -70,13 +79,20 @@ impl Lock {
             LockKind::Delete => b'D',
             LockKind::Lock => b'L',
         });
-        out.push(u8::from(self.committing) | u8::from(value.is_some()) << 1);
+        out.push(
+            u8::from(self.committing)
+                | u8::from(value.is_some()) << 1
+                | u8::from(self.generation > 0) << 2,
+        );
         put_u64(&mut out, u64::from(self.primary.table.0));
         put_bytes(&mut out, &self.primary.row);
         put_bytes(&mut out, &self.primary.column);
         put_u64(&mut out, self.start_ts.as_u64());
         put_u64(&mut out, self.ttl_ms);
         put_u64(&mut out, self.min_commit_ts.as_u64());
+        if self.generation > 0 {
+            put_u64(&mut out, u64::from(self.generation));
+        }
         if let Some(value) = value {
             put_bytes(&mut out, value);
         }
@@ -96,7 +112,7 @@ impl Lock {
             _ => return Err(reader.error("has an unknown kind")),
         };
         let flags = reader.byte()?;
-        if flags > 3 {
+        if flags > 7 {
             return Err(reader.error("has unknown flags"));
         }
         let table =
@@ -108,6 +124,13 @@ impl Lock {
             ttl_ms: reader.u64()?,
             min_commit_ts: Timestamp::from_u64(reader.u64()?),
             committing: flags & 1 != 0,
+            generation: match flags & 4 {
+                0 => 0,
+                _ => u32::try_from(reader.u64()?)
+                    .ok()
+                    .filter(|generation| *generation > 0)
+                    .ok_or_else(|| reader.error("has a generation out of range"))?,
+            },
             short_value: if flags & 2 != 0 {
                 Some(reader.bytes()?)
             } else {

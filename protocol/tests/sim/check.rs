@@ -139,7 +139,7 @@ fn told(client: &Client, ending: Option<Ending>) -> Result<(), String> {
     let right = match &client.told {
         Some(Finished::Committed(ts)) => ending == Some(Ending::Committed(*ts)),
         Some(Finished::Aborted(_)) => !matches!(ending, Some(Ending::Committed(_))),
-        Some(Finished::Unknown) | None => true,
+        Some(Finished::Unknown | Finished::Flushed) | None => true,
     };
     if right {
         return Ok(());
@@ -246,7 +246,11 @@ fn read_again(world: &World<'_>, committed: &[Committed<'_>]) -> Result<(), Stri
     }
     for ts in times {
         let model = model(committed, ts);
-        let snapshot = Snapshot { ts, bypass: &[] };
+        let snapshot = Snapshot {
+            ts,
+            bypass: &[],
+            own: false,
+        };
         for cell in world.plan.all_cells() {
             let seen = world.store.get(snapshot, &cell);
             let expected = model.get(&cell).cloned().map_or(Seen::Absent, Seen::Value);

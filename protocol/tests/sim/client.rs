@@ -62,6 +62,8 @@ pub(crate) struct Client {
     pub(crate) start_ts: Timestamp,
     pub(crate) mutations: Vec<Mutation>,
     pub(crate) ttl_ms: u64,
+    /// Which flush it is at; 0: it doesn't flush.
+    pub(crate) generation: u32,
     /// Transactions that its reads look through.
     pub(crate) bypass: Vec<Timestamp>,
     /// What it waits for, by call.

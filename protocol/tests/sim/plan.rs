@@ -34,6 +34,8 @@ pub(crate) struct TxnPlan {
     /// Goes on by itself from one read to the next and to the commit; else steps make it go on.
     pub(crate) eager: bool,
     pub(crate) ttl_ms: u64,
+    /// It flushes every cell, and then writes it again.
+    pub(crate) flushes: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -132,6 +134,22 @@ impl Plan {
     }
 }
 
+/// What a flush writes before the mutation: nobody sees it.
+pub(crate) fn early(mutation: &Mutation) -> Mutation {
+    let (kind, value) = match mutation.kind {
+        // As strong as what comes before it, so that it would be seen.
+        LockKind::Lock => (LockKind::Lock, Bytes::new()),
+        LockKind::Put if mutation.value.is_empty() => (LockKind::Delete, Bytes::new()),
+        LockKind::Put if mutation.value.len() < 100 => (LockKind::Put, "early".repeat(100).into()),
+        LockKind::Put | LockKind::Delete => (LockKind::Put, "early".into()),
+    };
+    Mutation {
+        cell: mutation.cell.clone(),
+        kind,
+        value,
+    }
+}
+
 /// Half of the cases: anything. The other half: a slow writer among quick readers, because a writer
 /// that is pushed while it commits, and read again after that, is rare otherwise.
 pub(crate) fn plan() -> impl Strategy<Value = Plan> {
@@ -196,13 +214,16 @@ fn txn() -> impl Strategy<Value = TxnPlan> {
         1 => Just(BTreeMap::new()),
         4 => btree_map(0..4_usize, write, 1..=4),
     ];
-    (reads(), writes, 0..4_usize, any::<bool>(), 5..40_u64).prop_map(
-        |(reads, writes, primary, eager, ttl_ms)| TxnPlan {
+    let flushes = prop::bool::weighted(0.3);
+    let way = (0..4_usize, any::<bool>(), 5..40_u64, flushes);
+    (reads(), writes, way).prop_map(
+        |(reads, writes, (primary, eager, ttl_ms, flushes))| TxnPlan {
             reads,
             writes,
             primary,
             eager,
             ttl_ms,
+            flushes,
         },
     )
 }

@@ -50,6 +50,7 @@ impl World<'_> {
                     Seen::Value(value) => self.found(at, read, vec![(cell, value)]),
                     Seen::Absent => self.found(at, read, Vec::new()),
                     Seen::Locked(lock) => self.met(at, MetLock { cell, lock }),
+                    Seen::RolledBack => panic!("only its owner's read says so"),
                 }
             }
             (Purpose::Read, _, Answer::Scan(_, ScanEnd::Locked(cell, lock))) => {

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use percolator_protocol::actions::{
     CommitRejection, Prewrite, PrewriteRejection, ScanEnd, Snapshot, Status, StatusQuery,
 };
+use percolator_protocol::txn::Ending;
 use percolator_protocol::types::{Cell, Mutation, Timestamp};
 
 use crate::support::store::{ScanRange, Seen, Store};
@@ -22,6 +23,12 @@ pub(crate) enum Request {
     Rollback {
         start_ts: Timestamp,
         cells: Vec<Cell>,
+    },
+    /// Of a large transaction's locks, so many.
+    Resolve {
+        start_ts: Timestamp,
+        ending: Ending,
+        limit: usize,
     },
     CheckStatus(Cell, StatusQuery),
     KeepAlive {
@@ -89,6 +96,14 @@ impl Request {
                 }
                 Answer::Rollback(None)
             }
+            Self::Resolve {
+                start_ts,
+                ending,
+                limit,
+            } => {
+                store.resolve(*start_ts, *ending, None, *limit);
+                Answer::Done
+            }
             Self::CheckStatus(primary, query) => {
                 let status = store.check_status(primary, query);
                 Answer::CheckStatus(status.expect("locks name their primaries"))
@@ -101,11 +116,23 @@ impl Request {
                 store.keep_alive(primary, *start_ts, *ttl_ms);
                 Answer::Done
             }
-            Self::Get { ts, bypass, cell } => {
-                Answer::Get(store.get(Snapshot { ts: *ts, bypass }, cell))
-            }
+            Self::Get { ts, bypass, cell } => Answer::Get(store.get(
+                Snapshot {
+                    ts: *ts,
+                    bypass,
+                    own: false,
+                },
+                cell,
+            )),
             Self::Scan { ts, bypass, range } => {
-                let (found, end) = store.scan(Snapshot { ts: *ts, bypass }, range);
+                let (found, end) = store.scan(
+                    Snapshot {
+                        ts: *ts,
+                        bypass,
+                        own: false,
+                    },
+                    range,
+                );
                 Answer::Scan(found, end)
             }
             Self::Timestamp => Answer::Done,
@@ -129,6 +156,20 @@ impl Request {
             ),
             Self::Rollback { start_ts, cells } => {
                 format!("rollback start={}{}", args::ts(*start_ts), names(cells))
+            }
+            Self::Resolve {
+                start_ts,
+                ending,
+                limit,
+            } => {
+                let mut text = format!("resolve start={}", args::ts(*start_ts));
+                if let Ending::Committed(at) = ending {
+                    text += &format!(" at={}", args::ts(*at));
+                }
+                match limit {
+                    &usize::MAX => text,
+                    limit => text + &format!(" limit={limit}"),
+                }
             }
             Self::CheckStatus(primary, query) => {
                 let mut text = format!(
@@ -183,6 +224,9 @@ fn prewrite(txn: &Prewrite, mutations: &[Mutation], one_phase: Option<Timestamp>
         args::cell(&txn.primary),
         txn.ttl_ms
     );
+    if txn.generation > 0 {
+        text += &format!(" generation={}", txn.generation);
+    }
     if let Some(commit_ts) = one_phase {
         text += &format!(" one-phase={}", args::ts(commit_ts));
     }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use percolator_protocol::actions::Prewrite;
 use percolator_protocol::txn::{
-    Command, Coordinator, Ending, Event, PrimaryEnd, ReadNext, after_status_read,
+    Command, Coordinator, Ending, Event, Finished, PrimaryEnd, ReadNext, after_status_read,
 };
 use percolator_protocol::types::{Cell, Timestamp};
 
 use super::check::{self, Watch};
 use super::client::{Client, Purpose, State, ask, resolve};
-use super::plan::{Plan, Step};
+use super::plan::{Plan, Step, early};
 use super::request::{Answer, Request};
 use crate::support::args;
 use crate::support::store::Store;
@@ -213,6 +213,9 @@ impl World<'_> {
                 let (start_ts, count) = (client.start_ts, mutations.len());
                 let primary = mutations[0].cell.clone();
                 client.mutations = mutations;
+                if self.plan.txns[at].flushes {
+                    return self.flush(at);
+                }
                 let all: Vec<usize> = (0..self.clients[at].mutations.len()).collect();
                 let one_server = self.plan.one_phase && self.by_server(at, &all).len() == 1;
                 self.note(|| {
@@ -229,6 +232,23 @@ impl World<'_> {
             }
             State::Reading(_) | State::Committing(_) | State::Ended => {}
         }
+    }
+
+    /// The next flush; the second one is the last.
+    fn flush(&mut self, at: usize) {
+        let client = &mut self.clients[at];
+        client.generation += 1;
+        let last = client.generation == 2;
+        let (start_ts, count) = (client.start_ts, client.mutations.len());
+        let primary = client.primary().clone();
+        self.note(|| {
+            let (ts, cell) = (args::ts(start_ts), args::cell(&primary));
+            let last = if last { " last" } else { "" };
+            Some(format!("flush {ts} primary={cell} mutations={count}{last}"))
+        });
+        let (coordinator, commands) = Coordinator::start_large(start_ts, primary, count, last);
+        self.clients[at].state = State::Committing(Box::new(coordinator));
+        self.carry_out(at, commands);
     }
 
     fn keep_alive(&mut self, at: usize) {
@@ -405,6 +425,28 @@ impl World<'_> {
                     };
                     self.call(at, Purpose::CommitPrimary, request);
                 }
+                Command::Finish(Finished::Flushed) => self.flush(at),
+                Command::RollbackPrimary => {
+                    let client = &mut self.clients[at];
+                    client.rollbacks = 1;
+                    let request = Request::Rollback {
+                        start_ts: client.start_ts,
+                        cells: vec![client.primary().clone()],
+                    };
+                    self.call(at, Purpose::Rollback, request);
+                }
+                Command::ResolveAll { ending } => {
+                    let start_ts = self.clients[at].start_ts;
+                    // Each may come at any time, or twice; one resolves a part.
+                    for limit in [1, usize::MAX] {
+                        let request = Request::Resolve {
+                            start_ts,
+                            ending,
+                            limit,
+                        };
+                        self.send(at, None, request);
+                    }
+                }
                 Command::Finish(finished) => self.clients[at].told = Some(finished),
                 Command::CommitSecondaries { commit_ts } => {
                     let start_ts = self.clients[at].start_ts;
@@ -436,6 +478,7 @@ impl World<'_> {
             start_ts: client.start_ts,
             primary: client.primary().clone(),
             ttl_ms: client.ttl_at(self.clock),
+            generation: client.generation,
         }
     }
 
@@ -457,7 +500,11 @@ impl World<'_> {
         }
         for indices in servers.into_values() {
             let all = &self.clients[at].mutations;
-            let mutations = indices.iter().map(|index| all[*index].clone()).collect();
+            let mutations = indices.iter().map(|index| match txn.generation {
+                1 => early(&all[*index]),
+                _ => all[*index].clone(),
+            });
+            let mutations = mutations.collect();
             let request = Request::Prewrite(txn.clone(), mutations);
             self.call(at, Purpose::Prewrite(indices), request);
         }

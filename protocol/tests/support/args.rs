@@ -62,6 +62,13 @@ impl Args {
         read_number(&self.need(name)?)
     }
 
+    /// Of a flush; 0 where there is none.
+    pub(crate) fn generation(&mut self) -> Result<u32, String> {
+        self.named("generation").map_or(Ok(0), |text| {
+            text.parse().map_err(|_| format!("{text} is no generation"))
+        })
+    }
+
     pub(crate) fn cell(&mut self, name: &str) -> Result<Cell, String> {
         read_cell(&self.need(name)?)
     }

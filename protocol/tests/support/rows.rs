@@ -43,6 +43,9 @@ pub(crate) fn lock(lock: &Lock) -> String {
     if lock.committing {
         text += " committing";
     }
+    if lock.generation > 0 {
+        text += &format!(" generation={}", lock.generation);
+    }
     text + &short(lock.short_value.as_ref())
 }
 
@@ -55,6 +58,7 @@ pub(crate) fn read_lock(args: &mut Args) -> Result<Lock, String> {
         ttl_ms: args.number("ttl")?,
         min_commit_ts: args.ts("min_commit")?,
         committing: args.flag("committing"),
+        generation: args.generation()?,
         short_value: read_short(args)?,
     })
 }

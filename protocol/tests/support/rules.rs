@@ -3,20 +3,21 @@
 //! | command | further lines |
 //! |---|---|
 //! | `rows` | rows to put, whatever the rules think of them |
-//! | `prewrite start=7 primary=bob [ttl=3000] [one-phase=9]` | mutations: `put bob "3"`, `delete joe`, `lock ann` |
+//! | `prewrite start=7 primary=bob [ttl=3000] [one-phase=9] [generation=1]` | mutations: `put bob "3"`, `delete joe`, `lock ann` |
 //! | `commit start=7 at=8 bob ..` | |
 //! | `rollback start=7 bob ..` | |
+//! | `resolve start=7 [at=8] [from=a] [limit=2]` | |
 //! | `check-status start=7 primary=bob now=9 [push=8] [force] [met-ttl=3000]` | |
 //! | `keep-alive start=7 primary=bob ttl=5000` | |
-//! | `get at=8 [bypass=7,5] bob ..` | |
+//! | `get at=8 [bypass=7,5] [own] bob ..` | |
 //! | `gc at=8 [most=1] bob ..` | |
 //! | `points barrier=8 [ready=7] start=6 [bob ..]` | what they refuse of that transaction: prewrites; and, where the cells show nothing of it, to say what became of it |
-//! | `scan at=8 [bypass=7,5] [from=a] [to=c] [reverse] [limit=2]` | |
+//! | `scan at=8 [bypass=7,5] [own] [from=a] [to=c] [reverse] [limit=2]` | |
 
 use bytes::Bytes;
 use percolator_protocol::actions::{Prewrite, ScanEnd, Snapshot, StatusQuery};
 use percolator_protocol::safe_point::{Points, TooOld};
-use percolator_protocol::txn::after_status_read;
+use percolator_protocol::txn::{Ending, after_status_read};
 use percolator_protocol::types::{Cell, Lock, Mutation, Timestamp};
 
 use super::args::{self, Args, read_ts};
@@ -48,6 +49,7 @@ pub(crate) fn run(
                 start_ts: args.ts("start")?,
                 primary: args.cell("primary")?,
                 ttl_ms: ttl(&mut args, "ttl")?,
+                generation: args.generation()?,
             };
             let mutations: Result<Vec<Mutation>, String> =
                 input.iter().map(|line| rows::read_mutation(line)).collect();
@@ -85,6 +87,22 @@ pub(crate) fn run(
             };
             args.cells()?.into_iter().map(rollback).collect()
         }
+        "resolve" => {
+            let start_ts = args.ts("start")?;
+            let commit_ts = args.named("at").map(|ts| read_ts(&ts)).transpose()?;
+            let from = args
+                .named("from")
+                .map(|text| args::read_cell(&text))
+                .transpose()?;
+            let limit = args.named("limit");
+            let limit = limit.map_or(Ok(u64::MAX), |text| args::read_number(&text))?;
+            let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+            let ending = commit_ts.map_or(Ending::RolledBack, Ending::Committed);
+            let (cells, more) = store.resolve(start_ts, ending, from.as_ref(), limit);
+            let mut lines: Vec<String> = cells.iter().map(args::cell).collect();
+            lines.push(if more { "more" } else { "done" }.into());
+            lines
+        }
         "check-status" => {
             let push = args.named("push");
             let query = StatusQuery {
@@ -118,11 +136,13 @@ pub(crate) fn run(
             let snapshot = Snapshot {
                 ts,
                 bypass: &bypass,
+                own: args.flag("own"),
             };
             let get = |cell: Cell| match store.get(snapshot, &cell) {
                 Seen::Value(value) => format!("{} {}", args::cell(&cell), args::value(&value)),
                 Seen::Absent => format!("{} absent", args::cell(&cell)),
                 Seen::Locked(lock) => locked(&cell, &lock),
+                Seen::RolledBack => format!("{} rolled-back", args::cell(&cell)),
             };
             args.cells()?.into_iter().map(get).collect()
         }
@@ -169,6 +189,7 @@ pub(crate) fn run(
             let snapshot = Snapshot {
                 ts,
                 bypass: &bypass,
+                own: args.flag("own"),
             };
             let cell = |text: Option<String>| text.map(|text| args::read_cell(&text)).transpose();
             let limit = args.named("limit");
@@ -198,6 +219,7 @@ fn scan_lines((found, end): (Vec<(Cell, Bytes)>, ScanEnd<Cell>)) -> Vec<String> 
         ScanEnd::Done => "done".into(),
         ScanEnd::Stopped => "stopped".into(),
         ScanEnd::Locked(cell, lock) => locked(&cell, &lock),
+        ScanEnd::RolledBack(cell) => format!("{} rolled-back", args::cell(&cell)),
     });
     lines
 }

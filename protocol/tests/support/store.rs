@@ -10,9 +10,10 @@ use bytes::Bytes;
 use percolator_protocol::actions::{
     AlreadyCommitted, CellView, Collected, CommitRejection, NotThePrimary, OnePhaseRejection,
     Prewrite, PrewriteRejection, Read, ScanEnd, Snapshot, Status, StatusQuery, check_status,
-    commit, gc, get, keep_alive, one_phase, prewrite, rollback, scan_forward, scan_reverse,
+    commit, gc, get, keep_alive, one_phase, prewrite, resolve, rollback, scan_forward,
+    scan_reverse,
 };
-use percolator_protocol::txn::MetLock;
+use percolator_protocol::txn::{Ending, MetLock};
 use percolator_protocol::types::{Cell, Effect, Lock, Mutation, Timestamp, Write, key};
 
 /// What a reader got of a cell.
@@ -21,6 +22,7 @@ pub(crate) enum Seen {
     Value(Bytes),
     Absent,
     Locked(Lock),
+    RolledBack,
 }
 
 /// What a scan is to read.
@@ -238,6 +240,34 @@ impl Store {
         Ok(())
     }
 
+    /// Resolves so many locks of the transaction at the most, from this cell on: which, and whether there may be
+    /// more.
+    pub(crate) fn resolve(
+        &mut self,
+        start_ts: Timestamp,
+        ending: Ending,
+        from: Option<&Cell>,
+        limit: usize,
+    ) -> (Vec<Cell>, bool) {
+        let locks = self.locks().into_iter();
+        let own = locks.filter(|met| met.lock.start_ts == start_ts);
+        let mut cells: Vec<Cell> = own
+            .map(|met| met.cell)
+            .filter(|cell| from.is_none_or(|from| cell >= from))
+            .collect();
+        let more = cells.len() > limit;
+        cells.truncate(limit);
+        for cell in &cells {
+            let commit_ts = match ending {
+                Ending::Committed(commit_ts) => Some(commit_ts),
+                Ending::RolledBack => None,
+            };
+            let view = self.view(cell, start_ts, commit_ts);
+            self.apply(cell, resolve(&view, start_ts, ending));
+        }
+        (cells, more)
+    }
+
     pub(crate) fn check_status(
         &mut self,
         primary: &Cell,
@@ -286,6 +316,7 @@ impl Store {
             },
             Read::Absent => Seen::Absent,
             Read::Locked(lock) => Seen::Locked(lock),
+            Read::RolledBack => Seen::RolledBack,
         }
     }
 
@@ -333,6 +364,7 @@ impl Store {
             ScanEnd::Done => ScanEnd::Done,
             ScanEnd::Stopped => ScanEnd::Stopped,
             ScanEnd::Locked(key, lock) => ScanEnd::Locked(decode(&key), lock),
+            ScanEnd::RolledBack(key) => ScanEnd::RolledBack(decode(&key)),
         };
         (found, end)
     }

@@ -3,6 +3,7 @@
 //! | command | further lines |
 //! |---|---|
 //! | `txn 7 primary=bob mutations=2 [one-server]` | |
+//! | `flush 7 primary=bob mutations=2 [last]` | |
 //! | `event 7 prewritten 0 1` | |
 //! | `event 7 rejected 0 1` | rejections: `bob conflict start=8 commit=9` |
 //! | `event 7 status 0 alive min_commit=8 ttl=3000` | |
@@ -35,6 +36,7 @@ pub(crate) fn run(
 ) -> Option<Result<Vec<String>, String>> {
     match name {
         "txn" => Some(start(coordinators, args)),
+        "flush" => Some(flush(coordinators, args)),
         "event" => Some(event(coordinators, args, input)),
         _ => None,
     }
@@ -50,6 +52,21 @@ fn start(
     let one_server = args.flag("one-server");
     let (coordinator, commands) =
         Coordinator::start(start_ts, args.cell("primary")?, mutations, one_server);
+    args.end()?;
+    coordinators.insert(start_ts, coordinator);
+    Ok(commands.iter().map(command_line).collect())
+}
+
+fn flush(
+    coordinators: &mut BTreeMap<Timestamp, Coordinator>,
+    args: &str,
+) -> Result<Vec<String>, String> {
+    let mut args = Args::read(args)?;
+    let start_ts = read_ts(&args.expect("a start_ts")?)?;
+    let mutations = args.number("mutations")? as usize;
+    let last = args.flag("last");
+    let (coordinator, commands) =
+        Coordinator::start_large(start_ts, args.cell("primary")?, mutations, last);
     args.end()?;
     coordinators.insert(start_ts, coordinator);
     Ok(commands.iter().map(command_line).collect())
@@ -206,6 +223,9 @@ fn command_line(command: &Command) -> String {
         Command::Finish(Finished::Committed(ts)) => format!("finish committed {}", args::ts(*ts)),
         Command::Finish(Finished::Aborted(reason)) => format!("finish aborted: {}", why(reason)),
         Command::Finish(Finished::Unknown) => "finish unknown".into(),
+        Command::Finish(Finished::Flushed) => "finish flushed".into(),
+        Command::RollbackPrimary => "rollback-primary".into(),
+        Command::ResolveAll { ending } => format!("resolve-all {}", outcomes::ending(*ending)),
         Command::CommitSecondaries { commit_ts } => {
             format!("commit-secondaries {}", args::ts(*commit_ts))
         }

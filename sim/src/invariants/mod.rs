@@ -20,12 +20,13 @@ mod one_outcome;
 mod one_owner;
 mod points_go_forward;
 mod recency;
+mod resolved;
 mod stays_dropped;
 mod timestamps;
 
 use percolator_protocol::oracle::Granted;
 use percolator_protocol::safe_point::Points;
-use percolator_protocol::types::Timestamp;
+use percolator_protocol::types::{Cell, Timestamp};
 use percolator_tablet::{Held, Limits};
 use percolator_wire::v1;
 
@@ -88,6 +89,12 @@ pub trait Invariant: Send {
         Ok(())
     }
 
+    /// A tablet server says that it has resolved the locks of a transaction that committed, and has these left of
+    /// those that it was asked for.
+    fn resolved(&mut self, start_ts: Timestamp, left: &[Cell]) -> Result<(), String> {
+        Ok(())
+    }
+
     /// The run is over.
     fn at_end(&mut self, end: &End<'_>) -> Result<(), String> {
         Ok(())
@@ -111,6 +118,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(points_go_forward::PointsGoForward::default()),
         Box::new(collected_rightly::CollectedRightly),
         Box::new(stays_dropped::StaysDropped::default()),
+        Box::new(resolved::Resolved),
         Box::new(bounded_memory::BoundedMemory),
         Box::new(durable_answers::DurableAnswers),
         Box::new(atomicity::Atomicity),

@@ -13,6 +13,7 @@ use percolator_engine::{
     Batch, Buffered, Checkpoints, Column, Direction, Durable, Engine, EngineKind, Error,
     MemoryStore, Options, Versioned,
 };
+use percolator_protocol::types::{Cell, Lock, TableId, Timestamp, key};
 use percolator_tablet::Limits;
 use percolator_tablet::core::{Asker, Core, Reply};
 use percolator_wire::v1;
@@ -35,7 +36,7 @@ pub const RESERVE_BYTES: u64 = 1 << 20;
 pub const LAST_RESERVE_BYTES: u64 = 64 << 10;
 /// Changes that are kept in memory between two checkpoints.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Old values for snapshots: the server takes none.
+/// Old values for snapshots, which the server holds for one request.
 const HISTORY_BYTES: u64 = 1 << 20;
 
 /// A tablet server: what outlives its processes.
@@ -73,6 +74,8 @@ pub struct Running {
     core: Core,
     engine: Arc<dyn Engine>,
     askers: BTreeMap<Asker, (Caller, bool)>,
+    /// Requests to resolve locks, that aren't answered.
+    resolves: BTreeMap<Asker, (v1::TabletRef, v1::ResolveRequest)>,
     next_asker: Asker,
     replies: Vec<Reply>,
     committing: Option<Arc<Vec<Batch>>>,
@@ -117,6 +120,7 @@ impl Tablet {
             core,
             engine,
             askers: BTreeMap::new(),
+            resolves: BTreeMap::new(),
             next_asker: 0,
             replies: Vec::new(),
             committing: None,
@@ -229,6 +233,7 @@ impl Tablet {
         let Running {
             core,
             askers,
+            resolves,
             next_asker,
             replies,
             ..
@@ -238,6 +243,11 @@ impl Tablet {
         match ask {
             Ask::Tablet(request) => {
                 askers.insert(asker, (caller, false));
+                if let (Some(v1::request::Body::Resolve(resolve)), [tablet]) =
+                    (&request.body, &request.tablets[..])
+                {
+                    resolves.insert(asker, (*tablet, resolve.clone()));
+                }
                 core.request(asker, request, replies);
             }
             Ask::Order(cluster_id, meant, order) => {
@@ -263,7 +273,9 @@ impl Tablet {
             let mut state = running.lock();
             let Running {
                 core,
+                engine,
                 askers,
+                resolves,
                 replies,
                 committing,
                 ..
@@ -272,6 +284,12 @@ impl Tablet {
                 let Some((caller, is_order)) = askers.remove(&reply.to) else {
                     continue;
                 };
+                if let Some((tablet, request)) = resolves.remove(&reply.to)
+                    && let Some(Body::Resolve(resolved)) = &reply.response.body
+                    && let Some(seen) = left(&**engine, core, &tablet, request, resolved)
+                {
+                    world.see(&seen);
+                }
                 world.see(&Seen::Answered {
                     response: &reply.response,
                     limits: &self.limits,
@@ -430,6 +448,53 @@ impl Tablet {
         let tablet = self.clone();
         exit(world, self.node, why, move |world| tablet.boot(world));
     }
+}
+
+/// What is left of the locks of a transaction that committed, where its server says that they are resolved.
+fn left(
+    engine: &dyn Engine,
+    core: &Core,
+    tablet: &v1::TabletRef,
+    asked: v1::ResolveRequest,
+    answer: &v1::ResolveResponse,
+) -> Option<Seen<'static>> {
+    let owned = core.report().tablets;
+    let tablet = owned.iter().find(|owned| owned.id == tablet.id)?;
+    if asked.commit_ts == 0 {
+        return None;
+    }
+    let key_of = |name: v1::CellName| {
+        let cell = Cell::from(name);
+        key::cell(cell.table, &cell.row, &cell.column)
+    };
+    let table = TableId(tablet.table_id);
+    let start_row = (&asked.start_row).max(&tablet.start_row);
+    let start = match asked.after {
+        Some(after) => key::behind_cell(key_of(after)),
+        None => key::row_bound(table, start_row),
+    };
+    let end_row = match (asked.end_row.is_empty(), tablet.end_row.is_empty()) {
+        (true, _) => &tablet.end_row,
+        (false, true) => &asked.end_row,
+        (false, false) => (&asked.end_row).min(&tablet.end_row),
+    };
+    let end = match answer.resume.clone() {
+        Some(last) => key::behind_cell(key_of(last)),
+        None => key::rows_end(table, end_row),
+    };
+    let start_ts = Timestamp::from_u64(asked.start_ts);
+    let mut left = Vec::new();
+    // A device that answers with errors says nothing.
+    for pair in engine
+        .scan(Column::Lock, &start, &end, Direction::Forward)
+        .ok()?
+    {
+        let (key, lock) = pair.ok()?;
+        if Lock::decode(lock).ok()?.start_ts == start_ts {
+            left.push(key::decode_cell(&key).ok()?);
+        }
+    }
+    Some(Seen::Resolved { start_ts, left })
 }
 
 fn see_points(world: &World, server: NodeId, core: &Core) {

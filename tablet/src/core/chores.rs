@@ -1,17 +1,34 @@
 //! What the server does without being asked by a client: keeps what the master tells it, collects garbage, and
 //! removes the rows of dropped tablets.
 
-use percolator_engine::Column;
+use percolator_engine::Batch;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
+use prost::Message as _;
 
 use super::{Core, Decided, Reply};
 use crate::garbage;
 use crate::latches::Ticket;
+use crate::limits::{Amount, Held};
 use crate::work::Work;
 
 impl Core {
+    /// What is held in memory, counted anew: for tests.
+    pub fn held(&self) -> Held {
+        let reads = self.held_reads.iter();
+        let decided = self.decided.iter();
+        Held {
+            queued: Amount::of(self.queued.values().map(|queued| queued.bytes)),
+            reads: Amount::of(reads.map(|(_, request)| request.encoded_len())),
+            decided: Amount::of(decided.map(|decided| decided.decision.batch.size_bytes())),
+            group: Amount::of(self.group.iter().map(Batch::size_bytes)),
+            cache_bytes: self.cache.borrow().size_bytes(),
+            scan_marks: self.readers.borrow().scanned_tablets(),
+            tablets: self.tablets.len(),
+        }
+    }
+
     /// Keeps the names of the cluster's tablet servers; [`Self::report`] has them when they are durable.
     pub fn meet(&mut self, servers: &[String], out: &mut Vec<Reply>) {
         let unmet = self.tablets.unmet(servers.to_vec());
@@ -37,8 +54,21 @@ impl Core {
         self.collect(out);
     }
 
-    /// Collects some garbage, where there is any and none is being collected.
+    /// Collects some garbage, where there is any and none is being collected. Not in a group of its own while others
+    /// write: the next of them would wait for it.
     pub(super) fn collect(&mut self, out: &mut Vec<Reply>) {
+        if std::mem::take(&mut self.writes) == 0 {
+            self.collect_piece(out);
+        }
+    }
+
+    /// Lets a piece go along with what is to be made durable now.
+    pub(super) fn collect_along(&mut self) {
+        // Nobody has asked for it.
+        self.collect_piece(&mut Vec::new());
+    }
+
+    fn collect_piece(&mut self, out: &mut Vec<Reply>) {
         if self.collecting.is_some() || self.failed.is_some() {
             return;
         }
@@ -53,7 +83,7 @@ impl Core {
             true => (2 * made).clamp(garbage::ENTRIES_BESIDE, garbage::ENTRIES_ALONE),
             false => garbage::ENTRIES_ALONE,
         };
-        match garbage::piece(&*self.engine, ready, most) {
+        match garbage::piece(&*self.engine, &mut self.front, ready, most) {
             Ok(piece) if piece.is_empty() => self.collected_to = ready,
             Ok(piece) => {
                 self.collecting = Some(self.next_ticket);
@@ -71,13 +101,9 @@ impl Core {
     /// What waits, and what was collected.
     pub(super) fn gc_progress(&self) -> v1::GcProgress {
         // An engine that can't be read is noticed by others.
-        let first = self.engine.first(Column::Garbage, &[], &[]);
-        let oldest = first.ok().flatten().and_then(|(entry, _)| {
-            let (ts, _) = entry.split_first_chunk()?;
-            Some(u64::from_be_bytes(*ts))
-        });
+        let oldest = self.front.oldest(&*self.engine).ok().flatten();
         v1::GcProgress {
-            oldest: oldest.unwrap_or_default(),
+            oldest: oldest.unwrap_or_default().as_u64(),
             tablets: self.progress.report(),
         }
     }

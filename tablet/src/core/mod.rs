@@ -5,6 +5,7 @@
 //! its batch to the next group, be answered when the group is durable. One group is on its way to the
 //! disk at a time; whatever is decided meanwhile makes the next one.
 
+mod answer;
 mod chores;
 
 use std::cell::RefCell;
@@ -15,22 +16,22 @@ use percolator_engine::{Batch, Column, Engine};
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
-use percolator_wire::v1::request_error::Kind;
-use percolator_wire::v1::response::Body;
 use prost::Message as _;
+
+use answer::answer;
 
 use crate::cache::CellCache;
 use crate::clearing::Clearing;
 use crate::decision::{Decision, Ground, TabletChange};
 use crate::latches::{Latches, RowHash, Ticket};
-use crate::limits::{Amount, Held, Limits};
+use crate::limits::Limits;
 use crate::marks::Marks;
 use crate::progress::Progress;
 use crate::readers::Readers;
 use crate::store::{self, LockChange, LockFilter};
 use crate::tablets::Tablets;
 use crate::work::{Unread, Work};
-use crate::{Error, Refusal, points, reads};
+use crate::{Error, Refusal, garbage, points, reads, resolve};
 
 /// Who asked, as the runner names them.
 pub type Asker = u64;
@@ -104,8 +105,11 @@ pub struct Core {
     /// Nothing is left up to here, as far as the last look goes.
     collected_to: Timestamp,
     progress: Progress,
+    front: garbage::Front,
     /// Requests, and entries of the index, since the last piece.
     requests: usize,
+    /// Requests that write, since it was last looked for a piece.
+    writes: usize,
     garbage_made: usize,
     failed: Option<String>,
 }
@@ -152,7 +156,9 @@ impl Core {
             points: points::Kept::load(&*engine)?,
             collecting: None,
             collected_to: Timestamp::ZERO,
+            front: garbage::Front::default(),
             requests: 0,
+            writes: 0,
             garbage_made: 0,
             engine,
             cache: RefCell::new(CellCache::new(limits.cache_bytes)),
@@ -192,21 +198,6 @@ impl Core {
         self.filter.len()
     }
 
-    /// What is held in memory, counted anew: for tests.
-    pub fn held(&self) -> Held {
-        let reads = self.held_reads.iter();
-        let decided = self.decided.iter();
-        Held {
-            queued: Amount::of(self.queued.values().map(|queued| queued.bytes)),
-            reads: Amount::of(reads.map(|(_, request)| request.encoded_len())),
-            decided: Amount::of(decided.map(|decided| decided.decision.batch.size_bytes())),
-            group: Amount::of(self.group.iter().map(Batch::size_bytes)),
-            cache_bytes: self.cache.borrow().size_bytes(),
-            scan_marks: self.readers.borrow().scanned_tablets(),
-            tablets: self.tablets.len(),
-        }
-    }
-
     /// Why the server can't go on, if it can't: the disk lost a write. It has to be started again.
     pub fn failed(&self) -> Option<&str> {
         self.failed.as_deref()
@@ -227,6 +218,12 @@ impl Core {
         let result = match Work::read(request.tablets, body) {
             Ok(work) => return self.enqueue(Some(to), id, work, out),
             Err(Unread::Reads(refs, body)) => reads::answer(self.ground(), self.raw, &refs, body),
+            Err(Unread::Resolves(refs, request)) => {
+                match resolve::find(self.ground(), refs, request) {
+                    Ok(work) => return self.enqueue(Some(to), id, work, out),
+                    Err(refusal) => Err(refusal),
+                }
+            }
             Err(Unread::Refused(refusal)) => Err(refusal),
         };
         if let Err(refusal) = &result {
@@ -286,6 +283,7 @@ impl Core {
         if self.decided.is_empty() {
             return None;
         }
+        self.collect_along();
         self.committing = self.next_group();
         let mut group: Vec<Batch> = self
             .committing
@@ -404,6 +402,7 @@ impl Core {
     }
 
     fn enqueue(&mut self, to: Option<Asker>, id: u64, work: Work, out: &mut Vec<Reply>) {
+        self.writes += usize::from(to.is_some());
         let waiting = self.queued.len() + self.decided.len() + self.committing.len();
         if let Some(failed) = &self.failed {
             out.push(answer(to, id, Err(Refusal::failed(failed.clone()))));
@@ -550,6 +549,12 @@ impl Core {
         if let Some(points) = decision.points {
             self.points.stored(ticket, points);
         }
+        if self.collecting == Some(ticket) && !decision.unfinished {
+            self.front.piece_done();
+        }
+        if let Some(ts) = decision.lowest_entry {
+            self.front.entry_made(ts);
+        }
         for (tablet, change) in std::mem::take(&mut decision.garbage) {
             self.garbage_made += usize::try_from(change.made).unwrap_or(usize::MAX);
             self.progress.changed(tablet, change);
@@ -578,27 +583,5 @@ impl Core {
         }
         let fits = self.decided.iter().take_while(|one| fits(one)).count();
         self.decided.drain(..fits).collect()
-    }
-}
-
-fn answer(to: Option<Asker>, id: u64, result: Result<Option<Body>, Refusal>) -> Reply {
-    let body = match result {
-        Ok(body) => body,
-        Err(refusal) => Some(Body::Error(v1::RequestError {
-            kind: Some(match refusal {
-                Refusal::NotServed(not_served) => Kind::NotServed(not_served),
-                Refusal::OtherServer(other) => Kind::OtherServer(other),
-                Refusal::TooOld(too_old) => Kind::TooOld(too_old.into()),
-                Refusal::Invalid(why) => Kind::Invalid(why),
-                Refusal::Busy(why) => Kind::Busy(why),
-                Refusal::Engine {
-                    message, unknown, ..
-                } => Kind::Failed(v1::Failed { message, unknown }),
-            }),
-        })),
-    };
-    Reply {
-        to: to.unwrap_or_default(),
-        response: v1::Response { id, body },
     }
 }

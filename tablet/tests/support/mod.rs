@@ -174,6 +174,7 @@ impl Server {
             Got::Found(found) => Some(String::from_utf8_lossy(&found.value).into_owned()),
             Got::Absent(_) => None,
             Got::Locked(met) => panic!("locked by {}", met.start_ts),
+            Got::RolledBack(_) => panic!("it was rolled back"),
         }
     }
 
@@ -247,6 +248,7 @@ pub(crate) fn prewrite_row(row: Bytes, value: &'static str, start_ts: u64) -> As
             value: value.into(),
         }],
         one_phase: None,
+        generation: 0,
     })
 }
 

@@ -1,0 +1,220 @@
+//! A large transaction, and what it costs those who read the same table meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use hdrhistogram::Histogram;
+use parking_lot::Mutex;
+use percolator_client::{Client, Error};
+use rand::RngExt;
+
+use super::{Figure, memory};
+use crate::output::Output;
+
+const TABLE: &str = "bench_large";
+const COLUMN: &[u8] = b"v";
+const VALUE_BYTES: usize = 200;
+/// Rows that are there before, for the readers, and how many of these there are.
+const THERE: u32 = 10_000;
+const READERS: usize = 4;
+/// A reader's pause between two reads: what is measured is how long each takes, not how many there can be.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Rows written between two looks whether there is room.
+const STEP: u32 = 100;
+
+/// What came out.
+pub(super) struct Outcome {
+    pub(super) figures: Vec<Figure>,
+    pub(super) memory: Vec<(String, Vec<memory::Process>)>,
+}
+
+/// Writes so many rows in one transaction, over three tablets.
+pub(super) async fn measure(
+    client: &Client,
+    rows: u32,
+    duration: Duration,
+    output: Output,
+) -> anyhow::Result<Outcome> {
+    prepare(client).await?;
+    output.note("point reads, with nothing else ...");
+    let mut alone = read_while("point reads alone", client, async |stop| {
+        tokio::time::sleep(duration).await;
+        stop();
+        Ok(())
+    })
+    .await?;
+    alone.note = format!("{READERS} readers, {}", alone.note);
+
+    output.note(&format!(
+        "{rows} rows of {VALUE_BYTES} bytes in one transaction ..."
+    ));
+    let written = Arc::new(AtomicU64::new(0));
+    let peaks = Arc::new(Mutex::new(Peaks::default()));
+    let watch = tokio::spawn(watch(peaks.clone(), written.clone(), output));
+    let began = Instant::now();
+    let (mut took, mut settled) = (Duration::ZERO, Duration::ZERO);
+    let beside = read_while("point reads beside it", client, async |stop| {
+        let txn = client.begin().await?;
+        for row in 0..rows {
+            txn.put(TABLE, new_row(row), COLUMN, value(row))?;
+            if row % STEP == 0 {
+                txn.ready().await?;
+                // The readers are tasks of the same threads.
+                tokio::task::yield_now().await;
+                written.store(row.into(), Ordering::Relaxed);
+            }
+        }
+        txn.commit().await?;
+        took = began.elapsed();
+        client.settle().await;
+        settled = began.elapsed();
+        stop();
+        Ok(())
+    });
+    let mut beside = beside.await?;
+    watch.abort();
+    beside.note = format!("{READERS} readers, {}", beside.note);
+    beside.ratio = Some((
+        beside.p99_ms / alone.p99_ms.max(0.001),
+        "the p99 of those alone".into(),
+    ));
+    let peaks = std::mem::take(&mut *peaks.lock());
+    let large = Figure {
+        name: format!("rows in one transaction of {rows}"),
+        per_second: f64::from(rows) / took.as_secs_f64(),
+        p50_ms: 0.0,
+        p99_ms: 0.0,
+        ratio: None,
+        note: format!(
+            "committed after {:.1} s, no lock left after {:.1} s; this client held {:.0} MiB at the most",
+            took.as_secs_f64(),
+            settled.as_secs_f64(),
+            peaks.own_mebibytes
+        ),
+    };
+    Ok(Outcome {
+        figures: vec![large, alone, beside],
+        memory: vec![(
+            "at the most, in the large transaction".into(),
+            peaks.servers,
+        )],
+    })
+}
+
+async fn prepare(client: &Client) -> anyhow::Result<()> {
+    let tables = client.tables().await?;
+    if !tables.iter().any(|table| table.name == TABLE) {
+        // The keys begin with a digit.
+        let cuts = [Bytes::from_static(b"3"), Bytes::from_static(b"6")];
+        client.create_table(TABLE, &cuts).await?;
+    }
+    for first in (0..THERE).step_by(1000) {
+        client
+            .transact(|txn| async move {
+                for row in first..first + 1000 {
+                    txn.put(TABLE, there(row), COLUMN, value(row))?;
+                }
+                Ok(())
+            })
+            .await?;
+    }
+    client.settle().await;
+    Ok(())
+}
+
+/// Reads rows that are there until `work` calls what it is given.
+async fn read_while(
+    name: &str,
+    client: &Client,
+    work: impl AsyncFnOnce(&dyn Fn()) -> Result<(), Error>,
+) -> anyhow::Result<Figure> {
+    let latency = Arc::new(Mutex::new(Histogram::<u64>::new_with_bounds(
+        100,
+        60_000_000_000,
+        2,
+    )?));
+    let stopped = Arc::new(AtomicBool::new(false));
+    let began = Instant::now();
+    let readers: Vec<_> = (0..READERS)
+        .map(|_| {
+            let (client, latency, stopped) = (client.clone(), latency.clone(), stopped.clone());
+            tokio::spawn(async move {
+                while !stopped.load(Ordering::Relaxed) {
+                    let row = there(rand::rng().random_range(0..THERE));
+                    let begun = Instant::now();
+                    let txn = client.begin().await?;
+                    if txn.get(TABLE, row, COLUMN).await?.is_none() {
+                        return Err(Error::application("a row of the benchmark is missing"));
+                    }
+                    let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                    latency.lock().saturating_record(nanos);
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Ok::<(), Error>(())
+            })
+        })
+        .collect();
+    let done = work(&|| stopped.store(true, Ordering::Relaxed)).await;
+    stopped.store(true, Ordering::Relaxed);
+    for reader in readers {
+        reader.await??;
+    }
+    done?;
+    let latency = latency.lock();
+    let ms = |quantile| latency.value_at_quantile(quantile) as f64 / 1e6;
+    Ok(Figure {
+        name: name.into(),
+        per_second: latency.len() as f64 / began.elapsed().as_secs_f64(),
+        p50_ms: ms(0.5),
+        p99_ms: ms(0.99),
+        ratio: None,
+        note: format!("p99.9 {:.1} ms, longest {:.1} ms", ms(0.999), ms(1.0)),
+    })
+}
+
+/// What processes held at the most.
+#[derive(Default)]
+struct Peaks {
+    own_mebibytes: f64,
+    servers: Vec<memory::Process>,
+}
+
+/// Looks at memory, and says how far it is, until it is stopped.
+async fn watch(peaks: Arc<Mutex<Peaks>>, written: Arc<AtomicU64>, output: Output) {
+    for tick in 1_u64.. {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        {
+            let (mut peaks, (_, now)) = (peaks.lock(), memory::now(""));
+            peaks.own_mebibytes = peaks.own_mebibytes.max(memory::own());
+            for process in now {
+                match peaks
+                    .servers
+                    .iter_mut()
+                    .find(|known| known.name == process.name)
+                {
+                    Some(known) => known.mebibytes = known.mebibytes.max(process.mebibytes),
+                    None => peaks.servers.push(process),
+                }
+            }
+        }
+        if tick % 50 == 0 {
+            output.note(&format!("{} rows written", written.load(Ordering::Relaxed)));
+        }
+    }
+}
+
+/// A row that readers read.
+fn there(number: u32) -> Bytes {
+    format!("{}-there-{number:08}", number % 9).into()
+}
+
+/// A row of the large transaction, among the others.
+fn new_row(number: u32) -> Bytes {
+    format!("{}-new-{number:08}", number % 9).into()
+}
+
+fn value(number: u32) -> Bytes {
+    format!("{number:0VALUE_BYTES$}").into()
+}

@@ -1,0 +1,187 @@
+//! An import in one transaction: all of it becomes visible at once, or nothing, whatever stops it.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use percolator_client::Client;
+use percolator_wire::v1;
+use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::response::Body;
+use serde_json::Value;
+use support::{Choices, Cluster, block_on, rounds, signal, wait_for};
+
+/// More than a client buffers: two cells and an index entry each.
+const ROWS: usize = 60_000;
+
+const IMPORT: [&str; 9] = [
+    "import",
+    "--table",
+    "t",
+    "--key",
+    "id",
+    "--index",
+    "section=by_section",
+    "--batch",
+    "2000",
+];
+
+/// A file whose every row is of this round.
+fn file(cluster: &Cluster, round: u64) -> PathBuf {
+    let path = cluster.data_dir.join(format!("../round-{round}.jsonl"));
+    let rows: String = (0..ROWS)
+        .map(|row| {
+            let section = format!("{}-{:03}", round, row % 500);
+            format!("{{\"id\":\"{row:06}\",\"section\":\"{section}\",\"text\":\"{round:0100}\"}}\n")
+        })
+        .collect();
+    std::fs::write(&path, rows).expect("a file");
+    path
+}
+
+fn atomic(path: &Path) -> Vec<&str> {
+    let path = path.to_str().expect("a path of text");
+    [&IMPORT[..], &["--atomic", path]].concat()
+}
+
+/// The rounds that rows are of, and how many there are.
+fn rounds_seen(cluster: &Cluster) -> (Vec<u64>, usize) {
+    let exported = cluster.run(&["export", "--table", "t"]).ok();
+    let mut seen: Vec<u64> = exported
+        .lines()
+        .map(|line| {
+            let row: Value = serde_json::from_str(line).expect("JSON");
+            let text = row["text"].as_str().expect("text");
+            text.parse().expect("a round")
+        })
+        .collect();
+    let count = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    (seen, count)
+}
+
+fn indexes_agree(cluster: &Cluster) {
+    let check = [
+        "check-index",
+        "--table",
+        "t",
+        "--index",
+        "section=by_section",
+    ];
+    cluster.run(&check).ok();
+}
+
+/// Locks of all servers.
+fn locks(cluster: &Cluster) -> usize {
+    block_on(async {
+        let client = Client::connect(&cluster.master).await.expect("a master");
+        let mut found = 0;
+        for server in client.servers().await.expect("the servers") {
+            if server.role() != v1::Role::Tablet {
+                continue;
+            }
+            let mut after = None;
+            loop {
+                let ask = Ask::LocksOf(v1::LocksOfRequest {
+                    primary_table: 0,
+                    below: u64::MAX,
+                    after,
+                    to: Some(v1::Addressee {
+                        server: server.server.clone(),
+                        incarnation: server.incarnation,
+                    }),
+                });
+                let answer = client.raw(&server.address, ask).await.expect("locks");
+                let Body::LocksOf(page) = answer else {
+                    panic!("another answer: {answer:?}");
+                };
+                found += page.locks.len();
+                after = page.resume;
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+        found
+    })
+}
+
+#[test]
+fn an_atomic_import_that_is_killed_leaves_no_trace() {
+    let mut choices = Choices::from_env();
+    let cluster = Cluster::processes();
+    let create = [
+        "table",
+        "create",
+        "t",
+        "--split-at",
+        "02",
+        "--split-at",
+        "04",
+    ];
+    cluster.run(&create).ok();
+    let began = Instant::now();
+    let said = cluster.run(&atomic(&file(&cluster, 0)));
+    assert!(said.err.contains("committing 60000 rows"), "{}", said.err);
+    assert!(said.ok().contains("60000 new"));
+    let takes = u64::try_from(began.elapsed().as_millis()).expect("some seconds");
+    assert_eq!(rounds_seen(&cluster), (vec![0], ROWS));
+    assert_eq!(locks(&cluster), 0);
+    indexes_agree(&cluster);
+
+    let mut last = 0;
+    for round in rounds(2, 3).map(|round| round + 1) {
+        let path = file(&cluster, round);
+        let mut import = cluster
+            .command(&atomic(&path))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the import runs");
+        let after = Duration::from_millis(choices.below(takes + takes / 4));
+        std::thread::sleep(after);
+        let ended = import.try_wait().expect("a child");
+        eprintln!("round {round}: killed after {after:?}; it had ended: {ended:?}");
+        signal(import.id(), "KILL");
+        import.wait().expect("it ends");
+        // Readers get through while its locks are there.
+        for row in ["000000", "031415", "059999"] {
+            cluster.run(&["get", "t", row]).ok();
+        }
+        let (seen, rows) = rounds_seen(&cluster);
+        assert_eq!(rows, ROWS);
+        assert!(
+            seen == [last] || seen == [round],
+            "rows of the rounds {seen:?}, after round {last} was in and {round} was killed"
+        );
+        last = seen[0];
+        indexes_agree(&cluster);
+        wait_for("its locks to be cleared by who meets them", || {
+            indexes_agree(&cluster);
+            (locks(&cluster) == 0).then_some(())
+        });
+        assert_eq!(rounds_seen(&cluster), (vec![last], ROWS));
+    }
+}
+
+#[test]
+fn an_atomic_import_that_stops_says_that_nothing_is_in() {
+    let cluster = Cluster::threads();
+    let bad = "{\"id\":\"a\",\"section\":\"s\"}\n{\"id\":\"b\",\"section\":\"s\"}\nno JSON\n";
+    let import = [&IMPORT[..], &["--atomic", "-"]].concat();
+    let said = cluster.run_with(&import, bad);
+    said.refused(1, &["stopped at", ":3", "nothing of the file is in"]);
+    assert_eq!(rounds_seen(&cluster), (vec![], 0));
+    // Without the line, or past it.
+    let skipping = [&import[..], &["--skip-bad"]].concat();
+    let said = cluster.run_with(&skipping, bad);
+    assert!(
+        said.out.contains("2 new") && said.out.contains("1 line skipped"),
+        "{}",
+        said.out
+    );
+    indexes_agree(&cluster);
+}

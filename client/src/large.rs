@@ -1,0 +1,427 @@
+//! Transactions that are larger than what a client buffers.
+//!
+//! What is written beyond [`crate::Options::buffer_bytes`] is flushed: prewritten, while the transaction goes on
+//! and fills the buffer anew. One flush is under way at a time. Each has a generation, so that a cell may be
+//! written again (`protocol::actions::prewrite`). From the first flush on the primary is kept alive, and reads
+//! ask the servers for the transaction's own locks too.
+//!
+//! Which cells were flushed isn't remembered: only between which rows of which tables they lie. In the end the
+//! tablets there are asked to resolve what they find of the transaction, piece by piece. Where the client dies,
+//! whoever meets a lock clears it, and in the background the rest of its tablet.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{FutureExt, StreamExt, stream};
+use parking_lot::Mutex;
+use percolator_protocol::txn::{Ending, MetLock, PrimaryEnd};
+use percolator_protocol::types::{Cell, Mutation, TableId, Timestamp};
+use percolator_wire::v1;
+use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::response::Body;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::Error;
+use crate::client::Options;
+use crate::commit::{Commit, Flush};
+use crate::error::Conflict;
+use crate::resolver::unexpected;
+use crate::retry::Retry;
+use crate::router::{Attempt, CallError, Going, Router};
+use crate::session::Held;
+use crate::txn::{Inner, Tables};
+
+/// How long the rollback of a primary is tried. What is left then, others roll back when its life time is over.
+const ROLLBACK_PATIENCE: Duration = Duration::from_secs(5);
+/// Tablets in which locks are resolved at a time, and the pause between two pieces: others work there too.
+const TABLETS_AT_A_TIME: usize = 4;
+const PAUSE: Duration = Duration::from_millis(2);
+/// Cells that are made ready for a flush before other tasks of the thread have their turn.
+const CELLS_AT_ONCE: usize = 1024;
+/// How long a piece is tried that a server doesn't answer.
+const PIECE_PATIENCE: Duration = Duration::from_secs(10);
+/// Tablets that a client clears of what others have left, at a time.
+const CLEARED_MAX: usize = 4;
+
+/// What a transaction wants done with what it has written.
+pub(crate) enum Order {
+    /// The next flush.
+    Flush(Arc<Tables>),
+    /// The last one, and the commit.
+    Commit {
+        rest: Tables,
+        held: Option<Held>,
+        result: oneshot::Sender<Result<Timestamp, Error>>,
+    },
+    /// To undo all of it, which counts as going on until then.
+    Rollback(Going),
+}
+
+/// A transaction that has flushed something.
+pub(crate) struct Large {
+    router: Arc<Router>,
+    start_ts: Timestamp,
+    pub(crate) primary: Cell,
+    pub(crate) patience: Duration,
+    /// The first and the last row of each table that may have its locks.
+    touched: Mutex<BTreeMap<TableId, (Bytes, Bytes)>>,
+    /// The first flush is in place, and the primary with it.
+    placed: AtomicBool,
+}
+
+impl Large {
+    fn touch(&self, mutations: &[Mutation]) {
+        let mut touched = self.touched.lock();
+        for Mutation { cell, .. } in mutations {
+            let row = &cell.row;
+            let rows = touched
+                .entry(cell.table)
+                .or_insert_with(|| (row.clone(), row.clone()));
+            if *row < rows.0 {
+                rows.0.clone_from(row);
+            }
+            if *row > rows.1 {
+                rows.1.clone_from(row);
+            }
+        }
+    }
+
+    pub(crate) async fn rollback_primary(&self) -> PrimaryEnd {
+        let build = |primary| {
+            Ask::Rollback(v1::RollbackRequest {
+                start_ts: self.start_ts.as_u64(),
+                cells: vec![primary],
+            })
+        };
+        let deadline = self.router.deadline(ROLLBACK_PATIENCE);
+        match self.router.call_one(&self.primary, &build, deadline).await {
+            Ok(Body::Rollback(response)) => match response.committed {
+                Some(committed) => PrimaryEnd::Committed(Timestamp::from_u64(committed.commit_ts)),
+                None => PrimaryEnd::RolledBack,
+            },
+            _ => PrimaryEnd::Unanswered,
+        }
+    }
+
+    /// Resolves all of its locks. What can't be now, others do when they meet it.
+    pub(crate) async fn resolve_all(&self, ending: Ending) {
+        let touched = self.touched.lock().clone();
+        for (table, (first, last)) in touched {
+            let rows = (first, Bytes::from([&last[..], b"\0"].concat()));
+            let (router, start_ts) = (&self.router, self.start_ts);
+            if let Err(why) = router.resolve_rows(start_ts, ending, table, rows).await {
+                tracing::debug!(%start_ts, %why, "left for others to clear");
+            }
+        }
+    }
+
+    async fn rollback(&self) {
+        self.rollback_primary().await;
+        self.resolve_all(Ending::RolledBack).await;
+    }
+}
+
+/// What goes on beside a transaction, from its first flush to its end.
+pub(crate) struct Driver {
+    pub(crate) txn: Weak<Inner>,
+    pub(crate) router: Arc<Router>,
+    pub(crate) options: Options,
+    pub(crate) start_ts: Timestamp,
+    pub(crate) began: Duration,
+}
+
+impl Driver {
+    /// Until the transaction is committed, or gone: then what it has flushed is rolled back.
+    pub(crate) async fn run(self, mut orders: mpsc::UnboundedReceiver<Order>) {
+        let large = Mutex::new(None);
+        let rolled_back = tokio::select! {
+            biased;
+            () = self.carry_out(&mut orders, &large) => None,
+            primary = self.keep_alive(&large) => Some(primary),
+        };
+        if let Some(cell) = rolled_back {
+            // Before the orders go, and with them a commit that waits for its answer.
+            self.failed(Error::Conflict(Conflict::RolledBack { cell }));
+            drop(orders);
+            self.roll_back(&large).await;
+        }
+    }
+
+    async fn carry_out(
+        &self,
+        orders: &mut mpsc::UnboundedReceiver<Order>,
+        large: &Mutex<Option<Arc<Large>>>,
+    ) {
+        let mut generation = 0;
+        while let Some(order) = orders.recv().await {
+            generation += 1;
+            match order {
+                Order::Flush(_) if self.txn.strong_count() == 0 => break,
+                Order::Flush(tables) => {
+                    let flushed = match self.flush(&tables, generation, None, large).await {
+                        Ok(flush) => flush.run().await,
+                        Err(error) => {
+                            self.failed(error);
+                            break;
+                        }
+                    };
+                    if let Err(error) = flushed {
+                        // It has rolled everything back.
+                        return self.failed(error);
+                    }
+                    if let Some(large) = &*large.lock() {
+                        large.placed.store(true, Ordering::Relaxed);
+                    }
+                    if let Some(txn) = self.txn.upgrade() {
+                        txn.flushed();
+                    }
+                }
+                Order::Rollback(_going) => return self.roll_back(large).await,
+                Order::Commit { rest, held, result } => {
+                    match self.flush(&rest, generation, Some(held), large).await {
+                        Ok(last) => return last.start(result),
+                        Err(error) => {
+                            self.roll_back(large).await;
+                            let _ = result.send(Err(error));
+                            return;
+                        }
+                    }
+                }
+            }
+        }
+        self.roll_back(large).await;
+    }
+
+    /// `last`: the commit comes behind it.
+    async fn flush(
+        &self,
+        tables: &Tables,
+        generation: u32,
+        last: Option<Option<Held>>,
+        known: &Mutex<Option<Arc<Large>>>,
+    ) -> Result<Commit, Error> {
+        let patience = self.options.patience;
+        let mut mutations = Vec::new();
+        for (name, cells) in tables {
+            let table = self.router.table(name, patience).await?;
+            for ((row, column), write) in cells {
+                mutations.push(Mutation {
+                    cell: Cell::new(table, row.clone(), column.clone()),
+                    kind: write.kind,
+                    value: write.value.clone(),
+                });
+                if mutations.len().is_multiple_of(CELLS_AT_ONCE) {
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+        let invalid = |mutation: &Mutation| mutation.cell.invalid();
+        if let Some(why) = mutations.iter().find_map(invalid) {
+            return Err(Error::Invalid(why));
+        }
+        let mut known = known.lock();
+        let large = match (&*known, mutations.first()) {
+            (Some(large), _) => large.clone(),
+            (None, Some(first)) => Arc::new(Large {
+                router: self.router.clone(),
+                start_ts: self.start_ts,
+                primary: first.cell.clone(),
+                patience,
+                touched: Mutex::default(),
+                placed: AtomicBool::new(false),
+            }),
+            (None, None) => return Err(Error::Ended),
+        };
+        *known = Some(large.clone());
+        large.touch(&mutations);
+        Ok(Commit {
+            router: self.router.clone(),
+            start_ts: self.start_ts,
+            began: self.began,
+            mutations,
+            flush: Some(Flush {
+                large,
+                generation,
+                last: last.is_some(),
+            }),
+            ttl_ms: self.options.lock_ttl_ms(),
+            deadline: self.router.deadline(patience),
+            last_seen: Mutex::default(),
+            held: Mutex::new(last.flatten()),
+        })
+    }
+
+    /// Renews the primary's life time while the transaction goes on; returns the primary, when that has been
+    /// rolled back.
+    async fn keep_alive(&self, large: &Mutex<Option<Arc<Large>>>) -> Cell {
+        let ttl_ms = self.options.lock_ttl_ms();
+        let every = Duration::from_millis((ttl_ms / 3).max(1));
+        loop {
+            self.router.transport.sleep(every).await;
+            let large = large.lock().clone();
+            let placed = |large: &Arc<Large>| large.placed.load(Ordering::Relaxed);
+            let Some(large) = large.filter(placed) else {
+                continue;
+            };
+            let elapsed = self.router.transport.now().saturating_sub(self.began);
+            let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX / 2);
+            let build = |primary| {
+                Ask::KeepAlive(v1::KeepAliveRequest {
+                    primary: Some(primary),
+                    start_ts: self.start_ts.as_u64(),
+                    ttl_ms: ttl_ms + elapsed_ms,
+                })
+            };
+            let deadline = self.router.deadline(self.options.patience);
+            let kept = self.router.call_one(&large.primary, &build, deadline);
+            if let Ok(Body::KeepAlive(kept)) = kept.await
+                && !kept.alive
+            {
+                return large.primary.clone();
+            }
+        }
+    }
+
+    fn failed(&self, error: Error) {
+        if let Some(txn) = self.txn.upgrade() {
+            txn.failed_with(error);
+        }
+    }
+
+    async fn roll_back(&self, large: &Mutex<Option<Arc<Large>>>) {
+        let large = large.lock().clone();
+        if let Some(large) = large {
+            let _going = self.router.going();
+            large.rollback().await;
+        }
+    }
+}
+
+impl Router {
+    /// Resolves what locks a transaction that has ended has in these rows, from the first up to and without the
+    /// second one; where that is empty, to the table's end.
+    async fn resolve_rows(
+        &self,
+        start_ts: Timestamp,
+        ending: Ending,
+        table: TableId,
+        (start, end): (Bytes, Bytes),
+    ) -> Result<(), CallError> {
+        let directory = self.directory();
+        let tablets = directory.tablets(table).iter();
+        let cuts: Vec<Bytes> = tablets
+            .map(|place| place.tablet.start_row.clone())
+            .filter(|row| *row > start && (end.is_empty() || *row < end))
+            .collect();
+        let starts = std::iter::once(start).chain(cuts.clone());
+        let ends = cuts.into_iter().chain([end]);
+        let parts = starts
+            .zip(ends)
+            .map(|(start, end)| self.resolve_part(start_ts, ending, table, start, end));
+        let parts: Vec<_> = parts.collect();
+        let mut parts = stream::iter(parts).buffer_unordered(TABLETS_AT_A_TIME);
+        let mut result = Ok(());
+        while let Some(part) = parts.next().await {
+            result = result.and(part);
+        }
+        result
+    }
+
+    /// The same, one piece after the other.
+    async fn resolve_part(
+        &self,
+        start_ts: Timestamp,
+        ending: Ending,
+        table: TableId,
+        mut at: Bytes,
+        end: Bytes,
+    ) -> Result<(), CallError> {
+        let commit_ts = match ending {
+            Ending::Committed(commit_ts) => commit_ts.as_u64(),
+            Ending::RolledBack => 0,
+        };
+        let mut after = None;
+        let mut retry = Retry::new(self, self.deadline(PIECE_PATIENCE));
+        loop {
+            let directory = self.directory();
+            let (tablet, attempt) = match directory.locate(table, &at) {
+                Ok((tablet, address)) => {
+                    let refs = vec![v1::TabletRef {
+                        id: tablet.id,
+                        epoch: tablet.epoch,
+                    }];
+                    let ask = Ask::Resolve(v1::ResolveRequest {
+                        start_ts: start_ts.as_u64(),
+                        commit_ts,
+                        start_row: at.clone(),
+                        end_row: end.clone(),
+                        after: after.clone(),
+                    });
+                    let deadline = self.deadline(PIECE_PATIENCE);
+                    let attempt = self.send(address, refs, ask, deadline).await;
+                    (Some(tablet.clone()), attempt)
+                }
+                Err(no_place) => (None, Attempt::Again(no_place.0)),
+            };
+            let last = match (tablet, attempt) {
+                (Some(tablet), Attempt::Done(Body::Resolve(piece))) => {
+                    retry = Retry::new(self, self.deadline(PIECE_PATIENCE));
+                    after = piece.resume;
+                    if after.is_none() {
+                        let last_row = &tablet.end_row;
+                        if last_row.is_empty() || (!end.is_empty() && *last_row >= end) {
+                            return Ok(());
+                        }
+                        at.clone_from(last_row);
+                    }
+                    self.transport.sleep(PAUSE).await;
+                    continue;
+                }
+                (_, Attempt::Done(_)) => return Err(unexpected()),
+                (_, Attempt::Invalid(why)) => return Err(CallError::Invalid(why)),
+                (_, Attempt::TooOld(too_old)) => return Err(CallError::TooOld(too_old)),
+                // Whoever deletes the table resolves what is left of its transactions elsewhere.
+                (_, Attempt::Frozen(_)) => return Ok(()),
+                (_, Attempt::Again(why) | Attempt::NeverSent(why)) => why,
+            };
+            if let Some(directory) = retry.look_again(last).await?
+                && directory.deleted(table)
+            {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Where a lock of a large transaction that has ended was met, there are likely to be more. Clears its
+    /// tablet of them, in the background, a few tablets at a time.
+    pub(crate) fn clear_behind(self: &Arc<Self>, met: &MetLock, ending: Ending) {
+        if met.lock.generation == 0 {
+            return;
+        }
+        let (start_ts, table) = (met.lock.start_ts, met.cell.table);
+        let directory = self.directory();
+        let Ok((tablet, _)) = directory.locate(table, &met.cell.row) else {
+            return;
+        };
+        let key = (start_ts, tablet.id);
+        let rows = (tablet.start_row.clone(), tablet.end_row.clone());
+        {
+            let mut clearing = self.clearing.lock();
+            if clearing.len() >= CLEARED_MAX || !clearing.insert(key) {
+                return;
+            }
+        }
+        let router = self.clone();
+        let clear = async move {
+            let cleared = router.resolve_rows(start_ts, ending, table, rows).await;
+            if let Err(why) = cleared {
+                tracing::debug!(%start_ts, %why, "left for others to clear");
+            }
+            router.clearing.lock().remove(&key);
+        };
+        self.transport.spawn(clear.boxed());
+    }
+}

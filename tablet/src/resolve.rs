@@ -1,0 +1,145 @@
+//! Resolves what a transaction that has ended left in a tablet, found by the tablet's own locks: a large
+//! transaction doesn't remember them one by one.
+//!
+//! It goes in pieces. Each looks through some of the locks, which takes no latch, and is then a request like
+//! others: it waits for the latches of the rows that it found, looks at them again, and goes to the disk with a
+//! group. Who asked goes on behind it. What is prewritten and not yet durable is not found, and need not be: a
+//! transaction commits when all that it has prewritten was answered, and of one that was rolled back whoever
+//! meets a late lock is told so by its primary.
+
+use percolator_engine::{Column, Direction};
+use percolator_protocol::actions::resolve;
+use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::txn::Ending;
+use percolator_protocol::types::{Cell, Lock, Timestamp, key};
+use percolator_wire::v1;
+use percolator_wire::v1::response::Body;
+
+use crate::decision::{Decision, Ground};
+use crate::latches::{self, RowHash};
+use crate::store::{self, Version};
+use crate::tablets;
+use crate::work::{Work, commit_timestamp, invalid, timestamp};
+use crate::{Error, Refusal};
+
+/// Locks that one piece looks at, whosever they are: nobody waits long behind it.
+const SEEN_MAX: usize = 2048;
+
+/// Locks to resolve.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    start_ts: Timestamp,
+    ending: Ending,
+    /// Keys of the cells that have them.
+    cells: Vec<Vec<u8>>,
+    /// There may be more behind this cell.
+    resume: Option<Cell>,
+}
+
+impl Piece {
+    /// The rows of its cells, to be latched. One that can't be read is found when the piece is decided.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = RowHash> {
+        let cells = self
+            .cells
+            .iter()
+            .filter_map(|key| key::decode_cell(key).ok());
+        cells.map(|cell| latches::row(cell.table.0, &cell.row))
+    }
+
+    /// What it holds in memory.
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.cells
+            .iter()
+            .map(|key| size_of::<Vec<u8>>() + key.len())
+            .sum()
+    }
+}
+
+/// Finds the next piece.
+pub(crate) fn find(
+    ground: Ground<'_>,
+    refs: Vec<v1::TabletRef>,
+    request: v1::ResolveRequest,
+) -> Result<Work, Refusal> {
+    let start_ts = timestamp(request.start_ts, "start_ts")?;
+    let ending = match request.commit_ts {
+        0 => Ending::RolledBack,
+        at => Ending::Committed(commit_timestamp(at, start_ts)?),
+    };
+    let Ok([asked]) = <[v1::TabletRef; 1]>::try_from(refs) else {
+        return Err(invalid("locks are resolved in one tablet at a time"));
+    };
+    let tablet = ground.tablets.serving(&asked)?;
+    let table = tablets::table(tablet);
+    let end_row = match (request.end_row.is_empty(), tablet.end_row.is_empty()) {
+        (true, _) => &tablet.end_row,
+        (false, true) => &request.end_row,
+        (false, false) => (&request.end_row).min(&tablet.end_row),
+    };
+    let mut start = key::row_bound(table, (&request.start_row).max(&tablet.start_row));
+    if let Some(after) = request.after {
+        start = start.max(key::behind_cell(store::cell_key(&Cell::from(after))));
+    }
+    let end = key::rows_end(table, end_row);
+    let mut piece = Piece {
+        start_ts,
+        ending,
+        cells: Vec::new(),
+        resume: None,
+    };
+    let pairs = ground
+        .engine
+        .scan(Column::Lock, &start, &end, Direction::Forward)
+        .map_err(Error::from)?;
+    for (seen, pair) in (1..).zip(pairs) {
+        let (key, record) = pair.map_err(Error::from)?;
+        let is_its = Lock::decode(record).map_err(Error::from)?.start_ts == start_ts;
+        let found = piece.cells.len() + usize::from(is_its);
+        let enough = seen >= SEEN_MAX || found >= ground.limits.resolve_locks;
+        if enough {
+            piece.resume = Some(key::decode_cell(&key).map_err(Error::from)?);
+        }
+        if is_its {
+            piece.cells.push(key.to_vec());
+        }
+        if enough {
+            break;
+        }
+    }
+    Ok(Work::resolve(asked, piece))
+}
+
+/// Decides the piece; it holds its latches.
+pub(crate) fn decide(
+    ground: Ground<'_>,
+    refs: &[v1::TabletRef],
+    piece: Piece,
+) -> Result<Decision, Refusal> {
+    for asked in refs {
+        ground.tablets.serving(asked)?;
+    }
+    let commit_ts = match piece.ending {
+        Ending::Committed(commit_ts) => Some(commit_ts),
+        Ending::RolledBack => None,
+    };
+    let mut decision = Decision::new();
+    let mut resolved = 0;
+    let skipped = mutants::on(Mutant::ResolveSkipsPiece) && piece.resume.is_some();
+    for cell_key in piece.cells.iter().filter(|_| !skipped) {
+        let view = ground.view(cell_key, piece.start_ts, commit_ts)?;
+        let effects = resolve(&view, piece.start_ts, piece.ending);
+        if effects.is_empty() {
+            continue;
+        }
+        resolved += 1;
+        decision
+            .versions
+            .extend(Version::of_commit(cell_key, &effects));
+        decision.add(ground, cell_key, true, effects);
+    }
+    decision.answer = Some(Body::Resolve(v1::ResolveResponse {
+        resolved,
+        resume: piece.resume.as_ref().map(v1::CellName::from),
+    }));
+    Ok(decision)
+}

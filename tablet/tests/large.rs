@@ -1,0 +1,190 @@
+//! Large transactions at a tablet server: what they read of their own, and how their locks are found and resolved.
+
+mod support;
+
+use percolator_tablet::Limits;
+use percolator_wire::v1;
+use percolator_wire::v1::get_result::Result as Got;
+use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::response::Body;
+use support::{Server, cell, prewrite, refused};
+
+const ROWS: [&str; 7] = ["b", "c", "d", "e", "f", "g", "h"];
+const START: u64 = 10;
+
+/// A flush of one row; the primary is b.
+fn flush(row: &'static str, value: &'static str, generation: u32) -> Ask {
+    let (Ask::Prewrite(of_primary), Ask::Prewrite(request)) =
+        (prewrite("b", "", START), prewrite(row, value, START))
+    else {
+        unreachable!("prewrites");
+    };
+    Ask::Prewrite(v1::PrewriteRequest {
+        primary: of_primary.primary,
+        generation,
+        ..request
+    })
+}
+
+fn flushed(limits: Limits) -> Server {
+    let mut server = Server::within(limits);
+    server.put("c", "before", 4, 5);
+    for row in ROWS {
+        server.ask(flush(row, "1", 1));
+    }
+    server
+}
+
+fn own_scan(server: &mut Server, reverse: bool, limit: u32) -> (Vec<(String, String)>, bool) {
+    let mut found = Vec::new();
+    let mut after = None;
+    loop {
+        let Body::Scan(page) = server.ask(Ask::Scan(v1::ScanRequest {
+            start_ts: START,
+            own: true,
+            reverse,
+            limit,
+            after,
+            ..Default::default()
+        })) else {
+            panic!("no answer to a scan");
+        };
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        found.extend(
+            page.cells
+                .iter()
+                .map(|cell| (text(&cell.row), text(&cell.value))),
+        );
+        after = page.resume;
+        if page.done || page.rolled_back.is_some() {
+            return (found, page.rolled_back.is_some());
+        }
+    }
+}
+
+fn resolve(
+    server: &mut Server,
+    commit_ts: u64,
+    after: Option<v1::CellName>,
+) -> v1::ResolveResponse {
+    let Body::Resolve(answer) = server.ask(Ask::Resolve(v1::ResolveRequest {
+        start_ts: START,
+        commit_ts,
+        after,
+        ..Default::default()
+    })) else {
+        panic!("no answer");
+    };
+    answer
+}
+
+#[test]
+fn it_sees_what_it_has_flushed_in_pieces_of_any_size() {
+    // Records between the locks, more than one request looks at.
+    for (scan_records, scan_locks) in [(1, 1), (2, 3), (2048, 2), (3, 1024), (2048, 1024)] {
+        let mut server = flushed(Limits {
+            scan_records,
+            scan_locks,
+            ..Limits::default()
+        });
+        server.put("bb", "other", 6, 7);
+        server.put("cc", "other", 6, 7);
+        server.put("i", "other", 6, 7);
+        server.ask(flush("d", "2", 2));
+        // Late.
+        server.ask(flush("d", "1", 1));
+        let wanted: Vec<(String, String)> = [
+            ("b", "1"),
+            ("bb", "other"),
+            ("c", "1"),
+            ("cc", "other"),
+            ("d", "2"),
+            ("e", "1"),
+            ("f", "1"),
+            ("g", "1"),
+            ("h", "1"),
+            ("i", "other"),
+        ]
+        .map(|(row, value)| (row.to_owned(), value.to_owned()))
+        .into();
+        for limit in [1, 2, 0] {
+            assert_eq!(own_scan(&mut server, false, limit), (wanted.clone(), false));
+            let mut reversed = own_scan(&mut server, true, limit);
+            reversed.0.reverse();
+            assert_eq!(reversed, (wanted.clone(), false));
+        }
+        // Somebody else at that timestamp doesn't.
+        assert_eq!(server.value("c", START).as_deref(), Some("before"));
+    }
+}
+
+#[test]
+fn its_locks_are_found_and_committed_piece_by_piece() {
+    let mut server = flushed(Limits {
+        resolve_locks: 3,
+        ..Limits::default()
+    });
+    // Another transaction's lock stays.
+    server.ask(prewrite("ee", "other", 11));
+    server.ask(Ask::Commit(v1::CommitRequest {
+        start_ts: START,
+        commit_ts: 20,
+        cells: vec![cell("b")],
+    }));
+    let first = resolve(&mut server, 20, None);
+    assert_eq!(first.resolved, 3);
+    assert_eq!(server.core.locks(), 4);
+    let second = resolve(&mut server, 20, first.resume.clone());
+    assert_eq!(second.resolved, 3);
+    // Again is harmless, and so is what comes late.
+    assert_eq!(resolve(&mut server, 20, first.resume).resolved, 0);
+    let last = resolve(&mut server, 20, second.resume);
+    assert_eq!((last.resolved, last.resume), (0, None));
+    assert_eq!(server.core.locks(), 1);
+    for row in ROWS {
+        assert_eq!(server.value(row, 20).as_deref(), Some("1"));
+    }
+    server.ask(flush("c", "2", 2));
+    assert_eq!(server.value("c", 30).as_deref(), Some("1"));
+}
+
+#[test]
+fn rolled_back_it_reads_that_and_nothing_else() {
+    let mut server = flushed(Limits::default());
+    let own = Ask::Get(v1::GetRequest {
+        start_ts: START,
+        cells: vec![cell("c"), cell("k")],
+        own: true,
+        ..Default::default()
+    });
+    let rolled_back = resolve(&mut server, 0, None);
+    assert_eq!((rolled_back.resolved, rolled_back.resume), (7, None));
+    assert_eq!(server.core.locks(), 0);
+    let Body::Get(got) = server.ask(own) else {
+        panic!("no answer to a get");
+    };
+    let results: Vec<_> = got.results.into_iter().map(|got| got.result).collect();
+    assert!(matches!(
+        results[..],
+        [Some(Got::RolledBack(_)), Some(Got::Absent(_))]
+    ));
+    assert_eq!(own_scan(&mut server, false, 0), (vec![], true));
+    assert_eq!(server.value("c", 30).as_deref(), Some("before"));
+    // A late flush leaves a lock that can be found again.
+    server.ask(flush("k", "1", 1));
+    assert_eq!(resolve(&mut server, 0, None).resolved, 1);
+    assert_eq!(server.core.locks(), 0);
+}
+
+#[test]
+fn what_is_not_served_is_not_resolved() {
+    let mut server = flushed(Limits::default());
+    let ask = Ask::Resolve(v1::ResolveRequest {
+        start_ts: START,
+        ..Default::default()
+    });
+    let id = server.send_to(1, 2, ask);
+    server.settle();
+    refused(server.answer(id));
+    assert_eq!(server.core.locks(), ROWS.len());
+}
