@@ -11,8 +11,9 @@ use percolator_wire::v1::master_server::{Master, MasterServer};
 use percolator_wire::v1::{
     CreateTableRequest, CreateTableResponse, DeleteTableRequest, DeleteTableResponse,
     DirectoryRequest, DirectoryResponse, GcStatusRequest, GcStatusResponse, HeartbeatRequest,
-    HeartbeatResponse, Role, SessionRequest, SessionResponse, SetGcRequest, SetGcResponse,
-    TabletInfo,
+    HeartbeatResponse, ReleaseGcLockRequest, ReleaseGcLockResponse, Role, SessionRequest,
+    SessionResponse, SetGcRequest, SetGcResponse, TabletInfo, TransactionsRequest,
+    TransactionsResponse,
 };
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
@@ -72,6 +73,20 @@ impl Master for FakeMaster {
         &self,
         _: Request<GcStatusRequest>,
     ) -> Result<Response<GcStatusResponse>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn transactions(
+        &self,
+        _: Request<TransactionsRequest>,
+    ) -> Result<Response<TransactionsResponse>, Status> {
+        Err(Status::unimplemented("not in this test"))
+    }
+
+    async fn release_gc_lock(
+        &self,
+        _: Request<ReleaseGcLockRequest>,
+    ) -> Result<Response<ReleaseGcLockResponse>, Status> {
         Err(Status::unimplemented("not in this test"))
     }
 
