@@ -137,16 +137,13 @@ impl Driver {
     /// Until the transaction is committed, or gone: then what it has flushed is rolled back.
     pub(crate) async fn run(self, mut orders: mpsc::UnboundedReceiver<Order>) {
         let large = Mutex::new(None);
-        let rolled_back = tokio::select! {
+        tokio::select! {
             biased;
-            () = self.carry_out(&mut orders, &large) => None,
-            primary = self.keep_alive(&large) => Some(primary),
-        };
-        if let Some(cell) = rolled_back {
-            // Before the orders go, and with them a commit that waits for its answer.
-            self.failed(Error::Conflict(Conflict::RolledBack { cell }));
-            drop(orders);
-            self.roll_back(&large).await;
+            () = self.carry_out(&mut orders, &large) => {}
+            () = self.keep_alive(&large) => {
+                drop(orders);
+                self.roll_back(&large).await;
+            }
         }
     }
 
@@ -254,9 +251,9 @@ impl Driver {
         })
     }
 
-    /// Renews the primary's life time while the transaction goes on; returns the primary, when that has been
-    /// rolled back.
-    async fn keep_alive(&self, large: &Mutex<Option<Arc<Large>>>) -> Cell {
+    /// Renews the primary's life time while the transaction goes on; ends when that has been rolled back, and the
+    /// transaction knows it.
+    async fn keep_alive(&self, large: &Mutex<Option<Arc<Large>>>) {
         let ttl_ms = self.options.lock_ttl_ms();
         let every = Duration::from_millis((ttl_ms / 3).max(1));
         loop {
@@ -280,7 +277,9 @@ impl Driver {
             if let Ok(Body::KeepAlive(kept)) = kept.await
                 && !kept.alive
             {
-                return large.primary.clone();
+                // Before anything of the transaction goes, as a commit does that waits for its answer.
+                let cell = large.primary.clone();
+                return self.failed(Error::Conflict(Conflict::RolledBack { cell }));
             }
         }
     }

@@ -7,7 +7,7 @@ use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::{self, Points};
 use percolator_protocol::types::Timestamp;
 
-use crate::core::Directory;
+use crate::core::{Directory, SILENCE_MAX};
 
 /// The longest lease of a session; shorter where the life time is. A program that stands still for longer, as one
 /// whose output nobody reads, may find its transactions too old.
@@ -79,8 +79,9 @@ impl Directory {
                 }
                 self.collection.now = self.collection.now.max(oracle);
                 let truth = self.truth.as_ref()?;
-                // A directory that is being rebuilt doesn't know yet whom it has to ask.
-                if self.paused() || truth.rebuilt && now < self.settled_at {
+                // A rebuilt directory learns from the tablet servers what was set: a barrier that has moved too far
+                // never goes back.
+                if self.paused() || truth.rebuilt && !self.has_heard_all(now) {
                     return None;
                 }
                 self.move_barrier(now, oracle);
@@ -109,8 +110,9 @@ impl Directory {
     }
 
     fn move_barrier(&mut self, now: Duration, oracle: Timestamp) {
-        // Sessions of before this start have come back by then, or have ended.
-        if now < self.lease() {
+        // Sessions of before this start, or of before it found its cluster, have come back by then, or have ended.
+        let since = self.settled_at.saturating_sub(SILENCE_MAX);
+        if now < since + self.lease() {
             return;
         }
         let lowest = self.sessions.lowest(now);
@@ -141,6 +143,16 @@ impl Directory {
             servers.retain(|server| self.reported(server) >= Some(below));
         }
         (below > truth.gc.points().ready).then_some(Sweep { below, servers })
+    }
+
+    /// Whether every tablet server that is known of has been heard since this start, and others had time for it.
+    pub(crate) fn has_heard_all(&self, now: Duration) -> bool {
+        let Some(truth) = &self.truth else {
+            return false;
+        };
+        let servers = truth.tablet_servers();
+        let mut reported = servers.iter().map(|server| self.reported(server));
+        now >= self.settled_at && !servers.is_empty() && reported.all(|barrier| barrier.is_some())
     }
 
     /// The barrier that a tablet server has durably; none where it has not been heard.

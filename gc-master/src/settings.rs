@@ -3,8 +3,9 @@
 //!
 //! What the manifest says comes in a file, which is read again and again: it wins, and is not kept here, as it is
 //! always given. What was set is kept durably, and by every tablet server too. So a master that has lost its state
-//! neither collects what is to be kept for a day after ten minutes, nor goes on where it was paused: its ready point
-//! stays until it has heard every tablet server.
+//! neither collects what is to be kept for a day after ten minutes, nor goes on where it was paused: neither of its
+//! points moves before it has heard every tablet server. What is set then is newer than whatever one has kept: changes
+//! are numbered by the oracle's time.
 
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ pub const LIFE_TIME_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Kept {
-    /// Grows with each change.
+    /// Grows with each change: the oracle's time when it was made, or one more than before.
     pub revision: u64,
     /// How long versions are kept, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -172,8 +173,9 @@ impl Directory {
             }
         }
         let until = self.settled_at;
+        let time = self.collection.now.as_u64();
         let truth = self.truth.as_mut().ok_or(Refusal::NoState)?;
-        if truth.rebuilt && now < until {
+        if truth.rebuilt && (now < until || time == 0) {
             return Err(Refusal::Settling { until });
         }
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -183,7 +185,7 @@ impl Directory {
             set.hold_ms_max = Some(millis(hold_max)).filter(|ms| *ms != 0);
         }
         set.paused = change.paused.unwrap_or(set.paused);
-        set.revision += 1;
+        set.revision = time.max(set.revision + 1);
         self.dirty = true;
         Ok(())
     }

@@ -4,7 +4,8 @@ mod world;
 
 use std::time::Duration;
 
-use percolator_gc_master::{Change, Kept, Manifest, Refusal};
+use percolator_gc_master::{Change, Kept, LIFE_TIME, Manifest, Progress, Refusal};
+use percolator_protocol::types::Timestamp;
 use world::World;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -59,6 +60,97 @@ fn a_master_that_may_not_know_yet_what_was_set_sets_nothing() {
         .set_collection(world.now, life_time(DAY))
         .unwrap_err();
     assert!(matches!(early, Refusal::Settling { .. }), "{early}");
+}
+
+/// An oracle's timestamp, so many seconds after some day.
+fn oracle(second: u64) -> Timestamp {
+    Timestamp::from_millis((1_800_000_000 + second) * 1_000)
+}
+
+/// A cluster in which something was set, and a master that has lost its folder and has waited for longer than a lease.
+fn rebuilt(set: Change) -> (World, Kept) {
+    let mut world = World::new(2);
+    world.directory.set_collection(world.now, set).unwrap();
+    world.beat_all();
+    let kept = world.beat("tablet-0").unwrap().settings;
+    world.lose_state();
+    (world, kept)
+}
+
+fn beat_with(world: &mut World, server: &str, kept: &Kept) {
+    let mut beat = world.heartbeat_of(server);
+    beat.settings = kept.clone();
+    world.directory.heartbeat(world.now, beat).unwrap();
+}
+
+#[test]
+fn the_barrier_stays_until_a_rebuilt_master_has_heard_what_was_set() {
+    let paused = Change {
+        paused: Some(true),
+        ..Change::default()
+    };
+    for set in [life_time(DAY), paused] {
+        let (mut world, kept) = rebuilt(set);
+        // The one that it hears was away when it was set.
+        beat_with(&mut world, "tablet-1", &Kept::default());
+        world.now = Duration::from_secs(100);
+        assert_eq!(world.directory.life_time(), LIFE_TIME);
+        world
+            .directory
+            .collect(world.now, Progress::Time(oracle(0)));
+        let barrier = |world: &World| world.directory.truth().unwrap().gc.points().barrier;
+        assert_eq!(barrier(&world), Timestamp::ZERO, "{set:?}");
+        beat_with(&mut world, "tablet-0", &kept);
+        world
+            .directory
+            .collect(world.now, Progress::Time(oracle(1)));
+        let day_before = Timestamp::from_millis((1_800_000_001 - DAY.as_secs()) * 1_000);
+        let to = match set.paused {
+            Some(_) => Timestamp::ZERO,
+            None => day_before,
+        };
+        assert_eq!(barrier(&world), to, "{set:?}");
+    }
+}
+
+#[test]
+fn a_master_that_finds_its_cluster_late_waits_for_the_sessions_from_then_on() {
+    let (mut world, kept) = rebuilt(Change::default());
+    world.now = Duration::from_secs(500);
+    for server in ["tablet-0", "tablet-1"] {
+        beat_with(&mut world, server, &kept);
+    }
+    let barrier = |world: &World| world.directory.truth().unwrap().gc.points().barrier;
+    for (later, moves) in [(2, false), (59, false), (61, true)] {
+        let now = world.now + Duration::from_secs(later);
+        world.directory.collect(now, Progress::Time(oracle(later)));
+        assert_eq!(barrier(&world) > Timestamp::ZERO, moves, "{later} s");
+    }
+}
+
+#[test]
+fn what_is_set_at_a_rebuilt_master_is_newer_than_what_was_set_before() {
+    let (mut world, mut kept) = rebuilt(life_time(DAY));
+    kept.revision = 5;
+    beat_with(&mut world, "tablet-1", &Kept::default());
+    world.now = Duration::from_secs(100);
+    let set = |world: &mut World| {
+        world
+            .directory
+            .set_collection(world.now, life_time(7 * DAY))
+    };
+    // Without the oracle's time it can't tell.
+    assert!(matches!(set(&mut world), Err(Refusal::Settling { .. })));
+    world
+        .directory
+        .collect(world.now, Progress::Time(oracle(0)));
+    set(&mut world).unwrap();
+    beat_with(&mut world, "tablet-0", &kept);
+    assert_eq!(world.directory.life_time(), 7 * DAY);
+    set(&mut world).unwrap();
+    let before = oracle(0).as_u64();
+    let heard = world.beat("tablet-0").unwrap();
+    assert_eq!(heard.settings.revision, before + 1);
 }
 
 #[test]
