@@ -177,6 +177,38 @@ fn operations(history: &[Transaction]) -> Result<Vec<(String, String)>, ConvertE
     Ok(operations)
 }
 
+/// Which of the transactions were committed, or have to be: one of unknown outcome, where such a one has read from it.
+fn counted_as_committed(history: &[Transaction]) -> Vec<bool> {
+    let mut writers: HashMap<(&str, &str), Vec<usize>> = HashMap::new();
+    for (at, transaction) in history.iter().enumerate() {
+        for op in &transaction.ops {
+            if let Op::Write(cell, Some(value)) = op {
+                writers.entry((cell, value)).or_default().push(at);
+            }
+        }
+    }
+    let mut counted: Vec<bool> = history
+        .iter()
+        .map(|transaction| transaction.outcome == Outcome::Committed)
+        .collect();
+    let is_counted = |at: &usize| counted[*at];
+    let mut to_look_at: Vec<usize> = (0..history.len()).filter(is_counted).collect();
+    while let Some(reader) = to_look_at.pop() {
+        for op in &history[reader].ops {
+            let Op::Read(cell, Some(value)) = op else {
+                continue;
+            };
+            for writer in writers.get(&(&**cell, &**value)).into_iter().flatten() {
+                if history[*writer].outcome == Outcome::Unknown && !counted[*writer] {
+                    counted[*writer] = true;
+                    to_look_at.push(*writer);
+                }
+            }
+        }
+    }
+    counted
+}
+
 /// For `dbcop verify`, as JSON: the transactions of each client in order, below what dbcop's generator says of
 /// its histories (counts are the largest of their kind; when it was made isn't known). One of unknown outcome counts as committed
 /// where a committed one has read from it. Reads of what the transaction wrote itself are left out: dbcop takes those of
@@ -186,22 +218,13 @@ fn operations(history: &[Transaction]) -> Result<Vec<(String, String)>, ConvertE
 /// # Errors
 /// [`ConvertError::Deletion`].
 pub fn dbcop(history: &[Transaction]) -> Result<String, ConvertError> {
-    let read: BTreeSet<(&str, &str)> = history
-        .iter()
-        .filter(|transaction| transaction.outcome == Outcome::Committed)
-        .flat_map(|transaction| &transaction.ops)
-        .filter_map(|op| match op {
-            Op::Read(cell, Some(value)) => Some((&**cell, &**value)),
-            _ => None,
-        })
-        .collect();
+    let committed = counted_as_committed(history);
     let mut variables: HashMap<&str, usize> = HashMap::new();
     let mut versions: HashMap<(&str, &str), usize> = HashMap::new();
     let mut sessions: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for (at, transaction) in history.iter().enumerate() {
         let mut events = Vec::new();
         let mut own: BTreeSet<&str> = BTreeSet::new();
-        let mut was_read = false;
         for op in &transaction.ops {
             let (Op::Read(cell, _) | Op::Write(cell, _) | Op::Lock(cell)) = op;
             let known = variables.len();
@@ -223,7 +246,6 @@ pub fn dbcop(history: &[Transaction]) -> Result<String, ConvertError> {
                     json!({"Read": {"variable": variable, "version": version}})
                 }
                 Op::Write(_, Some(value)) => {
-                    was_read |= read.contains(&(&**cell, &**value));
                     json!({"Write": {"variable": variable, "version": version(value)}})
                 }
                 Op::Write(_, None) => {
@@ -235,15 +257,10 @@ pub fn dbcop(history: &[Transaction]) -> Result<String, ConvertError> {
                 Op::Lock(_) => continue,
             });
         }
-        let committed = match transaction.outcome {
-            Outcome::Committed => true,
-            Outcome::Aborted => false,
-            Outcome::Unknown => was_read,
-        };
         sessions
             .entry(&transaction.client)
             .or_default()
-            .push(json!({"events": events, "committed": committed}));
+            .push(json!({"events": events, "committed": committed[at]}));
     }
     let sessions: Vec<Vec<Value>> = sessions.into_values().collect();
     let longest = sessions.iter().map(Vec::len).max().unwrap_or(0);

@@ -162,6 +162,28 @@ fn dbcop_gets_sessions() {
 }
 
 #[test]
+fn dbcop_gets_as_committed_what_was_read_by_one_that_has_to_be() {
+    let history = [
+        transaction(
+            "a",
+            1,
+            Outcome::Unknown,
+            vec![read("r", None), put("r", "1")],
+        ),
+        transaction(
+            "b",
+            2,
+            Outcome::Unknown,
+            vec![read("r", Some("1")), put("r", "1,2")],
+        ),
+        transaction("c", 3, Outcome::Committed, vec![read("r", Some("1,2"))]),
+        transaction("d", 4, Outcome::Unknown, vec![put("s", "1")]),
+    ];
+    let json = dbcop(&history).expect("no deletions");
+    assert_eq!(json.matches("\"committed\":true").count(), 3, "{json}");
+}
+
+#[test]
 fn a_later_line_takes_the_place_of_an_earlier_one() {
     let ended = history();
     let mut begun = ended[0].clone();

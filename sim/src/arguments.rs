@@ -60,7 +60,7 @@ pub struct Arguments {
     #[arg(long, requires = "mutants", conflicts_with = "seed")]
     pub alone: bool,
     /// So long there are faults.
-    #[arg(long, value_name = "MS", requires = "seed")]
+    #[arg(long, value_name = "MS", requires = "seed", value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     pub faulty_ms: Option<u64>,
     /// Begin no more seeds after this time, and cut off those that are running.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["seed", "mutants"])]

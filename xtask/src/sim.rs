@@ -32,7 +32,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     let (program, how): (_, &[&str]) = if args.arguments.iter().any(is_wrong) {
         ("debug/percolator-sim", &["--features", "mutants"])
     } else {
-        ("release/percolator-sim", &["--release"])
+        ("sim/percolator-sim", &["--profile", "sim"])
     };
     context
         .cargo(["build", "-p", "percolator-sim"])

@@ -224,12 +224,13 @@ impl Worker {
                         self.stats.committed(started.elapsed());
                         break;
                     }
-                    Err(Error::Conflict(_)) if Instant::now() < end => {
+                    // Too old is who was stopped for longer than its lease.
+                    Err(Error::Conflict(_) | Error::TooOld(_)) if Instant::now() < end => {
                         self.stats.conflict();
                         let pause = Duration::from_micros(rng.random_range(200..2_000));
                         tokio::time::sleep(pause).await;
                     }
-                    Err(Error::Conflict(_)) => break,
+                    Err(Error::Conflict(_) | Error::TooOld(_)) => break,
                     Err(Error::Unknown { .. }) => {
                         self.stats.unknown();
                         break;
@@ -285,7 +286,9 @@ async fn check_sums(
         match accounts.sum(&client, written.recording.as_deref()).await {
             Ok(sum) => stats.checked(sum == accounts.expected_sum()),
             Err(error) => match error.downcast_ref::<Error>() {
-                Some(error @ (Error::Timeout { .. } | Error::Unavailable(_))) => {
+                Some(
+                    error @ (Error::TooOld(_) | Error::Timeout { .. } | Error::Unavailable(_)),
+                ) => {
                     stats.failed(error);
                 }
                 _ => return Err(error),

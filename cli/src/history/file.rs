@@ -2,11 +2,11 @@
 //! because this process may be killed.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use parking_lot::Mutex;
 use percolator_client::{Error, Timestamp, Txn};
 use percolator_history::{Outcome, Times, Transaction};
@@ -27,10 +27,27 @@ impl HistoryFile {
     /// # Errors
     /// It can't be read.
     pub(crate) fn is_new(path: &Path) -> anyhow::Result<bool> {
-        match std::fs::read(path) {
-            Ok(before) => Ok(!before.contains(&b'\n')),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
-            Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        let cannot_read = || format!("cannot read {}", path.display());
+        match std::fs::metadata(path) {
+            Ok(there) if !there.is_file() => bail!(
+                "{} is no regular file: a history has to be one that can be gone on with",
+                path.display()
+            ),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+            Err(error) => return Err(error).with_context(cannot_read),
+        }
+        let mut before = BufReader::new(File::open(path).with_context(cannot_read)?);
+        loop {
+            let bytes = before.fill_buf().with_context(cannot_read)?;
+            if bytes.is_empty() {
+                return Ok(true);
+            }
+            if bytes.contains(&b'\n') {
+                return Ok(false);
+            }
+            let length = bytes.len();
+            before.consume(length);
         }
     }
 
@@ -45,10 +62,8 @@ impl HistoryFile {
             .append(true)
             .open(path)
             .with_context(|| format!("cannot write {}", path.display()))?;
-        let before =
-            std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         // Whoever was killed may have left a part of a line.
-        if before.last().is_some_and(|last| *last != b'\n') {
+        if ends_within_a_line(path).with_context(|| format!("cannot read {}", path.display()))? {
             file.write_all(b"\n").context("cannot write the history")?;
         }
         let history = Self {
@@ -103,7 +118,12 @@ impl HistoryFile {
                 line.outcome = Outcome::Committed;
                 line.commit_ts = Some(commit_ts.as_u64());
             }
-            Err(Error::Conflict(_) | Error::Timeout { .. } | Error::Unavailable(_)) => {
+            Err(
+                Error::Conflict(_)
+                | Error::TooOld(_)
+                | Error::Timeout { .. }
+                | Error::Unavailable(_),
+            ) => {
                 line.outcome = Outcome::Aborted;
             }
             Err(_) => {}
@@ -123,4 +143,15 @@ impl HistoryFile {
         let text = percolator_history::write(std::slice::from_ref(line));
         self.file.lock().write_all(text.as_bytes())
     }
+}
+
+fn ends_within_a_line(path: &Path) -> io::Result<bool> {
+    let mut file = File::open(path)?;
+    if file.metadata()?.len() == 0 {
+        return Ok(false);
+    }
+    file.seek(SeekFrom::End(-1))?;
+    let mut last = [0];
+    file.read_exact(&mut last)?;
+    Ok(last != *b"\n")
 }

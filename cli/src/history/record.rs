@@ -158,8 +158,8 @@ impl Shared {
         let mut line = self.file.line(client, began_us, txn.start_ts());
         if let Err(error) = self.read_and_append(&txn, &mut line.ops, generations).await {
             return match error {
-                // What it read counts all the same.
-                Error::Timeout { .. } | Error::Unavailable(_) => {
+                // What it read counts all the same. Too old is who was stopped for longer than its lease.
+                Error::TooOld(_) | Error::Timeout { .. } | Error::Unavailable(_) => {
                     self.ended(&line);
                     self.file.write(&line).context(NOT_WRITTEN)
                 }
@@ -177,6 +177,7 @@ impl Shared {
             | Err(
                 Error::Unknown { .. }
                 | Error::Conflict(_)
+                | Error::TooOld(_)
                 | Error::Timeout { .. }
                 | Error::Unavailable(_),
             ) => Ok(()),

@@ -27,6 +27,9 @@ pub(crate) fn progress(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     if world.run(world.now() + bound, all_go_on) {
         return true;
     }
+    if world.failure().is_some() {
+        return false;
+    }
     let now = cluster.progress();
     let stuck = now
         .iter()
@@ -50,11 +53,13 @@ pub(crate) fn ends(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     if world.run(world.now() + bound, || cluster.working() == 0) {
         return true;
     }
-    let working = cluster.working();
-    world.fail(
-        "liveness: ends",
-        format!("{working} workers have not ended within {}", shown(bound)),
-    );
+    if world.failure().is_none() {
+        let working = cluster.working();
+        world.fail(
+            "liveness: ends",
+            format!("{working} workers have not ended within {}", shown(bound)),
+        );
+    }
     false
 }
 
