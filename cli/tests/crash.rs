@@ -1,5 +1,5 @@
-//! Servers and clients killed with SIGKILL at random moments, and servers that stand still for longer than locks and
-//! leases live, while money moves and rows are loaded: nothing that was answered is lost, nothing that was refused is
+//! Servers and clients killed with SIGKILL at random moments, and servers that stand still for longer than locks live and
+//! servers may be silent, while money moves and rows are loaded: nothing that was answered is lost, nothing that was refused is
 //! there, snapshot isolation explains what was read, and no lock stays.
 //!
 //! `cargo xtask test crash --seed S` repeats a run's choices, `--rounds N` makes it longer.

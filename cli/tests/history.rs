@@ -30,6 +30,8 @@ enum Event {
 fn snapshot_isolation_explains_what_clients_saw_of_a_cluster_that_is_killed_and_stopped() {
     let mut choices = Choices::from_env();
     let cluster = Cluster::processes();
+    // Sessions have leases as short as that, and versions are collected all the while.
+    cluster.run(&["gc", "set", "--life-time", "2s"]).ok();
     let file = cluster.data_dir.join("../history.jsonl");
     let file = file.to_str().expect("a path of text");
     let mut recorder = record(&cluster, file);
@@ -49,7 +51,8 @@ fn snapshot_isolation_explains_what_clients_saw_of_a_cluster_that_is_killed_and_
                 recorder.wait().expect("it ends");
                 recorder = record(&cluster, file);
             }
-            // For longer than any lock lives: what it holds is rolled back, and then it goes on.
+            // For longer than any lock lives, and than its lease: what it holds is rolled back, what it reads may be
+            // too old, and then it goes on.
             Event::RecorderStill => {
                 eprintln!("round {round}: the recorder stands still");
                 signal(recorder.id(), "STOP");
@@ -57,6 +60,12 @@ fn snapshot_isolation_explains_what_clients_saw_of_a_cluster_that_is_killed_and_
                 cluster.run(&["scan", "history"]).ok();
                 std::thread::sleep(Duration::from_millis(3_500));
                 signal(recorder.id(), "CONT");
+                let more = lines(file) + 100;
+                wait_for("it goes on", || {
+                    let ended = recorder.try_wait().expect("a child of ours");
+                    assert!(ended.is_none(), "the recorder has ended: {ended:?}");
+                    (lines(file) > more).then_some(())
+                });
             }
             Event::Still(server) => {
                 eprintln!("round {round}: {server} stands still");
@@ -122,4 +131,33 @@ fn a_history_that_is_refused_leaves_no_file() {
     let said = cluster.run(&record);
     said.refused(1, &["table used holds rows of before this history"]);
     assert!(!file.exists());
+    let record = ["history", "record", "--duration", "1s", path];
+    cluster.run(&record).ok();
+    cluster.run(&["table", "delete", "history"]).ok();
+    let said = cluster.run(&record);
+    said.refused(1, &["history of table history, which has no rows"]);
+    let said = cluster.run(&["history", "record", "/dev/full"]);
+    said.refused(1, &["no regular file"]);
+}
+
+#[test]
+fn banks_of_several_tables_share_a_history() {
+    let cluster = Cluster::threads();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("history.jsonl");
+    let path = file.to_str().expect("a path of text");
+    for table in ["one", "two", "one"] {
+        let bank = [
+            "bank",
+            "--table",
+            table,
+            "--accounts",
+            "20",
+            "--clients",
+            "4",
+        ];
+        let more = ["--duration", "1s", "--history", path];
+        cluster.run(&[&bank[..], &more].concat()).ok();
+    }
+    cluster.run(&["history", "check", path]).ok();
 }

@@ -204,6 +204,10 @@ impl Accounts {
         )
     }
 
+    pub(super) fn table(&self) -> &str {
+        &self.table
+    }
+
     /// An account's cell, as histories name it.
     pub(super) fn cell_name(&self, row: &[u8]) -> String {
         format!("{}/{}:balance", self.table, escape(row))

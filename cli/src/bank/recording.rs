@@ -16,14 +16,16 @@ pub(super) struct Recording {
 }
 
 impl Recording {
-    /// Goes on with the file; a new one begins with what the accounts have now, as a transaction that wrote that.
+    /// Goes on with the file; one without a transaction of this table gets what the accounts have now, as one that
+    /// wrote that.
     pub(super) async fn open(
         client: &Client,
         accounts: &Accounts,
         clients: u32,
         path: &Path,
     ) -> anyhow::Result<Self> {
-        let (file, is_new) = HistoryFile::open(path)?;
+        let is_new = HistoryFile::is_new(path, accounts.table())?;
+        let file = HistoryFile::open(path)?;
         let recording = Self {
             file,
             reader: clients,

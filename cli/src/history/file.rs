@@ -22,11 +22,11 @@ pub(crate) struct HistoryFile {
 }
 
 impl HistoryFile {
-    /// Whether the file has no transaction yet, or isn't there.
+    /// Whether the file has no transaction of this table yet, or isn't there.
     ///
     /// # Errors
     /// It can't be read.
-    pub(crate) fn is_new(path: &Path) -> anyhow::Result<bool> {
+    pub(crate) fn is_new(path: &Path, table: &str) -> anyhow::Result<bool> {
         let cannot_read = || format!("cannot read {}", path.display());
         match std::fs::metadata(path) {
             Ok(there) if !there.is_file() => bail!(
@@ -37,26 +37,21 @@ impl HistoryFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
             Err(error) => return Err(error).with_context(cannot_read),
         }
-        let mut before = BufReader::new(File::open(path).with_context(cannot_read)?);
-        loop {
-            let bytes = before.fill_buf().with_context(cannot_read)?;
-            if bytes.is_empty() {
-                return Ok(true);
-            }
-            if bytes.contains(&b'\n') {
+        // As cells are named in it.
+        let of_table = format!("\"{table}/");
+        for line in BufReader::new(File::open(path).with_context(cannot_read)?).lines() {
+            if line.with_context(cannot_read)?.contains(&of_table) {
                 return Ok(false);
             }
-            let length = bytes.len();
-            before.consume(length);
         }
+        Ok(true)
     }
 
-    /// Opens the file, or makes it. Also: whether it has no transaction yet.
+    /// Opens the file, or makes it.
     ///
     /// # Errors
     /// It can't be read or written.
-    pub(crate) fn open(path: &Path) -> anyhow::Result<(Self, bool)> {
-        let is_new = Self::is_new(path)?;
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         let mut file = File::options()
             .create(true)
             .append(true)
@@ -66,12 +61,11 @@ impl HistoryFile {
         if ends_within_a_line(path).with_context(|| format!("cannot read {}", path.display()))? {
             file.write_all(b"\n").context("cannot write the history")?;
         }
-        let history = Self {
+        Ok(Self {
             file: Mutex::new(file),
             started: Instant::now(),
             run: rand::random(),
-        };
-        Ok((history, is_new))
+        })
     }
 
     /// A number that no other process has, but by chance.

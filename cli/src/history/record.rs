@@ -61,17 +61,21 @@ pub(crate) fn options() -> Options {
     }
 }
 
-/// What was written before a history began, nobody in it wrote.
-async fn check_empty(client: &Client, table: &str) -> anyhow::Result<()> {
+/// A history has everything that was ever written to its table, and the table everything that its history has.
+async fn check_same(client: &Client, table: &str, is_new: bool) -> anyhow::Result<()> {
     let txn = client.begin().await?;
     let mut scan = txn.scan(table, Range::all().limit(1)).await?;
-    if scan.next().await?.is_some() {
-        bail!(
+    match (is_new, scan.next().await?.is_some()) {
+        (true, true) => bail!(
             "table {table} holds rows of before this history: go on with the file of its history, or choose another \
              --table, or delete it with `percolator table delete {table}`"
-        );
+        ),
+        (false, false) => bail!(
+            "the file has a history of table {table}, which has no rows: it was deleted since. Give another file, or \
+             another --table"
+        ),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// How it went.
@@ -101,10 +105,9 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
         Err(error) => return Err(error.into()),
     }
     // Before the file is made: who is refused leaves none behind.
-    if HistoryFile::is_new(&args.file)? {
-        check_empty(client, &args.table).await?;
-    }
-    let (file, _) = HistoryFile::open(&args.file)?;
+    let is_new = HistoryFile::is_new(&args.file, &args.table)?;
+    check_same(client, &args.table, is_new).await?;
+    let file = HistoryFile::open(&args.file)?;
     let shared = Arc::new(Shared {
         client: client.clone(),
         table: args.table,
