@@ -310,7 +310,21 @@ fn transactions_are_listed_and_ended_and_so_are_their_gc_locks() {
             said.code() == 7 && said.out.contains("nothing is found"),
             "{said:?}"
         );
-        // And what it writes, before anything is locked.
+        // And what it writes, before anything is locked, when every tablet server refuses it.
+        until("the barrier of every tablet server", async || {
+            let said = run(&cluster, &["gc", "status", "-o", "json"]).await.ok();
+            let status: Value = serde_json::from_str(&said).expect("JSON");
+            let servers = status["servers"].as_array().expect("servers").clone();
+            let is_past = |server: &Value| {
+                let barrier = server["barrier"].as_str().map(str::parse::<u64>);
+                matches!(barrier, Some(Ok(barrier)) if barrier > held.start_ts().as_u64())
+            };
+            match !servers.is_empty() && servers.iter().all(is_past) {
+                true => Ok(()),
+                false => Err(said),
+            }
+        })
+        .await;
         held.put(TABLE, "joe", "balance", "1").expect("buffered");
         let error = held.commit().await.expect_err("too old");
         assert!(matches!(error, Error::TooOld(_)), "{error}");

@@ -86,7 +86,8 @@ impl Directory {
     /// Renews a session's lease, or ends it. What it is told: how long its floor is held, and the barrier.
     ///
     /// # Errors
-    /// [`Refusal::Session`], [`Refusal::NoState`].
+    /// [`Refusal::Session`], [`Refusal::NoState`]; [`Refusal::Settling`] of a master that has lost its state, and
+    /// may not know yet how far the barrier was.
     pub fn session(
         &mut self,
         now: Duration,
@@ -124,6 +125,11 @@ impl Directory {
                     until: now + lease,
                 },
             ),
+        }
+        if self.truth()?.rebuilt && !self.has_heard_all(now) {
+            // Its floor counts, but whether it is refused already is not known yet.
+            let until = self.settled_at;
+            return Err(Refusal::Settling { until });
         }
         Ok(v1::SessionResponse {
             lease_ms: u32::try_from(lease.as_millis()).unwrap_or(u32::MAX),

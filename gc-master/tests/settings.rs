@@ -5,7 +5,9 @@ mod world;
 use std::time::Duration;
 
 use percolator_gc_master::{Change, Kept, LIFE_TIME, Manifest, Progress, Refusal};
+use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
+use percolator_wire::v1;
 use world::World;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -126,6 +128,31 @@ fn a_master_that_finds_its_cluster_late_waits_for_the_sessions_from_then_on() {
         world.directory.collect(now, Progress::Time(oracle(later)));
         assert_eq!(barrier(&world) > Timestamp::ZERO, moves, "{later} s");
     }
+}
+
+#[test]
+fn a_rebuilt_master_grants_no_lease_before_it_knows_the_barrier() {
+    let (mut world, kept) = rebuilt(Change::default());
+    let far = Points {
+        barrier: oracle(9),
+        ready: Timestamp::ZERO,
+    };
+    beat_with(&mut world, "tablet-1", &kept);
+    world.now = Duration::from_secs(100);
+    let ask = |world: &mut World| {
+        let request = v1::SessionRequest {
+            session: 7,
+            floor: oracle(1).as_u64(),
+            ..v1::SessionRequest::default()
+        };
+        world.directory.session(world.now, request)
+    };
+    let early = ask(&mut world);
+    assert!(matches!(early, Err(Refusal::Settling { .. })), "{early:?}");
+    world.points.insert("tablet-0".into(), far);
+    beat_with(&mut world, "tablet-0", &kept);
+    let told = ask(&mut world).unwrap();
+    assert_eq!(told.barrier, far.barrier.as_u64());
 }
 
 #[test]
