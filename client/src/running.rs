@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use percolator_protocol::actions::Status;
 use percolator_protocol::txn::{Ending, MetLock};
 use percolator_protocol::types::{Cell, Timestamp};
 use percolator_wire::v1;
@@ -120,8 +119,11 @@ impl Admin {
             let (ending, count) = (&mut ended.ending, &mut ended.locks);
             self.each_lock(&server, start_ts.next(), usize::MAX, async |locks| {
                 for ((_, _), locks) in locks.into_iter().filter(|((ts, _), _)| *ts == start_ts) {
-                    *ending = self.end_by_force(&locks).await?.or(*ending);
-                    *count += locks.len() as u64;
+                    let deadline = self.router.deadline(PATIENCE);
+                    if let Some(ended) = self.router.end(&locks, deadline).await? {
+                        *ending = Some(ended);
+                        *count += locks.len() as u64;
+                    }
                 }
                 Ok(())
             })
@@ -143,27 +145,6 @@ impl Admin {
             .await
             .map_err(error)?;
         Ok(released.owners.into_iter().map(Owner::from).collect())
-    }
-
-    /// Ends what the locks of one transaction are left of, as its primary says, which can't commit after that.
-    async fn end_by_force(&self, locks: &[MetLock]) -> Result<Option<Ending>, CallError> {
-        let Some(first) = locks.first() else {
-            return Ok(None);
-        };
-        let deadline = self.router.deadline(PATIENCE);
-        let ending = match self
-            .router
-            .check_status(first, None, true, deadline)
-            .await?
-        {
-            Status::Committed(commit_ts) => Ending::Committed(commit_ts),
-            // A primary that is asked by force doesn't live on.
-            Status::RolledBack | Status::Alive { .. } | Status::PrimaryPending => {
-                Ending::RolledBack
-            }
-        };
-        self.router.resolve(locks, ending, deadline).await?;
-        Ok(Some(ending))
     }
 
     /// Calls with the locks of each page, of transactions that began below this. False: there are more.

@@ -99,7 +99,7 @@ impl Router {
             found += page.locks.len();
             let by_txn = by_txn(page.locks)?;
             let mut ended = stream::iter(by_txn.into_values())
-                .map(|locks| self.end(locks, self.deadline(patience)))
+                .map(|locks| async move { self.end(&locks, self.deadline(patience)).await })
                 .buffer_unordered(AT_A_TIME);
             while let Some(result) = ended.next().await {
                 result?;
@@ -112,18 +112,22 @@ impl Router {
     }
 
     /// Ends what the locks of one transaction are left of, as its primary says: where it has not committed
-    /// it can't any more, so it need not be waited for.
-    async fn end(&self, locks: Vec<MetLock>, deadline: Deadline) -> Result<(), CallError> {
+    /// it can't any more, so it need not be waited for. `None`: the answer was none to this question, which is to be
+    /// asked again.
+    pub(crate) async fn end(
+        &self,
+        locks: &[MetLock],
+        deadline: Deadline,
+    ) -> Result<Option<Ending>, CallError> {
         let Some(first) = locks.first() else {
-            return Ok(());
+            return Ok(None);
         };
-        let ending = match self.check_status(first, None, true, deadline).await? {
-            Status::Committed(commit_ts) => Ending::Committed(commit_ts),
-            Status::RolledBack => Ending::RolledBack,
-            // Not an answer to this question; the next round asks again.
-            Status::Alive { .. } | Status::PrimaryPending => return Ok(()),
+        let status = self.check_status(first, None, true, deadline).await?;
+        let Some(ending) = Ending::of(status) else {
+            return Ok(None);
         };
-        self.resolve(&locks, ending, deadline).await
+        self.resolve(locks, ending, deadline).await?;
+        Ok(Some(ending))
     }
 
     /// The next of these locks on a server, which is waited for. It is asked by its name: another one that has

@@ -552,7 +552,7 @@ impl Inner {
         let held = flushing + writes.bytes + size(&value);
         if held > TRANSACTION_BYTES_MAX {
             return Err(Error::Invalid(format!(
-                "the transaction holds {held} bytes that no server has taken yet, the limit is                  {TRANSACTION_BYTES_MAX}; wait for room between the writes (Txn::ready)"
+                "the transaction holds {held} bytes that no server has taken yet, the limit is {TRANSACTION_BYTES_MAX}; wait for room between the writes (Txn::ready)"
             )));
         }
         let cells = match writes.cells.get_mut(table) {

@@ -8,6 +8,7 @@ use percolator_protocol::safe_point::{self, Points};
 use percolator_protocol::types::Timestamp;
 
 use crate::core::{Directory, SILENCE_MAX};
+use crate::truth::Truth;
 
 /// The longest lease of a session; shorter where the life time is. A program that stands still for longer, as one
 /// whose output nobody reads, may find its transactions too old.
@@ -150,9 +151,13 @@ impl Directory {
         let Some(truth) = &self.truth else {
             return false;
         };
+        now >= self.settled_at && !truth.tablet_servers().is_empty() && self.are_heard(truth)
+    }
+
+    /// Whether every tablet server that is known of has been heard since this start.
+    pub(crate) fn are_heard(&self, truth: &Truth) -> bool {
         let servers = truth.tablet_servers();
-        let mut reported = servers.iter().map(|server| self.reported(server));
-        now >= self.settled_at && !servers.is_empty() && reported.all(|barrier| barrier.is_some())
+        servers.iter().all(|server| self.reported(server).is_some())
     }
 
     /// The barrier that a tablet server has durably; none where it has not been heard.

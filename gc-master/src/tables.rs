@@ -150,8 +150,7 @@ impl Directory {
         let Some(truth) = &self.truth else {
             return false;
         };
-        let is_heard = |name: &str| self.live.contains_key(name);
-        let complete = truth.rebuilt && truth.tablet_servers().into_iter().all(is_heard);
+        let complete = truth.rebuilt && self.are_heard(truth);
         let mut tablets = truth.tablets_of(id).into_iter();
         truth.awaited.is_empty()
             && match complete {

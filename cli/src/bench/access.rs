@@ -15,7 +15,7 @@ use super::workers::{self, Timed};
 use crate::output::Output;
 
 const TABLE: &str = "bench";
-const COLUMN: &[u8] = b"v";
+pub(super) const COLUMN: &[u8] = b"v";
 const CALLERS: usize = 64;
 const VALUE_BYTES: usize = 100;
 /// Rows that one transaction makes.
@@ -176,15 +176,7 @@ pub(super) async fn overhead(
         Timed::Each,
         move |_| {
             let client = writer.clone();
-            async move {
-                let txn = client.begin().await?;
-                let row = row(rand::rng().random_range(0..rows));
-                txn.put(TABLE, row, COLUMN, value())?;
-                match txn.commit().await {
-                    Ok(_) | Err(Error::Conflict(_)) => Ok(()),
-                    Err(error) => Err(error),
-                }
-            }
+            async move { blind_write(&client, TABLE, rows).await }
         },
     )
     .await?;
@@ -234,6 +226,17 @@ async fn transactional_reads(
     .await
 }
 
+/// Writes one of these rows, whatever it has, in a transaction.
+pub(super) async fn blind_write(client: &Client, table: &str, rows: u32) -> Result<(), Error> {
+    let txn = client.begin().await?;
+    let row = row(rand::rng().random_range(0..rows));
+    txn.put(table, row, COLUMN, value())?;
+    match txn.commit().await {
+        Ok(_) | Err(Error::Conflict(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 fn found(values: Vec<Option<Bytes>>) -> Result<(), Error> {
     match values.first() {
         Some(Some(_)) => Ok(()),
@@ -253,10 +256,10 @@ fn ratio(figure: &Figure, to: &Figure, name: &str) -> (f64, String) {
     (figure.per_second / to.per_second, name.to_owned())
 }
 
-fn row(number: u32) -> Bytes {
+pub(super) fn row(number: u32) -> Bytes {
     format!("row-{number:08}").into()
 }
 
-fn value() -> Bytes {
+pub(super) fn value() -> Bytes {
     Bytes::from_static(&[b'v'; VALUE_BYTES])
 }

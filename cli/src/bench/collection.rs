@@ -3,18 +3,17 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use bytes::Bytes;
-use percolator_client::{Admin, Client, Error, GcChange, GcStatus};
+use percolator_client::{Admin, Client, GcChange, GcStatus};
 use percolator_wire::v1;
 use rand::RngExt;
 use tokio::task::JoinSet;
 
+use super::access::{COLUMN, blind_write, row, value};
 use super::workers::{self, Timed};
 use super::{Figure, memory};
 use crate::output::Output;
 
 const TABLE: &str = "bench-gc";
-const COLUMN: &[u8] = b"v";
 /// Of each kind, readers and writers.
 const CALLERS: usize = 8;
 /// Rows of one transaction that makes garbage.
@@ -124,27 +123,11 @@ async fn mix(
         Timed::Each,
         move |_| {
             let client = writer.clone();
-            async move {
-                let txn = client.begin().await?;
-                let row = row(rand::rng().random_range(0..rows));
-                txn.put(TABLE, row, COLUMN, value())?;
-                match txn.commit().await {
-                    Ok(_) | Err(Error::Conflict(_)) => Ok(()),
-                    Err(error) => Err(error),
-                }
-            }
+            async move { blind_write(&client, TABLE, rows).await }
         },
     );
     let (reads, writes) = tokio::try_join!(reads, writes)?;
     Ok(vec![reads, writes])
-}
-
-fn row(number: u32) -> Bytes {
-    format!("row-{number:08}").into()
-}
-
-fn value() -> Bytes {
-    Bytes::from_static(&[b'v'; 100])
 }
 
 /// Sessions that hold gc-locks at the master, and renew them as clients do.

@@ -235,18 +235,8 @@ impl Coordinator {
         one_server: bool,
     ) -> (Self, Vec<Command>) {
         assert!(mutations > 0, "nothing to commit");
-        let mut coordinator = Self {
-            part: Part::Whole,
-            start_ts,
-            primary,
-            mutations,
-            missing: mutations,
-            obstacles: BTreeMap::new(),
-            next_obstacle: 0,
-            one_phase_open: one_server,
-            early_commit_ts: None,
-            state: State::Prewriting,
-        };
+        let mut coordinator = Self::new(Part::Whole, start_ts, primary, mutations);
+        coordinator.one_phase_open = one_server;
         let first = if one_server {
             Command::OnePhase
         } else if mutants::on(Mutant::CommitTsBeforePrewrite) {
@@ -268,8 +258,21 @@ impl Coordinator {
         mutations: usize,
         last: bool,
     ) -> (Self, Vec<Command>) {
-        let mut coordinator = Self {
-            part: if last { Part::LastFlush } else { Part::Flush },
+        let part = if last { Part::LastFlush } else { Part::Flush };
+        let mut coordinator = Self::new(part, start_ts, primary, mutations);
+        let mut commands = Vec::new();
+        if mutations > 0 {
+            commands.push(coordinator.prewrite_all());
+        }
+        if mutations == 0 || (last && mutants::on(Mutant::CommitBeforeLastFlush)) {
+            commands.extend(coordinator.all_in_place());
+        }
+        (coordinator, commands)
+    }
+
+    fn new(part: Part, start_ts: Timestamp, primary: Cell, mutations: usize) -> Self {
+        Self {
+            part,
             start_ts,
             primary,
             mutations,
@@ -279,15 +282,7 @@ impl Coordinator {
             one_phase_open: false,
             early_commit_ts: None,
             state: State::Prewriting,
-        };
-        let mut commands = Vec::new();
-        if mutations > 0 {
-            commands.push(coordinator.prewrite_all());
         }
-        if mutations == 0 || (last && mutants::on(Mutant::CommitBeforeLastFlush)) {
-            commands.extend(coordinator.all_in_place());
-        }
-        (coordinator, commands)
     }
 
     /// Whether nothing more will come of any event.

@@ -22,7 +22,7 @@ use percolator_protocol::safe_point::TooOld;
 use percolator_protocol::txn::{
     AbortReason, Command, Coordinator, Event, Finished, PrimaryEnd, Step,
 };
-use percolator_protocol::types::Timestamp;
+use percolator_protocol::types::{Cell, Timestamp};
 
 use super::args::{self, Args, read_number, read_ts};
 use super::{outcomes, rows};
@@ -35,38 +35,25 @@ pub(crate) fn run(
     input: &[String],
 ) -> Option<Result<Vec<String>, String>> {
     match name {
-        "txn" => Some(start(coordinators, args)),
-        "flush" => Some(flush(coordinators, args)),
+        "txn" => Some(start(coordinators, args, "one-server", Coordinator::start)),
+        "flush" => Some(start(coordinators, args, "last", Coordinator::start_large)),
         "event" => Some(event(coordinators, args, input)),
         _ => None,
     }
 }
 
+/// Begins with a coordinator of a whole transaction, or of one flush of a large one; `flag` is what it may be told.
 fn start(
     coordinators: &mut BTreeMap<Timestamp, Coordinator>,
     args: &str,
+    flag: &str,
+    begin: fn(Timestamp, Cell, usize, bool) -> (Coordinator, Vec<Command>),
 ) -> Result<Vec<String>, String> {
     let mut args = Args::read(args)?;
     let start_ts = read_ts(&args.expect("a start_ts")?)?;
     let mutations = args.number("mutations")? as usize;
-    let one_server = args.flag("one-server");
-    let (coordinator, commands) =
-        Coordinator::start(start_ts, args.cell("primary")?, mutations, one_server);
-    args.end()?;
-    coordinators.insert(start_ts, coordinator);
-    Ok(commands.iter().map(command_line).collect())
-}
-
-fn flush(
-    coordinators: &mut BTreeMap<Timestamp, Coordinator>,
-    args: &str,
-) -> Result<Vec<String>, String> {
-    let mut args = Args::read(args)?;
-    let start_ts = read_ts(&args.expect("a start_ts")?)?;
-    let mutations = args.number("mutations")? as usize;
-    let last = args.flag("last");
-    let (coordinator, commands) =
-        Coordinator::start_large(start_ts, args.cell("primary")?, mutations, last);
+    let flag = args.flag(flag);
+    let (coordinator, commands) = begin(start_ts, args.cell("primary")?, mutations, flag);
     args.end()?;
     coordinators.insert(start_ts, coordinator);
     Ok(commands.iter().map(command_line).collect())
