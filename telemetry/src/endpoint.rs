@@ -59,9 +59,12 @@ impl fmt::Debug for Pages {
 }
 
 /// Why there's no endpoint.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The address can't be had.
+    #[error(
+        "cannot show metrics on {address}: {cause}; choose another address with --metrics-listen"
+    )]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -69,25 +72,12 @@ pub enum Error {
         cause: io::Error,
     },
     /// Two metrics have one name.
+    #[error("metrics contradict each other: {0}")]
     Metrics(prometheus::Error),
     /// The system gives no thread or runtime.
+    #[error("there's no thread for metrics: {0}")]
     Thread(io::Error),
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Listen { address, cause } => write!(
-                f,
-                "cannot show metrics on {address}: {cause}; choose another address with --metrics-listen"
-            ),
-            Self::Metrics(cause) => write!(f, "metrics contradict each other: {cause}"),
-            Self::Thread(cause) => write!(f, "no thread for metrics: {cause}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
 
 /// An address where metrics are going to be shown.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! What the timestamp oracle shows.
 
-use super::{COUNTS, SECONDS, SECONDS_SHORT, declarations};
+use super::{COUNTS, SECONDS, declarations};
 use crate::{Label, Metric};
 
 const DISK_FAULT: &str = "the oracle's disk fails";
@@ -11,11 +11,11 @@ declarations! {
         "Requests for timestamps, each for one or many. granted: answered; unavailable: none could be granted in time, because the limit could not be made durable; refused: the request made no sense.",
     )
     .by(&[Label::one_of("result", &["granted", "unavailable", "refused"])]);
-    REQUEST_SECONDS: Metric::histogram(
-        "percolator_tso_request_duration_seconds",
-        "From when a request was read to when its answer was ready. More than microseconds means that it waited for the limit to be made durable.",
-        SECONDS_SHORT,
-        "p50 below 1 us, p99 2.5 us",
+    REQUEST_WAIT: Metric::histogram(
+        "percolator_tso_request_wait_seconds",
+        "How long requests that were granted waited for a limit to be made durable. 0 for those that didn't have to: they take a microsecond.",
+        SECONDS,
+        "0 and 0: nobody waits",
     );
     TIMESTAMPS: Metric::counter(
         "percolator_tso_timestamps_total",
@@ -45,7 +45,7 @@ declarations! {
     );
     LIMIT_REMAINING: Metric::gauge(
         "percolator_tso_limit_remaining_seconds",
-        "Time until everything below the durable limit is used up, as of the last look at it. It stays between half of the window and the window; near 0 nobody gets timestamps soon.",
+        "Time until everything below the durable limit is used up. It stays between half of the window and the window; near 0 nobody gets timestamps soon.",
     );
     WINDOW: Metric::gauge(
         "percolator_tso_window_seconds",
@@ -53,7 +53,7 @@ declarations! {
     );
     CLOCK_OFFSET: Metric::gauge(
         "percolator_tso_clock_offset_seconds",
-        "The machine's clock, less the time by which timestamps are handed out. Some milliseconds usually. Above 0: the clock jumped ahead and is not followed; below 0: it was set back, and timestamps wait for it.",
+        "The machine's clock, less the time by which timestamps are handed out. Usually 0. Above 0: the clock jumped ahead and is not followed; below 0: it was set back, and timestamps wait for it.",
     );
     CLOCK_FOLLOWED: Metric::gauge(
         "percolator_tso_clock_followed",
