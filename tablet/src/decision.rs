@@ -16,6 +16,7 @@ use crate::cache::CellCache;
 use crate::latches;
 use crate::limits::Limits;
 use crate::marks::Marks;
+use crate::probe::Probe;
 use crate::progress::Change;
 use crate::readers::Readers;
 use crate::store::{self, LockChange, LockFilter, Version};
@@ -143,6 +144,8 @@ pub(crate) struct Ground<'a> {
     pub(crate) life: u64,
     /// Its name, and that number.
     pub(crate) me: &'a v1::Addressee,
+    /// Who is told how long it takes to load.
+    pub(crate) probe: &'a dyn Probe,
 }
 
 impl Ground<'_> {
@@ -203,14 +206,17 @@ impl Ground<'_> {
         start_ts: Timestamp,
         commit_ts: Option<Timestamp>,
     ) -> Result<CellView, Error> {
-        store::view(
+        self.probe.loading();
+        let view = store::view(
             self.engine,
             self.filter,
             self.records,
             key,
             start_ts,
             commit_ts,
-        )
+        );
+        self.probe.loaded();
+        view
     }
 }
 

@@ -12,10 +12,14 @@ mod latches;
 mod limits;
 mod locks;
 mod marks;
+mod meter;
+mod metrics;
 mod orders;
 mod outbox;
+mod pages;
 mod points;
 mod prewrite;
+mod probe;
 mod progress;
 mod readers;
 mod reads;
@@ -83,6 +87,9 @@ pub enum Error {
         /// The transaction that wrote it.
         start_ts: Timestamp,
     },
+    /// Metrics can't be shown.
+    #[error(transparent)]
+    Metrics(#[from] percolator_telemetry::endpoint::Error),
     /// Listening, the folder, or the master's refusal.
     #[error(transparent)]
     Server(#[from] percolator_server::Error),

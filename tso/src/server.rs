@@ -186,7 +186,9 @@ impl Server {
             refresh: Box::new(move || shown.show()),
             ready: Box::new(move || match *ready.borrow() {
                 true => Ok(()),
-                false => Err("the master has not told yet to which cluster this oracle belongs".into()),
+                false => {
+                    Err("the master has not told yet to which cluster this oracle belongs".into())
+                }
             }),
             healthy: Box::new(|| Ok(())),
         };

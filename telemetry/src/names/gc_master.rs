@@ -126,14 +126,6 @@ declarations! {
         "percolator_gc_master_oldest_gc_lock_age_seconds",
         "How far the oldest of all leases' floors lies behind the oracle's time: nothing that began after it is collected. 0: there's none.",
     );
-    BARRIER_MOVES: Metric::counter(
-        "percolator_gc_master_barrier_moves_total",
-        "Times that the barrier was moved.",
-    );
-    READY_MOVES: Metric::counter(
-        "percolator_gc_master_ready_point_moves_total",
-        "Times that the ready point was moved.",
-    );
     SWEEPS: Metric::counter(
         "percolator_gc_master_sweeps_total",
         "Rounds of resolving the locks of old transactions on all tablet servers. blocked: something was in the way.",

@@ -25,6 +25,7 @@ pub const RESULTS: &[&str] = &[
     "locked",
     "conflict",
     "rolled_back",
+    "too_low",
     "not_served",
     "too_old",
     "busy",
@@ -58,7 +59,7 @@ const METHOD: Label = Label::one_of("method", METHODS);
 declarations! {
     REQUESTS: Metric::counter(
         "percolator_tablet_requests_total",
-        "Requests that were answered. method: what was asked for (order: by the master). result: ok; locked: another transaction's lock was in the way; conflict: another transaction has written the cell first; rolled_back: the transaction was rolled back before; not_served: the tablet is not here; too_old: the transaction is older than what is kept; busy: a limit was hit; invalid: the request made no sense; failed: the engine or the disk.",
+        "Requests that were answered. method: what was asked for (order: by the master). result: ok; locked: another transaction's lock was in the way; conflict: another transaction has written the cell first; rolled_back: the transaction was rolled back before; too_low: a reader has seen the cells, and the commit takes a later timestamp; not_served: the tablet is not here; too_old: the transaction is older than what is kept; busy: a limit was hit; invalid: the request made no sense; failed: the engine or the disk.",
     )
     .by(&[METHOD, Label::one_of("result", RESULTS)]);
     REQUEST_SECONDS: Metric::histogram(
