@@ -62,9 +62,7 @@ impl fmt::Debug for Pages {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The address can't be had.
-    #[error(
-        "cannot show metrics on {address}: {cause}; choose another address with --metrics-listen"
-    )]
+    #[error("cannot show metrics on {address}: {cause}; choose another address for them")]
     Listen {
         /// The address.
         address: SocketAddr,

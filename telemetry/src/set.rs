@@ -106,6 +106,7 @@ impl<'a> Set<'a> {
     }
 
     /// A metric of the table that comes into being elsewhere.
+    #[cfg(feature = "endpoint")]
     pub(crate) fn made_elsewhere(&self, metric: Metric) {
         self.note(&metric);
     }

@@ -6,6 +6,7 @@ use crate::{Label, Metric};
 /// How transactions end, by their number in the client.
 pub const OUTCOMES: &[&str] = &[
     "committed",
+    "read_only",
     "conflict",
     "rolled_back",
     "too_old",
@@ -33,7 +34,7 @@ declarations! {
     );
     COMMITS: Metric::counter(
         "percolator_client_commits_total",
-        "Commits that were asked for, by how they ended. committed; conflict: another transaction was first, and the application may begin again; rolled_back: by another one that was in its way; too_old: it began before what is kept; timeout and unavailable: servers didn't answer, and nothing is committed; unknown: the answer to the deciding request was lost, so that it may be committed; other: the application's own mistake.",
+        "Commits that were asked for, by how they ended. committed; read_only: nothing was written; conflict: another transaction was first, and the application may begin again; rolled_back: by another one that was in its way; too_old: it began before what is kept; timeout and unavailable: servers didn't answer, and nothing is committed; unknown: the answer to the deciding request was lost, so that it may be committed; other: the application's own mistake.",
     )
     .by(&[Label::one_of("outcome", OUTCOMES)]);
     COMMIT_SECONDS: Metric::histogram(
@@ -63,7 +64,7 @@ declarations! {
     .by(&[Label::one_of("method", METHODS)]);
     TIMESTAMP_SECONDS: Metric::histogram(
         "percolator_client_timestamp_duration_seconds",
-        "How long it took to get a timestamp of the oracle's.",
+        "How long begin took: it waits for a timestamp of the oracle's.",
         SECONDS,
         "p50 0.25 ms, p99 5 ms",
     );
