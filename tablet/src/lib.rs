@@ -16,6 +16,7 @@ mod meter;
 mod metrics;
 mod orders;
 mod outbox;
+mod pace;
 mod pages;
 mod points;
 mod prewrite;

@@ -27,6 +27,7 @@ use crate::decision::{Decision, Ground, TabletChange};
 use crate::latches::{Latches, RowHash, Ticket};
 use crate::limits::Limits;
 use crate::marks::Marks;
+use crate::pace::Pace;
 use crate::probe::{Method, Note, Probe, Silent, Step};
 use crate::progress::Progress;
 use crate::readers::Readers;
@@ -108,11 +109,9 @@ pub struct Core {
     collected_to: Timestamp,
     progress: Progress,
     front: garbage::Front,
-    /// Requests, and entries of the index, since the last piece.
-    requests: usize,
+    pace: Pace,
     /// Requests that write, since it was last looked for a piece.
     writes: usize,
-    garbage_made: usize,
     failed: Option<String>,
     probe: Box<dyn Probe>,
 }
@@ -162,9 +161,8 @@ impl Core {
             collecting: None,
             collected_to: Timestamp::ZERO,
             front: garbage::Front::default(),
-            requests: 0,
+            pace: Pace::default(),
             writes: 0,
-            garbage_made: 0,
             engine,
             cache: RefCell::new(CellCache::new(limits.cache_bytes)),
             readers: RefCell::new(Readers::new(limits.marks)),
@@ -216,7 +214,7 @@ impl Core {
     }
 
     fn take(&mut self, to: Asker, request: v1::Request, mut note: Note, out: &mut Vec<Reply>) {
-        self.requests += 1;
+        self.pace.asked();
         if !self.readers.borrow().idle() && reads::has_to_wait(self.ground(), &request) {
             return self.hold(to, request, note, out);
         }
@@ -561,7 +559,7 @@ impl Core {
             self.front.entry_made(ts);
         }
         for (tablet, change) in std::mem::take(&mut decision.garbage) {
-            self.garbage_made += usize::try_from(change.made).unwrap_or(usize::MAX);
+            self.pace.made(change.made as usize);
             self.progress.changed(tablet, change);
         }
     }
