@@ -41,7 +41,7 @@ declarations! {
         "percolator_gc_master_request_duration_seconds",
         "How long requests took. create_table and delete_table wait for tablet servers.",
         SECONDS_SHORT,
-        "heartbeat: p50 10 us, p99 5 ms; session: p50 10 us, p99 50 us",
+        "heartbeat: 40 us, 40 ms where the state is written; session and directory: 10 us, 25 us",
     )
     .by(&[METHOD]);
     HAS_STATE: Metric::gauge(
@@ -77,7 +77,7 @@ declarations! {
         "percolator_gc_master_state_write_duration_seconds",
         "How long it took to make the state durable. Requests wait meanwhile.",
         SECONDS,
-        "p50 1 ms, p99 10 ms",
+        "8 ms, 50 ms",
     );
     STATE_BYTES: Metric::gauge(
         "percolator_gc_master_state_size_bytes",

@@ -1,8 +1,8 @@
 //! The metrics of every process, one table each.
 //!
 //! A name says whose it is, what, and in which unit; its help is written for somebody who has never seen the
-//! program. Buckets lie around what was measured; the medians and 99th percentiles are those of the bank with 64
-//! clients on two virtual cores, all servers on the same machine.
+//! program. Buckets lie around what was measured; the medians and 99th percentiles are those of the bank with 16
+//! clients, all servers and other work on two virtual cores of one machine.
 
 pub mod client;
 pub mod gc_master;
@@ -71,9 +71,10 @@ const SECONDS_SHORT: &[f64] = &[
     0.000_5,
     0.001,
     0.002_5,
+    0.005,
     0.01,
-    0.05,
-    0.25,
+    0.025,
+    0.1,
     1.0,
     10.0,
 ];
@@ -82,7 +83,7 @@ const SECONDS: &[f64] = &[
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
     1.0, 2.5, 10.0,
 ];
-/// Powers of four up to a million.
+/// Powers of two, then wider apart.
 const COUNTS: &[f64] = &[
     1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 1_024.0, 4_096.0, 65_536.0,
 ];

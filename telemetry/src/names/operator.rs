@@ -18,7 +18,7 @@ declarations! {
         "percolator_operator_reconcile_duration_seconds",
         "How long a look at a cluster takes.",
         LOOKS,
-        "p50 25 ms, p99 100 ms",
+        "25 ms, 100 ms",
     );
     WRITES: Metric::counter(
         "percolator_operator_writes_total",

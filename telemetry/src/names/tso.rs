@@ -15,7 +15,7 @@ declarations! {
         "percolator_tso_request_wait_seconds",
         "How long requests that were granted waited for a limit to be made durable. 0 for those that didn't have to: they take a microsecond.",
         SECONDS,
-        "0 and 0: nobody waits",
+        "0, 0: nobody waits",
     );
     TIMESTAMPS: Metric::counter(
         "percolator_tso_timestamps_total",
@@ -25,7 +25,7 @@ declarations! {
         "percolator_tso_request_timestamps",
         "Timestamps handed out for one request: clients ask once for all callers that wait at the moment.",
         COUNTS,
-        "p50 1, p99 16",
+        "1, 14",
     );
     LIMIT_WAITS: Metric::counter(
         "percolator_tso_limit_waits_total",
@@ -41,7 +41,7 @@ declarations! {
         "percolator_tso_limit_write_duration_seconds",
         "How long it took to make a limit durable.",
         SECONDS,
-        "p50 1 ms, p99 5 ms",
+        "6 ms, 24 ms",
     );
     LIMIT_REMAINING: Metric::gauge(
         "percolator_tso_limit_remaining_seconds",
