@@ -167,3 +167,69 @@ fn age(now: Timestamp, point: Timestamp) -> Option<Duration> {
     let behind = now.physical_ms().saturating_sub(point.physical_ms());
     (point > Timestamp::ZERO).then(|| Duration::from_millis(behind))
 }
+
+#[cfg(test)]
+mod tests {
+    use percolator_wire::v1;
+
+    use super::*;
+    use crate::collection::Progress;
+    use crate::core::Settings;
+    use crate::events::Start;
+    use crate::settings::Manifest;
+
+    /// After every lease of an earlier start.
+    const LATER: Duration = Duration::from_secs(3_600);
+    const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+
+    fn begun() -> Directory {
+        Directory::open(Start::NewCluster, Settings::default(), 7).unwrap()
+    }
+
+    #[test]
+    fn a_master_without_state_says_so() {
+        let start = Start::Rebuild { cluster_id: None };
+        let lost = Directory::open(start, Settings::default(), 7).unwrap();
+        let facts = lost.facts(LATER);
+        assert!(!facts.has_state);
+        assert_eq!(facts.held_by, ["starting"]);
+        assert!(begun().facts(LATER).has_state);
+    }
+
+    #[test]
+    fn what_holds_collection_back_is_named() {
+        let mut directory = begun();
+        assert_eq!(directory.facts(Duration::ZERO).held_by, ["starting"]);
+        directory.collect(LATER, Progress::Time(NOW));
+        let facts = directory.facts(LATER);
+        assert_eq!(facts.held_by, Vec::<&str>::new());
+        assert_eq!(facts.barrier_age, Some(facts.life_time));
+        assert_eq!(facts.ready_age, None, "there's no tablet server");
+
+        let before = Timestamp::from_millis(NOW.physical_ms() - 4_000_000);
+        let session = v1::SessionRequest {
+            session: 1,
+            floor: before.as_u64(),
+            transactions: vec![before.as_u64()],
+            ..v1::SessionRequest::default()
+        };
+        directory.session(LATER, session).unwrap();
+        let facts = directory.facts(LATER);
+        assert_eq!(facts.held_by, ["gc_lock"]);
+        assert_eq!((facts.sessions, facts.gc_locks), (1, 1));
+        assert_eq!(facts.oldest_floor_age, Some(Duration::from_secs(4_000)));
+
+        let silent = Progress::Blocked {
+            server: ORACLE.to_owned(),
+            what: "no answer".into(),
+        };
+        directory.collect(LATER, silent);
+        let paused = Manifest {
+            paused: Some(true),
+            ..Manifest::default()
+        };
+        directory.take_manifest(paused);
+        let held = directory.facts(LATER).held_by;
+        assert_eq!(held, ["paused", "oracle", "gc_lock"]);
+    }
+}
