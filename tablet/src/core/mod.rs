@@ -468,7 +468,10 @@ impl Core {
     fn decide(&mut self, ticket: Ticket, queued: Queued, out: &mut Vec<Reply>) -> Vec<Ticket> {
         let mut note = queued.note;
         self.probe.ended(&mut note, Step::Latch);
-        let decided = queued.work.decide(self.ground());
+        let decided = queued.work.decide(self.ground()).and_then(|mut decision| {
+            garbage::index(&self.tablets, &mut decision)?;
+            Ok(decision)
+        });
         self.probe.ended(&mut note, Step::Decide);
         let result = match decided {
             Ok(decision) if !decision.batch.is_empty() => {
