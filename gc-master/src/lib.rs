@@ -13,6 +13,7 @@ mod core;
 mod driver;
 mod events;
 mod names;
+pub mod program;
 mod progress;
 mod refusal;
 mod reports;

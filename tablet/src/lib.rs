@@ -16,6 +16,7 @@ mod orders;
 mod outbox;
 mod points;
 mod prewrite;
+pub mod program;
 mod progress;
 mod readers;
 mod reads;
