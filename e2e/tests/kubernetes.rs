@@ -3,26 +3,10 @@
 use std::process::Command;
 use std::time::Instant;
 
-use percolator_e2e::{Kube, Namespace, OPERATOR, kubectl, nodes, say, wait};
+use percolator_e2e::{Kube, OPERATOR, kill_operators, kubectl, nodes, say, small, wait};
 
 fn example(kube: &Kube) -> String {
     std::fs::read_to_string(kube.root.join("examples/cluster.yaml")).expect("the example")
-}
-
-/// The smallest cluster, with more lines of its spec.
-fn small(name: &str, more: &str) -> String {
-    format!(
-        "
-apiVersion: percolator.dev/v1alpha1
-kind: PercolatorCluster
-metadata: {{name: {name}}}
-spec:
-  oracle: {{storage: {{size: 16Mi}}}}
-  gcMaster: {{storage: {{size: 16Mi}}}}
-  tablets: {{replicas: 1, storage: {{size: 256Mi, cacheSize: 16Mi}}}}
-{more}
-"
-    )
 }
 
 #[test]
@@ -119,49 +103,15 @@ fn an_application_runs_through_everything() {
     let mut first = bank.to_vec();
     first.extend(["--duration", "75s"]);
     space.start(&kube, "bank", &first);
-    wait("transfers", || {
-        let log = space.kubectl(&["logs", "bank"])?;
-        if log.contains("transfers/s") {
-            Ok(())
-        } else {
-            Err(log)
-        }
-    });
+    space.wait_for_transfers("bank");
 
-    for (pod, namespace) in [
-        ("demo-tablet-1", space.name()),
-        ("demo-tso-0", space.name()),
-        ("demo-gc-master-0", space.name()),
-    ] {
+    for pod in ["demo-tablet-1", "demo-tso-0", "demo-gc-master-0"] {
         say(&format!("{pod} is killed"));
-        let uid = space.get("pod", pod).expect(pod)["metadata"]["uid"].clone();
-        kubectl(&[
-            "-n",
-            namespace,
-            "delete",
-            "pod",
-            pod,
-            "--force",
-            "--grace-period=0",
-        ])
-        .expect("a pod's end");
-        wait("its next life", || match space.get("pod", pod) {
-            Ok(found) if found["metadata"]["uid"] != uid => Ok(()),
-            other => Err(format!("{other:?}")),
-        });
+        space.kill(pod);
         space.wait_until_up_to_date("demo");
     }
     say("the operator is killed");
-    let operator = [
-        "-n",
-        OPERATOR,
-        "delete",
-        "pod",
-        "--all",
-        "--force",
-        "--grace-period=0",
-    ];
-    kubectl(&operator).expect("the operator's end");
+    kill_operators();
 
     say("a tablet server more");
     space
@@ -259,19 +209,12 @@ fn an_application_runs_through_everything() {
     let version = space.get("perc", "demo").expect("the cluster")["status"]["version"].clone();
     assert_eq!(version, tag);
 
-    let printed = bank_ends_well(&space, "bank");
-    say(printed
-        .lines()
-        .rev()
-        .take(6)
-        .collect::<Vec<_>>()
-        .join(" | ")
-        .as_str());
+    space.bank_ends_well("bank");
     // And with nothing going on.
     let mut second = bank.to_vec();
     second.extend(["--duration", "2s"]);
     space.start(&kube, "bank-again", &second);
-    bank_ends_well(&space, "bank-again");
+    space.bank_ends_well("bank-again");
 
     say("idle: nothing is written");
     let version = |kind: &str, name: &str| {
@@ -298,16 +241,6 @@ fn an_application_runs_through_everything() {
         "resident memory of the operator: {:.1} MiB",
         operator_memory_mib()
     ));
-}
-
-/// Waits for the end of a bank, which has to say that no money was lost; returns what it said.
-fn bank_ends_well(space: &Namespace, pod: &str) -> String {
-    let (ended_well, printed) = space.wait_for_end(pod);
-    assert!(
-        ended_well && printed.contains("no money was lost or made"),
-        "{printed}"
-    );
-    printed
 }
 
 fn operator_metric(name: &str) -> u64 {
@@ -364,14 +297,7 @@ fn nodes_come_and_go() {
     let mut first = bank.to_vec();
     first.extend(["--duration", "100s"]);
     space.start(&kube, "bank", &first);
-    wait("transfers", || {
-        let log = space.kubectl(&["logs", "bank"])?;
-        if log.contains("transfers/s") {
-            Ok(())
-        } else {
-            Err(log)
-        }
-    });
+    space.wait_for_transfers("bank");
 
     say("a node is cut off, and comes back");
     nodes::cable(2, false);
@@ -385,18 +311,11 @@ fn nodes_come_and_go() {
     dead.power_on();
     space.wait_until_up_to_date("demo");
 
-    let printed = bank_ends_well(&space, "bank");
-    say(printed
-        .lines()
-        .rev()
-        .take(6)
-        .collect::<Vec<_>>()
-        .join(" | ")
-        .as_str());
+    space.bank_ends_well("bank");
     let mut second = bank.to_vec();
     second.extend(["--duration", "2s"]);
     space.start(&kube, "bank-again", &second);
-    bank_ends_well(&space, "bank-again");
+    space.bank_ends_well("bank-again");
 }
 
 #[test]
