@@ -1,12 +1,11 @@
 //! What happens on the way from one spec to the next: settings that restart nobody, servers that are told to stop, and
 //! an operator that hears of everything late, or is killed in the middle. `cargo xtask test e2e` runs it.
 
-use std::time::Instant;
-
 use percolator_e2e::{Kube, Namespace, OPERATOR, kill_operators, kubectl, say, small, wait};
 use serde_json::Value;
 
 const DEPLOYMENT: &str = "deployment/percolator-percolator-operator";
+const LEASE: &str = "percolator-percolator-operator";
 const SETS: [&str; 3] = ["demo-gc-master", "demo-tso", "demo-tablet"];
 
 fn operator(arguments: &[&str]) -> String {
@@ -55,9 +54,11 @@ fn sets_with(space: &Namespace, wanted: &str) -> usize {
 }
 
 /// No operator, until somebody scales it up again.
-fn stop_operators() {
+fn no_operators() {
     operator(&["scale", DEPLOYMENT, "--replicas=0"]);
-    kill_operators();
+}
+
+fn wait_for_the_operators_end() {
     wait("the operators' end", || {
         match operator(&["get", "pods", "-o", "name"]).as_str() {
             "" => Ok(()),
@@ -66,16 +67,21 @@ fn stop_operators() {
     });
 }
 
-#[test]
-fn an_operator_that_is_late_or_killed_ends_where_the_spec_says() {
-    let Some(kube) = Kube::find() else { return };
-    let late = LateWatches::begin(&kube);
+/// Who holds the lease: nobody has an empty name.
+fn leader() -> String {
+    let holder = "jsonpath={.spec.holderIdentity}";
+    operator(&["get", "lease", LEASE, "-o", holder])
+}
+
+/// With pods that are killed and an operator that is killed, each change ends where the spec says.
+fn late_and_killed(kube: &Kube) {
+    let late = LateWatches::begin(kube);
     let space = kube.namespace("late");
     space.apply(&small("demo", "")).expect("a cluster");
     space.wait_until_up_to_date("demo");
     let bank = ["-c", "demo:7400", "bank", "--accounts", "100"];
     let more = ["--clients", "4", "--duration", "60s"];
-    space.start(&kube, "bank", &[&bank[..], &more].concat());
+    space.start(kube, "bank", &[&bank[..], &more].concat());
     space.wait_for_transfers("bank");
 
     say("late: a tablet server more, and one is killed");
@@ -102,7 +108,9 @@ fn an_operator_that_is_late_or_killed_ends_where_the_spec_says() {
         0 => Err("none has the image".to_owned()),
         _ => Ok(()),
     });
-    stop_operators();
+    no_operators();
+    kill_operators();
+    wait_for_the_operators_end();
     let done = sets_with(&space, other);
     say(&format!("it was stopped after {done} of 3 sets"));
     // What was under way goes on without it, and nothing else.
@@ -132,6 +140,12 @@ fn an_operator_that_is_late_or_killed_ends_where_the_spec_says() {
     space.wait_until_up_to_date("demo");
     assert_eq!(sets_with(&space, other), 0);
     space.bank_ends_well("bank");
+
+    say("told to stop, the operator hands its lease back");
+    assert_ne!(leader(), "");
+    no_operators();
+    wait_for_the_operators_end();
+    assert_eq!(leader(), "");
     drop(late);
 }
 
@@ -161,25 +175,27 @@ fn stop(space: &Namespace, pod: &str) -> Value {
     code
 }
 
-#[test]
-fn settings_count_without_a_restart_and_servers_stop_in_time() {
-    let Some(kube) = Kube::find() else { return };
-    kube.install(&[]);
-    let space = kube.namespace("settings");
+/// Changes what needs no restart, of a new cluster; gives the lives of its pods before.
+fn change_settings(space: &Namespace) -> Vec<String> {
     space.apply(&small("demo", "")).expect("a cluster");
     space.wait_until_up_to_date("demo");
-
-    say("collection's life time and the log's level: nobody restarts");
+    say("collection's life time and the log's level change");
     let lives = space.lives("demo");
-    let changed = Instant::now();
     space
         .change(
             "demo",
             r#"{"gc":{"lifeTime":"7m"},"log":{"level":"debug"}}"#,
         )
         .expect("settings");
-    let pods = ["demo-gc-master-0", "demo-tso-0", "demo-tablet-0"];
-    for pod in pods {
+    space.wait_until_up_to_date("demo");
+    lives
+}
+
+const PODS: [&str; 3] = ["demo-gc-master-0", "demo-tso-0", "demo-tablet-0"];
+
+/// Kubernetes takes more than a minute until it brings them into the pods.
+fn wait_for_settings(space: &Namespace) {
+    for pod in PODS {
         wait(&format!("the level of {pod}"), || {
             let log = space.kubectl(&["logs", pod])?;
             if log.contains("log level from=\"info\" to=\"debug\"") {
@@ -190,13 +206,14 @@ fn settings_count_without_a_restart_and_servers_stop_in_time() {
         });
     }
     wait("the life time", || {
-        let ask = [
-            "exec",
-            "demo-gc-master-0",
-            "--",
+        let ask = ["exec", "demo-gc-master-0", "--"];
+        let status = [
             "/usr/local/bin/percolator",
+            "-c",
+            "demo:7400",
+            "gc",
+            "status",
         ];
-        let status = ["-c", "demo:7400", "gc", "status"];
         let said = space.kubectl(&[&ask[..], &status].concat())?;
         if said.contains("life time 7m") {
             Ok(())
@@ -204,21 +221,32 @@ fn settings_count_without_a_restart_and_servers_stop_in_time() {
             Err(said)
         }
     });
-    say(&format!(
-        "they counted after {:.0} s",
-        changed.elapsed().as_secs_f64()
-    ));
-    assert_eq!(space.lives("demo"), lives);
+}
 
+fn servers_stop_in_time(kube: &Kube, space: &Namespace) {
     say("servers are told to stop while money moves: each ends by itself");
     let bank = ["-c", "demo:7400", "bank", "--accounts", "100"];
     let more = ["--clients", "4", "--duration", "30s"];
-    space.start(&kube, "bank", &[&bank[..], &more].concat());
+    space.start(kube, "bank", &[&bank[..], &more].concat());
     space.wait_for_transfers("bank");
-    for pod in pods {
+    for pod in PODS {
         // Whoever isn't done within the grace period is killed, and ends with 137.
-        assert_eq!(stop(&space, pod), 0, "{pod}");
+        assert_eq!(stop(space, pod), 0, "{pod}");
         space.wait_until_up_to_date("demo");
     }
     space.bank_ends_well("bank");
+}
+
+#[test]
+fn each_spec_comes_true_whatever_becomes_of_the_operator() {
+    let Some(kube) = Kube::find() else { return };
+    kube.install(&[]);
+    let space = kube.namespace("settings");
+    let lives = change_settings(&space);
+    late_and_killed(&kube);
+    kube.install(&[]);
+    say("the settings count, and nobody has restarted");
+    wait_for_settings(&space);
+    assert_eq!(space.lives("demo"), lives);
+    servers_stop_in_time(&kube, &space);
 }
