@@ -20,10 +20,6 @@ use crate::decision::{Decision, Ground};
 use crate::latches::{self, RowHash};
 use crate::store::version_record;
 
-/// Entries of one piece beside other requests, at least, and where there are none.
-pub(crate) const ENTRIES_BESIDE: usize = 16;
-/// See [`ENTRIES_BESIDE`].
-pub(crate) const ENTRIES_ALONE: usize = 256;
 /// What a version's key has behind its cell's.
 const VERSION_BYTES: usize = 8;
 /// Records of one cell that one piece removes, about.

@@ -14,6 +14,7 @@ mod locks;
 mod marks;
 mod orders;
 mod outbox;
+mod pace;
 mod points;
 mod prewrite;
 pub mod program;

@@ -164,6 +164,16 @@ impl Server {
                 }
             }
         };
+        let ticks = {
+            let shared = shared.clone();
+            async move {
+                loop {
+                    let next = shared.state.lock().core.next_tick();
+                    tokio::time::sleep(next).await;
+                    shared.with(|state| state.core.tick(&mut state.replies));
+                }
+            }
+        };
         let heartbeats = {
             let report = shared.clone();
             let adopt = shared.clone();
@@ -222,6 +232,7 @@ impl Server {
             result = serving => result.map_err(Error::from),
             result = heartbeats => result.map_err(Error::from),
             () = answers => Ok(()),
+            () = ticks => Ok(()),
         };
         let failure = end.await.ok().flatten();
         drop(shared);

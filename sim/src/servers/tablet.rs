@@ -153,6 +153,7 @@ impl Tablet {
                 ..beating.lock().core.report()
             }
         };
+        let running_too = running.clone();
         let learn = {
             let (tablet, world) = (self.clone(), world.clone());
             move |told: &v1::HeartbeatResponse| {
@@ -175,6 +176,22 @@ impl Tablet {
                     .get_or_insert_with(|| id.to_owned());
             }
         };
+        let ticks = {
+            let (tablet, world, running) = (self.clone(), world.clone(), running_too);
+            async move {
+                loop {
+                    let next = running.lock().core.next_tick();
+                    world.sleep_on(tablet.node, next).await;
+                    {
+                        let mut state = running.lock();
+                        let Running { core, replies, .. } = &mut *state;
+                        core.tick(replies);
+                    }
+                    tablet.pump(&world, &running);
+                }
+            }
+        };
+        world.spawn(self.node, ticks.boxed());
         let beats = heartbeats(world.clone(), self.node, self.master, beat, adopt, learn);
         world.spawn(self.node, beats.boxed());
     }

@@ -1,6 +1,8 @@
 //! What the server does without being asked by a client: keeps what the master tells it, collects garbage, and
 //! removes the rows of dropped tablets.
 
+use std::time::Duration;
+
 use percolator_engine::Batch;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
@@ -11,7 +13,11 @@ use super::{Core, Decided, Reply};
 use crate::garbage;
 use crate::latches::Ticket;
 use crate::limits::{Amount, Held};
+use crate::pace::TICK;
 use crate::work::Work;
+
+/// How long it may take until it is noticed that there is something to collect again.
+const NOTHING_TO_DO: Duration = Duration::from_millis(500);
 
 impl Core {
     /// What is held in memory, counted anew: for tests.
@@ -51,7 +57,19 @@ impl Core {
         }
         // Rollbacks of old transactions leave garbage below the ready point, too.
         self.collected_to = Timestamp::ZERO;
+        self.tick(out);
+    }
+
+    /// Some time has passed, [`Self::next_tick`]: more may be collected.
+    pub fn tick(&mut self, out: &mut Vec<Reply>) {
+        self.pace.tick();
         self.collect(out);
+    }
+
+    /// When [`Self::tick`] is to be called again, at the latest.
+    pub fn next_tick(&self) -> Duration {
+        let all_is_done = self.collected_to == self.points.durable.ready;
+        if all_is_done { NOTHING_TO_DO } else { TICK }
     }
 
     /// Collects some garbage, where there is any and none is being collected. Not in a group of its own while others
@@ -76,12 +94,8 @@ impl Core {
         if self.collected_to == ready {
             return;
         }
-        // Beside other requests in small pieces, but so that what is made meanwhile doesn't pile up.
-        let made = std::mem::take(&mut self.garbage_made);
-        let beside = std::mem::take(&mut self.requests) > 0;
-        let most = match beside {
-            true => (2 * made).clamp(garbage::ENTRIES_BESIDE, garbage::ENTRIES_ALONE),
-            false => garbage::ENTRIES_ALONE,
+        let Some(most) = self.pace.piece() else {
+            return;
         };
         match garbage::piece(&*self.engine, &mut self.front, ready, most) {
             Ok(piece) if piece.is_empty() => self.collected_to = ready,
@@ -92,6 +106,8 @@ impl Core {
                 if self.next_ticket == before {
                     // Too busy for it: later.
                     self.collecting = None;
+                } else {
+                    self.pace.spent(most);
                 }
             }
             Err(error) => self.note_fatal(&error.into()),

@@ -26,6 +26,7 @@ use crate::decision::{Decision, Ground, TabletChange};
 use crate::latches::{Latches, RowHash, Ticket};
 use crate::limits::Limits;
 use crate::marks::Marks;
+use crate::pace::Pace;
 use crate::progress::Progress;
 use crate::readers::Readers;
 use crate::store::{self, LockChange, LockFilter};
@@ -106,11 +107,9 @@ pub struct Core {
     collected_to: Timestamp,
     progress: Progress,
     front: garbage::Front,
-    /// Requests, and entries of the index, since the last piece.
-    requests: usize,
+    pace: Pace,
     /// Requests that write, since it was last looked for a piece.
     writes: usize,
-    garbage_made: usize,
     failed: Option<String>,
 }
 
@@ -157,9 +156,8 @@ impl Core {
             collecting: None,
             collected_to: Timestamp::ZERO,
             front: garbage::Front::default(),
-            requests: 0,
+            pace: Pace::default(),
             writes: 0,
-            garbage_made: 0,
             engine,
             cache: RefCell::new(CellCache::new(limits.cache_bytes)),
             readers: RefCell::new(Readers::new(limits.marks)),
@@ -205,7 +203,7 @@ impl Core {
 
     /// Takes a request; answers that are ready go to `out`, others come from [`Self::committed`].
     pub fn request(&mut self, to: Asker, request: v1::Request, out: &mut Vec<Reply>) {
-        self.requests += 1;
+        self.pace.asked();
         if !self.readers.borrow().idle() && reads::has_to_wait(self.ground(), &request) {
             return self.hold(to, request, out);
         }
@@ -556,7 +554,7 @@ impl Core {
             self.front.entry_made(ts);
         }
         for (tablet, change) in std::mem::take(&mut decision.garbage) {
-            self.garbage_made += usize::try_from(change.made).unwrap_or(usize::MAX);
+            self.pace.made(change.made as usize);
             self.progress.changed(tablet, change);
         }
     }
