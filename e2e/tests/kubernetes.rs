@@ -379,6 +379,14 @@ fn bad_specs_are_refused_or_told_of_and_good_ones_recover() {
         )
         .expect("an image");
     space.wait_for("bad", "Degraded", "True", "ImageUnavailable");
+    wait("an event about it", || {
+        let events = ["get", "events", "-o", "name", "--field-selector"];
+        let ours = "reason=ImageUnavailable,involvedObject.name=bad,type=Warning";
+        match space.kubectl(&[&events[..], &[ours]].concat())?.as_str() {
+            "" => Err("none".to_owned()),
+            _ => Ok(()),
+        }
+    });
     space
         .change("bad", r#"{"image":null,"imagePullPolicy":null}"#)
         .expect("back");
@@ -414,6 +422,25 @@ fn bad_specs_are_refused_or_told_of_and_good_ones_recover() {
     let manifest = small("nowhere", "").replace("size: 16Mi", "size: 16Mi, storageClassName: none");
     space.apply(&manifest).expect("a cluster");
     space.wait_for("nowhere", "Degraded", "True", "PodUnschedulable");
+}
+
+#[test]
+fn an_operator_of_two_namespaces_leaves_others_alone() {
+    let Some(kube) = Kube::find() else { return };
+    let [one, two, other] = ["one", "two", "other"].map(|name| kube.namespace(name));
+    kube.install(&["--set", "namespaces={one,two}"]);
+    say("with rights in two namespaces, and in no other");
+    other.apply(&small("mine", "")).expect("a cluster");
+    for space in [&one, &two] {
+        space.apply(&small("mine", "")).expect("a cluster");
+        space.wait_until_up_to_date("mine");
+    }
+    let cluster = other.get("perc", "mine").expect("it is there");
+    assert!(cluster["status"].is_null(), "{cluster}");
+    assert_eq!(other.lives("mine"), Vec::<String>::new());
+    // Rights in all namespaces, which others of these tests need.
+    kube.install(&[]);
+    other.wait_until_up_to_date("mine");
 }
 
 #[test]
