@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Version of everything below the folder that is ours: FORMAT, the log, the columns.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 
 const FORMAT_FILE: &str = "FORMAT";
 const LOCK_FILE: &str = "LOCK";

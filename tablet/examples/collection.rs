@@ -1,16 +1,14 @@
-//! What collection costs a tablet server, without a network: engine operations against a full scan's, the write
-//! path's price, and what the engines give back of the disk.
+//! What collection costs a tablet server, without a network: engine operations against a full scan's, and what the
+//! engines give back of the disk.
 //!
 //! ```sh
 //! cargo run --release -p percolator-tablet --example collection -- operations --rows 1000000
-//! cargo run --release -p percolator-tablet --example collection -- write-path --rows 100000 --engine sled
 //! cargo run --release -p percolator-tablet --example collection -- disk --rows 1000000 --engine fjall
 //! ```
 #![allow(clippy::print_stdout, reason = "its output is what it is for")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use clap::Parser;
@@ -25,6 +23,10 @@ use percolator_tablet::core::{Core, Order, Reply};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 
+/// As the server's program has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[derive(Parser)]
 struct Arguments {
     #[arg(value_enum)]
@@ -35,10 +37,10 @@ struct Arguments {
     /// Bytes of a value.
     #[arg(long, default_value_t = 100)]
     value: usize,
-    /// The engine of `write-path` and `disk`: sled, fjall or memory.
+    /// The engine of `disk`: sled, fjall or memory.
     #[arg(long, default_value = "sled")]
     engine: EngineKind,
-    /// How often each row is overwritten for `disk`, and rounds of `write-path`.
+    /// How often each row is overwritten for `disk`.
     #[arg(long, default_value_t = 10)]
     rounds: u64,
 }
@@ -47,8 +49,6 @@ struct Arguments {
 enum What {
     /// Operations of collection where 1 % of all rows were overwritten, against a full scan's.
     Operations,
-    /// Overwriting with the index of garbage and without it, in turns.
-    WritePath,
     /// Size on disk after all rows were overwritten again and again, against once.
     Disk,
 }
@@ -131,7 +131,7 @@ const AT_A_TIME: usize = 100;
 const IN_A_GROUP: usize = 10;
 
 impl Server {
-    fn new(engine: EngineKind, value: usize, index_garbage: bool) -> Self {
+    fn new(engine: EngineKind, value: usize) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let options = Options::new(engine, "tablet-0");
         let operations = Arc::new(AtomicU64::new(0));
@@ -144,7 +144,8 @@ impl Server {
             incarnation: 1,
         };
         let limits = Limits {
-            index_garbage,
+            // As a server has it, if nothing is said.
+            cache_bytes: 16 << 20,
             ..Limits::default()
         };
         let core = Core::open(engine.clone(), limits, false, me.clone()).expect("a core");
@@ -263,7 +264,7 @@ impl Server {
 }
 
 fn operations(arguments: &Arguments) {
-    let mut server = Server::new(EngineKind::Memory, arguments.value, true);
+    let mut server = Server::new(EngineKind::Memory, arguments.value);
     server.write(arguments.rows, 1);
     server.write(arguments.rows, 100);
     let before = server.operations();
@@ -285,32 +286,8 @@ fn operations(arguments: &Arguments) {
     );
 }
 
-fn write_path(arguments: &Arguments) {
-    let mut servers = [true, false].map(|index| {
-        let mut server = Server::new(arguments.engine, arguments.value, index);
-        server.write(arguments.rows, 1);
-        server
-    });
-    let mut took = [Duration::ZERO; 2];
-    for _ in 0..arguments.rounds {
-        for (server, took) in servers.iter_mut().zip(&mut took) {
-            let begun = Instant::now();
-            server.write(arguments.rows, 1);
-            *took += begun.elapsed();
-        }
-    }
-    let rows = (arguments.rows * arguments.rounds) as f64;
-    let [with, without] = took.map(|took| rows / took.as_secs_f64());
-    println!(
-        "{} rows on {}: {with:.0} overwritten a second with the index, {without:.0} without: {:.1} % less",
-        arguments.rows,
-        arguments.engine,
-        100.0 * (1.0 - with / without)
-    );
-}
-
 fn disk(arguments: &Arguments) {
-    let mut server = Server::new(arguments.engine, arguments.value, true);
+    let mut server = Server::new(arguments.engine, arguments.value);
     server.write(arguments.rows, 1);
     let once = server.mebibytes();
     println!(
@@ -331,7 +308,6 @@ fn main() {
     let arguments = Arguments::parse();
     match arguments.what {
         What::Operations => operations(&arguments),
-        What::WritePath => write_path(&arguments),
         What::Disk => disk(&arguments),
     }
 }

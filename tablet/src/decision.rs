@@ -13,6 +13,7 @@ use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
 use crate::cache::CellCache;
+use crate::index::Item;
 use crate::latches;
 use crate::limits::Limits;
 use crate::marks::Marks;
@@ -51,6 +52,8 @@ pub(crate) struct Decision {
     pub(crate) tablet_change: Option<TabletChange>,
     /// What the points are then, where they are raised.
     pub(crate) points: Option<Points>,
+    /// What is hidden by it, and from when on, until the index has it.
+    pub(crate) hides: Vec<(Timestamp, Item)>,
     /// What that changes of tablets' garbage.
     pub(crate) garbage: BTreeMap<u64, Change>,
     /// The lowest entry of the index that is made.
@@ -71,6 +74,7 @@ impl Decision {
             held: None,
             tablet_change: None,
             points: None,
+            hides: Vec::new(),
             garbage: BTreeMap::new(),
             lowest_entry: None,
             unfinished: false,
@@ -99,7 +103,7 @@ impl Decision {
         effects: Vec<Effect>,
     ) {
         let hash = latches::hash(&[cell_key]);
-        garbage::index(ground, self, cell_key, hash, &effects);
+        garbage::note(ground, self, cell_key, hash, &effects);
         for effect in &effects {
             if let Effect::PutWrite(ts, write) = effect
                 && !is_unmarked(write.kind)

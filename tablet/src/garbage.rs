@@ -7,7 +7,7 @@
 //! steps of another request, and it may be killed at any point. Readers take no latches; a request that reads
 //! ends before a second group of its time is durable, which is what the rule asks for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use percolator_engine::{Column, Direction, Engine};
@@ -17,92 +17,18 @@ use percolator_protocol::types::{Effect, Timestamp, Write, WriteKind, key};
 
 use crate::Error;
 use crate::decision::{Decision, Ground};
+use crate::index::{Entry, Hidden, Item};
 use crate::latches::{self, RowHash};
 use crate::store::version_record;
+use crate::tablets::Tablets;
 
 /// What a version's key has behind its cell's.
 const VERSION_BYTES: usize = 8;
 /// Records of one cell that one piece removes, about.
 const RECORDS_OF_ONE_CELL: usize = 64;
 
-/// Cells to look at, and their entries: the time, and what they hide.
-pub(crate) type Piece = BTreeMap<Vec<u8>, Vec<(Timestamp, Hidden)>>;
-
-/// What a put hides, as its entry says it: then it goes without a look at the cell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hidden {
-    /// Not said, or there is more to do: the cell is read.
-    Look,
-    /// The version of this time, and of the transaction that began at `long`, if its value has a key of its own;
-    /// otherwise it is so many bytes long.
-    Version {
-        commit_ts: Timestamp,
-        long: Option<Timestamp>,
-        bytes: u8,
-    },
-}
-
-impl Hidden {
-    fn of(commit_ts: Timestamp, write: &Write) -> Self {
-        let long = write.kind == WriteKind::Put && write.short_value.is_none();
-        let bytes = write.short_value.as_ref().map_or(0, Bytes::len);
-        Self::Version {
-            commit_ts,
-            long: long.then_some(write.start_ts),
-            bytes: u8::try_from(bytes).unwrap_or(u8::MAX),
-        }
-    }
-
-    fn encode(self) -> Vec<u8> {
-        match self {
-            Self::Look => Vec::new(),
-            Self::Version {
-                commit_ts,
-                long,
-                bytes,
-            } => {
-                let long = long.map(|ts| ts.as_u64().to_be_bytes());
-                let mut encoded = commit_ts.as_u64().to_be_bytes().to_vec();
-                encoded.push(bytes);
-                encoded.extend(long.into_iter().flatten());
-                encoded
-            }
-        }
-    }
-
-    fn decode(bytes: &[u8]) -> Self {
-        let Some((commit_ts, [bytes, rest @ ..])) = bytes.split_first_chunk() else {
-            return Self::Look;
-        };
-        let ts = |bytes: &[u8; 8]| Timestamp::from_u64(u64::from_be_bytes(*bytes));
-        Self::Version {
-            commit_ts: ts(commit_ts),
-            long: rest.first_chunk().map(ts),
-            bytes: *bytes,
-        }
-    }
-
-    /// What goes, where the version that hides it is at or below the ready point: then no snapshot at or above that
-    /// sees it.
-    fn collected(self) -> Option<Collected> {
-        let Self::Version {
-            commit_ts,
-            long,
-            bytes,
-        } = self
-        else {
-            return None;
-        };
-        let mut effects = vec![Effect::DeleteWrite(commit_ts)];
-        effects.extend(long.map(Effect::DeleteData));
-        Some(Collected {
-            effects,
-            records: 1,
-            bytes: bytes.into(),
-            done: true,
-        })
-    }
-}
+/// Entries to be done with, oldest first: their keys, and what they say.
+pub(crate) type Piece = Vec<(Bytes, Entry)>;
 
 /// Where the index begins. What was removed from its front is long in the way of whoever looks from its very
 /// beginning: engines keep marks of what they have removed.
@@ -133,12 +59,12 @@ impl Front {
     /// The first entry.
     pub(crate) fn oldest(&self, engine: &dyn Engine) -> Result<Option<Timestamp>, Error> {
         let first = engine.first(Column::Garbage, &self.from, &[])?;
-        let entry = first.map(|(entry, _)| Ok(split_entry(&entry)?.0));
+        let entry = first.map(|(key, value)| Ok(Entry::decode(&key, value)?.ts));
         entry.transpose()
     }
 }
 
-/// The oldest entries below the ready point, at most so many.
+/// The oldest entries below the ready point: as many as have this many items, or a few more.
 pub(crate) fn piece(
     engine: &dyn Engine,
     front: &mut Front,
@@ -146,66 +72,84 @@ pub(crate) fn piece(
     most: usize,
 ) -> Result<Piece, Error> {
     let end = ready.as_u64().to_be_bytes();
-    let mut cells = Piece::new();
+    let mut piece = Piece::new();
     if ready == Timestamp::ZERO {
-        return Ok(cells);
+        return Ok(piece);
     }
     front.next.clone_from(&front.from);
-    let entries = engine.scan(Column::Garbage, &front.from, &end, Direction::Forward)?;
-    for entry in entries.take(most) {
-        let (entry, hidden) = entry?;
-        let (ts, cell_key) = split_entry(&entry)?;
-        let entries = cells.entry(cell_key.to_vec()).or_default();
-        entries.push((ts, Hidden::decode(&hidden)));
-        front.next = entry.to_vec();
+    let mut items = 0;
+    for pair in engine.scan(Column::Garbage, &front.from, &end, Direction::Forward)? {
+        let (key, value) = pair?;
+        let entry = Entry::decode(&key, value)?;
+        items += entry.items.len();
+        front.next = key.to_vec();
+        piece.push((key, entry));
+        if items >= most {
+            break;
+        }
     }
-    Ok(cells)
+    Ok(piece)
+}
+
+/// How many items a piece has.
+pub(crate) fn items(piece: &Piece) -> usize {
+    piece.iter().map(|(_, entry)| entry.items.len()).sum()
 }
 
 /// The rows of a piece's cells, to be latched. One that can't be read is found when the piece is decided.
 pub(crate) fn rows(piece: &Piece) -> impl Iterator<Item = RowHash> {
-    let cells = piece.keys().filter_map(|key| key::decode_cell(key).ok());
+    let items = piece.iter().flat_map(|(_, entry)| &entry.items);
+    let cells = items.filter_map(|item| key::decode_cell(&item.cell_key).ok());
     cells.map(|cell| latches::row(cell.table.0, &cell.row))
 }
 
 /// Decides what of the piece goes; it holds its latches.
-pub(crate) fn decide(ground: Ground<'_>, piece: &Piece) -> Result<Decision, Error> {
+pub(crate) fn decide(ground: Ground<'_>, piece: Piece) -> Result<Decision, Error> {
     let mut decision = Decision::new();
-    for (cell_key, entries) in piece {
-        let cell = key::decode_cell(cell_key)?;
-        let tablet = ground.tablets.holding(&cell);
+    let mut cells: BTreeMap<&Bytes, Vec<Hidden>> = BTreeMap::new();
+    for item in piece.iter().flat_map(|(_, entry)| &entry.items) {
+        cells.entry(&item.cell_key).or_default().push(item.hidden);
+    }
+    let mut unfinished = BTreeSet::new();
+    for (cell_key, hidden) in cells {
+        let tablet = ground.tablets.holding(cell_key)?;
         // The rows of other tablets go as a whole.
         if tablet != 0 {
-            let collected = collect(ground, cell_key, entries)?;
+            let collected = collect(ground, cell_key, &hidden)?;
             let change = decision.garbage.entry(tablet).or_default();
             let key_bytes = collected.effects.len() * (cell_key.len() + VERSION_BYTES);
             change.records += collected.records as u64;
             change.bytes += (collected.bytes + key_bytes) as u64;
             decision.add(ground, cell_key, false, collected.effects);
             if !collected.done {
-                decision.unfinished = true;
+                unfinished.insert(cell_key.clone());
                 continue;
             }
         }
-        decision.garbage.entry(tablet).or_default().done += entries.len() as u64;
-        for (ts, _) in entries {
-            decision.batch.delete(Column::Garbage, entry(*ts, cell_key));
+        decision.garbage.entry(tablet).or_default().done += hidden.len() as u64;
+    }
+    decision.unfinished = !unfinished.is_empty();
+    for (key, mut entry) in piece {
+        decision.batch.delete(Column::Garbage, key);
+        entry
+            .items
+            .retain(|item| unfinished.contains(&item.cell_key));
+        if !entry.items.is_empty() {
+            decision
+                .batch
+                .put(Column::Garbage, entry.key(), entry.value());
         }
     }
     Ok(decision)
 }
 
 /// What goes of a cell: what its entries say, or, where one doesn't, what its records do.
-fn collect(
-    ground: Ground<'_>,
-    cell_key: &[u8],
-    entries: &[(Timestamp, Hidden)],
-) -> Result<Collected, Error> {
+fn collect(ground: Ground<'_>, cell_key: &[u8], hidden: &[Hidden]) -> Result<Collected, Error> {
     let mut said = Collected {
         done: true,
         ..Collected::default()
     };
-    for (_, hidden) in entries {
+    for hidden in hidden {
         let Some(version) = hidden.collected() else {
             return look(ground, cell_key);
         };
@@ -230,8 +174,8 @@ fn look(ground: Ground<'_>, cell_key: &[u8]) -> Result<Collected, Error> {
     gc(ready, records, RECORDS_OF_ONE_CELL)
 }
 
-/// Leaves entries for what effects on a cell, whose key has this hash, hide or will be of no use.
-pub(crate) fn index(
+/// Notes what effects on a cell, whose key has this hash, hide or will be of no use.
+pub(crate) fn note(
     ground: Ground<'_>,
     decision: &mut Decision,
     cell_key: &[u8],
@@ -250,17 +194,26 @@ pub(crate) fn index(
             _ => Some(Hidden::Look),
         };
         if let Some(hidden) = hidden {
-            let entry = entry(*ts, cell_key);
-            decision.batch.put(Column::Garbage, entry, hidden.encode());
-            if let Ok(cell) = key::decode_cell(cell_key) {
-                let tablet = ground.tablets.holding(&cell);
-                decision.garbage.entry(tablet).or_default().made += 1;
-            }
-            if decision.lowest_entry.is_none_or(|lowest| *ts < lowest) {
-                decision.lowest_entry = Some(*ts);
-            }
+            let cell_key = Bytes::copy_from_slice(cell_key);
+            decision.hides.push((*ts, Item { cell_key, hidden }));
         }
     }
+}
+
+/// Leaves entries for what was noted.
+pub(crate) fn index(tablets: &Tablets, decision: &mut Decision) -> Result<(), Error> {
+    for (_, item) in &decision.hides {
+        let tablet = tablets.holding(&item.cell_key)?;
+        decision.garbage.entry(tablet).or_default().made += 1;
+    }
+    for entry in Entry::of(std::mem::take(&mut decision.hides)) {
+        decision
+            .batch
+            .put(Column::Garbage, entry.key(), entry.value());
+        let lowest = decision.lowest_entry.unwrap_or(entry.ts);
+        decision.lowest_entry = Some(lowest.min(entry.ts));
+    }
+    Ok(())
 }
 
 /// What a put at this time hides; `None`: the cell has no write record yet.
@@ -285,16 +238,4 @@ fn hidden(ground: Ground<'_>, cell_key: &[u8], hash: u64, ts: Timestamp) -> Opti
         }),
         Err(_) => Some(Hidden::Look),
     }
-}
-
-pub(crate) fn entry(ts: Timestamp, cell_key: &[u8]) -> Vec<u8> {
-    [&ts.as_u64().to_be_bytes(), cell_key].concat()
-}
-
-/// The time of an entry, and its cell's key.
-pub(crate) fn split_entry(entry: &[u8]) -> Result<(Timestamp, &[u8]), Error> {
-    let (ts, cell_key) = entry
-        .split_first_chunk()
-        .ok_or(Error::GarbageKey { bytes: entry.len() })?;
-    Ok((Timestamp::from_u64(u64::from_be_bytes(*ts)), cell_key))
 }

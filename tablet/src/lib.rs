@@ -8,6 +8,7 @@ mod clearing;
 pub mod core;
 mod decision;
 mod garbage;
+pub mod index;
 mod latches;
 mod limits;
 mod locks;
@@ -66,10 +67,10 @@ pub enum Error {
         bytes: usize,
     },
     /// An entry of the index of garbage can't be read.
-    #[error("an entry of the index of garbage has {bytes} bytes: the engine's content is damaged")]
-    GarbageKey {
-        /// How many it has.
-        bytes: usize,
+    #[error("the index of garbage has an entry {} that can't be read: the engine's content is damaged", percolator_protocol::types::escape(.key))]
+    GarbageEntry {
+        /// Its key.
+        key: Vec<u8>,
     },
     /// Something is kept under a key that this program doesn't write.
     #[error("the key {} can't be read: {detail}", percolator_protocol::types::escape(.key))]

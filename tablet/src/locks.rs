@@ -48,7 +48,7 @@ pub(crate) fn list(
         if is_asked_for || seen >= SEEN_MAX {
             let cell = key::decode_cell(&key).map_err(Error::from)?;
             // A table's own locks go with it, and so do those in another table that is being deleted.
-            if is_asked_for && Some(cell.table) != of && ground.tablets.serves(&cell) {
+            if is_asked_for && Some(cell.table) != of && ground.tablets.holding(&key)? != 0 {
                 bytes += cell.row.len() + cell.column.len();
                 bytes += lock.primary.row.len() + lock.primary.column.len();
                 response.locks.push(met_lock(&cell, &lock));

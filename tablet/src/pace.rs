@@ -117,7 +117,11 @@ mod tests {
         pace.asked();
         assert_eq!(collected(&mut pace, 10), 0);
         pace.tick();
-        assert_eq!(collected(&mut pace, 1), ENTRIES_BESIDE, "someone asked in this tick");
+        assert_eq!(
+            collected(&mut pace, 1),
+            ENTRIES_BESIDE,
+            "someone asked in this tick"
+        );
         pace.tick();
         assert_eq!(collected(&mut pace, 1), ENTRIES_ALONE);
     }

@@ -55,6 +55,14 @@ struct Arguments {
     /// data.
     #[arg(long, hide = true)]
     raw: bool,
+    /// Leave the index of garbage out, so that nothing is ever collected: for the benchmark of its price.
+    #[arg(
+        long,
+        hide = true,
+        requires = "raw",
+        env = "PERCOLATOR_TABLET_NO_GARBAGE_INDEX"
+    )]
+    no_garbage_index: bool,
 }
 
 /// Runs it, by the arguments of the process, to its end.
@@ -76,6 +84,7 @@ async fn run(arguments: Arguments) -> Result<(), Error> {
         engine: arguments.engine,
         cache_bytes: arguments.cache_bytes,
         raw: arguments.raw,
+        index_garbage: !arguments.no_garbage_index,
     })
     .await?;
     percolator_server::announce(server.address())?;

@@ -3,21 +3,21 @@
 use std::collections::BTreeMap;
 
 use percolator_engine::{Column, Direction, Engine};
-use percolator_protocol::types::key;
 use percolator_wire::v1;
 
 use crate::Error;
+use crate::index::Entry;
 use crate::tablets::Tablets;
 
-/// Entries of the index that are counted at a start: about a second.
+/// Items of the index that are counted at a start: about a second.
 const COUNTED_MAX: usize = 1_000_000;
 
 /// A change of one tablet's garbage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// Entries that were made.
+    /// Items of the index that were made.
     pub(crate) made: u64,
-    /// Entries that are done with.
+    /// Items that are done with.
     pub(crate) done: u64,
     /// Records that were removed.
     pub(crate) records: u64,
@@ -36,13 +36,17 @@ impl Progress {
     pub(crate) fn load(engine: &dyn Engine, tablets: &Tablets) -> Result<Self, Error> {
         let mut progress = Self::default();
         let entries = engine.scan(Column::Garbage, &[], &[], Direction::Forward)?;
-        for entry in entries.take(COUNTED_MAX) {
-            let (entry, _) = entry?;
-            let Some((_, cell_key)) = entry.split_first_chunk::<8>() else {
-                return Err(Error::GarbageKey { bytes: entry.len() });
-            };
-            let cell = key::decode_cell(cell_key)?;
-            progress.of(tablets.holding(&cell)).waiting += 1;
+        let mut counted = 0;
+        for pair in entries {
+            let (key, value) = pair?;
+            let items = Entry::decode(&key, value)?.items;
+            for item in &items {
+                progress.of(tablets.holding(&item.cell_key)?).waiting += 1;
+            }
+            counted += items.len();
+            if counted >= COUNTED_MAX {
+                break;
+            }
         }
         Ok(progress)
     }

@@ -54,6 +54,8 @@ pub struct Options {
     pub cache_bytes: u64,
     /// Whether to allow the benchmark's plain reads and writes.
     pub raw: bool,
+    /// Whether what may be collected is indexed: not only to measure the price.
+    pub index_garbage: bool,
 }
 
 /// A tablet server that listens.
@@ -85,6 +87,7 @@ impl Server {
             engine.clone(),
             Limits {
                 cache_bytes: options.cache_bytes / 4,
+                index_garbage: options.index_garbage,
                 ..Limits::default()
             },
             options.raw,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use percolator_engine::{Batch, Column, Direction, Engine};
 use percolator_protocol::mutants::{self, Mutant};
-use percolator_protocol::types::{Cell, TableId};
+use percolator_protocol::types::{TableId, key};
 use percolator_wire::v1;
 use prost::Message as _;
 
@@ -88,18 +88,23 @@ impl Tablets {
         }
     }
 
-    /// Whether the cell lies in a tablet that this server serves.
-    pub(crate) fn serves(&self, cell: &Cell) -> bool {
-        self.holding(cell) != 0
-    }
-
-    /// The tablet that the cell lies in; zero: none that this server serves.
-    pub(crate) fn holding(&self, cell: &Cell) -> u64 {
-        let mut serving = self.serving.values();
-        let holds = |tablet: &&v1::TabletInfo| {
-            table(tablet) == cell.table && contains(tablet, &cell.row) && !refuses(tablet)
-        };
-        serving.find(holds).map_or(0, |tablet| tablet.id)
+    /// The tablet that the cell with this key lies in; zero: none that this server serves.
+    pub(crate) fn holding(&self, cell_key: &[u8]) -> Result<u64, Error> {
+        let mut row = None;
+        for tablet in self.serving.values() {
+            if !cell_key.starts_with(&tablet.table_id.to_be_bytes()) || refuses(tablet) {
+                continue;
+            }
+            // Most tables are not cut.
+            let is_whole = tablet.start_row.is_empty() && tablet.end_row.is_empty();
+            if !is_whole && row.is_none() {
+                row = Some(key::decode_cell(cell_key)?.row);
+            }
+            if row.as_ref().is_none_or(|row| contains(tablet, row)) {
+                return Ok(tablet.id);
+            }
+        }
+        Ok(0)
     }
 
     /// The tablet with this id, at any epoch.

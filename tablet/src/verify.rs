@@ -9,9 +9,10 @@ use percolator_protocol::types::{Cell, Lock, Timestamp, Write, WriteKind, key};
 use percolator_wire::v1;
 
 use crate::decision::Ground;
+use crate::index::Entry;
 use crate::store::version_record;
 use crate::work::invalid;
-use crate::{Error, Refusal, garbage};
+use crate::{Error, Refusal};
 
 /// Pairs of a piece: some milliseconds.
 const PAIRS: usize = 1_000;
@@ -60,7 +61,7 @@ type Place = (u64, Cell);
 impl Looked<'_> {
     fn place(&self, cell_key: &[u8]) -> Result<Place, Error> {
         let cell = key::decode_cell(cell_key)?;
-        Ok((self.ground.tablets.holding(&cell), cell))
+        Ok((self.ground.tablets.holding(cell_key)?, cell))
     }
 
     fn tablet(&mut self, tablet: u64) -> &mut v1::VerifiedTablet {
@@ -135,8 +136,7 @@ impl Looked<'_> {
         for (at, (ts, write)) in records.iter().enumerate() {
             let hides = records[at + 1..].iter().any(|(_, older)| shows(older));
             if write.kind != WriteKind::Put || hides {
-                let entry = garbage::entry(*ts, cell_key);
-                if self.engine.get(Column::Garbage, &entry)?.is_none() {
+                if !self.is_indexed(cell_key, *ts)? {
                     let what = match write.kind {
                         WriteKind::Put => {
                             "this version hides older ones, and the index doesn't say so: they are never collected"
@@ -153,6 +153,23 @@ impl Looked<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether an entry of this time names the cell: the entry's first cell is that or one before it, mostly the next.
+    fn is_indexed(&self, cell_key: &[u8], ts: Timestamp) -> Result<bool, Error> {
+        let start = ts.as_u64().to_be_bytes();
+        let end = [&start, cell_key, &[0]].concat();
+        let entries = self
+            .engine
+            .scan(Column::Garbage, &start, &end, Direction::Reverse)?;
+        for pair in entries {
+            let (key, value) = pair?;
+            let entry = Entry::decode(&key, value)?;
+            if entry.items.iter().any(|item| item.cell_key == cell_key) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Long values. `Some`: the last key.
@@ -208,13 +225,19 @@ impl Looked<'_> {
 
     /// Entries. `Some`: the last key.
     fn index(&mut self, after: &[u8]) -> Result<Option<Key>, Error> {
-        let mut entries = Vec::new();
-        for pair in self.pairs(Column::Garbage, after)?.take(PAIRS) {
-            entries.push(pair?.0);
+        let mut items = Vec::new();
+        let mut resume = None;
+        for pair in self.pairs(Column::Garbage, after)? {
+            let (key, value) = pair?;
+            let Entry { ts, items: of_it } = Entry::decode(&key, value)?;
+            items.extend(of_it.into_iter().map(|item| (ts, item.cell_key)));
+            if items.len() >= PAIRS {
+                resume = Some(key);
+                break;
+            }
         }
-        for entry in &entries {
-            let (ts, cell_key) = garbage::split_entry(entry)?;
-            let place = self.place(cell_key)?;
+        for (ts, cell_key) in items {
+            let place = self.place(&cell_key)?;
             self.tablet(place.0).seen += 1;
             if ts < self.ground.points.ready {
                 // Its record may be gone already, with others of its cell.
@@ -228,6 +251,6 @@ impl Looked<'_> {
                 self.find(&place, ts, "this entry of the index is of no record");
             }
         }
-        Ok(entries.last().cloned().filter(|_| entries.len() >= PAIRS))
+        Ok(resume)
     }
 }

@@ -427,7 +427,7 @@ impl Work {
                 decision.tablet_change = Some(TabletChange::Keep(settings));
                 Ok(decision)
             }
-            Operation::Collect(piece) => Ok(garbage::decide(ground, &piece)?),
+            Operation::Collect(piece) => Ok(garbage::decide(ground, piece)?),
             Operation::Resolve(piece) => resolve::decide(ground, refs, piece),
         }
     }

@@ -3,7 +3,7 @@
 mod support;
 
 use bytes::Bytes;
-use percolator_engine::{Batch, Column};
+use percolator_engine::{Batch, Column, Direction};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{TableId, Timestamp, key};
 use percolator_wire::v1;
@@ -127,7 +127,9 @@ fn what_the_index_lacks_is_noticed() {
 fn an_entry_of_no_record_and_a_value_of_none_are_noticed() {
     let mut server = server();
     damage(&server, |batch| {
-        batch.put(Column::Garbage, entry(17), Vec::new());
+        // An item that shares its key with its entry, "look".
+        let shared = u8::try_from(row_key(b"b").len()).expect("short");
+        batch.put(Column::Garbage, entry(17), vec![shared, 0, 0]);
         let orphan = key::version(row_key(b"d"), Timestamp::from_u64(16));
         batch.put(Column::Data, orphan, b"lost".to_vec());
     });
@@ -167,4 +169,53 @@ fn a_walk_in_many_pieces_sees_everything_once() {
     assert_eq!(walk(&mut server, Part::Records), (2100, 0, Vec::new()));
     assert_eq!(walk(&mut server, Part::Values), (2100, 0, Vec::new()));
     assert_eq!(walk(&mut server, Part::Index), (1400, 0, Vec::new()));
+}
+
+/// Cells of one request share an entry of the index; which one a cell's hidden version is in is found.
+#[test]
+fn what_a_request_of_many_cells_hides_is_found_and_collected() {
+    let mut server = Server::new();
+    let row = |number: u32| Bytes::from(format!("b{number:04}"));
+    let write = |server: &mut Server, numbers: &[u32], start_ts: u64| {
+        for number in numbers {
+            server.ask(prewrite_row(row(*number), "value", start_ts));
+        }
+        server.ask(Ask::Commit(v1::CommitRequest {
+            start_ts,
+            commit_ts: start_ts + 1,
+            cells: numbers
+                .iter()
+                .map(|number| v1::CellRef {
+                    row: row(*number),
+                    ..cell("")
+                })
+                .collect(),
+        }));
+    };
+    let all: Vec<u32> = (0..200).collect();
+    write(&mut server, &all, 10);
+    // In two requests of the same transaction, whose cells lie among each other.
+    let (odd, even): (Vec<u32>, Vec<u32>) = all.iter().partition(|number| *number % 2 == 1);
+    write(&mut server, &odd, 20);
+    write(&mut server, &even, 20);
+    let entries = |server: &Server| {
+        let pairs = server
+            .engine
+            .scan(Column::Garbage, &[], &[], Direction::Forward);
+        pairs.expect("readable").count()
+    };
+    assert_eq!(entries(&server), 4);
+    assert_eq!(walk(&mut server, Part::Records), (400, 0, Vec::new()));
+    assert_eq!(walk(&mut server, Part::Index), (200, 0, Vec::new()));
+    let points = Points {
+        barrier: Timestamp::from_u64(22),
+        ready: Timestamp::from_u64(22),
+    };
+    for _ in 0..2 {
+        server.core.reach(points, &mut server.replies);
+        server.settle();
+    }
+    assert_eq!(entries(&server), 0);
+    assert_eq!(walk(&mut server, Part::Records), (200, 0, Vec::new()));
+    assert_eq!(wrong(&mut server), Vec::<String>::new());
 }

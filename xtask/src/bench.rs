@@ -1,7 +1,11 @@
 //! `cargo xtask bench`: measurements on a cluster of processes that goes away.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
+use anyhow::Context as _;
 use clap::ValueEnum;
 
 use crate::{cmd::Cmd, context::Context, programs};
@@ -48,6 +52,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     let programs = programs::build_for_release(context)?;
     if matches!(args.name, Name::Gc) {
         collection(context)?;
+        write_price(&programs, args.duration.as_deref())?;
     }
     let name = args.name.to_possible_value();
     let mut command = Cmd::new(programs.join("percolator"))
@@ -63,12 +68,43 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     Err(command.exec())
 }
 
+/// Turns of the two sides of a comparison.
+const TURNS: usize = 3;
+
+/// What a write costs more because it says what it hides: overwriting with the index of garbage and without, in turns.
+fn write_price(programs: &Path, duration: Option<&str>) -> anyhow::Result<()> {
+    let mut sums = [0.0; 2];
+    for turn in 1..=TURNS {
+        for (without, sum) in [false, true].into_iter().zip(&mut sums) {
+            let mut command = Cmd::new(programs.join("percolator"))
+                .args(["up", "--processes", "--ephemeral", "--raw", "--quiet", "--"])
+                .args(["percolator", "bench", "writes", "-o", "json"])
+                .env("PERCOLATOR_TABLET_NO_GARBAGE_INDEX", &without.to_string());
+            if let Some(duration) = duration {
+                command = command.args(["--duration", duration]);
+            }
+            let answer: serde_json::Value = serde_json::from_str(&command.output()?)?;
+            let rate = answer["figures"][0]["per_second"].as_f64();
+            let rate = rate.context("the benchmark answers without a figure")?;
+            let index = if without { "without" } else { "with" };
+            println!(
+                "turn {turn}: {rate:.0} rows overwritten a second {index} the index of garbage"
+            );
+            *sum += rate;
+        }
+    }
+    let [with, without] = sums.map(|sum| sum / TURNS as f64);
+    println!(
+        "{with:.0} a second with it, {without:.0} without: {:.1} % less",
+        100.0 * (1.0 - with / without)
+    );
+    Ok(())
+}
+
 /// A tablet server's part, without a network.
 fn collection(context: &Context) -> anyhow::Result<()> {
     for arguments in [
         &["operations", "--rows", "1000000"][..],
-        &["write-path", "--engine", "sled"],
-        &["write-path", "--engine", "fjall"],
         &["disk", "--rows", "1000000", "--engine", "sled"],
         &["disk", "--rows", "1000000", "--engine", "fjall"],
     ] {

@@ -167,9 +167,27 @@ pub(super) async fn overhead(
     )
     .await?;
 
+    let mut txn_writes = blind_writes(client, table, duration, output).await?;
+    txn_writes.ratio = Some(ratio(&txn_writes, &raw_writes, "plain"));
+    Ok(vec![
+        raw_reads,
+        snapshot_reads,
+        txn_reads,
+        raw_writes,
+        txn_writes,
+    ])
+}
+
+/// Overwriting rows without a look at them, each in a transaction.
+pub(super) async fn blind_writes(
+    client: &Client,
+    table: &Table,
+    duration: Duration,
+    output: Output,
+) -> anyhow::Result<Figure> {
     output.note("blind writes, each a transaction ...");
-    let writer = client.clone();
-    let mut txn_writes = workers::run(
+    let (writer, rows) = (client.clone(), table.rows);
+    workers::run(
         "blind single-row write transactions, 64 callers",
         CALLERS,
         duration,
@@ -179,15 +197,7 @@ pub(super) async fn overhead(
             async move { blind_write(&client, TABLE, rows).await }
         },
     )
-    .await?;
-    txn_writes.ratio = Some(ratio(&txn_writes, &raw_writes, "plain"));
-    Ok(vec![
-        raw_reads,
-        snapshot_reads,
-        txn_reads,
-        raw_writes,
-        txn_writes,
-    ])
+    .await
 }
 
 pub(super) async fn reads(

@@ -54,6 +54,8 @@ enum What {
     Bank,
     /// Single random reads, each a transaction.
     Reads,
+    /// Single rows overwritten, each in a transaction. Not among `all`, as `overhead` has it.
+    Writes,
     /// One transaction of --rows rows of 200 bytes over three tablets, and point reads of the same table beside
     /// it. Not part of `all`.
     Large,
@@ -158,10 +160,13 @@ pub(crate) async fn run(
         figures.extend(collection::beside(client, &admin, args.smoke, duration, output).await?);
         figures.push(collection::sessions(admin, args.smoke, duration, output).await?);
     }
-    if does(What::Overhead) || does(What::Reads) {
+    if does(What::Overhead) || does(What::Reads) || args.what == What::Writes {
         let table = access::prepare(client, args.smoke, output).await?;
         if does(What::Overhead) {
             figures.extend(access::overhead(client, &table, duration, output).await?);
+        }
+        if args.what == What::Writes {
+            figures.push(access::blind_writes(client, &table, duration, output).await?);
         }
         if does(What::Reads) {
             figures.extend(access::reads(client, &table, duration, output).await?);

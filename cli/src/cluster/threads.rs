@@ -93,6 +93,7 @@ async fn start_each(
             engine: layout.engine,
             cache_bytes: layout.cache_bytes,
             raw: layout.raw,
+            index_garbage: true,
         };
         let tablet = spawn(
             "tablet",

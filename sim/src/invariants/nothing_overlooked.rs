@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use percolator_engine::Column;
 use percolator_protocol::types::{Timestamp, Write, WriteKind, key};
+use percolator_tablet::index::Entry;
 
 use super::Invariant;
 use crate::watch::{Content, End};
@@ -35,9 +36,12 @@ fn column(content: &Content, column: Column) -> impl Iterator<Item = (&Bytes, &B
 }
 
 fn check(content: &Content, in_use: impl Fn(u32) -> bool) -> Result<(), String> {
-    let entries: BTreeSet<&Bytes> = column(content, Column::Garbage)
-        .map(|(key, _)| key)
-        .collect();
+    let mut entries = BTreeSet::new();
+    for (key, value) in column(content, Column::Garbage) {
+        let entry = Entry::decode(key, value.clone()).map_err(|error| error.to_string())?;
+        let items = entry.items.into_iter();
+        entries.extend(items.map(|item| (entry.ts, item.cell_key)));
+    }
     let mut cells: BTreeMap<Vec<u8>, Vec<(Timestamp, WriteKind)>> = BTreeMap::new();
     for (key, value) in column(content, Column::Write) {
         let unreadable = |error: percolator_protocol::types::DecodeError| error.to_string();
@@ -57,7 +61,7 @@ fn check(content: &Content, in_use: impl Fn(u32) -> bool) -> Result<(), String> 
         for (at, (ts, kind)) in records.iter().enumerate() {
             let shows = |kind: &WriteKind| matches!(kind, WriteKind::Put | WriteKind::Delete);
             let hides = records[at + 1..].iter().any(|(_, older)| shows(older));
-            let entry = Bytes::from([&ts.as_u64().to_be_bytes(), &cell_key[..]].concat());
+            let entry = (*ts, cell_key.clone().into());
             if (*kind != WriteKind::Put || hides) && !entries.contains(&entry) {
                 return Err(format!(
                     "the {kind:?} of cell {cell} at {ts} is in no index: it will never be collected"

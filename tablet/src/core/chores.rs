@@ -100,6 +100,7 @@ impl Core {
         match garbage::piece(&*self.engine, &mut self.front, ready, most) {
             Ok(piece) if piece.is_empty() => self.collected_to = ready,
             Ok(piece) => {
+                let items = garbage::items(&piece);
                 self.collecting = Some(self.next_ticket);
                 let before = self.next_ticket;
                 self.enqueue(None, 0, Work::collect(piece), out);
@@ -107,7 +108,7 @@ impl Core {
                     // Too busy for it: later.
                     self.collecting = None;
                 } else {
-                    self.pace.spent(most);
+                    self.pace.spent(items);
                 }
             }
             Err(error) => self.note_fatal(&error.into()),

@@ -466,7 +466,11 @@ impl Core {
     /// Decides a request that holds its latches. Where nothing is to be written, it is answered, lets
     /// go of them, and returns who holds theirs now.
     fn decide(&mut self, ticket: Ticket, queued: Queued, out: &mut Vec<Reply>) -> Vec<Ticket> {
-        let result = match queued.work.decide(self.ground()) {
+        let decided = queued.work.decide(self.ground()).and_then(|mut decision| {
+            garbage::index(&self.tablets, &mut decision)?;
+            Ok(decision)
+        });
+        let result = match decided {
             Ok(decision) if !decision.batch.is_empty() => {
                 self.decided_bytes += decision.batch.size_bytes();
                 for (hash, ts) in &decision.records {

@@ -1,0 +1,283 @@
+//! Entries of the index of garbage, as they are stored. What one request hides goes into a few entries, not one for
+//! each cell: an engine takes as long for each key as for hundreds of bytes of a value.
+//!
+//! An entry's key is the time from which on what it names is hidden, 8 bytes, big-endian, and the key of its first
+//! cell. Its value is a row of items, by their cells' keys: how many bytes the cell's key shares with that of the item
+//! before (the first one with the entry's), how many more it has, those, and what is hidden there: 0 for "look", 1 or
+//! 2 with the 8 bytes of the hidden version's time and one of its value's length, 2 with 8 more, the start_ts of a value
+//! that has a key of its own.
+
+use bytes::{Buf, BufMut, Bytes};
+use percolator_protocol::actions::Collected;
+use percolator_protocol::types::{Effect, Timestamp, Write, WriteKind};
+use prost::encoding::{decode_varint, encode_varint};
+
+use crate::Error;
+
+/// Items of one entry.
+const ITEMS_MAX: usize = 64;
+
+/// An entry: these cells have something that is hidden from this time on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Of the records that hide it, or that are to go themselves.
+    pub ts: Timestamp,
+    /// By their cells' keys.
+    pub items: Vec<Item>,
+}
+
+/// A cell with something to collect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// The cell's key.
+    pub cell_key: Bytes,
+    /// What is to go.
+    pub hidden: Hidden,
+}
+
+/// What a put hides, as its entry says it: then it goes without a look at the cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hidden {
+    /// Not said, or there is more to do: the cell is read.
+    Look,
+    /// This version.
+    Version {
+        /// Its time.
+        commit_ts: Timestamp,
+        /// When its transaction began, if its value has a key of its own.
+        long: Option<Timestamp>,
+        /// Otherwise how long that is: 255 stands for more, too.
+        bytes: u8,
+    },
+}
+
+impl Hidden {
+    pub(crate) fn of(commit_ts: Timestamp, write: &Write) -> Self {
+        let long = write.kind == WriteKind::Put && write.short_value.is_none();
+        let bytes = write.short_value.as_ref().map_or(0, Bytes::len);
+        Self::Version {
+            commit_ts,
+            long: long.then_some(write.start_ts),
+            bytes: u8::try_from(bytes).unwrap_or(u8::MAX),
+        }
+    }
+
+    /// What goes, where the version that hides it is at or below the ready point: then no snapshot at or above that
+    /// sees it.
+    pub(crate) fn collected(self) -> Option<Collected> {
+        let Self::Version {
+            commit_ts,
+            long,
+            bytes,
+        } = self
+        else {
+            return None;
+        };
+        let mut effects = vec![Effect::DeleteWrite(commit_ts)];
+        effects.extend(long.map(Effect::DeleteData));
+        Some(Collected {
+            effects,
+            records: 1,
+            bytes: bytes.into(),
+            done: true,
+        })
+    }
+
+    fn encode(self, out: &mut Vec<u8>) {
+        match self {
+            Self::Look => out.put_u8(0),
+            Self::Version {
+                commit_ts,
+                long,
+                bytes,
+            } => {
+                out.put_u8(if long.is_some() { 2 } else { 1 });
+                out.put_u64(commit_ts.as_u64());
+                out.put_u8(bytes);
+                if let Some(start_ts) = long {
+                    out.put_u64(start_ts.as_u64());
+                }
+            }
+        }
+    }
+
+    fn decode(from: &mut Bytes) -> Option<Self> {
+        let kind = from.try_get_u8().ok()?;
+        if kind == 0 {
+            return Some(Self::Look);
+        }
+        let commit_ts = Timestamp::from_u64(from.try_get_u64().ok()?);
+        let bytes = from.try_get_u8().ok()?;
+        let long = match kind {
+            1 => None,
+            2 => Some(Timestamp::from_u64(from.try_get_u64().ok()?)),
+            _ => return None,
+        };
+        Some(Self::Version {
+            commit_ts,
+            long,
+            bytes,
+        })
+    }
+}
+
+impl Entry {
+    /// What is stored for items, of whatever times.
+    pub(crate) fn of(mut items: Vec<(Timestamp, Item)>) -> Vec<Self> {
+        items.sort_unstable_by(|one, other| {
+            (one.0, &one.1.cell_key).cmp(&(other.0, &other.1.cell_key))
+        });
+        let mut entries: Vec<Self> = Vec::new();
+        for (ts, item) in items {
+            match entries.last_mut() {
+                Some(entry) if entry.ts == ts && entry.items.len() < ITEMS_MAX => {
+                    entry.items.push(item);
+                }
+                _ => entries.push(Self {
+                    ts,
+                    items: vec![item],
+                }),
+            }
+        }
+        entries
+    }
+
+    /// Its key: with no items, the first that there may be.
+    pub(crate) fn key(&self) -> Vec<u8> {
+        let first = self.items.first().map_or(&[][..], |item| &item.cell_key);
+        [&self.ts.as_u64().to_be_bytes(), first].concat()
+    }
+
+    pub(crate) fn value(&self) -> Vec<u8> {
+        let mut value = Vec::new();
+        let mut before = self.items.first().map(|item| &item.cell_key);
+        for item in &self.items {
+            let shared = before.map_or(0, |before| {
+                let pairs = before.iter().zip(item.cell_key.iter());
+                pairs.take_while(|(one, other)| one == other).count()
+            });
+            encode_varint(shared as u64, &mut value);
+            encode_varint((item.cell_key.len() - shared) as u64, &mut value);
+            value.extend_from_slice(&item.cell_key[shared..]);
+            item.hidden.encode(&mut value);
+            before = Some(&item.cell_key);
+        }
+        value
+    }
+
+    /// Reads what is stored.
+    ///
+    /// # Errors
+    /// No entry looks like that.
+    pub fn decode(key: &[u8], value: Bytes) -> Result<Self, Error> {
+        Self::read(key, value).ok_or_else(|| Error::GarbageEntry { key: key.to_vec() })
+    }
+
+    fn read(key: &[u8], mut value: Bytes) -> Option<Self> {
+        let (ts, first) = key.split_first_chunk()?;
+        let mut items: Vec<Item> = Vec::new();
+        while value.has_remaining() {
+            let before = items.last().map_or(first, |item| &item.cell_key);
+            let mut number = || usize::try_from(decode_varint(&mut value).ok()?).ok();
+            let (shared, more) = (number()?, number()?);
+            if more > value.len() {
+                return None;
+            }
+            let cell_key = [before.get(..shared)?, &value.split_to(more)].concat();
+            let hidden = Hidden::decode(&mut value)?;
+            items.push(Item {
+                cell_key: cell_key.into(),
+                hidden,
+            });
+        }
+        let whole = items.first()?.cell_key == first;
+        whole.then_some(Self {
+            ts: Timestamp::from_u64(u64::from_be_bytes(*ts)),
+            items,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(cell_key: &str, hidden: Hidden) -> Item {
+        Item {
+            cell_key: cell_key.to_owned().into(),
+            hidden,
+        }
+    }
+
+    #[test]
+    fn entries_come_back_as_they_were() {
+        let ts = Timestamp::from_u64;
+        let version = |long| Hidden::Version {
+            commit_ts: ts(7),
+            long,
+            bytes: 200,
+        };
+        let items = vec![
+            (ts(9), item("table row-2", version(None))),
+            (ts(9), item("table row-1", version(Some(ts(6))))),
+            (ts(8), item("table row-1", Hidden::Look)),
+            (ts(9), item("table", Hidden::Look)),
+        ];
+        let entries = Entry::of(items);
+        let of = |entry: &Entry| {
+            let keys = entry.items.iter().map(|item| item.cell_key.clone());
+            (entry.ts.as_u64(), keys.collect::<Vec<_>>())
+        };
+        let all: Vec<_> = entries.iter().map(of).collect();
+        assert_eq!(all[0], (8, vec!["table row-1".into()]));
+        let sorted = ["table", "table row-1", "table row-2"].map(Bytes::from);
+        assert_eq!(all[1], (9, sorted.to_vec()));
+        for entry in entries {
+            let stored = (entry.key(), Bytes::from(entry.value()));
+            assert_eq!(Entry::decode(&stored.0, stored.1.clone()).ok(), Some(entry));
+            for cut in 0..stored.1.len() {
+                let read = Entry::decode(&stored.0, stored.1.slice(..cut));
+                assert_ne!(
+                    read.ok().map(|entry| entry.value()),
+                    Some(stored.1.to_vec())
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn many_cells_make_several_entries() {
+        let cell = |number| {
+            (
+                Timestamp::from_u64(5),
+                item(&format!("{number:05}"), Hidden::Look),
+            )
+        };
+        let entries = Entry::of((0..1000).map(cell).collect());
+        assert_eq!(entries.len(), 1000_usize.div_ceil(ITEMS_MAX));
+        let bytes: usize = entries.iter().map(|entry| entry.value().len()).sum();
+        assert!(
+            bytes < 5 * 1000,
+            "{bytes}: keys share what they have in common"
+        );
+        let items: usize = entries.iter().map(|entry| entry.items.len()).sum();
+        assert_eq!(items, 1000);
+    }
+
+    #[test]
+    fn what_is_no_entry_is_refused() {
+        for (key, value) in [
+            (&b"short"[..], &b""[..]),
+            (b"12345678", b""),
+            (b"12345678cell", b"\x05\x00\x00"),
+            (b"12345678cell", b"\x04\x00\x03"),
+            (
+                b"12345678cell",
+                b"\x04\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00",
+            ),
+            (b"12345678cell", b"\x03\x01z\x00"),
+        ] {
+            assert!(Entry::decode(key, Bytes::from_static(value)).is_err());
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Collection by the index, against a model of what snapshots see: whatever was written, rolled back and collected
+//! before, no snapshot at or above the ready point sees a difference, and in the end nothing is left that nobody sees.
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use percolator_engine::{Column, Direction};
+use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::Timestamp;
+use percolator_wire::v1;
+use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::response::Body;
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+use support::{LIFE, Server, cell, me};
+
+const ROWS: [&str; 5] = ["b", "c", "d", "e", "f"];
+/// Too long to stand in its record.
+const LONG: usize = 400;
+/// From one transaction to the next.
+const STEP: u64 = 10;
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Short,
+    Long,
+    Delete,
+    Lock,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Rows by number; or what is prewritten is rolled back.
+    Write(BTreeMap<usize, Kind>, bool),
+    /// Up to so long ago.
+    Collect(u64),
+    StartAgain,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let kind = prop_oneof![
+        4 => Just(Kind::Short),
+        2 => Just(Kind::Long),
+        2 => Just(Kind::Delete),
+        1 => Just(Kind::Lock),
+    ];
+    let cells = btree_map(0..ROWS.len(), kind, 1..=ROWS.len());
+    let step = prop_oneof![
+        8 => (cells, prop::bool::weighted(0.2)).prop_map(|(cells, back)| Step::Write(cells, back)),
+        2 => (0..6 * STEP).prop_map(Step::Collect),
+        1 => Just(Step::StartAgain),
+    ];
+    vec(step, 1..40)
+}
+
+/// What each row showed from when on.
+type Model = BTreeMap<usize, Vec<(u64, Option<String>)>>;
+
+struct World {
+    server: Server,
+    life: u64,
+    now: u64,
+    ready: u64,
+    model: Model,
+}
+
+impl World {
+    fn write(&mut self, cells: &BTreeMap<usize, Kind>, roll_back: bool) {
+        self.now += STEP;
+        let (start_ts, commit_ts) = (self.now, self.now + STEP / 2);
+        let places: Vec<v1::CellRef> = cells.keys().map(|row| cell(ROWS[*row])).collect();
+        let value = |kind: Kind| match kind {
+            Kind::Short => format!("at {start_ts}"),
+            Kind::Long => format!("{start_ts:0LONG$}"),
+            Kind::Delete | Kind::Lock => String::new(),
+        };
+        let mutation = |(row, kind): (&usize, &Kind)| v1::Mutation {
+            cell: Some(cell(ROWS[*row])),
+            kind: match kind {
+                Kind::Short | Kind::Long => v1::LockKind::Put,
+                Kind::Delete => v1::LockKind::Delete,
+                Kind::Lock => v1::LockKind::Lock,
+            }
+            .into(),
+            value: value(*kind).into(),
+        };
+        let prewrite = Ask::Prewrite(v1::PrewriteRequest {
+            start_ts,
+            primary: Some(v1::CellName {
+                table_id: 5,
+                row: places[0].row.clone(),
+                column: places[0].column.clone(),
+            }),
+            ttl_ms: 3000,
+            mutations: cells.iter().map(mutation).collect(),
+            one_phase: None,
+            generation: 0,
+        });
+        let answer = self.server.ask(prewrite);
+        assert!(!matches!(answer, Body::Error(_)), "{answer:?}");
+        let end = match roll_back {
+            true => Ask::Rollback(v1::RollbackRequest {
+                start_ts,
+                cells: places,
+            }),
+            false => Ask::Commit(v1::CommitRequest {
+                start_ts,
+                commit_ts,
+                cells: places,
+            }),
+        };
+        let answer = self.server.ask(end);
+        assert!(!matches!(answer, Body::Error(_)), "{answer:?}");
+        for (row, kind) in cells.iter().filter(|_| !roll_back) {
+            let versions = self.model.entry(*row).or_default();
+            match kind {
+                Kind::Lock => {}
+                Kind::Delete => versions.push((commit_ts, None)),
+                Kind::Short | Kind::Long => versions.push((commit_ts, Some(value(*kind)))),
+            }
+        }
+    }
+
+    fn collect(&mut self, ready: u64) {
+        self.ready = self.ready.max(ready);
+        let ready = Timestamp::from_u64(self.ready);
+        let points = Points {
+            barrier: ready,
+            ready,
+        };
+        // One that was asked something lately takes its time.
+        for _ in 0..3 {
+            let Server { core, replies, .. } = &mut self.server;
+            core.reach(points, replies);
+            self.server.settle();
+        }
+    }
+
+    /// Every snapshot that may still be read shows what the model does.
+    fn look(&mut self) {
+        let times = self.model.values().flatten().map(|(ts, _)| *ts);
+        let mut times: Vec<u64> = times.filter(|ts| *ts >= self.ready).collect();
+        times.extend([self.ready.max(1), self.now + STEP]);
+        for ts in times {
+            for (row, versions) in &self.model {
+                let seen = versions
+                    .iter()
+                    .rev()
+                    .find(|(commit_ts, _)| *commit_ts <= ts);
+                let seen = seen.and_then(|(_, value)| value.clone());
+                let row = ROWS[*row];
+                assert_eq!(self.server.value(row, ts), seen, "row {row} at {ts}");
+            }
+        }
+    }
+
+    /// What the walk through everything finds.
+    fn wrong(&mut self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for part in [
+            v1::VerifyPart::Records,
+            v1::VerifyPart::Values,
+            v1::VerifyPart::Index,
+        ] {
+            let answer = self.server.ask(Ask::Verify(v1::VerifyRequest {
+                to: Some(me(self.life)),
+                part: part.into(),
+                after: "".into(),
+            }));
+            let Body::Verify(looked) = answer else {
+                panic!("no answer to a look: {answer:?}");
+            };
+            let findings = looked.findings.into_iter();
+            wrong.extend(findings.map(|finding| format!("{} {}", finding.ts, finding.what)));
+        }
+        wrong
+    }
+
+    fn count(&self, column: Column) -> usize {
+        let pairs = self
+            .server
+            .engine
+            .scan(column, &[], &[], Direction::Forward);
+        pairs.expect("readable").count()
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_snapshot_misses_a_version_and_nothing_is_left(steps in steps()) {
+        let mut world = World {
+            server: Server::new(),
+            life: LIFE,
+            now: 0,
+            ready: 0,
+            model: Model::new(),
+        };
+        for step in &steps {
+            match step {
+                Step::Write(cells, roll_back) => world.write(cells, *roll_back),
+                Step::Collect(ago) => world.collect((world.now + STEP).saturating_sub(*ago)),
+                Step::StartAgain => {
+                    world.server.start_again();
+                    world.life = LIFE + 1;
+                }
+            }
+            world.look();
+            prop_assert_eq!(world.wrong(), Vec::<String>::new());
+        }
+        world.now += 2 * STEP;
+        world.collect(world.now);
+        world.look();
+        let newest = world.model.values().filter_map(|versions| versions.last());
+        let shown: Vec<&String> = newest.filter_map(|(_, value)| value.as_ref()).collect();
+        let long = shown.iter().filter(|value| value.len() == LONG).count();
+        prop_assert_eq!(world.count(Column::Write), shown.len());
+        prop_assert_eq!(world.count(Column::Data), long);
+        prop_assert_eq!(world.count(Column::Garbage), 0);
+    }
+}
