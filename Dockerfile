@@ -13,6 +13,9 @@
 FROM rust:1-slim-bookworm AS build
 WORKDIR /src
 COPY . .
+# The commit, for percolator_build_info: docker build --build-arg PERCOLATOR_REVISION=$(git rev-parse HEAD) .
+ARG PERCOLATOR_REVISION=unknown
+ENV PERCOLATOR_REVISION=$PERCOLATOR_REVISION
 RUN cargo build --release --locked \
     && mkdir /programs /data \
     && cd target/release \

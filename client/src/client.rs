@@ -59,7 +59,7 @@ impl Options {
 /// A cluster. Clones share their connections.
 #[derive(Clone)]
 pub struct Client {
-    router: Arc<Router>,
+    pub(crate) router: Arc<Router>,
     options: Options,
 }
 
@@ -156,7 +156,9 @@ impl Client {
     /// [`Error::Timeout`] where the oracle isn't reached.
     pub async fn begin(&self) -> Result<Txn, Error> {
         let held = self.router.hold();
+        let asked = self.counted_since();
         let start_ts = self.timestamp().await?;
+        self.count_begun(asked);
         let router = self.router.clone();
         Ok(Txn::new(router, self.options, start_ts, held))
     }
@@ -165,13 +167,27 @@ impl Client {
     async fn begin_by(&self, deadline: Deadline) -> Result<Txn, Error> {
         let deadline = deadline.or_after(&*self.router.transport, self.options.patience);
         let held = self.router.hold();
+        let asked = self.counted_since();
         let start_ts = self
             .router
             .timestamp(deadline)
             .await
             .map_err(|error| self.failed(deadline, TAKING_A_TIMESTAMP, error))?;
+        self.count_begun(asked);
         let router = self.router.clone();
         Ok(Txn::new(router, self.options, start_ts, held))
+    }
+
+    /// Now, where it is counted how long begin takes.
+    fn counted_since(&self) -> Option<Duration> {
+        let transport = &self.router.transport;
+        self.router.metrics().map(|_| transport.now())
+    }
+
+    fn count_begun(&self, since: Option<Duration>) {
+        if let (Some(metrics), Some(since)) = (self.router.metrics(), since) {
+            metrics.began(self.router.transport.now().saturating_sub(since));
+        }
     }
 
     /// Begins a transaction at an earlier snapshot, that only reads: a start_ts is the name of whoever writes
@@ -249,6 +265,9 @@ impl Client {
             };
             match result {
                 Err(error) if error.retryable() && !deadline.passed(&*self.router.transport) => {
+                    if let Some(metrics) = self.router.metrics() {
+                        metrics.retries.inc();
+                    }
                     pause.wait(&*self.router.transport).await;
                 }
                 result => return result,
@@ -458,9 +477,10 @@ impl Client {
             .await
         {
             Attempt::Done(body) => Ok(body),
-            Attempt::Again(why) | Attempt::NeverSent(why) | Attempt::Frozen(why) => {
-                Err(Error::Unavailable(why))
-            }
+            Attempt::Again(why)
+            | Attempt::Lost(why)
+            | Attempt::NeverSent(why)
+            | Attempt::Frozen(why) => Err(Error::Unavailable(why)),
             Attempt::Invalid(why) => Err(Error::Invalid(why)),
             Attempt::TooOld(too_old) => Err(Error::TooOld(too_old)),
         }

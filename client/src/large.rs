@@ -173,6 +173,9 @@ impl Driver {
                         large.placed.store(true, Ordering::Relaxed);
                     }
                     if let Some(txn) = self.txn.upgrade() {
+                        if let Some(metrics) = self.router.metrics() {
+                            metrics.flushes.inc();
+                        }
                         txn.flushed();
                     }
                 }
@@ -384,7 +387,7 @@ impl Router {
                 (_, Attempt::TooOld(too_old)) => return Err(CallError::TooOld(too_old)),
                 // Whoever deletes the table resolves what is left of its transactions elsewhere.
                 (_, Attempt::Frozen(_)) => return Ok(()),
-                (_, Attempt::Again(why) | Attempt::NeverSent(why)) => why,
+                (_, Attempt::Again(why) | Attempt::Lost(why) | Attempt::NeverSent(why)) => why,
             };
             if let Some(directory) = retry.look_again(last).await?
                 && directory.deleted(table)

@@ -20,6 +20,7 @@
 //! Reads see one snapshot; writes are buffered until the commit, which is atomic over rows, tables and
 //! servers. Beyond [`Options::buffer_bytes`] they are flushed while the transaction goes on: whoever writes that much
 //! waits for room now and then ([`Txn::ready`]). A closure of [`Client::transact`] runs again when another transaction was first.
+//! [`Client::measure`] shows what it does in a registry of the application's.
 //! [`Client::begin`] gives a transaction to commit by hand. Errors are values: see [`Error`].
 
 mod admin;
@@ -30,6 +31,7 @@ mod directory;
 mod error;
 mod index;
 mod large;
+mod metrics;
 mod network;
 pub mod oracle;
 mod reading;
@@ -53,6 +55,7 @@ pub use error::{Conflict, Error};
 pub use index::{index_row, split_index_row};
 pub use percolator_protocol::txn::Ending;
 pub use percolator_protocol::types::{Cell, TableId, Timestamp, escape, limits, unescape};
+pub use percolator_telemetry::{Error as MetricsError, Registry};
 pub use running::{Ended, RunningTxn, RunningTxns};
 pub use scan::{Entry, Range, Scan};
 pub use sweep::{InTheWay, Sweeper};

@@ -134,7 +134,7 @@ impl Inner {
             Some(Attempt::Done(Body::GetOne(response))) if response.locked.is_none() => {
                 return Ok(response.value);
             }
-            Some(Attempt::Again(why) | Attempt::NeverSent(why))
+            Some(Attempt::Again(why) | Attempt::Lost(why) | Attempt::NeverSent(why))
                 if deadline.passed(&*self.router.transport) =>
             {
                 return Err(self.failed(deadline, CallError::GaveUp(why)));

@@ -71,6 +71,9 @@ impl Router {
         force: bool,
         deadline: Deadline,
     ) -> Result<Status, CallError> {
+        if let Some(metrics) = self.metrics() {
+            metrics.locks_met.inc();
+        }
         let now = self.timestamp(deadline).await?;
         let build = |primary| {
             Ask::CheckStatus(v1::CheckStatusRequest {
@@ -98,6 +101,9 @@ impl Router {
         let Some(first) = met.first() else {
             return Ok(());
         };
+        if let Some(metrics) = self.metrics() {
+            metrics.resolved(ending, met.len());
+        }
         let start_ts = first.lock.start_ts.as_u64();
         let build = |cells: Vec<(usize, v1::CellRef)>| {
             let cells = cells.into_iter().map(|(_, cell)| cell).collect();
@@ -151,7 +157,12 @@ impl Router {
                 .await
                 .map_err(|error| deadline.error(&*self.transport, DOING, error))?;
             match after_status_read(status, snapshot) {
-                ReadNext::Bypass => return Ok(Some(met.lock.start_ts)),
+                ReadNext::Bypass => {
+                    if let Some(metrics) = self.metrics() {
+                        metrics.locks_pushed.inc();
+                    }
+                    return Ok(Some(met.lock.start_ts));
+                }
                 ReadNext::Resolve(ending) => {
                     self.resolve(all, ending, deadline)
                         .await

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use crate::Error;
 use crate::connection::{Why, failed};
 use crate::directory::{Directory, Group};
+use crate::metrics::{self, Metrics};
 use crate::retry::Retry;
 use crate::session::Session;
 use crate::transport::{Lost, MasterError, Transport};
@@ -45,6 +46,8 @@ pub(crate) struct Router {
     background: watch::Sender<usize>,
     /// What others have left that is cleared in the background: which transaction's, in which tablet.
     pub(crate) clearing: Mutex<BTreeSet<(Timestamp, u64)>>,
+    /// Where the application wants it.
+    pub(crate) measured: OnceLock<Metrics>,
 }
 
 /// A commit that goes on in the background, until this is dropped.
@@ -179,7 +182,13 @@ impl Router {
             lives: RwLock::default(),
             background: watch::Sender::new(0),
             clearing: Mutex::default(),
+            measured: OnceLock::new(),
         }
+    }
+
+    /// Where to count, if anybody wants that.
+    pub(crate) fn metrics(&self) -> Option<&Metrics> {
+        self.measured.get()
     }
 
     /// Counts a commit as going on.
@@ -387,6 +396,25 @@ impl Router {
         body: v1::request::Body,
         deadline: Deadline,
     ) -> Attempt {
+        let counted = self.metrics().map(|metrics| {
+            let method = metrics::method(&body);
+            (metrics, method, self.transport.now())
+        });
+        let attempt = self.send_uncounted(address, tablets, body, deadline).await;
+        if let Some((metrics, method, began)) = counted {
+            let took = self.transport.now().saturating_sub(began);
+            metrics.asked(method, &attempt, took);
+        }
+        attempt
+    }
+
+    async fn send_uncounted(
+        &self,
+        address: &str,
+        tablets: Vec<v1::TabletRef>,
+        body: v1::request::Body,
+        deadline: Deadline,
+    ) -> Attempt {
         let request = v1::Request {
             id: 0,
             tablets,
@@ -427,7 +455,7 @@ impl Router {
                 None => Attempt::Again(format!("{address} sent an empty answer")),
             },
             Err(lost) if lost.never_sent => Attempt::NeverSent(lost.why),
-            Err(lost) => Attempt::Again(lost.why),
+            Err(lost) => Attempt::Lost(lost.why),
         }
     }
 
@@ -450,6 +478,8 @@ impl Router {
 pub(crate) enum Attempt {
     Done(Body),
     Again(String),
+    /// As Again; no answer came.
+    Lost(String),
     /// As Again; and nothing was sent.
     NeverSent(String),
     /// As Again; one of the tablets belongs to a table that is being deleted.
@@ -470,7 +500,7 @@ fn sort(
             Attempt::Done(body) => answered.push((indices, Ok(body))),
             Attempt::Invalid(why) => answered.push((indices, Err(CallError::Invalid(why)))),
             Attempt::TooOld(too_old) => answered.push((indices, Err(CallError::TooOld(too_old)))),
-            Attempt::Again(why) | Attempt::NeverSent(why) => {
+            Attempt::Again(why) | Attempt::Lost(why) | Attempt::NeverSent(why) => {
                 again.extend(indices);
                 last = why;
             }

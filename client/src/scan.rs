@@ -222,7 +222,7 @@ impl Scan {
                     let error = CallError::BeingDeleted(self.table);
                     return Err(deadline.error(&*router.transport, "scanning", error));
                 }
-                (_, Attempt::Again(why) | Attempt::NeverSent(why)) => why,
+                (_, Attempt::Again(why) | Attempt::Lost(why) | Attempt::NeverSent(why)) => why,
             };
             let error = match retry.look_again(last).await {
                 Ok(Some(directory)) if directory.deleted(self.table) => {

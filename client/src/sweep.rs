@@ -180,7 +180,10 @@ impl Router {
                         Attempt::Done(body) => return Ok(body),
                         Attempt::Invalid(why) => return Err(CallError::Invalid(why)),
                         Attempt::TooOld(too_old) => return Err(CallError::TooOld(too_old)),
-                        Attempt::Again(why) | Attempt::NeverSent(why) | Attempt::Frozen(why) => why,
+                        Attempt::Again(why)
+                        | Attempt::Lost(why)
+                        | Attempt::NeverSent(why)
+                        | Attempt::Frozen(why) => why,
                     }
                 }
                 _ => "the master has not heard it since its own start".to_owned(),

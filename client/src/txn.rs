@@ -305,12 +305,7 @@ impl Txn {
         self.inner.table(table).await.map(drop)
     }
 
-    /// Commits. Returns the commit_ts, or, where nothing was written, the start_ts.
-    ///
-    /// # Errors
-    /// [`Error::Conflict`]: begin again. [`Error::Unknown`]: ask later. Otherwise nothing of it will be
-    /// visible.
-    pub async fn commit(self) -> Result<Timestamp, Error> {
+    pub(crate) async fn commit_uncounted(self) -> Result<Timestamp, Error> {
         let inner = self.inner;
         let (writes, orders) = {
             let mut writes = inner.writes.lock();
@@ -339,6 +334,9 @@ impl Txn {
             .find_map(|mutation| mutation.cell.invalid())
         {
             return Err(Error::Invalid(why));
+        }
+        if let Some(metrics) = inner.router.metrics() {
+            metrics.commit_cells.observe(mutations.len() as f64);
         }
         let transport = &*inner.router.transport;
         let held = inner.held.lock().take();

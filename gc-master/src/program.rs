@@ -11,7 +11,8 @@ use percolator_server::{announce, exit_code, logs, run_on_current_thread, signal
 /// The master of a Percolator cluster: the directory of tables, tablets and servers.
 ///
 /// Prints one line on standard output once it can be reached: `listening on ADDRESS`. Its log goes
-/// to standard error; PERCOLATOR_LOG says how much (default: info).
+/// to standard error; PERCOLATOR_LOG says how much (default: info). With --metrics-listen there's a line before that
+/// one: `metrics on ADDRESS`.
 #[derive(Parser)]
 #[command(name = "percolator-gc-master", version, after_help = EXAMPLES)]
 struct Flags {
@@ -27,6 +28,14 @@ struct Flags {
         env = "PERCOLATOR_GC_MASTER_LISTEN"
     )]
     listen: SocketAddr,
+
+    /// Where to show /metrics, /healthz and /readyz; port 0 picks a free one (default: nowhere)
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        env = "PERCOLATOR_GC_MASTER_METRICS_LISTEN"
+    )]
+    metrics_listen: Option<SocketAddr>,
 
     /// Its stable name
     #[arg(
@@ -79,12 +88,13 @@ pub fn main() -> ExitCode {
             data_dir: flags.data_dir,
             listen: flags.listen,
             server: flags.server,
+            metrics_listen: flags.metrics_listen,
             new_cluster: flags.new_cluster,
             settings: Settings::default(),
             manifest: flags.gc_manifest,
         })
         .await?;
-        announce(server.address())?;
+        announce(server.address(), server.metrics_address())?;
         server.run(shutdown).await
     });
     exit_code(result.map_err(Error::from).flatten())

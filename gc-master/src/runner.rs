@@ -14,6 +14,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::core::Directory;
 use crate::events::{Action, Command, Note};
+use crate::metrics::Metrics;
 
 /// A tablet server must answer a command within this, or it is asked again.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
@@ -25,6 +26,7 @@ pub(crate) struct Runner {
     /// Counts the changes of the durable state, and the failure.
     changed: watch::Sender<u64>,
     started: Instant,
+    metrics: Arc<Metrics>,
 }
 
 struct State {
@@ -44,6 +46,7 @@ impl Runner {
         mut directory: Directory,
         file: SmallFile,
         folder: Folder,
+        metrics: Arc<Metrics>,
     ) -> Result<Arc<Self>, Error> {
         let effects = directory.take_effects();
         effects.notes.iter().for_each(log);
@@ -64,6 +67,7 @@ impl Runner {
             }),
             changed: watch::Sender::new(0),
             started: Instant::now(),
+            metrics,
         }))
     }
 
@@ -79,7 +83,9 @@ impl Runner {
         let effects = state.directory.take_effects();
         effects.notes.iter().for_each(log);
         if let Some(bytes) = &effects.persist {
+            let since = std::time::Instant::now();
             let persisted = state.persist(bytes);
+            self.metrics.persisted(bytes, persisted.is_ok(), since);
             self.changed.send_modify(|changes| *changes += 1);
             if let Err(error) = persisted {
                 tracing::error!(%error, "the state can't be made durable: stopping");
@@ -100,6 +106,7 @@ impl Runner {
         let runner = self.clone();
         tokio::spawn(async move {
             let outcome = send(channel, &command).await;
+            runner.metrics.commanded(outcome.is_ok());
             // A master that is stopping has no use for the outcome.
             let _ = runner.step(|directory, now| directory.finished(now, &command, outcome));
         });

@@ -7,12 +7,15 @@ use std::time::Duration;
 
 use percolator_client::Sweeper;
 use percolator_server::{Folder, SmallFile, SmallTruth};
+use percolator_telemetry::endpoint::{self, Pages};
 use percolator_wire::v1::master_server::MasterServer;
 use tokio::net::TcpListener;
 
 use crate::core::{Directory, Settings};
 use crate::driver::drive;
 use crate::events::Start;
+use crate::measured::Measured;
+use crate::metrics::Metrics;
 use crate::runner::Runner;
 use crate::service::Service;
 use crate::settings::Manifest;
@@ -25,6 +28,8 @@ pub struct Options {
     pub data_dir: PathBuf,
     /// Where to listen; port 0 picks a free one.
     pub listen: SocketAddr,
+    /// Where to show metrics and health; without it, nowhere. Port 0 picks a free one.
+    pub metrics_listen: Option<SocketAddr>,
     /// Its stable name, for example "gc-master-0".
     pub server: String,
     /// Begin a new cluster if the folder is empty. Without this, an empty folder means that the
@@ -42,6 +47,9 @@ pub enum Error {
     /// Of the folder, the file, the address or the serving.
     #[error(transparent)]
     Server(#[from] percolator_server::Error),
+    /// Metrics can't be shown.
+    #[error(transparent)]
+    Metrics(#[from] endpoint::Error),
     /// Of reaching itself, as its servers' client.
     #[error(transparent)]
     Itself(percolator_client::Error),
@@ -70,6 +78,8 @@ const MANIFEST_EVERY: Duration = Duration::from_secs(1);
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
+    endpoint: Option<endpoint::Listener>,
+    metrics: Arc<Metrics>,
     runner: Arc<Runner>,
     manifest: Option<PathBuf>,
 }
@@ -111,11 +121,15 @@ impl Server {
         if let Err(waiting) = directory.truth() {
             tracing::warn!("{waiting}");
         }
-        let runner = Runner::new(directory, file, folder)?;
+        let metrics = Arc::new(Metrics::new().map_err(endpoint::Error::Metrics)?);
+        let runner = Runner::new(directory, file, folder, metrics.clone())?;
         let (listener, address) = percolator_server::listen(options.listen)?;
+        let endpoint = options.metrics_listen.map(endpoint::listen).transpose()?;
         Ok(Self {
             listener,
             address,
+            endpoint,
+            metrics,
             runner,
             manifest: options.manifest,
         })
@@ -126,14 +140,27 @@ impl Server {
         self.address
     }
 
+    /// Where it shows metrics and health, if it does.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.endpoint.as_ref().map(endpoint::Listener::address)
+    }
+
     /// Serves until `shutdown` ends.
     ///
     /// # Errors
     /// Of serving; and when the state can't be made durable: what was decided is not known to be
     /// true then, so the master stops.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
-        let service = MasterServer::new(Service::new(self.runner.clone()))
-            .max_decoding_message_size(REQUEST_BYTES_MAX);
+        let pages = pages(&self.metrics, &self.runner);
+        let _endpoint = self
+            .endpoint
+            .map(|listener| listener.serve(pages))
+            .transpose()?;
+        let measured = Measured {
+            service: Service::new(self.runner.clone()),
+            metrics: self.metrics.clone(),
+        };
+        let service = MasterServer::new(measured).max_decoding_message_size(REQUEST_BYTES_MAX);
         let failed = self.runner.clone();
         let stop = async {
             tokio::select! {
@@ -146,6 +173,7 @@ impl Server {
         let sweeper = Sweeper::connect(&self.address.to_string()).map_err(Error::Itself)?;
         let collecting = async {
             drive(&sweeper, |progress| {
+                self.metrics.collects(&progress);
                 let stepped = runner.step(|directory, now| {
                     (
                         directory.collect(now, progress),
@@ -166,6 +194,33 @@ impl Server {
             Some(error) => Err(error.into()),
             None => Ok(()),
         }
+    }
+}
+
+/// What the master shows of itself.
+fn pages(metrics: &Arc<Metrics>, runner: &Arc<Runner>) -> Pages {
+    // It isn't kept alive by that.
+    let (watched, asked) = (Arc::downgrade(runner), Arc::downgrade(runner));
+    let shown = metrics.clone();
+    Pages {
+        registry: metrics.registry.clone(),
+        role: "gc-master",
+        refresh: Box::new(move || {
+            // One that is stopping has nothing more to tell.
+            let runner = watched.upgrade();
+            if let Some(Ok(facts)) = runner.map(|runner| runner.look(Directory::facts)) {
+                shown.show(&facts);
+            }
+        }),
+        ready: Box::new(move || {
+            let runner = asked.upgrade().ok_or("the master is stopping")?;
+            match runner.look(|directory, _| directory.truth().map(drop)) {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(waits)) => Err(waits.to_string()),
+                Err(stopping) => Err(stopping.message().to_owned()),
+            }
+        }),
+        healthy: Box::new(|| Ok(())),
     }
 }
 

@@ -77,6 +77,12 @@ impl Sessions {
         self.by_id.len()
     }
 
+    /// Transactions that were named.
+    pub(crate) fn named(&self) -> usize {
+        let sessions = self.by_id.values();
+        sessions.map(|session| session.transactions.len()).sum()
+    }
+
     fn owner(&self, id: u64) -> Option<v1::Owner> {
         self.by_id.get(&id).map(|session| session.owner.clone())
     }

@@ -400,7 +400,7 @@ mod tests {
             look(found("another"), shared.clone()).await.unwrap();
         }
         assert_eq!(shared.looks.standstill(Instant::now()), None);
-        let text = shared.metrics.text().unwrap();
+        let text = percolator_telemetry::text(&shared.metrics.registry).unwrap();
         assert!(
             text.contains("reconciles_total{result=\"error\"} 3"),
             "{text}"

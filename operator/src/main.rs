@@ -3,7 +3,6 @@
 mod api;
 mod cluster;
 mod controller;
-mod http;
 mod known;
 mod late;
 mod lease;
@@ -28,6 +27,7 @@ use controller::Shared;
 use late::LateWatches;
 use lease::Election;
 use metrics::Metrics;
+use percolator_telemetry::endpoint;
 
 /// Makes every PercolatorCluster into pods, services and volumes, and keeps them so.
 #[derive(Debug, Parser)]
@@ -165,7 +165,7 @@ const GIVE_BACK: Duration = Duration::from_secs(3);
 
 async fn run(flags: Flags) -> anyhow::Result<()> {
     if let Some(address) = &flags.check {
-        return http::check(address).await;
+        return endpoint::check(address).await.map_err(anyhow::Error::msg);
     }
     let shutdown = shutdown()?.shared();
     let metrics = Metrics::new()?;
@@ -176,13 +176,11 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     let settings = Settings { image: flags.image };
     let shared = Shared::new(client.clone(), settings, &flags.identity, metrics);
     let shared = Arc::new(shared);
-    let mut http = std::pin::pin!(http::serve(flags.listen, shared.clone()));
+    let _endpoint = endpoint::listen(flags.listen)?.serve(metrics::pages(&shared))?;
     let Some(namespace) = flags.lease_namespace else {
         shared.metrics.leader.set(1);
-        return tokio::select! {
-            result = &mut http => result,
-            () = controller::run(shared, &flags.namespaces, shutdown) => Ok(()),
-        };
+        controller::run(shared, &flags.namespaces, shutdown).await;
+        return Ok(());
     };
     let election = Election {
         client,
@@ -191,14 +189,12 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         me: flags.identity,
     };
     tokio::select! {
-        result = &mut http => return result,
         () = shutdown.clone() => return Ok(()),
         () = election.win() => {}
     }
     tracing::info!(lease = election.name, "this operator acts now");
     shared.metrics.leader.set(1);
     tokio::select! {
-        result = &mut http => result?,
         () = controller::run(shared, &flags.namespaces, shutdown) => {}
         () = election.keep() => anyhow::bail!("the lease {} is lost", election.name),
     }

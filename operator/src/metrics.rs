@@ -1,14 +1,18 @@
-//! What the operator counts.
+//! What the operator shows.
 
-use prometheus::{
-    Encoder as _, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
-    TextEncoder,
-};
+use std::sync::Arc;
+use std::time::Instant;
+
+use percolator_telemetry::endpoint::Pages;
+use percolator_telemetry::names::operator as names;
+use percolator_telemetry::{Error, Histogram, IntCounter, IntCounterVec, IntGauge, Registry, Set};
+
+use crate::controller::Shared;
 
 /// The operator's metrics.
 #[derive(Clone)]
 pub(crate) struct Metrics {
-    registry: Registry,
+    pub(crate) registry: Registry,
     /// Looks at clusters, by `result`: ok, error.
     pub(crate) looks: IntCounterVec,
     /// How long a look takes, in seconds.
@@ -24,64 +28,38 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new() -> anyhow::Result<Self> {
+    pub(crate) fn new() -> Result<Self, Error> {
+        let registry = Registry::new();
+        let set = Set::new(&registry, names::ALL);
         let metrics = Self {
-            registry: Registry::new_custom(Some("percolator_operator".to_owned()), None)?,
-            looks: IntCounterVec::new(
-                Opts::new("reconciles_total", "Reconciliations, by result."),
-                &["result"],
-            )?,
-            durations: Histogram::with_opts(HistogramOpts::new(
-                "reconcile_duration_seconds",
-                "How long a reconciliation takes.",
-            ))?,
-            writes: IntCounter::new(
-                "writes_total",
-                "Times that objects, or a status, were written.",
-            )?,
-            watch_errors: IntCounter::new(
-                "errors_total",
-                "Watches that broke, and reconciliations that failed.",
-            )?,
-            requests: IntCounterVec::new(
-                Opts::new(
-                    "api_requests_total",
-                    "Requests to the Kubernetes API server, by method of HTTP.",
-                ),
-                &["method"],
-            )?,
-            leader: IntGauge::new("leader", "1 where this process is the one that acts.")?,
+            registry: registry.clone(),
+            looks: set.counters(names::RECONCILES)?,
+            durations: set.histogram(names::RECONCILE_SECONDS)?,
+            writes: set.counter(names::WRITES)?,
+            watch_errors: set.counter(names::ERRORS)?,
+            requests: set.counters(names::API_REQUESTS)?,
+            leader: set.gauge(names::LEADER)?,
         };
-        let Self {
-            registry,
-            looks,
-            durations,
-            writes,
-            watch_errors,
-            requests,
-            leader,
-        } = &metrics;
-        // So that they are there before anything happened.
-        for result in ["ok", "error"] {
-            looks.with_label_values(&[result]);
-        }
-        for method in ["DELETE", "GET", "PATCH", "POST", "PUT"] {
-            requests.with_label_values(&[method]);
-        }
-        registry.register(Box::new(looks.clone()))?;
-        registry.register(Box::new(requests.clone()))?;
-        registry.register(Box::new(durations.clone()))?;
-        registry.register(Box::new(writes.clone()))?;
-        registry.register(Box::new(watch_errors.clone()))?;
-        registry.register(Box::new(leader.clone()))?;
+        set.finish();
         Ok(metrics)
     }
+}
 
-    /// In Prometheus' text format.
-    pub(crate) fn text(&self) -> anyhow::Result<String> {
-        let mut bytes = Vec::new();
-        TextEncoder::new().encode(&self.registry.gather(), &mut bytes)?;
-        Ok(String::from_utf8(bytes)?)
+/// What is served of an operator: it is ready, and healthy, as long as its looks at clusters get on.
+pub(crate) fn pages(shared: &Arc<Shared>) -> Pages {
+    let gets_on = |shared: &Arc<Shared>| {
+        let shared = shared.clone();
+        move || match shared.looks.standstill(Instant::now()) {
+            Some(what) => Err(what),
+            None => Ok(()),
+        }
+    };
+    Pages {
+        registry: shared.metrics.registry.clone(),
+        role: "operator",
+        refresh: Box::new(|| {}),
+        ready: Box::new(gets_on(shared)),
+        healthy: Box::new(gets_on(shared)),
     }
 }
 
@@ -93,7 +71,7 @@ mod tests {
     fn every_metric_is_there_from_the_start() {
         let metrics = Metrics::new().unwrap();
         metrics.looks.with_label_values(&["ok"]).inc();
-        let text = metrics.text().unwrap();
+        let text = percolator_telemetry::text(&metrics.registry).unwrap();
         for line in [
             "percolator_operator_reconciles_total{result=\"ok\"} 1",
             "percolator_operator_reconciles_total{result=\"error\"} 0",

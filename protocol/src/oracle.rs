@@ -254,6 +254,21 @@ impl Oracle {
         self.pending = None;
     }
 
+    /// The time by which timestamps are granted, in milliseconds since the Unix epoch.
+    pub fn time_ms(&self) -> u64 {
+        self.time_ms
+    }
+
+    /// What is granted next, or something above it.
+    pub fn next(&self) -> Timestamp {
+        self.next
+    }
+
+    /// Whether the wall clock is believed.
+    pub fn follows_clock(&self) -> bool {
+        !self.jumped
+    }
+
     /// Whatever was granted is below this, and so is whatever will be until it is extended.
     pub fn durable(&self) -> Timestamp {
         self.durable

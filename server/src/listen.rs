@@ -38,13 +38,16 @@ fn bind(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     Ok((listener, address))
 }
 
-/// Prints the one line that a parent process waits for: `listening on ADDRESS`.
+/// Prints the line that a parent process waits for, `listening on ADDRESS`; before it, where metrics are shown,
+/// `metrics on ADDRESS`.
 ///
 /// # Errors
 /// [`Error::Announce`] if standard output is closed.
-pub fn announce(address: SocketAddr) -> Result<(), Error> {
+pub fn announce(address: SocketAddr, metrics: Option<SocketAddr>) -> Result<(), Error> {
+    let mut lines = metrics.map_or_else(String::new, |at| format!("metrics on {at}\n"));
+    lines += &format!("listening on {address}\n");
     let mut out = io::stdout().lock();
-    writeln!(out, "listening on {address}")
+    out.write_all(lines.as_bytes())
         .and_then(|()| out.flush())
         .map_err(|cause| Error::Announce { cause })
 }

@@ -4,6 +4,8 @@
 //! What is in here is what the engine holds, as far as every group that was answered goes. A cell that
 //! may be locked is not looked up here: its commit may be in the engine and not be answered yet.
 
+use std::cell::Cell;
+
 use bytes::Bytes;
 use percolator_protocol::types::{Timestamp, Write, WriteKind};
 
@@ -22,6 +24,11 @@ const HEAD_BYTES: usize = 8 + 8 + 1 + 2;
 pub(crate) struct CellCache {
     sets: Vec<[Slot; WAYS]>,
     next_victim: usize,
+    /// Of all entries.
+    entries_bytes: usize,
+    /// Reads that found their cell's version here, and others.
+    found: Cell<u64>,
+    not_found: Cell<u64>,
 }
 
 /// The hash stands beside the pointer, so that a look-up goes to the memory of one entry, not of four.
@@ -30,6 +37,12 @@ struct Slot {
     hash: u64,
     /// One piece of memory: head, key, value.
     entry: Option<Box<[u8]>>,
+}
+
+impl Slot {
+    fn size_bytes(&self) -> usize {
+        self.entry.as_ref().map_or(0, |entry| entry.len())
+    }
 }
 
 /// A cell's newest version.
@@ -49,6 +62,9 @@ impl CellCache {
                 .take(sets)
                 .collect(),
             next_victim: 0,
+            entries_bytes: 0,
+            found: Cell::new(0),
+            not_found: Cell::new(0),
         }
     }
 
@@ -94,7 +110,7 @@ impl CellCache {
         if cell_key.len() + value.map_or(0, <[u8]>::len) > ENTRY_BYTES_MAX {
             // What is known of the cell isn't its newest version any more.
             if let Some(same) = same {
-                self.sets[set][same] = Slot::default();
+                self.put(set, same, Slot::default());
             }
             return;
         }
@@ -103,17 +119,36 @@ impl CellCache {
             self.next_victim = (self.next_victim + 1) % WAYS;
             self.next_victim
         });
-        self.sets[set][at] = Slot {
-            hash,
-            entry: Some(entry(cell_key, commit_ts, write)),
-        };
+        let entry = Some(entry(cell_key, commit_ts, write));
+        self.put(set, at, Slot { hash, entry });
+    }
+
+    fn put(&mut self, set: usize, at: usize, slot: Slot) {
+        self.entries_bytes += slot.size_bytes();
+        let before = std::mem::replace(&mut self.sets[set][at], slot);
+        self.entries_bytes -= before.size_bytes();
+    }
+
+    /// Whether a read had use of it.
+    pub(crate) fn count(&self, found: bool) {
+        let counter = if found { &self.found } else { &self.not_found };
+        counter.set(counter.get() + 1);
+    }
+
+    /// Reads that had use of it, and others.
+    pub(crate) fn lookups(&self) -> (u64, u64) {
+        (self.found.get(), self.not_found.get())
     }
 
     /// Bytes of the table and of what is in it.
+    pub(crate) fn bytes(&self) -> usize {
+        self.sets.len() * size_of::<[Slot; WAYS]>() + self.entries_bytes
+    }
+
+    /// The same, counted anew.
     pub(crate) fn size_bytes(&self) -> usize {
-        let slots = self.sets.iter().flatten();
-        let entry = |slot: &Slot| slot.entry.as_ref().map_or(0, |entry| entry.len());
-        self.sets.len() * size_of::<[Slot; WAYS]>() + slots.map(entry).sum::<usize>()
+        let entries = self.sets.iter().flatten().map(Slot::size_bytes);
+        self.sets.len() * size_of::<[Slot; WAYS]>() + entries.sum::<usize>()
     }
 
     fn set(&self, hash: u64) -> usize {
@@ -240,6 +275,7 @@ mod tests {
         let known = keys.iter().filter(|key| newest(&cache, 3, key).is_some());
         assert_eq!(known.count(), WAYS);
         assert!(newest(&cache, 3, "e").is_some(), "the newcomer is kept");
+        assert_eq!(cache.bytes(), cache.size_bytes());
     }
 
     #[test]
@@ -252,5 +288,6 @@ mod tests {
         };
         cache.learn(1, b"a", Timestamp::from_u64(6), &large);
         assert_eq!(newest(&cache, 1, "a"), None);
+        assert_eq!(cache.bytes(), cache.size_bytes());
     }
 }

@@ -17,6 +17,7 @@ use crate::index::Item;
 use crate::latches;
 use crate::limits::Limits;
 use crate::marks::Marks;
+use crate::probe::Probe;
 use crate::progress::Change;
 use crate::readers::Readers;
 use crate::store::{self, LockChange, LockFilter, Version};
@@ -147,6 +148,8 @@ pub(crate) struct Ground<'a> {
     pub(crate) life: u64,
     /// Its name, and that number.
     pub(crate) me: &'a v1::Addressee,
+    /// Who is told how long it takes to load.
+    pub(crate) probe: &'a dyn Probe,
 }
 
 impl Ground<'_> {
@@ -207,14 +210,17 @@ impl Ground<'_> {
         start_ts: Timestamp,
         commit_ts: Option<Timestamp>,
     ) -> Result<CellView, Error> {
-        store::view(
+        self.probe.loading();
+        let view = store::view(
             self.engine,
             self.filter,
             self.records,
             key,
             start_ts,
             commit_ts,
-        )
+        );
+        self.probe.loaded();
+        view
     }
 }
 

@@ -13,11 +13,15 @@ mod latches;
 mod limits;
 mod locks;
 mod marks;
+mod meter;
+mod metrics;
 mod orders;
 mod outbox;
 mod pace;
+mod pages;
 mod points;
 mod prewrite;
+mod probe;
 pub mod program;
 mod progress;
 mod readers;
@@ -86,6 +90,9 @@ pub enum Error {
         /// The transaction that wrote it.
         start_ts: Timestamp,
     },
+    /// Metrics can't be shown.
+    #[error(transparent)]
+    Metrics(#[from] percolator_telemetry::endpoint::Error),
     /// Listening, the folder, or the master's refusal.
     #[error(transparent)]
     Server(#[from] percolator_server::Error),

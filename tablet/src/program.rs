@@ -26,6 +26,9 @@ struct Arguments {
         env = "PERCOLATOR_TABLET_LISTEN"
     )]
     listen: SocketAddr,
+    /// Address on which to show /metrics, /healthz and /readyz; port 0 picks a free one. Default: nowhere.
+    #[arg(long, value_name = "ADDR", env = "PERCOLATOR_TABLET_METRICS_LISTEN")]
+    metrics_listen: Option<SocketAddr>,
     /// Address at which clients reach this server; where it listens, if not given.
     #[arg(long, value_name = "HOST:PORT", env = "PERCOLATOR_TABLET_ADVERTISE")]
     advertise: Option<String>,
@@ -78,6 +81,7 @@ async fn run(arguments: Arguments) -> Result<(), Error> {
     let server = Server::bind(Options {
         data_dir: arguments.data_dir,
         listen: arguments.listen,
+        metrics_listen: arguments.metrics_listen,
         advertise: arguments.advertise,
         master: arguments.master,
         server: arguments.server,
@@ -87,6 +91,6 @@ async fn run(arguments: Arguments) -> Result<(), Error> {
         index_garbage: !arguments.no_garbage_index,
     })
     .await?;
-    percolator_server::announce(server.address())?;
+    percolator_server::announce(server.address(), server.metrics_address())?;
     server.run(shutdown).await
 }

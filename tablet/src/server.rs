@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc as thread_channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use percolator_engine::{Batch, Engine, EngineKind};
 use percolator_protocol::types::Timestamp;
 use percolator_server::heartbeat;
+use percolator_telemetry::endpoint;
 use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
@@ -19,8 +20,11 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::core::{Asker, Core, Order, Reply};
+use crate::core::{Asker, Core, Facts, Order, Reply};
+use crate::meter::Meter;
+use crate::metrics::Metrics;
 use crate::outbox::{Outbox, Packs};
+use crate::pages::pages;
 use crate::{Error, Limits};
 
 /// A message of requests may be this large: one request at its limit, and its envelope.
@@ -42,6 +46,8 @@ pub struct Options {
     pub data_dir: PathBuf,
     /// Where to listen; port 0 picks a free one.
     pub listen: SocketAddr,
+    /// Where to show metrics and health; without it, nowhere. Port 0 picks a free one.
+    pub metrics_listen: Option<SocketAddr>,
     /// Where clients reach it, HOST:PORT; where it listens, if not given.
     pub advertise: Option<String>,
     /// The master, HOST:PORT.
@@ -63,6 +69,8 @@ pub struct Server {
     options: Options,
     listener: TcpListener,
     address: SocketAddr,
+    endpoint: Option<endpoint::Listener>,
+    metrics: Arc<Metrics>,
     engine: Arc<dyn Engine>,
     incarnation: u64,
     core: Core,
@@ -75,6 +83,9 @@ impl Server {
     /// The folder or the address can't be had.
     pub async fn bind(options: Options) -> Result<Self, Error> {
         let (listener, address) = percolator_server::listen(options.listen)?;
+        let endpoint = options.metrics_listen.map(endpoint::listen).transpose()?;
+        let metrics = Metrics::new(options.cache_bytes).map_err(endpoint::Error::Metrics)?;
+        let metrics = Arc::new(metrics);
         let mut engine_options =
             percolator_engine::Options::new(options.engine, options.server.clone());
         // A part is for the newest versions of cells, in front of the engine.
@@ -83,7 +94,7 @@ impl Server {
         let engine: Arc<dyn Engine> =
             Arc::from(percolator_engine::open(&options.data_dir, &engine_options)?);
         let incarnation = heartbeat::incarnation();
-        let core = Core::open(
+        let mut core = Core::open(
             engine.clone(),
             Limits {
                 cache_bytes: options.cache_bytes / 4,
@@ -96,10 +107,13 @@ impl Server {
                 incarnation,
             },
         )?;
+        core.watch(Box::new(Meter::new(metrics.clone())));
         Ok(Self {
             options,
             listener,
             address,
+            endpoint,
+            metrics,
             engine,
             incarnation,
             core,
@@ -111,6 +125,11 @@ impl Server {
         self.address
     }
 
+    /// Where it shows metrics and health, if it does.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.endpoint.as_ref().map(endpoint::Listener::address)
+    }
+
     /// Serves until `shutdown` ends.
     ///
     /// # Errors
@@ -120,6 +139,8 @@ impl Server {
             options,
             listener,
             address,
+            endpoint,
+            metrics,
             engine,
             incarnation,
             core,
@@ -127,12 +148,15 @@ impl Server {
         let (groups, to_commit) = thread_channel::channel::<Arc<Vec<Batch>>>();
         let (done, mut committed) = mpsc::unbounded_channel();
         let committer = {
-            let engine = engine.clone();
+            let (engine, metrics) = (engine.clone(), metrics.clone());
             std::thread::Builder::new()
                 .name(format!("{}-commit", options.server))
                 .spawn(move || {
                     while let Ok(group) = to_commit.recv() {
-                        if done.send(engine.commit(&group)).is_err() {
+                        let began = Instant::now();
+                        let result = engine.commit(&group);
+                        metrics.committed(&group, &result, began.elapsed());
+                        if done.send(result).is_err() {
                             break;
                         }
                     }
@@ -155,7 +179,10 @@ impl Server {
             groups,
             cluster_id: Mutex::new(cluster_id.clone()),
             stop,
+            metrics: metrics.clone(),
         });
+        let pages = pages(&shared, &engine, options.data_dir.clone());
+        let _endpoint = endpoint.map(|listener| listener.serve(pages)).transpose()?;
         let service = TabletsServer::new(Service(shared.clone()))
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(usize::MAX);
@@ -200,6 +227,7 @@ impl Server {
                     Ok(())
                 },
                 move |told| {
+                    metrics.heard_master();
                     known.with(|state| {
                         let State { core, replies, .. } = state;
                         core.meet(&told.tablet_servers, replies);
@@ -256,12 +284,13 @@ impl Server {
     }
 }
 
-struct Shared {
+pub(crate) struct Shared {
     state: Mutex<State>,
     groups: thread_channel::Sender<Arc<Vec<Batch>>>,
     /// The cluster that this server belongs to, once it is known.
     cluster_id: Mutex<Option<String>>,
     stop: watch::Sender<Option<String>>,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 struct State {
@@ -305,6 +334,7 @@ impl Shared {
             }
         }
         state.replies = replies;
+        state.core.probe().turn_ended();
         if let Some(group) = state.core.take_group() {
             // The committer lives as long as this sender.
             let _ = self.groups.send(group);
@@ -318,6 +348,24 @@ impl Shared {
             });
         }
         result
+    }
+
+    /// How the server is, with all that was measured until now.
+    pub(crate) fn facts(&self) -> Facts {
+        let state = self.state.lock();
+        state.core.probe().flush();
+        state.core.facts()
+    }
+
+    /// Why nobody should be sent here, if so.
+    pub(crate) fn ready(&self) -> Result<(), String> {
+        if self.cluster_id.lock().is_none() {
+            return Err("the master has not told yet to which cluster this server belongs".into());
+        }
+        match self.state.lock().core.failed() {
+            Some(failure) => Err(format!("a write to the disk failed: {failure}")),
+            None => Ok(()),
+        }
     }
 
     /// Carries out an order of the master's, and waits until it is durable.
@@ -337,6 +385,7 @@ impl Shared {
         let (sender, receiver) = oneshot::channel();
         self.with(|state| {
             let to = state.add(Sink::Once(sender));
+            state.core.probe().turn_began(self.metrics.now());
             let State { core, replies, .. } = state;
             core.order(to, 0, meant, order, replies);
         });
@@ -372,21 +421,26 @@ impl Tablets for Service {
         let shared = self.0.clone();
         let mut requests = request.into_inner();
         tokio::spawn(async move {
+            shared.metrics.streams.inc();
             'stream: while let Ok(Some(pack)) = requests.message().await {
+                let came = shared.metrics.now();
                 let mut requests = pack.requests.into_iter().peekable();
                 while requests.peek().is_some() {
                     shared.with(|state| {
+                        state.core.probe().turn_began(came);
                         for request in requests.by_ref().take(REQUESTS_AT_A_TIME) {
                             state.core.request(asker, request, &mut state.replies);
                         }
                     });
                     if tokio::time::timeout(STUCK, outbox.room()).await.is_err() {
                         tracing::warn!("a client took no answers for {STUCK:?}: its stream is cut");
+                        shared.metrics.stuck_streams.inc();
                         outbox.clear();
                         break 'stream;
                     }
                 }
             }
+            shared.metrics.streams.dec();
             shared.state.lock().sinks.remove(&asker);
             outbox.close();
         });

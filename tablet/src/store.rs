@@ -154,9 +154,11 @@ pub(crate) fn read(
         && let Some(newest) = cache.borrow().newest(hash, cell_key)
         && newest.commit_ts <= snapshot.ts
     {
+        cache.borrow().count(true);
         let record = (newest.commit_ts, newest.write());
         return get(snapshot, None, std::iter::once(Ok::<_, Error>(record)));
     }
+    cache.borrow().count(false);
     let newest = key::version(cell_key.to_vec(), Timestamp::MAX);
     let behind = key::behind_cell(cell_key.to_vec());
     // Usually the newest record says it all.

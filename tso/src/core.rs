@@ -38,6 +38,17 @@ pub enum StartError {
     Recover(#[from] RecoverError),
 }
 
+/// How the oracle is, for whoever watches it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Time until everything below the durable limit is used up, in milliseconds.
+    pub remaining_ms: u64,
+    /// The wall clock, less the time by which timestamps are granted, in milliseconds.
+    pub offset_ms: i64,
+    /// Whether the wall clock is believed.
+    pub followed: bool,
+}
+
 /// A limit to be made durable, in 8 bytes, little endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Store {
@@ -115,6 +126,19 @@ impl Core {
         self.oracle.limit_failed();
     }
 
+    /// How the oracle is now.
+    pub fn facts(&mut self, now: Now) -> Facts {
+        self.observe(now);
+        let time_ms = self.oracle.time_ms();
+        let used_ms = time_ms.max(self.oracle.next().physical_ms());
+        let signed = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
+        Facts {
+            remaining_ms: self.oracle.durable().physical_ms().saturating_sub(used_ms),
+            offset_ms: signed(now.unix_ms).saturating_sub(signed(time_ms)),
+            followed: self.oracle.follows_clock(),
+        }
+    }
+
     /// What happened to the clock since the last call.
     pub fn take_event(&mut self) -> Option<ClockEvent> {
         self.event.take()
@@ -164,6 +188,35 @@ mod tests {
         core.not_stored();
         assert_eq!(core.request(NOW, 1), Ok(Answer::Wait));
         assert!(core.store(NOW).is_some());
+    }
+
+    #[test]
+    fn tells_how_the_limit_and_the_clock_are() {
+        let mut core = Core::recover(None, NOW, Settings::default()).unwrap();
+        let store = core.store(NOW).unwrap();
+        core.stored(store);
+        let usual = Facts {
+            remaining_ms: 3_000,
+            offset_ms: 0,
+            followed: true,
+        };
+        assert_eq!(core.facts(NOW), usual);
+        let set_back = Now {
+            unix_ms: NOW.unix_ms - 5_000,
+            mono_ms: NOW.mono_ms,
+        };
+        assert_eq!(core.facts(set_back).offset_ms, -5_000);
+        let jumped = Now {
+            unix_ms: NOW.unix_ms + 60_000,
+            mono_ms: NOW.mono_ms + 1_000,
+        };
+        let facts = core.facts(jumped);
+        assert_eq!((facts.offset_ms, facts.followed), (59_000, false));
+        assert_eq!(facts.remaining_ms, 2_000);
+        assert!(matches!(
+            core.take_event(),
+            Some(ClockEvent::JumpedAhead { .. })
+        ));
     }
 
     #[test]

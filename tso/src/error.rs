@@ -12,6 +12,9 @@ pub enum Error {
     /// What every server shares failed: the folder, the address, the master's word.
     #[error(transparent)]
     Server(#[from] percolator_server::Error),
+    /// Metrics can't be shown.
+    #[error(transparent)]
+    Metrics(#[from] percolator_telemetry::endpoint::Error),
     /// The clock is beyond belief.
     #[error(
         "{cause}; set the clock of this machine right, \

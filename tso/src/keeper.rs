@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use percolator_server::{Error, Folder, SmallTruth};
 
@@ -49,7 +49,11 @@ impl Keeper {
         let Some(store) = self.shared.store() else {
             return Ok(());
         };
-        match self.write(store).await {
+        let began = Instant::now();
+        let written = self.write(store).await;
+        let took = began.elapsed();
+        self.shared.metrics.limit_written(written.is_ok(), took);
+        match written {
             Ok(()) => {
                 self.shared.stored(store);
                 Ok(())

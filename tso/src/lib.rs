@@ -8,6 +8,7 @@ pub mod clock;
 pub mod core;
 mod error;
 mod keeper;
+mod metrics;
 pub mod program;
 mod server;
 mod service;

@@ -21,7 +21,8 @@ Examples:
     percolator-tso --data-dir /var/lib/percolator --listen 0.0.0.0:7400 \\
       --advertise tso-0.tso.example.svc:7400 --master master.example.svc:7401
 
-When it serves, it prints one line on standard output: listening on ADDRESS.
+When it serves, it prints one line on standard output: listening on ADDRESS. With --metrics-listen there's one
+before it: metrics on ADDRESS.
 Its log goes to standard error; PERCOLATOR_LOG sets the level (default: info).";
 
 /// The timestamp oracle: strictly increasing timestamps, across restarts and clock trouble.
@@ -40,6 +41,10 @@ struct Flags {
         env = "PERCOLATOR_TSO_LISTEN"
     )]
     listen: SocketAddr,
+
+    /// Where to show /metrics, /healthz and /readyz, IP:PORT; port 0 picks a free one. Default: nowhere.
+    #[arg(long, value_name = "IP:PORT", env = "PERCOLATOR_TSO_METRICS_LISTEN")]
+    metrics_listen: Option<SocketAddr>,
 
     /// Where clients reach it, HOST:PORT. Default: where it listens; needed with --master when it
     /// listens on every address (0.0.0.0).
@@ -114,6 +119,7 @@ impl Flags {
         Options {
             data_dir: self.data_dir,
             listen: self.listen,
+            metrics_listen: self.metrics_listen,
             advertise: self.advertise,
             master: self.master,
             server: self.server,
@@ -141,7 +147,7 @@ pub fn main() -> ExitCode {
     let result = run_on_current_thread("percolator-tso", async {
         let shutdown = signals::shutdown();
         let server = Server::bind_with(options, clock, |file| Arc::new(file)).await?;
-        announce(server.address())?;
+        announce(server.address(), server.metrics_address())?;
         server.run(shutdown).await
     });
     exit_code(result.map_err(Error::from).flatten())

@@ -9,6 +9,7 @@ use std::time::Duration;
 use percolator_protocol::oracle::Settings;
 use percolator_server::heartbeat::{self, incarnation};
 use percolator_server::{Folder, SmallFile, SmallTruth, listen, serve};
+use percolator_telemetry::endpoint::{self, Pages};
 use percolator_wire::v1::oracle_server::OracleServer;
 use percolator_wire::v1::{HeartbeatRequest, Role};
 use tokio::net::TcpListener;
@@ -18,6 +19,7 @@ use crate::Error;
 use crate::clock::{Clock, SystemClock};
 use crate::core::{Core, StartError};
 use crate::keeper::Keeper;
+use crate::metrics::Metrics;
 use crate::service::{Service, Shared};
 
 /// The name of the oracle's role in a folder's identity.
@@ -36,6 +38,8 @@ pub struct Options {
     pub data_dir: PathBuf,
     /// Where it listens; port 0 picks a free one.
     pub listen: SocketAddr,
+    /// Where to show metrics and health; without it, nowhere. Port 0 picks a free one.
+    pub metrics_listen: Option<SocketAddr>,
     /// Where clients reach it, HOST:PORT; without it, where it listens.
     pub advertise: Option<String>,
     /// Where the master is, HOST:PORT; without it the oracle serves alone, and nobody is told.
@@ -55,6 +59,7 @@ impl Options {
         Self {
             data_dir: data_dir.into(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            metrics_listen: None,
             advertise: None,
             master: None,
             server: "tso-0".to_owned(),
@@ -70,6 +75,7 @@ pub struct Server {
     options: Options,
     listener: TcpListener,
     address: SocketAddr,
+    metrics: Option<endpoint::Listener>,
     advertised: String,
     folder: Arc<Folder>,
     keeper: Keeper,
@@ -110,7 +116,8 @@ impl Server {
             StartError::Recover(cause) => Error::Clock { cause },
             cause @ StartError::NoLimit { .. } => Error::NoLimit { path, cause },
         })?;
-        let shared = Arc::new(Shared::new(core, clock));
+        let metrics = Metrics::new(options.settings.window_ms).map_err(endpoint::Error::Metrics)?;
+        let shared = Arc::new(Shared::new(core, clock, metrics));
         let keeper = Keeper::new(
             shared.clone(),
             truth,
@@ -120,6 +127,7 @@ impl Server {
         keeper.extend().await?;
 
         let (listener, address) = listen(options.listen)?;
+        let metrics = options.metrics_listen.map(endpoint::listen).transpose()?;
         let advertised = match &options.advertise {
             Some(advertise) => advertise.clone(),
             None if address.ip().is_unspecified() && options.master.is_some() => {
@@ -131,6 +139,7 @@ impl Server {
             options,
             listener,
             address,
+            metrics,
             advertised,
             folder,
             keeper,
@@ -143,6 +152,11 @@ impl Server {
         self.address
     }
 
+    /// Where it shows metrics and health, if it does.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(endpoint::Listener::address)
+    }
+
     /// Serves until `shutdown` ends, or the master says that this oracle is not one of its own. An oracle that
     /// has a master and belongs to no cluster yet answers nobody until the master has told it one.
     ///
@@ -153,16 +167,32 @@ impl Server {
             options,
             listener,
             address,
+            metrics,
             advertised,
             folder,
             keeper,
             shared,
         } = self;
         tracing::info!(%address, advertised, server = options.server, "the oracle serves");
+        let shown = shared.clone();
         let service = OracleServer::new(Service::new(shared, options.wait_max))
             .max_decoding_message_size(REQUEST_BYTES_MAX);
         let (adopted, mut is_adopted) =
             watch::channel(options.master.is_none() || folder.cluster_id().is_some());
+        let ready = is_adopted.clone();
+        let pages = Pages {
+            registry: shown.metrics.registry.clone(),
+            role: "tso",
+            refresh: Box::new(move || shown.show()),
+            ready: Box::new(move || match *ready.borrow() {
+                true => Ok(()),
+                false => {
+                    Err("the master has not told yet to which cluster this oracle belongs".into())
+                }
+            }),
+            healthy: Box::new(|| Ok(())),
+        };
+        let _endpoint = metrics.map(|listener| listener.serve(pages)).transpose()?;
         let beats = async {
             let Some(master) = options.master else {
                 return std::future::pending().await;

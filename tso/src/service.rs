@@ -4,7 +4,7 @@ use std::fmt;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::Stream;
@@ -16,11 +16,13 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::clock::Clock;
 use crate::core::{Answer, Core, CountRefused, Store};
+use crate::metrics::{Counted, Metrics};
 
 /// The core, and who waits for what on it.
 pub(crate) struct Shared {
-    core: Mutex<Core>,
+    locked: Mutex<Locked>,
     clock: Arc<dyn Clock>,
+    pub(crate) metrics: Metrics,
     /// A limit became durable: requests go on.
     extended: Notify,
     /// A request waits for a limit: the keeper goes on.
@@ -29,15 +31,22 @@ pub(crate) struct Shared {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("core", &self.core).finish()
+        f.debug_struct("Shared").finish_non_exhaustive()
     }
 }
 
+struct Locked {
+    core: Core,
+    counted: Counted,
+}
+
 impl Shared {
-    pub(crate) fn new(core: Core, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(core: Core, clock: Arc<dyn Clock>, metrics: Metrics) -> Self {
+        let counted = metrics.counted();
         Self {
-            core: Mutex::new(core),
+            locked: Mutex::new(Locked { core, counted }),
             clock,
+            metrics,
             extended: Notify::new(),
             exhausted: Notify::new(),
         }
@@ -46,21 +55,21 @@ impl Shared {
     /// What to make durable now.
     pub(crate) fn store(&self) -> Option<Store> {
         let now = self.clock.now();
-        let mut core = self.core();
-        let store = core.store(now);
-        tell(&mut core);
+        let mut locked = self.locked();
+        let store = locked.core.store(now);
+        self.tell(&mut locked.core);
         store
     }
 
     /// That is durable.
     pub(crate) fn stored(&self, store: Store) {
-        self.core().stored(store);
+        self.locked().core.stored(store);
         self.extended.notify_waiters();
     }
 
     /// That may not be durable.
     pub(crate) fn not_stored(&self) {
-        self.core().not_stored();
+        self.locked().core.not_stored();
     }
 
     /// Ends when a request waits for a limit.
@@ -68,40 +77,58 @@ impl Shared {
         self.exhausted.notified().await;
     }
 
-    fn request(&self, count: u32) -> Result<Answer, CountRefused> {
+    /// Brings the metrics up to date.
+    pub(crate) fn show(&self) {
         let now = self.clock.now();
-        let mut core = self.core();
-        let answer = core.request(now, count);
-        tell(&mut core);
+        let mut locked = self.locked();
+        let facts = locked.core.facts(now);
+        self.tell(&mut locked.core);
+        locked.counted.flush();
+        self.metrics.show(facts);
+    }
+
+    /// Takes a request that has waited since then, if it has.
+    fn request(&self, count: u32, since: Option<Instant>) -> Result<Answer, CountRefused> {
+        let now = self.clock.now();
+        let mut locked = self.locked();
+        let answer = locked.core.request(now, count);
+        self.tell(&mut locked.core);
+        if let Ok(Answer::Granted(granted)) = &answer {
+            let waited = since.map(|since| since.elapsed()).unwrap_or_default();
+            locked.counted.granted(granted.count, waited);
+        }
         answer
     }
 
     /// A core whose rule panicked must not grant anything any more: that panic goes on.
-    fn core(&self) -> MutexGuard<'_, Core> {
-        self.core
+    fn locked(&self) -> MutexGuard<'_, Locked> {
+        self.locked
             .lock()
             .unwrap_or_else(|_: PoisonError<_>| panic!("the oracle's rule was broken before"))
     }
-}
 
-/// Tells the operator what happened to the clock.
-fn tell(core: &mut Core) {
-    match core.take_event() {
-        Some(ClockEvent::JumpedAhead {
-            unix_ms,
-            expected_ms,
-            jump_ms_max,
-        }) => tracing::error!(
-            unix_ms,
-            expected_ms,
-            jump_ms_max,
-            "the clock jumped ahead and is not followed; time goes on by the monotonic clock. Set \
-             the clock right, or, if it is right, restart the oracle"
-        ),
-        Some(ClockEvent::Followed { unix_ms }) => {
-            tracing::info!(unix_ms, "the clock is within its bound again, and followed");
+    /// Tells the operator what happened to the clock.
+    fn tell(&self, core: &mut Core) {
+        match core.take_event() {
+            Some(ClockEvent::JumpedAhead {
+                unix_ms,
+                expected_ms,
+                jump_ms_max,
+            }) => {
+                self.metrics.clock_jumps.inc();
+                tracing::error!(
+                    unix_ms,
+                    expected_ms,
+                    jump_ms_max,
+                    "the clock jumped ahead and is not followed; time goes on by the monotonic clock. Set \
+                     the clock right, or, if it is right, restart the oracle"
+                );
+            }
+            Some(ClockEvent::Followed { unix_ms }) => {
+                tracing::info!(unix_ms, "the clock is within its bound again, and followed");
+            }
+            None => {}
         }
-        None => {}
     }
 }
 
@@ -121,6 +148,7 @@ impl Service {
         tokio::time::timeout(self.wait_max, self.wait(count))
             .await
             .unwrap_or_else(|_| {
+                self.shared.metrics.failed("unavailable");
                 Err(Status::unavailable(format!(
                     "no timestamp within {} ms: the oracle cannot make its next limit durable",
                     self.wait_max.as_millis()
@@ -129,11 +157,13 @@ impl Service {
     }
 
     async fn wait(&self, count: u32) -> Result<TimestampsResponse, Status> {
+        let began = Instant::now();
+        self.shared.metrics.limit_waits.inc();
         loop {
             let mut extended = pin!(self.shared.extended.notified());
             // From here on a new limit is noticed, so that none can fall between look and wait.
             extended.as_mut().enable();
-            if let Some(response) = self.granted(count)? {
+            if let Some(response) = self.granted(count, Some(began))? {
                 return Ok(response);
             }
             self.shared.exhausted.notify_one();
@@ -141,14 +171,21 @@ impl Service {
         }
     }
 
-    fn granted(&self, count: u32) -> Result<Option<TimestampsResponse>, Status> {
-        match self.shared.request(count) {
+    fn granted(
+        &self,
+        count: u32,
+        since: Option<Instant>,
+    ) -> Result<Option<TimestampsResponse>, Status> {
+        match self.shared.request(count, since) {
             Ok(Answer::Granted(granted)) => Ok(Some(TimestampsResponse {
                 first: granted.first.as_u64(),
                 count: granted.count,
             })),
             Ok(Answer::Wait) => Ok(None),
-            Err(refused) => Err(Status::invalid_argument(refused.to_string())),
+            Err(refused) => {
+                self.shared.metrics.failed("refused");
+                Err(Status::invalid_argument(refused.to_string()))
+            }
         }
     }
 }
@@ -160,6 +197,12 @@ pub(crate) struct Answers {
     service: Service,
     /// A request that waits for a limit.
     waiting: Option<BoxFuture<'static, Result<TimestampsResponse, Status>>>,
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        self.service.shared.metrics.streams.dec();
+    }
 }
 
 impl Stream for Answers {
@@ -176,7 +219,7 @@ impl Stream for Answers {
             Some(Err(status)) => return Poll::Ready(Some(Err(status))),
             None => return Poll::Ready(None),
         };
-        match self.service.granted(request.count) {
+        match self.service.granted(request.count, None) {
             Ok(Some(response)) => Poll::Ready(Some(Ok(response))),
             Err(status) => Poll::Ready(Some(Err(status))),
             Ok(None) => {
@@ -202,6 +245,7 @@ impl Oracle for Service {
         &self,
         request: Request<Streaming<TimestampsRequest>>,
     ) -> Result<Response<Answers>, Status> {
+        self.shared.metrics.streams.inc();
         Ok(Response::new(Answers {
             requests: request.into_inner(),
             service: self.clone(),

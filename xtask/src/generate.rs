@@ -3,10 +3,11 @@
 use crate::context::Context;
 
 /// Tests that compare such files, and write them when they are told to.
-const TESTS: [&[&str]; 3] = [
+const TESTS: [&[&str]; 4] = [
     &["-p", "percolator-protocol", "--test", "scripts"],
     &["-p", "percolator-api", "--test", "definition"],
     &["-p", "percolator-operator", "golden"],
+    &["-p", "percolator-telemetry", "--test", "document"],
 ];
 
 pub(crate) fn run(context: &Context) -> anyhow::Result<()> {

@@ -19,6 +19,7 @@ mod markdown;
 mod metadata;
 mod parts;
 mod programs;
+mod promtool;
 mod shell;
 mod sim;
 mod site;

@@ -30,6 +30,17 @@ pub(crate) struct Layout {
     pub(crate) followed: Followed,
 }
 
+/// How a cluster is to be run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    /// Port of the master; 0: any.
+    pub(crate) port: u16,
+    /// Every server is a process of its own.
+    pub(crate) processes: bool,
+    /// Plain access is allowed.
+    pub(crate) raw: bool,
+}
+
 /// What a folder remembers of the cluster in it, once that has been ready.
 #[derive(Serialize, Deserialize)]
 struct Remembered {
@@ -50,12 +61,15 @@ impl Layout {
     pub(crate) fn open(
         data_dir: &Path,
         manifest: &PercolatorCluster,
-        port: u16,
-        raw: bool,
+        How {
+            port,
+            processes,
+            raw,
+        }: How,
     ) -> anyhow::Result<Self> {
         let spec = &manifest.spec;
         if is_empty(data_dir) {
-            check_ports(port, spec.tablets.replicas)?;
+            check_ports(port, spec.tablets.replicas, processes)?;
         }
         std::fs::create_dir_all(data_dir).with_context(|| {
             format!(
@@ -175,6 +189,11 @@ impl Layout {
         address(self.port, number)
     }
 
+    /// Where it shows its metrics, where each server is a process: behind all of those.
+    pub(crate) fn listen_metrics(&self, number: u16) -> anyhow::Result<SocketAddr> {
+        address(self.port, servers(self.tablets).saturating_add(number))
+    }
+
     /// The folder of a server.
     pub(crate) fn folder(&self, server: &str) -> PathBuf {
         self.data_dir.join(server)
@@ -198,10 +217,15 @@ fn address(first_port: u16, number: u16) -> anyhow::Result<SocketAddr> {
     Ok((Ipv4Addr::LOCALHOST, port).into())
 }
 
-/// Listens for a moment wherever the master, the oracle and the tablet servers are going to.
-fn check_ports(first_port: u16, tablets: u32) -> anyhow::Result<()> {
-    let servers = u16::try_from(tablets).unwrap_or(u16::MAX).saturating_add(2);
-    let listening: anyhow::Result<Vec<_>> = (0..servers)
+/// The master, the oracle and the tablet servers.
+fn servers(tablets: u32) -> u16 {
+    u16::try_from(tablets).unwrap_or(u16::MAX).saturating_add(2)
+}
+
+/// Listens for a moment wherever the servers are going to, and their metrics where they are processes.
+fn check_ports(first_port: u16, tablets: u32, processes: bool) -> anyhow::Result<()> {
+    let each = 1 + u16::from(processes);
+    let listening: anyhow::Result<Vec<_>> = (0..servers(tablets).saturating_mul(each))
         .map(|number| Ok(percolator_server::listen(address(first_port, number)?)?))
         .collect();
     listening.map(drop)

@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::errors::CannotRun;
 use crate::output::{Format, Output, columns};
 use followed::Followed;
-use layout::Layout;
+use layout::{How, Layout};
 
 /// A cluster that isn't ready by then won't be.
 const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -51,11 +51,12 @@ pub(crate) struct Args {
     /// Keep the data in a folder that goes away with the cluster, on ports that are free.
     #[arg(long, conflicts_with = "data_dir")]
     ephemeral: bool,
-    /// Run every server as a process of its own, and start it again when it dies.
+    /// Run every server as a process of its own, and start it again when it dies. Each shows its metrics on a
+    /// port of its own.
     #[arg(long)]
     processes: bool,
-    /// Port of the master; the other servers take the following ones. 0: any that are free. Default:
-    /// 7400, and 0 with --ephemeral.
+    /// Port of the master; the other servers take the following ones, and behind these, with --processes, each
+    /// its metrics. 0: any that are free. Default: 7400, and 0 with --ephemeral.
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
     /// Allow plain engine access, for benchmarks alone.
@@ -72,6 +73,9 @@ pub(crate) struct Running {
     pub(crate) role: &'static str,
     pub(crate) server: String,
     pub(crate) address: String,
+    /// Where it shows metrics and health, where it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) metrics: Option<String>,
     /// The process, where it's one of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) pid: Option<u32>,
@@ -98,7 +102,12 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
         Some(folder) => (folder.path().to_owned(), args.port.unwrap_or(0)),
         None => (args.data_dir, args.port.unwrap_or(7400)),
     };
-    let layout = Layout::open(&data_dir, &manifest, port, args.raw)?;
+    let how = How {
+        port,
+        processes: args.processes,
+        raw: args.raw,
+    };
+    let layout = Layout::open(&data_dir, &manifest, how)?;
     let mut stop = Box::pin(percolator_server::signals::shutdown());
     layout.followed.store(&layout.data_dir)?;
     let kept = layout.clone();
@@ -261,6 +270,10 @@ fn shown(running: &[Running], format: Format) -> serde_json::Result<String> {
 fn table(running: &[Running]) -> String {
     let with_pid = running.iter().any(|server| server.pid.is_some());
     let mut rows = vec![vec!["ROLE".to_owned(), "NAME".into(), "ADDRESS".into()]];
+    let with_metrics = running.iter().any(|server| server.metrics.is_some());
+    if with_metrics {
+        rows[0].push("METRICS".into());
+    }
     if with_pid {
         rows[0].push("PID".into());
     }
@@ -271,6 +284,9 @@ fn table(running: &[Running]) -> String {
             server.server.clone(),
             server.address.clone(),
         ];
+        if with_metrics {
+            row.push(server.metrics.clone().unwrap_or_default());
+        }
         if with_pid {
             row.push(server.pid.map(|pid| pid.to_string()).unwrap_or_default());
         }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use parking_lot::Mutex;
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, ChildStdin, Command};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -41,6 +41,15 @@ pub(crate) struct Processes {
 struct Servers {
     list: Arc<Mutex<Vec<Running>>>,
     file: PathBuf,
+}
+
+/// Where a server listens.
+#[derive(Clone)]
+struct Addresses {
+    /// For its clients.
+    serves: String,
+    /// For whoever asks how it is.
+    metrics: String,
 }
 
 /// A server that runs.
@@ -148,15 +157,18 @@ impl Processes {
             more.push("--new-cluster".to_owned());
         }
         let master = recipe("master", MASTER_PROGRAM, MASTER, more)?;
-        let master = self
-            .supervise(master, layout.listen(0)?.to_string(), failed)
-            .await?;
+        let listens = |number: u16| {
+            anyhow::Ok(Addresses {
+                serves: layout.listen(number)?.to_string(),
+                metrics: layout.listen_metrics(number)?.to_string(),
+            })
+        };
+        let master = self.supervise(master, listens(0)?, failed).await?;
         let to_master = vec!["--master".to_owned(), master];
         let mut more = to_master.clone();
         more.extend(["--window".to_owned(), format!("{}ms", layout.window_ms)]);
         let oracle = recipe("oracle", ORACLE_PROGRAM, ORACLE, more)?;
-        self.supervise(oracle, layout.listen(1)?.to_string(), failed)
-            .await?;
+        self.supervise(oracle, listens(1)?, failed).await?;
         for (number, name) in layout.tablet_servers().enumerate() {
             let mut more = to_master.clone();
             more.extend([
@@ -168,9 +180,9 @@ impl Processes {
             if layout.raw {
                 more.push("--raw".to_owned());
             }
-            let listen = layout.listen(2 + u16::try_from(number).unwrap_or(u16::MAX - 2))?;
+            let listens = listens(2 + u16::try_from(number).unwrap_or(u16::MAX - 2))?;
             let tablet = recipe("tablet", TABLET_PROGRAM, &name, more)?;
-            self.supervise(tablet, listen.to_string(), failed).await?;
+            self.supervise(tablet, listens, failed).await?;
         }
         Ok(())
     }
@@ -179,14 +191,15 @@ impl Processes {
     async fn supervise(
         &mut self,
         recipe: Recipe,
-        listen: String,
+        listen: Addresses,
         failed: &mpsc::UnboundedSender<anyhow::Error>,
     ) -> anyhow::Result<String> {
-        let (process, address) = launch(&recipe, &listen).await?;
-        self.servers.set(&recipe, &address, process.child.id());
+        let (process, at) = launch(&recipe, &listen).await?;
+        self.servers.set(&recipe, &at, process.child.id());
+        let address = at.serves.clone();
         let supervisor = Supervisor {
             recipe,
-            address: address.clone(),
+            at,
             servers: self.servers.clone(),
             stop: self.stop.subscribe(),
         };
@@ -224,12 +237,13 @@ impl Processes {
 }
 
 impl Servers {
-    fn set(&self, recipe: &Recipe, address: &str, pid: Option<u32>) {
+    fn set(&self, recipe: &Recipe, at: &Addresses, pid: Option<u32>) {
         let mut list = self.list.lock();
         let running = Running {
             role: recipe.role,
             server: recipe.server.clone(),
-            address: address.to_owned(),
+            address: at.serves.clone(),
+            metrics: Some(at.metrics.clone()),
             pid,
             data: recipe.data.clone(),
         };
@@ -250,7 +264,7 @@ impl Servers {
 
 struct Supervisor {
     recipe: Recipe,
-    address: String,
+    at: Addresses,
     servers: Servers,
     stop: watch::Receiver<bool>,
 }
@@ -281,8 +295,7 @@ impl Supervisor {
                 return Ok(());
             };
             process = next;
-            self.servers
-                .set(&self.recipe, &self.address, process.child.id());
+            self.servers.set(&self.recipe, &self.at, process.child.id());
             say(&format!(
                 "{} ended ({status}) and was started again as process {}",
                 self.recipe.server,
@@ -298,7 +311,7 @@ impl Supervisor {
             let launched = tokio::select! {
                 biased;
                 _ = self.stop.wait_for(|stop| *stop) => return Ok(None),
-                launched = launch(&self.recipe, &self.address) => launched,
+                launched = launch(&self.recipe, &self.at) => launched,
             };
             match launched {
                 Ok((process, _)) => return Ok(Some(process)),
@@ -359,7 +372,7 @@ impl Recipe {
 }
 
 /// Starts a process and waits until it says where it listens.
-async fn launch(recipe: &Recipe, listen: &str) -> anyhow::Result<(Process, String)> {
+async fn launch(recipe: &Recipe, listen: &Addresses) -> anyhow::Result<(Process, Addresses)> {
     let log = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
@@ -367,7 +380,8 @@ async fn launch(recipe: &Recipe, listen: &str) -> anyhow::Result<(Process, Strin
         .with_context(|| format!("cannot write the log {}", recipe.log.display()))?;
     let mut child = Command::new(&recipe.program)
         .args(&recipe.arguments)
-        .args(["--listen", listen])
+        .args(["--listen", &listen.serves])
+        .args(["--metrics-listen", &listen.metrics])
         // The end of this pipe tells the server that we are gone, also when we are killed.
         .env(percolator_server::signals::LIFELINE_VARIABLE, "1")
         .env(
@@ -388,19 +402,21 @@ async fn launch(recipe: &Recipe, listen: &str) -> anyhow::Result<(Process, Strin
         .take()
         .ok_or_else(|| anyhow!("{} has no output", recipe.server))?;
     let mut lines = BufReader::new(stdout).lines();
-    let said = tokio::time::timeout(LISTENS_WITHIN, lines.next_line())
+    let said = async {
+        let metrics = said(&mut lines, "metrics on ").await?;
+        let serves = said(&mut lines, "listening on ").await?;
+        anyhow::Ok(metrics.zip(serves))
+    };
+    let said = tokio::time::timeout(LISTENS_WITHIN, said)
         .await
         .with_context(|| format!("{} did not listen within {LISTENS_WITHIN:?}", recipe.server))??;
-    match said
-        .as_deref()
-        .and_then(|line| line.strip_prefix("listening on "))
-    {
-        Some(address) => {
+    match said {
+        Some((metrics, serves)) => {
             let process = Process {
                 child,
                 _lifeline: lifeline,
             };
-            Ok((process, address.to_owned()))
+            Ok((process, Addresses { serves, metrics }))
         }
         None => {
             let status = child.wait().await?;
@@ -408,6 +424,15 @@ async fn launch(recipe: &Recipe, listen: &str) -> anyhow::Result<(Process, Strin
             Err(Ended { status, message }.into())
         }
     }
+}
+
+/// What the next line says behind this; none where it is another one, or the last has been.
+async fn said(
+    lines: &mut Lines<BufReader<ChildStdout>>,
+    behind: &str,
+) -> anyhow::Result<Option<String>> {
+    let line = lines.next_line().await?;
+    Ok(line.and_then(|line| line.strip_prefix(behind).map(str::to_owned)))
 }
 
 /// A program that lies beside this one.

@@ -44,6 +44,7 @@ async fn start_each(
     let options = percolator_gc_master::Options {
         data_dir: layout.folder(MASTER),
         listen: layout.listen(0)?,
+        metrics_listen: None,
         server: MASTER.to_owned(),
         new_cluster: layout.new,
         settings: percolator_gc_master::Settings::default(),
@@ -87,6 +88,7 @@ async fn start_each(
         let options = percolator_tablet::Options {
             data_dir: layout.folder(&name),
             listen: layout.listen(2 + u16::try_from(number).unwrap_or(u16::MAX - 2))?,
+            metrics_listen: None,
             advertise: None,
             master: address.clone(),
             server: name.clone(),
@@ -162,6 +164,7 @@ where
             role,
             server: name.to_owned(),
             address: address.to_string(),
+            metrics: None,
             pid: None,
             data: layout.folder(name),
         },

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 pub(crate) const MANAGER: &str = "percolator-operator";
 /// Where every server listens, and where the service for clients does.
 pub(crate) const PORT: u16 = 7400;
+/// The port on which every server shows its metrics and health.
+pub(crate) const METRICS_PORT: u16 = 9090;
 /// The claim of each pod, before the pod's name.
 pub(crate) const CLAIM: &str = "data";
 

@@ -3,11 +3,81 @@
 use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
+use prost::Message as _;
 
-use super::{Asker, Reply};
+use super::{Asker, Core, Reply};
 use crate::Refusal;
+use crate::probe::{Limit, Note};
 
-pub(super) fn answer(to: Option<Asker>, id: u64, result: Result<Option<Body>, Refusal>) -> Reply {
+impl Core {
+    /// Answers a request.
+    pub(super) fn answer(
+        &self,
+        to: Option<Asker>,
+        id: u64,
+        note: Note,
+        result: Result<Option<Body>, Refusal>,
+        out: &mut Vec<Reply>,
+    ) {
+        self.probe.answered(note, &result);
+        out.push(reply(to, id, result));
+    }
+
+    /// Answers a request that is one too many.
+    pub(super) fn refuse(
+        &self,
+        to: Option<Asker>,
+        id: u64,
+        note: Note,
+        (limit, why): (Limit, String),
+        out: &mut Vec<Reply>,
+    ) {
+        self.probe.limited(limit);
+        self.answer(to, id, note, Err(Refusal::Busy(why)), out);
+    }
+
+    /// Why no more requests are taken, where so many wait for the disk.
+    pub(super) fn limit_reached(&self, waiting: usize) -> Option<(Limit, String)> {
+        let for_disk = || format!("{waiting} requests wait for the disk");
+        if self.limits.no_more_requests(waiting) {
+            return Some((Limit::Requests, for_disk()));
+        }
+        if self.limits.enough_decided(self.decided_bytes) {
+            return Some((Limit::DecidedBytes, for_disk()));
+        }
+        let queued = self.limits.enough_queued(self.queued_bytes);
+        let for_rows = || {
+            format!(
+                "{} requests of {} bytes wait for rows that others write",
+                self.queued.len(),
+                self.queued_bytes
+            )
+        };
+        queued.then(|| (Limit::QueuedBytes, for_rows()))
+    }
+
+    /// Keeps a read until the next group is durable.
+    pub(super) fn hold(
+        &mut self,
+        to: Asker,
+        request: v1::Request,
+        note: Note,
+        out: &mut Vec<Reply>,
+    ) {
+        let reads = self.held_reads.len();
+        let why = || format!("{reads} reads wait for the disk");
+        if self.limits.no_more_reads(reads) {
+            return self.refuse(Some(to), request.id, note, (Limit::Reads, why()), out);
+        }
+        if self.limits.enough_queued(self.queued_bytes) {
+            return self.refuse(Some(to), request.id, note, (Limit::QueuedBytes, why()), out);
+        }
+        self.queued_bytes += request.encoded_len();
+        self.held_reads.push((to, request, note));
+    }
+}
+
+fn reply(to: Option<Asker>, id: u64, result: Result<Option<Body>, Refusal>) -> Reply {
     let body = match result {
         Ok(body) => body,
         Err(refusal) => Some(Body::Error(v1::RequestError {

@@ -14,6 +14,7 @@ use crate::garbage;
 use crate::latches::Ticket;
 use crate::limits::{Amount, Held};
 use crate::pace::TICK;
+use crate::probe::Note;
 use crate::work::Work;
 
 /// How long it may take until it is noticed that there is something to collect again.
@@ -26,7 +27,7 @@ impl Core {
         let decided = self.decided.iter();
         Held {
             queued: Amount::of(self.queued.values().map(|queued| queued.bytes)),
-            reads: Amount::of(reads.map(|(_, request)| request.encoded_len())),
+            reads: Amount::of(reads.map(|(_, request, _)| request.encoded_len())),
             decided: Amount::of(decided.map(|decided| decided.decision.batch.size_bytes())),
             group: Amount::of(self.group.iter().map(Batch::size_bytes)),
             cache_bytes: self.cache.borrow().size_bytes(),
@@ -39,21 +40,21 @@ impl Core {
     pub fn meet(&mut self, servers: &[String], out: &mut Vec<Reply>) {
         let unmet = self.tablets.unmet(servers.to_vec());
         if !unmet.is_empty() {
-            self.enqueue(None, 0, Work::meet(unmet), out);
+            self.enqueue(None, 0, Note::default(), Work::meet(unmet), out);
         }
     }
 
     /// Keeps the settings of garbage collection; [`Self::report`] has them when they are durable.
     pub fn keep(&mut self, settings: Option<v1::GcSettings>, out: &mut Vec<Reply>) {
         if let Some(settings) = settings.filter(|settings| self.tablets.are_news(settings)) {
-            self.enqueue(None, 0, Work::settings(settings), out);
+            self.enqueue(None, 0, Note::default(), Work::settings(settings), out);
         }
     }
 
     /// Goes on to the points that the master has told; [`Self::report`] has them when they are durable.
     pub fn reach(&mut self, points: Points, out: &mut Vec<Reply>) {
         if self.points.durable.raised(points) != self.points.durable {
-            self.enqueue(None, 0, Work::points(points), out);
+            self.enqueue(None, 0, Note::default(), Work::points(points), out);
         }
         // Rollbacks of old transactions leave garbage below the ready point, too.
         self.collected_to = Timestamp::ZERO;
@@ -103,7 +104,7 @@ impl Core {
                 let items = garbage::items(&piece);
                 self.collecting = Some(self.next_ticket);
                 let before = self.next_ticket;
-                self.enqueue(None, 0, Work::collect(piece), out);
+                self.enqueue(None, 0, Note::default(), Work::collect(piece), out);
                 if self.next_ticket == before {
                     // Too busy for it: later.
                     self.collecting = None;
@@ -147,6 +148,7 @@ impl Core {
                 rows: Vec::new(),
                 to: None,
                 id: 0,
+                note: Note::default(),
                 decision,
             });
         }

@@ -7,6 +7,7 @@
 
 mod answer;
 mod chores;
+mod facts;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -18,7 +19,7 @@ use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 use prost::Message as _;
 
-use answer::answer;
+pub(crate) use facts::Facts;
 
 use crate::cache::CellCache;
 use crate::clearing::Clearing;
@@ -27,6 +28,7 @@ use crate::latches::{Latches, RowHash, Ticket};
 use crate::limits::Limits;
 use crate::marks::Marks;
 use crate::pace::Pace;
+use crate::probe::{Method, Note, Probe, Silent, Step};
 use crate::progress::Progress;
 use crate::readers::Readers;
 use crate::store::{self, LockChange, LockFilter};
@@ -89,7 +91,7 @@ pub struct Core {
     /// Those of them that have their latches.
     ready: VecDeque<Ticket>,
     /// Reads that wait for what is on its way to the disk.
-    held_reads: Vec<(Asker, v1::Request)>,
+    held_reads: Vec<(Asker, v1::Request, Note)>,
     /// Decided, to go with the next group.
     decided: Vec<Decided>,
     decided_bytes: usize,
@@ -111,11 +113,13 @@ pub struct Core {
     /// Requests that write, since it was last looked for a piece.
     writes: usize,
     failed: Option<String>,
+    probe: Box<dyn Probe>,
 }
 
 struct Queued {
     to: Option<Asker>,
     id: u64,
+    note: Note,
     rows: Vec<RowHash>,
     work: Work,
     /// What it holds in memory, once it waits.
@@ -128,6 +132,7 @@ struct Decided {
     /// `None`: the server's own chore.
     to: Option<Asker>,
     id: u64,
+    note: Note,
     decision: Decision,
 }
 
@@ -178,6 +183,7 @@ impl Core {
             short_of_room: false,
             clearing: Clearing::default(),
             failed: None,
+            probe: Box::new(Silent),
         })
     }
 
@@ -203,22 +209,27 @@ impl Core {
 
     /// Takes a request; answers that are ready go to `out`, others come from [`Self::committed`].
     pub fn request(&mut self, to: Asker, request: v1::Request, out: &mut Vec<Reply>) {
+        let note = self.probe.came(Method::of(&request));
+        self.take(to, request, note, out);
+    }
+
+    fn take(&mut self, to: Asker, request: v1::Request, mut note: Note, out: &mut Vec<Reply>) {
         self.pace.asked();
         if !self.readers.borrow().idle() && reads::has_to_wait(self.ground(), &request) {
-            return self.hold(to, request, out);
+            return self.hold(to, request, note, out);
         }
+        self.probe.ended(&mut note, Step::Queue);
         let id = request.id;
         let Some(body) = request.body else {
             let refusal = Refusal::Invalid("a request without a body".into());
-            out.push(answer(Some(to), id, Err(refusal)));
-            return;
+            return self.answer(Some(to), id, note, Err(refusal), out);
         };
         let result = match Work::read(request.tablets, body) {
-            Ok(work) => return self.enqueue(Some(to), id, work, out),
+            Ok(work) => return self.enqueue(Some(to), id, note, work, out),
             Err(Unread::Reads(refs, body)) => reads::answer(self.ground(), self.raw, &refs, body),
             Err(Unread::Resolves(refs, request)) => {
                 match resolve::find(self.ground(), refs, request) {
-                    Ok(work) => return self.enqueue(Some(to), id, work, out),
+                    Ok(work) => return self.enqueue(Some(to), id, note, work, out),
                     Err(refusal) => Err(refusal),
                 }
             }
@@ -227,21 +238,8 @@ impl Core {
         if let Err(refusal) = &result {
             self.note_fatal(refusal);
         }
-        out.push(answer(Some(to), id, result.map(Some)));
-    }
-
-    /// Keeps a read until the next group is durable.
-    fn hold(&mut self, to: Asker, request: v1::Request, out: &mut Vec<Reply>) {
-        if !self.limits.no_more_reads(self.held_reads.len())
-            && !self.limits.enough_queued(self.queued_bytes)
-        {
-            self.queued_bytes += request.encoded_len();
-            self.held_reads.push((to, request));
-        } else {
-            let reads = self.held_reads.len();
-            let refusal = Refusal::Busy(format!("{reads} reads wait for the disk"));
-            out.push(answer(Some(to), request.id, Err(refusal)));
-        }
+        self.probe.ended(&mut note, Step::Decide);
+        self.answer(Some(to), id, note, result.map(Some), out);
     }
 
     /// Takes an order of the master's, that is meant for this server; answered like a request, under this id.
@@ -253,9 +251,9 @@ impl Core {
         order: Order,
         out: &mut Vec<Reply>,
     ) {
+        let note = self.probe.came(Some(Method::Order));
         if let Err(refusal) = self.ground().check_addressee(meant) {
-            out.push(answer(Some(to), id, Err(refusal)));
-            return;
+            return self.answer(Some(to), id, note, Err(refusal), out);
         }
         let work = match order {
             Order::Create {
@@ -265,7 +263,7 @@ impl Core {
             } => Work::create_tablet(tablet, made, barrier),
             Order::Drop { id, table } => Work::drop_tablet(id, table),
         };
-        self.enqueue(Some(to), id, work, out);
+        self.enqueue(Some(to), id, note, work, out);
     }
 
     /// The next group of batches to make durable, when there's one and none is on its way.
@@ -288,6 +286,9 @@ impl Core {
             .iter_mut()
             .map(|decided| std::mem::take(&mut decided.decision.batch))
             .collect();
+        for decided in &mut self.committing {
+            self.probe.ended(&mut decided.note, Step::Group);
+        }
         let taken: usize = group.iter().map(Batch::size_bytes).sum();
         self.decided_bytes = self.decided_bytes.saturating_sub(taken);
         // With the records that it is about, or before them; each time, as a batch that was refused and comes
@@ -358,8 +359,9 @@ impl Core {
                 }
                 Some(refusal) => Err(refusal.clone()),
             };
+            self.probe.ended(&mut decided.note, Step::Commit);
             match decided.to {
-                Some(_) => out.push(answer(decided.to, decided.id, result)),
+                Some(_) => self.answer(decided.to, decided.id, decided.note, result, out),
                 None => self.chore_ended(decided.ticket, result.is_ok()),
             }
             self.latches
@@ -369,13 +371,13 @@ impl Core {
         let waiting = self.decided.iter().map(|decided| decided.ticket);
         self.points.settle(waiting);
         self.run(ready, out);
-        for (to, request) in std::mem::take(&mut self.held_reads) {
+        for (to, request, note) in std::mem::take(&mut self.held_reads) {
             self.queued_bytes -= request.encoded_len();
             if let Some(failed) = &self.failed {
                 let refusal = Refusal::failed(failed.clone());
-                out.push(answer(Some(to), request.id, Err(refusal)));
+                self.answer(Some(to), request.id, note, Err(refusal), out);
             } else {
-                self.request(to, request, out);
+                self.take(to, request, note, out);
             }
         }
         if failure.is_none() {
@@ -396,34 +398,30 @@ impl Core {
             to_raise: self.points.highest(),
             life: self.me.incarnation,
             me: &self.me,
+            probe: &*self.probe,
         }
     }
 
-    fn enqueue(&mut self, to: Option<Asker>, id: u64, work: Work, out: &mut Vec<Reply>) {
+    fn enqueue(
+        &mut self,
+        to: Option<Asker>,
+        id: u64,
+        note: Note,
+        work: Work,
+        out: &mut Vec<Reply>,
+    ) {
         self.writes += usize::from(to.is_some());
         let waiting = self.queued.len() + self.decided.len() + self.committing.len();
         if let Some(failed) = &self.failed {
-            out.push(answer(to, id, Err(Refusal::failed(failed.clone()))));
-            return;
+            let refusal = Refusal::failed(failed.clone());
+            return self.answer(to, id, note, Err(refusal), out);
         }
-        if self.limits.no_more_requests(waiting) || self.limits.enough_decided(self.decided_bytes) {
-            let refusal = Refusal::Busy(format!("{waiting} requests wait for the disk"));
-            out.push(answer(to, id, Err(refusal)));
-            return;
-        }
-        if self.limits.enough_queued(self.queued_bytes) {
-            let refusal = Refusal::Busy(format!(
-                "{} requests of {} bytes wait for rows that others write",
-                self.queued.len(),
-                self.queued_bytes
-            ));
-            out.push(answer(to, id, Err(refusal)));
-            return;
+        if let Some(limit) = self.limit_reached(waiting) {
+            return self.refuse(to, id, note, limit, out);
         }
         // Rows are latched by their table, which only a tablet that is served tells.
         if let Err(not_served) = work.served_by(&self.tablets) {
-            out.push(answer(to, id, Err(not_served.into())));
-            return;
+            return self.answer(to, id, note, Err(not_served.into()), out);
         }
         let rows = if mutants::on(Mutant::NoLatches) {
             Vec::new()
@@ -435,6 +433,7 @@ impl Core {
         let mut queued = Queued {
             to,
             id,
+            note,
             rows,
             work,
             bytes: 0,
@@ -442,6 +441,7 @@ impl Core {
         if self.latches.acquire(ticket, &queued.rows) {
             self.decide(ticket, queued, out);
         } else {
+            self.probe.waits_for_rows();
             queued.bytes = queued.work.detach();
             self.queued_bytes += queued.bytes;
             self.queued.insert(ticket, queued);
@@ -466,10 +466,13 @@ impl Core {
     /// Decides a request that holds its latches. Where nothing is to be written, it is answered, lets
     /// go of them, and returns who holds theirs now.
     fn decide(&mut self, ticket: Ticket, queued: Queued, out: &mut Vec<Reply>) -> Vec<Ticket> {
+        let mut note = queued.note;
+        self.probe.ended(&mut note, Step::Latch);
         let decided = queued.work.decide(self.ground()).and_then(|mut decision| {
             garbage::index(&self.tablets, &mut decision)?;
             Ok(decision)
         });
+        self.probe.ended(&mut note, Step::Decide);
         let result = match decided {
             Ok(decision) if !decision.batch.is_empty() => {
                 self.decided_bytes += decision.batch.size_bytes();
@@ -491,6 +494,7 @@ impl Core {
                     rows: queued.rows,
                     to: queued.to,
                     id: queued.id,
+                    note,
                     decision,
                 });
                 return Vec::new();
@@ -503,7 +507,7 @@ impl Core {
         };
         let mut ready = Vec::new();
         match queued.to {
-            Some(_) => out.push(answer(queued.to, queued.id, result)),
+            Some(_) => self.answer(queued.to, queued.id, note, result, out),
             None => self.chore_ended(ticket, result.is_ok()),
         }
         self.latches.release(ticket, &queued.rows, &mut ready);

@@ -38,11 +38,12 @@ enum Siblings {
 }
 
 /// Rules by folder, for the folder and those below. What tests alone need is free.
-const RULES: [(&str, Siblings); 10] = [
+const RULES: [(&str, Siblings); 11] = [
     ("protocol", Siblings::Only(&[])),
     ("wire", Siblings::Only(&["percolator-protocol"])),
     ("engine", Siblings::Only(&[])),
     ("history", Siblings::Only(&[])),
+    ("telemetry", Siblings::Only(&[])),
     // What all servers share must not know any of them.
     (
         "server",
@@ -50,7 +51,11 @@ const RULES: [(&str, Siblings); 10] = [
     ),
     (
         "client",
-        Siblings::Only(&["percolator-protocol", "percolator-wire"]),
+        Siblings::Only(&[
+            "percolator-protocol",
+            "percolator-telemetry",
+            "percolator-wire",
+        ]),
     ),
     ("gc-master", Siblings::None(&SERVERS)),
     ("tablet", Siblings::None(&SERVERS)),

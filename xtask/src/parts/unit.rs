@@ -12,6 +12,7 @@ use crate::{
     context::Context,
     parts::{Report, crash, e2e},
     programs::TestProgram,
+    promtool,
     tally::Reader,
 };
 
@@ -22,6 +23,14 @@ const WORTH_A_ROW: Duration = Duration::from_secs(3);
 
 pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<String> {
     let built = report.step("build", |_| context.built())?;
+    let promtool = report.step("promtool", |_| promtool::find(context));
+    let how = How {
+        variables: promtool
+            .iter()
+            .map(|tool| (promtool::VARIABLE, tool.display().to_string()))
+            .collect(),
+        ..How::default()
+    };
     let mut failures = Vec::new();
     let mut others = Duration::ZERO;
     for program in &built.tests {
@@ -29,9 +38,7 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
             continue;
         }
         let name = format!("{} {} {}", program.package, program.kind, program.name);
-        if let Err(error) =
-            report.step(name, |report| run_program(program, &How::default(), report))
-        {
+        if let Err(error) = report.step(name, |report| run_program(program, &how, report)) {
             println!("FAILED: {error:#}\nto repeat it: {}", program.cargo_line());
             failures.push(program.cargo_line());
         }

@@ -8,7 +8,7 @@ use kube::Resource as _;
 use percolator_api::ClusterObject;
 use serde_json::{Value, json};
 
-use super::names::{self, PORT, Role};
+use super::names::{self, METRICS_PORT, PORT, Role};
 use super::object::{Kind, Object};
 use super::observed::Observed;
 
@@ -156,7 +156,10 @@ impl Builder<'_> {
                 "clusterIP": "None",
                 "publishNotReadyAddresses": true,
                 "selector": names::role_selector(self.name, role),
-                "ports": [{"name": "grpc", "port": PORT, "targetPort": "grpc", "protocol": "TCP"}],
+                "ports": [
+                    {"name": "grpc", "port": PORT, "targetPort": "grpc", "protocol": "TCP"},
+                    {"name": "metrics", "port": METRICS_PORT, "targetPort": "metrics", "protocol": "TCP"},
+                ],
             }}),
         )
     }

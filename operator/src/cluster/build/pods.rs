@@ -4,7 +4,7 @@
 use percolator_api::{Pod, Quantity, Retention};
 use serde_json::{Value, json};
 
-use super::super::names::{self, CLAIM, PORT, Role};
+use super::super::names::{self, CLAIM, METRICS_PORT, PORT, Role};
 use super::super::object::{Kind, Object};
 use super::super::observed::Observed;
 use super::{Builder, GC, LOG_LEVEL, NEW_CLUSTER};
@@ -206,7 +206,10 @@ impl Builder<'_> {
             "command": [format!("/usr/local/bin/percolator-{}", role.component())],
             "args": self.arguments(role),
             "env": self.environment(role),
-            "ports": [{"name": "grpc", "containerPort": PORT, "protocol": "TCP"}],
+            "ports": [
+                {"name": "grpc", "containerPort": PORT, "protocol": "TCP"},
+                {"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"},
+            ],
             "startupProbe": probe(1, STARTUP_SECONDS),
             "readinessProbe": probe(2, 2),
             "livenessProbe": probe(10, 6),
@@ -247,6 +250,7 @@ impl Builder<'_> {
         let mut arguments = vec![
             format!("--data-dir={DATA}/server"),
             format!("--listen=0.0.0.0:{PORT}"),
+            format!("--metrics-listen=0.0.0.0:{METRICS_PORT}"),
             "--server=$(POD_NAME)".to_owned(),
         ];
         if role != Role::GcMaster {

@@ -1,0 +1,150 @@
+//! What the library counts, where the application gives it a registry.
+
+use std::time::Duration;
+
+use percolator_protocol::txn::Ending;
+use percolator_protocol::types::Timestamp;
+use percolator_telemetry::names::client as names;
+use percolator_telemetry::{Histogram, HistogramVec, IntCounter, IntCounterVec, Registry, Set};
+use percolator_wire::v1::request::Body as Ask;
+
+use crate::error::Conflict;
+use crate::router::Attempt;
+use crate::{Client, Error, MetricsError, Txn};
+
+/// The library's metrics.
+pub(crate) struct Metrics {
+    pub(crate) begun: IntCounter,
+    commits: IntCounterVec,
+    commit_seconds: Histogram,
+    pub(crate) commit_cells: Histogram,
+    pub(crate) retries: IntCounter,
+    requests: IntCounterVec,
+    request_seconds: HistogramVec,
+    timestamp_seconds: Histogram,
+    pub(crate) locks_met: IntCounter,
+    locks_resolved: IntCounterVec,
+    pub(crate) locks_pushed: IntCounter,
+    pub(crate) flushes: IntCounter,
+}
+
+impl Metrics {
+    fn new(registry: &Registry) -> Result<Self, MetricsError> {
+        let set = Set::new(registry, names::ALL);
+        let metrics = Self {
+            begun: set.counter(names::BEGUN)?,
+            commits: set.counters(names::COMMITS)?,
+            commit_seconds: set.histogram(names::COMMIT_SECONDS)?,
+            commit_cells: set.histogram(names::COMMIT_CELLS)?,
+            retries: set.counter(names::RETRIES)?,
+            requests: set.counters(names::REQUESTS)?,
+            request_seconds: set.histograms(names::REQUEST_SECONDS)?,
+            timestamp_seconds: set.histogram(names::TIMESTAMP_SECONDS)?,
+            locks_met: set.counter(names::LOCKS_MET)?,
+            locks_resolved: set.counters(names::LOCKS_RESOLVED)?,
+            locks_pushed: set.counter(names::LOCKS_PUSHED)?,
+            flushes: set.counter(names::FLUSHES)?,
+        };
+        set.finish();
+        Ok(metrics)
+    }
+
+    /// A transaction has begun, and waited so long for its timestamp.
+    pub(crate) fn began(&self, waited: Duration) {
+        self.begun.inc();
+        self.timestamp_seconds.observe(waited.as_secs_f64());
+    }
+
+    /// A commit has ended.
+    fn committed(&self, start_ts: Timestamp, result: &Result<Timestamp, Error>, took: Duration) {
+        let outcome = match result {
+            Ok(commit_ts) if *commit_ts == start_ts => "read_only",
+            Ok(_) => "committed",
+            Err(Error::Conflict(Conflict::RolledBack { .. })) => "rolled_back",
+            Err(Error::Conflict(_)) => "conflict",
+            Err(Error::TooOld(_)) => "too_old",
+            Err(Error::Timeout { .. }) => "timeout",
+            Err(Error::Unavailable(_)) => "unavailable",
+            Err(Error::Unknown { .. }) => "unknown",
+            Err(_) => "other",
+        };
+        self.commits.with_label_values(&[outcome]).inc();
+        self.commit_seconds.observe(took.as_secs_f64());
+    }
+
+    /// A request to a tablet server has ended.
+    pub(crate) fn asked(&self, method: &'static str, attempt: &Attempt, took: Duration) {
+        let result = match attempt {
+            Attempt::Done(_) => "ok",
+            Attempt::Lost(_) | Attempt::NeverSent(_) => "lost",
+            Attempt::Again(_) | Attempt::Frozen(_) | Attempt::Invalid(_) | Attempt::TooOld(_) => {
+                "refused"
+            }
+        };
+        self.requests.with_label_values(&[method, result]).inc();
+        self.request_seconds
+            .with_label_values(&[method])
+            .observe(took.as_secs_f64());
+    }
+
+    /// Locks of others were cleared.
+    pub(crate) fn resolved(&self, ending: Ending, locks: usize) {
+        let ending = match ending {
+            Ending::Committed(_) => "committed",
+            Ending::RolledBack => "rolled_back",
+        };
+        self.locks_resolved
+            .with_label_values(&[ending])
+            .inc_by(locks as u64);
+    }
+}
+
+/// How a request is called.
+pub(crate) fn method(ask: &Ask) -> &'static str {
+    match ask {
+        Ask::GetOne(_) | Ask::Get(_) => "get",
+        Ask::Scan(_) => "scan",
+        Ask::Prewrite(_) => "prewrite",
+        Ask::Commit(_) => "commit",
+        Ask::Rollback(_) => "rollback",
+        Ask::CheckStatus(_) => "check_status",
+        Ask::KeepAlive(_) => "keep_alive",
+        _ => "other",
+    }
+}
+
+impl Client {
+    /// Counts from now on what this client, its clones and their transactions do, as `docs/metrics.md` says, and shows
+    /// it in the application's registry. Without it nothing is counted.
+    ///
+    /// # Errors
+    /// The registry has another client's metrics, or this client has shown its own already.
+    pub fn measure(&self, registry: &Registry) -> Result<(), MetricsError> {
+        let metrics = Metrics::new(registry)?;
+        let first = self.router.measured.set(metrics).is_ok();
+        match first {
+            true => Ok(()),
+            false => Err(MetricsError::AlreadyReg),
+        }
+    }
+}
+
+impl Txn {
+    /// Commits. Returns the commit_ts, or, where nothing was written, the start_ts.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`]: begin again. [`Error::Unknown`]: ask later. Otherwise nothing of it will be
+    /// visible.
+    pub async fn commit(self) -> Result<Timestamp, Error> {
+        let router = self.inner.router.clone();
+        let Some(metrics) = router.metrics() else {
+            return self.commit_uncounted().await;
+        };
+        let start_ts = self.inner.start_ts;
+        let began = router.transport.now();
+        let result = self.commit_uncounted().await;
+        let took = router.transport.now().saturating_sub(began);
+        metrics.committed(start_ts, &result, took);
+        result
+    }
+}

@@ -1,0 +1,235 @@
+//! How the master is, for whoever watches it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use percolator_protocol::types::Timestamp;
+
+use crate::collection::ORACLE;
+use crate::core::{Directory, SILENCE_MAX};
+use crate::truth::{Role, TableState, Tablet, TabletState, Truth};
+
+/// Of something, by what it is told apart.
+pub(crate) type Counts<K> = BTreeMap<K, i64>;
+
+/// How the master is now.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Facts {
+    /// It has its directory.
+    pub(crate) has_state: bool,
+    /// Servers, by role and state.
+    pub(crate) servers: Counts<(&'static str, &'static str)>,
+    /// Tables, by state.
+    pub(crate) tables: Counts<&'static str>,
+    /// Tablets, by state.
+    pub(crate) tablets: Counts<&'static str>,
+    /// Tablets, by their table's name.
+    pub(crate) by_table: Counts<String>,
+    /// Orders that were not answered yet.
+    pub(crate) in_flight: usize,
+    /// The oracle's time when it was last asked.
+    pub(crate) now: Timestamp,
+    /// How far behind that the barrier is; none: there's no barrier.
+    pub(crate) barrier_age: Option<Duration>,
+    /// The same of the ready point.
+    pub(crate) ready_age: Option<Duration>,
+    /// The same of the lowest floor of a lease.
+    pub(crate) oldest_floor_age: Option<Duration>,
+    /// How long versions are kept.
+    pub(crate) life_time: Duration,
+    /// What holds collection back.
+    pub(crate) held_by: Vec<&'static str>,
+    /// Clients with transactions.
+    pub(crate) sessions: usize,
+    /// Transactions that they have named.
+    pub(crate) gc_locks: usize,
+    /// Versions that wait to be collected.
+    pub(crate) garbage: u64,
+}
+
+impl Directory {
+    /// How it is now.
+    pub(crate) fn facts(&self, now: Duration) -> Facts {
+        let oracle = self.collection.now;
+        let floor = self.sessions.holders(1).next();
+        let floor = floor.map(|(_, session)| session.floor);
+        let progress = self
+            .live
+            .values()
+            .flat_map(|live| &live.progress.last.tablets);
+        let mut facts = Facts {
+            has_state: self.truth.is_some(),
+            in_flight: self.in_flight.len(),
+            now: oracle,
+            oldest_floor_age: floor.and_then(|floor| age(oracle, floor)),
+            life_time: self.life_time(),
+            sessions: self.sessions.len(),
+            gc_locks: self.sessions.named(),
+            garbage: progress.map(|tablet| tablet.waiting).sum(),
+            held_by: self.held_by(now),
+            ..Facts::default()
+        };
+        let Some(truth) = &self.truth else {
+            return facts;
+        };
+        let points = truth.gc.points();
+        facts.barrier_age = age(oracle, points.barrier);
+        facts.ready_age = age(oracle, points.ready);
+        for (name, server) in &truth.servers {
+            let role = match server.role {
+                Role::Oracle => "tso",
+                Role::Tablet => "tablet",
+            };
+            let state = match self.is_alive(name, now) {
+                true => "up",
+                false => "down",
+            };
+            *facts.servers.entry((role, state)).or_default() += 1;
+        }
+        for table in truth.tables.values() {
+            let state = match table.state {
+                TableState::Creating => "creating",
+                TableState::Ready => "ready",
+                TableState::Deleting => "deleting",
+            };
+            *facts.tables.entry(state).or_default() += 1;
+        }
+        for (id, tablet) in &truth.tablets {
+            let state = self.tablet_state(*id, tablet, now);
+            *facts.tablets.entry(state).or_default() += 1;
+            let table = truth.tables.get(&tablet.table);
+            let table = table.map_or_else(String::new, |table| table.name.clone());
+            *facts.by_table.entry(table).or_default() += 1;
+        }
+        facts
+    }
+
+    fn tablet_state(&self, id: u64, tablet: &Tablet, now: Duration) -> &'static str {
+        if !tablet.made {
+            return "creating";
+        }
+        if !self.is_alive(&tablet.owner, now) {
+            return "down";
+        }
+        if self.lost_tablets(&tablet.owner).contains(&id) {
+            return "lost";
+        }
+        match tablet.state {
+            TabletState::Serving => "serving",
+            TabletState::Frozen => "frozen",
+            TabletState::Swept => "swept",
+        }
+    }
+
+    /// What holds collection back, as it is decided in `collection`.
+    fn held_by(&self, now: Duration) -> Vec<&'static str> {
+        let mut held = Vec::new();
+        if self.paused() {
+            held.push("paused");
+        }
+        match &self.collection.blocked {
+            Some((server, _)) if server == ORACLE => held.push("oracle"),
+            Some(_) => held.push("locks"),
+            None => {}
+        }
+        let Some(truth) = &self.truth else {
+            held.push("starting");
+            return held;
+        };
+        let since = self.settled_at.saturating_sub(SILENCE_MAX);
+        if now < since + self.lease() || truth.rebuilt && !self.has_heard_all(now) {
+            held.push("starting");
+        }
+        let floor = self.sessions.holders(1).next();
+        let floor = floor.and_then(|(_, session)| age(self.collection.now, session.floor));
+        if floor.is_some_and(|age| age > self.life_time()) {
+            held.push("gc_lock");
+        }
+        if self.waits_for_server(truth, now) {
+            held.push("server_down");
+        }
+        held
+    }
+
+    /// Whether a tablet server that is down keeps the ready point back.
+    fn waits_for_server(&self, truth: &Truth, now: Duration) -> bool {
+        let points = truth.gc.points();
+        let waits = |server: &&str| {
+            let behind = self.reported(server).unwrap_or_default() < points.barrier;
+            behind && !self.is_alive(server, now)
+        };
+        points.ready < points.barrier && truth.tablet_servers().iter().any(waits)
+    }
+}
+
+/// How far a point lies behind; none for one that was never set.
+fn age(now: Timestamp, point: Timestamp) -> Option<Duration> {
+    let behind = now.physical_ms().saturating_sub(point.physical_ms());
+    (point > Timestamp::ZERO).then(|| Duration::from_millis(behind))
+}
+
+#[cfg(test)]
+mod tests {
+    use percolator_wire::v1;
+
+    use super::*;
+    use crate::collection::Progress;
+    use crate::core::Settings;
+    use crate::events::Start;
+    use crate::settings::Manifest;
+
+    /// After every lease of an earlier start.
+    const LATER: Duration = Duration::from_secs(3_600);
+    const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+
+    fn begun() -> Directory {
+        Directory::open(Start::NewCluster, Settings::default(), 7).unwrap()
+    }
+
+    #[test]
+    fn a_master_without_state_says_so() {
+        let start = Start::Rebuild { cluster_id: None };
+        let lost = Directory::open(start, Settings::default(), 7).unwrap();
+        let facts = lost.facts(LATER);
+        assert!(!facts.has_state);
+        assert_eq!(facts.held_by, ["starting"]);
+        assert!(begun().facts(LATER).has_state);
+    }
+
+    #[test]
+    fn what_holds_collection_back_is_named() {
+        let mut directory = begun();
+        assert_eq!(directory.facts(Duration::ZERO).held_by, ["starting"]);
+        directory.collect(LATER, Progress::Time(NOW));
+        let facts = directory.facts(LATER);
+        assert_eq!(facts.held_by, Vec::<&str>::new());
+        assert_eq!(facts.barrier_age, Some(facts.life_time));
+        assert_eq!(facts.ready_age, None, "there's no tablet server");
+
+        let before = Timestamp::from_millis(NOW.physical_ms() - 4_000_000);
+        let session = v1::SessionRequest {
+            session: 1,
+            floor: before.as_u64(),
+            transactions: vec![before.as_u64()],
+            ..v1::SessionRequest::default()
+        };
+        directory.session(LATER, session).unwrap();
+        let facts = directory.facts(LATER);
+        assert_eq!(facts.held_by, ["gc_lock"]);
+        assert_eq!((facts.sessions, facts.gc_locks), (1, 1));
+        assert_eq!(facts.oldest_floor_age, Some(Duration::from_secs(4_000)));
+
+        let silent = Progress::Blocked {
+            server: ORACLE.to_owned(),
+            what: "no answer".into(),
+        };
+        directory.collect(LATER, silent);
+        let paused = Manifest {
+            paused: Some(true),
+            ..Manifest::default()
+        };
+        directory.take_manifest(paused);
+        let held = directory.facts(LATER).held_by;
+        assert_eq!(held, ["paused", "oracle", "gc_lock"]);
+    }
+}

@@ -1,0 +1,161 @@
+//! What the master shows.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use percolator_telemetry::names::gc_master as names;
+use percolator_telemetry::{
+    Bounded, Error, Gauge, Histogram, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Registry,
+    Set,
+};
+
+use crate::collection::{ORACLE, Progress};
+use crate::facts::Facts;
+
+/// The master's metrics.
+pub(crate) struct Metrics {
+    pub(crate) registry: Registry,
+    requests: IntCounterVec,
+    durations: HistogramVec,
+    has_state: IntGauge,
+    servers: IntGaugeVec,
+    tables: IntGaugeVec,
+    tablets: IntGaugeVec,
+    table_tablets: IntGaugeVec,
+    table_names: Mutex<Bounded>,
+    state_writes: IntCounterVec,
+    state_write_seconds: Histogram,
+    state_bytes: IntGauge,
+    commands: IntCounterVec,
+    in_flight: IntGauge,
+    now: Gauge,
+    barrier_age: Gauge,
+    ready_age: Gauge,
+    life_time: Gauge,
+    held_by: IntGaugeVec,
+    sessions: IntGauge,
+    gc_locks: IntGauge,
+    oldest_gc_lock: Gauge,
+    sweeps: IntCounterVec,
+    garbage: IntGauge,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Result<Self, Error> {
+        let registry = Registry::new();
+        let set = Set::new(&registry, names::ALL);
+        let metrics = Self {
+            registry: registry.clone(),
+            requests: set.counters(names::REQUESTS)?,
+            durations: set.histograms(names::REQUEST_SECONDS)?,
+            has_state: set.gauge(names::HAS_STATE)?,
+            servers: set.gauges(names::SERVERS)?,
+            tables: set.gauges(names::TABLES)?,
+            tablets: set.gauges(names::TABLETS)?,
+            table_tablets: set.gauges(names::TABLE_TABLETS)?,
+            table_names: Mutex::new(Bounded::of(&names::TABLE_TABLETS)),
+            state_writes: set.counters(names::STATE_WRITES)?,
+            state_write_seconds: set.histogram(names::STATE_WRITE_SECONDS)?,
+            state_bytes: set.gauge(names::STATE_BYTES)?,
+            commands: set.counters(names::COMMANDS)?,
+            in_flight: set.gauge(names::COMMANDS_IN_FLIGHT)?,
+            now: set.seconds(names::NOW)?,
+            barrier_age: set.seconds(names::BARRIER_AGE)?,
+            ready_age: set.seconds(names::READY_AGE)?,
+            life_time: set.seconds(names::LIFE_TIME)?,
+            held_by: set.gauges(names::HELD_BY)?,
+            sessions: set.gauge(names::SESSIONS)?,
+            gc_locks: set.gauge(names::GC_LOCKS)?,
+            oldest_gc_lock: set.seconds(names::OLDEST_GC_LOCK)?,
+            sweeps: set.counters(names::SWEEPS)?,
+            garbage: set.gauge(names::GARBAGE)?,
+        };
+        set.finish();
+        Ok(metrics)
+    }
+
+    /// A request was answered.
+    pub(crate) fn answered(&self, method: &str, ok: bool, took: Duration) {
+        self.requests.with_label_values(&[method, result(ok)]).inc();
+        self.durations
+            .with_label_values(&[method])
+            .observe(took.as_secs_f64());
+    }
+
+    /// The state was to be made durable since then.
+    pub(crate) fn persisted(&self, bytes: &[u8], ok: bool, since: Instant) {
+        self.state_writes.with_label_values(&[result(ok)]).inc();
+        self.state_write_seconds
+            .observe(since.elapsed().as_secs_f64());
+        self.state_bytes.set(whole(bytes.len()));
+    }
+
+    /// An order to a tablet server has ended.
+    pub(crate) fn commanded(&self, ok: bool) {
+        self.commands.with_label_values(&[result(ok)]).inc();
+    }
+
+    /// Collection has gone on, or something is in its way.
+    pub(crate) fn collects(&self, progress: &Progress) {
+        let result = match progress {
+            Progress::Resolved(_) => "ok",
+            Progress::Blocked { server, .. } if server != ORACLE => "blocked",
+            Progress::Blocked { .. } | Progress::Time(_) => return,
+        };
+        self.sweeps.with_label_values(&[result]).inc();
+    }
+
+    /// The master as it is now.
+    pub(crate) fn show(&self, facts: &Facts) {
+        self.has_state.set(facts.has_state.into());
+        for role in ["tso", "tablet"] {
+            for state in ["up", "down"] {
+                let count = facts.servers.get(&(role, state)).copied();
+                let gauge = self.servers.with_label_values(&[role, state]);
+                gauge.set(count.unwrap_or_default());
+            }
+        }
+        let show = |gauges: &IntGaugeVec, states: &[&str], counts: &BTreeMap<&str, i64>| {
+            for state in states {
+                let count = counts.get(state).copied().unwrap_or_default();
+                gauges.with_label_values(&[*state]).set(count);
+            }
+        };
+        show(&self.tables, names::TABLE_STATES, &facts.tables);
+        show(&self.tablets, names::TABLET_STATES, &facts.tablets);
+        let by_table = facts.by_table.iter();
+        let by_table = by_table
+            .map(|(name, count)| (name.as_str(), *count))
+            .collect();
+        self.table_names.lock().set(&self.table_tablets, &by_table);
+        self.in_flight.set(whole(facts.in_flight));
+        self.now.set(facts.now.physical_ms() as f64 / 1_000.0);
+        let age = |gauge: &Gauge, age: Option<Duration>| {
+            gauge.set(age.unwrap_or_default().as_secs_f64());
+        };
+        age(&self.barrier_age, facts.barrier_age);
+        age(&self.ready_age, facts.ready_age);
+        age(&self.oldest_gc_lock, facts.oldest_floor_age);
+        self.life_time.set(facts.life_time.as_secs_f64());
+        for by in names::HOLDERS {
+            let held = facts.held_by.contains(by);
+            self.held_by.with_label_values(&[*by]).set(held.into());
+        }
+        self.sessions.set(whole(facts.sessions));
+        self.gc_locks.set(whole(facts.gc_locks));
+        self.garbage
+            .set(i64::try_from(facts.garbage).unwrap_or(i64::MAX));
+    }
+}
+
+fn result(ok: bool) -> &'static str {
+    match ok {
+        true => "ok",
+        false => "error",
+    }
+}
+
+fn whole(value: usize) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

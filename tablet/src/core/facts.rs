@@ -1,0 +1,72 @@
+//! How the server is, for whoever watches it.
+
+use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::Timestamp;
+use percolator_wire::v1;
+
+use super::Core;
+use crate::probe::Probe;
+
+/// How the server is now.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    /// Requests that wait for rows.
+    pub(crate) queued: usize,
+    /// Reads that wait for the disk.
+    pub(crate) reads: usize,
+    /// Of both, in memory.
+    pub(crate) queued_bytes: usize,
+    /// Requests that are decided and wait for the disk, or are on their way there.
+    pub(crate) decided: usize,
+    /// Of those that wait, in memory.
+    pub(crate) decided_bytes: usize,
+    /// Cells that are locked, about.
+    pub(crate) locks: usize,
+    /// Reads of cells whose newest version was in memory, and others.
+    pub(crate) cache: (u64, u64),
+    /// Memory of the newest versions.
+    pub(crate) cache_bytes: usize,
+    /// New data is refused, because the disk is full.
+    pub(crate) short_of_room: bool,
+    /// The barrier and the ready point.
+    pub(crate) points: Points,
+    /// The oldest entry of the index of garbage.
+    pub(crate) oldest_garbage: Timestamp,
+    /// By tablet.
+    pub(crate) garbage: Vec<v1::GcTablet>,
+    /// What is owned.
+    pub(crate) tablets: Vec<v1::TabletInfo>,
+}
+
+impl Core {
+    /// Tells this one of its work from now on.
+    pub(crate) fn watch(&mut self, probe: Box<dyn Probe>) {
+        self.probe = probe;
+    }
+
+    /// Who is told of its work.
+    pub(crate) fn probe(&self) -> &dyn Probe {
+        &*self.probe
+    }
+
+    /// How it is now.
+    pub(crate) fn facts(&self) -> Facts {
+        let cache = self.cache.borrow();
+        let progress = self.gc_progress();
+        Facts {
+            queued: self.queued.len(),
+            reads: self.held_reads.len(),
+            queued_bytes: self.queued_bytes,
+            decided: self.decided.len() + self.committing.len(),
+            decided_bytes: self.decided_bytes,
+            locks: self.filter.len(),
+            cache: cache.lookups(),
+            cache_bytes: cache.bytes(),
+            short_of_room: self.short_of_room,
+            points: self.points.durable,
+            oldest_garbage: Timestamp::from_u64(progress.oldest),
+            garbage: progress.tablets,
+            tablets: self.tablets.report().tablets,
+        }
+    }
+}

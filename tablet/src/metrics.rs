@@ -1,0 +1,223 @@
+//! What a tablet server shows.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use percolator_engine::{Batch, Error as EngineError, Stats};
+use percolator_protocol::types::Timestamp;
+use percolator_telemetry::names::tablet as names;
+use percolator_telemetry::{
+    Bounded, Error, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Registry, Set, keep_up,
+};
+use percolator_wire::v1::TabletState;
+
+use crate::core::Facts;
+
+/// The server's metrics.
+pub(crate) struct Metrics {
+    pub(crate) registry: Registry,
+    began: Instant,
+    pub(crate) requests: IntCounterVec,
+    pub(crate) durations: HistogramVec,
+    pub(crate) steps: HistogramVec,
+    pub(crate) latch_waits: IntCounter,
+    pub(crate) limit_hits: IntCounterVec,
+    pub(crate) one_phase: IntCounter,
+    pub(crate) locks_met: IntCounterVec,
+    pub(crate) status_checks: IntCounterVec,
+    pub(crate) scan_cells: Histogram,
+    pub(crate) scans_cut: IntCounter,
+    pub(crate) streams: IntGauge,
+    pub(crate) stuck_streams: IntCounter,
+    waiting: IntGaugeVec,
+    waiting_bytes: IntGaugeVec,
+    group_requests: Histogram,
+    group_bytes: Histogram,
+    group_seconds: Histogram,
+    groups: IntCounterVec,
+    sync_seconds: Gauge,
+    locks: IntGauge,
+    tablets: IntGaugeVec,
+    table_tablets: IntGaugeVec,
+    tables: Mutex<Bounded>,
+    engine_bytes: IntGauge,
+    log_bytes: IntGauge,
+    syncs: IntCounter,
+    snapshots: IntGauge,
+    cache_bytes: IntGauge,
+    cache_lookups: IntCounterVec,
+    disk_free: IntGauge,
+    disk_size: IntGauge,
+    disk_full: IntGauge,
+    barrier: Gauge,
+    ready_point: Gauge,
+    garbage: IntGauge,
+    garbage_oldest: Gauge,
+    collected_versions: IntCounter,
+    collected_bytes: IntCounter,
+    master_heard: Gauge,
+}
+
+impl Metrics {
+    /// Those of a server whose caches may take so much.
+    pub(crate) fn new(cache_limit: u64) -> Result<Self, Error> {
+        let registry = Registry::new();
+        let set = Set::new(&registry, names::ALL);
+        let metrics = Self {
+            registry: registry.clone(),
+            began: Instant::now(),
+            requests: set.counters(names::REQUESTS)?,
+            durations: set.histograms(names::REQUEST_SECONDS)?,
+            steps: set.histograms(names::STEP_SECONDS)?,
+            latch_waits: set.counter(names::LATCH_WAITS)?,
+            limit_hits: set.counters(names::LIMIT_HITS)?,
+            one_phase: set.counter(names::ONE_PHASE)?,
+            locks_met: set.counters(names::LOCKS_MET)?,
+            status_checks: set.counters(names::STATUS_CHECKS)?,
+            scan_cells: set.histogram(names::SCAN_CELLS)?,
+            scans_cut: set.counter(names::SCANS_CUT)?,
+            streams: set.gauge(names::STREAMS)?,
+            stuck_streams: set.counter(names::STUCK_STREAMS)?,
+            waiting: set.gauges(names::WAITING_REQUESTS)?,
+            waiting_bytes: set.gauges(names::WAITING_BYTES)?,
+            group_requests: set.histogram(names::GROUP_REQUESTS)?,
+            group_bytes: set.histogram(names::GROUP_BYTES)?,
+            group_seconds: set.histogram(names::GROUP_SECONDS)?,
+            groups: set.counters(names::GROUPS)?,
+            sync_seconds: set.seconds(names::SYNC_SECONDS)?,
+            locks: set.gauge(names::LOCKS)?,
+            tablets: set.gauges(names::TABLETS)?,
+            table_tablets: set.gauges(names::TABLE_TABLETS)?,
+            tables: Mutex::new(Bounded::of(&names::TABLE_TABLETS)),
+            engine_bytes: set.gauge(names::ENGINE_BYTES)?,
+            log_bytes: set.gauge(names::LOG_BYTES)?,
+            syncs: set.counter(names::SYNCS)?,
+            snapshots: set.gauge(names::SNAPSHOTS)?,
+            cache_bytes: set.gauge(names::CACHE_BYTES)?,
+            cache_lookups: set.counters(names::CACHE_LOOKUPS)?,
+            disk_free: set.gauge(names::DISK_FREE)?,
+            disk_size: set.gauge(names::DISK_SIZE)?,
+            disk_full: set.gauge(names::DISK_FULL)?,
+            barrier: set.seconds(names::BARRIER)?,
+            ready_point: set.seconds(names::READY_POINT)?,
+            garbage: set.gauge(names::GARBAGE)?,
+            garbage_oldest: set.seconds(names::GARBAGE_OLDEST)?,
+            collected_versions: set.counter(names::COLLECTED_VERSIONS)?,
+            collected_bytes: set.counter(names::COLLECTED_BYTES)?,
+            master_heard: set.seconds(names::MASTER_HEARD)?,
+        };
+        let limit = set.gauge(names::CACHE_LIMIT)?;
+        limit.set(whole(cache_limit));
+        set.finish();
+        Ok(metrics)
+    }
+
+    /// Nanoseconds since these metrics began.
+    pub(crate) fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// A group was to be made durable, which took so long.
+    pub(crate) fn committed(
+        &self,
+        group: &[Batch],
+        result: &Result<(), EngineError>,
+        took: Duration,
+    ) {
+        let result = match result {
+            Ok(()) => "ok",
+            Err(EngineError::Full { .. }) => "full",
+            Err(_) => "failed",
+        };
+        self.groups.with_label_values(&[result]).inc();
+        let bytes: usize = group.iter().map(Batch::size_bytes).sum();
+        self.group_requests.observe(group.len() as f64);
+        self.group_bytes.observe(bytes as f64);
+        self.group_seconds.observe(took.as_secs_f64());
+    }
+
+    /// The master has answered a heartbeat.
+    pub(crate) fn heard_master(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        self.master_heard.set(now.unwrap_or_default().as_secs_f64());
+    }
+
+    /// The server as it is now.
+    pub(crate) fn show(&self, facts: &Facts) {
+        let waiting = |what: &str, count: usize| {
+            let gauge = self.waiting.with_label_values(&[what]);
+            gauge.set(whole(count as u64));
+        };
+        waiting("rows", facts.queued);
+        waiting("disk", facts.decided);
+        waiting("readable", facts.reads);
+        let bytes = |what: &str, bytes: usize| {
+            let gauge = self.waiting_bytes.with_label_values(&[what]);
+            gauge.set(whole(bytes as u64));
+        };
+        bytes("rows", facts.queued_bytes);
+        bytes("disk", facts.decided_bytes);
+        self.locks.set(whole(facts.locks as u64));
+        let (hits, misses) = facts.cache;
+        keep_up(&self.cache_lookups.with_label_values(&["hit"]), hits);
+        keep_up(&self.cache_lookups.with_label_values(&["miss"]), misses);
+        self.cache_bytes.set(whole(facts.cache_bytes as u64));
+        self.disk_full.set(facts.short_of_room.into());
+        self.barrier.set(seconds(facts.points.barrier));
+        self.ready_point.set(seconds(facts.points.ready));
+        self.garbage_oldest.set(seconds(facts.oldest_garbage));
+        let garbage = facts.garbage.iter();
+        let waiting: u64 = garbage.clone().map(|tablet| tablet.waiting).sum();
+        self.garbage.set(whole(waiting));
+        let versions = garbage.clone().map(|tablet| tablet.records).sum();
+        keep_up(&self.collected_versions, versions);
+        let bytes = garbage.map(|tablet| tablet.bytes).sum();
+        keep_up(&self.collected_bytes, bytes);
+        self.show_tablets(facts);
+    }
+
+    fn show_tablets(&self, facts: &Facts) {
+        let mut by_state = [0_i64; names::STATES.len()];
+        let mut by_table: BTreeMap<&str, i64> = BTreeMap::new();
+        for tablet in &facts.tablets {
+            let state = match tablet.state() {
+                TabletState::Serving | TabletState::Unspecified => 0,
+                TabletState::Frozen => 1,
+                TabletState::Swept => 2,
+            };
+            by_state[state] += 1;
+            *by_table.entry(tablet.table_name.as_str()).or_default() += 1;
+        }
+        for (state, count) in names::STATES.iter().zip(by_state) {
+            self.tablets.with_label_values(&[*state]).set(count);
+        }
+        self.tables.lock().set(&self.table_tablets, &by_table);
+    }
+
+    /// The engine, and the volume of its folder.
+    pub(crate) fn show_engine(&self, stats: &Stats, folder: &Path) {
+        self.engine_bytes.set(whole(stats.size_bytes));
+        self.log_bytes.set(whole(stats.log_bytes));
+        self.snapshots.set(whole(stats.snapshots));
+        self.sync_seconds.set(stats.last_sync.as_secs_f64());
+        keep_up(&self.syncs, stats.syncs);
+        // A folder that can't be looked at is what the engine complains about.
+        if let Ok(volume) = rustix::fs::statvfs(folder) {
+            let bytes = |blocks: u64| whole(blocks.saturating_mul(volume.f_frsize));
+            self.disk_free.set(bytes(volume.f_bavail));
+            self.disk_size.set(bytes(volume.f_blocks));
+        }
+    }
+}
+
+/// The time of a timestamp, since 1970.
+fn seconds(ts: Timestamp) -> f64 {
+    ts.physical_ms() as f64 / 1_000.0
+}
+
+fn whole(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,32 @@
+//! What the server shows of itself. It isn't kept alive by that.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use percolator_engine::Engine;
+use percolator_telemetry::endpoint::Pages;
+
+use crate::server::Shared;
+
+/// Of a server with this engine, whose data lies in this folder.
+pub(crate) fn pages(shared: &Arc<Shared>, engine: &Arc<dyn Engine>, folder: PathBuf) -> Pages {
+    let metrics = shared.metrics.clone();
+    let (watched, engine) = (Arc::downgrade(shared), Arc::downgrade(engine));
+    let asked = watched.clone();
+    Pages {
+        registry: metrics.registry.clone(),
+        role: "tablet",
+        refresh: Box::new(move || {
+            let (Some(shared), Some(engine)) = (watched.upgrade(), engine.upgrade()) else {
+                return;
+            };
+            metrics.show(&shared.facts());
+            metrics.show_engine(&engine.stats(), &folder);
+        }),
+        ready: Box::new(move || match asked.upgrade() {
+            Some(shared) => shared.ready(),
+            None => Err("the server is stopping".into()),
+        }),
+        healthy: Box::new(|| Ok(())),
+    }
+}

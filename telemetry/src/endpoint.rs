@@ -1,0 +1,314 @@
+//! The port on which a process shows itself: `/metrics`, `/healthz` and `/readyz`, over HTTP.
+//!
+//! It has a thread of its own, so that whoever scrapes takes no time from requests, and is answered also by a
+//! server that is stuck.
+
+use std::convert::Infallible;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use std::{fmt, io};
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus::Registry;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::{Process, set};
+
+/// Connections at a time; more wait.
+const CONNECTIONS_MAX: usize = 32;
+/// A request is a line and a few headers.
+const HEADERS_WITHIN: Duration = Duration::from_secs(5);
+/// How often the observed runtime says that it goes on.
+const PULSE: Duration = Duration::from_millis(500);
+/// A runtime that was silent for so long is stuck.
+const STUCK: Duration = Duration::from_secs(30);
+/// How long [`check`] asks.
+const PATIENCE: Duration = Duration::from_secs(10);
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+/// Out of file descriptors, as a rule: those that are open end by and by.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// What is to be shown. The functions are called on the endpoint's thread.
+pub struct Pages {
+    /// All metrics of the process.
+    pub registry: Registry,
+    /// What the process is: "tablet".
+    pub role: &'static str,
+    /// Brings the numbers up to date that are not counted where things happen; called before each scrape.
+    pub refresh: Box<dyn Fn() + Send + Sync>,
+    /// Why the process doesn't do its task, if it doesn't: nobody should be sent to it.
+    pub ready: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
+    /// Why it should be started again, if it should.
+    pub healthy: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
+}
+
+impl fmt::Debug for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pages").field("role", &self.role).finish()
+    }
+}
+
+/// Why there's no endpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address can't be had.
+    #[error("cannot show metrics on {address}: {cause}; choose another address for them")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        cause: io::Error,
+    },
+    /// Two metrics have one name.
+    #[error("metrics contradict each other: {0}")]
+    Metrics(prometheus::Error),
+    /// The system gives no thread or runtime.
+    #[error("there's no thread for metrics: {0}")]
+    Thread(io::Error),
+}
+
+/// An address where metrics are going to be shown.
+#[derive(Debug)]
+pub struct Listener {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+/// The endpoint; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Endpoint {
+    address: SocketAddr,
+    pulse: tokio::task::JoinHandle<()>,
+    _stop: oneshot::Sender<()>,
+}
+
+/// Takes the address; port 0 picks a free one.
+///
+/// # Errors
+/// [`Error::Listen`].
+pub fn listen(address: SocketAddr) -> Result<Listener, Error> {
+    let failed = |cause| Error::Listen { address, cause };
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok(Listener { listener, address })
+}
+
+impl Listener {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Shows the pages, and what every process has to show, from now on. To be called on the process' runtime.
+    ///
+    /// # Errors
+    /// [`Error::Metrics`], [`Error::Thread`].
+    pub fn serve(self, pages: Pages) -> Result<Endpoint, Error> {
+        let process = Process::new(&pages.registry, pages.role).map_err(Error::Metrics)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(Error::Thread)?;
+        let began = Instant::now();
+        let last = Arc::new(AtomicU64::new(0));
+        let shown = Shown {
+            pages,
+            process,
+            began,
+            last: last.clone(),
+        };
+        let (stop, stopped) = oneshot::channel();
+        let listener = self.listener;
+        std::thread::Builder::new()
+            .name("metrics".to_owned())
+            .spawn(move || {
+                runtime.block_on(async move {
+                    tokio::select! {
+                        () = accept(listener, Arc::new(shown)) => {}
+                        _ = stopped => {}
+                    }
+                });
+            })
+            .map_err(Error::Thread)?;
+        let pulse = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(PULSE).await;
+                last.store(millis(began), Ordering::Relaxed);
+            }
+        });
+        Ok(Endpoint {
+            address: self.address,
+            pulse,
+            _stop: stop,
+        })
+    }
+}
+
+impl Endpoint {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.pulse.abort();
+    }
+}
+
+fn millis(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+struct Shown {
+    pages: Pages,
+    process: Process,
+    began: Instant,
+    /// When the observed runtime last said that it goes on, in milliseconds since then.
+    last: Arc<AtomicU64>,
+}
+
+async fn accept(listener: TcpListener, shown: Arc<Shown>) {
+    let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
+        return;
+    };
+    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let Ok(permit) = room.clone().acquire_owned().await else {
+            return;
+        };
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_AGAIN).await;
+            continue;
+        };
+        let shown = shown.clone();
+        tokio::spawn(async move {
+            let service = service_fn(|request: Request<hyper::body::Incoming>| {
+                let response = shown.answer(request.uri().path());
+                std::future::ready(Ok::<_, Infallible>(response))
+            });
+            // Whoever asks, and doesn't wait for the answer, has no need of it.
+            let _ = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEADERS_WITHIN)
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+            drop(permit);
+        });
+    }
+}
+
+impl Shown {
+    fn answer(&self, path: &str) -> Response<Full<Bytes>> {
+        let (status, text) = match path {
+            "/metrics" => {
+                self.process.refresh(self.ready().is_ok());
+                (self.pages.refresh)();
+                match set::text(&self.pages.registry) {
+                    Ok(text) => (StatusCode::OK, text),
+                    Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+                }
+            }
+            "/healthz" => said(self.healthy()),
+            "/readyz" => said(self.ready()),
+            _ => (
+                StatusCode::NOT_FOUND,
+                "here are /healthz, /readyz and /metrics\n".to_owned(),
+            ),
+        };
+        let mut response = Response::new(Full::new(Bytes::from(text)));
+        *response.status_mut() = status;
+        let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+        response.headers_mut().insert(CONTENT_TYPE, kind);
+        response
+    }
+
+    fn healthy(&self) -> Result<(), String> {
+        let silent = millis(self.began).saturating_sub(self.last.load(Ordering::Relaxed));
+        if u128::from(silent) > STUCK.as_millis() {
+            return Err(format!("nothing went on here for {} s", silent / 1000));
+        }
+        (self.pages.healthy)()
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        self.healthy().and_then(|()| (self.pages.ready)())
+    }
+}
+
+fn said(result: Result<(), String>) -> (StatusCode, String) {
+    match result {
+        Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+    }
+}
+
+/// Asks the process at this address whether it is ready, until it is: a service's address may lead to it a moment
+/// later.
+///
+/// # Errors
+/// It isn't within some seconds: what the last answer was.
+pub async fn check(address: &str) -> Result<(), String> {
+    let mut last = "no answer".to_owned();
+    let asking = async {
+        loop {
+            match ask(address).await {
+                Ok(answer) if answer.status == 200 => return,
+                Ok(answer) => last = format!("it says: {}", answer.body.trim()),
+                Err(error) => last = error.to_string(),
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
+    };
+    match tokio::time::timeout(PATIENCE, asking).await {
+        Ok(()) => Ok(()),
+        Err(_) => Err(format!(
+            "{address} is not ready within {PATIENCE:?}: {last}"
+        )),
+    }
+}
+
+async fn ask(address: &str) -> io::Result<Answer> {
+    get(address, "/readyz").await
+}
+
+/// What an endpoint has answered.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The code of HTTP.
+    pub status: u16,
+    /// The text.
+    pub body: String,
+}
+
+/// Reads a page of an endpoint.
+///
+/// # Errors
+/// Nobody answers there, or not in HTTP.
+pub async fn get(address: &str, path: &str) -> io::Result<Answer> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream
+        .write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())
+        .await?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await?;
+    let answer = text.split_once("\r\n\r\n").and_then(|(head, body)| {
+        Some(Answer {
+            status: head.split(' ').nth(1)?.parse().ok()?,
+            body: body.to_owned(),
+        })
+    });
+    answer.ok_or_else(|| io::Error::other(format!("no answer of HTTP: {text}")))
+}

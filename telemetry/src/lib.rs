@@ -1,0 +1,23 @@
+//! What a process shows of itself: how a metric is declared, the declarations of every process, and the port on
+//! which they are served.
+//!
+//! One table for each process ([`names`]) is where both the registry and `docs/metrics.md` come from. What a number
+//! means for a protocol is not known here; the servers count, and rules never do.
+
+mod declare;
+mod document;
+#[cfg(feature = "endpoint")]
+pub mod endpoint;
+pub mod names;
+#[cfg(feature = "endpoint")]
+mod process;
+mod set;
+
+pub use declare::{Kind, Label, Metric, Values};
+pub use document::markdown;
+#[cfg(feature = "endpoint")]
+pub use process::Process;
+pub use prometheus::local::{LocalHistogram, LocalIntCounter};
+pub use prometheus::{Error, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec};
+pub use prometheus::{IntGauge, IntGaugeVec, Registry};
+pub use set::{Bounded, Set, keep_up, text};

@@ -1,0 +1,138 @@
+//! What the master shows.
+
+use super::{SECONDS, SECONDS_SHORT, declarations};
+use crate::{Label, Metric};
+
+/// Requests, by their number in the master.
+pub const METHODS: &[&str] = &[
+    "heartbeat",
+    "directory",
+    "session",
+    "gc_status",
+    "set_gc",
+    "transactions",
+    "release_gc_lock",
+    "create_table",
+    "delete_table",
+];
+/// What holds collection back.
+pub const HOLDERS: &[&str] = &[
+    "paused",
+    "oracle",
+    "gc_lock",
+    "server_down",
+    "locks",
+    "starting",
+];
+/// States of tables.
+pub const TABLE_STATES: &[&str] = &["creating", "ready", "deleting"];
+/// States of tablets.
+pub const TABLET_STATES: &[&str] = &["creating", "serving", "frozen", "swept", "down", "lost"];
+
+const METHOD: Label = Label::one_of("method", METHODS);
+
+declarations! {
+    REQUESTS: Metric::counter(
+        "percolator_gc_master_requests_total",
+        "Requests that were answered. heartbeat: of servers; session: a client renews the lease of its gc-locks; directory: a client asks where tablets are.",
+    )
+    .by(&[METHOD, Label::one_of("result", &["ok", "error"])]);
+    REQUEST_SECONDS: Metric::histogram(
+        "percolator_gc_master_request_duration_seconds",
+        "How long requests took. create_table and delete_table wait for tablet servers.",
+        SECONDS_SHORT,
+        "heartbeat: 40 us, 40 ms where the state is written; session and directory: 10 us, 25 us",
+    )
+    .by(&[METHOD]);
+    HAS_STATE: Metric::gauge(
+        "percolator_gc_master_has_state",
+        "1 where the master has its directory; 0 while one that has lost it waits for a server that knows the cluster.",
+    );
+    SERVERS: Metric::gauge(
+        "percolator_gc_master_servers",
+        "Servers that the master knows. up: heard of within the last 1.5 seconds.",
+    )
+    .by(&[
+        Label::one_of("server_role", &["tablet", "tso"]),
+        Label::one_of("state", &["up", "down"]),
+    ]);
+    TABLES: Metric::gauge("percolator_gc_master_tables", "Tables.")
+        .by(&[Label::one_of("state", TABLE_STATES)]);
+    TABLETS: Metric::gauge(
+        "percolator_gc_master_tablets",
+        "Tablets. creating: not made at its owner yet; serving; frozen and swept: its table is being deleted; down: its owner was not heard of lately; lost: its owner is up and doesn't have it, so its data is gone.",
+    )
+    .by(&[Label::one_of("state", TABLET_STATES)]);
+    TABLE_TABLETS: Metric::gauge(
+        "percolator_gc_master_table_tablets",
+        "Tablets, by their table.",
+    )
+    .by(&[Label::up_to("table", 100, "tables")]);
+    STATE_WRITES: Metric::counter(
+        "percolator_gc_master_state_writes_total",
+        "Times that the state was to be made durable. After an error the master stops.",
+    )
+    .by(&[Label::one_of("result", &["ok", "error"])]);
+    STATE_WRITE_SECONDS: Metric::histogram(
+        "percolator_gc_master_state_write_duration_seconds",
+        "How long it took to make the state durable. Requests wait meanwhile.",
+        SECONDS,
+        "8 ms, 50 ms",
+    );
+    STATE_BYTES: Metric::gauge(
+        "percolator_gc_master_state_size_bytes",
+        "Size of the state when it was last made durable.",
+    );
+    COMMANDS: Metric::counter(
+        "percolator_gc_master_commands_total",
+        "Orders to tablet servers: to make or to drop a tablet. Those that failed are given again.",
+    )
+    .by(&[Label::one_of("result", &["ok", "error"])]);
+    COMMANDS_IN_FLIGHT: Metric::gauge(
+        "percolator_gc_master_commands_in_flight",
+        "Orders to tablet servers that were not answered yet.",
+    );
+    NOW: Metric::gauge(
+        "percolator_gc_master_oracle_timestamp_seconds",
+        "The oracle's time when the master last asked, in seconds since 1970; 0: not yet.",
+    );
+    BARRIER_AGE: Metric::gauge(
+        "percolator_gc_master_barrier_age_seconds",
+        "How far the barrier lies behind the oracle's time: transactions that began before it are refused. It is the life time, or more where a transaction holds it back. 0: there's no barrier yet.",
+    );
+    READY_AGE: Metric::gauge(
+        "percolator_gc_master_ready_point_age_seconds",
+        "How far the ready point lies behind the oracle's time: what was hidden before it may be collected. A little more than the barrier's age, or much more where something is in the way. 0: there's no ready point yet.",
+    );
+    LIFE_TIME: Metric::gauge(
+        "percolator_gc_master_life_time_seconds",
+        "How long versions are kept, as configured.",
+    );
+    HELD_BY: Metric::gauge(
+        "percolator_gc_master_gc_held",
+        "1 where this holds garbage collection back now. paused: somebody has paused it; oracle: it doesn't answer; gc_lock: a transaction older than the life time holds the barrier; server_down: a tablet server doesn't answer; locks: locks of old transactions can't be resolved; starting: the master waits for the leases of before its start.",
+    )
+    .by(&[Label::one_of("by", HOLDERS)]);
+    SESSIONS: Metric::gauge(
+        "percolator_gc_master_sessions",
+        "Clients with transactions under way.",
+    );
+    GC_LOCKS: Metric::gauge(
+        "percolator_gc_master_gc_locks",
+        "Transactions that clients have named with their leases: those that have been open for a while.",
+    )
+    .after("a transaction stays open for some seconds");
+    OLDEST_GC_LOCK: Metric::gauge(
+        "percolator_gc_master_oldest_gc_lock_age_seconds",
+        "How far the oldest of all leases' floors lies behind the oracle's time: nothing that began after it is collected. 0: there's none.",
+    );
+    SWEEPS: Metric::counter(
+        "percolator_gc_master_sweeps_total",
+        "Rounds of resolving the locks of old transactions on all tablet servers. blocked: something was in the way.",
+    )
+    .by(&[Label::one_of("result", &["ok", "blocked"])]);
+    GARBAGE: Metric::gauge(
+        "percolator_gc_master_garbage_entries",
+        "Versions and records that wait to be collected, on all tablet servers that were heard of.",
+    );
+}

@@ -1,0 +1,40 @@
+//! What the operator shows.
+
+use super::declarations;
+use crate::{Label, Metric};
+
+/// Durations of looks at clusters: requests to the API server take milliseconds each.
+const LOOKS: &[f64] = &[
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+];
+
+declarations! {
+    RECONCILES: Metric::counter(
+        "percolator_operator_reconciles_total",
+        "Looks at clusters, in which what is there was compared with what the manifest asks for.",
+    )
+    .by(&[Label::one_of("result", &["ok", "error"])]);
+    RECONCILE_SECONDS: Metric::histogram(
+        "percolator_operator_reconcile_duration_seconds",
+        "How long a look at a cluster takes.",
+        LOOKS,
+        "25 ms, 100 ms",
+    );
+    WRITES: Metric::counter(
+        "percolator_operator_writes_total",
+        "Looks at clusters that wrote objects, or a status.",
+    );
+    ERRORS: Metric::counter(
+        "percolator_operator_errors_total",
+        "Watches that broke, and looks at clusters that failed.",
+    );
+    API_REQUESTS: Metric::counter(
+        "percolator_operator_api_requests_total",
+        "Requests to the Kubernetes API server, by method of HTTP.",
+    )
+    .by(&[Label::one_of("method", &["DELETE", "GET", "PATCH", "POST", "PUT"])]);
+    LEADER: Metric::gauge(
+        "percolator_operator_leader",
+        "1 where this process is the one that acts, 0 where it stands by.",
+    );
+}

@@ -1,0 +1,247 @@
+//! What a tablet server shows.
+
+use super::{BYTES, COUNTS, SECONDS, SECONDS_SHORT, declarations};
+use crate::{Label, Metric};
+
+/// Kinds of requests, by their number in the server.
+pub const METHODS: &[&str] = &[
+    "get",
+    "scan",
+    "prewrite",
+    "commit",
+    "rollback",
+    "check_status",
+    "keep_alive",
+    "resolve",
+    "locks_of",
+    "verify",
+    "raw_get",
+    "raw_put",
+    "order",
+];
+/// How a request ended, by its number in the server.
+pub const RESULTS: &[&str] = &[
+    "ok",
+    "locked",
+    "conflict",
+    "rolled_back",
+    "too_low",
+    "not_served",
+    "too_old",
+    "busy",
+    "invalid",
+    "failed",
+];
+/// Where a request's time goes, and for which requests, by its number in the server.
+pub const STEPS: &[&[&str]] = &[
+    &["read", "queue"],
+    &["read", "load"],
+    &["read", "reply"],
+    &["write", "queue"],
+    &["write", "latch"],
+    &["write", "load"],
+    &["write", "decide"],
+    &["write", "group"],
+    &["write", "commit"],
+    &["write", "reply"],
+];
+/// What may wait, by its number in the server.
+pub const WAITING: &[&str] = &["rows", "disk", "readable"];
+/// Limits, by their number in the server.
+pub const LIMITS: &[&str] = &["requests", "queued_bytes", "decided_bytes", "reads"];
+/// What a transaction's primary says when it is asked, by its number in the server.
+pub const STATUSES: &[&str] = &["committed", "rolled_back", "alive", "pending"];
+/// States of tablets, by their number in the server.
+pub const STATES: &[&str] = &["serving", "frozen", "swept"];
+
+const METHOD: Label = Label::one_of("method", METHODS);
+
+declarations! {
+    REQUESTS: Metric::counter(
+        "percolator_tablet_requests_total",
+        "Requests that were answered. method: what was asked for (order: by the master). result: ok; locked: another transaction's lock was in the way; conflict: another transaction has written the cell first; rolled_back: the transaction was rolled back before; too_low: a reader has seen the cells, and the commit takes a later timestamp; not_served: the tablet is not here; too_old: the transaction is older than what is kept; busy: a limit was hit; invalid: the request made no sense; failed: the engine or the disk.",
+    )
+    .by(&[METHOD, Label::one_of("result", RESULTS)]);
+    REQUEST_SECONDS: Metric::histogram(
+        "percolator_tablet_request_duration_seconds",
+        "From when a request was read from its connection to when its answer was handed to it. What writes is answered when it is durable.",
+        SECONDS_SHORT,
+        "get: 7 us, 0.2 ms; scan: 0.6 ms, 30 ms; prewrite and commit: 1.3 ms, 40 ms",
+    )
+    .by(&[METHOD]);
+    STEP_SECONDS: Metric::histogram(
+        "percolator_tablet_step_duration_seconds",
+        "Where the time of a request goes, of one request in 16. queue: from when it was read to when its turn came; latch: waiting for others that write the same rows; load: reading what the cells hold; decide: the rules of the protocol; group: waiting for the commits before it; commit: being made durable with its group; reply: handing the answer to its connection.",
+        SECONDS_SHORT,
+        "read: queue 1 us, 25 us; load 3 us, 45 us; reply 2 us, 35 us. write: queue 1 us, 90 us; latch 2 us, 1 ms; load 6 us, 80 us; decide 4 us, 30 us; group 0.4 ms, 10 ms; commit 0.7 ms, 10 ms; reply 5 us, 70 us",
+    )
+    .by(&[
+        Label::one_of("kind", &["read", "write"]),
+        Label::one_of("step", &["queue", "latch", "load", "decide", "group", "commit", "reply"]),
+    ])
+    .only(STEPS);
+    LATCH_WAITS: Metric::counter(
+        "percolator_tablet_latch_waits_total",
+        "Requests that had to wait for others that write the same rows.",
+    );
+    WAITING_REQUESTS: Metric::gauge(
+        "percolator_tablet_waiting_requests",
+        "Requests that wait just now. rows: for others that write the same rows; disk: decided, to be made durable; readable: reads of what is being made durable.",
+    )
+    .by(&[Label::one_of("for", WAITING)]);
+    WAITING_BYTES: Metric::gauge(
+        "percolator_tablet_waiting_bytes",
+        "Memory of the requests that wait just now. rows: those that wait for rows, and reads that wait for the disk (at most 64 MiB); disk: what is decided (at most 128 MiB).",
+    )
+    .by(&[Label::one_of("for", &["rows", "disk"])]);
+    LIMIT_HITS: Metric::counter(
+        "percolator_tablet_limit_hits_total",
+        "Requests that were refused because a limit of what may wait was reached: their clients try again. requests: how many write; queued_bytes: memory of those that wait for rows; decided_bytes: memory of what is decided; reads: how many reads wait.",
+    )
+    .by(&[Label::one_of("limit", LIMITS)])
+    .after("more is asked for than the disk takes, for seconds");
+    GROUP_REQUESTS: Metric::histogram(
+        "percolator_tablet_group_requests",
+        "Requests that were made durable together, with one wait for the disk.",
+        COUNTS,
+        "2, 13",
+    );
+    GROUP_BYTES: Metric::histogram(
+        "percolator_tablet_group_bytes",
+        "Bytes that were made durable together.",
+        BYTES,
+        "230 bytes, 1 KiB",
+    );
+    GROUP_SECONDS: Metric::histogram(
+        "percolator_tablet_group_commit_duration_seconds",
+        "How long it took to make a group durable: log, sync, engine.",
+        SECONDS,
+        "0.4 ms, 8 ms",
+    );
+    GROUPS: Metric::counter(
+        "percolator_tablet_groups_total",
+        "Groups that were to be made durable. full: refused, the disk is nearly full; failed: it is not known what is on the disk, and the server stops.",
+    )
+    .by(&[Label::one_of("result", &["ok", "full", "failed"])]);
+    SYNC_SECONDS: Metric::gauge(
+        "percolator_tablet_sync_duration_seconds",
+        "How long the disk took for the last sync of the log.",
+    );
+    ONE_PHASE: Metric::counter(
+        "percolator_tablet_one_phase_commits_total",
+        "Transactions that were committed in one request, because one server has all their cells.",
+    );
+    LOCKS: Metric::gauge(
+        "percolator_tablet_locks",
+        "Cells that are locked just now, about: transactions under way, and those whose client has died.",
+    );
+    LOCKS_MET: Metric::counter(
+        "percolator_tablet_locks_met_total",
+        "Locks of others that were in the way of reads or of writes.",
+    )
+    .by(&[Label::one_of("by", &["read", "write"])]);
+    STATUS_CHECKS: Metric::counter(
+        "percolator_tablet_status_checks_total",
+        "What became of a transaction whose lock was in somebody's way, as its primary says. committed and rolled_back: its locks are cleared; alive: it was pushed, or is committing; pending: its primary isn't there yet.",
+    )
+    .by(&[Label::one_of("status", STATUSES)]);
+    SCAN_CELLS: Metric::histogram(
+        "percolator_tablet_scan_cells",
+        "Cells in one answer to a scan.",
+        COUNTS,
+        "85, 250: the bank's audits; at most 4,096",
+    );
+    SCANS_CUT: Metric::counter(
+        "percolator_tablet_scans_cut_total",
+        "Answers to scans that ended before the rows that were asked for did, because they were long enough: the client asks on.",
+    );
+    STREAMS: Metric::gauge(
+        "percolator_tablet_streams",
+        "Connected clients, by their open streams of requests.",
+    );
+    STUCK_STREAMS: Metric::counter(
+        "percolator_tablet_stuck_streams_total",
+        "Clients that were cut off, because they took no answers for 30 seconds.",
+    )
+    .after("a client stands still with answers under way");
+    TABLETS: Metric::gauge(
+        "percolator_tablet_tablets",
+        "Tablets that this server owns. frozen and swept: their table is being deleted.",
+    )
+    .by(&[Label::one_of("state", STATES)]);
+    TABLE_TABLETS: Metric::gauge(
+        "percolator_tablet_table_tablets",
+        "Tablets that this server owns, by their table.",
+    )
+    .by(&[Label::up_to("table", 100, "tables")]);
+    ENGINE_BYTES: Metric::gauge(
+        "percolator_tablet_engine_size_bytes",
+        "What the engine has on the disk, store and log together.",
+    );
+    LOG_BYTES: Metric::gauge(
+        "percolator_tablet_log_size_bytes",
+        "What the commit log has on the disk.",
+    );
+    SYNCS: Metric::counter(
+        "percolator_tablet_log_syncs_total",
+        "Syncs of the commit log: waits for the disk.",
+    );
+    SNAPSHOTS: Metric::gauge(
+        "percolator_tablet_engine_snapshots",
+        "Snapshots of the engine that are held just now.",
+    );
+    CACHE_BYTES: Metric::gauge(
+        "percolator_tablet_cache_size_bytes",
+        "Memory of the newest versions of cells that were read.",
+    );
+    CACHE_LIMIT: Metric::gauge(
+        "percolator_tablet_cache_limit_bytes",
+        "Memory that the caches may take, as configured (cacheSize): three quarters for the engine, one for the newest versions of cells.",
+    );
+    CACHE_LOOKUPS: Metric::counter(
+        "percolator_tablet_cache_lookups_total",
+        "Reads of cells. hit: the newest version was in memory; miss: the engine was asked.",
+    )
+    .by(&[Label::one_of("result", &["hit", "miss"])]);
+    DISK_FREE: Metric::gauge(
+        "percolator_tablet_disk_free_bytes",
+        "Room that is left on the volume of the data. Below 64 MiB new data is refused.",
+    );
+    DISK_SIZE: Metric::gauge(
+        "percolator_tablet_disk_size_bytes",
+        "Size of the volume of the data.",
+    );
+    DISK_FULL: Metric::gauge(
+        "percolator_tablet_disk_full",
+        "1 while new data is refused because the disk is nearly full.",
+    )
+    .after("the volume of the data fills up");
+    BARRIER: Metric::gauge(
+        "percolator_tablet_barrier_timestamp_seconds",
+        "Transactions that began before this time are refused, in seconds since 1970; 0: none yet.",
+    );
+    READY_POINT: Metric::gauge(
+        "percolator_tablet_ready_point_timestamp_seconds",
+        "Versions that were hidden before this time may be collected here, in seconds since 1970; 0: none yet.",
+    );
+    GARBAGE: Metric::gauge(
+        "percolator_tablet_garbage_entries",
+        "Versions and records that wait to be collected.",
+    );
+    GARBAGE_OLDEST: Metric::gauge(
+        "percolator_tablet_garbage_oldest_timestamp_seconds",
+        "When the oldest version that waits to be collected was hidden, in seconds since 1970; 0: nothing waits.",
+    );
+    COLLECTED_VERSIONS: Metric::counter(
+        "percolator_tablet_collected_versions_total",
+        "Versions and records that were collected.",
+    );
+    COLLECTED_BYTES: Metric::counter(
+        "percolator_tablet_collected_bytes_total",
+        "Bytes of keys and short values that were collected.",
+    );
+    MASTER_HEARD: Metric::gauge(
+        "percolator_tablet_master_answered_timestamp_seconds",
+        "When the master last answered a heartbeat, in seconds since 1970; 0: not yet.",
+    );
+}

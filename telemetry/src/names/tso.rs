@@ -1,0 +1,76 @@
+//! What the timestamp oracle shows.
+
+use super::{COUNTS, SECONDS, declarations};
+use crate::{Label, Metric};
+
+const DISK_FAULT: &str = "the oracle's disk fails";
+
+declarations! {
+    REQUESTS: Metric::counter(
+        "percolator_tso_requests_total",
+        "Requests for timestamps, each for one or many. granted: answered; unavailable: none could be granted in time, because the limit could not be made durable; refused: the request made no sense.",
+    )
+    .by(&[Label::one_of("result", &["granted", "unavailable", "refused"])]);
+    REQUEST_WAIT: Metric::histogram(
+        "percolator_tso_request_wait_seconds",
+        "How long requests that were granted waited for a limit to be made durable. 0 for those that didn't have to: they take a microsecond.",
+        SECONDS,
+        "0, 0: nobody waits",
+    );
+    TIMESTAMPS: Metric::counter(
+        "percolator_tso_timestamps_total",
+        "Timestamps that were handed out.",
+    );
+    BATCH: Metric::histogram(
+        "percolator_tso_request_timestamps",
+        "Timestamps handed out for one request: clients ask once for all callers that wait at the moment.",
+        COUNTS,
+        "1, 14",
+    );
+    LIMIT_WAITS: Metric::counter(
+        "percolator_tso_limit_waits_total",
+        "Requests that had to wait, because everything below the durable limit was used up.",
+    )
+    .after("requests come faster than limits, or the disk is slow");
+    LIMIT_WRITES: Metric::counter(
+        "percolator_tso_limit_writes_total",
+        "Attempts to make the next limit durable. Timestamps are only handed out below a durable limit, so that none comes twice.",
+    )
+    .by(&[Label::one_of("result", &["ok", "error"])]);
+    LIMIT_WRITE_SECONDS: Metric::histogram(
+        "percolator_tso_limit_write_duration_seconds",
+        "How long it took to make a limit durable.",
+        SECONDS,
+        "6 ms, 24 ms",
+    );
+    LIMIT_REMAINING: Metric::gauge(
+        "percolator_tso_limit_remaining_seconds",
+        "Time until everything below the durable limit is used up. It stays between half of the window and the window; near 0 nobody gets timestamps soon.",
+    );
+    WINDOW: Metric::gauge(
+        "percolator_tso_window_seconds",
+        "How far ahead of use the limit is made durable, as configured (--window).",
+    );
+    CLOCK_OFFSET: Metric::gauge(
+        "percolator_tso_clock_offset_seconds",
+        "The machine's clock, less the time by which timestamps are handed out. Usually 0. Above 0: the clock jumped ahead and is not followed; below 0: it was set back, and timestamps wait for it.",
+    );
+    CLOCK_FOLLOWED: Metric::gauge(
+        "percolator_tso_clock_followed",
+        "1 where the machine's clock is believed; 0 since it has jumped ahead by more than --jump-max.",
+    );
+    CLOCK_JUMPS: Metric::counter(
+        "percolator_tso_clock_jumps_total",
+        "Times that the machine's clock jumped ahead by more than --jump-max.",
+    )
+    .after("the machine's clock is set ahead, or the machine is paused");
+    STREAMS: Metric::gauge(
+        "percolator_tso_streams",
+        "Connected clients, by their open streams of requests.",
+    );
+    LIMIT_FAILING: Metric::gauge(
+        "percolator_tso_limit_failing",
+        "1 while the last attempt to make a limit durable has failed.",
+    )
+    .after(DISK_FAULT);
+}
