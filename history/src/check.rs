@@ -17,7 +17,7 @@ use std::fmt;
 
 use crate::graph::{Cycle, Edge, Graph};
 use crate::transaction::{Op, Transaction};
-use crate::versions::{Versions, reads};
+use crate::versions::{Versions, others, reads};
 use crate::{later, locked, recency};
 
 /// What kind of wrong.
@@ -203,7 +203,8 @@ fn bad_timestamps(history: &[Transaction]) -> Option<Anomaly> {
 
 /// Reads of what was never committed.
 fn bad_read(history: &[Transaction], versions: &Versions<'_>) -> Option<Anomaly> {
-    for transaction in history {
+    for (at, transaction) in history.iter().enumerate() {
+        let first = |writers: Option<&Vec<usize>>| others(writers?.iter(), at).next();
         for (cell, value) in reads(transaction) {
             let known = versions.cells.get(cell);
             let Some(text) = value else { continue };
@@ -218,16 +219,16 @@ fn bad_read(history: &[Transaction], versions: &Versions<'_>) -> Option<Anomaly>
             let Some(known) = known else {
                 return found(Kind::Invented, None);
             };
-            if known.writers.contains_key(&value) {
+            if first(known.writers.get(&value)).is_some() {
                 continue;
             }
-            if let Some(at) = known.aborted.get(&value) {
-                return found(Kind::AbortedRead, Some(*at));
+            if let Some(writer) = first(known.aborted.get(&value)) {
+                return found(Kind::AbortedRead, Some(writer));
             }
-            match known.intermediate.get(&value) {
-                Some(at) => return found(Kind::IntermediateRead, Some(*at)),
-                None => return found(Kind::Invented, None),
-            }
+            return match first(known.intermediate.get(&value)) {
+                Some(writer) => found(Kind::IntermediateRead, Some(writer)),
+                None => found(Kind::Invented, None),
+            };
         }
     }
     None
@@ -355,7 +356,10 @@ fn graph<'a>(
     for (at, transaction) in history.iter().enumerate() {
         for (cell, value) in reads(transaction) {
             let Some(source) = versions.source(history, at, cell, value) else {
-                ambiguous += 1;
+                match versions.overwritten_by(history, at, cell, value) {
+                    Some(overwriter) => graph.add(at, overwriter, Edge::Overwritten(cell)),
+                    None => ambiguous += 1,
+                }
                 continue;
             };
             if let Some(writer) = source {

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 
 use crate::transaction::{Op, Outcome, Transaction};
-use crate::versions::{Cell, reads, source_of};
+use crate::versions::{Cell, others, reads, source_of};
 
 /// By reader and cell, who deleted it.
 pub(crate) type Deletions<'a> = HashMap<(usize, &'a str), usize>;
@@ -69,10 +69,9 @@ fn only_deleter(
         let (_, deleter) = between.next()?;
         return between.next().is_none().then_some(*deleter);
     }
-    match cell.writers.get(&None).map(Vec::as_slice) {
-        Some([deleter]) if *deleter != reader => Some(*deleter),
-        _ => None,
-    }
+    let mut deleters = others(cell.writers.get(&None).into_iter().flatten(), reader);
+    let deleter = deleters.next()?;
+    deleters.next().is_none().then_some(deleter)
 }
 
 /// Of the cells that anybody deleted.
@@ -112,7 +111,7 @@ fn written_by_sources<'a>(
     reader: usize,
 ) -> BTreeSet<&'a str> {
     let sources: BTreeSet<usize> = reads(&history[reader])
-        .filter_map(|(name, value)| source_of(cells.get(name)?, value)?)
+        .filter_map(|(name, value)| source_of(cells.get(name)?, reader, value)?)
         .collect();
     let ops = sources.into_iter().flat_map(|at| &history[at].ops);
     let put = ops.filter_map(|op| match op {

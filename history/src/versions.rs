@@ -19,15 +19,17 @@ pub(crate) struct Cell<'a> {
     /// that isn't known of all of them.
     pub(crate) places: HashMap<Option<&'a str>, BTreeMap<Place, usize>>,
     /// Who wrote a value, and is aborted.
-    pub(crate) aborted: HashMap<Option<&'a str>, usize>,
+    pub(crate) aborted: HashMap<Option<&'a str>, Vec<usize>>,
     /// Who wrote a value, and another one after it.
-    pub(crate) intermediate: HashMap<Option<&'a str>, usize>,
+    pub(crate) intermediate: HashMap<Option<&'a str>, Vec<usize>>,
     /// Of each version, the ones that follow it directly, as far as it is known; more than one where
     /// several transactions read it and wrote the next.
     pub(crate) next: BTreeMap<Writer, Vec<usize>>,
     /// Where timestamps tell of some only: of each version that they tell of, and of the first, the next one that
     /// they tell of; others may lie between.
     pub(crate) next_known: BTreeMap<Writer, usize>,
+    /// Who wrote it and is committed, by commit_ts, where that is known.
+    pub(crate) commits: Vec<(u64, usize)>,
     /// Who wrote it and is committed, where their order isn't known of all: all that is known of each is that
     /// it came after the first version.
     pub(crate) unordered: Vec<usize>,
@@ -65,11 +67,11 @@ impl<'a> Versions<'a> {
             for (cell, value, is_last) in writes(transaction) {
                 let cell = versions.cells.entry(cell).or_default();
                 if is_last && history[at].outcome == Outcome::Aborted {
-                    cell.aborted.insert(value, at);
+                    cell.aborted.entry(value).or_default().push(at);
                 } else if is_last {
                     cell.writers.entry(value).or_default().push(at);
                 } else {
-                    cell.intermediate.insert(value, at);
+                    cell.intermediate.entry(value).or_default().push(at);
                 }
             }
         }
@@ -83,19 +85,16 @@ impl<'a> Versions<'a> {
 
     /// What was read was committed, whatever its client knows of it.
     fn see_unknown(&mut self, history: &'a [Transaction]) {
-        for transaction in history {
+        for (at, transaction) in history.iter().enumerate() {
             for (cell, value) in reads(transaction) {
                 let Some(known) = self.cells.get(cell) else {
                     continue;
                 };
-                if value.is_none() {
-                    continue;
-                }
                 // Of several that wrote it nobody knows which one was seen.
-                if let Some([writer]) = known.writers.get(&value).map(Vec::as_slice)
-                    && history[*writer].outcome == Outcome::Unknown
+                if let (Some(Some(writer)), Some(_)) = (source_of(known, at, value), value)
+                    && history[writer].outcome == Outcome::Unknown
                 {
-                    self.committed[*writer] = true;
+                    self.committed[writer] = true;
                 }
             }
         }
@@ -120,6 +119,8 @@ impl<'a> Versions<'a> {
                 .filter_map(|at| Some((place(&history[*at])?, *at)))
                 .collect();
             placed.sort_unstable();
+            let commits = placed.iter().filter(|((_, is_start), _)| !is_start);
+            cell.commits = commits.map(|((ts, _), at)| (*ts, *at)).collect();
             let before = std::iter::once(None).chain(placed.iter().map(|(_, at)| Some(*at)));
             let next = before.zip(placed.iter().map(|(_, at)| *at));
             if placed.len() == writers.len() {
@@ -133,7 +134,7 @@ impl<'a> Versions<'a> {
             for at in &writers {
                 let read = reads(&history[*at]).find(|(cell, _)| cell == name);
                 let Some((_, value)) = read else { continue };
-                let Some(before) = source_of(cell, value) else {
+                let Some(before) = source_of(cell, *at, value) else {
                     continue;
                 };
                 next.entry(before).or_default().push(*at);
@@ -154,7 +155,7 @@ impl<'a> Versions<'a> {
         let Some(known) = self.cells.get(cell) else {
             return value.is_none().then_some(None);
         };
-        if let Some(found) = source_of(known, value) {
+        if let Some(found) = source_of(known, reader, value) {
             return Some(found);
         }
         // Several wrote that value, or deleted the cell: by the snapshot.
@@ -168,7 +169,7 @@ impl<'a> Versions<'a> {
                 (Some((_, at)), _) => Some(Some(*at)),
                 (None, None) => Some(None),
                 // All of them were committed later: it is one of those.
-                (None, Some(_)) => Some(places.values().next().copied()),
+                (None, Some(_)) => others(places.values(), reader).next().map(Some),
             }
         };
         let deleted = || {
@@ -176,6 +177,25 @@ impl<'a> Versions<'a> {
             deleter.filter(|_| value.is_none()).map(|at| Some(*at))
         };
         placed().or_else(deleted)
+    }
+
+    /// Who overwrote what was read before the reader's snapshot, whichever it was of several that may have been
+    /// committed: each of those that were under way before the snapshot began before this one's commit, so that it
+    /// was committed before it, or not at all.
+    pub(crate) fn overwritten_by(
+        &self,
+        history: &[Transaction],
+        reader: usize,
+        cell: &str,
+        value: Option<&str>,
+    ) -> Option<usize> {
+        let known = self.cells.get(cell)?;
+        let snapshot = history[reader].start_ts?;
+        let places = known.places.get(&value)?;
+        let ((last, _), _) = places.range(..(snapshot, true)).next_back()?;
+        let before = known.commits.partition_point(|(ts, _)| *ts <= snapshot);
+        let (ts, overwriter) = known.commits[..before].last()?;
+        (ts > last).then_some(*overwriter)
     }
 }
 
@@ -205,13 +225,22 @@ fn place(transaction: &Transaction) -> Option<Place> {
     commit.or(transaction.start_ts.map(|ts| (ts, true)))
 }
 
-/// Who wrote a value, where only one can have.
-pub(crate) fn source_of(cell: &Cell<'_>, value: Option<&str>) -> Option<Writer> {
-    match (cell.writers.get(&value).map(Vec::as_slice), value) {
-        (Some([one]), Some(_)) => Some(Some(*one)),
-        (None, None) => Some(None),
+/// Who wrote a value that was read, where only one can have.
+pub(crate) fn source_of(cell: &Cell<'_>, reader: usize, value: Option<&str>) -> Option<Writer> {
+    let mut writers = others(cell.writers.get(&value).into_iter().flatten(), reader);
+    match (writers.next(), writers.next(), value) {
+        (Some(one), None, Some(_)) => Some(Some(one)),
+        (None, _, None) => Some(None),
         _ => None,
     }
+}
+
+/// Those of whom a transaction may have read: not itself, as it writes a cell only after [`reads`] of it.
+pub(crate) fn others<'a>(
+    writers: impl Iterator<Item = &'a usize>,
+    reader: usize,
+) -> impl Iterator<Item = usize> {
+    writers.copied().filter(move |at| *at != reader)
 }
 
 /// What a transaction read before it wrote the cell itself.

@@ -39,6 +39,35 @@ fn intermediate_reads_are_found() {
     );
 }
 
+/// Who reads a value and then writes the same has not read its own write.
+#[test]
+fn a_later_write_of_the_same_value_explains_no_read() {
+    found(
+        &["t1! 1: wx1", "t2 5-7: rx1 wx1"],
+        Kind::AbortedRead,
+        &["t2@5 read x", "written by t1@1"],
+    );
+    found(&["t1 5-7: rx1 wx1"], Kind::Invented, &["t1@5 read x"]);
+    found(
+        &["t1 1-2: wx1 wx2", "t2 5-7: rx1 wx1"],
+        Kind::IntermediateRead,
+        &["t2@5 read x", "written by t1@1"],
+    );
+    // Of another one that did the same, without and with timestamps.
+    found(
+        &["t1!: rx1 wx1", "t2: rx1 wx1"],
+        Kind::AbortedRead,
+        &["t2 read x", "written by t1"],
+    );
+    found(
+        &["t1 1-2: wx1", "t2 3-4: wx2", "t3 5-7: rx1 wx1"],
+        Kind::LostUpdate,
+        &["t3@5 read x, and t2@3 wrote the next version"],
+    );
+    passes(&["t1 1-2: wx1", "t2 5-7: rx1 wx1 rx1", "t3 9: rx1"]);
+    passes(&["t1: rx_ wx_ rx_", "t2: wx1", "t3: rx1"]);
+}
+
 #[test]
 fn values_that_nobody_wrote_are_found() {
     found(

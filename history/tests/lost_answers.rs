@@ -87,6 +87,30 @@ fn a_lost_answer_does_not_hide_who_else_wrote_its_value() {
     }
 }
 
+/// Whoever of them was committed, it was so before who was committed after it had begun.
+#[test]
+fn no_lost_answer_explains_a_read_past_a_committed_write() {
+    for (lines, overwriter) in [
+        (&["d? 1: wx_", "p 5-6: wx1", "r 10: rx_"][..], "p@5"),
+        (
+            &["a? 5: wx1", "b? 6: wx1", "p 7-8: wx2", "r 12: rx1"],
+            "p@7",
+        ),
+        (&["a? 5: wx1", "b 6: wx1", "p 7-8: wx2", "r 12: rx1"], "p@7"),
+    ] {
+        let missed = format!("read x, and {overwriter} wrote a later version");
+        found(lines, Kind::MissedEffects, &[&missed]);
+    }
+    // Not yet committed at the snapshot, and before either of them began.
+    for lines in [
+        ["a? 5: wx1", "b? 6: wx1", "p 7-13: wx2", "r 12: rx1"],
+        ["a? 5: wx1", "b? 6: wx1", "p 2-3: wx2", "r 12: rx1"],
+    ] {
+        let report = check(&history(&lines));
+        assert_eq!((report.anomaly, report.ambiguous_reads), (None, 1));
+    }
+}
+
 /// Whoever finds absent what was written before has seen the only deletion that there was.
 #[test]
 fn a_lost_deletion_that_was_seen_stays() {
