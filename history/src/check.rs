@@ -259,9 +259,9 @@ fn lost_update(history: &[Transaction], versions: &Versions<'_>) -> Option<Anoma
 fn lock_ignored(history: &[Transaction], versions: &Versions<'_>) -> Option<Anomaly> {
     let (cell, earlier, later) = locked::overlap(history, versions)?;
     let (earlier, later) = (&history[earlier], &history[later]);
-    let did = |who: &Transaction| match locked::writes(who, cell) {
-        true => "wrote",
-        false => "got for update",
+    let did = |who: &Transaction| match locked::locks(who).contains(cell) {
+        true => "got for update",
+        false => "wrote",
     };
     Some(Anomaly {
         kind: Kind::LockIgnored,
@@ -351,10 +351,19 @@ fn graph<'a>(
                 }
             }
         }
+        // Who read that it was not there and wrote it was the first.
+        if let Some([first]) = cell.next.get(&None).map(Vec::as_slice) {
+            for other in &cell.unordered {
+                depends(&mut graph, *first, *other, Edge::Later(name));
+            }
+        }
     }
     let mut ambiguous = 0;
     for (at, transaction) in history.iter().enumerate() {
+        // Who commits after it got a cell for update is before whoever writes it next.
+        let locks = locked::locks(transaction);
         for (cell, value) in reads(transaction) {
+            let has_lock = versions.committed[at] && locks.contains(cell);
             let Some(source) = versions.source(history, at, cell, value) else {
                 match versions.overwritten_by(history, at, cell, value) {
                     Some(overwriter) => graph.add(at, overwriter, Edge::Overwritten(cell)),
@@ -368,12 +377,15 @@ fn graph<'a>(
                     graph.add(at, node, Edge::Overwritten(cell));
                 }
             } else if let Some(writers) = absent.get(cell) {
-                graph.add(at, *writers, Edge::Absent(cell));
+                // Of the writers this is none of them: who locks a cell doesn't write it.
+                let edge = match has_lock {
+                    true => Edge::Locked(cell),
+                    false => Edge::Absent(cell),
+                };
+                graph.add(at, *writers, edge);
             }
             let known = versions.cells.get(cell);
             let next = known.into_iter().flat_map(|known| known.behind(source));
-            // Who commits after it got a cell for update is before whoever writes it next.
-            let has_lock = versions.committed[at] && locked::locks(transaction, cell);
             for next in next {
                 if has_lock {
                     depends(&mut graph, at, next, Edge::Locked(cell));
@@ -450,6 +462,7 @@ fn step(history: &[Transaction], from: usize, edge: Edge<'_>, to: usize) -> Stri
     match edge {
         Edge::Ww(cell) => format!("{from} wrote {cell}, and {to} wrote it next"),
         Edge::Wr(cell) => format!("{from} wrote {cell}, and {to} read that"),
+        Edge::Later(cell) => format!("{from} wrote {cell}, and {to} wrote a later version"),
         Edge::Rw(cell) => format!("{from} read {cell}, and {to} wrote the next version"),
         Edge::Absent(cell) => format!("{from} read that {cell} was not there, and {to} wrote it"),
         Edge::Overwritten(cell) => format!("{from} read {cell}, and {to} wrote a later version"),

@@ -6,7 +6,7 @@
 //! or by its having been answered before the reader began. Without any of these the cell may not yet have been written,
 //! and the read proves nothing.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
 
 use crate::transaction::{Op, Outcome, Transaction};
@@ -15,12 +15,15 @@ use crate::versions::{Cell, others, reads, source_of};
 /// By reader and cell, who deleted it.
 pub(crate) type Deletions<'a> = HashMap<(usize, &'a str), usize>;
 
-/// What is known of those who wrote a value into a cell, and were answered that they are committed.
+/// What is known of those who wrote a value into a cell.
 #[derive(Default)]
 struct Puts<'a> {
+    /// When they were committed, of those that were answered so.
     commit_ts: BTreeSet<u64>,
-    /// The first that were answered, by clock.
+    /// The first of those that were answered, by clock.
     answered_us: HashMap<&'a str, u64>,
+    /// All of them.
+    writers: HashSet<usize>,
 }
 
 /// The deletions that were seen.
@@ -31,12 +34,12 @@ pub(crate) fn seen<'a>(
     let puts = puts(history, cells);
     let mut seen = Deletions::new();
     for (reader, transaction) in history.iter().enumerate() {
-        let mut read_of = None;
+        let mut read_of: Option<HashSet<usize>> = None;
         for (name, value) in reads(transaction) {
             let (None, Some(cell), Some(puts)) = (value, cells.get(name), puts.get(name)) else {
                 continue;
             };
-            let read_of = read_of.get_or_insert_with(|| written_by_sources(history, cells, reader));
+            let read_of = read_of.get_or_insert_with(|| sources(history, cells, reader));
             let began = transaction.times.as_ref();
             let began = began.and_then(|times| Some((times.clock.as_str(), times.began_us?)));
             let answered = began.is_some_and(|(clock, began_us)| {
@@ -45,7 +48,7 @@ pub(crate) fn seen<'a>(
             });
             let snapshot = transaction.start_ts;
             let put_ts = snapshot.and_then(|ts| puts.commit_ts.range(..=ts).next_back());
-            if put_ts.is_none() && !answered && !read_of.contains(name) {
+            if put_ts.is_none() && !answered && puts.writers.is_disjoint(read_of) {
                 continue;
             }
             if let Some(deleter) = only_deleter(cell, reader, snapshot, put_ts.copied()) {
@@ -79,12 +82,12 @@ fn puts<'a>(
     history: &'a [Transaction],
     cells: &BTreeMap<&'a str, Cell<'a>>,
 ) -> HashMap<&'a str, Puts<'a>> {
-    let mut puts = HashMap::new();
+    let mut puts: HashMap<&str, Puts<'a>> = HashMap::new();
     for (name, cell) in cells {
         if !cell.writers.contains_key(&None) {
             continue;
         }
-        let of_cell: &mut Puts<'a> = puts.entry(*name).or_default();
+        let of_cell = puts.entry(*name).or_default();
         for (value, writers) in &cell.writers {
             let put = writers.iter().filter(|_| value.is_some());
             for writer in put.map(|at| &history[*at]) {
@@ -101,22 +104,26 @@ fn puts<'a>(
             }
         }
     }
+    // Also what they deleted again themselves.
+    for (at, transaction) in history.iter().enumerate() {
+        for op in &transaction.ops {
+            if let Op::Write(cell, Some(_)) = op
+                && let Some(of_cell) = puts.get_mut(cell.as_str())
+            {
+                of_cell.writers.insert(at);
+            }
+        }
+    }
     puts
 }
 
-/// The cells that those wrote from whom a transaction has read.
-fn written_by_sources<'a>(
-    history: &'a [Transaction],
-    cells: &BTreeMap<&'a str, Cell<'a>>,
+/// Those from whom a transaction has read.
+fn sources(
+    history: &[Transaction],
+    cells: &BTreeMap<&str, Cell<'_>>,
     reader: usize,
-) -> BTreeSet<&'a str> {
-    let sources: BTreeSet<usize> = reads(&history[reader])
+) -> HashSet<usize> {
+    reads(&history[reader])
         .filter_map(|(name, value)| source_of(cells.get(name)?, reader, value)?)
-        .collect();
-    let ops = sources.into_iter().flat_map(|at| &history[at].ops);
-    let put = ops.filter_map(|op| match op {
-        Op::Write(cell, Some(_)) => Some(cell.as_str()),
-        _ => None,
-    });
-    put.collect()
+        .collect()
 }

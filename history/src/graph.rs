@@ -12,6 +12,8 @@ use std::collections::{HashMap, VecDeque};
 pub(crate) enum Edge<'a> {
     /// The other overwrote its version of this cell.
     Ww(&'a str),
+    /// The other wrote a later version of this cell.
+    Later(&'a str),
     /// The other read its version.
     Wr(&'a str),
     /// The other overwrote what it read.

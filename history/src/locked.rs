@@ -1,21 +1,28 @@
 //! What was got for update counts as touched: of two transactions that were under way at the same time, of which one
 //! committed after it had got a cell for update, the other one may not have written that, nor got it for update.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use crate::check::committed_at;
 use crate::transaction::{Op, Transaction};
 use crate::versions::Versions;
 
-/// Whether the transaction got the cell for update, and didn't write it.
-pub(crate) fn locks(transaction: &Transaction, cell: &str) -> bool {
-    let got = |op: &Op| matches!(op, Op::Lock(other) if other == cell);
-    transaction.ops.iter().any(got) && !writes(transaction, cell)
-}
-
-pub(crate) fn writes(transaction: &Transaction, cell: &str) -> bool {
-    let wrote = |op: &Op| matches!(op, Op::Write(other, _) if other == cell);
-    transaction.ops.iter().any(wrote)
+/// The cells that the transaction got for update, and didn't write.
+pub(crate) fn locks(transaction: &Transaction) -> HashSet<&str> {
+    let mut locks = HashSet::new();
+    for op in &transaction.ops {
+        if let Op::Lock(cell) = op {
+            locks.insert(cell.as_str());
+        }
+    }
+    if !locks.is_empty() {
+        for op in &transaction.ops {
+            if let Op::Write(cell, _) = op {
+                locks.remove(cell.as_str());
+            }
+        }
+    }
+    locks
 }
 
 /// By the timestamps: a cell, and two committed transactions that touched it, where the second one began before the
@@ -24,8 +31,9 @@ pub(crate) fn overlap<'a>(
     history: &'a [Transaction],
     versions: &Versions<'a>,
 ) -> Option<(&'a str, usize, usize)> {
-    // Only of cells that somebody got for update; when they were committed, when they began, who.
-    let mut touches: BTreeMap<&str, Vec<(u64, u64, usize)>> = BTreeMap::new();
+    // Only of cells that somebody got for update; when they were committed, when they began, who, and whether they
+    // didn't write it.
+    let mut touches: BTreeMap<&str, Vec<(u64, u64, usize, bool)>> = BTreeMap::new();
     for transaction in history {
         for op in &transaction.ops {
             if let Op::Lock(cell) = op {
@@ -41,11 +49,12 @@ pub(crate) fn overlap<'a>(
         if !versions.committed[at] {
             continue;
         }
+        let locks = locks(transaction);
         for op in &transaction.ops {
             if let Op::Write(cell, _) | Op::Lock(cell) = op
                 && let Some(touches) = touches.get_mut(cell.as_str())
             {
-                touches.push((commit_ts, start_ts, at));
+                touches.push((commit_ts, start_ts, at, locks.contains(cell.as_str())));
             }
         }
     }
@@ -54,9 +63,12 @@ pub(crate) fn overlap<'a>(
         touches.dedup();
         // Where any two overlap, so do two that follow each other.
         for pair in touches.windows(2) {
-            if let [(commit_ts, _, earlier), (_, start_ts, later)] = pair
+            if let [
+                (commit_ts, _, earlier, first_locks),
+                (_, start_ts, later, next_locks),
+            ] = pair
                 && commit_ts > start_ts
-                && (locks(&history[*earlier], cell) || locks(&history[*later], cell))
+                && (*first_locks || *next_locks)
             {
                 return Some((cell, *earlier, *later));
             }

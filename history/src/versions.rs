@@ -105,7 +105,7 @@ impl<'a> Versions<'a> {
     }
 
     fn arrange(&mut self, history: &'a [Transaction]) {
-        for (name, cell) in &mut self.cells {
+        for cell in self.cells.values_mut() {
             let mut writers: Vec<usize> = cell
                 .writers
                 .values()
@@ -128,19 +128,20 @@ impl<'a> Versions<'a> {
                 continue;
             }
             cell.next_known = next.collect();
-            // Who read a version and wrote another wrote the next one: snapshot isolation wants it so,
-            // and two of them are a lost update.
-            let mut next: BTreeMap<Writer, Vec<usize>> = BTreeMap::new();
-            for at in &writers {
-                let read = reads(&history[*at]).find(|(cell, _)| cell == name);
-                let Some((_, value)) = read else { continue };
-                let Some(before) = source_of(cell, *at, value) else {
-                    continue;
-                };
-                next.entry(before).or_default().push(*at);
-            }
-            cell.next = next;
             cell.unordered = writers;
+        }
+        // Who read a version and wrote another wrote the next one: snapshot isolation wants it so, and two of them
+        // are a lost update.
+        for (at, transaction) in history.iter().enumerate() {
+            let mut known: HashSet<&str> = HashSet::new();
+            for (name, value) in reads(transaction).filter(|(name, _)| known.insert(name)) {
+                if let Some(cell) = self.cells.get_mut(name)
+                    && cell.unordered.binary_search(&at).is_ok()
+                    && let Some(before) = source_of(cell, at, value)
+                {
+                    cell.next.entry(before).or_default().push(at);
+                }
+            }
         }
     }
 

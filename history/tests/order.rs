@@ -107,3 +107,27 @@ fn one_writer_without_timestamps_does_not_hide_the_order_of_the_others() {
     passes(&["t1 1-2: wx1", "t3: rx1 wx3", "t2 7-8: rx3 wx2", "t4 9: rx2"]);
     passes(&["t1 1-2: wx1", "t3: rx1 wx3", "t2 7-8: wx2", "t4 5: rx3"]);
 }
+
+/// Who finds nothing and writes, or locks until it has committed, is before everybody who writes there.
+#[test]
+fn who_found_a_cell_absent_and_touched_it_was_the_first() {
+    found(
+        &["t1: rx_ wx1 wy2", "t2: ry_ wy3 wx4"],
+        Kind::DirtyWrite,
+        &[
+            "t1 wrote x, and t2 wrote a later version",
+            "t2 wrote y, and t1 wrote a later version",
+        ],
+    );
+    found(
+        &["t1: lx rx_ wy1", "t2: ry_ wx2"],
+        Kind::LockIgnored,
+        &["t1 got x for update", "t2 read that y was not there"],
+    );
+    passes(&["t1: rx_ wx1 wy2", "t2: ry2 wx4"]);
+    passes(&["t1: rx_ wx1 wy2", "t2: rx_", "t3: wx3 wy3", "t4: ry_"]);
+    passes(&["t1: lx rx_ wy1", "t2: wx2", "t3: lx rx_ ry1"]);
+    // Not committed.
+    passes(&["t1!: rx_ wx1 wy2", "t2: ry_ wy3 wx4"]);
+    passes(&["t1!: lx rx_ wy1", "t2: ry_ wx2"]);
+}
