@@ -353,8 +353,8 @@ fn graph<'a>(
         }
         // Who read that it was not there and wrote it was the first.
         if let Some([first]) = cell.next.get(&None).map(Vec::as_slice) {
-            for other in &cell.unordered {
-                depends(&mut graph, *first, *other, Edge::Later(name));
+            for other in others(cell.unordered.iter(), *first) {
+                depends(&mut graph, *first, other, Edge::Later(name));
             }
         }
     }

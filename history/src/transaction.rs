@@ -11,6 +11,8 @@
 //! `"times":{"clock":"c","began_us":5,"ended_us":9}` says when, by some clock, its snapshot was asked for and
 //! its end was known, in microseconds. Times of one clock can be compared, those of two can't.
 //!
+//! `commit_ts` lies above `start_ts`, but where a transaction only read, and `ended_us` not below `began_us`.
+//!
 //! A field of any other name is an error, as it may be one of these, misspelt.
 
 use std::collections::HashMap;
@@ -97,6 +99,22 @@ pub enum FormatError {
         /// What is wrong with it.
         cause: serde_json::Error,
     },
+    /// It ended before it began, or was committed at its snapshot or below.
+    #[error(
+        "line {line}: {what} {end} isn't {above} {began}: these are two fields of one transaction, and one of them is wrong"
+    )]
+    Backwards {
+        /// Which, from 1 on.
+        line: usize,
+        /// The field of its end.
+        what: &'static str,
+        /// What that says.
+        end: u64,
+        /// How it has to lie to its beginning, and that one's field.
+        above: &'static str,
+        /// What that says.
+        began: u64,
+    },
     /// A transaction has a second line that can't take the first one's place.
     #[error(
         "line {line}: {client} began at {start_ts}, as in line {earlier}, whose place it can't take: that would have \
@@ -120,7 +138,7 @@ pub enum FormatError {
 /// one. Any number of transactions may only read at one snapshot.
 ///
 /// # Errors
-/// [`FormatError`] for the first line that is no transaction, or is about one of an earlier line and can't take its
+/// [`FormatError`] for the first line that is no transaction, ends before it began, or is about one of an earlier line and can't take its
 /// place.
 pub fn parse(text: &str) -> Result<Vec<Transaction>, FormatError> {
     let mut history: Vec<Transaction> = Vec::new();
@@ -132,6 +150,7 @@ pub fn parse(text: &str) -> Result<Vec<Transaction>, FormatError> {
         }
         let transaction: Transaction =
             serde_json::from_str(text).map_err(|cause| FormatError::Line { line, cause })?;
+        forwards(line, &transaction)?;
         let Some(start_ts) = transaction.start_ts else {
             history.push(transaction);
             continue;
@@ -164,6 +183,27 @@ pub fn parse(text: &str) -> Result<Vec<Transaction>, FormatError> {
         }
     }
     Ok(history)
+}
+
+/// Whether it ended behind its beginning; who only reads has no commit of its own.
+fn forwards(line: usize, transaction: &Transaction) -> Result<(), FormatError> {
+    let times = transaction.times.as_ref();
+    let us = times.and_then(|times| Some((times.began_us?, times.ended_us?)));
+    let ts = transaction.start_ts.zip(transaction.commit_ts);
+    let (what, above, (began, end)) = match (us, ts) {
+        (Some(us), _) if us.1 < us.0 => ("ended_us", "at or above began_us", us),
+        (_, Some(ts)) if ts.1 <= ts.0 && transaction.changes() => {
+            ("commit_ts", "above start_ts", ts)
+        }
+        _ => return Ok(()),
+    };
+    Err(FormatError::Backwards {
+        line,
+        what,
+        end,
+        above,
+        began,
+    })
 }
 
 /// A history as text, one transaction a line.

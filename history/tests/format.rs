@@ -51,3 +51,24 @@ fn a_field_of_another_name_is_refused() {
         "unknown variant `x`",
     );
 }
+
+#[test]
+fn an_end_before_the_beginning_is_refused() {
+    let timed = |began_us: u64, ended_us: u64| {
+        format!(
+            r#"{{"client":"a","outcome":"committed","times":{{"clock":"c","began_us":{began_us},"ended_us":{ended_us}}},"ops":[]}}"#
+        )
+    };
+    refused(&timed(9, 5), "ended_us 5 isn't at or above began_us 9");
+    assert!(parse(&timed(5, 5)).is_ok());
+    let stamped = |commit_ts: u64, op: &str| {
+        format!(
+            r#"{{"client":"a","start_ts":"7","commit_ts":"{commit_ts}","outcome":"committed","ops":[{{"{op}":["x","1"]}}]}}"#
+        )
+    };
+    refused(&stamped(7, "w"), "commit_ts 7 isn't above start_ts 7");
+    refused(&stamped(6, "w"), "commit_ts 6 isn't above start_ts 7");
+    assert!(parse(&stamped(8, "w")).is_ok());
+    // Who only reads has no timestamp of its own.
+    assert!(parse(&stamped(7, "r")).is_ok());
+}

@@ -127,6 +127,8 @@ fn who_found_a_cell_absent_and_touched_it_was_the_first() {
     passes(&["t1: rx_ wx1 wy2", "t2: ry2 wx4"]);
     passes(&["t1: rx_ wx1 wy2", "t2: rx_", "t3: wx3 wy3", "t4: ry_"]);
     passes(&["t1: lx rx_ wy1", "t2: wx2", "t3: lx rx_ ry1"]);
+    // The first one's snapshot is known, and not when it was committed.
+    passes(&["t1 5: rx_ wx1", "t2: wx2"]);
     // Not committed.
     passes(&["t1!: rx_ wx1 wy2", "t2: ry_ wy3 wx4"]);
     passes(&["t1!: lx rx_ wy1", "t2: ry_ wx2"]);
