@@ -93,11 +93,11 @@ fn picture(panel: &Panel, at: usize) -> Value {
         "title": panel.question,
         "datasource": source(),
         "gridPos": {"x": at % 2 * WIDTH, "y": at / 2 * HEIGHT, "w": WIDTH, "h": HEIGHT},
-        "links": [{"title": "What to do", "url": format!("{RUNBOOKS}/{}.md", panel.runbook), "targetBlank": true}],
+        "links": [{"title": "What to do", "type": "link", "url": format!("{RUNBOOKS}/{}.md", panel.runbook), "targetBlank": true,
+            "icon": "", "tooltip": "", "tags": [], "asDropdown": false, "includeVars": false, "keepTime": false}],
         "fieldConfig": {
             "defaults": {
                 "unit": panel.unit,
-                "min": if panel.question.contains("clock") { Value::Null } else { json!(0) },
                 "thresholds": {"mode": "absolute", "steps": steps},
                 "custom": {"thresholdsStyle": {"mode": shown}},
             },
