@@ -21,6 +21,7 @@ fn read(path: &str) -> String {
 }
 
 /// Runs promtool, and panics with its words where it finds something wrong.
+#[allow(clippy::print_stdout, reason = "the word that xtask listens for")]
 fn promtool(arguments: &[&str]) {
     let tool = std::env::var_os("PERCOLATOR_PROMTOOL").unwrap_or_else(|| "promtool".into());
     let command = Command::new(tool)
