@@ -255,6 +255,11 @@ fn is_empty(folder: &Path) -> bool {
     std::fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none())
 }
 
+/// What the folder keeps of its cluster, for people.
+pub(crate) fn described(data_dir: &Path) -> Option<serde_json::Value> {
+    serde_json::to_value(remembered(data_dir).ok()??).ok()
+}
+
 fn remembered(data_dir: &Path) -> anyhow::Result<Option<Remembered>> {
     let value = SmallFile::new(data_dir.join(REMEMBERED)).load()?;
     let cluster = value.map(|value| serde_json::from_slice(&value));
@@ -266,7 +271,7 @@ fn remembered(data_dir: &Path) -> anyhow::Result<Option<Remembered>> {
 /// Where the logs of servers that are processes of their own go.
 pub(crate) const LOGS: &str = "logs";
 /// Where the master finds what the manifest says of garbage collection.
-const GC: &str = "gc.json";
+pub(crate) const GC: &str = "gc.json";
 const GC_STEM: &str = "gc.";
 /// What a cluster is called without a manifest, which will do for any.
 const DEFAULT_NAME: &str = "local";

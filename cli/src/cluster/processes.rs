@@ -13,7 +13,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::Running;
+use super::{Running, SERVERS};
 use super::layout::{LOGS, Layout, MASTER, ORACLE};
 
 /// A server that dies this soon after its start is failing, not unlucky.
@@ -110,7 +110,7 @@ pub(crate) async fn start(layout: Layout) -> anyhow::Result<Processes> {
     let mut processes = Processes {
         servers: Servers {
             list: Arc::default(),
-            file: layout.data_dir.join("servers.json"),
+            file: layout.data_dir.join(SERVERS),
         },
         supervisors: Vec::new(),
         failures,
