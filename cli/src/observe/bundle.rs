@@ -82,7 +82,9 @@ pub(crate) async fn run(
     // Whatever doesn't answer is said in the bundle: it is most needed then.
     if let Err(error) = ask(cluster, &args, &mut files).await {
         put(&mut files, "unreachable.txt", &format!("{error:#}\n"));
-        output.note(&format!("{error:#}\nthe bundle goes without what the master says"));
+        output.note(&format!(
+            "{error:#}\nthe bundle goes without what the master says"
+        ));
     }
     scrape(&places, args.interval, &mut files).await;
     kept(&places, &mut files)?;
@@ -94,8 +96,7 @@ pub(crate) async fn run(
         "servers": builds(&files),
     });
     put_json(&mut files, "versions.json", &versions)?;
-    pack(archive, &files, seconds)
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    pack(archive, &files, seconds).with_context(|| format!("cannot write {}", path.display()))?;
     let names: Vec<&String> = files.keys().collect();
     output.result(
         &path.display().to_string(),
@@ -113,7 +114,11 @@ async fn ask(cluster: &str, args: &Args, files: &mut Files) -> anyhow::Result<()
         false => survey.without_keys(),
     };
     let problems = problems::find(&survey);
-    put(files, "status.txt", &(page::text(&survey, &problems) + "\n"));
+    put(
+        files,
+        "status.txt",
+        &(page::text(&survey, &problems) + "\n"),
+    );
     put_json(files, "status.json", &page::json(&survey, &problems))?;
     put_json(files, "gc-status.json", &gc::json(&survey.gc))?;
     put_json(files, "txn-list.json", &txns(&admin, args.with_keys).await)

@@ -98,7 +98,7 @@ fn read(file: &Path) -> Option<Vec<Known>> {
 impl Places {
     /// What each server shows now, or why it isn't reached.
     pub(crate) async fn scrape(&self) -> BTreeMap<String, Result<String, String>> {
-        let pages = self.metrics.iter().map(|(server, address)| async {
+        let pages = self.metrics.iter().map(|(server, address)| async move {
             let asked = tokio::time::timeout(PATIENCE, endpoint::get(address, "/metrics")).await;
             let page = match asked {
                 Ok(Ok(answer)) if answer.status == 200 => Ok(answer.body),
@@ -290,14 +290,21 @@ nonsense
         );
         let of = |part| quantile(part, &[(&before, &after)], "h", &[]);
         assert_eq!(of(0.5), Some(1.0));
-        assert_eq!(of(1.0), Some(1.0), "no more than the largest bound is known");
+        assert_eq!(
+            of(1.0),
+            Some(1.0),
+            "no more than the largest bound is known"
+        );
         assert_eq!(quantile(0.5, &[(&before, &before)], "h", &[]), None);
     }
 
     #[test]
     fn an_address_of_metrics_names_its_server() {
         let named: Named = "tablet-0=[::1]:9090".parse().expect("an address");
-        assert_eq!((&*named.server, &*named.address), ("tablet-0", "[::1]:9090"));
+        assert_eq!(
+            (&*named.server, &*named.address),
+            ("tablet-0", "[::1]:9090")
+        );
         for wrong in ["tablet-0", "=h:1", "t=:1", "t=h", "t=h:x"] {
             assert!(wrong.parse::<Named>().is_err(), "{wrong}");
         }

@@ -17,12 +17,20 @@ pub(crate) fn text(survey: &Survey, problems: &[Problem]) -> String {
         words(&["master", "-", &survey.master, "up"]),
     ];
     servers.extend(survey.servers.iter().map(|server| {
-        words(&[server.role, &server.name, &server.address, &state(survey, server)])
+        words(&[
+            server.role,
+            &server.name,
+            &server.address,
+            &state(survey, server),
+        ])
     }));
-    let mut tables = vec![words(&["TABLE", "STATE", "TABLETS", "READY", "AWAY", "LOST"])];
+    let mut tables = vec![words(&[
+        "TABLE", "STATE", "TABLETS", "READY", "AWAY", "LOST",
+    ])];
     tables.extend(survey.tables.iter().map(|table| {
         let count = survey.tablets(table);
-        let counts = [count.all, count.ready, count.away, count.lost].map(|count| count.to_string());
+        let counts =
+            [count.all, count.ready, count.away, count.lost].map(|count| count.to_string());
         let mut row = words(&[&table.name, table_state(survey, table)]);
         row.extend(counts);
         row
@@ -76,13 +84,18 @@ pub(crate) fn table_state(survey: &Survey, table: &percolator_client::Table) -> 
 fn points(survey: &Survey) -> String {
     let gc = &survey.gc;
     let oldest = match survey.oldest() {
-        Some((start_ts, owner)) => format!("{start_ts}, {} old, of {owner}", age_at(gc.now, start_ts)),
+        Some((start_ts, owner)) => {
+            format!("{start_ts}, {} old, of {owner}", age_at(gc.now, start_ts))
+        }
         None => "none that has been open for a while".to_owned(),
     };
     let rows = [
         ("barrier", format!("{} old", age_at(gc.now, gc.barrier))),
         ("ready point", format!("{} old", age_at(gc.now, gc.ready))),
-        ("life time", humantime::format_duration(gc.life_time).to_string()),
+        (
+            "life time",
+            humantime::format_duration(gc.life_time).to_string(),
+        ),
         ("oldest transaction", oldest),
         ("sessions", gc.sessions.to_string()),
     ];

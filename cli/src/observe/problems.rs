@@ -74,7 +74,10 @@ pub(crate) fn find(survey: &Survey) -> Vec<Problem> {
         let (kind, what, action) = match (table.deleting, table.ready) {
             (true, _) => (
                 "table-deleting",
-                format!("table {} is being deleted, and nobody can use it", table.name),
+                format!(
+                    "table {} is being deleted, and nobody can use it",
+                    table.name
+                ),
                 format!(
                     "nothing while that runs; where it has ended early, `percolator table delete {}` goes on",
                     table.name

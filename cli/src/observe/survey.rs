@@ -103,7 +103,8 @@ impl Survey {
     /// Without what may name a row: of what is in the way only the server.
     pub(crate) fn without_keys(mut self) -> Self {
         for obstacle in &mut self.gc.obstacles {
-            "something is in the way there: `percolator gc why-blocked` names it".clone_into(&mut obstacle.what);
+            "something is in the way there: `percolator gc why-blocked` names it"
+                .clone_into(&mut obstacle.what);
         }
         for table in &mut self.tables {
             for tablet in &mut table.tablets {
