@@ -1,5 +1,5 @@
-# One image with all programs: percolator, percolator-tso, percolator-tablet, percolator-gc-master,
-# percolator-operator.
+# One image with all programs: percolator, percolator-operator, and percolator under the names of the servers, which
+# it then is: percolator-tso, percolator-tablet, percolator-gc-master.
 #
 #   docker build -t percolator .
 #   docker run --rm percolator --version
@@ -19,9 +19,12 @@ ENV PERCOLATOR_REVISION=$PERCOLATOR_REVISION
 RUN cargo build --release --locked \
     && mkdir /programs /data \
     && cd target/release \
-    && cp percolator percolator-tso percolator-tablet percolator-gc-master percolator-operator \
-        /programs/ \
-    && strip /programs/*
+    && cp percolator percolator-operator /programs/ \
+    && strip /programs/* \
+    && cd /programs \
+    && ln -s percolator percolator-tso \
+    && ln -s percolator percolator-tablet \
+    && ln -s percolator percolator-gc-master
 
 # No shell, no package manager, and a user who isn't root.
 FROM gcr.io/distroless/cc-debian12:nonroot

@@ -15,7 +15,9 @@ mod table;
 mod txn;
 mod verify;
 
+use std::ffi::OsStr;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -147,6 +149,18 @@ impl Command {
 }
 
 fn main() -> ExitCode {
+    // An image has each server as another name of this file: they share most of what is in it.
+    let called = std::env::args_os().next().map(PathBuf::from);
+    let called = called.as_deref().and_then(Path::file_name);
+    match called.and_then(OsStr::to_str) {
+        Some("percolator-gc-master") => percolator_gc_master::program::main(),
+        Some("percolator-tso") => percolator_tso::program::main(),
+        Some("percolator-tablet") => percolator_tablet::program::main(),
+        _ => command(),
+    }
+}
+
+fn command() -> ExitCode {
     let arguments = Arguments::parse();
     let output = Output {
         format: arguments.output,

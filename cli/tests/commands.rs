@@ -492,3 +492,25 @@ fn export_does_not_put_a_column_in_the_place_of_the_row() {
         assert!(said.contains("bob"), "{said}");
     }
 }
+
+/// As in an image.
+#[test]
+fn the_command_is_each_server_under_its_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let itself = folder.path().join("percolator");
+    std::fs::copy(PERCOLATOR, &itself).expect("a copy");
+    for server in ["gc-master", "tso", "tablet"].map(|role| format!("percolator-{role}")) {
+        let program = folder.path().join(&server);
+        std::os::unix::fs::symlink("percolator", &program).expect("a link");
+        let said = Command::new(&program).arg("--version").output();
+        let said = String::from_utf8(said.expect("it runs").stdout).expect("text");
+        assert!(said.starts_with(&format!("{server} ")), "{said}");
+    }
+    let table = ["percolator", "table", "create", "t"];
+    let said = Command::new(&itself)
+        .args(["up", "--ephemeral", "--processes", "--"])
+        .args(table)
+        .output()
+        .expect("it runs");
+    assert!(said.status.success(), "{said:?}");
+}

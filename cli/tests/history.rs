@@ -133,20 +133,28 @@ fn a_history_that_is_refused_leaves_no_file() {
     assert!(!file.exists());
     let record = ["history", "record", "--duration", "1s", path];
     cluster.run(&record).ok();
+    // One that is made again is another one, also while its file is gone on with.
     cluster.run(&["table", "delete", "history"]).ok();
-    let said = cluster.run(&record);
-    said.refused(1, &["history of table history, which has no rows"]);
+    cluster.run(&record).ok();
+    cluster.run(&["history", "check", path]).ok();
+    let of_another = folder.path().join("another.jsonl");
+    let of_another = of_another.to_str().expect("a path of text");
+    let record = ["history", "record", "--duration", "1s", of_another];
+    cluster.run(&["table", "delete", "history"]).ok();
+    cluster.run(&record).ok();
+    let said = cluster.run(&["history", "record", path]);
+    said.refused(1, &["table history holds rows of before this history"]);
     let said = cluster.run(&["history", "record", "/dev/full"]);
     said.refused(1, &["no regular file"]);
 }
 
-#[test]
-fn banks_of_several_tables_share_a_history() {
+/// One bank after the other, on these tables, each for a second; all of them in one history, which holds.
+fn banks_in_one_history(tables: &[&str], between: impl Fn(&Cluster)) {
     let cluster = Cluster::threads();
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("history.jsonl");
     let path = file.to_str().expect("a path of text");
-    for table in ["one", "two", "one"] {
+    for table in tables {
         let bank = [
             "bank",
             "--table",
@@ -158,6 +166,20 @@ fn banks_of_several_tables_share_a_history() {
         ];
         let more = ["--duration", "1s", "--history", path];
         cluster.run(&[&bank[..], &more].concat()).ok();
+        between(&cluster);
     }
     cluster.run(&["history", "check", path]).ok();
+}
+
+#[test]
+fn banks_of_several_tables_share_a_history() {
+    banks_in_one_history(&["one", "two", "one"], |_| {});
+}
+
+/// Its accounts have what they had at first, which no transfer has written.
+#[test]
+fn a_bank_whose_table_was_made_again_is_another_one() {
+    banks_in_one_history(&["one", "one"], |cluster| {
+        cluster.run(&["table", "delete", "one"]).ok();
+    });
 }

@@ -165,14 +165,14 @@ fn every_server_shows_what_is_declared_and_counts_what_happens() {
             // Whole seconds, and servers that do little take none.
             .filter(|name| *name != process::CPU.name)
             .collect();
-        println!("not counted yet: {left:?}");
+        eprintln!("not counted yet: {left:?}");
         left.is_empty().then_some(())
     });
     for (server, page) in scrape(&cluster) {
         check_declared(&page, &tables(&server).concat());
         match promtool(&page) {
             Some(said) => assert_eq!(said, "", "{server}"),
-            None => println!("SKIPPED: there's no promtool, of Debian's package prometheus"),
+            None => eprintln!("SKIPPED: there's no promtool, of Debian's package prometheus"),
         }
     }
 }

@@ -136,6 +136,28 @@ pub fn wait<T>(what: &str, mut check: impl FnMut() -> Result<T, String>) -> T {
     }
 }
 
+/// Kills every pod of the operator at once; others take their place.
+pub fn kill_operators() {
+    let all = ["-n", OPERATOR, "delete", "pod", "--all", "--force"];
+    kubectl(&[&all[..], &["--grace-period=0"]].concat()).expect("the operators' end");
+}
+
+/// The smallest cluster, with more lines of its spec.
+pub fn small(name: &str, more: &str) -> String {
+    format!(
+        "
+apiVersion: percolator.dev/v1alpha1
+kind: PercolatorCluster
+metadata: {{name: {name}}}
+spec:
+  oracle: {{storage: {{size: 16Mi}}}}
+  gcMaster: {{storage: {{size: 16Mi}}}}
+  tablets: {{replicas: 1, storage: {{size: 256Mi, cacheSize: 16Mi}}}}
+{more}
+"
+    )
+}
+
 /// A namespace of one test.
 #[derive(Debug)]
 pub struct Namespace {
@@ -275,6 +297,40 @@ spec:
 "
         ))
         .expect("a pod");
+    }
+
+    /// Waits until a bank in such a pod moves money.
+    pub fn wait_for_transfers(&self, pod: &str) {
+        wait("transfers", || {
+            let log = self.kubectl(&["logs", pod])?;
+            if log.contains("transfers/s") {
+                Ok(())
+            } else {
+                Err(log)
+            }
+        });
+    }
+
+    /// Waits until such a bank ends, which has to say that no money was lost; tells what it said.
+    pub fn bank_ends_well(&self, pod: &str) {
+        let (ended_well, printed) = self.wait_for_end(pod);
+        assert!(
+            ended_well && printed.contains("no money was lost or made"),
+            "{printed}"
+        );
+        let last: Vec<&str> = printed.lines().rev().take(6).collect();
+        say(&last.join(" | "));
+    }
+
+    /// Kills a server's pod, and waits for its next life.
+    pub fn kill(&self, pod: &str) {
+        let uid = self.get("pod", pod).expect(pod)["metadata"]["uid"].clone();
+        self.kubectl(&["delete", "pod", pod, "--force", "--grace-period=0"])
+            .expect("a pod's end");
+        wait("its next life", || match self.get("pod", pod) {
+            Ok(found) if found["metadata"]["uid"] != uid => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
     }
 
     /// Waits until such a pod ends; gives what it printed, and whether it ended well.

@@ -3,26 +3,10 @@
 use std::process::Command;
 use std::time::Instant;
 
-use percolator_e2e::{Kube, Namespace, OPERATOR, kubectl, nodes, say, wait};
+use percolator_e2e::{Kube, OPERATOR, kill_operators, kubectl, nodes, say, small, wait};
 
 fn example(kube: &Kube) -> String {
     std::fs::read_to_string(kube.root.join("examples/cluster.yaml")).expect("the example")
-}
-
-/// The smallest cluster, with more lines of its spec.
-fn small(name: &str, more: &str) -> String {
-    format!(
-        "
-apiVersion: percolator.dev/v1alpha1
-kind: PercolatorCluster
-metadata: {{name: {name}}}
-spec:
-  oracle: {{storage: {{size: 16Mi}}}}
-  gcMaster: {{storage: {{size: 16Mi}}}}
-  tablets: {{replicas: 1, storage: {{size: 256Mi, cacheSize: 16Mi}}}}
-{more}
-"
-    )
 }
 
 #[test]
@@ -119,49 +103,15 @@ fn an_application_runs_through_everything() {
     let mut first = bank.to_vec();
     first.extend(["--duration", "75s"]);
     space.start(&kube, "bank", &first);
-    wait("transfers", || {
-        let log = space.kubectl(&["logs", "bank"])?;
-        if log.contains("transfers/s") {
-            Ok(())
-        } else {
-            Err(log)
-        }
-    });
+    space.wait_for_transfers("bank");
 
-    for (pod, namespace) in [
-        ("demo-tablet-1", space.name()),
-        ("demo-tso-0", space.name()),
-        ("demo-gc-master-0", space.name()),
-    ] {
+    for pod in ["demo-tablet-1", "demo-tso-0", "demo-gc-master-0"] {
         say(&format!("{pod} is killed"));
-        let uid = space.get("pod", pod).expect(pod)["metadata"]["uid"].clone();
-        kubectl(&[
-            "-n",
-            namespace,
-            "delete",
-            "pod",
-            pod,
-            "--force",
-            "--grace-period=0",
-        ])
-        .expect("a pod's end");
-        wait("its next life", || match space.get("pod", pod) {
-            Ok(found) if found["metadata"]["uid"] != uid => Ok(()),
-            other => Err(format!("{other:?}")),
-        });
+        space.kill(pod);
         space.wait_until_up_to_date("demo");
     }
     say("the operator is killed");
-    let operator = [
-        "-n",
-        OPERATOR,
-        "delete",
-        "pod",
-        "--all",
-        "--force",
-        "--grace-period=0",
-    ];
-    kubectl(&operator).expect("the operator's end");
+    kill_operators();
 
     say("a tablet server more");
     space
@@ -259,19 +209,12 @@ fn an_application_runs_through_everything() {
     let version = space.get("perc", "demo").expect("the cluster")["status"]["version"].clone();
     assert_eq!(version, tag);
 
-    let printed = bank_ends_well(&space, "bank");
-    say(printed
-        .lines()
-        .rev()
-        .take(6)
-        .collect::<Vec<_>>()
-        .join(" | ")
-        .as_str());
+    space.bank_ends_well("bank");
     // And with nothing going on.
     let mut second = bank.to_vec();
     second.extend(["--duration", "2s"]);
     space.start(&kube, "bank-again", &second);
-    bank_ends_well(&space, "bank-again");
+    space.bank_ends_well("bank-again");
 
     say("idle: nothing is written");
     let version = |kind: &str, name: &str| {
@@ -298,16 +241,6 @@ fn an_application_runs_through_everything() {
         "resident memory of the operator: {:.1} MiB",
         operator_memory_mib()
     ));
-}
-
-/// Waits for the end of a bank, which has to say that no money was lost; returns what it said.
-fn bank_ends_well(space: &Namespace, pod: &str) -> String {
-    let (ended_well, printed) = space.wait_for_end(pod);
-    assert!(
-        ended_well && printed.contains("no money was lost or made"),
-        "{printed}"
-    );
-    printed
 }
 
 fn operator_metric(name: &str) -> u64 {
@@ -364,14 +297,7 @@ fn nodes_come_and_go() {
     let mut first = bank.to_vec();
     first.extend(["--duration", "100s"]);
     space.start(&kube, "bank", &first);
-    wait("transfers", || {
-        let log = space.kubectl(&["logs", "bank"])?;
-        if log.contains("transfers/s") {
-            Ok(())
-        } else {
-            Err(log)
-        }
-    });
+    space.wait_for_transfers("bank");
 
     say("a node is cut off, and comes back");
     nodes::cable(2, false);
@@ -385,18 +311,11 @@ fn nodes_come_and_go() {
     dead.power_on();
     space.wait_until_up_to_date("demo");
 
-    let printed = bank_ends_well(&space, "bank");
-    say(printed
-        .lines()
-        .rev()
-        .take(6)
-        .collect::<Vec<_>>()
-        .join(" | ")
-        .as_str());
+    space.bank_ends_well("bank");
     let mut second = bank.to_vec();
     second.extend(["--duration", "2s"]);
     space.start(&kube, "bank-again", &second);
-    bank_ends_well(&space, "bank-again");
+    space.bank_ends_well("bank-again");
 }
 
 #[test]
@@ -460,6 +379,14 @@ fn bad_specs_are_refused_or_told_of_and_good_ones_recover() {
         )
         .expect("an image");
     space.wait_for("bad", "Degraded", "True", "ImageUnavailable");
+    wait("an event about it", || {
+        let events = ["get", "events", "-o", "name", "--field-selector"];
+        let ours = "reason=ImageUnavailable,involvedObject.name=bad,type=Warning";
+        match space.kubectl(&[&events[..], &[ours]].concat())?.as_str() {
+            "" => Err("none".to_owned()),
+            _ => Ok(()),
+        }
+    });
     space
         .change("bad", r#"{"image":null,"imagePullPolicy":null}"#)
         .expect("back");
@@ -495,6 +422,25 @@ fn bad_specs_are_refused_or_told_of_and_good_ones_recover() {
     let manifest = small("nowhere", "").replace("size: 16Mi", "size: 16Mi, storageClassName: none");
     space.apply(&manifest).expect("a cluster");
     space.wait_for("nowhere", "Degraded", "True", "PodUnschedulable");
+}
+
+#[test]
+fn an_operator_of_two_namespaces_leaves_others_alone() {
+    let Some(kube) = Kube::find() else { return };
+    let [one, two, other] = ["one", "two", "other"].map(|name| kube.namespace(name));
+    kube.install(&["--set", "namespaces={one,two}"]);
+    say("with rights in two namespaces, and in no other");
+    other.apply(&small("mine", "")).expect("a cluster");
+    for space in [&one, &two] {
+        space.apply(&small("mine", "")).expect("a cluster");
+        space.wait_until_up_to_date("mine");
+    }
+    let cluster = other.get("perc", "mine").expect("it is there");
+    assert!(cluster["status"].is_null(), "{cluster}");
+    assert_eq!(other.lives("mine"), Vec::<String>::new());
+    // Rights in all namespaces, which others of these tests need.
+    kube.install(&[]);
+    other.wait_until_up_to_date("mine");
 }
 
 #[test]

@@ -31,6 +31,8 @@ use crate::{
 const RETRY: Duration = Duration::from_secs(1);
 /// A checkpoint in the background rests this many times as long as it works: a quarter of a processor.
 const RESTS: u32 = 3;
+/// How much less a processor is the checkpoint's than that of those who answer requests, as nice(2) counts.
+const CHECKPOINT_NICE: i32 = 10;
 /// For so long a close brings the store up to date. What is left, the next open replays from the log.
 const CLOSING_MAX: Duration = Duration::from_secs(2);
 
@@ -156,7 +158,11 @@ impl<B: Backend> Durable<B> {
                 let shared = Arc::clone(&shared);
                 let thread = std::thread::Builder::new()
                     .name("checkpoint".to_owned())
-                    .spawn(move || shared.checkpoint_when_asked())
+                    .spawn(move || {
+                        // Whoever waits for an answer goes first; who can't set it has no less.
+                        let _ = rustix::process::nice(CHECKPOINT_NICE);
+                        shared.checkpoint_when_asked();
+                    })
                     .map_err(Error::io("start the checkpoint thread for", path))?;
                 Some(thread)
             }

@@ -16,6 +16,7 @@ mod facts;
 mod measured;
 mod metrics;
 mod names;
+pub mod program;
 mod progress;
 mod refusal;
 mod reports;

@@ -360,8 +360,8 @@ fn graph<'a>(
             };
             if let Some(writer) = source {
                 depends(&mut graph, writer, at, Edge::Wr(cell));
-                for node in later.behind(cell, writer) {
-                    graph.add(at, *node, Edge::Overwritten(cell));
+                if let Some(node) = later.behind(cell, writer) {
+                    graph.add(at, node, Edge::Overwritten(cell));
                 }
             } else if let Some(writers) = absent.get(cell) {
                 graph.add(at, *writers, Edge::Absent(cell));

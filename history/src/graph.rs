@@ -59,6 +59,23 @@ impl<'a> Graph<'a> {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn edges(&self) -> usize {
+        self.edges.iter().map(Vec::len).sum()
+    }
+
+    /// The nodes that one leads to, over whichever others.
+    #[cfg(test)]
+    pub(crate) fn reached(&self, from: usize) -> std::collections::BTreeSet<usize> {
+        let mut reached = std::collections::BTreeSet::new();
+        let mut open = vec![from];
+        while let Some(node) = open.pop() {
+            let next = self.edges[node].iter().map(|(to, _)| *to);
+            open.extend(next.filter(|to| reached.insert(*to)));
+        }
+        reached
+    }
+
     /// Steps from a node in its state: 2 times its number, 1 more if it was reached by an
     /// anti-dependency.
     fn steps(&self, state: usize) -> impl Iterator<Item = (usize, Edge<'a>)> {

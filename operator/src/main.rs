@@ -4,6 +4,7 @@ mod api;
 mod cluster;
 mod controller;
 mod known;
+mod late;
 mod lease;
 mod looks;
 mod metrics;
@@ -23,6 +24,7 @@ use tracing_subscriber::EnvFilter;
 
 use cluster::Settings;
 use controller::Shared;
+use late::LateWatches;
 use lease::Election;
 use metrics::Metrics;
 use percolator_telemetry::endpoint;
@@ -98,6 +100,15 @@ struct Flags {
         env = "PERCOLATOR_LOG_FORMAT"
     )]
     log_format: LogFormat,
+
+    /// For tests: how many seconds later than they happen watches tell of changes.
+    #[arg(
+        long,
+        hide = true,
+        value_name = "SECONDS",
+        env = "PERCOLATOR_OPERATOR_TEST_WATCH_DELAY"
+    )]
+    test_watch_delay: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -158,7 +169,8 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     }
     let shutdown = shutdown()?.shared();
     let metrics = Metrics::new()?;
-    let client = client(&metrics).await.context(
+    let watch_delay = flags.test_watch_delay.map(Duration::from_secs);
+    let client = client(&metrics, watch_delay).await.context(
         "cannot find the Kubernetes API: neither a pod's service account nor a kubeconfig",
     )?;
     let settings = Settings { image: flags.image };
@@ -195,7 +207,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
 }
 
 /// The API server of the pod's service account, or of a kubeconfig. Every request is counted.
-async fn client(metrics: &Metrics) -> anyhow::Result<Client> {
+async fn client(metrics: &Metrics, watch_delay: Option<Duration>) -> anyhow::Result<Client> {
     let requests = metrics.requests.clone();
     let count = tower::util::MapRequestLayer::new(move |request: hyper::Request<Body>| {
         let method = request.method().as_str();
@@ -204,7 +216,17 @@ async fn client(metrics: &Metrics) -> anyhow::Result<Client> {
     });
     let config = kube::Config::infer().await?;
     let builder = ClientBuilder::try_from(config)?;
-    Ok(builder.with_layer(&count).build())
+    let builder = builder.with_layer(&count);
+    Ok(match watch_delay {
+        Some(delay) => {
+            tracing::warn!(
+                ?delay,
+                "a test's switch is on: watches tell of changes late"
+            );
+            builder.with_layer(&LateWatches { delay }).build()
+        }
+        None => builder.build(),
+    })
 }
 
 /// Ends when the process is asked to stop.

@@ -26,6 +26,8 @@ pub enum Mutant {
     PromiseNotWritten,
     /// A read takes no notice of locks.
     ReadSkipsLocks,
+    /// A commit's record stands at its transaction's start.
+    RecordAtStart,
     /// What was got for update leaves no record when it is committed.
     ForUpdateLeavesNothing,
     /// The commit_ts is taken before the cells are locked.
@@ -110,7 +112,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 49] = [
+    pub const ALL: [Self; 50] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -120,6 +122,7 @@ impl Mutant {
         Self::MinCommitTsIgnored,
         Self::PromiseNotWritten,
         Self::ReadSkipsLocks,
+        Self::RecordAtStart,
         Self::ForUpdateLeavesNothing,
         Self::CommitTsBeforePrewrite,
         Self::SecondariesFirst,

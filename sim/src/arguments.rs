@@ -1,14 +1,13 @@
 //! The program's arguments, and the plan that they stand for: what [`Plan`] shows is read here again.
 
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
 
+use crate::invariants;
 use crate::plan::{Fault, Plan};
 use crate::sabotage::Sabotage;
-use crate::workloads;
 
 /// What is said of one seed alone. To require it is not enough: where something else forbids that there is
 /// a seed, clap doesn't ask for it.
@@ -42,28 +41,31 @@ pub struct Arguments {
     #[arg(long, value_name = "KINDS", value_parser = faults, requires = "seed")]
     pub faults: Option<Kinds>,
     /// Only these workloads.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = workload, requires = "seed")]
-    pub workloads: Option<Vec<&'static str>>,
-    /// So many client processes.
-    #[arg(long, value_name = "N", requires = "seed")]
-    pub clients: Option<NonZeroUsize>,
-    /// So many workers in each.
-    #[arg(long, value_name = "N", requires = "seed")]
-    pub workers: Option<NonZeroUsize>,
+    #[arg(long, value_name = "NAMES", value_parser = workloads, requires = "seed")]
+    pub workloads: Option<Names>,
+    /// So many client processes, at most 100.
+    #[arg(long, value_name = "N", requires = "seed", value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub clients: Option<u8>,
+    /// So many workers in each, at most 100.
+    #[arg(long, value_name = "N", requires = "seed", value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub workers: Option<u8>,
     /// Do this wrong on purpose; "list" shows what there is in this build.
     #[arg(long, value_name = "NAME", value_parser = wrong_turn)]
     pub sabotage: Option<WrongTurn>,
     /// Show that every wrong turn is noticed, or the one of --sabotage.
     #[arg(long, conflicts_with = "seed", conflicts_with_all = OF_ONE)]
     pub mutants: bool,
-    /// With --mutants: also what the history's checker notices alone.
-    #[arg(long, requires = "mutants", conflicts_with = "seed")]
-    pub alone: bool,
+    /// Show that every invariant notices some wrong turn where nothing else is looked at.
+    #[arg(long, conflicts_with_all = ["seed", "mutants", "seeds", "sabotage", "alone"], conflicts_with_all = OF_ONE)]
+    pub invariants: bool,
+    /// Look at this invariant alone, for example one-lock-a-cell; with --mutants: which wrong turns it notices.
+    #[arg(long, value_name = "INVARIANT", value_parser = invariant)]
+    pub alone: Option<&'static str>,
     /// So long there are faults.
     #[arg(long, value_name = "MS", requires = "seed", value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     pub faulty_ms: Option<u64>,
     /// Begin no more seeds after this time, and cut off those that are running.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["seed", "mutants"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["seed", "mutants", "invariants"])]
     pub seconds: Option<u64>,
     /// With --seconds: so many seeds are run to their end in any case.
     #[arg(long, value_name = "N", requires = "seconds", default_value_t = 0)]
@@ -73,6 +75,10 @@ pub struct Arguments {
 /// Kinds of faults.
 #[derive(Clone, Debug)]
 pub struct Kinds(Vec<Fault>);
+
+/// Names of workloads, each once.
+#[derive(Clone, Debug)]
+pub struct Names(Vec<&'static str>);
 
 /// What `--sabotage` asks for.
 #[derive(Clone, Copy, Debug)]
@@ -101,12 +107,13 @@ impl Arguments {
         if let Some(Kinds(faults)) = &self.faults {
             plan.faults = faults.iter().copied().collect();
         }
-        if let Some(workloads) = &self.workloads {
+        if let Some(Names(workloads)) = &self.workloads {
             plan.workloads.clone_from(workloads);
         }
-        plan.clients = self.clients.map_or(plan.clients, NonZeroUsize::get);
-        plan.workers = self.workers.map_or(plan.workers, NonZeroUsize::get);
+        plan.clients = self.clients.map_or(plan.clients, usize::from);
+        plan.workers = self.workers.map_or(plan.workers, usize::from);
         plan.faulty = self.faulty_ms.map_or(plan.faulty, Duration::from_millis);
+        plan.only = self.alone;
         plan
     }
 }
@@ -141,11 +148,31 @@ fn faults(text: &str) -> Result<Kinds, String> {
         .map(Kinds)
 }
 
+fn workloads(text: &str) -> Result<Names, String> {
+    let mut names = Vec::new();
+    for name in text.split(',') {
+        let name = workload(name)?;
+        if names.contains(&name) {
+            return Err(format!("{name} is there twice: each workload runs once"));
+        }
+        names.push(name);
+    }
+    Ok(Names(names))
+}
+
 fn workload(name: &str) -> Result<&'static str, String> {
-    let all = workloads::all();
+    let all = crate::workloads::all();
     let known: Vec<&'static str> = all.iter().map(|workload| workload.name()).collect();
     let found = known.iter().find(|known| **known == name).copied();
     found.ok_or_else(|| format!("{name:?} is none of {}", known.join(", ")))
+}
+
+fn invariant(name: &str) -> Result<&'static str, String> {
+    invariants::named(name).ok_or_else(|| {
+        let known = invariants::names().into_iter().map(invariants::argument);
+        let known: Vec<String> = known.collect();
+        format!("{name:?} is none of {}", known.join(", "))
+    })
 }
 
 fn wrong_turn(name: &str) -> Result<WrongTurn, String> {

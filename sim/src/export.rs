@@ -131,6 +131,7 @@ mod tests {
                 put("2"),
                 Did::Scan(scan),
             ],
+            lost: true,
             end: End::Unknown,
         };
         let exported = export(&[record]);

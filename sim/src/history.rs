@@ -123,6 +123,8 @@ pub struct Record {
     pub fresh: bool,
     /// What it did, in order.
     pub ops: Vec<Op>,
+    /// It was told to commit, and no answer came; how it ended may have been found out later.
+    pub lost: bool,
     /// How it ended.
     pub end: End,
 }

@@ -14,7 +14,9 @@ use clap::Parser;
 use parking_lot::Mutex;
 use percolator_sim::arguments::{Arguments, WrongTurn};
 use percolator_sim::export::export;
+use percolator_sim::of_use;
 use percolator_sim::plan::Plan;
+use percolator_sim::proof::{Noticed, each, first};
 use percolator_sim::run::{keep_panics, run, run_until};
 use percolator_sim::sabotage::Sabotage;
 use percolator_sim::seeds::Seeds;
@@ -39,6 +41,9 @@ fn main() -> ExitCode {
     }
     if arguments.mutants {
         return mutants(&arguments);
+    }
+    if arguments.invariants {
+        return invariants();
     }
     match arguments.seed {
         Some(seed) => one(seed, &arguments),
@@ -67,9 +72,10 @@ fn one(seed: u64, arguments: &Arguments) -> ExitCode {
         }
     }
     println!(
-        "{} events, {} transactions, {:.1} s simulated in {:.2} s",
+        "{} events, {} transactions, {} of them with an unknown answer, {:.1} s simulated in {:.2} s",
         outcome.trace.events(),
         outcome.history.len(),
+        outcome.lost_answers(),
         outcome.simulated.as_secs_f64(),
         took.as_secs_f64()
     );
@@ -106,6 +112,7 @@ fn many(arguments: &Arguments) -> ExitCode {
     let seeds = Seeds::new(from, to, arguments.at_least);
     let simulated_ms = AtomicU64::new(0);
     let transactions = AtomicU64::new(0);
+    let unknown = AtomicU64::new(0);
     let runs = AtomicU64::new(0);
     let failed: Mutex<Option<(u64, Failure)>> = Mutex::new(None);
     let started = Instant::now();
@@ -116,7 +123,7 @@ fn many(arguments: &Arguments) -> ExitCode {
         for _ in 0..cores {
             let working = working.clone();
             let (seeds, simulated_ms, transactions) = (&seeds, &simulated_ms, &transactions);
-            let (runs, failed) = (&runs, &failed);
+            let (unknown, runs, failed) = (&unknown, &runs, &failed);
             scope.spawn(move || {
                 let _working = working;
                 while let Some(seed) = seeds.next() {
@@ -128,6 +135,7 @@ fn many(arguments: &Arguments) -> ExitCode {
                     let ms = u64::try_from(outcome.simulated.as_millis()).unwrap_or_default();
                     simulated_ms.fetch_add(ms, Ordering::Relaxed);
                     transactions.fetch_add(outcome.history.len() as u64, Ordering::Relaxed);
+                    unknown.fetch_add(outcome.lost_answers() as u64, Ordering::Relaxed);
                     if let Some(failure) = outcome.failure {
                         seeds.end();
                         let mut failed = failed.lock();
@@ -156,10 +164,11 @@ fn many(arguments: &Arguments) -> ExitCode {
     }
     println!(
         "{runs} seeds in {took:.1} s on {cores} cores: {:.1} seeds a second, {:.0} s simulated each \
-         second, {} transactions",
+         second, {} transactions, {} of them with an unknown answer",
         runs as f64 / took,
         simulated_ms as f64 / 1_000.0 / took,
         transactions.into_inner(),
+        unknown.into_inner(),
     );
     let Some((seed, failure)) = failed.into_inner() else {
         return ExitCode::SUCCESS;
@@ -175,10 +184,8 @@ fn many(arguments: &Arguments) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The first seed in which something was noticed, and what.
-type Noticed = Option<(u64, Failure)>;
-
-/// For each wrong turn: which seed notices it, and by which invariant.
+/// For each wrong turn: which seed notices it, and by which invariant. With `--alone`, where only that one is looked at:
+/// then it has to notice some of them.
 fn mutants(arguments: &Arguments) -> ExitCode {
     let only = arguments.wrong_turn();
     let (from, to) = arguments.seeds.unwrap_or((0, Sabotage::NOTICED_WITHIN));
@@ -186,47 +193,21 @@ fn mutants(arguments: &Arguments) -> ExitCode {
         .into_iter()
         .filter(|one| only.is_none_or(|only| *one == only))
         .collect();
-    let next = AtomicU64::new(0);
     let started = Instant::now();
-    let found: Mutex<Vec<(usize, Noticed, Noticed)>> = Mutex::default();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..cores {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed) as usize;
-                    let Some(sabotage) = all.get(at) else { return };
-                    let first = |only| {
-                        (from..to).find_map(|seed| {
-                            let plan = Plan {
-                                only,
-                                ..sabotage.plan(seed)
-                            };
-                            let failure = run(&plan, Keep::Nothing).failure?;
-                            Some((seed, failure))
-                        })
-                    };
-                    let noticed = first(None);
-                    let by_history = arguments
-                        .alone
-                        .then(|| first(Some(percolator_sim::invariants::ISOLATION)))
-                        .flatten();
-                    found.lock().push((at, noticed, by_history));
-                }
-            });
-        }
+    let found = each(&all, |sabotage| {
+        first((from..to).map(|seed| Plan {
+            only: arguments.alone,
+            ..sabotage.plan(seed)
+        }))
     });
-    let mut found = found.into_inner();
-    found.sort_by_key(|(at, ..)| *at);
     println!("{:24} {:>5}  noticed by", "wrong turn", "seed");
     let (mut missed, mut otherwise) = (0, 0);
-    for (at, noticed, by_history) in found {
-        let name = all[at].name();
+    for (sabotage, noticed) in all.iter().zip(found) {
+        let name = sabotage.name();
         match noticed {
-            Some((seed, Failure { invariant, detail })) => {
-                let detail: String = detail.chars().take(90).collect();
-                println!("{name:24} {seed:5}  {invariant}: {detail}");
-                if !all[at].may_be_noticed_by(&invariant) {
+            Some(noticed) => {
+                println!("{}", row(&name, &noticed));
+                if !sabotage.may_be_noticed_by(&noticed.failure.invariant) {
                     otherwise += 1;
                     println!("{:30}  WHICH HAS NO PART IN IT", "");
                 }
@@ -236,10 +217,6 @@ fn mutants(arguments: &Arguments) -> ExitCode {
                 println!("{name:24} {to:5}  NOBODY until there");
             }
         }
-        if let Some((seed, Failure { detail, .. })) = by_history {
-            let detail: String = detail.chars().take(90).collect();
-            println!("{:24} {seed:5}  by the history alone: {detail}", "");
-        }
     }
     let took = started.elapsed().as_secs_f64();
     println!(
@@ -247,8 +224,57 @@ fn mutants(arguments: &Arguments) -> ExitCode {
         all.len()
     );
     println!("to repeat one: cargo xtask sim --seed SEED --sabotage WRONG_TURN --trace");
-    if missed + otherwise > 0 {
+    let may_miss = match arguments.alone {
+        Some(_) => all.len() - 1,
+        None => 0,
+    };
+    if missed > may_miss || otherwise > 0 {
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
+}
+
+/// For each invariant: in which seed it notices its wrong turn, where nothing else is looked at.
+fn invariants() -> ExitCode {
+    let uses = of_use::all();
+    let started = Instant::now();
+    let found = each(&uses, |of| {
+        first((0..of_use::NOTICED_WITHIN).map(|seed| of.plan(seed)))
+    });
+    println!(
+        "{:28} {:38} {:>5}  what it says",
+        "invariant alone", "wrong turn", "seed"
+    );
+    let mut missed = 0;
+    for (of, noticed) in uses.iter().zip(found) {
+        let (seed, detail) = match &noticed {
+            Some(Noticed { plan, failure }) => (plan.seed, failure.detail.as_str()),
+            None => (of_use::NOTICED_WITHIN, "NOTHING until there"),
+        };
+        missed += usize::from(noticed.is_none());
+        let detail: String = detail.chars().take(90).collect();
+        let workload = of.workload.map(|name| format!(" --workloads {name}"));
+        let turn = of.sabotage.name() + &workload.unwrap_or_default();
+        println!("{:28} {turn:38} {seed:5}  {detail}", of.invariant);
+    }
+    let took = started.elapsed().as_secs_f64();
+    println!(
+        "{} invariants, {missed} of no use within {} seeds, in {took:.1} s",
+        uses.len(),
+        of_use::NOTICED_WITHIN
+    );
+    println!(
+        "to repeat one: cargo xtask sim --seed SEED --sabotage WRONG_TURN --alone INVARIANT --trace"
+    );
+    if missed > 0 {
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+/// A line of a table: what was noticed, in which seed, and how.
+fn row(name: &str, noticed: &Noticed) -> String {
+    let Noticed { plan, failure } = noticed;
+    let detail: String = failure.detail.chars().take(90).collect();
+    format!("{name:24} {:5}  {}: {detail}", plan.seed, failure.invariant)
 }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use crate::cluster::Cluster;
 use crate::disk::Space;
 use crate::network::NetworkFaults;
-use crate::plan::{Fault, Plan};
+use crate::plan::{Fault, Plan, SHORT_PATIENCE};
 use crate::rng::Rng;
 use crate::servers::tablet::{LAST_RESERVE_BYTES, RESERVE_BYTES};
 use crate::trace::shown;
@@ -193,7 +193,11 @@ pub fn begin(world: &Arc<World>, cluster: &Arc<Cluster>) {
         late_max: 3 * plan.lock_ttl + Duration::from_millis(500),
         duplicate_ppm: rate(plan, Fault::Duplicate, 200_000),
         reorders: plan.has(Fault::Reorder),
-        reset_ppm: rate(plan, Fault::Reset, 50_000),
+        // Whoever has little patience and gets no answer either when it asks again doesn't know how it ended.
+        reset_ppm: match plan.patience < SHORT_PATIENCE {
+            true => rate(plan, Fault::Reset, 500_000),
+            false => rate(plan, Fault::Reset, 50_000),
+        },
     });
     *cluster.master.die_ppm.lock() = rate(plan, Fault::KillServer, 300_000);
     let turns = Turns::default();

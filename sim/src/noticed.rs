@@ -16,13 +16,9 @@ const READS: &[&str] = &[
     "append",
     "bank: the total",
     "counter",
-    "cycle",
     "cycle: one ring",
-    "index",
     "index: agrees",
-    "large",
     "large: one number",
-    "skew",
     "skew: one is on",
 ];
 /// A transaction ends in two ways, or otherwise than was answered.
@@ -65,7 +61,7 @@ impl Sabotage {
                 | M::LostAnswerIsFailure
                 | M::CollectedIsRolledBack,
             ) => &[FATES, READS],
-            S::Rule(M::LocksNeverExpire) => &[LIVENESS],
+            S::Rule(M::LocksNeverExpire) | S::AnswerAwaitedForEver => &[LIVENESS],
             S::Rule(
                 M::MinCommitTsIgnored
                 | M::PromiseNotWritten
@@ -101,6 +97,7 @@ impl Sabotage {
                 | M::GroupsUnbounded
                 | M::ScansUnbounded,
             ) => &[BOUNDED],
+            S::Rule(M::RecordAtStart) => &[&["commit above start"]],
             S::Rule(M::LateCreateAccepted) => &[&["stays dropped"]],
             S::Rule(
                 M::BarrierNotEnforcedAtPrewrite | M::ReadyBeforeEveryTablet | M::ReadyBeforeLocks,

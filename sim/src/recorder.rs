@@ -116,6 +116,7 @@ impl Session {
             start_ts,
             fresh,
             ops: Vec::new(),
+            lost: false,
             end: End::Open,
         });
         Recorded {
@@ -291,7 +292,7 @@ impl Recorded {
         let mut has_written = false;
         self.note(|record| {
             has_written = record.writes().next().is_some();
-            record.end = End::Unknown;
+            (record.lost, record.end) = (true, End::Unknown);
         });
         let session = self.session.clone();
         let result = self.txn.commit().await;
@@ -310,6 +311,7 @@ impl Recorded {
         };
         world.note(|| format!("{who}: transaction {start_ts} is {end}"));
         let record = &mut recorder.records.lock()[at];
+        record.lost = matches!(result, Err(Error::Unknown { .. }));
         record.end = end;
         record.ended_us = world.now_us();
         result

@@ -39,6 +39,13 @@ pub struct Outcome {
     pub history: Vec<Record>,
 }
 
+impl Outcome {
+    /// How many transactions were told to commit, and had no answer.
+    pub fn lost_answers(&self) -> usize {
+        self.history.iter().filter(|record| record.lost).count()
+    }
+}
+
 thread_local! {
     /// Where and why this thread panicked.
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
@@ -168,7 +175,8 @@ fn recover(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     liveness::ends(world, cluster)
 }
 
-/// Every lock goes when somebody meets it.
+/// Every lock goes when somebody meets it. What does not end is a failure, and where liveness isn't looked at, the run
+/// goes on.
 fn clear(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     keeper(world, cluster, "clearing locks", |session| {
         async move {
@@ -199,8 +207,8 @@ fn clear(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
             }
         }
         .boxed()
-    })
-    .is_some()
+    });
+    world.failure().is_none()
 }
 
 fn look(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
@@ -210,16 +218,16 @@ fn look(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
         async move {
             for workload in &workloads {
                 if let Some(wrong) = workload.check(&session).await? {
-                    session.world.fail(workload.name(), wrong);
+                    let name = workload.invariants().first().copied();
+                    session.world.fail(name.unwrap_or(workload.name()), wrong);
                 }
             }
             session.client.settle().await;
             Ok(())
         }
         .boxed()
-    })
-    .is_some()
-        && world.failure().is_none()
+    });
+    world.failure().is_none()
 }
 
 /// Every tablet of every table takes writes: workers may have been lucky in where they wrote. After all
@@ -240,8 +248,8 @@ fn write_everywhere(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
             Ok(())
         }
         .boxed()
-    })
-    .is_some()
+    });
+    world.failure().is_none()
 }
 
 /// Has something done by the client that sees to things, again where it fails, within a bound.

@@ -33,6 +33,8 @@ pub enum Sabotage {
     TwoOwners,
     /// A table is dropped when it is frozen, before it was swept.
     DropBeforeSwept,
+    /// Nobody gives up waiting for an answer that was lost.
+    AnswerAwaitedForEver,
 }
 
 impl Sabotage {
@@ -52,6 +54,7 @@ impl Sabotage {
             Self::StaleTimestamps,
             Self::TwoOwners,
             Self::DropBeforeSwept,
+            Self::AnswerAwaitedForEver,
         ];
         if cfg!(feature = "mutants") {
             all.extend(Mutant::ALL.map(Self::Rule));
@@ -75,6 +78,10 @@ impl Sabotage {
             }
             Self::SyncTriedAgain => {
                 only(&[Fault::KillServer, Fault::DiskError]);
+            }
+            Self::AnswerAwaitedForEver => {
+                only(&[Fault::Loss]);
+                plan.timeout = Duration::from_secs(3_600);
             }
             // A prewrite has to come after its transaction was rolled back.
             Self::Rule(Mutant::NoRollbackRecord | Mutant::RollbackNotMarked) => {
@@ -150,19 +157,21 @@ impl Sabotage {
                 plan.think = Duration::from_millis(2);
                 plan.faulty = Duration::from_secs(10);
             }
-            // Commits that are left half done by clients that die, on servers that the master doesn't hear, or that are
-            // slow to end them.
+            // Commits that are left half done by clients that die, on servers that are slow to end them, and to take the
+            // barrier: the points move without them.
             Self::Rule(Mutant::ReadyBeforeEveryTablet | Mutant::ReadyBeforeLocks) => {
-                match self {
-                    Self::Rule(Mutant::ReadyBeforeLocks) => {
-                        only(&[Fault::KillClient, Fault::DiskSlow]);
-                    }
-                    _ => only(&[Fault::KillClient, Fault::KillServer, Fault::Cut]),
-                }
+                only(&[Fault::KillClient, Fault::DiskSlow]);
                 plan.workloads = vec!["bank", "index"];
                 plan.life_time = Duration::from_millis(20);
                 plan.think = Duration::from_millis(2);
                 plan.faulty = Duration::from_secs(10);
+                if self == Self::Rule(Mutant::ReadyBeforeEveryTablet) {
+                    plan.tablet_servers = 3;
+                    plan.clients = 4;
+                    plan.workers = 3;
+                    plan.lock_ttl = Duration::from_millis(100);
+                    plan.limits = Limits::default();
+                }
             }
             Self::Rule(Mutant::BarrierNotDurable | Mutant::DeleteCollectedFirst) => {
                 only(&[Fault::KillServer, Fault::Cut, Fault::Loss]);

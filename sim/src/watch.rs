@@ -13,7 +13,6 @@ use percolator_wire::v1;
 
 use crate::history::Record;
 use crate::invariants::{self, Invariant, durable};
-use crate::world::NodeId;
 
 /// Something that was seen.
 pub enum Seen<'a> {
@@ -29,14 +28,14 @@ pub enum Seen<'a> {
     /// A server's group is durable, and will be answered.
     Durable {
         /// Whose.
-        server: NodeId,
+        server: &'a str,
         /// The group.
         group: &'a [Batch],
     },
     /// A server has started again.
     Reopened {
         /// Which.
-        server: NodeId,
+        server: &'a str,
         /// What it holds.
         engine: &'a dyn Engine,
         /// A group that was on its way when it died; empty: none.
@@ -45,14 +44,14 @@ pub enum Seen<'a> {
     /// A server says which tablets it owns.
     Owns {
         /// Which.
-        server: NodeId,
+        server: &'a str,
         /// Its tablets.
         tablets: &'a [v1::TabletInfo],
     },
     /// A tablet server has durably reached these points.
     Points {
         /// Which.
-        server: NodeId,
+        server: &'a str,
         /// How far it is.
         points: Points,
     },
@@ -142,13 +141,13 @@ pub(crate) type Content = BTreeMap<(Column, Bytes), Bytes>;
 /// The invariants, and what every server should hold.
 pub struct Watch {
     invariants: Vec<Box<dyn Invariant>>,
-    contents: BTreeMap<NodeId, Content>,
+    contents: BTreeMap<String, Content>,
     /// What was collected: records, and their values. What goes with a tablet isn't.
-    collected: BTreeMap<NodeId, Content>,
+    collected: BTreeMap<String, Content>,
     /// The tables of which each server has tablets, and whether they are in use.
-    owned: BTreeMap<NodeId, BTreeMap<u32, bool>>,
+    owned: BTreeMap<String, BTreeMap<u32, bool>>,
     /// The ready point that each server has made durable.
-    ready: BTreeMap<NodeId, Timestamp>,
+    ready: BTreeMap<String, Timestamp>,
 }
 
 impl Default for Watch {
@@ -181,21 +180,21 @@ impl Watch {
         match seen {
             Seen::Granted(granted) => self.tell(|invariant| invariant.granted(*granted)),
             Seen::Received { ts, after } => self.tell(|invariant| invariant.received(*ts, *after)),
-            Seen::Durable { server, group } => self.durable(*server, group),
+            Seen::Durable { server, group } => self.durable(server, group),
             Seen::Reopened {
                 server,
                 engine,
                 maybe,
-            } => self.reopened(*server, *engine, maybe),
+            } => self.reopened(server, *engine, maybe),
             Seen::Owns { server, tablets } => {
                 let in_use = |tablet: &v1::TabletInfo| tablet.state() == v1::TabletState::Serving;
                 let tables = tablets.iter();
                 let tables = tables.map(|tablet| (tablet.table_id, in_use(tablet)));
-                self.owned.insert(*server, tables.collect());
-                self.tell(|invariant| invariant.owns(*server, tablets))
+                self.owned.insert((*server).to_owned(), tables.collect());
+                self.tell(|invariant| invariant.owns(server, tablets))
             }
             Seen::Points { server, points } => {
-                self.tell(|invariant| invariant.points(*server, *points))
+                self.tell(|invariant| invariant.points(server, *points))
             }
             Seen::Holds { held, limits } => self.tell(|invariant| invariant.holds(held, limits)),
             Seen::MasterHolds(held) => self.tell(|invariant| invariant.master_holds(held)),
@@ -266,14 +265,14 @@ impl Watch {
         Ok(())
     }
 
-    fn durable(&mut self, server: NodeId, group: &[Batch]) -> Result<(), Broken> {
-        let ready = self.ready.get(&server).copied().unwrap_or_default();
+    fn durable(&mut self, server: &str, group: &[Batch]) -> Result<(), Broken> {
+        let ready = self.ready.get(server).copied().unwrap_or_default();
         for (column, key, value) in group.iter().flat_map(Batch::ops) {
             if let (Column::Meta, b"points", Some(points)) = (column, &key[..], value) {
                 let reached = self.reached(server, points);
                 reached.map_err(|why| ("points go forward", why))?;
             }
-            let content = self.contents.entry(server).or_default();
+            let content = self.contents.entry(server.to_owned()).or_default();
             let place = (column, key.clone());
             let old = match value {
                 Some(value) => content.insert(place, value.clone()),
@@ -296,14 +295,14 @@ impl Watch {
     }
 
     /// Remembers the ready point that a server has made durable: it goes forward there too.
-    fn reached(&mut self, server: NodeId, points: &Bytes) -> Result<(), String> {
+    fn reached(&mut self, server: &str, points: &Bytes) -> Result<(), String> {
         let ready = points.get(8..).and_then(|ready| ready.try_into().ok());
         let ready = ready.ok_or_else(|| format!("points of {} bytes", points.len()))?;
-        let reached = self.ready.entry(server).or_default();
+        let reached = self.ready.entry(server.to_owned()).or_default();
         let ready = Timestamp::from_u64(u64::from_be_bytes(ready));
         if ready < *reached {
             return Err(format!(
-                "server {server} keeps the ready point {ready} after {reached}"
+                "{server} keeps the ready point {ready} after {reached}"
             ));
         }
         *reached = ready;
@@ -313,19 +312,19 @@ impl Watch {
     /// A write record that is gone: none where its table is not in use, because then it goes as a whole.
     fn removed(
         &self,
-        server: NodeId,
+        server: &str,
         ready: Timestamp,
         place: &Bytes,
         old: Bytes,
     ) -> Result<Option<Change>, String> {
         let (cell_key, ts) = key::split_version(place).map_err(unreadable)?;
         let cell = key::decode_cell(cell_key).map_err(unreadable)?;
-        let tables = self.owned.get(&server);
+        let tables = self.owned.get(server);
         if tables.and_then(|tables| tables.get(&cell.table.0)) != Some(&true) {
             return Ok(None);
         }
         let mut left = Vec::new();
-        if let Some(content) = self.contents.get(&server) {
+        if let Some(content) = self.contents.get(server) {
             let from = key::version(cell_key.to_vec(), Timestamp::MAX);
             let to = key::behind_cell(cell_key.to_vec());
             let records = (Column::Write, Bytes::from(from))..(Column::Write, Bytes::from(to));
@@ -344,29 +343,29 @@ impl Watch {
     }
 
     /// Keeps what is removed from a tablet that the server owns: snapshots have seen it.
-    fn keep(&mut self, server: NodeId, place: (Column, Bytes), old: Option<&Bytes>) {
+    fn keep(&mut self, server: &str, place: (Column, Bytes), old: Option<&Bytes>) {
         let (Column::Write | Column::Data, Some(old)) = (place.0, old) else {
             return;
         };
         let cell = key::split_version(&place.1)
             .ok()
             .and_then(|(cell, _)| key::decode_cell(cell).ok());
-        let tables = self.owned.get(&server);
+        let tables = self.owned.get(server);
         if let (Some(cell), Some(tables)) = (cell, tables)
             && tables.contains_key(&cell.table.0)
         {
-            let kept = self.collected.entry(server).or_default();
+            let kept = self.collected.entry(server.to_owned()).or_default();
             kept.insert(place, old.clone());
         }
     }
 
     fn reopened(
         &mut self,
-        server: NodeId,
+        server: &str,
         engine: &dyn Engine,
         maybe: &[Batch],
     ) -> Result<(), Broken> {
-        let content = self.contents.entry(server).or_default();
+        let content = self.contents.entry(server.to_owned()).or_default();
         let has_last_group = durable::check(server, engine, content, maybe)
             .map_err(|why| (invariants::DURABLE, why))?;
         if has_last_group {
@@ -421,9 +420,9 @@ pub struct End<'a> {
     /// What the servers hold, and what they have collected.
     pub store: &'a Store,
     /// What each server holds.
-    pub(crate) contents: &'a BTreeMap<NodeId, Content>,
+    pub(crate) contents: &'a BTreeMap<String, Content>,
     /// The tables of which each has tablets, and whether they are in use.
-    pub owned: &'a BTreeMap<NodeId, BTreeMap<u32, bool>>,
+    pub owned: &'a BTreeMap<String, BTreeMap<u32, bool>>,
 }
 
 /// A committed version of a cell.

@@ -2,6 +2,7 @@
 
 use percolator_sim::plan::Plan;
 use percolator_sim::run::run;
+use percolator_sim::sabotage::Sabotage;
 use percolator_sim::trace::Keep;
 
 #[test]
@@ -28,5 +29,24 @@ fn traces_and_plans_are_in_words() {
                 assert!(!line.contains(code), "seed {seed}: {code} in {line}");
             }
         }
+    }
+}
+
+/// By the names that a trace has for them.
+#[test]
+fn failures_name_the_servers_that_they_are_about() {
+    for sabotage in [Sabotage::TwoOwners, Sabotage::CheckpointNotDurable] {
+        let failure = (0..Sabotage::NOTICED_WITHIN)
+            .find_map(|seed| run(&sabotage.plan(seed), Keep::Nothing).failure)
+            .expect("it is noticed");
+        let words: Vec<&str> = failure.detail.split(' ').collect();
+        assert!(
+            words.iter().any(|word| word.starts_with("tablet-")),
+            "{failure:?}"
+        );
+        let numbered = words.windows(2).any(|two| {
+            two[0] == "server" && two[1].starts_with(|digit: char| digit.is_ascii_digit())
+        });
+        assert!(!numbered, "{failure:?}");
     }
 }

@@ -22,6 +22,7 @@ mod pages;
 mod points;
 mod prewrite;
 mod probe;
+pub mod program;
 mod progress;
 mod readers;
 mod reads;

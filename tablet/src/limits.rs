@@ -34,7 +34,7 @@ pub struct Limits {
     pub scan_records: usize,
     /// Locks that a scan loads at a time. Default: 1,024.
     pub scan_locks: usize,
-    /// Locks of one transaction that one request resolves. Default: 128.
+    /// Locks of one transaction that one request resolves. Default: 64.
     pub resolve_locks: usize,
     /// Versions of one cell that a scan reads one by one: a look-up costs as much as some of them.
     /// Default: 64.
@@ -57,7 +57,7 @@ impl Default for Limits {
             scan_bytes: 1 << 20,
             scan_records: 2048,
             scan_locks: 1024,
-            resolve_locks: 128,
+            resolve_locks: 64,
             scan_records_of_one_cell: 64,
             index_garbage: true,
         }

@@ -135,16 +135,14 @@ impl Looked<'_> {
         let shows = |write: &Write| matches!(write.kind, WriteKind::Put | WriteKind::Delete);
         for (at, (ts, write)) in records.iter().enumerate() {
             let hides = records[at + 1..].iter().any(|(_, older)| shows(older));
-            if write.kind != WriteKind::Put || hides {
-                if !self.is_indexed(cell_key, *ts)? {
-                    let what = match write.kind {
-                        WriteKind::Put => {
-                            "this version hides older ones, and the index doesn't say so: they are never collected"
-                        }
-                        _ => "this record is not in the index: it is never collected",
-                    };
-                    self.find(place, *ts, what);
-                }
+            if (write.kind != WriteKind::Put || hides) && !self.is_indexed(cell_key, *ts)? {
+                let what = match write.kind {
+                    WriteKind::Put => {
+                        "this version hides older ones, and the index doesn't say so: they are never collected"
+                    }
+                    _ => "this record is not in the index: it is never collected",
+                };
+                self.find(place, *ts, what);
             }
             let is_long = write.kind == WriteKind::Put && write.short_value.is_none();
             let value = || key::version(cell_key.to_vec(), write.start_ts);

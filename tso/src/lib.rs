@@ -9,6 +9,7 @@ pub mod core;
 mod error;
 mod keeper;
 mod metrics;
+pub mod program;
 mod server;
 mod service;
 

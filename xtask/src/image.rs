@@ -22,13 +22,17 @@ pub(crate) struct Args {
     programs: Option<PathBuf>,
 }
 
-const PROGRAMS: [&str; 5] = [
-    "percolator",
+/// The programs in the image.
+pub(crate) const PROGRAMS: [&str; 2] = ["percolator", "percolator-operator"];
+/// Each server by its name: `percolator` has all of them, and is the one that it is called.
+pub(crate) const SERVERS: [&str; 3] = [
     "percolator-tso",
     "percolator-tablet",
     "percolator-gc-master",
-    "percolator-operator",
 ];
+const FOLDER: &str = "/usr/local/bin";
+/// What an image built for release may have, uncompressed: nodes pull it before they serve.
+const RELEASE_BYTES_MAX: u64 = 40_000_000;
 
 pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<()> {
     let built = match &args.programs {
@@ -47,17 +51,26 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<()> {
         args.name,
         bytes as f64 / 1e6
     );
+    anyhow::ensure!(
+        args.programs.is_some() || bytes <= RELEASE_BYTES_MAX,
+        "the image is larger than {} MB: find out what has grown, with `size` and `cargo bloat`, or raise \
+         RELEASE_BYTES_MAX and say why",
+        RELEASE_BYTES_MAX / 1_000_000
+    );
     Ok(())
 }
 
 /// Makes the image of programs that are built; gives its size in bytes.
 pub(crate) fn make(programs: &Path, name: &str, archive: &Path) -> anyhow::Result<u64> {
-    let mut image = oci::Image::new(name, "/usr/local/bin/percolator")?;
+    let mut image = oci::Image::new(name, &format!("{FOLDER}/{}", PROGRAMS[0]))?;
     "/data".clone_into(&mut image.working_dir);
     for program in PROGRAMS {
         let file = programs.join(program);
-        image.program(&file, &format!("/usr/local/bin/{program}"))?;
+        image.program(&file, &format!("{FOLDER}/{program}"))?;
         image.libraries_of(&file)?;
+    }
+    for server in SERVERS {
+        image.link(&format!("{FOLDER}/{server}"), PROGRAMS[0])?;
     }
     image.write(archive)
 }

@@ -27,7 +27,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     // No release build has the wrong turns of the rules.
     let is_wrong = |argument: &String| {
         let name = argument.split('=').next().unwrap_or_default();
-        matches!(name, "--sabotage" | "--mutants")
+        matches!(name, "--sabotage" | "--mutants" | "--invariants")
     };
     let (program, how): (_, &[&str]) = if args.arguments.iter().any(is_wrong) {
         ("debug/percolator-sim", &["--features", "mutants"])

@@ -155,8 +155,11 @@ impl Accounts {
         let mut ops = Vec::new();
         let Contents { cells, sum, .. } = self
             .look(&txn, |row, balance| {
-                if recording.is_some() {
-                    ops.push(Op::Read(self.cell_name(row), Some(balance.to_string())));
+                if let Some(recording) = recording {
+                    ops.push(Op::Read(
+                        recording.cell_name(row),
+                        Some(balance.to_string()),
+                    ));
                 }
             })
             .await?;
@@ -206,11 +209,6 @@ impl Accounts {
 
     pub(super) fn table(&self) -> &str {
         &self.table
-    }
-
-    /// An account's cell, as histories name it.
-    pub(super) fn cell_name(&self, row: &[u8]) -> String {
-        format!("{}/{}:balance", self.table, escape(row))
     }
 
     /// Reads both accounts and writes both: an account may be overdrawn. Returns what they had.

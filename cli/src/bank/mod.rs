@@ -258,7 +258,7 @@ impl Worker {
         };
         let result = match (recording, began_us) {
             (Some(recording), Some(began_us)) => {
-                let ops = recording::ops(&self.accounts, transfer, before);
+                let ops = recording.ops(transfer, before);
                 let result = recording.commit(txn, self.number, began_us, ops).await;
                 result.map_err(Error::application)?
             }

@@ -2,15 +2,17 @@
 
 use std::path::Path;
 
-use percolator_client::{Client, Error, Timestamp, Txn};
+use percolator_client::{Client, Error, Timestamp, Txn, escape};
 use percolator_history::{Op, Outcome, Transaction};
 
 use super::accounts::{Accounts, Transfer, row};
-use crate::history::HistoryFile;
+use crate::history::{HistoryFile, table_name};
 
 /// The history of one bank.
 pub(super) struct Recording {
     file: HistoryFile,
+    /// The accounts' table, as the history names it.
+    table: String,
     /// The number of whoever looks at the sums.
     reader: u32,
 }
@@ -24,10 +26,12 @@ impl Recording {
         clients: u32,
         path: &Path,
     ) -> anyhow::Result<Self> {
-        let is_new = HistoryFile::is_new(path, accounts.table())?;
+        let table = table_name(client, accounts.table()).await?;
+        let is_new = HistoryFile::is_new(path, &table)?;
         let file = HistoryFile::open(path)?;
         let recording = Self {
             file,
+            table,
             reader: clients,
         };
         if is_new {
@@ -35,7 +39,7 @@ impl Recording {
             let mut first = recording.file.line(recording.reader, 0, txn.start_ts());
             accounts
                 .look(&txn, |row, balance| {
-                    let cell = accounts.cell_name(row);
+                    let cell = recording.cell_name(row);
                     first.ops.push(Op::Write(cell, Some(balance.to_string())));
                 })
                 .await?;
@@ -46,6 +50,11 @@ impl Recording {
             recording.file.write(&first)?;
         }
         Ok(recording)
+    }
+
+    /// An account's cell, as the history names it.
+    pub(super) fn cell_name(&self, row: &[u8]) -> String {
+        format!("{}/{}:balance", self.table, escape(row))
     }
 
     /// By the clock of the history.
@@ -84,22 +93,22 @@ impl Recording {
         line.ops = ops;
         self.file.write(&line)
     }
-}
 
-/// What a transfer read and wrote, where it found these balances.
-pub(super) fn ops(accounts: &Accounts, transfer: &Transfer, before: (i64, i64)) -> Vec<Op> {
-    let cells = [
-        (transfer.from, before.0, -transfer.amount),
-        (transfer.to, before.1, transfer.amount),
-    ];
-    let read = cells.map(|(account, balance, _)| {
-        Op::Read(accounts.cell_name(&row(account)), Some(balance.to_string()))
-    });
-    let written = cells.map(|(account, balance, change)| {
-        Op::Write(
-            accounts.cell_name(&row(account)),
-            Some((balance + change).to_string()),
-        )
-    });
-    read.into_iter().chain(written).collect()
+    /// What a transfer read and wrote, where it found these balances.
+    pub(super) fn ops(&self, transfer: &Transfer, before: (i64, i64)) -> Vec<Op> {
+        let cells = [
+            (transfer.from, before.0, -transfer.amount),
+            (transfer.to, before.1, transfer.amount),
+        ];
+        let read = cells.map(|(account, balance, _)| {
+            Op::Read(self.cell_name(&row(account)), Some(balance.to_string()))
+        });
+        let written = cells.map(|(account, balance, change)| {
+            Op::Write(
+                self.cell_name(&row(account)),
+                Some((balance + change).to_string()),
+            )
+        });
+        read.into_iter().chain(written).collect()
+    }
 }

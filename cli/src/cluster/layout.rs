@@ -9,6 +9,8 @@ use percolator_engine::EngineKind;
 use percolator_server::{SmallFile, SmallTruth as _};
 use serde::{Deserialize, Serialize};
 
+use super::followed::{self, Followed};
+
 /// A local cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
@@ -24,8 +26,8 @@ pub(crate) struct Layout {
     pub(crate) cache_bytes: u64,
     pub(crate) window_ms: u64,
     pub(crate) raw: bool,
-    /// What the manifest says of garbage collection, as the master reads it.
-    gc: String,
+    /// What counts without a restart.
+    pub(crate) followed: Followed,
 }
 
 /// How a cluster is to be run.
@@ -130,7 +132,7 @@ impl Layout {
         if new
             && names
                 .iter()
-                .any(|name| name != LOGS && !name.starts_with(GC_STEM))
+                .any(|name| name != LOGS && !followed::is_ours(name))
         {
             bail!(
                 "{} holds other things and no cluster: choose an empty folder, or one that is yet to be made, with \
@@ -167,20 +169,8 @@ impl Layout {
             cache_bytes: spec.tablets.storage.cache_size.bytes(),
             window_ms: spec.oracle.window.as_millis(),
             raw,
-            gc: spec.gc.for_master(),
+            followed: Followed::of(spec),
         })
-    }
-
-    /// Writes down what the manifest says of garbage collection, for the master.
-    pub(crate) fn store_gc(&self) -> anyhow::Result<PathBuf> {
-        let path = self.gc_file();
-        write_gc(&path, &self.gc)?;
-        Ok(path)
-    }
-
-    /// Where the master finds that; it looks again and again.
-    pub(crate) fn gc_file(&self) -> PathBuf {
-        self.data_dir.join(GC)
     }
 
     /// Keeps in the folder what the next start is to be held against.
@@ -213,15 +203,6 @@ impl Layout {
     pub(crate) fn tablet_servers(&self) -> impl Iterator<Item = String> + use<> {
         (0..self.tablets).map(|number| format!("tablet-{number}"))
     }
-}
-
-/// Writes down what a manifest says of garbage collection: at once, as the master reads it whenever it likes. It is
-/// written anew at each start, so it need not outlive the machine.
-pub(crate) fn write_gc(path: &Path, gc: &str) -> anyhow::Result<()> {
-    let new = path.with_extension("new");
-    std::fs::write(&new, gc)
-        .and_then(|()| std::fs::rename(&new, path))
-        .with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn address(first_port: u16, number: u16) -> anyhow::Result<SocketAddr> {
@@ -270,9 +251,6 @@ fn remembered(data_dir: &Path) -> anyhow::Result<Option<Remembered>> {
 
 /// Where the logs of servers that are processes of their own go.
 pub(crate) const LOGS: &str = "logs";
-/// Where the master finds what the manifest says of garbage collection.
-pub(crate) const GC: &str = "gc.json";
-const GC_STEM: &str = "gc.";
 /// What a cluster is called without a manifest, which will do for any.
 const DEFAULT_NAME: &str = "local";
 /// The master's name.

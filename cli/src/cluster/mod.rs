@@ -1,5 +1,6 @@
 //! `percolator up`: a cluster on this machine, from the manifest that Kubernetes takes too.
 
+mod followed;
 mod layout;
 mod processes;
 mod threads;
@@ -15,12 +16,13 @@ use serde::Serialize;
 
 use crate::errors::CannotRun;
 use crate::output::{Format, Output, columns};
+use followed::Followed;
 use layout::{How, Layout};
 
 /// A cluster that isn't ready by then won't be.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
-/// How often the manifest is read for what it says of garbage collection.
+/// How often the manifest is read for what counts without a restart.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
 /// A command that was told to end, as by Ctrl-C on a terminal, does so within this, or is told by us.
@@ -85,13 +87,13 @@ pub(crate) const SERVERS: &str = "servers.json";
 
 /// What a data folder says of its cluster's settings, as far as it can be read.
 pub(crate) fn settings(data_dir: &Path) -> serde_json::Value {
-    let file = |name: &str| -> Option<serde_json::Value> {
-        serde_json::from_slice(&std::fs::read(data_dir.join(name)).ok()?).ok()
+    let file = |path: PathBuf| -> Option<serde_json::Value> {
+        serde_json::from_slice(&std::fs::read(path).ok()?).ok()
     };
     serde_json::json!({
         "cluster": layout::described(data_dir),
-        "gc_of_manifest": file(layout::GC),
-        "servers": file(SERVERS),
+        "gc_of_manifest": file(followed::gc_file(data_dir)),
+        "servers": file(data_dir.join(SERVERS)),
     })
 }
 
@@ -131,6 +133,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     };
     let layout = Layout::open(&data_dir, &manifest, how)?;
     let mut stop = Box::pin(percolator_server::signals::shutdown());
+    layout.followed.store(&layout.data_dir)?;
     let kept = layout.clone();
     let mut cluster = if args.processes {
         Cluster::Processes(processes::start(layout).await?)
@@ -178,8 +181,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
             format!("running {}", args.command.join(" "))
         }
     ));
-    let gc_file = kept.gc_file();
-    let mut command = match start_command(&args.command, &master, &data_dir) {
+    let mut command = match start_command(&args.command, &master, &kept.data_dir) {
         Ok(command) => command,
         Err(error) => {
             cluster.stop().await?;
@@ -194,7 +196,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
         },
         status = wait_for(&mut command) => status,
         failed = cluster.failed() => Err(failed),
-        () = follow(args.file, &gc_file, output) => Ok(ExitCode::SUCCESS),
+        () = follow(args.file, &kept, output) => Ok(ExitCode::SUCCESS),
     };
     if let Some(command) = &mut command {
         // Where the command has ended, there's nobody left to kill.
@@ -207,21 +209,21 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// What the manifest says of garbage collection counts from when it is changed, without a restart.
-async fn follow(file: Option<PathBuf>, gc_file: &Path, output: Output) {
+/// Some of what the manifest says counts from when it is changed, without a restart.
+async fn follow(file: Option<PathBuf>, layout: &Layout, output: Output) {
     let file = file.filter(|file| file.as_os_str() != "-");
     let Some(file) = file else {
         return std::future::pending().await;
     };
     let mut told = String::new();
-    let mut last = std::fs::read_to_string(gc_file).unwrap_or_default();
+    let mut last = layout.followed.clone();
     loop {
         tokio::time::sleep(FOLLOW_EVERY).await;
         let changed = read_manifest(Some(&file)).and_then(|manifest| {
-            let gc = manifest.spec.gc.for_master();
-            if gc != last {
-                layout::write_gc(gc_file, &gc)?;
-                last = gc;
+            let followed = Followed::of(&manifest.spec);
+            if followed != last {
+                followed.store(&layout.data_dir)?;
+                last = followed;
             }
             Ok(())
         });

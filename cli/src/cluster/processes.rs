@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::layout::{LOGS, Layout, MASTER, ORACLE};
-use super::{Running, SERVERS};
+use super::{Running, SERVERS, followed};
 
 /// A server that dies this soon after its start is failing, not unlucky.
 const SOON: Duration = Duration::from_secs(2);
@@ -87,6 +87,7 @@ struct Recipe {
     arguments: Vec<String>,
     data: PathBuf,
     log: PathBuf,
+    log_level: PathBuf,
 }
 
 const MASTER_PROGRAM: &str = "percolator-gc-master";
@@ -146,9 +147,10 @@ impl Processes {
                 arguments,
                 data,
                 log: logs.join(format!("{server}.log")),
+                log_level: followed::log_level_file(&layout.data_dir),
             })
         };
-        let gc = layout.store_gc()?.display().to_string();
+        let gc = followed::gc_file(&layout.data_dir).display().to_string();
         let mut more = vec!["--gc-manifest".to_owned(), gc];
         if layout.new {
             more.push("--new-cluster".to_owned());
@@ -381,6 +383,10 @@ async fn launch(recipe: &Recipe, listen: &Addresses) -> anyhow::Result<(Process,
         .args(["--metrics-listen", &listen.metrics])
         // The end of this pipe tells the server that we are gone, also when we are killed.
         .env(percolator_server::signals::LIFELINE_VARIABLE, "1")
+        .env(
+            percolator_server::logs::LEVEL_FILE_VARIABLE,
+            &recipe.log_level,
+        )
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(log)

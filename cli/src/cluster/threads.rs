@@ -7,6 +7,7 @@ use anyhow::{Context, anyhow};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Running;
+use super::followed;
 use super::layout::{Layout, MASTER, ORACLE};
 
 /// A cluster of threads.
@@ -47,7 +48,7 @@ async fn start_each(
         server: MASTER.to_owned(),
         new_cluster: layout.new,
         settings: percolator_gc_master::Settings::default(),
-        manifest: Some(layout.store_gc()?),
+        manifest: Some(followed::gc_file(&layout.data_dir)),
     };
     let master = spawn(
         "master",

@@ -8,8 +8,11 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use parking_lot::Mutex;
-use percolator_client::{Error, Timestamp, Txn};
+use percolator_client::{Client, Error, Timestamp, Txn};
 use percolator_history::{Outcome, Times, Transaction};
+
+/// So much of a cluster's number tells it from others.
+const CLUSTER_DIGITS: usize = 8;
 
 /// The file, to which lines are appended.
 #[derive(Debug)]
@@ -21,8 +24,22 @@ pub(crate) struct HistoryFile {
     run: u32,
 }
 
+/// A table as histories name it: by its number in its cluster too, so that one that was deleted and made again, here or
+/// elsewhere, is another one.
+///
+/// # Errors
+/// There is none of this name, or nobody can be asked.
+pub(crate) async fn table_name(client: &Client, table: &str) -> anyhow::Result<String> {
+    let cluster = client.cluster_id().await?;
+    let tables = client.tables().await?;
+    let known = tables.iter().find(|known| known.name == table);
+    let known = known.with_context(|| format!("table {table} was deleted meanwhile"))?;
+    let cluster: String = cluster.chars().take(CLUSTER_DIGITS).collect();
+    Ok(format!("{table}@{cluster}.{}", known.id))
+}
+
 impl HistoryFile {
-    /// Whether the file has no transaction of this table yet, or isn't there.
+    /// Whether the file has no transaction of this table yet, or isn't there. The table is named as by [`table_name`].
     ///
     /// # Errors
     /// It can't be read.

@@ -3,17 +3,18 @@
 mod file;
 mod record;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
 use percolator_client::Client;
-use percolator_history::{Outcome, Transaction};
+use percolator_history::{Outcome, Report, Transaction};
 use serde::Serialize;
 
-use crate::output::Output;
-pub(crate) use file::HistoryFile;
+use crate::output::{Format, Output};
+pub(crate) use file::{HistoryFile, table_name};
 
 /// Record what clients see, and check that snapshot isolation can explain it.
 #[derive(Debug, Subcommand)]
@@ -61,7 +62,7 @@ pub(crate) enum Checker {
 }
 
 /// What a check found.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Found {
     transactions: usize,
     committed: usize,
@@ -123,11 +124,60 @@ fn is_cut_off(line: &str) -> bool {
 }
 
 fn check(history: &[Transaction], output: Output) -> anyhow::Result<ExitCode> {
+    if history.is_empty() {
+        let found = Found::default();
+        output.result("nothing to check: there is no transaction", &found)?;
+        return Ok(crate::answered(false));
+    }
+    let found = judge(history, percolator_history::check, |line| {
+        match output.format {
+            Format::Text => output.line(line),
+            Format::Json => Ok(()),
+        }
+    })?;
+    if output.format == Format::Json {
+        output.result("", &found)?;
+    }
+    let wrong = found.anomaly.is_some() || found.anomaly_without_timestamps.is_some();
+    Ok(crate::answered(!wrong))
+}
+
+/// What is found, each line said as soon as it is known: of a wrong history, what clients saw alone takes long.
+fn judge(
+    history: &[Transaction],
+    check: impl Fn(&[Transaction]) -> Report,
+    mut say: impl FnMut(&str) -> io::Result<()>,
+) -> io::Result<Found> {
     let count = |outcome| {
         let ended = history.iter().filter(|ended| ended.outcome == outcome);
         ended.count()
     };
-    let known = percolator_history::check(history);
+    let holds = |anomaly: &Option<String>| match anomaly {
+        None => "snapshot isolation holds".to_owned(),
+        Some(what) => format!("WRONG: {what}"),
+    };
+    let mut found = Found {
+        transactions: history.len(),
+        committed: count(Outcome::Committed),
+        aborted: count(Outcome::Aborted),
+        unknown: count(Outcome::Unknown),
+        ..Found::default()
+    };
+    say(&format!(
+        "transactions        {}: {} committed, {} aborted, {} unknown",
+        found.transactions, found.committed, found.aborted, found.unknown,
+    ))?;
+    let known = check(history);
+    found.ambiguous_reads_by_timestamps = known.ambiguous_reads;
+    found.anomaly = known.anomaly.map(|anomaly| anomaly.to_string());
+    let ambiguous = match known.ambiguous_reads {
+        0 => String::new(),
+        reads => format!(" ({reads} reads say nothing)"),
+    };
+    say(&format!(
+        "by timestamps       {}{ambiguous}",
+        holds(&found.anomaly)
+    ))?;
     let blind: Vec<Transaction> = history
         .iter()
         .map(|transaction| Transaction {
@@ -136,42 +186,50 @@ fn check(history: &[Transaction], output: Output) -> anyhow::Result<ExitCode> {
             ..transaction.clone()
         })
         .collect();
-    let seen = percolator_history::check(&blind);
-    let found = Found {
-        transactions: history.len(),
-        committed: count(Outcome::Committed),
-        aborted: count(Outcome::Aborted),
-        unknown: count(Outcome::Unknown),
-        ambiguous_reads: seen.ambiguous_reads,
-        ambiguous_reads_by_timestamps: known.ambiguous_reads,
-        anomaly: known.anomaly.map(|anomaly| anomaly.to_string()),
-        anomaly_without_timestamps: seen.anomaly.map(|anomaly| anomaly.to_string()),
-    };
-    let holds = |anomaly: &Option<String>| match anomaly {
-        None => "snapshot isolation holds".to_owned(),
-        Some(what) => format!("WRONG: {what}"),
-    };
-    if history.is_empty() {
-        output.result("nothing to check: there is no transaction", &found)?;
-        return Ok(crate::answered(false));
-    }
-    let text = format!(
-        "transactions        {}: {} committed, {} aborted, {} unknown\n\
-         by timestamps       {}{}\n\
-         by what was seen    {} ({} reads say nothing without timestamps)",
-        found.transactions,
-        found.committed,
-        found.aborted,
-        found.unknown,
-        holds(&found.anomaly),
-        match known.ambiguous_reads {
-            0 => String::new(),
-            reads => format!(" ({reads} reads say nothing)"),
-        },
+    let seen = check(&blind);
+    found.ambiguous_reads = seen.ambiguous_reads;
+    found.anomaly_without_timestamps = seen.anomaly.map(|anomaly| anomaly.to_string());
+    say(&format!(
+        "by what was seen    {} ({} reads say nothing without timestamps)",
         holds(&found.anomaly_without_timestamps),
         found.ambiguous_reads,
-    );
-    output.result(&text, &found)?;
-    let wrong = found.anomaly.is_some() || found.anomaly_without_timestamps.is_some();
-    Ok(crate::answered(!wrong))
+    ))?;
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn the_verdict_by_timestamps_is_said_before_the_other_one_is_looked_for() {
+        let line =
+            r#"{"client":"c","start_ts":"1","commit_ts":"2","outcome":"committed","ops":[]}"#;
+        let history = percolator_history::parse(line).unwrap();
+        let happened = RefCell::new(Vec::new());
+        let check = |history: &[Transaction]| {
+            let by = match history[0].start_ts {
+                Some(_) => "with timestamps",
+                None => "without",
+            };
+            happened.borrow_mut().push(by.to_owned());
+            Report::default()
+        };
+        let say = |line: &str| {
+            let words = line.split("  ").next().unwrap_or_default();
+            happened.borrow_mut().push(words.to_owned());
+            Ok(())
+        };
+        judge(&history, check, say).unwrap();
+        let wanted = [
+            "transactions",
+            "with timestamps",
+            "by timestamps",
+            "without",
+            "by what was seen",
+        ];
+        assert_eq!(*happened.borrow(), wanted);
+    }
 }

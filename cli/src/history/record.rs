@@ -16,7 +16,7 @@ use rand::RngExt;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
-use super::file::HistoryFile;
+use super::file::{HistoryFile, table_name};
 use crate::output::Output;
 
 const COLUMN: &str = "list";
@@ -61,21 +61,17 @@ pub(crate) fn options() -> Options {
     }
 }
 
-/// A history has everything that was ever written to its table, and the table everything that its history has.
-async fn check_same(client: &Client, table: &str, is_new: bool) -> anyhow::Result<()> {
+/// A history has everything that was ever written to its table.
+async fn check_empty(client: &Client, table: &str) -> anyhow::Result<()> {
     let txn = client.begin().await?;
     let mut scan = txn.scan(table, Range::all().limit(1)).await?;
-    match (is_new, scan.next().await?.is_some()) {
-        (true, true) => bail!(
+    if scan.next().await?.is_some() {
+        bail!(
             "table {table} holds rows of before this history: go on with the file of its history, or choose another \
              --table, or delete it with `percolator table delete {table}`"
-        ),
-        (false, false) => bail!(
-            "the file has a history of table {table}, which has no rows: it was deleted since. Give another file, or \
-             another --table"
-        ),
-        _ => Ok(()),
+        );
     }
+    Ok(())
 }
 
 /// How it went.
@@ -89,6 +85,8 @@ struct Summary {
 struct Shared {
     client: Client,
     table: String,
+    /// As the history names it.
+    name: String,
     lists: u64,
     file: HistoryFile,
     next_element: AtomicU64,
@@ -105,12 +103,15 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
         Err(error) => return Err(error.into()),
     }
     // Before the file is made: who is refused leaves none behind.
-    let is_new = HistoryFile::is_new(&args.file, &args.table)?;
-    check_same(client, &args.table, is_new).await?;
+    let name = table_name(client, &args.table).await?;
+    if HistoryFile::is_new(&args.file, &name)? {
+        check_empty(client, &args.table).await?;
+    }
     let file = HistoryFile::open(&args.file)?;
     let shared = Arc::new(Shared {
         client: client.clone(),
         table: args.table,
+        name,
         lists: args.lists.into(),
         file,
         next_element: AtomicU64::new(0),
@@ -253,7 +254,7 @@ impl Shared {
     }
 
     fn name(&self, row: &str) -> String {
-        format!("{}/{row}:{COLUMN}", self.table)
+        format!("{}/{row}:{COLUMN}", self.name)
     }
 
     fn ended(&self, line: &Transaction) {

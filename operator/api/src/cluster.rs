@@ -54,8 +54,9 @@ pub struct Metadata {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What a cluster is to be. A local cluster (`percolator up`) takes the oracle's window, garbage collection and the
-/// tablet servers' number, engine and cache from it, and ignores what is about pods.
+/// What a cluster is to be. A local cluster (`percolator up`) takes the oracle's window, garbage collection, the
+/// tablet servers' number, engine and cache, and with `--processes` the log's level from it, and ignores what is about
+/// pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, CustomResource, JsonSchema)]
 #[kube(
     group = "percolator.dev",

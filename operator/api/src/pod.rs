@@ -50,6 +50,11 @@ pub struct Claims {
     /// What becomes of the claims, and with them of all data, when the cluster is deleted: Retain or
     /// Delete. A cluster that is made again with the same name takes retained claims up. Default: Retain.
     pub when_deleted: Retention,
+    /// What becomes of the claim of a tablet server that its StatefulSet no longer has: Retain or Delete. Nothing
+    /// asks for fewer servers yet (`tablets.replicas` must not shrink, and one oracle and one master are all there
+    /// can be), so it counts for whoever scales the StatefulSet by hand, behind a paused operator as a rule; with
+    /// Delete that server's data is lost. The oracle's and the master's claims stay. Default: Retain.
+    pub when_scaled: Retention,
 }
 
 /// What becomes of a claim.
@@ -72,13 +77,15 @@ impl Retention {
     }
 }
 
-/// What the servers log. Changing it restarts them, one after the other.
+/// What the servers log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Log {
-    /// From which level on: error, warn, info, debug or trace. Default: info.
+    /// From which level on: error, warn, info, debug or trace. A change counts within two minutes and restarts nobody.
+    /// Default: info.
     pub level: LogLevel,
-    /// How a line looks: text for people, json for programs. Default: text.
+    /// How a line looks: text for people, json for programs. Changing it restarts the servers, one after the other.
+    /// Default: text.
     pub format: LogFormat,
 }
 

@@ -98,8 +98,12 @@ pub fn commit(
     if lock.kind == LockKind::Lock && mutants::on(Mutant::ForUpdateLeavesNothing) {
         return (vec![Effect::DeleteLock], Ok(()));
     }
+    let ts = match mutants::on(Mutant::RecordAtStart) {
+        true => start_ts,
+        false => commit_ts,
+    };
     (
-        vec![Effect::PutWrite(commit_ts, write), Effect::DeleteLock],
+        vec![Effect::PutWrite(ts, write), Effect::DeleteLock],
         Ok(()),
     )
 }

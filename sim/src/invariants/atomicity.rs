@@ -46,63 +46,23 @@ fn shown(ts: Option<percolator_protocol::types::Timestamp>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use bytes::Bytes;
-    use percolator_protocol::types::{Timestamp, WriteKind};
-
+    use super::super::made_up::{assert_broken, record, said, version, wrote};
     use super::*;
-    use crate::history::{CellName, End as Ended, Op, Record, Write};
-    use crate::watch::{Store, Version};
+    use crate::history::End as Ended;
 
-    fn cell(table: &str) -> CellName {
-        CellName {
-            table: table.to_owned(),
-            row: Bytes::from_static(b"row"),
-            column: Bytes::new(),
-        }
-    }
-
-    /// What is said of a transaction that began at 5 and wrote to the tables `a` and `b`, and is committed
+    /// What is said of a transaction that began at 5 and wrote to the rows `a` and `b`, and is committed
     /// there at these timestamps. One of another transaction is on both cells too.
     fn seen(a: Option<u64>, b: Option<u64>) -> Result<(), String> {
-        let tables = BTreeMap::from([("a".to_owned(), 1), ("b".to_owned(), 2)]);
-        let version = |start_ts, commit_ts| Version {
-            commit_ts: Timestamp::from_u64(commit_ts),
-            start_ts: Timestamp::from_u64(start_ts),
-            kind: WriteKind::Delete,
-            value: None,
-        };
-        let written = [("a", a), ("b", b)];
-        let mut store = Store::default();
-        for (table, commit_ts) in written {
-            let ours = commit_ts.map(|commit_ts| version(5, commit_ts));
-            let versions = [version(1, 2)].into_iter().chain(ours).collect();
-            store.versions.insert(cell(table).cell(&tables), versions);
-        }
-        let ops = written.map(|(table, _)| {
-            Op::Write(Write {
-                cell: cell(table),
-                value: None,
-                is_lock: false,
-            })
+        let ops = vec![wrote("a", None), wrote("b", None)];
+        let stored = [("a", a), ("b", b)].map(|(row, commit_ts)| {
+            let ours = commit_ts.map(|commit_ts| version(5, commit_ts, None));
+            (row, [version(1, 2, None)].into_iter().chain(ours).collect())
         });
-        let history = [Record {
-            client: "client".to_owned(),
-            began_us: 0,
-            ended_us: u64::MAX,
-            start_ts: Timestamp::from_u64(5),
-            fresh: true,
-            ops: ops.into(),
-            end: Ended::Unknown,
-        }];
-        Atomicity.at_end(&End {
-            history: &history,
-            tables: &tables,
-            store: &store,
-            contents: &BTreeMap::new(),
-            owned: &BTreeMap::new(),
-        })
+        said(
+            &mut Atomicity,
+            &[record(5, 0, ops, Ended::Unknown)],
+            &stored,
+        )
     }
 
     #[test]
@@ -110,8 +70,7 @@ mod tests {
         assert_eq!(seen(Some(7), Some(7)), Ok(()));
         assert_eq!(seen(None, None), Ok(()));
         for (a, b) in [(Some(7), None), (None, Some(7)), (Some(7), Some(8))] {
-            let broken = seen(a, b).expect_err("a part of it");
-            assert!(broken.contains("is committed on a/row:"), "{broken}");
+            assert_broken(seen(a, b), "is committed on t/a:c");
         }
     }
 }

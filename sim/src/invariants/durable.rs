@@ -7,7 +7,6 @@ use percolator_engine::{Batch, Column, Direction, Engine};
 use percolator_protocol::types::key;
 
 use crate::watch::Content;
-use crate::world::NodeId;
 
 /// Its name.
 pub(crate) const NAME: &str = "durable";
@@ -17,7 +16,7 @@ pub(crate) const NAME: &str = "durable";
 /// # Errors
 /// How what the engine holds is neither with that group nor without.
 pub(crate) fn check(
-    server: NodeId,
+    server: &str,
     engine: &dyn Engine,
     content: &Content,
     last_group: &[Batch],
@@ -44,7 +43,7 @@ pub(crate) fn check(
         .iter()
         .find(|(key, value)| content.get(*key) != Some(value));
     Err(format!(
-        "after its restart server {server} holds {} records where {} are durable; lost or changed: {}; \
+        "after its restart {server} holds {} records where {} are durable; lost or changed: {}; \
          not written: {}",
         found.len(),
         content.len(),

@@ -64,3 +64,67 @@ fn check(end: &End<'_>, record: &Record) -> Result<(), String> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::made_up::{assert_broken, record, said, ts, version, wrote};
+    use super::*;
+
+    /// What is said of a transaction that began at 5, put `v` into the row `a` and deleted `b`, and was told this, where
+    /// its versions of `a` and `b` are these.
+    fn seen(end: &Ended, a: Option<(u64, &str)>, b: Option<u64>) -> Result<(), String> {
+        let ops = vec![wrote("a", Some("v")), wrote("b", None)];
+        let others = || version(1, 2, Some("old"));
+        let a = a.map(|(commit_ts, value)| version(5, commit_ts, Some(value)));
+        let b = b.map(|commit_ts| version(5, commit_ts, None));
+        let stored = [
+            ("a", [others()].into_iter().chain(a).collect()),
+            ("b", [others()].into_iter().chain(b).collect()),
+        ];
+        said(
+            &mut DurableAnswers,
+            &[record(5, 0, ops, end.clone())],
+            &stored,
+        )
+    }
+
+    #[test]
+    fn what_was_answered_committed_is_there_as_it_was_written() {
+        let end = Ended::Committed(ts(7));
+        assert_eq!(seen(&end, Some((7, "v")), Some(7)), Ok(()));
+        assert_broken(
+            seen(&end, Some((7, "v")), None),
+            "t/b:c has no such version",
+        );
+        assert_broken(seen(&end, None, Some(7)), "t/a:c has no such version");
+        for other in [(8, "v"), (7, "w")] {
+            assert_broken(
+                seen(&end, Some(other), Some(7)),
+                "another value or commit_ts",
+            );
+        }
+        assert_broken(
+            seen(&end, Some((7, "v")), Some(6)),
+            "another value or commit_ts",
+        );
+    }
+
+    #[test]
+    fn what_was_answered_aborted_is_not_there_nor_what_was_never_told_to_commit() {
+        let aborted = Ended::Aborted("a conflict".to_owned());
+        for (end, words) in [
+            (aborted, "was aborted (a conflict)"),
+            (Ended::Open, "was never told"),
+        ] {
+            assert_eq!(seen(&end, None, None), Ok(()));
+            assert_broken(seen(&end, Some((7, "v")), None), words);
+            assert_broken(seen(&end, None, Some(7)), words);
+        }
+    }
+
+    #[test]
+    fn a_lost_answer_may_be_either() {
+        assert_eq!(seen(&Ended::Unknown, None, None), Ok(()));
+        assert_eq!(seen(&Ended::Unknown, Some((7, "v")), Some(7)), Ok(()));
+    }
+}

@@ -121,3 +121,100 @@ fn shown(value: Option<&Bytes>) -> String {
         |value| format!("{:?}", percolator_client::escape(value).to_string()),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::made_up::{assert_broken, read, record, said, scanned, version, wrote};
+    use super::*;
+    use crate::history::End as Ended;
+
+    /// What is said of a transaction at 10 that did this, where the row `a` was written at 5, again at 12, and `b` at 5
+    /// and deleted at 10, and `c` is there from 10 on.
+    fn seen(ops: Vec<Op>) -> Result<(), String> {
+        let stored = [
+            (
+                "a",
+                vec![version(4, 5, Some("a5")), version(11, 12, Some("a12"))],
+            ),
+            ("b", vec![version(4, 5, Some("b5")), version(9, 10, None)]),
+            ("c", vec![version(8, 10, Some("c10"))]),
+        ];
+        let end = Ended::Aborted("it counts all the same".to_owned());
+        said(&mut ExactReads, &[record(10, 0, ops, end)], &stored)
+    }
+
+    #[test]
+    fn a_read_sees_what_was_committed_at_or_below_its_snapshot() {
+        let right = [
+            read("a", Some("a5")),
+            read("b", None),
+            read("c", Some("c10")),
+            read("d", None),
+        ];
+        assert_eq!(seen(right.into()), Ok(()));
+        for (wrong, words) in [
+            (read("a", Some("a12")), "t/a:c as \"a12\" instead of \"a5\""),
+            (read("a", None), "t/a:c as nothing instead of \"a5\""),
+            (read("b", Some("b5")), "t/b:c as \"b5\" instead of nothing"),
+            (read("c", None), "t/c:c as nothing instead of \"c10\""),
+            (read("d", Some("d")), "t/d:c as \"d\" instead of nothing"),
+        ] {
+            assert_broken(seen(vec![wrong]), words);
+        }
+    }
+
+    #[test]
+    fn a_scan_sees_all_of_that_and_nothing_else() {
+        let all = [("a", "a5"), ("c", "c10")];
+        assert_eq!(seen(vec![scanned("", "", &all)]), Ok(()));
+        assert_eq!(seen(vec![scanned("b", "c", &[])]), Ok(()));
+        for (start, end, found, words) in [
+            ("", "", &[("a", "a5")][..], "as nothing instead of \"c10\""),
+            (
+                "",
+                "",
+                &[("a", "a12"), ("c", "c10")],
+                "as \"a12\" instead of \"a5\"",
+            ),
+            (
+                "",
+                "",
+                &[("a", "a5"), ("b", "b5"), ("c", "c10")],
+                "as \"b5\" instead of nothing",
+            ),
+            (
+                "",
+                "",
+                &[("a", "a5"), ("a", "a5"), ("c", "c10")],
+                "has a cell twice",
+            ),
+            ("b", "c", &[("c", "c10")], "as \"c10\" instead of nothing"),
+        ] {
+            assert_broken(seen(vec![scanned(start, end, found)]), words);
+        }
+    }
+
+    #[test]
+    fn its_own_writes_hide_what_is_committed_from_then_on() {
+        let own = || {
+            vec![
+                read("a", Some("a5")),
+                wrote("a", Some("own")),
+                wrote("c", None),
+            ]
+        };
+        let then = |op| own().into_iter().chain([op]).collect();
+        assert_eq!(seen(then(read("a", Some("own")))), Ok(()));
+        assert_eq!(seen(then(scanned("", "", &[("a", "own")]))), Ok(()));
+        assert_broken(
+            seen(then(read("a", Some("a5")))),
+            "as \"a5\" instead of \"own\"",
+        );
+        assert_broken(
+            seen(then(read("c", Some("c10")))),
+            "as \"c10\" instead of nothing",
+        );
+        let unchanged = scanned("", "", &[("a", "a5"), ("c", "c10")]);
+        assert_broken(seen(then(unchanged)), "as \"a5\" instead of \"own\"");
+    }
+}

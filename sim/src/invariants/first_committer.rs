@@ -29,3 +29,35 @@ impl Invariant for FirstCommitter {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::made_up::{assert_broken, said, version};
+    use super::*;
+
+    fn seen(versions: &[(u64, u64)]) -> Result<(), String> {
+        let versions = versions.iter();
+        let versions = versions.map(|(start_ts, commit_ts)| version(*start_ts, *commit_ts, None));
+        let other = vec![version(6, 7, None)];
+        said(
+            &mut FirstCommitter,
+            &[],
+            &[("a", other), ("b", versions.collect())],
+        )
+    }
+
+    #[test]
+    fn versions_of_a_cell_lie_one_behind_the_other() {
+        assert_eq!(seen(&[]), Ok(()));
+        assert_eq!(seen(&[(1, 5), (6, 7), (8, 9)]), Ok(()));
+        // Nobody overlaps who began at the moment of the commit: such a snapshot sees it.
+        assert_eq!(seen(&[(1, 5), (5, 7)]), Ok(()));
+        for versions in [
+            &[(1, 5), (4, 7)][..],
+            &[(3, 5), (1, 7)],
+            &[(1, 2), (3, 6), (5, 7)],
+        ] {
+            assert_broken(seen(versions), "began before that and committed at 7");
+        }
+    }
+}

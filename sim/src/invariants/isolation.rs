@@ -12,7 +12,7 @@ pub(super) struct Isolation;
 
 impl Invariant for Isolation {
     fn name(&self) -> &'static str {
-        super::ISOLATION
+        "snapshot isolation"
     }
 
     fn at_end(&mut self, end: &End<'_>) -> Result<(), String> {

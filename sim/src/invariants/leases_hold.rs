@@ -6,6 +6,9 @@ use percolator_client::{Client, Error};
 
 use crate::world::World;
 
+/// Its name.
+pub(super) const NAME: &str = "leases hold";
+
 /// A transaction's call has failed like this.
 pub(crate) fn look(world: &World, client: &Client, who: &str, error: &Error) {
     let Error::TooOld(too_old) = error else {
@@ -13,7 +16,7 @@ pub(crate) fn look(world: &World, client: &Client, who: &str, error: &Error) {
     };
     if client.is_covered(too_old.start_ts) && !world.has_paced_clocks() {
         world.fail(
-            "leases hold",
+            NAME,
             format!("{who} has a lease that covers its transaction, and is told: {too_old}"),
         );
     }

@@ -12,11 +12,17 @@ use crate::world::World;
 /// so do the other things that have to happen then.
 const BOUND: Duration = Duration::from_secs(60);
 
+const PROGRESS: &str = "liveness: progress";
+const ENDS: &str = "liveness: ends";
+const SERVES: &str = "liveness: the cluster serves";
+/// Their names.
+pub(super) const NAMES: [&str; 3] = [PROGRESS, ENDS, SERVES];
+
 fn bound(cluster: &Cluster) -> Duration {
     BOUND + cluster.plan.patience
 }
 
-/// Every worker commits something that it wrote or got for update.
+/// Every worker commits something that it wrote or got for update. Whether the run goes on, as of [`ends`].
 pub(crate) fn progress(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     let before = cluster.progress();
     let bound = bound(cluster);
@@ -38,13 +44,13 @@ pub(crate) fn progress(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     let who = stuck.unwrap_or_default();
     let (client, worker) = (who / cluster.plan.workers, who % cluster.plan.workers);
     world.fail(
-        "liveness: progress",
+        PROGRESS,
         format!(
             "client-{client}.{worker} committed nothing that it wrote within {} after the faults",
             shown(bound)
         ),
     );
-    false
+    world.failure().is_none()
 }
 
 /// Workers that were told to stop come to their end.
@@ -56,11 +62,11 @@ pub(crate) fn ends(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     if world.failure().is_none() {
         let working = cluster.working();
         world.fail(
-            "liveness: ends",
+            ENDS,
             format!("{working} workers have not ended within {}", shown(bound)),
         );
     }
-    false
+    world.failure().is_none()
 }
 
 /// What is asked of the well cluster is done: locks are cleared, tables deleted, and every tablet takes writes.
@@ -78,7 +84,7 @@ pub(crate) fn serves(
     if world.failure().is_none() {
         let last = last();
         world.fail(
-            "liveness: the cluster serves",
+            SERVES,
             format!("{doing} did not end within {}; last: {last}", shown(bound)),
         );
     }

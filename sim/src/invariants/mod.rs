@@ -13,6 +13,8 @@ mod first_committer;
 mod isolation;
 pub(crate) mod leases_hold;
 pub(crate) mod liveness;
+#[cfg(test)]
+mod made_up;
 mod nothing_overlooked;
 mod one_fate;
 mod one_lock;
@@ -31,7 +33,7 @@ use percolator_tablet::{Held, Limits};
 use percolator_wire::v1;
 
 use crate::watch::{Change, End};
-use crate::world::NodeId;
+use crate::workloads;
 
 /// Something that must hold. Told of everything that happens, in the order in which it does; a text says
 /// how it was broken.
@@ -60,12 +62,12 @@ pub trait Invariant: Send {
     }
 
     /// A server owns these tablets, and no others.
-    fn owns(&mut self, server: NodeId, tablets: &[v1::TabletInfo]) -> Result<(), String> {
+    fn owns(&mut self, server: &str, tablets: &[v1::TabletInfo]) -> Result<(), String> {
         Ok(())
     }
 
     /// A tablet server has durably reached these points.
-    fn points(&mut self, server: NodeId, points: Points) -> Result<(), String> {
+    fn points(&mut self, server: &str, points: Points) -> Result<(), String> {
         Ok(())
     }
 
@@ -103,8 +105,28 @@ pub trait Invariant: Send {
 
 pub(crate) use durable::NAME as DURABLE;
 
-/// The name of the history's checker.
-pub const ISOLATION: &str = "snapshot isolation";
+/// The names of all there are, also of what is no [`Invariant`] and of what workloads look at.
+pub fn names() -> Vec<&'static str> {
+    let watched = all().into_iter().map(|invariant| invariant.name());
+    let workloads = workloads::all();
+    let looked_at = workloads.iter().flat_map(|workload| workload.invariants());
+    watched
+        .chain([DURABLE, leases_hold::NAME])
+        .chain(liveness::NAMES)
+        .chain(looked_at.copied())
+        .collect()
+}
+
+/// An invariant's name as an argument: `one-lock-a-cell`.
+pub fn argument(name: &str) -> String {
+    name.replace(": ", "-").replace(' ', "-")
+}
+
+/// The invariant of this name, as it is or as an argument.
+pub fn named(name: &str) -> Option<&'static str> {
+    let is_it = |known: &&'static str| *known == name || argument(known) == name;
+    names().into_iter().find(is_it)
+}
 
 /// All of them, new.
 pub fn all() -> Vec<Box<dyn Invariant>> {

@@ -22,7 +22,7 @@ impl Invariant for NothingOverlooked {
         for (server, content) in end.contents {
             let tables = end.owned.get(server);
             let in_use = |table: u32| tables.and_then(|tables| tables.get(&table)) == Some(&true);
-            check(content, in_use).map_err(|why| format!("server {server}: {why}"))?;
+            check(content, in_use).map_err(|why| format!("{server}: {why}"))?;
         }
         Ok(())
     }

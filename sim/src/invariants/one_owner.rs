@@ -6,11 +6,10 @@ use std::collections::BTreeMap;
 use percolator_wire::v1;
 
 use super::Invariant;
-use crate::world::NodeId;
 
 #[derive(Default)]
 pub(super) struct OneOwner {
-    owned: BTreeMap<NodeId, Vec<v1::TabletInfo>>,
+    owned: BTreeMap<String, Vec<v1::TabletInfo>>,
 }
 
 impl Invariant for OneOwner {
@@ -18,13 +17,13 @@ impl Invariant for OneOwner {
         "one owner"
     }
 
-    fn owns(&mut self, server: NodeId, tablets: &[v1::TabletInfo]) -> Result<(), String> {
-        self.owned.insert(server, tablets.to_vec());
-        for (other, theirs) in self.owned.iter().filter(|(other, _)| **other != server) {
+    fn owns(&mut self, server: &str, tablets: &[v1::TabletInfo]) -> Result<(), String> {
+        self.owned.insert(server.to_owned(), tablets.to_vec());
+        for (other, theirs) in self.owned.iter().filter(|(other, _)| *other != server) {
             for tablet in tablets {
                 if let Some(their) = theirs.iter().find(|their| overlap(tablet, their)) {
                     return Err(format!(
-                        "server {server} owns tablet {} and server {other} tablet {} of table {}",
+                        "{server} owns tablet {} and {other} tablet {} of table {}",
                         tablet.id, their.id, tablet.table_name
                     ));
                 }

@@ -6,11 +6,10 @@ use std::collections::BTreeMap;
 use percolator_protocol::safe_point::Points;
 
 use super::Invariant;
-use crate::world::NodeId;
 
 #[derive(Default)]
 pub(super) struct PointsGoForward {
-    reached: BTreeMap<NodeId, Points>,
+    reached: BTreeMap<String, Points>,
 }
 
 impl Invariant for PointsGoForward {
@@ -18,18 +17,21 @@ impl Invariant for PointsGoForward {
         "points go forward"
     }
 
-    fn points(&mut self, server: NodeId, points: Points) -> Result<(), String> {
-        let before = self.reached.insert(server, points).unwrap_or_default();
+    fn points(&mut self, server: &str, points: Points) -> Result<(), String> {
+        let before = self
+            .reached
+            .insert(server.to_owned(), points)
+            .unwrap_or_default();
         if points.barrier < before.barrier || points.ready < before.ready {
             return Err(format!(
-                "server {server} goes back from {} to {}",
+                "{server} goes back from {} to {}",
                 shown(before),
                 shown(points)
             ));
         }
         if points.ready > points.barrier {
             return Err(format!(
-                "server {server} collects what it serves: {}",
+                "{server} collects what it serves: {}",
                 shown(points)
             ));
         }

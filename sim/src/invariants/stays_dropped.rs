@@ -6,12 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use percolator_wire::v1;
 
 use super::Invariant;
-use crate::world::NodeId;
 
 #[derive(Default)]
 pub(super) struct StaysDropped {
-    owned: BTreeMap<NodeId, BTreeSet<u64>>,
-    dropped: BTreeSet<(NodeId, u64)>,
+    owned: BTreeMap<String, BTreeSet<u64>>,
+    dropped: BTreeMap<String, BTreeSet<u64>>,
 }
 
 impl Invariant for StaysDropped {
@@ -19,17 +18,14 @@ impl Invariant for StaysDropped {
         "stays dropped"
     }
 
-    fn owns(&mut self, server: NodeId, tablets: &[v1::TabletInfo]) -> Result<(), String> {
+    fn owns(&mut self, server: &str, tablets: &[v1::TabletInfo]) -> Result<(), String> {
         let now: BTreeSet<u64> = tablets.iter().map(|tablet| tablet.id).collect();
-        let before = self.owned.insert(server, now.clone()).unwrap_or_default();
-        self.dropped
-            .extend(before.difference(&now).map(|id| (server, *id)));
-        match tablets
-            .iter()
-            .find(|tablet| self.dropped.contains(&(server, tablet.id)))
-        {
+        let before = self.owned.insert(server.to_owned(), now.clone());
+        let dropped = self.dropped.entry(server.to_owned()).or_default();
+        dropped.extend(before.unwrap_or_default().difference(&now));
+        match tablets.iter().find(|tablet| dropped.contains(&tablet.id)) {
             Some(tablet) => Err(format!(
-                "server {server} has dropped tablet {} of table {}, and owns it again",
+                "{server} has dropped tablet {} of table {}, and owns it again",
                 tablet.id, tablet.table_name
             )),
             None => Ok(()),

@@ -107,15 +107,15 @@ impl Tablet {
         };
         let maybe = std::mem::take(&mut *self.maybe.lock());
         world.see(&Seen::Reopened {
-            server: self.node,
+            server: &self.name,
             engine: &*engine,
             maybe: &maybe,
         });
         world.see(&Seen::Owns {
-            server: self.node,
+            server: &self.name,
             tablets: &core.report().tablets,
         });
-        see_points(world, self.node, &core);
+        see_points(world, &self.name, &core);
         let running = Arc::new(Mutex::new(Running {
             core,
             engine,
@@ -369,7 +369,7 @@ impl Tablet {
         }
         match &result {
             Ok(()) => world.see(&Seen::Durable {
-                server: self.node,
+                server: &self.name,
                 group: &group,
             }),
             Err(Error::Full { .. }) => {}
@@ -387,13 +387,13 @@ impl Tablet {
             let before = state.core.report().tablets;
             let Running { core, replies, .. } = &mut *state;
             core.committed(result, replies);
-            see_points(world, self.node, core);
+            see_points(world, &self.name, core);
             let after = core.report().tablets;
             (after != before).then_some(after)
         };
         if let Some(tablets) = changed {
             world.see(&Seen::Owns {
-                server: self.node,
+                server: &self.name,
                 tablets: &tablets,
             });
         }
@@ -514,7 +514,7 @@ fn left(
     Some(Seen::Resolved { start_ts, left })
 }
 
-fn see_points(world: &World, server: NodeId, core: &Core) {
+fn see_points(world: &World, server: &str, core: &Core) {
     let points = (&core.report()).into();
     world.see(&Seen::Points { server, points });
 }

@@ -18,6 +18,7 @@ const TABLE: &str = "lists";
 const COLUMN: &str = "list";
 /// New lists are begun so often, in milliseconds: none gets long.
 const AGE_MS: u128 = 700;
+const LOOKED_AT: &str = "append";
 
 /// The workload.
 #[derive(Default)]
@@ -115,6 +116,10 @@ impl Append {
 impl Workload for Append {
     fn name(&self) -> &'static str {
         "append"
+    }
+
+    fn invariants(&self) -> &'static [&'static str] {
+        &[LOOKED_AT]
     }
 
     fn tables(&self) -> Vec<TableSpec> {

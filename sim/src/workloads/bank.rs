@@ -12,6 +12,7 @@ const TABLES: [&str; 2] = ["bank_a", "bank_b"];
 const ACCOUNTS: u64 = 6;
 const EACH: i64 = 100;
 const COLUMN: &str = "balance";
+const LOOKED_AT: &str = "bank: the total";
 
 /// The workload.
 pub struct Bank;
@@ -69,7 +70,7 @@ impl Bank {
         let expected = 2 * ACCOUNTS as i64 * EACH;
         if sum != expected {
             session.world.fail(
-                "bank: the total",
+                LOOKED_AT,
                 format!(
                     "{} sees {sum} instead of {expected} at snapshot {snapshot}",
                     session.name
@@ -83,6 +84,10 @@ impl Bank {
 impl Workload for Bank {
     fn name(&self) -> &'static str {
         "bank"
+    }
+
+    fn invariants(&self) -> &'static [&'static str] {
+        &[LOOKED_AT]
     }
 
     fn tables(&self) -> Vec<TableSpec> {

@@ -16,6 +16,7 @@ use crate::recorder::Session;
 const TABLE: &str = "counters";
 const COUNTERS: u64 = 2;
 const COLUMN: &str = "count";
+const LOOKED_AT: &str = "counter";
 
 /// The workload.
 #[derive(Default)]
@@ -88,6 +89,10 @@ impl Counter {
 impl Workload for Counter {
     fn name(&self) -> &'static str {
         "counter"
+    }
+
+    fn invariants(&self) -> &'static [&'static str] {
+        &[LOOKED_AT]
     }
 
     fn tables(&self) -> Vec<TableSpec> {

@@ -12,6 +12,7 @@ use crate::recorder::{Recorded, Session};
 const TABLE: &str = "cycle";
 const NODES: i64 = 8;
 const COLUMN: &str = "next";
+const LOOKED_AT: &str = "cycle: one ring";
 
 /// The workload.
 pub struct Cycle;
@@ -64,6 +65,10 @@ impl Workload for Cycle {
         "cycle"
     }
 
+    fn invariants(&self) -> &'static [&'static str] {
+        &[LOOKED_AT]
+    }
+
     fn tables(&self) -> Vec<TableSpec> {
         vec![(TABLE, vec!["node3", "node6"])]
     }
@@ -84,7 +89,7 @@ impl Workload for Cycle {
         async move {
             if session.below(4) == 0 {
                 if let Some(wrong) = self.walk(session).await? {
-                    session.world.fail("cycle: one ring", wrong);
+                    session.world.fail(LOOKED_AT, wrong);
                 }
                 Ok(())
             } else {

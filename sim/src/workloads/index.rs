@@ -15,6 +15,7 @@ const INDEX: &str = "users_by_city";
 const COUNT: u64 = 6;
 const CITIES: u64 = 4;
 const COLUMN: &str = "city";
+const LOOKED_AT: &str = "index: agrees";
 
 /// The workload.
 pub struct Index;
@@ -69,6 +70,10 @@ impl Workload for Index {
         "index"
     }
 
+    fn invariants(&self) -> &'static [&'static str] {
+        &[LOOKED_AT]
+    }
+
     fn tables(&self) -> Vec<TableSpec> {
         vec![(USERS, vec!["user3"]), (INDEX, vec!["city1", "city3"])]
     }
@@ -81,7 +86,7 @@ impl Workload for Index {
         async move {
             if session.below(4) == 0 {
                 if let Some(wrong) = self.compare(session).await? {
-                    session.world.fail("index: agrees", wrong);
+                    session.world.fail(LOOKED_AT, wrong);
                 }
                 Ok(())
             } else {

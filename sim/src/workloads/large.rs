@@ -23,6 +23,10 @@ const LONG_BYTES: usize = 300;
 /// an answer holds one cell, and thousands of those, as clients without faults make them, took ten seconds.
 const SOON: u64 = 150;
 const WAIT: Duration = Duration::from_millis(400);
+/// All cells of a transaction have one number.
+const ONE: &str = "large: one number";
+/// It sees what it has written itself.
+const OWN: &str = "large: own writes";
 
 /// The workload.
 #[derive(Default)]
@@ -159,6 +163,10 @@ impl Workload for Large {
         "large"
     }
 
+    fn invariants(&self) -> &'static [&'static str] {
+        &[ONE, OWN]
+    }
+
     fn tables(&self) -> Vec<TableSpec> {
         vec![(TABLES[0], vec!["007", "014"]), (TABLES[1], vec!["010"])]
     }
@@ -176,20 +184,20 @@ impl Workload for Large {
             match session.below(6) {
                 0 => {
                     if let Some(wrong) = self.write(session).await? {
-                        session.world.fail("large: own writes", wrong);
+                        session.world.fail(OWN, wrong);
                     }
                     Ok(())
                 }
                 1 => {
                     if let Some(wrong) = self.read(session).await? {
-                        session.world.fail("large: one number", wrong);
+                        session.world.fail(ONE, wrong);
                     }
                     Ok(())
                 }
                 // The others are many cells each: not too many of them.
                 _ => {
                     if let Some(wrong) = self.read_row(session).await? {
-                        session.world.fail("large: one number", wrong);
+                        session.world.fail(ONE, wrong);
                     }
                     Ok(())
                 }

@@ -27,6 +27,9 @@ pub trait Workload: Send + Sync {
     /// Its name.
     fn name(&self) -> &'static str;
 
+    /// What it looks at, by the names by which it fails; in the end by the first one.
+    fn invariants(&self) -> &'static [&'static str];
+
     /// The tables that it needs.
     fn tables(&self) -> Vec<TableSpec>;
 

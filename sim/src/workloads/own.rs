@@ -65,6 +65,10 @@ impl Workload for Own {
         "own"
     }
 
+    fn invariants(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     fn tables(&self) -> Vec<TableSpec> {
         vec![(TABLE, vec!["r2", "r4"])]
     }

@@ -13,6 +13,7 @@ const GUARDED: &str = "skew_guarded";
 const BARE: &str = "skew_bare";
 const PAIRS: u64 = 3;
 const COLUMN: &str = "on";
+const LOOKED_AT: &str = "skew: one is on";
 
 /// The workload.
 pub struct Skew;
@@ -69,6 +70,10 @@ impl Workload for Skew {
         "skew"
     }
 
+    fn invariants(&self) -> &'static [&'static str] {
+        &[LOOKED_AT]
+    }
+
     fn tables(&self) -> Vec<TableSpec> {
         vec![(GUARDED, vec!["1/"]), (BARE, vec!["1/"])]
     }
@@ -93,7 +98,7 @@ impl Workload for Skew {
             match session.below(8) {
                 0 => {
                     if let Some(wrong) = self.look(session).await? {
-                        session.world.fail("skew: one is on", wrong);
+                        session.world.fail(LOOKED_AT, wrong);
                     }
                     Ok(())
                 }

@@ -102,6 +102,10 @@ impl Workload for Tables {
         "tables"
     }
 
+    fn invariants(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     fn tables(&self) -> Vec<TableSpec> {
         vec![(KEPT, vec!["r1", "r3"])]
     }

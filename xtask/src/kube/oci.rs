@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{PermissionsExt as _, symlink},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -57,6 +57,12 @@ impl Image {
         let place = self.place(path)?;
         output(Command::new("strip").arg("-o").arg(&place).arg(file))?;
         fs::set_permissions(&place, fs::Permissions::from_mode(0o755))?;
+        Ok(())
+    }
+
+    /// Adds another name of what lies beside it.
+    pub(crate) fn link(&self, path: &str, of: &str) -> anyhow::Result<()> {
+        symlink(of, self.place(path)?)?;
         Ok(())
     }
 

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use crate::image::{PROGRAMS, SERVERS};
+
 const DOCKERFILE: &str = "Dockerfile";
 
 /// What is wrong with the text of a Dockerfile whose context is this folder.
@@ -80,13 +82,7 @@ USER 1:1
 fn the_image_is_sound_as_far_as_its_text_says() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let text = std::fs::read_to_string(root.join(DOCKERFILE)).unwrap();
-    let programs = [
-        "percolator",
-        "percolator-tso",
-        "percolator-tablet",
-        "percolator-gc-master",
-        "percolator-operator",
-    ];
+    let programs = [&PROGRAMS[..], &SERVERS].concat();
     assert_eq!(check(&text, &root, &programs), Vec::<String>::new());
 }
 

@@ -33,13 +33,15 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
             .run()
     })?;
     // In a build of its own: what servers are built with never has wrong turns in it.
-    report.step("wrong turns are noticed", |_| {
+    let prove = |what: &str| {
         context
             .cargo(["run", "-p", "percolator-sim", "--features", "mutants"])
-            .args(["--", "--mutants"])
+            .args(["--", what])
             .run()
-    })?;
+    };
+    report.step("wrong turns are noticed", |_| prove("--mutants"))?;
+    report.step("each invariant notices one", |_| prove("--invariants"))?;
     Ok(format!(
-        "seeds {FIXED}, new ones for {FRESH_SECONDS} s, every wrong turn"
+        "seeds {FIXED}, new ones for {FRESH_SECONDS} s, every wrong turn, every invariant"
     ))
 }

@@ -83,6 +83,8 @@ fn owner(cluster: &ClusterObject) -> Value {
 const NEW_CLUSTER: &str = "new-cluster";
 /// The key of what the spec says of garbage collection: the master's pod has it as a file, which follows.
 const GC: &str = "gc.json";
+/// The key of the level from which on servers log: every pod has it as a file, which its server follows.
+const LOG_LEVEL: &str = "log-level";
 /// The key of the servers' image, where the spec names none.
 pub(crate) const DEFAULT_IMAGE: &str = "default-image";
 
@@ -108,7 +110,7 @@ impl Builder<'_> {
         )]
     }
 
-    /// Read by the master: that it changes restarts nobody.
+    /// Read by the servers, the log's level and collection again and again: that it changes restarts nobody.
     fn config(&self, observed: &Observed) -> Object {
         let is_new = observed.is_new(self.name);
         self.common(
@@ -117,6 +119,7 @@ impl Builder<'_> {
                 NEW_CLUSTER: is_new.to_string(),
                 DEFAULT_IMAGE: self.default_image,
                 GC: self.cluster.spec.gc.for_master(),
+                LOG_LEVEL: self.cluster.spec.log.level.name(),
             }}),
         )
     }

@@ -1,18 +1,18 @@
 //! StatefulSets and their pods. What stands in a pod's template restarts pods when it changes: the golden files
 //! in `testdata` show every such change in review.
 
-use percolator_api::{Pod, Quantity};
+use percolator_api::{Pod, Quantity, Retention};
 use serde_json::{Value, json};
 
 use super::super::names::{self, CLAIM, METRICS_PORT, PORT, Role};
 use super::super::object::{Kind, Object};
 use super::super::observed::Observed;
-use super::{Builder, GC, NEW_CLUSTER};
+use super::{Builder, GC, LOG_LEVEL, NEW_CLUSTER};
 
 /// Nobody's number, and no user's of a node.
 const USER: u32 = 65532;
 const DATA: &str = "/data";
-/// Where the master has its configuration, and the volume's name.
+/// Where servers have what they follow without a restart, and the volume's name.
 const CONFIG: &str = "/config";
 const CONFIG_VOLUME: &str = "config";
 /// Servers end within a second when they are told to; the rest is for disks that hang.
@@ -31,7 +31,11 @@ impl Builder<'_> {
         let claim = observed
             .frozen_claim(self.name, role)
             .unwrap_or_else(|| self.claim(role));
-        let retention = spec.claims.when_deleted.name();
+        // What the oracle and the master keep has no other copy, and nobody scales them but by mistake.
+        let when_scaled = match role {
+            Role::Tablet => spec.claims.when_scaled,
+            Role::GcMaster | Role::Oracle => Retention::Retain,
+        };
         self.object(
             Kind::StatefulSet,
             &role.set(self.name),
@@ -44,8 +48,8 @@ impl Builder<'_> {
                 "updateStrategy": {"type": "RollingUpdate"},
                 "revisionHistoryLimit": 3,
                 "persistentVolumeClaimRetentionPolicy": {
-                    "whenDeleted": retention,
-                    "whenScaled": "Retain",
+                    "whenDeleted": spec.claims.when_deleted.name(),
+                    "whenScaled": when_scaled.name(),
                 },
                 "selector": {"matchLabels": names::role_selector(self.name, role)},
                 "template": self.template(role),
@@ -103,18 +107,16 @@ impl Builder<'_> {
                 "terminationGracePeriodSeconds": GRACE_SECONDS,
                 "securityContext": self.security_context(pod),
                 "containers": [self.container(role)],
+                "volumes": [{
+                    "name": CONFIG_VOLUME,
+                    "configMap": {"name": self.name, "items": Self::followed(role)},
+                }],
             },
         });
         if !pod.annotations.is_empty() {
             template["metadata"]["annotations"] = json!(pod.annotations);
         }
         let spec = &mut template["spec"];
-        if role == Role::GcMaster {
-            spec["volumes"] = json!([{
-                "name": CONFIG_VOLUME,
-                "configMap": {"name": self.name, "items": [{"key": GC, "path": GC}]},
-            }]);
-        }
         let secrets = &self.cluster.spec.image_pull_secrets;
         if !secrets.is_empty() {
             spec["imagePullSecrets"] = json!(secrets);
@@ -140,6 +142,18 @@ impl Builder<'_> {
             None => {}
         }
         template
+    }
+
+    /// The keys of the configuration that a server follows, as files. Nothing else: what changes there, changes the
+    /// files of every pod that has it.
+    fn followed(role: Role) -> Value {
+        let keys: &[&str] = match role {
+            Role::GcMaster => &[LOG_LEVEL, GC],
+            Role::Oracle | Role::Tablet => &[LOG_LEVEL],
+        };
+        keys.iter()
+            .map(|key| json!({"key": key, "path": key}))
+            .collect()
     }
 
     /// Over zones, and within them over nodes. As evenly as can be: a server on a crowded node is better than
@@ -206,13 +220,11 @@ impl Builder<'_> {
                 "readOnlyRootFilesystem": true,
                 "capabilities": {"drop": ["ALL"]},
             },
-            "volumeMounts": [{"name": CLAIM, "mountPath": DATA}],
+            "volumeMounts": [
+                {"name": CLAIM, "mountPath": DATA},
+                {"name": CONFIG_VOLUME, "mountPath": CONFIG, "readOnly": true},
+            ],
         });
-        if role == Role::GcMaster
-            && let Some(mounts) = container["volumeMounts"].as_array_mut()
-        {
-            mounts.push(json!({"name": CONFIG_VOLUME, "mountPath": CONFIG, "readOnly": true}));
-        }
         if let Some(policy) = spec.image_pull_policy {
             container["imagePullPolicy"] = json!(policy.name());
         }
@@ -263,7 +275,7 @@ impl Builder<'_> {
         let log = &self.cluster.spec.log;
         let mut variables = vec![
             json!({"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}),
-            json!({"name": "PERCOLATOR_LOG", "value": log.level.name()}),
+            json!({"name": "PERCOLATOR_LOG_LEVEL_FILE", "value": format!("{CONFIG}/{LOG_LEVEL}")}),
             json!({"name": "PERCOLATOR_LOG_FORMAT", "value": log.format.name()}),
         ];
         if role == Role::GcMaster {

@@ -27,7 +27,7 @@ spec:
   image: registry.example.com/percolator:1.2.3
   imagePullPolicy: IfNotPresent
   imagePullSecrets: [{name: credentials}]
-  claims: {whenDeleted: Delete}
+  claims: {whenDeleted: Delete, whenScaled: Delete}
   log: {level: debug, format: json}
   service: {labels: {team: a}, annotations: {note: b}}
   oracle:

@@ -1,15 +1,12 @@
-//! The `percolator-tablet` program.
+//! The program `percolator-tablet`: also a part of `percolator`, which is it under that name.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::{Error, Options, Server};
 use clap::Parser;
 use percolator_engine::EngineKind;
-use percolator_tablet::{Error, Options, Server};
-
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Serves tablets: stores rows, and decides about transactions on them.
 #[derive(Debug, Parser)]
@@ -71,7 +68,8 @@ struct Arguments {
     no_garbage_index: bool,
 }
 
-fn main() -> ExitCode {
+/// Runs it, by the arguments of the process, to its end.
+pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     percolator_server::logs::init();
     let result = percolator_server::run_on_current_thread("tablet", run(arguments));

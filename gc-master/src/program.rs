@@ -1,11 +1,11 @@
-//! `percolator-gc-master`: the master as a process of its own.
+//! The program `percolator-gc-master`: also a part of `percolator`, which is it under that name.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::{Error, Options, Server, Settings};
 use clap::Parser;
-use percolator_gc_master::{Error, Options, Server, Settings};
 use percolator_server::{announce, exit_code, logs, run_on_current_thread, signals};
 
 /// The master of a Percolator cluster: the directory of tables, tablets and servers.
@@ -78,7 +78,8 @@ Examples:
   # Any free port, for a test
   percolator-gc-master --data-dir data/gc-master-0 --listen 127.0.0.1:0";
 
-fn main() -> ExitCode {
+/// Runs it, by the arguments of the process, to its end.
+pub fn main() -> ExitCode {
     let flags = Flags::parse();
     logs::init();
     let result = run_on_current_thread("gc-master", async {

@@ -1,4 +1,4 @@
-//! `percolator-tso`: the timestamp oracle as a process of its own.
+//! The program `percolator-tso`: also a part of `percolator`, which is it under that name.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::clock::{Clock, SystemClock, WrongClock};
+use crate::{Error, Options, Server};
 use clap::Parser;
 use percolator_protocol::oracle::Settings;
 use percolator_server::{announce, exit_code, logs, run_on_current_thread, signals};
-use percolator_tso::clock::{Clock, SystemClock, WrongClock};
-use percolator_tso::{Error, Options, Server};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -133,7 +133,8 @@ impl Flags {
     }
 }
 
-fn main() -> ExitCode {
+/// Runs it, by the arguments of the process, to its end.
+pub fn main() -> ExitCode {
     let flags = Flags::parse();
     let clock: Arc<dyn Clock> = match &flags.test_clock {
         Some(file) => Arc::new(WrongClock {

@@ -1,0 +1,252 @@
+//! What happens on the way from one spec to the next: settings that restart nobody, servers that are told to stop, and
+//! an operator that hears of everything late, or is killed in the middle. `cargo xtask test e2e` runs it.
+
+use percolator_e2e::{Kube, Namespace, OPERATOR, kill_operators, kubectl, say, small, wait};
+use serde_json::Value;
+
+const DEPLOYMENT: &str = "deployment/percolator-percolator-operator";
+const LEASE: &str = "percolator-percolator-operator";
+const SETS: [&str; 3] = ["demo-gc-master", "demo-tso", "demo-tablet"];
+
+fn operator(arguments: &[&str]) -> String {
+    kubectl(&[&["-n", OPERATOR], arguments].concat()).expect("an answer about the operator")
+}
+
+/// An operator that hears of everything some seconds late; it goes away with the value.
+struct LateWatches<'a>(&'a Kube);
+
+impl<'a> LateWatches<'a> {
+    fn begin(kube: &'a Kube) -> Self {
+        kube.install(&[]);
+        let late = Self(kube);
+        let switch = "PERCOLATOR_OPERATOR_TEST_WATCH_DELAY=3";
+        operator(&["set", "env", DEPLOYMENT, switch]);
+        operator(&["rollout", "status", DEPLOYMENT, "--timeout=120s"]);
+        wait("the switch", || {
+            let log = operator(&["logs", DEPLOYMENT, "--tail=20"]);
+            if log.contains("watches tell of changes late") {
+                Ok(())
+            } else {
+                Err(log)
+            }
+        });
+        late
+    }
+}
+
+impl Drop for LateWatches<'_> {
+    fn drop(&mut self) {
+        // What was changed here isn't the chart's: the next test installs it anew.
+        let _ = self
+            .0
+            .helm(&["uninstall", "percolator", "-n", OPERATOR, "--wait"]);
+    }
+}
+
+fn image(object: &Value) -> &Value {
+    &object["spec"]["template"]["spec"]["containers"][0]["image"]
+}
+
+/// How many of the cluster's StatefulSets ask for this image.
+fn sets_with(space: &Namespace, wanted: &str) -> usize {
+    let sets = SETS.map(|set| space.get("statefulset", set).expect(set));
+    sets.iter().filter(|set| image(set) == wanted).count()
+}
+
+/// No operator, until somebody scales it up again.
+fn no_operators() {
+    operator(&["scale", DEPLOYMENT, "--replicas=0"]);
+}
+
+fn wait_for_the_operators_end() {
+    wait("the operators' end", || {
+        match operator(&["get", "pods", "-o", "name"]).as_str() {
+            "" => Ok(()),
+            pods => Err(pods.to_owned()),
+        }
+    });
+}
+
+/// Who holds the lease: nobody has an empty name.
+fn leader() -> String {
+    let holder = "jsonpath={.spec.holderIdentity}";
+    operator(&["get", "lease", LEASE, "-o", holder])
+}
+
+/// With pods that are killed and an operator that is killed, each change ends where the spec says.
+fn late_and_killed(kube: &Kube) {
+    let late = LateWatches::begin(kube);
+    let space = kube.namespace("late");
+    space.apply(&small("demo", "")).expect("a cluster");
+    space.wait_until_up_to_date("demo");
+    let bank = ["-c", "demo:7400", "bank", "--accounts", "100"];
+    let more = ["--clients", "4", "--duration", "60s"];
+    space.start(kube, "bank", &[&bank[..], &more].concat());
+    space.wait_for_transfers("bank");
+
+    say("late: a tablet server more, and one is killed");
+    space
+        .kubectl(&["scale", "perc", "demo", "--replicas=2"])
+        .expect("scale");
+    space.wait_until_up_to_date("demo");
+    space.kill("demo-tablet-0");
+    space
+        .kubectl(&[
+            "wait",
+            "pod/demo-tablet-0",
+            "--for=condition=Ready",
+            "--timeout=120s",
+        ])
+        .expect("it serves again");
+
+    say("late: another image, and the operator is stopped in the middle");
+    let other = kube.other_image.as_str();
+    space
+        .change("demo", &format!(r#"{{"image":"{other}"}}"#))
+        .expect("an image");
+    wait("the first set", || match sets_with(&space, other) {
+        0 => Err("none has the image".to_owned()),
+        _ => Ok(()),
+    });
+    no_operators();
+    kill_operators();
+    wait_for_the_operators_end();
+    let done = sets_with(&space, other);
+    say(&format!("it was stopped after {done} of 3 sets"));
+    // What was under way goes on without it, and nothing else.
+    space
+        .kubectl(&[
+            "rollout",
+            "status",
+            "statefulset/demo-gc-master",
+            "--timeout=120s",
+        ])
+        .expect("the master serves");
+    space
+        .kubectl(&["scale", "perc", "demo", "--replicas=3"])
+        .expect("what nobody hears of yet");
+    assert_eq!(sets_with(&space, other), done);
+    let tablets = space.get("statefulset", "demo-tablet").expect("a set");
+    assert_eq!(tablets["spec"]["replicas"], 2);
+    operator(&["scale", DEPLOYMENT, "--replicas=1"]);
+    space.wait_until_up_to_date("demo");
+    assert_eq!(sets_with(&space, other), 3);
+    let tablets = space.get("statefulset", "demo-tablet").expect("a set");
+    assert_eq!(tablets["status"]["readyReplicas"], 3);
+
+    say("late: back to the image before, and the operator is killed at once");
+    space.change("demo", r#"{"image":null}"#).expect("no image");
+    kill_operators();
+    space.wait_until_up_to_date("demo");
+    assert_eq!(sets_with(&space, other), 0);
+    space.bank_ends_well("bank");
+
+    say("told to stop, the operator hands its lease back");
+    assert_ne!(leader(), "");
+    no_operators();
+    wait_for_the_operators_end();
+    assert_eq!(leader(), "");
+    drop(late);
+}
+
+/// Tells a pod to end as Kubernetes does for a drain or a new image, and gives its server's exit code.
+fn stop(space: &Namespace, pod: &str) -> Value {
+    // Without it nothing would be left to ask.
+    let finalizers = |value: &str| {
+        let patch = format!(r#"{{"metadata":{{"finalizers":{value}}}}}"#);
+        space
+            .kubectl(&["patch", "pod", pod, "--type=merge", "-p", &patch])
+            .expect(pod);
+    };
+    finalizers(r#"["percolator.dev/test"]"#);
+    space
+        .kubectl(&["delete", "pod", pod, "--wait=false"])
+        .expect(pod);
+    let code = wait(&format!("the end of {pod}"), || {
+        let found = space.get("pod", pod)?;
+        let state = &found["status"]["containerStatuses"][0]["state"];
+        match &state["terminated"]["exitCode"] {
+            Value::Null => Err(state.to_string()),
+            code => Ok(code.clone()),
+        }
+    });
+    space.wait_for("demo", "Available", "False", "ServersNotReady");
+    finalizers("null");
+    code
+}
+
+/// Changes what needs no restart, of a new cluster; gives the lives of its pods before.
+fn change_settings(space: &Namespace) -> Vec<String> {
+    space.apply(&small("demo", "")).expect("a cluster");
+    space.wait_until_up_to_date("demo");
+    say("collection's life time and the log's level change");
+    let lives = space.lives("demo");
+    space
+        .change(
+            "demo",
+            r#"{"gc":{"lifeTime":"7m"},"log":{"level":"debug"}}"#,
+        )
+        .expect("settings");
+    space.wait_until_up_to_date("demo");
+    lives
+}
+
+const PODS: [&str; 3] = ["demo-gc-master-0", "demo-tso-0", "demo-tablet-0"];
+
+/// Kubernetes takes more than a minute until it brings them into the pods.
+fn wait_for_settings(space: &Namespace) {
+    for pod in PODS {
+        wait(&format!("the level of {pod}"), || {
+            let log = space.kubectl(&["logs", pod])?;
+            if log.contains("log level from=\"info\" to=\"debug\"") {
+                Ok(())
+            } else {
+                Err("not yet".to_owned())
+            }
+        });
+    }
+    wait("the life time", || {
+        let ask = ["exec", "demo-gc-master-0", "--"];
+        let status = [
+            "/usr/local/bin/percolator",
+            "-c",
+            "demo:7400",
+            "gc",
+            "status",
+        ];
+        let said = space.kubectl(&[&ask[..], &status].concat())?;
+        if said.contains("life time 7m") {
+            Ok(())
+        } else {
+            Err(said)
+        }
+    });
+}
+
+fn servers_stop_in_time(kube: &Kube, space: &Namespace) {
+    say("servers are told to stop while money moves: each ends by itself");
+    let bank = ["-c", "demo:7400", "bank", "--accounts", "100"];
+    let more = ["--clients", "4", "--duration", "30s"];
+    space.start(kube, "bank", &[&bank[..], &more].concat());
+    space.wait_for_transfers("bank");
+    for pod in PODS {
+        // Whoever isn't done within the grace period is killed, and ends with 137.
+        assert_eq!(stop(space, pod), 0, "{pod}");
+        space.wait_until_up_to_date("demo");
+    }
+    space.bank_ends_well("bank");
+}
+
+#[test]
+fn each_spec_comes_true_whatever_becomes_of_the_operator() {
+    let Some(kube) = Kube::find() else { return };
+    kube.install(&[]);
+    let space = kube.namespace("settings");
+    let lives = change_settings(&space);
+    late_and_killed(&kube);
+    kube.install(&[]);
+    say("the settings count, and nobody has restarted");
+    wait_for_settings(&space);
+    assert_eq!(space.lives("demo"), lives);
+    servers_stop_in_time(&kube, &space);
+}

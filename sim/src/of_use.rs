@@ -1,0 +1,108 @@
+//! That each invariant is of use: a wrong turn that it notices where nothing else is looked at. One that notices nothing
+//! alone may be left out, or doesn't look.
+
+use percolator_protocol::mutants::Mutant as M;
+
+use crate::plan::Plan;
+use crate::sabotage::Sabotage as S;
+
+/// Each invariant notices its wrong turn within so many seeds.
+pub const NOTICED_WITHIN: u64 = 60;
+
+/// An invariant, and a wrong turn that it notices alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Use {
+    /// Its name.
+    pub invariant: &'static str,
+    /// What it notices.
+    pub sabotage: S,
+    /// What clients do, where it isn't what they do for that wrong turn: who is to notice it has to look.
+    pub workload: Option<&'static str>,
+}
+
+impl Use {
+    /// The plan of a seed.
+    pub fn plan(&self, seed: u64) -> Plan {
+        let mut plan = self.sabotage.plan(seed);
+        plan.only = Some(self.invariant);
+        if let Some(workload) = self.workload {
+            plan.workloads = vec![workload];
+        }
+        plan
+    }
+}
+
+/// One for each invariant.
+pub fn all() -> Vec<Use> {
+    let all = [
+        ("timestamps increase", S::Rule(M::GrantBeforeDurable), None),
+        ("commit above start", S::Rule(M::RecordAtStart), None),
+        ("one lock a cell", S::Rule(M::LateFlushOverwrites), None),
+        ("one outcome", S::Rule(M::SecondariesFirst), None),
+        ("one fate", S::Rule(M::SecondariesFirst), None),
+        ("one owner", S::TwoOwners, None),
+        ("points go forward", S::Rule(M::BarrierNotDurable), None),
+        ("collected rightly", S::Rule(M::CollectedAtTheBarrier), None),
+        ("stays dropped", S::Rule(M::LateCreateAccepted), None),
+        ("resolved is resolved", S::Rule(M::ResolveSkipsPiece), None),
+        ("bounded memory", S::Rule(M::ScansUnbounded), None),
+        ("answers hold", S::Rule(M::ForUpdateLeavesNothing), None),
+        ("atomic", S::Rule(M::SecondariesFirst), None),
+        ("reads are exact", S::Rule(M::ReadSkipsLocks), None),
+        ("first committer wins", S::Rule(M::NoConflictCheck), None),
+        ("nothing is overlooked", S::Rule(M::CommitNotMarked), None),
+        ("recency", S::StaleTimestamps, None),
+        ("snapshot isolation", S::Rule(M::ReadSkipsLocks), None),
+        ("durable", S::AnswerBeforeSync, None),
+        ("leases hold", S::Rule(M::LeaseFromTheAnswer), None),
+        ("liveness: progress", S::AnswerAwaitedForEver, None),
+        ("liveness: ends", S::AnswerAwaitedForEver, None),
+        (
+            "liveness: the cluster serves",
+            S::Rule(M::LocksNeverExpire),
+            None,
+        ),
+        ("append", S::Rule(M::NoConflictCheck), Some("append")),
+        ("bank: the total", S::Rule(M::NoConflictCheck), Some("bank")),
+        ("counter", S::Rule(M::LostAnswerIsFailure), Some("counter")),
+        (
+            "cycle: one ring",
+            S::Rule(M::NoConflictCheck),
+            Some("cycle"),
+        ),
+        ("index: agrees", S::Rule(M::ReadSkipsLocks), Some("index")),
+        (
+            "large: one number",
+            S::Rule(M::ReadSkipsLocks),
+            Some("large"),
+        ),
+        (
+            "large: own writes",
+            S::Rule(M::OwnWritesNotRead),
+            Some("large"),
+        ),
+        ("skew: one is on", S::Rule(M::NoConflictCheck), Some("skew")),
+    ];
+    all.map(|(invariant, sabotage, workload)| Use {
+        invariant,
+        sabotage,
+        workload,
+    })
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::invariants;
+
+    #[test]
+    fn every_invariant_is_shown_to_be_of_use() {
+        let shown: BTreeSet<&str> = all().iter().map(|one| one.invariant).collect();
+        let known: BTreeSet<&str> = invariants::names().into_iter().collect();
+        assert_eq!(shown, known);
+        assert_eq!(all().len(), known.len(), "each once");
+    }
+}
