@@ -278,6 +278,9 @@ pub(crate) fn json(status: &GcStatus) -> Value {
     })
 }
 
+/// The kind of a reason that is something in the way on a tablet server.
+pub(crate) const OBSTACLE: &str = "tablet-server";
+
 /// Why a point is where it is.
 pub(crate) struct Reason {
     pub(crate) point: &'static str,
@@ -348,7 +351,7 @@ pub(crate) fn reasons(status: &GcStatus) -> Vec<Reason> {
     for obstacle in &status.obstacles {
         reasons.push(Reason {
             point: "ready",
-            kind: "tablet-server",
+            kind: OBSTACLE,
             what: format!("{}: {}", obstacle.server, obstacle.what),
             usual: false,
             facts: json!({"server": obstacle.server}),

@@ -96,6 +96,7 @@ enum Command {
     /// Run a cluster on this machine.
     Up(cluster::Args),
     Status(observe::status::Args),
+    Top(observe::top::Args),
     #[command(subcommand)]
     Debug(observe::bundle::Command),
     /// Make, list and delete tables.
@@ -198,6 +199,7 @@ async fn run(cluster: &str, command: Command, output: Output) -> anyhow::Result<
     let command = match command {
         Command::Up(args) => return cluster::up(args, output).await,
         Command::Status(args) => return observe::status::run(cluster, args, output).await,
+        Command::Top(args) => return observe::top::run(cluster, args, output).await,
         Command::Debug(command) => return observe::bundle::run(cluster, command, output).await,
         Command::History(command) => return history::run(cluster, command, output).await,
         Command::Gc(command) => return gc::run(cluster, command, output).await,
@@ -224,6 +226,7 @@ async fn run(cluster: &str, command: Command, output: Output) -> anyhow::Result<
         Command::Bench(args) => bench::run(cluster, &client, args, output).await,
         Command::Up(_)
         | Command::Status(_)
+        | Command::Top(_)
         | Command::Debug(_)
         | Command::History(_)
         | Command::Gc(_)

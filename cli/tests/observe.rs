@@ -4,11 +4,12 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
+use std::time::{Duration, Instant};
 
 use flate2::read::GzDecoder;
 use percolator_client::Client;
 use serde_json::Value;
-use support::{Cluster, block_on, signal, wait_for};
+use support::{Cluster, PATIENCE, block_on, signal, wait_for};
 
 fn status(cluster: &Cluster) -> (i32, Value) {
     let said = cluster.run(&["status", "-o", "json"]);
@@ -140,10 +141,16 @@ fn a_bundle_says_how_the_cluster_is_and_names_no_cell() {
             txn.put("cut", row, MARK, value).expect("put");
             txn.ready().await.expect("room");
         }
-        let listed = wait_for("locks of a flush", || {
+        // The flush goes on while this waits.
+        let since = Instant::now();
+        let listed = loop {
             let said = cluster.run(&["txn", "list", "-o", "json"]).ok();
-            said.contains(MARK).then_some(said)
-        });
+            if said.contains(MARK) {
+                break said;
+            }
+            assert!(since.elapsed() < PATIENCE, "no locks of a flush: {said}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
         let files = bundle("plain.tar.gz", &[]);
         for (name, text) in &files {
             assert!(

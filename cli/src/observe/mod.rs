@@ -9,3 +9,4 @@ mod page;
 mod problems;
 pub(crate) mod status;
 mod survey;
+pub(crate) mod top;

@@ -86,10 +86,9 @@ pub(crate) fn find(survey: &Survey) -> Vec<Problem> {
             (false, false) => (
                 "table-not-ready",
                 format!("no server has reported some rows of table {}", table.name),
-                format!(
-                    "nothing while it is being made; else `percolator table list` says which rows: start the \
-                     server again that has them, with its folder"
-                ),
+                "nothing while it is being made; else `percolator table list` says which rows: start the server \
+                 again that has them, with its folder"
+                    .to_owned(),
             ),
             (false, true) => continue,
         };
@@ -101,12 +100,15 @@ pub(crate) fn find(survey: &Survey) -> Vec<Problem> {
         });
     }
     for reason in gc::reasons(&survey.gc).into_iter().filter(|it| !it.usual) {
-        let (what, action) = match reason.what.split_once("; ") {
-            Some((what, action)) => (what.to_owned(), action.to_owned()),
-            None => (
+        let (what, action) = match reason.what.rsplit_once("; ") {
+            _ if reason.kind == gc::OBSTACLE => (
                 reason.what,
-                "`percolator txn list` names who has it locked, and `percolator txn abort` ends that".into(),
+                "`percolator txn list` names the transactions with locks, and `percolator txn abort` ends one; a \
+                 server that doesn't answer is to be started again"
+                    .into(),
             ),
+            Some((what, action)) => (what.to_owned(), action.to_owned()),
+            None => (reason.what, "see `percolator gc status`".into()),
         };
         found.push(Problem {
             kind: reason.kind,
