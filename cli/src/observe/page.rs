@@ -90,8 +90,8 @@ fn points(survey: &Survey) -> String {
         None => "none that has been open for a while".to_owned(),
     };
     let rows = [
-        ("barrier", format!("{} old", age_at(gc.now, gc.barrier))),
-        ("ready point", format!("{} old", age_at(gc.now, gc.ready))),
+        ("barrier", old(gc.now, gc.barrier)),
+        ("ready point", old(gc.now, gc.ready)),
         (
             "life time",
             humantime::format_duration(gc.life_time).to_string(),
@@ -151,6 +151,14 @@ pub(crate) fn json(survey: &Survey, problems: &[Problem]) -> Value {
         })),
         "problems": problems.iter().map(Problem::json).collect::<Vec<_>>(),
     })
+}
+
+/// A point's age in words.
+pub(crate) fn old(now: Timestamp, point: Timestamp) -> String {
+    match age_ms(now, point) {
+        Some(_) => format!("{} old", age_at(now, point)),
+        None => "none yet".to_owned(),
+    }
 }
 
 /// `None`: there's no such point yet.

@@ -70,6 +70,9 @@ fn title_of(top: &Top) -> (String, Style) {
     }
 }
 
+/// What a sparkline is of.
+type Number = fn(&Load) -> f64;
+
 fn draw_load(frame: &mut Frame<'_>, top: &Top, area: Rect) {
     let Some(last) = top.past.back() else {
         let why = match top.unreached.iter().next() {
@@ -80,7 +83,7 @@ fn draw_load(frame: &mut Frame<'_>, top: &Top, area: Rect) {
         let why = Paragraph::new(why).wrap(Wrap { trim: true });
         return frame.render_widget(why.block(Block::bordered()), area);
     };
-    let shown: [(String, fn(&Load) -> f64); 4] = [
+    let shown: [(String, Number); 4] = [
         (
             format!("requests/s {:.0}", last.requests_per_second),
             |load| load.requests_per_second,
@@ -192,9 +195,9 @@ fn points_of(top: &Top) -> String {
         .oldest()
         .map_or_else(|| "-".to_owned(), |(start_ts, _)| age_at(gc.now, start_ts));
     format!(
-        "barrier {} old, ready point {} old, life time {}; oldest transaction {oldest}; {} sessions",
-        age_at(gc.now, gc.barrier),
-        age_at(gc.now, gc.ready),
+        "barrier {}, ready point {}, life time {}; oldest transaction {oldest}; {} sessions",
+        page::old(gc.now, gc.barrier),
+        page::old(gc.now, gc.ready),
         humantime::format_duration(gc.life_time),
         gc.sessions
     )
