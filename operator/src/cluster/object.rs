@@ -244,10 +244,16 @@ mod tests {
             ("0.0000000001", "1n"),
             ("2", "2"),
         ] {
-            assert!(of(asked).is_met_by(&with_mark(&of(asked), &of(kept))), "{asked}");
+            assert!(
+                of(asked).is_met_by(&with_mark(&of(asked), &of(kept))),
+                "{asked}"
+            );
         }
         for (asked, other) in [("1000m", "2"), ("1Gi", "1G"), ("1", "1m"), ("x", "y")] {
-            assert!(!of(asked).is_met_by(&with_mark(&of(asked), &of(other))), "{asked}");
+            assert!(
+                !of(asked).is_met_by(&with_mark(&of(asked), &of(other))),
+                "{asked}"
+            );
         }
         let text = |value: &str| object(json!({"env": [{"name": "A", "value": value}]}));
         assert!(!text("1000").is_met_by(&with_mark(&text("1000"), &text("1k"))));
