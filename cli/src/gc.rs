@@ -251,7 +251,7 @@ fn text(status: &GcStatus, with_tablets: bool) -> String {
     )
 }
 
-fn json(status: &GcStatus) -> Value {
+pub(crate) fn json(status: &GcStatus) -> Value {
     json!({
         "life_time_ms": millis(status.life_time),
         "hold_ms_max": status.hold_max.map(millis),
@@ -278,13 +278,16 @@ fn json(status: &GcStatus) -> Value {
     })
 }
 
+/// The kind of a reason that is something in the way on a tablet server.
+pub(crate) const OBSTACLE: &str = "tablet-server";
+
 /// Why a point is where it is.
-struct Reason {
-    point: &'static str,
-    kind: &'static str,
-    what: String,
+pub(crate) struct Reason {
+    pub(crate) point: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) what: String,
     /// Nothing is to be done about it.
-    usual: bool,
+    pub(crate) usual: bool,
     facts: Value,
 }
 
@@ -299,7 +302,7 @@ impl Reason {
     }
 }
 
-fn reasons(status: &GcStatus) -> Vec<Reason> {
+pub(crate) fn reasons(status: &GcStatus) -> Vec<Reason> {
     let mut reasons = Vec::new();
     if status.paused {
         reasons.push(Reason {
@@ -348,7 +351,7 @@ fn reasons(status: &GcStatus) -> Vec<Reason> {
     for obstacle in &status.obstacles {
         reasons.push(Reason {
             point: "ready",
-            kind: "tablet-server",
+            kind: OBSTACLE,
             what: format!("{}: {}", obstacle.server, obstacle.what),
             usual: false,
             facts: json!({"server": obstacle.server}),

@@ -8,6 +8,7 @@ mod data;
 mod errors;
 mod gc;
 mod history;
+mod observe;
 mod output;
 mod shell;
 mod table;
@@ -83,6 +84,7 @@ Exit codes:
 const EXAMPLES: &str = "\
 Examples:
   percolator up -f examples/cluster.yaml               run a cluster on this machine
+  percolator status                                    how it is, and what to do where it isn't well
   percolator table create accounts --split-at m        make a table of two tablets
   percolator put accounts bob balance 10               write a cell
   percolator get accounts bob balance                  read it
@@ -93,6 +95,10 @@ Examples:
 enum Command {
     /// Run a cluster on this machine.
     Up(cluster::Args),
+    Status(observe::status::Args),
+    Top(observe::top::Args),
+    #[command(subcommand)]
+    Debug(observe::bundle::Command),
     /// Make, list and delete tables.
     #[command(subcommand)]
     Table(table::Command),
@@ -192,6 +198,9 @@ fn command() -> ExitCode {
 async fn run(cluster: &str, command: Command, output: Output) -> anyhow::Result<ExitCode> {
     let command = match command {
         Command::Up(args) => return cluster::up(args, output).await,
+        Command::Status(args) => return observe::status::run(cluster, args, output).await,
+        Command::Top(args) => return observe::top::run(cluster, args, output).await,
+        Command::Debug(command) => return observe::bundle::run(cluster, command, output).await,
         Command::History(command) => return history::run(cluster, command, output).await,
         Command::Gc(command) => return gc::run(cluster, command, output).await,
         Command::Txn(command) => return txn::run(cluster, command, output).await,
@@ -216,6 +225,9 @@ async fn run(cluster: &str, command: Command, output: Output) -> anyhow::Result<
         Command::Bank(args) => bank::run(cluster, args, output).await,
         Command::Bench(args) => bench::run(cluster, &client, args, output).await,
         Command::Up(_)
+        | Command::Status(_)
+        | Command::Top(_)
+        | Command::Debug(_)
         | Command::History(_)
         | Command::Gc(_)
         | Command::Txn(_)

@@ -151,7 +151,10 @@ kind: PercolatorCluster
 metadata: {{name: {name}}}
 spec:
   oracle: {{storage: {{size: 16Mi}}}}
-  gcMaster: {{storage: {{size: 16Mi}}}}
+  gcMaster:
+    storage: {{size: 16Mi}}
+    # The API server keeps them in another form, which is no difference.
+    pod: {{resources: {{requests: {{cpu: \"0.01\", memory: 16384Ki}}}}, env: [{{name: EMPTY, value: \"\"}}]}}
   tablets: {{replicas: 1, storage: {{size: 256Mi, cacheSize: 16Mi}}}}
 {more}
 "

@@ -3,11 +3,12 @@
 use crate::context::Context;
 
 /// Tests that compare such files, and write them when they are told to.
-const TESTS: [&[&str]; 4] = [
+const TESTS: [&[&str]; 5] = [
     &["-p", "percolator-protocol", "--test", "scripts"],
     &["-p", "percolator-api", "--test", "definition"],
     &["-p", "percolator-operator", "golden"],
     &["-p", "percolator-telemetry", "--test", "document"],
+    &["-p", "xtask", "--test", "monitoring"],
 ];
 
 pub(crate) fn run(context: &Context) -> anyhow::Result<()> {

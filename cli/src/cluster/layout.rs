@@ -236,6 +236,11 @@ fn is_empty(folder: &Path) -> bool {
     std::fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none())
 }
 
+/// What the folder keeps of its cluster, for people.
+pub(crate) fn described(data_dir: &Path) -> Option<serde_json::Value> {
+    serde_json::to_value(remembered(data_dir).ok()??).ok()
+}
+
 fn remembered(data_dir: &Path) -> anyhow::Result<Option<Remembered>> {
     let value = SmallFile::new(data_dir.join(REMEMBERED)).load()?;
     let cluster = value.map(|value| serde_json::from_slice(&value));

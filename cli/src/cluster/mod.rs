@@ -5,7 +5,7 @@ mod layout;
 mod processes;
 mod threads;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -80,6 +80,30 @@ pub(crate) struct Running {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) pid: Option<u32>,
     pub(crate) data: PathBuf,
+}
+
+/// Where a cluster of processes says what runs, in its data folder.
+pub(crate) const SERVERS: &str = "servers.json";
+
+/// What a data folder says of its cluster's settings, as far as it can be read.
+pub(crate) fn settings(data_dir: &Path) -> serde_json::Value {
+    let file = |path: PathBuf| -> Option<serde_json::Value> {
+        serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+    };
+    serde_json::json!({
+        "cluster": layout::described(data_dir),
+        "gc_of_manifest": file(followed::gc_file(data_dir)),
+        "servers": file(data_dir.join(SERVERS)),
+    })
+}
+
+/// The logs in a data folder, by name.
+pub(crate) fn logs(data_dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(data_dir.join(layout::LOGS));
+    let entries = entries.into_iter().flatten().filter_map(Result::ok);
+    let mut logs: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    logs.sort();
+    logs
 }
 
 enum Cluster {
@@ -157,7 +181,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
             format!("running {}", args.command.join(" "))
         }
     ));
-    let mut command = match start_command(&args.command, &master) {
+    let mut command = match start_command(&args.command, &master, &kept.data_dir) {
         Ok(command) => command,
         Err(error) => {
             cluster.stop().await?;
@@ -299,6 +323,7 @@ fn table(running: &[Running]) -> String {
 fn start_command(
     command: &[String],
     master: &str,
+    data_dir: &Path,
 ) -> Result<Option<tokio::process::Child>, CannotRun> {
     let Some((program, arguments)) = command.split_first() else {
         return Ok(None);
@@ -310,6 +335,7 @@ fn start_command(
     let child = tokio::process::Command::new(itself.unwrap_or_else(|| program.into()))
         .args(arguments)
         .env("PERCOLATOR_CLUSTER", master)
+        .env("PERCOLATOR_DATA_DIR", data_dir)
         .kill_on_drop(true)
         .spawn();
     child.map(Some).map_err(|error| CannotRun {

@@ -13,9 +13,8 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use super::Running;
-use super::followed;
 use super::layout::{LOGS, Layout, MASTER, ORACLE};
+use super::{Running, SERVERS, followed};
 
 /// A server that dies this soon after its start is failing, not unlucky.
 const SOON: Duration = Duration::from_secs(2);
@@ -112,7 +111,7 @@ pub(crate) async fn start(layout: Layout) -> anyhow::Result<Processes> {
     let mut processes = Processes {
         servers: Servers {
             list: Arc::default(),
-            file: layout.data_dir.join("servers.json"),
+            file: layout.data_dir.join(SERVERS),
         },
         supervisors: Vec::new(),
         failures,

@@ -99,8 +99,10 @@ fn contains(live: &Value, wanted: &Value) -> bool {
     match (live, wanted) {
         (Value::Object(live), Value::Object(wanted)) => wanted.iter().all(|(key, wanted)| {
             // What is empty isn't kept by the API server.
-            live.get(key)
-                .map_or(is_empty(wanted), |live| contains(live, wanted))
+            live.get(key).map_or(is_empty(wanted), |live| {
+                let are_amounts = key == "limits" || key == "requests";
+                contains(live, wanted) || (are_amounts && are_same_amounts(live, wanted))
+            })
         }),
         (Value::Array(live), Value::Array(wanted)) => {
             live.len() == wanted.len()
@@ -113,9 +115,59 @@ fn contains(live: &Value, wanted: &Value) -> bool {
     }
 }
 
+/// Amounts of resources: the API server writes them in a form of its own, `1000m` as `1` and `1024Mi` as `1Gi`.
+fn are_same_amounts(live: &Value, wanted: &Value) -> bool {
+    let (Some(live), Some(wanted)) = (live.as_object(), wanted.as_object()) else {
+        return false;
+    };
+    let nanos = |value: &Value| value.as_str().and_then(nanos);
+    wanted.iter().all(|(resource, wanted)| {
+        let live = live.get(resource);
+        live.is_some_and(|live| {
+            live == wanted || nanos(wanted).is_some_and(|amount| nanos(live) == Some(amount))
+        })
+    })
+}
+
+/// An amount as Kubernetes writes it, in billionths, rounded up as it does.
+fn nanos(amount: &str) -> Option<u128> {
+    let number = amount.trim_start_matches('+');
+    let end = number.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, suffix) = number.split_at(end.unwrap_or(number.len()));
+    let (factor, shift): (u128, i32) = match suffix {
+        "n" => (1, -9),
+        "u" => (1, -6),
+        "m" => (1, -3),
+        "" => (1, 0),
+        "k" => (1, 3),
+        "M" => (1, 6),
+        "G" => (1, 9),
+        "T" => (1, 12),
+        "P" => (1, 15),
+        "E" => (1, 18),
+        "Ki" => (1 << 10, 0),
+        "Mi" => (1 << 20, 0),
+        "Gi" => (1 << 30, 0),
+        "Ti" => (1 << 40, 0),
+        "Pi" => (1 << 50, 0),
+        "Ei" => (1 << 60, 0),
+        exponent => (1, exponent.strip_prefix(['e', 'E'])?.parse().ok()?),
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits: u128 = format!("{whole}{fraction}").parse().ok()?;
+    let shift = shift + 9 - i32::try_from(fraction.len()).ok()?;
+    let power = 10_u128.checked_pow(shift.unsigned_abs())?;
+    let amount = digits.checked_mul(factor)?;
+    match shift {
+        0.. => amount.checked_mul(power),
+        _ => Some(amount.div_ceil(power)),
+    }
+}
+
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
+        Value::String(text) => text.is_empty(),
         Value::Object(fields) => fields.values().all(is_empty),
         Value::Array(elements) => elements.is_empty(),
         _ => false,
@@ -176,6 +228,49 @@ mod tests {
             *live.pointer_mut(path).expect(path) = value;
             assert!(!wanted.is_met_by(&live), "{path}");
         }
+    }
+
+    #[test]
+    fn amounts_are_compared_by_what_they_are() {
+        let of = |amount: &str| object(json!({"resources": {"limits": {"cpu": amount}}}));
+        // As the API server keeps them.
+        for (asked, kept) in [
+            ("1000m", "1"),
+            ("0.5", "500m"),
+            ("1024Mi", "1Gi"),
+            ("1.5Gi", "1536Mi"),
+            ("1000", "1k"),
+            ("1e3", "1k"),
+            ("0.0000000001", "1n"),
+            ("2", "2"),
+        ] {
+            assert!(
+                of(asked).is_met_by(&with_mark(&of(asked), &of(kept))),
+                "{asked}"
+            );
+        }
+        for (asked, other) in [("1000m", "2"), ("1Gi", "1G"), ("1", "1m"), ("x", "y")] {
+            assert!(
+                !of(asked).is_met_by(&with_mark(&of(asked), &of(other))),
+                "{asked}"
+            );
+        }
+        let text = |value: &str| object(json!({"env": [{"name": "A", "value": value}]}));
+        assert!(!text("1000").is_met_by(&with_mark(&text("1000"), &text("1k"))));
+    }
+
+    /// The other's body with the mark of what was asked.
+    fn with_mark(asked: &Object, other: &Object) -> Value {
+        let mut live = other.value.clone();
+        live["metadata"] = asked.value["metadata"].clone();
+        live
+    }
+
+    #[test]
+    fn an_empty_text_is_not_kept_and_not_missed() {
+        let wanted = object(json!({"env": [{"name": "A", "value": ""}], "priorityClassName": ""}));
+        let live = object(json!({"env": [{"name": "A"}]}));
+        assert!(wanted.is_met_by(&with_mark(&wanted, &live)));
     }
 
     #[test]

@@ -1,0 +1,218 @@
+//! A survey on one page, for people and for programs.
+
+use std::time::Duration;
+
+use percolator_client::Timestamp;
+use serde_json::{Value, json};
+
+use super::problems::Problem;
+use super::survey::{Server, Survey};
+use crate::gc::age_at;
+use crate::output::columns;
+
+pub(crate) fn text(survey: &Survey, problems: &[Problem]) -> String {
+    let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let mut servers = vec![
+        words(&["ROLE", "NAME", "ADDRESS", "STATE"]),
+        words(&["master", "-", &survey.master, "up"]),
+    ];
+    servers.extend(survey.servers.iter().map(|server| {
+        words(&[
+            server.role,
+            &server.name,
+            &server.address,
+            &state(survey, server),
+        ])
+    }));
+    let mut tables = vec![words(&[
+        "TABLE", "STATE", "TABLETS", "READY", "AWAY", "LOST",
+    ])];
+    tables.extend(survey.tables.iter().map(|table| {
+        let count = survey.tablets(table);
+        let counts =
+            [count.all, count.ready, count.away, count.lost].map(|count| count.to_string());
+        let mut row = words(&[&table.name, table_state(survey, table)]);
+        row.extend(counts);
+        row
+    }));
+    let tables = match survey.tables.is_empty() {
+        true => "no tables".to_owned(),
+        false => columns(&tables),
+    };
+    let health = match problems.len() {
+        0 => "healthy".to_owned(),
+        1 => "1 thing isn't well".to_owned(),
+        many => format!("{many} things aren't well"),
+    };
+    let mut page = format!(
+        "cluster {}: {health}\n\n{}\n\n{tables}\n\n{}",
+        survey.cluster_id,
+        columns(&servers),
+        points(survey)
+    );
+    for problem in problems {
+        page += &format!("\n\n! {}\n  do: {}", problem.what, problem.action);
+    }
+    page
+}
+
+pub(crate) fn state(survey: &Survey, server: &Server) -> String {
+    let mut state = match (server.alive, server.silence) {
+        (true, _) => "up".to_owned(),
+        (false, Some(silence)) => format!("down for {} s", silence.as_secs()),
+        (false, None) => "down, not heard since the master's start".to_owned(),
+    };
+    if server.role == "oracle" && server.alive && survey.oracle.is_err() {
+        state += ", hands out no timestamps";
+    }
+    if !server.lost.is_empty() {
+        state += &format!(", has lost {} tablets", server.lost.len());
+    }
+    state
+}
+
+pub(crate) fn table_state(survey: &Survey, table: &percolator_client::Table) -> &'static str {
+    let count = survey.tablets(table);
+    match (table.deleting, table.ready) {
+        (true, _) => "deleting",
+        (false, true) if count.ready == count.all => "ready",
+        (false, true) => "partly",
+        (false, false) => "incomplete",
+    }
+}
+
+fn points(survey: &Survey) -> String {
+    let gc = &survey.gc;
+    let oldest = match survey.oldest() {
+        Some((start_ts, owner)) => {
+            format!("{start_ts}, {} old, of {owner}", age_at(gc.now, start_ts))
+        }
+        None => "none that has been open for a while".to_owned(),
+    };
+    let rows = [
+        ("barrier", old(gc.now, gc.barrier)),
+        ("ready point", old(gc.now, gc.ready)),
+        (
+            "life time",
+            humantime::format_duration(gc.life_time).to_string(),
+        ),
+        ("oldest transaction", oldest),
+        ("sessions", gc.sessions.to_string()),
+    ];
+    columns(&rows.map(|(name, value)| vec![name.to_owned(), value]))
+}
+
+pub(crate) fn json(survey: &Survey, problems: &[Problem]) -> Value {
+    let gc = &survey.gc;
+    let servers = survey.servers.iter().map(|server| {
+        json!({
+            "role": server.role,
+            "server": server.name,
+            "address": server.address,
+            "up": server.alive,
+            "silent_ms": server.silence.map(millis),
+            "tablets": survey.owned_by(&server.name),
+            "lost_tablets": server.lost,
+        })
+    });
+    let tables = survey.tables.iter().map(|table| {
+        let count = survey.tablets(table);
+        json!({
+            "table": table.name,
+            "state": table_state(survey, table),
+            "tablets": count.all,
+            "ready": count.ready,
+            "away": count.away,
+            "lost": count.lost,
+        })
+    });
+    json!({
+        "cluster": survey.cluster_id,
+        "healthy": problems.is_empty(),
+        "master": survey.master,
+        "servers": servers.collect::<Vec<_>>(),
+        "tables": tables.collect::<Vec<_>>(),
+        "oracle": match &survey.oracle {
+            Ok(took) => json!({"answers": true, "took_us": u64::try_from(took.as_micros()).unwrap_or(u64::MAX)}),
+            Err(why) => json!({"answers": false, "why": why}),
+        },
+        "gc": {
+            "life_time_ms": millis(gc.life_time),
+            "barrier": gc.barrier.to_string(),
+            "barrier_age_ms": age_ms(gc.now, gc.barrier),
+            "ready": gc.ready.to_string(),
+            "ready_age_ms": age_ms(gc.now, gc.ready),
+            "sessions": gc.sessions,
+        },
+        "oldest_transaction": survey.oldest().map(|(start_ts, owner)| json!({
+            "start_ts": start_ts.to_string(),
+            "age_ms": age_ms(gc.now, start_ts),
+            "owner": owner,
+        })),
+        "problems": problems.iter().map(Problem::json).collect::<Vec<_>>(),
+    })
+}
+
+/// A point's age in words.
+pub(crate) fn old(now: Timestamp, point: Timestamp) -> String {
+    match age_ms(now, point) {
+        Some(_) => format!("{} old", age_at(now, point)),
+        None => "none yet".to_owned(),
+    }
+}
+
+/// `None`: there's no such point yet.
+pub(crate) fn age_ms(now: Timestamp, point: Timestamp) -> Option<u64> {
+    (point != Timestamp::ZERO && now != Timestamp::ZERO)
+        .then(|| now.physical_ms().saturating_sub(point.physical_ms()))
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::problems::{find, tests};
+
+    #[test]
+    fn the_page_of_a_cluster_that_is_well() {
+        let survey = tests::well();
+        assert_eq!(
+            super::text(&survey, &find(&survey)),
+            "\
+cluster c1: healthy
+
+ROLE     NAME       ADDRESS          STATE
+master   -          127.0.0.1:7400   up
+oracle   tso-0      127.0.0.1:7401   up
+tablet   tablet-0   127.0.0.1:7402   up
+tablet   tablet-1   127.0.0.1:7403   up
+
+TABLE      STATE   TABLETS   READY   AWAY   LOST
+accounts   ready   2         2       0      0
+
+barrier              10m old
+ready point          10m 2s old
+life time            10m
+oldest transaction   none that has been open for a while
+sessions             0"
+        );
+    }
+
+    #[test]
+    fn the_page_of_one_that_is_not() {
+        let survey = tests::ill();
+        let page = super::text(&survey, &find(&survey));
+        for line in [
+            "cluster c1: 8 things aren't well",
+            "oracle   tso-0      127.0.0.1:7401   up, hands out no timestamps",
+            "tablet   tablet-0   127.0.0.1:7402   up, has lost 1 tablets",
+            "tablet   tablet-1   127.0.0.1:7403   down for 12 s",
+            "accounts   partly       2         0       1      1",
+            "! tablet-1 at 127.0.0.1:7403 was not heard for 12 s; nobody can use its tablets, 1 in number",
+        ] {
+            assert!(page.lines().any(|have| have == line), "{line}\n{page}");
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! What isn't well, and what to do about it. Pure: the same survey says the same.
+
+use serde_json::{Value, json};
+
+use super::survey::{Server, Survey};
+use crate::gc;
+
+/// Something that isn't well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// For programs: `server-down`, `oracle`, `tablet-lost`, `table-not-ready`, `table-deleting`, or what
+    /// `gc why-blocked` calls it.
+    pub(crate) kind: &'static str,
+    /// What it is about: a server, a table, a point.
+    pub(crate) about: String,
+    pub(crate) what: String,
+    pub(crate) action: String,
+}
+
+impl Problem {
+    pub(crate) fn json(&self) -> Value {
+        json!({"kind": self.kind, "about": self.about, "what": self.what, "do": self.action})
+    }
+}
+
+/// The most urgent first: what stops everything, then what stops some, then what only grows.
+pub(crate) fn find(survey: &Survey) -> Vec<Problem> {
+    let mut found = Vec::new();
+    if let Err(why) = &survey.oracle {
+        found.push(Problem {
+            kind: "oracle",
+            about: "oracle".into(),
+            what: format!("nobody gets timestamps, so no transaction begins or commits: {why}"),
+            action: match survey.servers.iter().find(|it| it.role == "oracle") {
+                Some(oracle) if !oracle.alive => format!("start {} again, see below", oracle.name),
+                Some(oracle) => format!(
+                    "see whether {} is reached from here, and what its log says: a full disk, or a clock that \
+                     jumped",
+                    oracle.address
+                ),
+                None => "start the oracle, percolator-tso, with the master's address: none was heard of".into(),
+            },
+        });
+    }
+    for server in survey.servers.iter().filter(|it| !it.alive) {
+        found.push(down(survey, server));
+    }
+    if !survey.servers.iter().any(|it| it.role == "tablet") {
+        found.push(Problem {
+            kind: "server-down",
+            about: "tablet servers".into(),
+            what: "the master knows of no tablet server: no table can be made".into(),
+            action: "start one, percolator-tablet, with the master's address".into(),
+        });
+    }
+    for server in survey.servers.iter().filter(|it| !it.lost.is_empty()) {
+        let tablets: Vec<String> = server.lost.iter().map(ToString::to_string).collect();
+        found.push(Problem {
+            kind: "tablet-lost",
+            about: server.name.clone(),
+            what: format!(
+                "{} runs, and has lost tablet {}: calls for its rows fail",
+                server.name,
+                tablets.join(", ")
+            ),
+            action: format!(
+                "stop {}, and bring its data folder or volume back from a backup; `percolator table list \
+                 --tablets` says which rows these are",
+                server.name
+            ),
+        });
+    }
+    for table in &survey.tables {
+        let (kind, what, action) = match (table.deleting, table.ready) {
+            (true, _) => (
+                "table-deleting",
+                format!(
+                    "table {} is being deleted, and nobody can use it",
+                    table.name
+                ),
+                format!(
+                    "nothing while that runs; where it has ended early, `percolator table delete {}` goes on",
+                    table.name
+                ),
+            ),
+            (false, false) => (
+                "table-not-ready",
+                format!("no server has reported some rows of table {}", table.name),
+                "nothing while it is being made; else `percolator table list` says which rows: start the server \
+                 again that has them, with its folder"
+                    .to_owned(),
+            ),
+            (false, true) => continue,
+        };
+        found.push(Problem {
+            kind,
+            about: table.name.clone(),
+            what,
+            action,
+        });
+    }
+    for reason in gc::reasons(&survey.gc).into_iter().filter(|it| !it.usual) {
+        let (what, action) = match reason.what.rsplit_once("; ") {
+            _ if reason.kind == gc::OBSTACLE => (
+                reason.what,
+                "`percolator txn list` names the transactions with locks, and `percolator txn abort` ends one; a \
+                 server that doesn't answer is to be started again"
+                    .into(),
+            ),
+            Some((what, action)) => (what.to_owned(), action.to_owned()),
+            None => (reason.what, "see `percolator gc status`".into()),
+        };
+        found.push(Problem {
+            kind: reason.kind,
+            about: format!("{} point", reason.point).replace("barrier point", "barrier"),
+            what: format!("garbage is kept: {what}"),
+            action,
+        });
+    }
+    found
+}
+
+fn down(survey: &Survey, server: &Server) -> Problem {
+    let since = match server.silence {
+        Some(silence) => format!("for {} s", silence.as_secs()),
+        None => "since the master's start".into(),
+    };
+    let lacks = match (server.role, survey.owned_by(&server.name)) {
+        ("tablet", 0) => "; no tablet is on it".to_owned(),
+        ("tablet", tablets) => format!("; nobody can use its tablets, {tablets} in number"),
+        _ => String::new(),
+    };
+    let name = &server.name;
+    Problem {
+        kind: "server-down",
+        about: name.clone(),
+        what: format!("{name} at {} was not heard {since}{lacks}", server.address),
+        action: format!(
+            "start it again under the same name with the same folder: `percolator up` and Kubernetes do so by \
+             themselves, and where it ends again its log says why (logs/{name}.log in the data folder of \
+             `percolator up --processes`, or `kubectl logs --previous` of its pod)"
+        ),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use percolator_client::{GcHolder, GcObstacle, GcStatus, Owner, Table, Tablet, Timestamp};
+
+    use super::*;
+
+    pub(crate) fn ts(seconds: u64) -> Timestamp {
+        Timestamp::from_u64((seconds * 1000) << 18)
+    }
+
+    fn server(role: &'static str, name: &str, port: u16) -> Server {
+        Server {
+            role,
+            name: name.into(),
+            address: format!("127.0.0.1:{port}"),
+            alive: true,
+            silence: Some(Duration::ZERO),
+            lost: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn well() -> Survey {
+        let tablet = |id, server: &str| Tablet {
+            id,
+            start_row: "secret".into(),
+            end_row: "".into(),
+            epoch: 1,
+            server: server.into(),
+            server_alive: true,
+            server_silence: Some(Duration::ZERO),
+        };
+        let now = ts(2_000_000);
+        Survey {
+            master: "127.0.0.1:7400".into(),
+            cluster_id: "c1".into(),
+            servers: vec![
+                server("oracle", "tso-0", 7401),
+                server("tablet", "tablet-0", 7402),
+                server("tablet", "tablet-1", 7403),
+            ],
+            tables: vec![Table {
+                name: "accounts".into(),
+                id: 1,
+                ready: true,
+                deleting: false,
+                tablets: vec![tablet(1, "tablet-0"), tablet(2, "tablet-1")],
+            }],
+            gc: GcStatus {
+                life_time: Duration::from_secs(600),
+                hold_max: None,
+                paused: false,
+                of_manifest: Vec::new(),
+                now,
+                barrier: ts(1_999_400),
+                ready: ts(1_999_398),
+                sessions: 0,
+                holders: Vec::new(),
+                obstacles: Vec::new(),
+                servers: Vec::new(),
+            },
+            oracle: Ok(Duration::from_micros(300)),
+        }
+    }
+
+    /// One of each.
+    pub(crate) fn ill() -> Survey {
+        let mut survey = well();
+        survey.oracle = Err("no answer within 3s".into());
+        survey.servers[2].alive = false;
+        survey.servers[2].silence = Some(Duration::from_secs(12));
+        survey.tables[0].tablets[1].server_alive = false;
+        survey.servers[1].lost.insert(1);
+        let mut deleting = survey.tables[0].clone();
+        deleting.name = "old".into();
+        deleting.deleting = true;
+        deleting.tablets.clear();
+        let mut making = deleting.clone();
+        making.name = "young".into();
+        (making.deleting, making.ready) = (false, false);
+        survey.tables.extend([deleting, making]);
+        survey.gc.paused = true;
+        survey.gc.holders.push(GcHolder {
+            session: 1,
+            owner: Owner {
+                host: "here".into(),
+                process: 7,
+                application: "app".into(),
+                label: String::new(),
+            },
+            floor: ts(1_990_000),
+            transactions: vec![ts(1_990_000)],
+        });
+        survey.gc.obstacles.push(GcObstacle {
+            server: "tablet-0".into(),
+            what: "cell 1/secret:c is locked by transaction 7, which is being committed".into(),
+        });
+        survey
+    }
+
+    #[test]
+    fn a_cluster_that_is_well_has_no_problem() {
+        assert_eq!(find(&well()), []);
+    }
+
+    #[test]
+    fn each_problem_is_named_with_what_to_do() {
+        let found = find(&ill());
+        let kinds: Vec<&str> = found.iter().map(|problem| problem.kind).collect();
+        assert_eq!(
+            kinds,
+            [
+                "oracle",
+                "server-down",
+                "tablet-lost",
+                "table-deleting",
+                "table-not-ready",
+                "paused",
+                "gc-lock",
+                "tablet-server"
+            ]
+        );
+        let release = format!("percolator gc release {}", ts(1_990_000));
+        for (at, words) in [
+            (1, "tablet-1.log"),
+            (2, "backup"),
+            (3, "percolator table delete old"),
+            (4, "percolator table list"),
+            (5, "percolator gc set --pause false"),
+            (6, &*release),
+            (7, "percolator txn abort"),
+        ] {
+            assert!(found[at].action.contains(words), "{words}: {:?}", found[at]);
+        }
+    }
+
+    #[test]
+    fn without_keys_no_row_is_named() {
+        let survey = ill().without_keys();
+        let told = format!("{survey:?}{:?}", find(&survey));
+        assert!(!told.contains("secret"), "{told}");
+        assert!(told.contains("why-blocked"), "{told}");
+    }
+}

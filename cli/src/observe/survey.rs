@@ -1,0 +1,132 @@
+//! What the master and the oracle say of a cluster, at one moment.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use percolator_client::{Admin, Client, GcStatus, Table, Timestamp};
+use percolator_wire::v1::{self, Role};
+
+/// A cluster at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Survey {
+    /// The master's address.
+    pub(crate) master: String,
+    pub(crate) cluster_id: String,
+    /// Without the master itself; in order of role and name.
+    pub(crate) servers: Vec<Server>,
+    pub(crate) tables: Vec<Table>,
+    pub(crate) gc: GcStatus,
+    /// How long the oracle took for a timestamp, or why there's none.
+    pub(crate) oracle: Result<Duration, String>,
+}
+
+/// A server, as the master knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Server {
+    pub(crate) role: &'static str,
+    pub(crate) name: String,
+    pub(crate) address: String,
+    pub(crate) alive: bool,
+    /// `None`: not heard since the master's start.
+    pub(crate) silence: Option<Duration>,
+    /// Tablets that it had, and has no more.
+    pub(crate) lost: BTreeSet<u64>,
+}
+
+/// A table's tablets, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tablets {
+    pub(crate) all: usize,
+    pub(crate) ready: usize,
+    pub(crate) lost: usize,
+    /// Their owner is away.
+    pub(crate) away: usize,
+}
+
+impl Survey {
+    /// Asks a cluster that was connected to.
+    ///
+    /// # Errors
+    /// The master doesn't answer.
+    pub(crate) async fn take(client: &Client, admin: &Admin, master: &str) -> anyhow::Result<Self> {
+        let mut servers: Vec<Server> = client.servers().await?.into_iter().map(server).collect();
+        servers.sort_by(|a, b| (a.role, &a.name).cmp(&(b.role, &b.name)));
+        let asked = Instant::now();
+        let oracle = match client.timestamp().await {
+            Ok(_) => Ok(asked.elapsed()),
+            Err(error) => Err(error.to_string()),
+        };
+        Ok(Self {
+            master: master.to_owned(),
+            cluster_id: client.cluster_id().await?,
+            servers,
+            tables: client.tables().await?,
+            gc: admin.gc_status().await?,
+            oracle,
+        })
+    }
+
+    /// Whether the server that owns it doesn't have it any more.
+    pub(crate) fn is_lost(&self, tablet: u64) -> bool {
+        self.servers.iter().any(|it| it.lost.contains(&tablet))
+    }
+
+    pub(crate) fn tablets(&self, table: &Table) -> Tablets {
+        let mut counted = Tablets::default();
+        for tablet in &table.tablets {
+            counted.all += 1;
+            match (self.is_lost(tablet.id), tablet.server_alive) {
+                (true, _) => counted.lost += 1,
+                (false, false) => counted.away += 1,
+                (false, true) => counted.ready += 1,
+            }
+        }
+        counted
+    }
+
+    /// How many tablets the directory gives it.
+    pub(crate) fn owned_by(&self, server: &str) -> usize {
+        let tablets = self.tables.iter().flat_map(|table| &table.tablets);
+        tablets.filter(|tablet| tablet.server == server).count()
+    }
+
+    /// Of those that their clients have named, or of a client's floor.
+    pub(crate) fn oldest(&self) -> Option<(Timestamp, String)> {
+        let holders = self.gc.holders.iter();
+        let named = holders.filter_map(|holder| {
+            let first = *holder.transactions.first()?;
+            Some((first, holder.owner.to_string()))
+        });
+        named.min_by_key(|(start_ts, _)| *start_ts)
+    }
+
+    /// Without what may name a row: of what is in the way only the server.
+    pub(crate) fn without_keys(mut self) -> Self {
+        for obstacle in &mut self.gc.obstacles {
+            "something is in the way there: `percolator gc why-blocked` names it"
+                .clone_into(&mut obstacle.what);
+        }
+        for table in &mut self.tables {
+            for tablet in &mut table.tablets {
+                tablet.start_row.clear();
+                tablet.end_row.clear();
+            }
+        }
+        self
+    }
+}
+
+fn server(info: v1::ServerInfo) -> Server {
+    Server {
+        role: match info.role() {
+            Role::Oracle => "oracle",
+            Role::Tablet => "tablet",
+            Role::Unspecified => "server",
+        },
+        name: info.server,
+        address: info.address,
+        alive: info.alive,
+        silence: info.silent_ms.map(Duration::from_millis),
+        lost: info.lost_tablets.into_iter().collect(),
+    }
+}

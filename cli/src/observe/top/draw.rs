@@ -1,0 +1,358 @@
+//! One frame of `top`, from what is to be shown.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Text};
+use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table, Wrap};
+
+use super::super::page;
+use super::load::Load;
+use super::state::{Order, Top};
+use crate::gc::age_at;
+
+const BAD: Style = Style::new().fg(Color::Red);
+const HEAD: Style = Style::new().add_modifier(Modifier::BOLD);
+const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
+const WITHOUT_METRICS: &str = "no metrics are reached, so there are no rates and latencies: run it beside `percolator up \
+                               --processes`, or name them with --metrics SERVER=HOST:PORT";
+
+pub(crate) fn draw(frame: &mut Frame<'_>, top: &Top) {
+    let servers = top.survey.as_ref().map_or(0, |survey| survey.servers.len());
+    let rows = u16::try_from(servers + 2).unwrap_or(u16::MAX).min(12);
+    let problems = u16::try_from(2 * top.problems.len())
+        .unwrap_or(u16::MAX)
+        .min(8);
+    let [title, load, list, points, tablets, wrong, keys] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(4),
+        Constraint::Length(rows),
+        Constraint::Length(1),
+        Constraint::Fill(1),
+        Constraint::Length(problems),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    let (words, style) = title_of(top);
+    frame.render_widget(
+        Line::styled(words, style.add_modifier(Modifier::BOLD)),
+        title,
+    );
+    draw_load(frame, top, load);
+    draw_servers(frame, top, list);
+    frame.render_widget(Line::raw(points_of(top)), points);
+    draw_tablets(frame, top, tablets);
+    let lines = top.problems.iter().flat_map(|problem| {
+        [
+            Line::styled(format!("! {}", problem.what), BAD),
+            Line::raw(format!("  do: {}", problem.action)),
+        ]
+    });
+    frame.render_widget(Text::from_iter(lines), wrong);
+    frame.render_widget(
+        Line::raw("q quit   up/down choose   Enter look into, Esc back   s sort tablets"),
+        keys,
+    );
+}
+
+fn title_of(top: &Top) -> (String, Style) {
+    let Some(survey) = &top.survey else {
+        return match &top.failure {
+            Some(why) => (format!("percolator: {why}"), BAD),
+            None => ("percolator: asking the master".into(), HEAD),
+        };
+    };
+    let name = format!("percolator: {} at {}", survey.cluster_id, survey.master);
+    match (&top.failure, top.problems.len()) {
+        (Some(why), _) => (format!("{name}: as it was; now {why}"), BAD),
+        (None, 0) => (format!("{name}: healthy"), HEAD),
+        (None, problems) => (format!("{name}: {problems} not well, see below"), BAD),
+    }
+}
+
+/// What a sparkline is of.
+type Number = fn(&Load) -> f64;
+
+fn draw_load(frame: &mut Frame<'_>, top: &Top, area: Rect) {
+    let Some(last) = top.past.back() else {
+        let why = match top.unreached.iter().next() {
+            Some((server, why)) => format!("no rates yet: {server}: {why}"),
+            None if top.survey.is_some() => WITHOUT_METRICS.to_owned(),
+            None => String::new(),
+        };
+        let why = Paragraph::new(why).wrap(Wrap { trim: true });
+        return frame.render_widget(why.block(Block::bordered()), area);
+    };
+    let shown: [(String, Number); 4] = [
+        (
+            format!("requests/s {:.0}", last.requests_per_second),
+            |load| load.requests_per_second,
+        ),
+        (
+            format!("commits/s {:.0}", last.commits_per_second),
+            |load| load.commits_per_second,
+        ),
+        (
+            format!("read p99 {}", time(last.read_p99_seconds)),
+            |load| load.read_p99_seconds.map_or(0.0, |seconds| seconds * 1e6),
+        ),
+        (
+            format!("write p99 {}", time(last.write_p99_seconds)),
+            |load| load.write_p99_seconds.map_or(0.0, |seconds| seconds * 1e6),
+        ),
+    ];
+    let areas = Layout::horizontal([Constraint::Fill(1); 4]).split(area);
+    for ((title, of), area) in shown.into_iter().zip(areas.iter()) {
+        let room = usize::from(area.width.saturating_sub(2));
+        let from = top.past.len().saturating_sub(room);
+        // What is below one counts as nothing.
+        let bars = top.past.iter().skip(from).map(|load| of(load) as u64);
+        let line = Sparkline::default()
+            .data(bars.collect::<Vec<_>>())
+            .block(Block::bordered().title(title));
+        frame.render_widget(line, *area);
+    }
+}
+
+/// A bucket's bound.
+fn time(seconds: Option<f64>) -> String {
+    match seconds {
+        None => "-".into(),
+        Some(seconds) if seconds < 1e-3 => format!("{:.0} us", seconds * 1e6),
+        Some(seconds) if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),
+        Some(seconds) => format!("{seconds:.1} s"),
+    }
+}
+
+fn draw_servers(frame: &mut Frame<'_>, top: &Top, area: Rect) {
+    let Some(survey) = &top.survey else { return };
+    let up = if top.failure.is_none() {
+        "up"
+    } else {
+        "not reached"
+    };
+    let master = Row::new(["master", "", &survey.master, up]).style(match top.failure {
+        None => Style::new(),
+        Some(_) => BAD,
+    });
+    let servers = survey.servers.iter().enumerate().map(|(number, server)| {
+        let load = top.loads.get(&server.name);
+        let rate = |of: fn(&Load) -> String| load.map_or_else(|| "-".to_owned(), of);
+        let style = match (server.alive && server.lost.is_empty(), number == top.chosen) {
+            (true, false) => Style::new(),
+            (false, false) => BAD,
+            (true, true) => CHOSEN,
+            (false, true) => BAD.patch(CHOSEN),
+        };
+        Row::new([
+            server.role.to_owned(),
+            server.name.clone(),
+            server.address.clone(),
+            page::state(survey, server),
+            survey.owned_by(&server.name).to_string(),
+            rate(|load| format!("{:.0}", load.requests_per_second)),
+            rate(|load| time(load.read_p99_seconds)),
+            rate(|load| time(load.write_p99_seconds)),
+            rate(|load| format!("{:.0}", load.locks)),
+        ])
+        .style(style)
+    });
+    let widths = [
+        Constraint::Length(6),
+        Constraint::Length(10),
+        Constraint::Length(21),
+        Constraint::Fill(1),
+        Constraint::Length(7),
+        Constraint::Length(8),
+        Constraint::Length(8),
+        Constraint::Length(9),
+        Constraint::Length(6),
+    ];
+    let head = [
+        "ROLE",
+        "NAME",
+        "ADDRESS",
+        "STATE",
+        "TABLETS",
+        "REQUESTS",
+        "READ P99",
+        "WRITE P99",
+        "LOCKS",
+    ];
+    let rows = std::iter::once(master).chain(servers);
+    frame.render_widget(
+        Table::new(rows, widths).header(Row::new(head).style(HEAD)),
+        area,
+    );
+}
+
+fn points_of(top: &Top) -> String {
+    let Some(survey) = &top.survey else {
+        return String::new();
+    };
+    let gc = &survey.gc;
+    let oldest = survey
+        .oldest()
+        .map_or_else(|| "-".to_owned(), |(start_ts, _)| age_at(gc.now, start_ts));
+    format!(
+        "barrier {}, ready point {}, life time {}; oldest transaction {oldest}; {} sessions",
+        page::old(gc.now, gc.barrier),
+        page::old(gc.now, gc.ready),
+        humantime::format_duration(gc.life_time),
+        gc.sessions
+    )
+}
+
+fn draw_tablets(frame: &mut Frame<'_>, top: &Top, area: Rect) {
+    let order = match top.order {
+        Order::Table => "by table",
+        Order::Server => "by server",
+        Order::Garbage => "by garbage",
+    };
+    let title = match top.looked_at() {
+        Some(server) => format!("tablets of {server}, {order}"),
+        None => format!("tablets, {order}"),
+    };
+    let rows = top.tablets().into_iter().map(|line| {
+        let style = if line.state == "ready" {
+            Style::new()
+        } else {
+            BAD
+        };
+        let load = top.loads.get(&line.server);
+        let load = load.map_or_else(
+            || "-".to_owned(),
+            |load| format!("{:.0}", load.requests_per_second),
+        );
+        Row::new([
+            line.table,
+            line.id.to_string(),
+            line.server,
+            line.state.to_owned(),
+            load,
+            line.garbage.to_string(),
+        ])
+        .style(style)
+    });
+    let widths = [
+        Constraint::Fill(1),
+        Constraint::Length(8),
+        Constraint::Length(12),
+        Constraint::Length(9),
+        Constraint::Length(15),
+        Constraint::Length(12),
+    ];
+    let head = [
+        "TABLE",
+        "TABLET",
+        "SERVER",
+        "STATE",
+        "SERVER'S LOAD/S",
+        "GARBAGE",
+    ];
+    let table = Table::new(rows, widths).header(Row::new(head).style(HEAD));
+    frame.render_widget(table.block(Block::bordered().title(title)), area);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use ratatui::crossterm::event::KeyCode;
+
+    use super::super::super::metrics::Page;
+    use super::super::super::problems::tests;
+    use super::super::state::Seen;
+    use super::*;
+
+    fn frame(top: &Top) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(100, 24)).expect("a terminal");
+        terminal.draw(|frame| draw(frame, top)).expect("drawn");
+        let buffer = terminal.backend().buffer().clone();
+        let lines = buffer.content.chunks(100).map(|line| {
+            let line: String = line.iter().map(|cell| cell.symbol()).collect();
+            line.trim_end().to_owned()
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    fn seen(at: u64, survey: super::super::super::survey::Survey, gets: Option<u64>) -> Seen {
+        let page = |gets: u64| {
+            Page::parse(&format!(
+                "percolator_tablet_requests_total{{method=\"get\",result=\"ok\"}} {gets}\n\
+                 percolator_tablet_request_duration_seconds_bucket{{method=\"get\",le=\"0.0001\"}} {gets}\n\
+                 percolator_tablet_request_duration_seconds_bucket{{method=\"get\",le=\"+Inf\"}} {gets}\n\
+                 percolator_tablet_locks 2\n"
+            ))
+        };
+        let pages = gets.map(|gets| ("tablet-0".to_owned(), Ok(page(gets))));
+        Seen {
+            at: Duration::from_secs(at),
+            survey: Ok(survey),
+            pages: BTreeMap::from_iter(pages),
+        }
+    }
+
+    #[test]
+    fn load_is_drawn_from_two_looks() {
+        let mut top = Top::default();
+        top.take(seen(0, tests::well(), Some(1_000)));
+        top.take(seen(2, tests::well(), Some(3_000)));
+        let drawn = frame(&top);
+        for words in [
+            "c1 at 127.0.0.1:7400: healthy",
+            "requests/s 1000",
+            "read p99 100 us",
+            "write p99 -",
+            "accounts",
+        ] {
+            assert!(drawn.contains(words), "{words}\n{drawn}");
+        }
+        assert_eq!(top.json()["load"]["requests_per_second"], 1000.0);
+        assert_eq!(top.json()["load_of"]["tablet-0"]["locks"], 2.0);
+    }
+
+    #[test]
+    fn without_metrics_it_says_so_and_problems_are_below() {
+        let mut top = Top::default();
+        assert!(frame(&top).contains("asking the master"));
+        top.take(seen(0, tests::ill(), None));
+        let drawn = frame(&top);
+        for words in [
+            "no metrics are reached",
+            "8 not well",
+            "down for 12 s",
+            "! nobody gets timestamps",
+            "do: ",
+        ] {
+            assert!(drawn.contains(words), "{words}\n{drawn}");
+        }
+        top.take(Seen {
+            at: Duration::from_secs(1),
+            survey: Err("no answer".into()),
+            pages: BTreeMap::new(),
+        });
+        assert!(frame(&top).contains("as it was; now no answer"));
+    }
+
+    #[test]
+    fn keys_choose_sort_look_into_and_end() {
+        let mut top = Top::default();
+        top.take(seen(0, tests::well(), None));
+        assert_eq!(top.tablets().len(), 2);
+        for key in [KeyCode::Down, KeyCode::Down, KeyCode::Down, KeyCode::Enter] {
+            assert!(!top.key(key));
+        }
+        assert_eq!(top.looked_at(), Some("tablet-1"));
+        assert_eq!(top.tablets().len(), 1);
+        assert!(frame(&top).contains("tablets of tablet-1, by table"));
+        assert!(!top.key(KeyCode::Char('s')));
+        assert_eq!(top.order, Order::Server);
+        assert!(!top.key(KeyCode::Esc), "back first");
+        assert!(top.key(KeyCode::Esc));
+        assert!(top.key(KeyCode::Char('q')));
+    }
+}

@@ -1,0 +1,198 @@
+//! What `top` shows, and how keys and news change it. It knows no terminal, no clock and no cluster.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use ratatui::crossterm::event::KeyCode;
+use serde_json::{Value, json};
+
+use super::super::metrics::Page;
+use super::super::page;
+use super::super::problems::{self, Problem};
+use super::super::survey::Survey;
+use super::load::{Load, between};
+
+/// Loads that are kept for the sparklines.
+const KEPT: usize = 200;
+
+/// One look at the cluster.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// Since the first.
+    pub(crate) at: Duration,
+    pub(crate) survey: Result<Survey, String>,
+    /// By server.
+    pub(crate) pages: BTreeMap<String, Result<Page, String>>,
+}
+
+/// The order of tablets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// By table and rows.
+    #[default]
+    Table,
+    Server,
+    /// Most garbage first.
+    Garbage,
+}
+
+/// A tablet's line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TabletLine {
+    pub(crate) table: String,
+    pub(crate) id: u64,
+    pub(crate) server: String,
+    pub(crate) state: &'static str,
+    pub(crate) garbage: u64,
+}
+
+/// What is shown.
+#[derive(Debug, Default)]
+pub(crate) struct Top {
+    /// The last one that there was.
+    pub(crate) survey: Option<Survey>,
+    pub(crate) problems: Vec<Problem>,
+    /// Why there's no newer survey.
+    pub(crate) failure: Option<String>,
+    /// Of all tablet servers together, newest last.
+    pub(crate) past: VecDeque<Load>,
+    /// By server.
+    pub(crate) loads: BTreeMap<String, Load>,
+    /// Whose metrics aren't there, and why.
+    pub(crate) unreached: BTreeMap<String, String>,
+    pub(crate) order: Order,
+    /// Which of the survey's servers.
+    pub(crate) chosen: usize,
+    /// The chosen one alone is looked at.
+    pub(crate) inside: bool,
+    pages: BTreeMap<String, Page>,
+    at: Duration,
+}
+
+impl Top {
+    pub(crate) fn take(&mut self, seen: Seen) {
+        match seen.survey {
+            Ok(survey) => {
+                self.problems = problems::find(&survey);
+                self.chosen = self.chosen.min(survey.servers.len().saturating_sub(1));
+                self.survey = Some(survey);
+                self.failure = None;
+            }
+            Err(why) => self.failure = Some(why),
+        }
+        let seconds = seen.at.saturating_sub(self.at).as_secs_f64();
+        let mut pages = BTreeMap::new();
+        self.unreached.clear();
+        for (server, page) in seen.pages {
+            match page {
+                Ok(page) => drop(pages.insert(server, page)),
+                Err(why) => drop(self.unreached.insert(server, why)),
+            }
+        }
+        let tablets = pages.iter().filter_map(|(server, now)| {
+            let before = self.pages.get(server)?;
+            now.sum("percolator_tablet_requests_total", &[])?;
+            Some((server.clone(), (before, now)))
+        });
+        let tablets: BTreeMap<String, (&Page, &Page)> = tablets.collect();
+        let each = tablets.iter();
+        self.loads = each
+            .map(|(server, both)| (server.clone(), between(&[*both], seconds)))
+            .collect();
+        if !tablets.is_empty() {
+            let all: Vec<_> = tablets.into_values().collect();
+            self.past.push_back(between(&all, seconds));
+            if self.past.len() > KEPT {
+                self.past.pop_front();
+            }
+        }
+        self.pages = pages;
+        self.at = seen.at;
+    }
+
+    /// Whether that was the end.
+    pub(crate) fn key(&mut self, key: KeyCode) -> bool {
+        let last = self
+            .survey
+            .as_ref()
+            .map_or(0, |survey| survey.servers.len().saturating_sub(1));
+        match key {
+            KeyCode::Char('q') => return true,
+            KeyCode::Esc if !self.inside => return true,
+            KeyCode::Esc | KeyCode::Backspace => self.inside = false,
+            KeyCode::Enter => self.inside = !self.inside,
+            KeyCode::Down | KeyCode::Char('j') => self.chosen = (self.chosen + 1).min(last),
+            KeyCode::Up | KeyCode::Char('k') => self.chosen = self.chosen.saturating_sub(1),
+            KeyCode::Char('s') => {
+                self.order = match self.order {
+                    Order::Table => Order::Server,
+                    Order::Server => Order::Garbage,
+                    Order::Garbage => Order::Table,
+                }
+            }
+            _ => {}
+        }
+        false
+    }
+
+    /// The server that is looked at alone.
+    pub(crate) fn looked_at(&self) -> Option<&str> {
+        let servers = &self.survey.as_ref()?.servers;
+        let server = servers.get(self.chosen).filter(|_| self.inside)?;
+        Some(&server.name)
+    }
+
+    pub(crate) fn tablets(&self) -> Vec<TabletLine> {
+        let Some(survey) = &self.survey else {
+            return Vec::new();
+        };
+        let garbage: BTreeMap<u64, u64> = survey
+            .gc
+            .servers
+            .iter()
+            .flat_map(|server| &server.tablets)
+            .map(|tablet| (tablet.tablet, tablet.waiting))
+            .collect();
+        let mut lines = Vec::new();
+        for table in &survey.tables {
+            for tablet in &table.tablets {
+                lines.push(TabletLine {
+                    table: table.name.clone(),
+                    id: tablet.id,
+                    server: tablet.server.clone(),
+                    state: match (survey.is_lost(tablet.id), tablet.server_alive) {
+                        (true, _) => "lost",
+                        (false, false) => "away",
+                        (false, true) if table.deleting => "deleting",
+                        (false, true) => "ready",
+                    },
+                    garbage: garbage.get(&tablet.id).copied().unwrap_or(0),
+                });
+            }
+        }
+        if let Some(server) = self.looked_at() {
+            lines.retain(|line| line.server == server);
+        }
+        // What is alike stays in order of table and rows.
+        match self.order {
+            Order::Table => {}
+            Order::Server => lines.sort_by(|a, b| a.server.cmp(&b.server)),
+            Order::Garbage => lines.sort_by_key(|line| std::cmp::Reverse(line.garbage)),
+        }
+        lines
+    }
+
+    /// For scripts.
+    pub(crate) fn json(&self) -> Value {
+        let status = self
+            .survey
+            .as_ref()
+            .map(|survey| page::json(survey, &self.problems));
+        json!({
+            "status": status,
+            "load": self.past.back(),
+            "load_of": self.loads,
+            "metrics_not_reached": self.unreached,
+        })
+    }
+}
