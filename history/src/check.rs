@@ -10,7 +10,7 @@
 //! behind it: strict snapshot isolation.
 //!
 //! Without timestamps the order of a cell's versions is known as far as transactions read what they then
-//! overwrote, or as real time tells (`later`). So what is found is wrong, and not everything wrong is found.
+//! overwrote, as readers saw several writers (`together`), or as real time tells (`later`). So what is found is wrong, and not everything wrong is found.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -18,7 +18,7 @@ use std::fmt;
 use crate::graph::{Cycle, Edge, Graph};
 use crate::transaction::{Op, Transaction};
 use crate::versions::{Versions, others, reads};
-use crate::{later, locked, recency};
+use crate::{later, locked, recency, together};
 
 /// What kind of wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -298,7 +298,9 @@ fn graph<'a>(
     let real_time = history.len() + timed.len();
     let writers = real_time + recency::nodes(history);
     let begun = writers + versions.cells.len();
-    let mut graph = Graph::new(begun + later::nodes(versions));
+    let seen = begun + later::nodes(versions);
+    let together = together::seen(history, versions);
+    let mut graph = Graph::new(seen + together.len());
     recency::add_edges(&mut graph, real_time, history);
     let later = later::add_edges(&mut graph, begun, history, versions);
     for (moment, (_, is_start, at)) in timed.iter().enumerate() {
@@ -358,6 +360,15 @@ fn graph<'a>(
             }
         }
     }
+    // Of each version that readers tell of, a node that leads to the later ones.
+    let mut behind: HashMap<(&str, usize), usize> = HashMap::new();
+    for (node, ((name, before), after)) in (seen..).zip(&together) {
+        behind.insert((name, *before), node);
+        for (after, reader) in after {
+            graph.add(node, *after, Edge::Onward);
+            depends(&mut graph, *before, *after, Edge::Together(name, *reader));
+        }
+    }
     let mut ambiguous = 0;
     for (at, transaction) in history.iter().enumerate() {
         // Who commits after it got a cell for update is before whoever writes it next.
@@ -373,7 +384,8 @@ fn graph<'a>(
             };
             if let Some(writer) = source {
                 depends(&mut graph, writer, at, Edge::Wr(cell));
-                if let Some(node) = later.behind(cell, writer) {
+                let seen = behind.get(&(cell, writer)).copied();
+                for node in later.behind(cell, writer).into_iter().chain(seen) {
                     graph.add(at, node, Edge::Overwritten(cell));
                 }
             } else if let Some(writers) = absent.get(cell) {
@@ -427,6 +439,7 @@ fn name_cycle(history: &[Transaction], cycle: &Cycle<'_>) -> Anomaly {
         |wanted: fn(&Edge<'_>) -> bool| cycle.iter().filter(|(_, edge)| wanted(edge)).count();
     let rw = count(|edge| edge.is_anti_dependency());
     let locked = count(|edge| matches!(edge, Edge::Locked(_)));
+    let together = count(|edge| matches!(edge, Edge::Together(..)));
     let starts = count(|edge| matches!(edge, Edge::Start));
     let real_time = count(|edge| matches!(edge, Edge::RealTime));
     let wr = count(|edge| matches!(edge, Edge::Wr(_)));
@@ -446,6 +459,7 @@ fn name_cycle(history: &[Transaction], cycle: &Cycle<'_>) -> Anomaly {
     let kind = match (rw, starts, wr) {
         _ if locked > 0 => Kind::LockIgnored,
         (0 | 1, ..) if real_time > 0 => Kind::StaleSnapshot,
+        (0, 0, _) if together > 0 => Kind::ReadSkew,
         (0, 0, 0) => Kind::DirtyWrite,
         (0, 0, _) => Kind::CircularInformationFlow,
         (0, ..) => Kind::Interference,
@@ -460,6 +474,12 @@ fn name_cycle(history: &[Transaction], cycle: &Cycle<'_>) -> Anomaly {
 fn step(history: &[Transaction], from: usize, edge: Edge<'_>, to: usize) -> String {
     let (from, to) = (label(&history[from]), label(&history[to]));
     match edge {
+        Edge::Together(cell, reader) => {
+            let reader = label(&history[reader]);
+            format!(
+                "{from} wrote {cell}, and {to} a later version: {reader} saw that, and something of {from}"
+            )
+        }
         Edge::Ww(cell) => format!("{from} wrote {cell}, and {to} wrote it next"),
         Edge::Wr(cell) => format!("{from} wrote {cell}, and {to} read that"),
         Edge::Later(cell) => format!("{from} wrote {cell}, and {to} wrote a later version"),

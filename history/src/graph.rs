@@ -14,6 +14,8 @@ pub(crate) enum Edge<'a> {
     Ww(&'a str),
     /// The other wrote a later version of this cell.
     Later(&'a str),
+    /// The other wrote a later version of this cell: this reader saw that, and something else that the first one wrote.
+    Together(&'a str, usize),
     /// The other read its version.
     Wr(&'a str),
     /// The other overwrote what it read.

@@ -10,6 +10,7 @@ mod graph;
 mod later;
 mod locked;
 mod recency;
+mod together;
 mod transaction;
 mod versions;
 

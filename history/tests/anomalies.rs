@@ -113,8 +113,8 @@ fn read_skew_is_found() {
         &["t0: wx1 wy1", "t1: rx1 ry1 wx2 wy2", "t2: rx1 ry2"],
         Kind::ReadSkew,
         &[
-            "t2 read x, and t1 wrote the next version",
-            "t1 wrote y, and t2 read that",
+            "t0 wrote x, and t1 wrote it next",
+            "t1 wrote x, and t0 a later version: t2 saw that, and something of t1",
         ],
     );
 }
@@ -384,7 +384,7 @@ fn readers_that_are_not_committed_have_snapshots_too() {
     found(
         &["t1: wx0 wy0", "t2: rx0 ry0 wx1 wy1", "t3!: rx1 ry0"],
         Kind::ReadSkew,
-        &["t3 read y"],
+        &["t2 wrote y, and t1 a later version: t3 saw that, and something of t2"],
     );
     found(
         &["t1 @100-200: rx_ wx1", "t2! @201-300: rx_"],

@@ -145,7 +145,7 @@ fn a_lost_deletion_that_was_seen_stays() {
     found(
         &["t1: wx1 wy1", "t2?: rx1 wx_ ry1 wy_", "t3: rx_ ry1"],
         Kind::ReadSkew,
-        &["t2 wrote x, and t3 read that"],
+        &["t2 wrote y, and t1 a later version: t3 saw that, and something of t2"],
     );
     passes(&[&seen[..], &["t4 4: rx1 ry1", "t5 7: rx_ ry_"]].concat());
     passes(&[&seen_later[..], &["t4 @4-7: rx1"]].concat());

@@ -133,3 +133,55 @@ fn who_found_a_cell_absent_and_touched_it_was_the_first() {
     passes(&["t1!: rx_ wx1 wy2", "t2: ry_ wy3 wx4"]);
     passes(&["t1!: lx rx_ wy1", "t2: ry_ wx2"]);
 }
+
+/// Nobody has read what they overwrote, and no clock tells: who sees a part of a transaction sees all of it.
+#[test]
+fn read_skew_of_blind_writes_is_found_from_what_was_seen() {
+    let skew = ["t0: wx0 wy0", "t1: wx1 wy1", "r: rx0 ry1"];
+    let seen_whole = [&skew[..], &["r1: rx0 ry0", "r2: rx1 ry1"]].concat();
+    for history in [&skew[..], &seen_whole] {
+        found(
+            history,
+            Kind::ReadSkew,
+            &[
+                "t1 wrote x, and t0 a later version: r saw that, and something of t1",
+                "t0 wrote y, and t1 a later version: r saw that, and something of t0",
+            ],
+        );
+    }
+    found(
+        &["t1: rx_ wx1 wy1", "t2: rx1 wx2 wy2", "r: rx2 ry1"],
+        Kind::ReadSkew,
+        &["t2 wrote y, and t1 a later version: r saw that, and something of t2"],
+    );
+    // In one order for one reader, and in the other one for another.
+    found(
+        &[
+            "t1: wx1 wy1 wa1",
+            "t2: wx2 wy2 wb2",
+            "r1: rx1 rb2",
+            "r2: ry2 ra1",
+        ],
+        Kind::ReadSkew,
+        &["r1 saw that", "r2 saw that"],
+    );
+    // Who sees the older version of a cell has seen nothing else of who wrote the later one.
+    found(
+        &[
+            "t1: wx1 wa1",
+            "t2: wx2 wb2 wc2",
+            "r1: rx2 ra1",
+            "r2: rx1 rc2",
+        ],
+        Kind::ReadSkew,
+        &["r2 saw that"],
+    );
+    passes(&["t0: wx0 wy0", "t1: wx1 wy1", "r1: rx1 ry1", "r0: rx0 ry0"]);
+    passes(&["t0: wx0 wy0", "t1: wx1", "r: rx1 ry0", "r0: rx0 ry0"]);
+    passes(&[
+        "t0: wx0 wy0",
+        "t1: wx1 wz1",
+        "r: rx1 ry0 rz1",
+        "t2: rx1 wx2",
+    ]);
+}
