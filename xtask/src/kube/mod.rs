@@ -401,6 +401,8 @@ fn control_plane(kube: &Kube) -> anyhow::Result<()> {
     let mut scheduler = Command::new(kube.programs.of("kube-scheduler"));
     scheduler.args([
         format!("--kubeconfig={}", conf("scheduler")),
+        // A pod whose volume was bound just while it was looked at is looked at again, not after five minutes.
+        "--pod-max-in-unschedulable-pods-duration=10s".to_owned(),
         "--leader-elect=false".into(),
         "--bind-address=127.0.0.1".into(),
     ]);
