@@ -4,6 +4,7 @@ mod bank;
 mod bench;
 mod cells;
 mod cluster;
+mod connect;
 mod data;
 mod errors;
 mod gc;
@@ -19,10 +20,12 @@ use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use percolator_client::{Client, Options};
+use percolator_client::Options;
 
+use connect::Connect;
 use output::{Format, Output};
 
 #[global_allocator]
@@ -66,6 +69,16 @@ struct Arguments {
     /// Leave out messages that nobody has to act on.
     #[arg(long, short = 'q', global = true)]
     quiet: bool,
+    /// Tell on standard error of each transaction of the command that takes so long, for example 100ms: where the
+    /// time went, and who was in the way. Default: of none.
+    #[arg(
+        long,
+        global = true,
+        env = "PERCOLATOR_SLOW_TRANSACTIONS",
+        value_name = "DURATION",
+        value_parser = humantime::parse_duration
+    )]
+    slow_transactions: Option<Duration>,
     #[command(subcommand)]
     command: Command,
 }
@@ -177,7 +190,8 @@ fn command() -> ExitCode {
             written.map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
         command => percolator_server::run_on_current_thread("percolator", async {
-            run(&arguments.cluster, command, output).await
+            let slow = arguments.slow_transactions;
+            run(&arguments.cluster, slow, command, output).await
         })
         .map_err(anyhow::Error::from)
         .and_then(|result| result),
@@ -195,22 +209,32 @@ fn command() -> ExitCode {
     })
 }
 
-async fn run(cluster: &str, command: Command, output: Output) -> anyhow::Result<ExitCode> {
+async fn run(
+    cluster: &str,
+    slow_transactions: Option<Duration>,
+    command: Command,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
     let command = match command {
         Command::Up(args) => return cluster::up(args, output).await,
         Command::Status(args) => return observe::status::run(cluster, args, output).await,
         Command::Top(args) => return observe::top::run(cluster, args, output).await,
         Command::Debug(command) => return observe::bundle::run(cluster, command, output).await,
-        Command::History(command) => return history::run(cluster, command, output).await,
         Command::Gc(command) => return gc::run(cluster, command, output).await,
         Command::Txn(command) => return txn::run(cluster, command, output).await,
+        command => command,
+    };
+    let connect = Connect::new(cluster, slow_transactions)?;
+    let command = match command {
+        Command::History(command) => return history::run(&connect, command, output).await,
+        Command::Bank(args) => return bank::run(&connect, args, output).await,
         command => command,
     };
     let mut options = Options::default();
     if let Some(waiting) = command.waiting() {
         options.patience = waiting.patience;
     }
-    let client = Client::connect_with(cluster, options).await?;
+    let client = connect.client(options).await?;
     let result = match command {
         Command::Table(command) => table::run(&client, command, output).await,
         Command::Get(args) => cells::get(&client, args, output).await,
@@ -222,13 +246,13 @@ async fn run(cluster: &str, command: Command, output: Output) -> anyhow::Result<
         Command::Import(args) => data::import::run(&client, args, output).await,
         Command::Export(args) => data::export::run(&client, args, output).await,
         Command::CheckIndex(args) => data::check_index::run(&client, args, output).await,
-        Command::Bank(args) => bank::run(cluster, args, output).await,
         Command::Bench(args) => bench::run(cluster, &client, args, output).await,
         Command::Up(_)
         | Command::Status(_)
         | Command::Top(_)
         | Command::Debug(_)
         | Command::History(_)
+        | Command::Bank(_)
         | Command::Gc(_)
         | Command::Txn(_)
         | Command::Completions { .. } => Ok(ExitCode::SUCCESS),

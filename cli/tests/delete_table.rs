@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use percolator_client::{Bytes, Client, Timestamp};
+use percolator_telemetry::endpoint;
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
@@ -57,6 +58,7 @@ impl Raw {
                 epoch: tablet.epoch,
             }],
             body: Some(body),
+            trace: None,
         };
         let requests = vec![request];
         let mut answers = tablets
@@ -236,6 +238,14 @@ fn a_server_that_is_gone_for_good_is_in_the_way_of_its_own_tables_alone() {
     );
     let tables = cluster.run(&["table", "list", "-o", "json"]).ok();
     assert_eq!(tables.matches("\"lost\":true").count(), 1, "{tables}");
+    // The empty one runs, and says that it isn't ready.
+    let readiness = || {
+        let address = cluster.metrics_address(&lost);
+        block_on(endpoint::get(&address, "/readyz")).expect("an answer")
+    };
+    let said = readiness();
+    assert!(said.body.starts_with(endpoint::DATA_LOST), "{said:?}");
+    assert!(said.body.contains(&format!(" {tablet} ")), "{said:?}");
     support::wait_for("the table without a tablet there to be deleted", || {
         (cluster.run(&["table", "delete", "a"]).code() == 0).then_some(())
     });
@@ -244,6 +254,10 @@ fn a_server_that_is_gone_for_good_is_in_the_way_of_its_own_tables_alone() {
     refused.refused(5, &[&lost, &is_lost, "is lost", "bring the folder back"]);
     let listed = cluster.run(&["table", "list"]).ok();
     assert!(listed.contains("deleting"), "{listed}");
+    // Whoever deletes the tables knows of the loss: there's nothing to wait for any more.
+    support::wait_for("the server to be ready", || {
+        (readiness().status == 200).then_some(())
+    });
 }
 
 /// Clients that write while the table goes, and end all at once: whatever one of them was answered stays.

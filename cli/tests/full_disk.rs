@@ -97,6 +97,13 @@ fn a_full_volume_refuses_new_data_alone_and_loses_nothing() {
     signal(bank.id(), "KILL");
     bank.wait().expect("it ends");
     refused_for_want_of_room(&cluster.run(&["put", "rows", "new", "text", "1"]));
+    let data = volume.0.join("data");
+    let data = data.to_str().expect("a path of text");
+    let status = || cluster.run(&["status", "--data-dir", data]);
+    let said = wait_for("the status to tell of it", || {
+        Some(status()).filter(|said| said.out.contains("its volume is full"))
+    });
+    assert_eq!(said.code(), 7, "{said:#?}");
     // What was left locked is resolved by whoever meets it, also by a server that was started again.
     let verify = ["bank", "--accounts", "200", "-o", "json", "--verify", text];
     let holds = || {
@@ -125,6 +132,9 @@ fn a_full_volume_refuses_new_data_alone_and_loses_nothing() {
     cluster.run(&["put", "rows", "new", "text", "1"]).ok();
     cluster.run(&["delete", "rows", "new"]).ok();
     cluster.run(&import).ok();
+    wait_for("no volume to be full", || {
+        (!status().out.contains("its volume is full")).then_some(())
+    });
     let exported = cluster.run(&["export", "--table", "rows"]).ok();
     assert!(
         exported == source,

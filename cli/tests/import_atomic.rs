@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -184,4 +185,64 @@ fn an_atomic_import_that_stops_says_that_nothing_is_in() {
         said.out
     );
     indexes_agree(&cluster);
+}
+
+#[test]
+fn an_atomic_import_that_is_ended_by_hand_leaves_no_trace() {
+    let cluster = Cluster::processes();
+    cluster
+        .run(&["table", "create", "t", "--split-at", "02"])
+        .ok();
+    let import = [&IMPORT[..], &["--atomic", "-"]].concat();
+    let mut import = cluster
+        .command(&import)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the import runs");
+    // It goes on until its input ends.
+    let mut input = import.stdin.take().expect("a pipe");
+    let rows = std::fs::read(file(&cluster, 1)).expect("a file");
+    input.write_all(&rows).expect("it reads");
+    let listed = || -> Vec<Value> {
+        let listed = cluster.run(&["txn", "list", "-o", "json"]).ok();
+        serde_json::from_str(&listed).expect("JSON")
+    };
+    // The master is told of a transaction by a heartbeat; its locks may be seen before.
+    let (start_ts, flushed) = wait_for("its owner and its locks to be told of", || {
+        let listed = listed();
+        eprintln!("{listed:?}");
+        listed.iter().find_map(|txn| {
+            let flushed = txn["locks"].as_u64().filter(|locks| *locks > 0)?;
+            let is_owned = txn["owner"].is_object();
+            is_owned.then_some((txn["start_ts"].as_str()?.to_owned(), flushed))
+        })
+    });
+    let aborted = cluster.run(&["txn", "abort", &start_ts, "-o", "json"]).ok();
+    let aborted: Value = serde_json::from_str(&aborted).expect("JSON");
+    assert_eq!(aborted["outcome"], "rolled back");
+    let cleared = aborted["locks"].as_u64().expect("a number");
+    assert!(cleared > 0, "{aborted}, of {flushed}");
+    // Whatever it is given now.
+    let _ = input.write_all(&rows);
+    drop(input);
+    let ended = import.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(!ended.status.success(), "{said}");
+    assert!(said.contains("nothing of the file is in"), "{said}");
+    assert_eq!(rounds_seen(&cluster), (vec![], 0));
+    indexes_agree(&cluster);
+    wait_for("its last locks to be cleared", || {
+        indexes_agree(&cluster);
+        (locks(&cluster) == 0).then_some(())
+    });
+    assert!(
+        listed()
+            .iter()
+            .all(|txn| txn["start_ts"] != start_ts.as_str())
+    );
+    // It is not in the way of the next one.
+    cluster.run(&atomic(&file(&cluster, 2))).ok();
+    assert_eq!(rounds_seen(&cluster), (vec![2], ROWS));
 }

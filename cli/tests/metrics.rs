@@ -280,6 +280,37 @@ fn an_application_sees_what_its_client_does() {
 }
 
 #[test]
+fn the_bank_shows_what_its_client_does() {
+    let cluster = Cluster::threads();
+    let mut child = Command::new(support::PERCOLATOR)
+        .args(["-c", &cluster.master, "bank", "--accounts", "10"])
+        .args(["--duration", "60s", "--metrics-listen", "127.0.0.1:0"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program");
+    // Kept open: who can't say anything any more would end.
+    let mut said = std::io::BufReader::new(child.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    let address = loop {
+        line.clear();
+        let bytes = std::io::BufRead::read_line(&mut said, &mut line).expect("a line");
+        assert!(bytes > 0, "it ended before it said where");
+        if let Some((_, address)) = line.trim().split_once("metrics on ") {
+            break address.to_owned();
+        }
+    };
+    let page = wait_for("commits", || {
+        let page = get(&address, "/metrics").body;
+        (sum(&page, &client::COMMITS) >= 10.0).then_some(page)
+    });
+    child.kill().expect("killed");
+    child.wait().expect("ended");
+    check_declared(&page, &[process::ALL, client::ALL].concat());
+    assert!(page.contains("role=\"bank\""), "{page}");
+}
+
+#[test]
 fn labels_of_names_are_bounded() {
     let metrics = [
         process::ALL,
@@ -295,6 +326,7 @@ fn labels_of_names_are_bounded() {
             .map(|label| match label.values {
                 Values::OneOf(values) => values.len(),
                 Values::UpTo(most, _) => most + 1,
+                Values::Of(_) => 1,
             })
             .product();
         assert!(series <= 256, "{} has {series} series", metric.name);

@@ -79,6 +79,7 @@ fn a_message_that_is_too_large_ends_the_stream_and_nothing_else() {
         let request = v1::Request {
             id: 1,
             tablets: Vec::new(),
+            trace: None,
             body: Some(Ask::RawPut(v1::RawPutRequest {
                 key: "k".into(),
                 value: vec![0; 30 << 20].into(),
@@ -127,6 +128,7 @@ fn a_client_that_stops_reading_is_held_and_others_are_served() {
                             .map(|number| v1::Request {
                                 id: pack * 100 + number,
                                 tablets: tablets.clone(),
+                                trace: None,
                                 body: Some(Ask::Scan(v1::ScanRequest {
                                     start_ts: 1 << 62,
                                     ..Default::default()
@@ -224,6 +226,7 @@ fn an_outcome_is_not_asked_of_a_cell_that_is_not_the_primary() {
         let request = v1::Request {
             id: 1,
             tablets: vec![second.tablet],
+            trace: None,
             body: Some(prewrite),
         };
         let pack = v1::RequestPack {

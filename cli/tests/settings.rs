@@ -20,7 +20,7 @@ fn log(cluster: &Cluster, server: &str) -> String {
 /// Says another level, and waits until every server has heard of it.
 fn set_level(cluster: &Cluster, file: &Path, from: &str, to: &str) {
     std::fs::write(file, manifest(&format!("  log: {{level: {to}}}\n"))).expect("writable");
-    let said = format!("log level from=\"{from}\" to=\"{to}\"");
+    let said = format!("\"message\":\"log level\",\"from\":\"{from}\",\"to\":\"{to}\"");
     for server in SERVERS {
         wait_for(&format!("{server}: {said}"), || {
             log(cluster, server).contains(&said).then_some(())
@@ -39,14 +39,17 @@ fn the_logs_level_changes_without_a_restart() {
     let lives = pids();
     for server in SERVERS {
         let log = log(&cluster, server);
-        assert!(log.contains(" INFO ") && !log.contains(" DEBUG "), "{log}");
+        assert!(
+            log.contains("\"INFO\"") && !log.contains("\"DEBUG\""),
+            "{log}"
+        );
     }
 
     set_level(&cluster, &file, "info", "debug");
     cluster.run(&["table", "create", "t"]).ok();
     for server in SERVERS {
         wait_for(&format!("what {server} does in detail"), || {
-            log(&cluster, server).contains(" DEBUG ").then_some(())
+            log(&cluster, server).contains("\"DEBUG\"").then_some(())
         });
     }
 

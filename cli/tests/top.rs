@@ -112,6 +112,16 @@ fn top_prints_one_look_for_scripts() {
         "{seen}"
     );
     assert!(seen["load"]["requests_per_second"].is_f64(), "{seen}");
+    let tablets = seen["load_of_tablets"].as_object().expect("tablets");
+    let rates = tablets
+        .values()
+        .next()
+        .expect("the one that was written to");
+    assert_eq!(tablets.len(), 1, "{seen}");
+    assert!(
+        rates["requests_per_second"].is_f64() && rates["bytes_per_second"].is_f64(),
+        "{seen}"
+    );
     // Only the master's port is reached, as through kubectl port-forward.
     let seen = look(&["--data-dir", "nowhere"]);
     assert_eq!(seen["status"]["tables"][0]["ready"], 1, "{seen}");

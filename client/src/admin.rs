@@ -222,7 +222,7 @@ impl Admin {
     /// A session as clients hold one, for measurements.
     #[doc(hidden)]
     pub async fn session(&self, request: v1::SessionRequest) -> Result<v1::SessionResponse, Error> {
-        self.network.session(request).await.map_err(error)
+        self.network.session(request, None).await.map_err(error)
     }
 
     /// Changes the settings that are given, durably and at once; the others stay. What then counts.

@@ -32,6 +32,10 @@ pub struct Options {
     pub buffer_bytes: usize,
     /// How long [`Client::transact`] begins again after conflicts. Default: 30 s.
     pub retry_for: Duration,
+    /// A transaction that takes so long, from its begin to its end, is told of in the application's log (a warning of
+    /// `tracing`): where the time went, and who was in the way. Default: `None`, as a library doesn't talk unasked,
+    /// and how long is too long only the application knows.
+    pub slow_transaction: Option<Duration>,
 }
 
 impl Default for Options {
@@ -41,6 +45,7 @@ impl Default for Options {
             lock_ttl: Duration::from_secs(3),
             buffer_bytes: 16 << 20,
             retry_for: Duration::from_secs(30),
+            slow_transaction: None,
         }
     }
 }
@@ -155,6 +160,10 @@ impl Client {
     /// # Errors
     /// [`Error::Timeout`] where the oracle isn't reached.
     pub async fn begin(&self) -> Result<Txn, Error> {
+        if let Some(traced) = self.router.traced(self.options.slow_transaction) {
+            // In a box, so that the usual call's future stays small.
+            return Box::pin(self.begin_on(traced, self.deadline())).await;
+        }
         let held = self.router.hold();
         let asked = self.counted_since();
         let start_ts = self.timestamp().await?;
@@ -166,15 +175,22 @@ impl Client {
     /// [`Self::begin`], by a deadline that began earlier.
     async fn begin_by(&self, deadline: Deadline) -> Result<Txn, Error> {
         let deadline = deadline.or_after(&*self.router.transport, self.options.patience);
-        let held = self.router.hold();
+        let traced = self.router.traced(self.options.slow_transaction);
+        let router = traced.unwrap_or_else(|| self.router.clone());
+        self.begin_on(router, deadline).await
+    }
+
+    async fn begin_on(&self, router: Arc<Router>, deadline: Deadline) -> Result<Txn, Error> {
+        let held = router.hold();
         let asked = self.counted_since();
-        let start_ts = self
-            .router
+        let start_ts = router
             .timestamp(deadline)
             .await
             .map_err(|error| self.failed(deadline, TAKING_A_TIMESTAMP, error))?;
         self.count_begun(asked);
-        let router = self.router.clone();
+        if let Some(trace) = &router.trace {
+            trace.begun(start_ts);
+        }
         Ok(Txn::new(router, self.options, start_ts, held))
     }
 
@@ -203,12 +219,13 @@ impl Client {
         } else if snapshot > now {
             format!("it lies in the future: the oracle is at {now}")
         } else {
-            return Ok(Txn::only_reading(
-                self.router.clone(),
-                self.options,
-                snapshot,
-                self.router.hold(),
-            ));
+            let traced = self.router.traced(self.options.slow_transaction);
+            let router = traced.unwrap_or_else(|| self.router.clone());
+            if let Some(trace) = &router.trace {
+                trace.begun(snapshot);
+            }
+            let held = router.hold();
+            return Ok(Txn::only_reading(router, self.options, snapshot, held));
         };
         Err(Error::NoSnapshot {
             asked: snapshot,

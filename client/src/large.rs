@@ -36,11 +36,10 @@ use crate::txn::{Inner, Tables};
 
 /// How long the rollback of a primary is tried. What is left then, others roll back when its life time is over.
 const ROLLBACK_PATIENCE: Duration = Duration::from_secs(5);
-/// Tablets in which locks are resolved at a time, and the pause between two pieces: others work there too.
+/// Tablets in which locks are resolved at a time, piece after piece: servers make them wait where others are there.
 const TABLETS_AT_A_TIME: usize = 4;
-const PAUSE: Duration = Duration::from_millis(2);
 /// Cells that are made ready for a flush before other tasks of the thread have their turn.
-const CELLS_AT_ONCE: usize = 1024;
+const CELLS_AT_ONCE: usize = 128;
 /// How long a piece is tried that a server doesn't answer.
 const PIECE_PATIENCE: Duration = Duration::from_secs(10);
 /// Tablets that a client clears of what others have left, at a time.
@@ -379,7 +378,6 @@ impl Router {
                         }
                         at.clone_from(last_row);
                     }
-                    self.transport.sleep(PAUSE).await;
                     continue;
                 }
                 (_, Attempt::Done(_)) => return Err(unexpected()),

@@ -42,6 +42,7 @@ mod running;
 mod scan;
 mod session;
 mod sweep;
+mod trace;
 pub mod transport;
 mod txn;
 mod verify;

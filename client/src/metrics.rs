@@ -56,32 +56,15 @@ impl Metrics {
     }
 
     /// A commit has ended.
-    fn committed(&self, start_ts: Timestamp, result: &Result<Timestamp, Error>, took: Duration) {
-        let outcome = match result {
-            Ok(commit_ts) if *commit_ts == start_ts => "read_only",
-            Ok(_) => "committed",
-            Err(Error::Conflict(Conflict::RolledBack { .. })) => "rolled_back",
-            Err(Error::Conflict(_)) => "conflict",
-            Err(Error::TooOld(_)) => "too_old",
-            Err(Error::Timeout { .. }) => "timeout",
-            Err(Error::Unavailable(_)) => "unavailable",
-            Err(Error::Unknown { .. }) => "unknown",
-            Err(_) => "other",
-        };
+    fn committed(&self, outcome: &'static str, took: Duration) {
         self.commits.with_label_values(&[outcome]).inc();
         self.commit_seconds.observe(took.as_secs_f64());
     }
 
     /// A request to a tablet server has ended.
     pub(crate) fn asked(&self, method: &'static str, attempt: &Attempt, took: Duration) {
-        let result = match attempt {
-            Attempt::Done(_) => "ok",
-            Attempt::Lost(_) | Attempt::NeverSent(_) => "lost",
-            Attempt::Again(_) | Attempt::Frozen(_) | Attempt::Invalid(_) | Attempt::TooOld(_) => {
-                "refused"
-            }
-        };
-        self.requests.with_label_values(&[method, result]).inc();
+        let labels = [method, attempt.result()];
+        self.requests.with_label_values(&labels).inc();
         self.request_seconds
             .with_label_values(&[method])
             .observe(took.as_secs_f64());
@@ -96,6 +79,32 @@ impl Metrics {
         self.locks_resolved
             .with_label_values(&[ending])
             .inc_by(locks as u64);
+    }
+}
+
+impl Attempt {
+    /// How it ended, for metrics and traces.
+    pub(crate) fn result(&self) -> &'static str {
+        match self {
+            Self::Done(_) => "ok",
+            Self::Lost(_) | Self::NeverSent(_) => "lost",
+            Self::Again(_) | Self::Frozen(_) | Self::Invalid(_) | Self::TooOld(_) => "refused",
+        }
+    }
+}
+
+/// How a commit's end is called.
+fn outcome(start_ts: Timestamp, result: &Result<Timestamp, Error>) -> &'static str {
+    match result {
+        Ok(commit_ts) if *commit_ts == start_ts => "read_only",
+        Ok(_) => "committed",
+        Err(Error::Conflict(Conflict::RolledBack { .. })) => "rolled_back",
+        Err(Error::Conflict(_)) => "conflict",
+        Err(Error::TooOld(_)) => "too_old",
+        Err(Error::Timeout { .. }) => "timeout",
+        Err(Error::Unavailable(_)) => "unavailable",
+        Err(Error::Unknown { .. }) => "unknown",
+        Err(_) => "other",
     }
 }
 
@@ -137,14 +146,21 @@ impl Txn {
     /// visible.
     pub async fn commit(self) -> Result<Timestamp, Error> {
         let router = self.inner.router.clone();
-        let Some(metrics) = router.metrics() else {
+        let (metrics, trace) = (router.metrics(), &router.trace);
+        if metrics.is_none() && trace.is_none() {
             return self.commit_uncounted().await;
-        };
+        }
         let start_ts = self.inner.start_ts;
         let began = router.transport.now();
         let result = self.commit_uncounted().await;
-        let took = router.transport.now().saturating_sub(began);
-        metrics.committed(start_ts, &result, took);
+        let outcome = outcome(start_ts, &result);
+        if let Some(metrics) = metrics {
+            let took = router.transport.now().saturating_sub(began);
+            metrics.committed(outcome, took);
+        }
+        if let Some(trace) = trace {
+            trace.ended(outcome);
+        }
         result
     }
 }

@@ -56,7 +56,7 @@ impl Network {
             let address = move || {
                 let (client, master) = (client.clone(), master.clone());
                 async move {
-                    let directory = directory(client, &master)
+                    let directory = directory(client, &master, None)
                         .await
                         .map_err(crate::router::master_message)?;
                     crate::directory::Directory::new(directory)
@@ -152,12 +152,25 @@ fn is_address(text: &str) -> bool {
 async fn directory(
     mut client: MasterClient<Channel>,
     address: &str,
+    trace: Option<v1::TraceContext>,
 ) -> Result<v1::DirectoryResponse, MasterError> {
     client
-        .directory(v1::DirectoryRequest {})
+        .directory(traced(v1::DirectoryRequest {}, trace))
         .await
         .map(tonic::Response::into_inner)
         .map_err(|status| master_error(address, &status))
+}
+
+/// A request that says in which trace it is, if in one.
+fn traced<T>(request: T, trace: Option<v1::TraceContext>) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(request);
+    let header = trace.and_then(|trace| trace.header().parse().ok());
+    if let Some(header) = header {
+        request
+            .metadata_mut()
+            .insert(v1::TraceContext::HEADER, header);
+    }
+    request
 }
 
 fn master_error(address: &str, status: &tonic::Status) -> MasterError {
@@ -185,9 +198,9 @@ impl Transport for Network {
         self.connection(address).call(request).boxed()
     }
 
-    fn timestamp(&self) -> BoxFuture<'_, Result<Timestamp, Lost>> {
+    fn timestamp(&self, trace: Option<v1::TraceContext>) -> BoxFuture<'_, Result<Timestamp, Lost>> {
         self.oracle
-            .timestamp()
+            .traced_timestamp(trace)
             .map(|result| result.map_err(|error| Lost::unknown(error.to_string())))
             .boxed()
     }
@@ -196,17 +209,21 @@ impl Transport for Network {
         Some(&self.oracle)
     }
 
-    fn directory(&self) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>> {
-        directory(self.master.clone(), &self.master_address).boxed()
+    fn directory(
+        &self,
+        trace: Option<v1::TraceContext>,
+    ) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>> {
+        directory(self.master.clone(), &self.master_address, trace).boxed()
     }
 
     fn session(
         &self,
         request: v1::SessionRequest,
+        trace: Option<v1::TraceContext>,
     ) -> BoxFuture<'_, Result<v1::SessionResponse, MasterError>> {
         let mut client = self.master.clone();
         async move {
-            let asked = client.session(request).await;
+            let asked = client.session(traced(request, trace)).await;
             self.answered(asked)
         }
         .boxed()

@@ -14,6 +14,7 @@ use percolator_wire::v1::response::Body;
 use crate::Error;
 use crate::retry::Retry;
 use crate::router::{CallError, Deadline, Router};
+use crate::trace::{Step, Trace};
 use crate::transport::Backoff;
 
 impl Router {
@@ -31,12 +32,15 @@ impl Router {
     ) -> Result<Timestamp, CallError> {
         let mut retry = Retry::new(self, deadline);
         loop {
-            let attempt = self.transport.timestamp();
+            let step = self.trace.as_ref().map(Trace::taking_a_timestamp);
+            let trace = step.as_ref().and_then(Step::context);
+            let attempt = self.transport.timestamp(trace);
             match deadline.within(&*self.transport, attempt).await {
                 Some(Ok(ts)) => return Ok(ts),
                 Some(Err(lost)) => last = lost.why,
                 None => return Err(CallError::GaveUp(last)),
             }
+            drop(step);
             retry.pause(last.clone()).await?;
         }
     }
@@ -73,6 +77,9 @@ impl Router {
     ) -> Result<Status, CallError> {
         if let Some(metrics) = self.metrics() {
             metrics.locks_met.inc();
+        }
+        if let Some(trace) = &self.trace {
+            trace.met(&met.lock, &self.directory());
         }
         let now = self.timestamp(deadline).await?;
         let build = |primary| {
@@ -143,6 +150,10 @@ impl Router {
             return Ok(None);
         };
         const DOING: &str = "reading past a lock";
+        let step = self.step("get_past_lock");
+        if let Some(step) = &step {
+            step.about(&met.lock, &self.directory());
+        }
         let mut backoff = Backoff::new(Duration::from_micros(500), Duration::from_millis(50));
         loop {
             if mutants::on(Mutant::StatusByReadersClock) {

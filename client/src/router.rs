@@ -4,7 +4,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
-use std::sync::{Arc, OnceLock};
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use futures_util::future::join_all;
 use parking_lot::{Mutex, RwLock};
 use percolator_protocol::safe_point::TooOld;
 use percolator_protocol::types::{Cell, TableId, Timestamp};
+use percolator_telemetry::trace::Tracer;
 use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
@@ -23,6 +25,7 @@ use crate::directory::{Directory, Group};
 use crate::metrics::{self, Metrics};
 use crate::retry::Retry;
 use crate::session::Session;
+use crate::trace::Trace;
 use crate::transport::{Lost, MasterError, Transport};
 
 /// Cells in one request; larger ones are cut.
@@ -33,8 +36,23 @@ const GROUP_BYTES_MAX: usize = 4 << 20;
 /// What is said of a master that gave no answer until a deadline.
 const SILENT_MASTER: &str = "the master did not answer in the time that was left";
 
-/// The world, and where things are in it.
+/// The way to the servers, for whoever calls.
 pub(crate) struct Router {
+    world: Arc<World>,
+    /// Of the transaction that it is for, where something is told of it.
+    pub(crate) trace: Option<Trace>,
+}
+
+impl Deref for Router {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.world
+    }
+}
+
+/// The world, and where things are in it.
+pub(crate) struct World {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) session: Arc<Session>,
     /// Closed when the client is gone.
@@ -48,6 +66,8 @@ pub(crate) struct Router {
     pub(crate) clearing: Mutex<BTreeSet<(Timestamp, u64)>>,
     /// Where the application wants it.
     pub(crate) measured: OnceLock<Metrics>,
+    /// Where the application wants traces.
+    pub(crate) tracer: OnceLock<Arc<Tracer>>,
 }
 
 /// A commit that goes on in the background, until this is dropped.
@@ -174,7 +194,7 @@ impl Deadline {
 
 impl Router {
     pub(crate) fn new(transport: Arc<dyn Transport>) -> Self {
-        Self {
+        let world = World {
             transport,
             session: Arc::default(),
             ended: watch::Sender::new(()),
@@ -183,7 +203,25 @@ impl Router {
             background: watch::Sender::new(0),
             clearing: Mutex::default(),
             measured: OnceLock::new(),
+            tracer: OnceLock::new(),
+        };
+        Self {
+            world: Arc::new(world),
+            trace: None,
         }
+    }
+
+    /// The same way, for one transaction.
+    pub(crate) fn with_trace(&self, trace: Trace) -> Self {
+        Self {
+            world: self.world.clone(),
+            trace: Some(trace),
+        }
+    }
+
+    /// Where it leads, for as long as somebody else holds it.
+    pub(crate) fn downgrade(&self) -> Weak<World> {
+        Arc::downgrade(&self.world)
     }
 
     /// Where to count, if anybody wants that.
@@ -232,7 +270,10 @@ impl Router {
 
     /// Asks the master where things are.
     pub(crate) async fn refresh(&self) -> Result<Arc<Directory>, MasterError> {
-        let directory = Arc::new(Directory::new(self.transport.directory().await?));
+        let step = self.step("directory");
+        let trace = step.as_ref().and_then(|step| step.context());
+        let directory = Directory::new(self.transport.directory(trace).await?);
+        let directory = Arc::new(directory);
         *self.directory.write() = directory.clone();
         Ok(directory)
     }
@@ -419,7 +460,35 @@ impl Router {
             id: 0,
             tablets,
             body: Some(body),
+            trace: None,
         };
+        let Some(trace) = &self.trace else {
+            return self.send_request(address, request, deadline).await;
+        };
+        // In a box, so that the usual request's future stays small.
+        Box::pin(self.send_traced(trace, address, request, deadline)).await
+    }
+
+    async fn send_traced(
+        &self,
+        trace: &Trace,
+        address: &str,
+        mut request: v1::Request,
+        deadline: Deadline,
+    ) -> Attempt {
+        let step = trace.asking(address, &request, &self.directory());
+        request.trace = step.context().map(Box::new);
+        let attempt = self.send_request(address, request, deadline).await;
+        step.answered(&attempt);
+        attempt
+    }
+
+    async fn send_request(
+        &self,
+        address: &str,
+        request: v1::Request,
+        deadline: Deadline,
+    ) -> Attempt {
         let transport = &*self.transport;
         let attempt = transport.tablet(address, request);
         let answer = deadline.watching(transport, attempt).await;

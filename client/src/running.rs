@@ -13,7 +13,7 @@ use crate::router::CallError;
 use crate::sweep::{Asked, by_txn};
 
 /// Pages of locks that are read of a server to count them: a million locks.
-const PAGES_MAX: usize = 1_000;
+const PAGES_MAX: usize = 2_000;
 
 /// A transaction that runs.
 #[derive(Clone, Debug, Default)]

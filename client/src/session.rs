@@ -28,7 +28,8 @@ use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 use tokio::sync::{Notify, watch};
 
-use crate::router::Router;
+use crate::router::{Router, World};
+use crate::trace::Step;
 use crate::transport::Transport;
 
 /// While the master hasn't said how long its leases are, or is away.
@@ -78,6 +79,8 @@ struct State {
     /// A timestamp of the oracle's: whatever begins from now on begins above it.
     covered: Timestamp,
     renewing: bool,
+    /// A transaction that is traced waits for the next renewal.
+    trace: Option<v1::TraceContext>,
 }
 
 /// A transaction, or one that is about to begin, as long as it reads or locks.
@@ -159,11 +162,19 @@ impl Session {
         }
     }
 
+    /// The next attempt to renew the lease is for a transaction in this trace.
+    fn renewed_for(&self, trace: Option<v1::TraceContext>) {
+        if trace.is_some() {
+            self.state.lock().trace = trace;
+        }
+    }
+
     /// Whether what began here may still be committed: asked before anything is locked.
-    pub(crate) async fn confirm(
+    async fn confirm(
         &self,
         start_ts: Timestamp,
         transport: &dyn Transport,
+        trace: Option<v1::TraceContext>,
     ) -> Result<(), TooOld> {
         let asked = async {
             loop {
@@ -172,6 +183,7 @@ impl Session {
                 if let Some(known) = self.surely(start_ts, transport.lease_clock()) {
                     return known;
                 }
+                self.renewed_for(trace);
                 self.wanted.notify_one();
                 attempted.await;
             }
@@ -235,11 +247,22 @@ impl State {
 }
 
 impl Router {
+    /// [`Session::confirm`].
+    pub(crate) async fn confirm(&self, start_ts: Timestamp) -> Result<(), TooOld> {
+        let step = self.step("safe_point_check");
+        let trace = step.as_ref().and_then(Step::context);
+        let session = &self.session;
+        session.confirm(start_ts, &*self.transport, trace).await
+    }
+
     /// Whatever is given a timestamp from now on, covered by the client's lease.
-    pub(crate) fn hold(self: &Arc<Self>) -> Held {
+    pub(crate) fn hold(&self) -> Held {
         let (held, first) = self.session.hold();
         if first {
-            let client = Arc::downgrade(self);
+            let step = self.step("lease");
+            self.session
+                .renewed_for(step.as_ref().and_then(Step::context));
+            let client = self.downgrade();
             let ended = self.ended.subscribe();
             let keep = move |transport| renew(client, ended, transport).boxed();
             if let Err(keep) = self.transport.spawn_apart(Box::new(keep)) {
@@ -252,14 +275,10 @@ impl Router {
 }
 
 /// Renews the lease until the client is gone.
-async fn renew(
-    router: Weak<Router>,
-    mut ended: watch::Receiver<()>,
-    transport: Arc<dyn Transport>,
-) {
+async fn renew(world: Weak<World>, mut ended: watch::Receiver<()>, transport: Arc<dyn Transport>) {
     let session = transport.random();
     let owner = owner();
-    while let Some(session_of) = router.upgrade().map(|router| router.session.clone()) {
+    while let Some(session_of) = world.upgrade().map(|world| world.session.clone()) {
         let pause = session_of.renew_once(session, &owner, &*transport).await;
         tokio::select! {
             biased;
@@ -273,7 +292,7 @@ async fn renew(
         ..v1::SessionRequest::default()
     };
     // Where it gets lost, the lease ends by itself.
-    let _ = transport.session(last).await;
+    let _ = transport.session(last, None).await;
 }
 
 impl Session {
@@ -284,7 +303,8 @@ impl Session {
         owner: &v1::Owner,
         transport: &dyn Transport,
     ) -> Duration {
-        let Ok(now) = transport.timestamp().await else {
+        let trace = self.state.lock().trace.take();
+        let Ok(now) = transport.timestamp(trace).await else {
             self.not_renewed();
             return PAUSE;
         };
@@ -299,7 +319,7 @@ impl Session {
         };
         self.asks(floor);
         let sent = transport.lease_clock();
-        let Ok(told) = transport.session(request).await else {
+        let Ok(told) = transport.session(request, trace).await else {
             self.not_renewed();
             return PAUSE;
         };

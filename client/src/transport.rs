@@ -65,20 +65,24 @@ pub trait Transport: Send + Sync + 'static {
         address: &str,
         request: v1::Request,
     ) -> BoxFuture<'_, Result<v1::Response, Lost>>;
-    /// A timestamp of the oracle, asked for after this call began.
-    fn timestamp(&self) -> BoxFuture<'_, Result<Timestamp, Lost>>;
+    /// A timestamp of the oracle, asked for after this call began; for a transaction in this trace, if in one.
+    fn timestamp(&self, trace: Option<v1::TraceContext>) -> BoxFuture<'_, Result<Timestamp, Lost>>;
     /// What [`Self::timestamp`] asks, where it is one of these: thousands of callers share a request to it, and
     /// a box around each one's wait and a look at the clock would cost a third of the caller's part.
     fn oracle(&self) -> Option<&OracleClient> {
         None
     }
-    /// Renews the lease of a client's transactions at the master.
+    /// Renews the lease of a client's transactions at the master; for one in this trace, if that is why.
     fn session(
         &self,
         request: v1::SessionRequest,
+        trace: Option<v1::TraceContext>,
     ) -> BoxFuture<'_, Result<v1::SessionResponse, MasterError>>;
-    /// Where everything is.
-    fn directory(&self) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>>;
+    /// Where everything is; for a transaction in this trace, if in one.
+    fn directory(
+        &self,
+        trace: Option<v1::TraceContext>,
+    ) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>>;
     /// Makes a table.
     fn create_table(
         &self,

@@ -338,13 +338,9 @@ impl Txn {
         if let Some(metrics) = inner.router.metrics() {
             metrics.commit_cells.observe(mutations.len() as f64);
         }
-        let transport = &*inner.router.transport;
         let held = inner.held.lock().take();
-        let session = &inner.router.session;
-        session
-            .confirm(inner.start_ts, transport)
-            .await
-            .map_err(Error::TooOld)?;
+        let confirmed = inner.router.confirm(inner.start_ts).await;
+        confirmed.map_err(Error::TooOld)?;
         Commit {
             deadline: inner.router.deadline(inner.options.patience),
             router: inner.router.clone(),

@@ -47,7 +47,7 @@ impl Oracle for Held {
     ) -> Result<Response<Answers>, Status> {
         let state = (request.into_inner(), self.asked.clone());
         let answers = try_unfold(state, |(mut requests, asked)| async move {
-            let Some(TimestampsRequest { count }) = requests.message().await? else {
+            let Some(TimestampsRequest { count, .. }) = requests.message().await? else {
                 return Ok(None);
             };
             let (answer, answered) = oneshot::channel();

@@ -8,6 +8,7 @@
 )]
 
 pub mod nodes;
+pub mod prometheus;
 
 use std::ffi::OsStr;
 use std::io::Write as _;
@@ -21,6 +22,8 @@ const RESTRICTED: &str = "pod-security.kubernetes.io/enforce=restricted";
 
 /// A condition that isn't met by then won't be.
 pub const PATIENCE: Duration = Duration::from_secs(180);
+/// One look takes no longer, but where the machine, or what is looked at, stood still.
+const LOOK_MAX: Duration = Duration::from_secs(2);
 
 /// The namespace and the name of the operator's release.
 pub const OPERATOR: &str = "percolator-system";
@@ -34,15 +37,18 @@ pub struct Kube {
     pub other_image: String,
     /// The folder of the project.
     pub root: std::path::PathBuf,
+    /// The folder of the Prometheus operator's definitions.
+    pub definitions: std::path::PathBuf,
 }
 
 impl Kube {
     /// None, and a word about it, where there is no Kubernetes for tests.
     pub fn find() -> Option<Self> {
         let variable = |name| std::env::var(name).ok();
-        let (Some(image), Some(other_image)) = (
+        let (Some(image), Some(other_image), Some(definitions)) = (
             variable("PERCOLATOR_E2E_IMAGE"),
             variable("PERCOLATOR_E2E_OTHER_IMAGE"),
+            variable("PERCOLATOR_E2E_DEFINITIONS"),
         ) else {
             skip("there is no Kubernetes to test on: cargo xtask test e2e starts one");
             return None;
@@ -52,6 +58,7 @@ impl Kube {
             image,
             other_image,
             root,
+            definitions: definitions.into(),
         })
     }
 
@@ -122,17 +129,20 @@ pub fn kubectl<A: AsRef<OsStr>>(arguments: &[A]) -> Result<String, String> {
     output(Command::new("kubectl").args(arguments))
 }
 
-/// Waits until `check` gives something; otherwise it says what is missing, which is what the panic says too.
+/// Waits until `check` gives something; otherwise it says what is missing, which is what the panic says too. Time in which
+/// everything stood still, as on a machine that was suspended, is no time in which the condition could have been met.
 pub fn wait<T>(what: &str, mut check: impl FnMut() -> Result<T, String>) -> T {
-    let started = Instant::now();
+    let mut waited = Duration::ZERO;
     loop {
+        let started = Instant::now();
         match check() {
             Ok(found) => return found,
-            Err(missing) if started.elapsed() > PATIENCE => {
+            Err(missing) if waited > PATIENCE => {
                 panic!("{what}: not within {PATIENCE:?}: {missing}")
             }
             Err(_) => std::thread::sleep(Duration::from_millis(200)),
         }
+        waited += started.elapsed().min(LOOK_MAX);
     }
 }
 
@@ -239,30 +249,109 @@ impl Namespace {
     /// Waits until all of these conditions hold at a time.
     pub fn wait_for_all(&self, cluster: &str, expected: &[(&str, &str, &str)]) {
         wait(&format!("{expected:?}"), || {
-            let cluster = self.get("perc", cluster)?;
-            for (kind, status, reason) in expected {
-                let found = condition(&cluster, kind).ok_or("no such condition yet")?;
-                if found["observedGeneration"] != cluster["metadata"]["generation"]
-                    || found["status"] != *status
-                    || found["reason"] != *reason
-                {
-                    return Err(found.to_string());
-                }
-            }
-            Ok(())
+            self.has_conditions(cluster, expected)
         });
     }
 
-    /// Waits until the cluster is what its spec says, and serves.
+    fn has_conditions(&self, cluster: &str, expected: &[(&str, &str, &str)]) -> Result<(), String> {
+        let cluster = self.get("perc", cluster)?;
+        for (kind, status, reason) in expected {
+            let found = condition(&cluster, kind).ok_or("no such condition yet")?;
+            if found["observedGeneration"] != cluster["metadata"]["generation"]
+                || found["status"] != *status
+                || found["reason"] != *reason
+            {
+                return Err(found.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a condition is true for this reason, and its message says this.
+    pub fn wait_for_words(&self, cluster: &str, kind: &str, reason: &str, words: &[&str]) {
+        wait(&format!("{kind} {reason} {words:?}"), || {
+            self.has_conditions(cluster, &[(kind, "True", reason)])?;
+            let found = self.get("perc", cluster)?;
+            let message = condition(&found, kind).map(|it| it["message"].to_string());
+            let message = message.unwrap_or_default();
+            match words.iter().all(|word| message.contains(word)) {
+                true => Ok(()),
+                false => Err(message),
+            }
+        });
+    }
+
+    /// Follows what a cluster's `Available` is, from now on.
+    pub fn follow(&self, cluster: &str) -> Followed {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let path = "jsonpath={.status.conditions[?(@.type==\"Available\")].status}{\"\\n\"}";
+        let kubectl = Command::new("kubectl")
+            .args([
+                "-n", &self.name, "get", "perc", cluster, "--watch", "-o", path,
+            ])
+            .stdout(file.reopen().expect("a file"))
+            .spawn()
+            .expect("kubectl");
+        let followed = Followed { kubectl, file };
+        wait("the first word", || {
+            followed.said().map(drop).ok_or("none".to_owned())
+        });
+        followed
+    }
+
+    /// Looks whether all the money of a bank of so many accounts is there, while others may move it.
+    pub fn all_money_is_there(&self, accounts: u32) {
+        let accounts = accounts.to_string();
+        let pod = [
+            "exec",
+            "demo-gc-master-0",
+            "--",
+            "/usr/local/bin/percolator",
+        ];
+        let bank = ["-c", "demo:7400", "bank", "--accounts", &accounts];
+        let once = ["--clients", "1", "--duration", "100ms"];
+        let said = self.kubectl(&[&pod[..], &bank, &once].concat());
+        let said = said.unwrap_or_else(|error| panic!("the bank: {error}"));
+        assert!(said.contains("no money was lost or made"), "{said}");
+    }
+
+    /// Waits until the cluster is what its spec says, and serves: by its conditions, and by its pods, because the
+    /// operator may not have heard yet of what has just happened.
     pub fn wait_until_up_to_date(&self, cluster: &str) {
-        self.wait_for_all(
-            cluster,
-            &[
-                ("Available", "True", "AllServersReady"),
-                ("Progressing", "False", "UpToDate"),
-                ("Degraded", "False", "AsExpected"),
-            ],
-        );
+        let conditions = [
+            ("Available", "True", "AllServersReady"),
+            ("Progressing", "False", "UpToDate"),
+            ("Degraded", "False", "AsExpected"),
+        ];
+        wait(&format!("{cluster} as its spec says"), || {
+            self.pods_serve(cluster)?;
+            self.has_conditions(cluster, &conditions)
+        });
+    }
+
+    /// Whether there are as many pods as the spec asks for, and all are ready.
+    fn pods_serve(&self, cluster: &str) -> Result<(), String> {
+        let spec = &self.get("perc", cluster)?["spec"];
+        let asked = ["tablets", "oracle", "gcMaster"].map(|role| spec[role]["replicas"].as_u64());
+        let asked: u64 = asked.into_iter().flatten().sum();
+        let label =
+            format!("app.kubernetes.io/instance={cluster},app.kubernetes.io/name=percolator");
+        let pods = self.kubectl(&["get", "pods", "-l", &label, "-o", "json"])?;
+        let pods: Value = serde_json::from_str(&pods).map_err(|error| error.to_string())?;
+        let serves = |pod: &&Value| {
+            let ready = condition(pod, "Ready").is_some_and(|ready| ready["status"] == "True");
+            ready && pod["metadata"]["deletionTimestamp"].is_null()
+        };
+        let serving = pods["items"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(serves)
+            .count();
+        match u64::try_from(serving) == Ok(asked) {
+            true => Ok(()),
+            false => Err(format!("{serving} of {asked} pods are ready")),
+        }
     }
 
     /// The pods' names, with what tells one life of a pod from the next.
@@ -347,6 +436,40 @@ spec:
         });
         let printed = self.kubectl(&["logs", pod]);
         (phase == "Succeeded", printed.unwrap_or_else(|error| error))
+    }
+}
+
+/// What a cluster's `Available` has been since it is followed; nobody follows it any more when this goes.
+#[derive(Debug)]
+pub struct Followed {
+    kubectl: std::process::Child,
+    file: tempfile::NamedTempFile,
+}
+
+impl Followed {
+    /// None before the first word.
+    fn said(&self) -> Option<String> {
+        let text = std::fs::read_to_string(self.file.path()).unwrap_or_default();
+        Some(text).filter(|text| !text.is_empty())
+    }
+
+    /// Waits until it has said that the cluster isn't available.
+    pub fn has_seen_it_unavailable(self) {
+        wait("Available to be False on the way", || {
+            let said = self.said().unwrap_or_default();
+            match said.lines().any(|line| line == "False") {
+                true => Ok(()),
+                false => Err(said),
+            }
+        });
+    }
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.kubectl.kill();
+        let _ = self.kubectl.wait();
     }
 }
 

@@ -1,6 +1,7 @@
 //! What can happen to a node of the test's Kubernetes, whose nodes are network namespaces of this machine.
 
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::{output, wait};
@@ -98,5 +99,53 @@ impl Dead {
                 });
             }
         }
+    }
+}
+
+/// Sends a signal to the process of a container that has this word among its arguments, or begins one with it.
+pub fn signal(argument: &str, signal: &str) {
+    let pid = sh(&format!(
+        "for p in /proc/[0-9]*; do
+           if tr '\\0' '\\n' < $p/cmdline 2>/dev/null | grep -q -e '^{argument}'; then basename $p; fi
+         done"
+    ));
+    assert_eq!(
+        pid.lines().count(),
+        1,
+        "{argument}: one process, and not {pid:?}"
+    );
+    sh(&format!("kill -{signal} {pid}"));
+}
+
+/// A file system of its own in the folder of a volume; it goes away with the value.
+#[derive(Debug)]
+pub struct SmallVolume {
+    folder: PathBuf,
+}
+
+impl SmallVolume {
+    /// Mounts one of so many MiB, before a pod uses the volume.
+    pub fn mount(folder: PathBuf, mib: u32) -> Self {
+        let at = folder.display();
+        sh(&format!(
+            "mount -t tmpfs -o size={mib}m,mode=0770 percolator-e2e {at}"
+        ));
+        Self { folder }
+    }
+
+    /// Fills it until so many MiB are left.
+    pub fn fill(&self, left_mib: u64) {
+        let at = self.folder.display();
+        sh(&format!(
+            "free=$(df --output=avail -BM {at} | tail -n 1 | tr -dc 0-9)
+             head -c $(( (free - {left_mib}) * 1024 * 1024 )) /dev/zero > {at}/filling"
+        ));
+    }
+}
+
+impl Drop for SmallVolume {
+    fn drop(&mut self) {
+        let at = self.folder.display().to_string();
+        let _ = output(Command::new("umount").args(["-l", &at]));
     }
 }

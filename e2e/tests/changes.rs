@@ -80,7 +80,7 @@ fn late_and_killed(kube: &Kube) {
     space.apply(&small("demo", "")).expect("a cluster");
     space.wait_until_up_to_date("demo");
     let bank = ["-c", "demo:7400", "bank", "--accounts", "100"];
-    let more = ["--clients", "4", "--duration", "60s"];
+    let more = ["--clients", "4", "--duration", "75s"];
     space.start(kube, "bank", &[&bank[..], &more].concat());
     space.wait_for_transfers("bank");
 
@@ -89,15 +89,27 @@ fn late_and_killed(kube: &Kube) {
         .kubectl(&["scale", "perc", "demo", "--replicas=2"])
         .expect("scale");
     space.wait_until_up_to_date("demo");
-    space.kill("demo-tablet-0");
+    for pod in ["demo-tablet-0", "demo-tso-0", "demo-gc-master-0"] {
+        space.kill(pod);
+        space.wait_until_up_to_date("demo");
+        space.all_money_is_there(100);
+    }
+
+    say("late: volumes grow, and a bad spec and back");
+    let size = r#"{"tablets":{"storage":{"size":"300Mi"}}}"#;
+    space.change("demo", size).expect("a size");
+    space.wait_until_up_to_date("demo");
+    for claim in ["data-demo-tablet-0", "data-demo-tablet-1"] {
+        let claim = space.get("pvc", claim).expect("a claim");
+        assert_eq!(claim["status"]["capacity"]["storage"], "300Mi");
+    }
+    let label = |value: &str| format!(r#"{{"tablets":{{"pod":{{"labels":{value}}}}}}}"#);
     space
-        .kubectl(&[
-            "wait",
-            "pod/demo-tablet-0",
-            "--for=condition=Ready",
-            "--timeout=120s",
-        ])
-        .expect("it serves again");
+        .change("demo", &label(r#"{"percolator.dev/x":"y"}"#))
+        .expect("the API server knows no better");
+    space.wait_for("demo", "Degraded", "True", "InvalidSpec");
+    space.change("demo", &label("null")).expect("back");
+    space.wait_until_up_to_date("demo");
 
     say("late: another image, and the operator is stopped in the middle");
     let other = kube.other_image.as_str();
@@ -139,7 +151,33 @@ fn late_and_killed(kube: &Kube) {
     kill_operators();
     space.wait_until_up_to_date("demo");
     assert_eq!(sets_with(&space, other), 0);
+    space.all_money_is_there(100);
     space.bank_ends_well("bank");
+
+    say("late: paused, nothing happens, whatever is asked for; and then it does");
+    let lives = space.lives("demo");
+    let team = r#"{"paused":true,"service":{"labels":{"team":"late"}}}"#;
+    space.change("demo", team).expect("paused");
+    space.wait_for("demo", "Progressing", "False", "PausedBySpec");
+    let label =
+        || space.get("service", "demo").expect("it is there")["metadata"]["labels"]["team"].clone();
+    assert_eq!(label(), Value::Null);
+    space.change("demo", r#"{"paused":false}"#).expect("on");
+    wait("the label", || match label() {
+        Value::Null => Err("none".to_owned()),
+        _ => Ok(()),
+    });
+    space.wait_until_up_to_date("demo");
+    assert_eq!(space.lives("demo"), lives);
+
+    say("late: deleted, and made again at once, with the same volumes");
+    space.kubectl(&["delete", "perc", "demo"]).expect("gone");
+    let again = small("demo", "").replace("replicas: 1", "replicas: 3");
+    space
+        .apply(&again.replace("256Mi", "300Mi"))
+        .expect("the same again");
+    space.wait_until_up_to_date("demo");
+    space.all_money_is_there(100);
 
     say("told to stop, the operator hands its lease back");
     assert_ne!(leader(), "");
@@ -198,7 +236,7 @@ fn wait_for_settings(space: &Namespace) {
     for pod in PODS {
         wait(&format!("the level of {pod}"), || {
             let log = space.kubectl(&["logs", pod])?;
-            if log.contains("log level from=\"info\" to=\"debug\"") {
+            if log.contains(r#""message":"log level","from":"info","to":"debug""#) {
                 Ok(())
             } else {
                 Err("not yet".to_owned())

@@ -276,10 +276,10 @@ impl<S: ConcurrentStore> Buffered<S> {
         }
         // Nothing is left to be broken off.
         let _ = apply(&mut batch, last)?;
-        let mut locks = self.locks_in_store.lock();
+        // One by one: commits that delete locks wait for this, and reads for them.
         for (key, value) in table.column(Column::Lock) {
             if value.is_none() {
-                locks.remove(key);
+                self.locks_in_store.lock().remove(key);
             }
         }
         Ok(ControlFlow::Continue(()))

@@ -52,6 +52,10 @@ pub(crate) struct Collection {
     pub(crate) now: Timestamp,
     /// What was in the way the last time: the tablet server, and what.
     pub(crate) blocked: Option<(String, String)>,
+    /// Leases are so long now, which is shorter than some that were granted, since then.
+    shorter: Option<(Duration, Duration)>,
+    /// The longest lease that a master of before this start may have granted.
+    pub(crate) granted_before: Duration,
 }
 
 impl Directory {
@@ -111,16 +115,61 @@ impl Directory {
     }
 
     fn move_barrier(&mut self, now: Duration, oracle: Timestamp) {
-        // Sessions of before this start, or of before it found its cluster, have come back by then, or have ended.
-        let since = self.settled_at.saturating_sub(SILENCE_MAX);
-        if now < since + self.lease() {
+        if !self.leases_have_ended(now) {
             return;
         }
+        self.forget_longer_leases(now);
         let lowest = self.sessions.lowest(now);
         let to = safe_point::barrier(oracle, self.retention(), lowest);
         let Some(truth) = &mut self.truth else { return };
         if to > truth.gc.points().barrier {
             truth.gc.barrier = to.as_u64();
+            self.dirty = true;
+        }
+    }
+
+    /// Whether sessions of before this start, or of before it found its cluster, have come back, or have ended.
+    pub(crate) fn leases_have_ended(&self, now: Duration) -> bool {
+        let since = self.settled_at.saturating_sub(SILENCE_MAX);
+        now >= since + self.lease().max(self.collection.granted_before)
+    }
+
+    /// The longest lease that may still be held, as it is kept; zero: none was granted.
+    pub(crate) fn longest_lease(&self) -> Duration {
+        let kept = self.truth.as_ref().map_or(0, |truth| truth.gc.lease_ms);
+        Duration::from_millis(kept)
+    }
+
+    /// A lease is granted. It is durable before that is told: should the life time be shortened, then a master that
+    /// starts doesn't know by it how long leases were.
+    pub(crate) fn grant_lease(&mut self) -> Duration {
+        let lease = self.lease();
+        if self.collection.shorter.is_some_and(|(now, _)| now != lease) {
+            self.collection.shorter = None;
+        }
+        if lease > self.longest_lease() {
+            self.keep_longest_lease(lease);
+        }
+        lease
+    }
+
+    /// Where leases are shorter than before, the longer ones end.
+    fn forget_longer_leases(&mut self, now: Duration) {
+        let (lease, longest) = (self.lease(), self.longest_lease());
+        match self.collection.shorter {
+            _ if lease >= longest => self.collection.shorter = None,
+            Some((shorter, since)) if shorter == lease => {
+                if now >= since + longest {
+                    self.keep_longest_lease(lease);
+                }
+            }
+            _ => self.collection.shorter = Some((lease, now)),
+        }
+    }
+
+    fn keep_longest_lease(&mut self, lease: Duration) {
+        if let Some(truth) = &mut self.truth {
+            truth.gc.lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
             self.dirty = true;
         }
     }

@@ -123,6 +123,7 @@ impl Directory {
             } => directory.take_over(cluster_id, Duration::ZERO),
             Start::Rebuild { cluster_id: None } => {}
         }
+        directory.collection.granted_before = directory.longest_lease();
         Ok(directory)
     }
 
@@ -234,7 +235,8 @@ impl Directory {
                 self.dirty = true;
             }
         }
-        let heard = Heard {
+        let mut heard = Heard {
+            missing: Vec::new(),
             points: truth.gc.points().raised(beat.points),
             settings: match beat.settings.revision > truth.gc.set.revision {
                 true => beat.settings.clone(),
@@ -275,6 +277,9 @@ impl Directory {
                 self.settle_all();
             }
             self.command(now, &beat.server);
+            let live = self.live.get(&beat.server);
+            let missing = live.into_iter().flat_map(|live| live.missing.keys());
+            heard.missing = missing.copied().collect();
         }
         Ok(heard)
     }

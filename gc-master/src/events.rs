@@ -64,6 +64,8 @@ pub struct Heard {
     pub points: Points,
     /// The settings of garbage collection: for a tablet server to keep.
     pub settings: Kept,
+    /// Tablets that the server has had, and that the heartbeat didn't name, in order.
+    pub missing: Vec<u64>,
 }
 
 /// What whoever deletes a table has done for that.

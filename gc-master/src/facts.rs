@@ -6,7 +6,7 @@ use std::time::Duration;
 use percolator_protocol::types::Timestamp;
 
 use crate::collection::ORACLE;
-use crate::core::{Directory, SILENCE_MAX};
+use crate::core::Directory;
 use crate::truth::{Role, TableState, Tablet, TabletState, Truth};
 
 /// Of something, by what it is told apart.
@@ -136,8 +136,7 @@ impl Directory {
             held.push("starting");
             return held;
         };
-        let since = self.settled_at.saturating_sub(SILENCE_MAX);
-        if now < since + self.lease() || truth.rebuilt && !self.has_heard_all(now) {
+        if !self.leases_have_ended(now) || truth.rebuilt && !self.has_heard_all(now) {
             held.push("starting");
         }
         let floor = self.sessions.holders(1).next();

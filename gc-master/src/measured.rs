@@ -1,10 +1,11 @@
-//! The master's requests, counted and timed.
+//! The master's requests, counted, timed and traced.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
-use percolator_wire::v1;
+use percolator_telemetry::trace::{Remote, Span, Tracer, key};
 use percolator_wire::v1::master_server::Master;
+use percolator_wire::v1::{self, TraceContext};
 use tonic::{Request, Response, Status};
 
 use crate::metrics::Metrics;
@@ -14,16 +15,33 @@ use crate::service::Service;
 pub(crate) struct Measured {
     pub(crate) service: Service,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) tracer: Option<Tracer>,
 }
 
 impl Measured {
+    /// What a request is told of that says in which trace it is.
+    fn span<T>(&self, method: &'static str, request: &Request<T>) -> Option<Span> {
+        let tracer = self.tracer.as_ref()?;
+        let header = request.metadata().get(TraceContext::HEADER)?;
+        let context = TraceContext::of_header(header.to_str().ok()?)?;
+        let remote = Remote {
+            trace_id: context.trace_id(),
+            span_id: context.span_id,
+        };
+        Some(tracer.serving(method, remote, SystemTime::now()))
+    }
+
     async fn measure<T>(
         &self,
-        method: &str,
+        method: &'static str,
+        span: Option<Span>,
         answer: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Status> {
         let began = Instant::now();
         let result = answer.await;
+        if let Some(span) = span {
+            span.say(key::RESULT, if result.is_ok() { "ok" } else { "failed" });
+        }
         self.metrics
             .answered(method, result.is_ok(), began.elapsed());
         result
@@ -38,7 +56,8 @@ macro_rules! measured {
                 &self,
                 request: Request<v1::$request>,
             ) -> Result<Response<v1::$response>, Status> {
-                self.measure(stringify!($method), self.service.$method(request)).await
+                let span = self.span(stringify!($method), &request);
+                self.measure(stringify!($method), span, self.service.$method(request)).await
             })*
         }
     };

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use crate::{Error, Options, Server, Settings};
 use clap::Parser;
 use percolator_server::{announce, exit_code, logs, run_on_current_thread, signals};
+use percolator_telemetry::otlp;
 
 /// The master of a Percolator cluster: the directory of tables, tablets and servers.
 ///
@@ -36,6 +37,21 @@ struct Flags {
         env = "PERCOLATOR_GC_MASTER_METRICS_LISTEN"
     )]
     metrics_listen: Option<SocketAddr>,
+
+    /// Where to send the spans of traces, http://HOST:PORT of an OpenTelemetry collector (OTLP over gRPC; default:
+    /// nowhere)
+    #[arg(long, value_name = "URL", env = otlp::ENDPOINT_VARIABLE)]
+    otlp_endpoint: Option<String>,
+
+    /// Of the transactions that clients trace, this part is told of, from 0 to 1; the same one on every server
+    #[arg(
+        long,
+        value_name = "RATIO",
+        default_value_t = 1.0,
+        value_parser = otlp::ratio,
+        env = "PERCOLATOR_GC_MASTER_OTLP_SAMPLE_RATIO"
+    )]
+    otlp_sample_ratio: f64,
 
     /// Its stable name
     #[arg(
@@ -89,6 +105,7 @@ pub fn main() -> ExitCode {
             listen: flags.listen,
             server: flags.server,
             metrics_listen: flags.metrics_listen,
+            traces: otlp::Settings::of(flags.otlp_endpoint, flags.otlp_sample_ratio),
             new_cluster: flags.new_cluster,
             settings: Settings::default(),
             manifest: flags.gc_manifest,

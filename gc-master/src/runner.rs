@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use percolator_server::{Error, Folder, SmallFile, SmallTruth};
+use percolator_telemetry::Limited;
 use percolator_wire::v1;
 use percolator_wire::v1::tablets_client::TabletsClient;
 use tokio::sync::watch;
@@ -19,6 +20,10 @@ use crate::metrics::Metrics;
 /// A tablet server must answer a command within this, or it is asked again.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Servers that disagree say so with each heartbeat.
+static NOTES: Limited = Limited::new();
+static TAKEN_OVER: Limited = Limited::new();
 
 /// The directory with its file and its connections.
 pub(crate) struct Runner {
@@ -246,12 +251,20 @@ async fn send(channel: Option<Channel>, command: &Command) -> Result<(), String>
 
 fn log(note: &Note) {
     match note {
-        Note::TookOver { .. } | Note::Adopted { .. } => tracing::info!("{note}"),
+        // Once in a life of the master.
+        Note::TookOver { .. } => tracing::info!("{note}"),
+        Note::Adopted { .. } => {
+            if let Some(left_out) = TAKEN_OVER.admit() {
+                tracing::info!(left_out, "{note}");
+            }
+        }
         Note::Renamed { .. }
         | Note::Conflict { .. }
         | Note::Missing { .. }
         | Note::Failed { .. } => {
-            tracing::warn!("{note}");
+            if let Some(left_out) = NOTES.admit() {
+                tracing::warn!(left_out, "{note}");
+            }
         }
     }
 }

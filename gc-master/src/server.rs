@@ -8,6 +8,7 @@ use std::time::Duration;
 use percolator_client::Sweeper;
 use percolator_server::{Folder, SmallFile, SmallTruth};
 use percolator_telemetry::endpoint::{self, Pages};
+use percolator_telemetry::otlp::{self, Exporter};
 use percolator_wire::v1::master_server::MasterServer;
 use tokio::net::TcpListener;
 
@@ -30,6 +31,8 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Where to show metrics and health; without it, nowhere. Port 0 picks a free one.
     pub metrics_listen: Option<SocketAddr>,
+    /// Where to send spans of what clients trace; without it, nowhere.
+    pub traces: Option<otlp::Settings>,
     /// Its stable name, for example "gc-master-0".
     pub server: String,
     /// Begin a new cluster if the folder is empty. Without this, an empty folder means that the
@@ -50,6 +53,9 @@ pub enum Error {
     /// Metrics can't be shown.
     #[error(transparent)]
     Metrics(#[from] endpoint::Error),
+    /// Traces can't be sent.
+    #[error(transparent)]
+    Traces(#[from] otlp::Error),
     /// Of reaching itself, as its servers' client.
     #[error(transparent)]
     Itself(percolator_client::Error),
@@ -79,6 +85,7 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     endpoint: Option<endpoint::Listener>,
+    exporter: Option<Exporter>,
     metrics: Arc<Metrics>,
     runner: Arc<Runner>,
     manifest: Option<PathBuf>,
@@ -125,10 +132,13 @@ impl Server {
         let runner = Runner::new(directory, file, folder, metrics.clone())?;
         let (listener, address) = percolator_server::listen(options.listen)?;
         let endpoint = options.metrics_listen.map(endpoint::listen).transpose()?;
+        let export = |traces| Exporter::of_server(traces, "gc-master", &options.server);
+        let exporter = options.traces.as_ref().map(export).transpose()?;
         Ok(Self {
             listener,
             address,
             endpoint,
+            exporter,
             metrics,
             runner,
             manifest: options.manifest,
@@ -159,6 +169,7 @@ impl Server {
         let measured = Measured {
             service: Service::new(self.runner.clone()),
             metrics: self.metrics.clone(),
+            tracer: self.exporter.as_ref().map(Exporter::tracer),
         };
         let service = MasterServer::new(measured).max_decoding_message_size(REQUEST_BYTES_MAX);
         let failed = self.runner.clone();

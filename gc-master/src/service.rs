@@ -102,6 +102,7 @@ impl Master for Service {
             barrier: heard.points.barrier.as_u64(),
             ready: heard.points.ready.as_u64(),
             gc: Some(heard.settings.into()),
+            missing_tablets: heard.missing,
             interval_ms: u32::try_from(HEARTBEAT_INTERVAL.as_millis()).unwrap_or(u32::MAX),
         }))
     }

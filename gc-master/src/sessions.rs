@@ -118,7 +118,7 @@ impl Directory {
                 "there are {SESSIONS_MAX} sessions already; end some clients"
             ));
         }
-        let lease = self.lease();
+        let lease = self.grant_lease();
         match request.floor {
             0 => self.sessions.remove(request.session),
             floor => self.sessions.insert(

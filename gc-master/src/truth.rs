@@ -53,9 +53,18 @@ pub struct Gc {
     pub barrier: u64,
     /// Tablet servers may collect up to here.
     pub ready: u64,
+    /// The longest lease that a session may still have, in milliseconds: a master that starts waits for it. Zero: as
+    /// long as leases are now.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub lease_ms: u64,
     /// What was set.
     #[serde(default, skip_serializing_if = "Kept::is_default")]
     pub set: Kept,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks like that")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Gc {

@@ -105,3 +105,38 @@ fn a_gc_lock_that_is_ended_by_hand_stays_ended_and_others_stay() {
     let again = world.directory.release(world.now, at(old)).unwrap();
     assert_eq!(again.owners.len(), 0);
 }
+
+#[test]
+fn a_lease_of_before_the_life_time_was_shortened_is_waited_for_by_a_master_that_starts() {
+    let mut world = World::new(1);
+    world.now = Duration::from_secs(100);
+    let request = v1::SessionRequest {
+        session: 1,
+        floor: at(NOW_MS - 5_000).as_u64(),
+        ..v1::SessionRequest::default()
+    };
+    // For a minute, as versions are kept for longer.
+    let told = world.directory.session(world.now, request).unwrap();
+    assert_eq!(told.lease_ms, 60_000);
+    let change = Change {
+        life_time: Some(Duration::from_secs(1)),
+        ..Change::default()
+    };
+    world.directory.set_collection(world.now, change).unwrap();
+    world.carry_out();
+    world.restart();
+    world.now = Duration::from_secs(30);
+    assert!(barrier(&mut world) <= at(NOW_MS - 5_000));
+    world.now = Duration::from_secs(62);
+    assert_eq!(barrier(&mut world), at(NOW_MS - 1_000));
+    // A while later there is none of them any more.
+    world.now += Duration::from_secs(61);
+    barrier(&mut world);
+    world.carry_out();
+    world.restart();
+    world.now = Duration::from_secs(3);
+    let later = at(NOW_MS + 5_000);
+    world.directory.collect(world.now, Progress::Time(later));
+    let moved = world.directory.truth().unwrap().gc.points().barrier;
+    assert_eq!(moved, at(NOW_MS + 4_000));
+}

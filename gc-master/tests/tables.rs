@@ -292,7 +292,10 @@ fn a_ready_table_is_never_replaced_by_an_empty_one() {
     let mut world = World::new(1);
     world.create("a", &[]).unwrap();
     let sent = world.sent.len();
+    assert_eq!(world.beat("tablet-0").unwrap().missing, [0_u64; 0]);
     world.servers.get_mut("tablet-0").unwrap().clear();
+    // The server itself is told at once: it knows better whether its report was too old.
+    assert_eq!(world.beat("tablet-0").unwrap().missing, [1]);
     for _ in 0..3 {
         world.beat_all();
     }

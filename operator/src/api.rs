@@ -1,14 +1,33 @@
 //! The API server: reading what is there of a cluster, and carrying out what was decided.
 
-use futures_util::future::{try_join, try_join_all};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::future::{join_all, try_join, try_join_all};
+use k8s_openapi::api::core::v1::{Event as CoreEvent, PersistentVolumeClaim, Pod};
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
 use kube::api::{ApiResource, ObjectMeta};
 use kube::{Client, Resource as _};
 use percolator_api::{ClusterObject, Status};
+use percolator_telemetry::endpoint;
 use serde_json::{Value, json};
 
-use crate::cluster::{self, MANAGER, Observed, Plan, Settings};
+use crate::cluster::{self, Kind, Lack, MANAGER, Observed, Plan, Settings};
+
+/// How long a server may take to say why it isn't ready: it may be nowhere near.
+const WORDS_WITHIN: Duration = Duration::from_secs(1);
+
+/// Why a server isn't ready, as it says it; none if it doesn't answer, or is ready by now.
+async fn words(address: &str) -> Option<String> {
+    let answer = tokio::time::timeout(WORDS_WITHIN, endpoint::get(address, "/readyz")).await;
+    let answer = answer.ok()?.ok()?;
+    (answer.status != 200).then_some(answer.body)
+}
+
+fn text(object: &Value, path: &str) -> Option<String> {
+    object.pointer(path)?.as_str().map(str::to_owned)
+}
 
 /// The API server, for one namespace.
 #[derive(Clone)]
@@ -38,13 +57,16 @@ impl Objects {
         self.clusters().get_opt(name).await
     }
 
-    /// What the API server remembers, without asking its store: a moment old at most, and cheap where there are
-    /// many objects of other clusters.
-    async fn remembered<K>(&self, selector: &str) -> kube::Result<Vec<Value>>
+    /// The objects with these labels. What the API server remembers, without asking its store, is a moment old at most,
+    /// and cheap where there are many objects of other clusters.
+    async fn labelled<K>(&self, selector: &str, is_fresh: bool) -> kube::Result<Vec<Value>>
     where
         K: kube::Resource<DynamicType = ()>,
     {
-        let parameters = ListParams::default().labels(selector).match_any();
+        let mut parameters = ListParams::default().labels(selector);
+        if !is_fresh {
+            parameters = parameters.match_any();
+        }
         let list = self
             .kind(&ApiResource::erase::<K>(&()))
             .list(&parameters)
@@ -52,33 +74,92 @@ impl Objects {
         Ok(list.items.into_iter().map(|object| json!(object)).collect())
     }
 
+    async fn pods_and_claims(
+        &self,
+        of_cluster: &str,
+        is_fresh: bool,
+    ) -> kube::Result<(Vec<Value>, Vec<Value>)> {
+        try_join(
+            self.labelled::<Pod>(of_cluster, is_fresh),
+            self.labelled::<PersistentVolumeClaim>(of_cluster, is_fresh),
+        )
+        .await
+    }
+
     /// Reads what is there of the cluster, and whatever has a name that it needs. What decisions rest on is as the
-    /// store has it.
+    /// store has it. `lacking` are the kinds that there are no definitions of.
     pub(crate) async fn observe(
         &self,
         cluster: &ClusterObject,
         settings: &Settings,
+        mut lacking: BTreeMap<Kind, Lack>,
+        now: Timestamp,
     ) -> kube::Result<Observed> {
         let name = cluster.metadata.name.as_deref().unwrap_or_default();
         let of_cluster = cluster::selector_text(&cluster::selector(name));
         let needed = cluster::names_needed(cluster, settings);
-        let objects = needed.into_iter().map(|key| async move {
-            let found = self.kind(&key.0.api()).get_opt(&key.1).await?;
-            kube::Result::Ok(found.map(|object| (key, json!(object))))
+        let needed = needed
+            .into_iter()
+            .filter(|(kind, _)| !lacking.contains_key(kind));
+        let objects = needed.map(|key| async move {
+            match self.kind(&key.0.api()).get_opt(&key.1).await {
+                Ok(found) => Ok(found.map(|object| (key, Ok(json!(object))))),
+                // No reason to leave the servers alone.
+                Err(kube::Error::Api(status)) if status.code == 403 && key.0.is_of_monitoring() => {
+                    Ok(Some((key, Err(Lack::Permission))))
+                }
+                Err(error) => Err(error),
+            }
         });
         let (objects, (pods, claims)) = try_join(
             try_join_all(objects),
-            try_join(
-                self.remembered::<Pod>(&of_cluster),
-                self.remembered::<PersistentVolumeClaim>(&of_cluster),
-            ),
+            self.pods_and_claims(&of_cluster, false),
         )
         .await?;
-        Ok(Observed {
-            objects: objects.into_iter().flatten().collect(),
+        let mut found = BTreeMap::new();
+        for (key, object) in objects.into_iter().flatten() {
+            match object {
+                Ok(object) => drop(found.insert(key, object)),
+                Err(lack) => drop(lacking.insert(key.0, lack)),
+            }
+        }
+        let mut observed = Observed {
+            objects: found,
             pods,
             claims,
-        })
+            lacking,
+            ..Observed::default()
+        };
+        let claims = self.kind(&ApiResource::erase::<PersistentVolumeClaim>(&()));
+        let unknown = cluster::claims_to_ask_for(cluster, &observed);
+        let unknown = unknown.iter().map(|name| claims.get_opt(name));
+        for claim in try_join_all(unknown).await?.into_iter().flatten() {
+            cluster::note_claim(cluster, &mut observed, json!(claim));
+        }
+        if cluster::wants_fresh_lists(cluster, &observed, settings) {
+            (observed.pods, observed.claims) = self.pods_and_claims(&of_cluster, true).await?;
+        }
+        for (set, uid) in cluster::without_pods(cluster, &observed, now) {
+            let events = self.events(&uid).await?;
+            let refusal = cluster::last_refusal(&events);
+            observed.refused_pods.extend(refusal.map(|why| (set, why)));
+        }
+        let asked = cluster::to_ask(&observed).into_iter();
+        let said = join_all(
+            asked.map(|(pod, address)| async move { Some((pod, words(&address).await?)) }),
+        );
+        observed.said = said.await.into_iter().flatten().collect();
+        Ok(observed)
+    }
+
+    /// What was told of an object.
+    async fn events(&self, uid: &str) -> kube::Result<Vec<Value>> {
+        let parameters = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
+        let list = self
+            .kind(&ApiResource::erase::<CoreEvent>(&()))
+            .list(&parameters)
+            .await?;
+        Ok(list.items.into_iter().map(|event| json!(event)).collect())
     }
 
     /// Does what was planned, and notes in `observed` what is there then.
@@ -86,11 +167,17 @@ impl Objects {
     /// # Errors
     /// The first that the API server refuses, or doesn't answer: the rest is not done then.
     pub(crate) async fn carry_out(&self, plan: &Plan, observed: &mut Observed) -> kube::Result<()> {
-        let parameters = PatchParams::apply(MANAGER).force();
         for object in &plan.apply {
+            let mut value = object.value.clone();
+            let mut parameters = PatchParams::apply(MANAGER);
+            // The very object that was looked at; and where there was none, somebody else may have made one since.
+            if let Some(live) = observed.get(object.kind, &object.name) {
+                value["metadata"]["uid"] = live["metadata"]["uid"].clone();
+                parameters = parameters.force();
+            }
             let applied = self
                 .kind(&object.kind.api())
-                .patch(&object.name, &parameters, &Patch::Apply(&object.value))
+                .patch(&object.name, &parameters, &Patch::Apply(value))
                 .await?;
             tracing::info!(kind = object.kind.name(), name = object.name, "applied");
             observed
@@ -98,12 +185,16 @@ impl Objects {
                 .insert((object.kind, object.name.clone()), json!(applied));
         }
         let claims = ApiResource::erase::<PersistentVolumeClaim>(&());
+        let as_manager = PatchParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
         for (name, size) in &plan.grow {
             let change =
                 json!({"spec": {"resources": {"requests": {"storage": size.to_string()}}}});
             let grown = self
                 .kind(&claims)
-                .patch(name, &PatchParams::default(), &Patch::Merge(change))
+                .patch(name, &as_manager, &Patch::Merge(change))
                 .await?;
             tracing::info!(claim = name, %size, "asked for a larger volume");
             let grown = json!(grown);
@@ -117,22 +208,46 @@ impl Objects {
         }
         for (kind, name) in &plan.remove {
             let live = &observed.objects[&(*kind, name.clone())];
-            // The very object that was looked at, and no other that has taken its name since.
-            let uid = live.pointer("/metadata/uid").and_then(Value::as_str);
-            let parameters = DeleteParams {
-                preconditions: Some(Preconditions {
-                    uid: uid.map(str::to_owned),
-                    resource_version: None,
-                }),
-                ..DeleteParams::default()
+            let only = Preconditions {
+                uid: text(live, "/metadata/uid"),
+                resource_version: None,
             };
-            match self.kind(&kind.api()).delete(name, &parameters).await {
-                Ok(_) => tracing::info!(kind = kind.name(), name, "removed"),
-                Err(kube::Error::Api(status)) if status.is_not_found() => {}
-                Err(error) => return Err(error),
-            }
+            self.remove(&kind.api(), name, only).await?;
+        }
+        for name in &plan.release {
+            let claims_of_name = observed.claims.iter();
+            let live = claims_of_name
+                .clone()
+                .find(|claim| cluster::name(claim) == name);
+            // As it was looked at: it may have a volume by now.
+            let only = Preconditions {
+                uid: live.and_then(|live| text(live, "/metadata/uid")),
+                resource_version: live.and_then(|live| text(live, "/metadata/resourceVersion")),
+            };
+            self.remove(&claims, name, only).await?;
         }
         Ok(())
+    }
+
+    /// Removes an object, if it is the one that was looked at, and no other that has taken its name since.
+    async fn remove(
+        &self,
+        kind: &ApiResource,
+        name: &str,
+        only: Preconditions,
+    ) -> kube::Result<()> {
+        let parameters = DeleteParams {
+            preconditions: Some(only),
+            ..DeleteParams::default()
+        };
+        match self.kind(kind).delete(name, &parameters).await {
+            Ok(_) => {
+                tracing::info!(kind = kind.kind, name, "removed");
+                Ok(())
+            }
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Writes the status, unless it's there already.

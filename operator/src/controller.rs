@@ -10,20 +10,23 @@ use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service,
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams, ObjectMeta};
+use kube::core::Status as KubeStatus;
 use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use kube::{Client, Resource};
-use percolator_api::{ClusterObject, ConditionType, Status};
+use percolator_api::{ClusterObject, ConditionType, Reason, Status};
 use serde::de::DeserializeOwned;
 use tracing::Instrument as _;
 
 use crate::api::Objects;
 use crate::cluster::{self, Decision, MANAGER, Settings, full_name};
+use crate::definitions::Definitions;
 use crate::known::Known;
 use crate::looks::Looks;
 use crate::metrics::Metrics;
+use crate::watches::Watches;
 
 /// How many clusters are looked at a time.
 const CONCURRENCY: u16 = 8;
@@ -33,6 +36,8 @@ const GATHER: Duration = Duration::from_millis(50);
 const LOOK_AGAIN: Duration = Duration::from_secs(600);
 /// What goes on for too long, while servers don't serve, is found out by then, at first.
 const LOOK_SOON: Duration = Duration::from_secs(12);
+/// Definitions and permissions that are waited for come without a word.
+const LOOK_FOR_DEFINITIONS: Duration = Duration::from_secs(40);
 /// How often what the watches tell is compared with what there is.
 const COMPARE: Duration = Duration::from_secs(120);
 /// How many clusters are asked for at a time, to compare.
@@ -47,6 +52,8 @@ pub(crate) struct Shared {
     recorder: Recorder,
     pub(crate) metrics: Metrics,
     pub(crate) looks: Looks,
+    definitions: Definitions,
+    pub(crate) watches: Watches,
 }
 
 /// Why a look at a cluster ended early; it is tried again.
@@ -63,6 +70,7 @@ impl Shared {
         settings: Settings,
         instance: &str,
         metrics: Metrics,
+        watches: Watches,
     ) -> Self {
         let reporter = Reporter {
             controller: MANAGER.to_owned(),
@@ -74,6 +82,8 @@ impl Shared {
             settings,
             metrics,
             looks: Looks::default(),
+            definitions: Definitions::default(),
+            watches,
         }
     }
 }
@@ -224,20 +234,33 @@ fn failed(found: Arc<Known<ClusterObject>>, error: &Error, shared: Arc<Shared>) 
     Action::requeue(pause)
 }
 
-/// When to look again though nothing happened: the longer servers have not served, the less is to be expected of
-/// the next moment.
+/// When to look again though nothing happened: the longer servers have not served, or something has been waited for, the
+/// less is to be expected of the next moment.
 fn look_again(status: &Status, now: Timestamp) -> Duration {
-    let available = status
+    let waited_for =
+        [Reason::WaitingForDefinitions, Reason::WaitingForPermission].map(Reason::name);
+    let most = match status
         .conditions
         .iter()
-        .find(|condition| condition.type_ == ConditionType::Available.name());
-    match available {
-        Some(condition) if condition.status != "True" => {
-            let seconds = now.as_second() - condition.last_transition_time.0.as_second();
-            let lasts = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
-            lasts.clamp(LOOK_SOON, LOOK_AGAIN)
+        .any(|condition| waited_for.contains(&condition.reason))
+    {
+        true => LOOK_FOR_DEFINITIONS,
+        false => LOOK_AGAIN,
+    };
+    let waits = status.conditions.iter().filter(|condition| {
+        let is_waiting = match condition.status.as_str() {
+            "True" => ConditionType::Progressing,
+            _ => ConditionType::Available,
+        };
+        condition.type_ == is_waiting.name()
+    });
+    let since = waits.map(|condition| condition.last_transition_time.0.as_second());
+    match since.max() {
+        Some(since) => {
+            let seconds = u64::try_from(now.as_second() - since).unwrap_or_default();
+            Duration::from_secs(seconds).clamp(LOOK_SOON, most)
         }
-        _ => LOOK_AGAIN,
+        None => most,
     }
 }
 
@@ -253,7 +276,11 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
         // Kubernetes removes what the cluster owns.
         return Ok(Action::await_change());
     }
-    let mut observed = objects.observe(&cluster, &shared.settings).await?;
+    let lacking = shared.definitions.lacking(&shared.client).await?;
+    let now = Timestamp::now();
+    let mut observed = objects
+        .observe(&cluster, &shared.settings, lacking, now)
+        .await?;
     let decision = cluster::decide(&cluster, &observed, &shared.settings);
     let mut refused = None;
     if let Decision::Do(plan) = &decision
@@ -264,7 +291,7 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
         shared.metrics.writes.inc();
         match done {
             Ok(()) => {}
-            Err(kube::Error::Api(why)) if is_refusal(why.code) => refused = Some(why),
+            Err(kube::Error::Api(why)) if is_refusal(&why) => refused = Some(why),
             Err(error) => return Err(error.into()),
         }
     }
@@ -291,8 +318,10 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
 
 /// Whether the same request will be refused again, until somebody changes something. A conflict and too many
 /// requests go by themselves.
-fn is_refusal(code: u16) -> bool {
-    matches!(code, 400..=499) && !matches!(code, 401 | 404 | 409 | 429)
+fn is_refusal(why: &KubeStatus) -> bool {
+    // What can't be merged, such as lists with two elements of one name, is an internal error to an API server.
+    let cannot_be_merged = why.code == 500 && why.message.contains("typed patch");
+    cannot_be_merged || matches!(why.code, 400..=499) && !matches!(why.code, 401 | 404 | 409 | 429)
 }
 
 /// Events for `kubectl describe`. One that is lost is no harm: the status says the same.
@@ -331,26 +360,44 @@ mod tests {
     fn what_does_not_serve_is_looked_at_soon_and_then_less_often() {
         use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
         let at = |second| Timestamp::from_second(second).unwrap();
-        let status = |serves: &str| Status {
-            conditions: vec![Condition {
-                type_: "Available".into(),
-                status: serves.into(),
-                reason: "x".into(),
-                message: String::new(),
-                observed_generation: None,
-                last_transition_time: Time(at(1_000)),
-            }],
-            ..Status::default()
+        let condition = |type_: &str, status: &str, since| Condition {
+            type_: type_.into(),
+            status: status.into(),
+            reason: "x".into(),
+            message: String::new(),
+            observed_generation: None,
+            last_transition_time: Time(at(since)),
         };
-        for (serves, now, seconds) in [
-            ("True", 1_001, 600),
-            ("False", 1_001, 12),
-            ("False", 1_100, 100),
-            ("False", 9_000, 600),
-            ("False", 999, 12),
+        for (serves, waits, now, seconds) in [
+            ("True", "False", 1_001, 600),
+            ("False", "False", 1_001, 12),
+            ("False", "False", 1_100, 100),
+            ("False", "False", 9_000, 600),
+            ("False", "False", 999, 12),
+            // The pods of a server more can't be made, as nobody tells the operator.
+            ("True", "True", 2_001, 12),
+            ("True", "True", 2_100, 100),
+            ("False", "True", 2_100, 100),
         ] {
-            let pause = look_again(&status(serves), at(now));
-            assert_eq!(pause.as_secs(), seconds, "{serves} {now}");
+            let status = Status {
+                conditions: vec![
+                    condition("Available", serves, 1_000),
+                    condition("Progressing", waits, 2_000),
+                ],
+                ..Status::default()
+            };
+            let pause = look_again(&status, at(now));
+            assert_eq!(pause.as_secs(), seconds, "{serves} {waits} {now}");
+        }
+        // Nothing tells of definitions that come later.
+        for reason in ["WaitingForDefinitions", "WaitingForPermission"] {
+            let mut waits = condition("Monitored", "False", 2_000);
+            waits.reason = reason.into();
+            let status = Status {
+                conditions: vec![condition("Available", "True", 1_000), waits],
+                ..Status::default()
+            };
+            assert_eq!(look_again(&status, at(9_000)).as_secs(), 40);
         }
     }
 
@@ -381,6 +428,7 @@ mod tests {
             settings,
             "me",
             Metrics::new().unwrap(),
+            Watches::default(),
         );
         let shared = Arc::new(shared);
         let found = |name: &str| {
@@ -410,7 +458,19 @@ mod tests {
 
     #[test]
     fn what_goes_by_itself_is_no_refusal() {
-        assert!(is_refusal(403) && is_refusal(422) && is_refusal(400));
-        assert!(![401, 404, 409, 429, 500, 503].into_iter().any(is_refusal));
+        let of = |code, message: &str| {
+            let status = KubeStatus::failure(message, "why");
+            is_refusal(&status.with_code(code))
+        };
+        assert!([403, 422, 400].into_iter().all(|code| of(code, "")));
+        assert!(
+            ![401, 404, 409, 429, 500, 503]
+                .into_iter()
+                .any(|code| of(code, ""))
+        );
+        assert!(of(
+            500,
+            "failed to create typed patch object (n/demo; apps/v1, Kind=StatefulSet): duplicate entries"
+        ));
     }
 }

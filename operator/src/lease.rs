@@ -1,18 +1,26 @@
 //! Leader election: of several operators, the one that holds the lease acts.
 
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper::{Method, Request};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, ObjectMeta, PostParams};
 use tokio::time::Instant;
+use tower::{BoxError, Layer, Service};
 
 /// Whoever says nothing for so long has lost the lease.
 const LASTS: Duration = Duration::from_secs(15);
-/// A holder that could not renew for so long stops acting: before anybody else begins to.
+/// A holder that could not renew for so long stops acting: before anybody else begins to, by as much as a request that is
+/// under way may take.
 const GIVES_UP: Duration = Duration::from_secs(10);
+/// An answer about the lease that takes longer won't come.
+const ANSWERS: Duration = Duration::from_secs(4);
 /// How often it is renewed, or looked at.
 const EVERY: Duration = Duration::from_secs(2);
 
@@ -23,6 +31,67 @@ pub(crate) struct Election {
     pub(crate) name: String,
     /// Our name: no other operator has it.
     pub(crate) me: String,
+    pub(crate) term: Term,
+}
+
+/// Until when this operator may write: none as long as it holds no lease, and for one that acts without.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Term(Arc<Mutex<Option<Instant>>>);
+
+impl Term {
+    fn lasts_until(&self, end: Instant) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
+    }
+
+    fn end(&self) -> Option<Instant> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Holds back what would be written after the term: a process that stood still doesn't know yet that it's over.
+impl<S> Layer<S> for Term {
+    type Service = WithinTerm<S>;
+
+    fn layer(&self, api_server: S) -> WithinTerm<S> {
+        WithinTerm {
+            api_server,
+            term: self.clone(),
+        }
+    }
+}
+
+/// See [`Term`].
+#[derive(Clone, Debug)]
+pub(crate) struct WithinTerm<S> {
+    api_server: S,
+    term: Term,
+}
+
+impl<S, A> Service<Request<A>> for WithinTerm<S>
+where
+    S: Service<Request<A>>,
+    S::Error: Into<BoxError>,
+    S::Response: Send + 'static,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.api_server.poll_ready(context).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<A>) -> Self::Future {
+        let is_about_leases = request.uri().path().contains("/apis/coordination.k8s.io/");
+        let is_over = self.term.end().is_some_and(|end| end <= Instant::now());
+        if is_over && request.method() != Method::GET && !is_about_leases {
+            let refused = "the lease could not be renewed: another operator may act by now";
+            return Box::pin(std::future::ready(Err(refused.into())));
+        }
+        let answer = self.api_server.call(request);
+        Box::pin(async move { answer.await.map_err(Into::into) })
+    }
 }
 
 /// What others hold is judged by our own clock alone: since when it has not changed.
@@ -40,8 +109,9 @@ impl Election {
     pub(crate) async fn win(&self) {
         let mut seen = None;
         loop {
+            let asked = Instant::now();
             match self.try_win(&mut seen).await {
-                Ok(true) => return,
+                Ok(true) => return self.term.lasts_until(asked + GIVES_UP),
                 Ok(false) => {}
                 Err(error) => tracing::warn!(%error, lease = self.name, "cannot ask for the lease"),
             }
@@ -102,14 +172,17 @@ impl Election {
         }
     }
 
-    /// Keeps the lease; ends when it's lost, or may be.
+    /// Keeps the lease that was won; ends when it's lost, or may be soon.
     pub(crate) async fn keep(&self) {
-        let mut renewed = Instant::now();
-        while renewed.elapsed() < GIVES_UP {
-            tokio::time::sleep(EVERY).await;
+        let mut end = self.term.end().unwrap_or_else(Instant::now);
+        while Instant::now() < end {
+            tokio::time::sleep_until(end.min(Instant::now() + EVERY)).await;
             let asked = Instant::now();
-            match tokio::time::timeout(GIVES_UP / 2, self.renew()).await {
-                Ok(Ok(true)) => renewed = asked,
+            match tokio::time::timeout_at(end.min(asked + ANSWERS), self.renew()).await {
+                Ok(Ok(true)) => {
+                    end = asked + GIVES_UP;
+                    self.term.lasts_until(end);
+                }
                 Ok(Ok(false)) => return,
                 Ok(Err(error)) => {
                     tracing::warn!(%error, lease = self.name, "cannot renew the lease")
@@ -153,5 +226,92 @@ fn took<T>(result: kube::Result<T>) -> kube::Result<bool> {
         Ok(_) => Ok(true),
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Response;
+    use kube::client::Body;
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    /// An API server that takes a lease, and says nothing about it after that.
+    fn silent_after_the_first() -> Client {
+        let answer = |request: Request<Body>| async move {
+            let (code, text) = match *request.method() {
+                Method::POST => (201, "{\"metadata\": {\"name\": \"l\"}}"),
+                _ if request.uri().path().ends_with("/won") => std::future::pending().await,
+                _ => (404, "{\"code\": 404, \"reason\": \"NotFound\"}"),
+            };
+            let body = Body::from(text.as_bytes().to_vec());
+            Response::builder().status(code).body(body)
+        };
+        Client::new(tower::service_fn(answer), "n")
+    }
+
+    fn election(name: &str) -> Election {
+        Election {
+            client: silent_after_the_first(),
+            namespace: "n".into(),
+            name: name.into(),
+            me: "me".into(),
+            term: Term::default(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_cannot_renew_stops_before_anybody_else_begins() {
+        let election = election("l");
+        let before = Instant::now();
+        election.win().await;
+        // The same, under a name about which there's no answer.
+        let election = Election {
+            name: "won".into(),
+            ..election
+        };
+        election.keep().await;
+        assert!(
+            before.elapsed() <= GIVES_UP + Duration::from_millis(10),
+            "{:?}",
+            before.elapsed()
+        );
+        assert!(before.elapsed() + ANSWERS < LASTS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_written_after_the_term() {
+        let term = Term::default();
+        let api_server = term.layer(tower::service_fn(|_: Request<()>| {
+            std::future::ready(Ok::<_, BoxError>(()))
+        }));
+        let may = async |method: Method, path: &str| {
+            let request = Request::builder()
+                .method(method)
+                .uri(path)
+                .body(())
+                .unwrap();
+            api_server.clone().oneshot(request).await.is_ok()
+        };
+        let set = "/apis/apps/v1/namespaces/n/statefulsets/a";
+        assert!(
+            may(Method::PATCH, set).await,
+            "one that acts without a lease"
+        );
+        term.lasts_until(Instant::now() + GIVES_UP);
+        assert!(may(Method::PATCH, set).await);
+        tokio::time::advance(GIVES_UP).await;
+        for method in [Method::PATCH, Method::POST, Method::DELETE] {
+            assert!(!may(method, set).await);
+        }
+        assert!(may(Method::GET, set).await);
+        assert!(
+            may(
+                Method::PUT,
+                "/apis/coordination.k8s.io/v1/namespaces/n/leases/l"
+            )
+            .await
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! Book-keeping of the looks at clusters: which are under way, which failed and when they are tried again, and
 //! whether the watch still tells of every change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,8 +24,8 @@ pub(crate) struct Looks {
 #[derive(Debug, Default)]
 struct Books {
     clusters: BTreeMap<String, Cluster>,
-    /// No look that failed is tried again before.
-    next_retry: Option<Instant>,
+    /// When looks that failed are tried again.
+    retries: BTreeSet<Instant>,
     /// A cluster whose change the watch has not told.
     untold: Option<String>,
 }
@@ -68,9 +69,7 @@ impl Looks {
         let of_cluster = books.clusters.entry(cluster.to_owned()).or_default();
         of_cluster.failures = of_cluster.failures.saturating_add(1);
         let failures = of_cluster.failures;
-        let at = now + pause_after(failures).mul_f64(jitter);
-        let at = books.next_retry.map_or(at, |next| at.max(next));
-        books.next_retry = Some(at + RETRIES_APART);
+        let at = books.free_retry(now, pause_after(failures).mul_f64(jitter));
         (failures, at.saturating_duration_since(now))
     }
 
@@ -84,15 +83,29 @@ impl Looks {
         let mut untold = None;
         for (name, generation) in present {
             let cluster = books.clusters.entry(name.clone()).or_default();
+            let waited_for = cluster.waited_for;
             if cluster.told >= Some(*generation) {
                 cluster.waited_for = None;
-            } else if cluster.waited_for.is_some() {
+            } else if waited_for.is_some_and(|waited_for| cluster.told < Some(waited_for)) {
                 untold = Some(name.clone());
             } else {
                 cluster.waited_for = Some(*generation);
             }
         }
         books.untold = untold;
+    }
+
+    /// How many clusters are known, are being looked at, and wait to be looked at again after a failure.
+    pub(crate) fn count(&self) -> (usize, usize, usize) {
+        let books = self.books();
+        let clusters = books.clusters.values();
+        let looking = |cluster: &&Cluster| cluster.under_way_since.is_some();
+        let retrying = |cluster: &&Cluster| !looking(cluster) && cluster.failures > 0;
+        (
+            clusters.len(),
+            clusters.clone().filter(looking).count(),
+            clusters.filter(retrying).count(),
+        )
     }
 
     /// What doesn't move any more, in a sentence; a process that begins anew may.
@@ -107,6 +120,26 @@ impl Looks {
             (None, Some(name)) => Some(format!("the watch doesn't tell of the change of {name}")),
             (None, None) => None,
         }
+    }
+}
+
+impl Books {
+    /// The first time after a pause that is free, which is taken then: what waits for long holds up nobody else.
+    fn free_retry(&mut self, now: Instant, pause: Duration) -> Instant {
+        // Those before have been.
+        self.retries = self.retries.split_off(&now);
+        let mut at = now + pause;
+        // Those that began before this one, and are too near, count too.
+        let near = at.checked_sub(RETRIES_APART);
+        let near = near.map_or(Bound::Unbounded, Bound::Excluded);
+        for taken in self.retries.range((near, Bound::Unbounded)) {
+            if at + RETRIES_APART <= *taken {
+                break;
+            }
+            at = *taken + RETRIES_APART;
+        }
+        self.retries.insert(at);
+        at
     }
 }
 
@@ -144,9 +177,14 @@ mod tests {
         assert_eq!(pause("a/a"), (1, Duration::from_millis(500)));
         assert_eq!(pause("a/b"), (1, Duration::from_millis(600)));
         assert_eq!(pause("a/a"), (2, Duration::from_millis(1_000)));
-        assert_eq!(pause("a/c"), (1, Duration::from_millis(1_100)));
+        assert_eq!(pause("a/c"), (1, Duration::from_millis(700)));
         looks.end("a/a", true);
         assert_eq!(looks.failed("a/a", now, 0.5).0, 1);
+        // One that fails always waits for long, and holds up nobody else.
+        for _ in 0..9 {
+            pause("a/d");
+        }
+        assert_eq!(pause("a/e"), (1, Duration::from_millis(900)));
         // However many there are, no more than so many a second.
         let pauses: Vec<Duration> = (0..1_000)
             .map(|n| looks.failed(&format!("b/{n}"), now, 1.0).1)
@@ -156,6 +194,25 @@ mod tests {
                 .windows(2)
                 .all(|two| two[1] - two[0] >= RETRIES_APART)
         );
+    }
+
+    #[test]
+    fn the_queue_is_what_is_looked_at_and_what_is_tried_again() {
+        let looks = Looks::default();
+        let now = Instant::now();
+        for cluster in ["a/a", "a/b", "a/c"] {
+            looks.begin(cluster, Some(1), now);
+        }
+        assert_eq!(looks.count(), (3, 3, 0));
+        looks.end("a/a", true);
+        looks.end("a/b", false);
+        looks.failed("a/b", now, 1.0);
+        assert_eq!(looks.count(), (3, 1, 1));
+        looks.begin("a/b", Some(1), now);
+        assert_eq!(looks.count(), (3, 2, 0));
+        looks.end("a/b", true);
+        looks.end("a/c", true);
+        assert_eq!(looks.count(), (3, 0, 0));
     }
 
     #[test]
@@ -169,6 +226,19 @@ mod tests {
         assert!(told.contains("a/a"), "{told}");
         looks.end("a/a", false);
         assert_eq!(looks.standstill(later), None);
+    }
+
+    #[test]
+    fn a_watch_that_is_a_moment_late_twice_is_no_standstill() {
+        let looks = Looks::default();
+        let now = Instant::now();
+        looks.begin("a/a", Some(1), now);
+        looks.compare(&present(&[("a/a", 2)]));
+        looks.begin("a/a", Some(2), now);
+        looks.compare(&present(&[("a/a", 3)]));
+        assert_eq!(looks.standstill(now), None, "what was waited for was told");
+        looks.compare(&present(&[("a/a", 4)]));
+        assert!(looks.standstill(now).is_some());
     }
 
     #[test]

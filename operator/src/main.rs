@@ -1,13 +1,16 @@
 //! `percolator-operator`: makes every `PercolatorCluster` of a Kubernetes cluster into pods.
 
 mod api;
+mod calls;
 mod cluster;
 mod controller;
+mod definitions;
 mod known;
 mod late;
 mod lease;
 mod looks;
 mod metrics;
+mod watches;
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -18,16 +21,18 @@ use anyhow::Context as _;
 use clap::{Parser, ValueEnum};
 use futures_util::FutureExt as _;
 use kube::Client;
-use kube::client::{Body, ClientBuilder};
+use kube::client::ClientBuilder;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+use calls::Calls;
 use cluster::Settings;
 use controller::Shared;
 use late::LateWatches;
-use lease::Election;
+use lease::{Election, Term};
 use metrics::Metrics;
 use percolator_telemetry::endpoint;
+use watches::Watches;
 
 /// Makes every PercolatorCluster into pods, services and volumes, and keeps them so.
 #[derive(Debug, Parser)]
@@ -170,11 +175,13 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     let shutdown = shutdown()?.shared();
     let metrics = Metrics::new()?;
     let watch_delay = flags.test_watch_delay.map(Duration::from_secs);
-    let client = client(&metrics, watch_delay).await.context(
+    let (watches, term) = (Watches::default(), Term::default());
+    let client = client(&metrics, &watches, &term, watch_delay);
+    let client = client.await.context(
         "cannot find the Kubernetes API: neither a pod's service account nor a kubeconfig",
     )?;
     let settings = Settings { image: flags.image };
-    let shared = Shared::new(client.clone(), settings, &flags.identity, metrics);
+    let shared = Shared::new(client.clone(), settings, &flags.identity, metrics, watches);
     let shared = Arc::new(shared);
     let _endpoint = endpoint::listen(flags.listen)?.serve(metrics::pages(&shared))?;
     let Some(namespace) = flags.lease_namespace else {
@@ -187,6 +194,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         namespace,
         name: flags.lease,
         me: flags.identity,
+        term,
     };
     tokio::select! {
         () = shutdown.clone() => return Ok(()),
@@ -207,16 +215,18 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
 }
 
 /// The API server of the pod's service account, or of a kubeconfig. Every request is counted.
-async fn client(metrics: &Metrics, watch_delay: Option<Duration>) -> anyhow::Result<Client> {
-    let requests = metrics.requests.clone();
-    let count = tower::util::MapRequestLayer::new(move |request: hyper::Request<Body>| {
-        let method = request.method().as_str();
-        requests.with_label_values(&[method]).inc();
-        request
-    });
+async fn client(
+    metrics: &Metrics,
+    watches: &Watches,
+    term: &Term,
+    watch_delay: Option<Duration>,
+) -> anyhow::Result<Client> {
     let config = kube::Config::infer().await?;
     let builder = ClientBuilder::try_from(config)?;
-    let builder = builder.with_layer(&count);
+    let builder = builder
+        .with_layer(&Calls(metrics.requests.clone()))
+        .with_layer(watches)
+        .with_layer(term);
     Ok(match watch_delay {
         Some(delay) => {
             tracing::warn!(

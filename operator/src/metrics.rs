@@ -5,9 +5,12 @@ use std::time::Instant;
 
 use percolator_telemetry::endpoint::Pages;
 use percolator_telemetry::names::operator as names;
-use percolator_telemetry::{Error, Histogram, IntCounter, IntCounterVec, IntGauge, Registry, Set};
+use percolator_telemetry::{
+    Error, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, Set,
+};
 
 use crate::controller::Shared;
+use crate::looks::Looks;
 
 /// The operator's metrics.
 #[derive(Clone)]
@@ -21,8 +24,10 @@ pub(crate) struct Metrics {
     pub(crate) writes: IntCounter,
     /// Watches that broke, and looks that failed.
     pub(crate) watch_errors: IntCounter,
-    /// Requests to the API server, by `method`.
+    /// Requests to the API server, by `method` and `result`.
     pub(crate) requests: IntCounterVec,
+    clusters: IntGauge,
+    queue: IntGaugeVec,
     /// 1 where this process is the one that acts.
     pub(crate) leader: IntGauge,
 }
@@ -38,28 +43,44 @@ impl Metrics {
             writes: set.counter(names::WRITES)?,
             watch_errors: set.counter(names::ERRORS)?,
             requests: set.counters(names::API_REQUESTS)?,
+            clusters: set.gauge(names::CLUSTERS)?,
+            queue: set.gauges(names::QUEUE)?,
             leader: set.gauge(names::LEADER)?,
         };
         set.finish();
         Ok(metrics)
     }
+
+    /// The books of looks, as they are now.
+    fn show(&self, looks: &Looks) {
+        let (clusters, looking, retrying) = looks.count();
+        let whole = |count| i64::try_from(count).unwrap_or(i64::MAX);
+        self.clusters.set(whole(clusters));
+        for (state, count) in names::QUEUE_STATES.iter().zip([looking, retrying]) {
+            self.queue.with_label_values(&[*state]).set(whole(count));
+        }
+    }
 }
 
-/// What is served of an operator: it is ready, and healthy, as long as its looks at clusters get on.
+/// What is served of an operator: it is healthy as long as its looks at clusters get on, and its watches tell; and ready
+/// if the API server lets it watch.
 pub(crate) fn pages(shared: &Arc<Shared>) -> Pages {
-    let gets_on = |shared: &Arc<Shared>| {
-        let shared = shared.clone();
-        move || match shared.looks.standstill(Instant::now()) {
-            Some(what) => Err(what),
-            None => Ok(()),
-        }
-    };
+    fn gets_on(shared: &Shared) -> Result<(), String> {
+        let now = Instant::now();
+        let standstill = shared.looks.standstill(now);
+        standstill
+            .or_else(|| shared.watches.silent(now))
+            .map_or(Ok(()), Err)
+    }
+    let (asked, watched, shown) = (shared.clone(), shared.clone(), shared.clone());
     Pages {
         registry: shared.metrics.registry.clone(),
         role: "operator",
-        refresh: Box::new(|| {}),
-        ready: Box::new(gets_on(shared)),
-        healthy: Box::new(gets_on(shared)),
+        refresh: Box::new(move || shown.metrics.show(&shown.looks)),
+        ready: Box::new(move || {
+            gets_on(&asked).and_then(|()| asked.watches.failing().map_or(Ok(()), Err))
+        }),
+        healthy: Box::new(move || gets_on(&watched)),
     }
 }
 
@@ -77,7 +98,8 @@ mod tests {
             "percolator_operator_reconciles_total{result=\"error\"} 0",
             "percolator_operator_writes_total 0",
             "percolator_operator_errors_total 0",
-            "percolator_operator_api_requests_total{method=\"GET\"} 0",
+            "percolator_operator_api_requests_total{method=\"GET\",result=\"ok\"} 0",
+            "percolator_operator_queued_clusters{state=\"retrying\"} 0",
             "percolator_operator_leader 0",
             "percolator_operator_reconcile_duration_seconds_count 0",
         ] {

@@ -17,6 +17,26 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 const PREFIX: &str = "/grpc.health.v1.Health/";
 
+/// What a check asks, by the name of the service in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// Whether the server answers requests: to whoever names no service, or another one. A server that doesn't for
+    /// long may be started again.
+    Lives,
+    /// Whether it also has everything that it is to have: to whoever asks for the service `ready`. To start it again
+    /// is of no use.
+    Ready,
+}
+
+impl Probe {
+    fn of(service: &str) -> Self {
+        match service {
+            "ready" => Self::Ready,
+            _ => Self::Lives,
+        }
+    }
+}
+
 /// A service with the health service beside it.
 #[derive(Clone)]
 pub(crate) struct WithHealth<S> {
@@ -25,11 +45,11 @@ pub(crate) struct WithHealth<S> {
 }
 
 impl<S> WithHealth<S> {
-    /// `serves` says at each check whether requests are answered.
-    pub(crate) fn new(service: S, serves: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+    /// `passes` answers each check.
+    pub(crate) fn new(service: S, passes: impl Fn(Probe) -> bool + Send + Sync + 'static) -> Self {
         Self {
             service,
-            health: HealthServer::new(Asked(Arc::new(serves))),
+            health: HealthServer::new(Asked(Arc::new(passes))),
         }
     }
 }
@@ -55,16 +75,16 @@ where
     }
 }
 
-/// Answers for the whole server, whatever part is asked for.
-pub(crate) struct Asked(Arc<dyn Fn() -> bool + Send + Sync>);
+/// Answers for the whole server.
+pub(crate) struct Asked(Arc<dyn Fn(Probe) -> bool + Send + Sync>);
 
 #[tonic::async_trait]
 impl Health for Asked {
     async fn check(
         &self,
-        _: Request<HealthCheckRequest>,
+        request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
-        let status = if (self.0)() {
+        let status = if (self.0)(Probe::of(&request.get_ref().service)) {
             ServingStatus::Serving
         } else {
             ServingStatus::NotServing

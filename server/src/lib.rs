@@ -15,6 +15,7 @@ pub mod small_file;
 
 pub use error::{BoxError, Error};
 pub use folder::Folder;
+pub use health::Probe;
 pub use listen::{announce, listen};
 pub use runtime::{exit_code, run_on_current_thread};
 pub use serve::{serve, serve_when};

@@ -15,7 +15,8 @@ pub const LEVEL_VARIABLE: &str = "PERCOLATOR_LOG";
 /// cluster changes it without a restart. [`LEVEL_VARIABLE`] wins where it is set.
 pub const LEVEL_FILE_VARIABLE: &str = "PERCOLATOR_LOG_LEVEL_FILE";
 
-/// The variable that says how a line looks: `text`, for people, or `json`, one object a line.
+/// The variable that says how a line looks: `text`, for people, or `json`, one object a line. Where it isn't set, it
+/// is text on a terminal, and JSON elsewhere: who reads a file or a pipe is a program.
 pub const FORMAT_VARIABLE: &str = "PERCOLATOR_LOG_FORMAT";
 
 /// How often the file with the level is read.
@@ -52,14 +53,19 @@ pub fn init_from(level: &'static str) {
         said: said.text,
         told: String::new(),
     };
-    let installed = match format.as_str() {
-        "json" => {
+    let is_json = match format.as_str() {
+        "json" => true,
+        "" => !io::stderr().is_terminal(),
+        _ => false,
+    };
+    let installed = match is_json {
+        true => {
             let logs = logs.json().flatten_event(true).with_filter_reloading();
             let filter = logs.reload_handle();
             let installed = logs.try_init().is_ok();
             installed.then(|| follow(file, follower, filter))
         }
-        _ => {
+        false => {
             let logs = logs.with_ansi(io::stderr().is_terminal());
             let logs = logs.with_filter_reloading();
             let filter = logs.reload_handle();

@@ -16,7 +16,7 @@ use tonic::codegen::{Service, http};
 use tonic::transport::server::{Connected, TcpConnectInfo, TcpIncoming};
 
 use crate::Error;
-use crate::health::WithHealth;
+use crate::health::{Probe, WithHealth};
 
 /// Windows of HTTP/2: a packed stream carries everything of a client, and with the default of
 /// 64 KiB it would wait for its peer's acknowledgements.
@@ -50,18 +50,18 @@ where
         + Send
         + 'static,
 {
-    serve_when(listener, service, || true, grace, shutdown).await
+    serve_when(listener, service, |_| true, grace, shutdown).await
 }
 
-/// [`serve`], for a server that answers from the start, but does not always serve: `serves` says at each
-/// check of its health whether it does.
+/// [`serve`], for a server that answers from the start, but does not always serve: `passes` answers each check of its
+/// health.
 ///
 /// # Errors
 /// As [`serve`].
 pub async fn serve_when<S>(
     listener: TcpListener,
     service: S,
-    serves: impl Fn() -> bool + Send + Sync + 'static,
+    passes: impl Fn(Probe) -> bool + Send + Sync + 'static,
     grace: Duration,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error>
@@ -75,7 +75,7 @@ where
         + Send
         + 'static,
 {
-    let service = WithHealth::new(service, serves);
+    let service = WithHealth::new(service, passes);
     let address = listener
         .local_addr()
         .unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use percolator_server::{listen, serve, serve_when};
+use percolator_server::{Probe, listen, serve, serve_when};
 use percolator_wire::v1::oracle_client::OracleClient;
 use percolator_wire::v1::oracle_server::{Oracle, OracleServer};
 use percolator_wire::v1::{TimestampsRequest, TimestampsResponse};
@@ -47,25 +47,31 @@ async fn a_probe_is_told_whether_the_server_serves() {
     tokio::spawn(serve_when(
         listener,
         OracleServer::new(Echo),
-        move || asked.load(Ordering::Relaxed),
+        move |probe| probe == Probe::Lives || asked.load(Ordering::Relaxed),
         Duration::ZERO,
         std::future::pending(),
     ));
     let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
     let mut client = HealthClient::new(endpoint.connect().await.unwrap());
-    for (serves, status) in [
-        (false, ServingStatus::NotServing),
-        (true, ServingStatus::Serving),
+    for (service, serves, status) in [
+        ("ready", false, ServingStatus::NotServing),
+        ("ready", true, ServingStatus::Serving),
+        // Whoever asks for less is answered: nobody starts a server again because it isn't ready.
+        ("", false, ServingStatus::Serving),
     ] {
         is_ready.store(serves, Ordering::Relaxed);
-        let answer = client.check(HealthCheckRequest::default()).await.unwrap();
+        let service = service.to_owned();
+        let answer = client.check(HealthCheckRequest { service }).await.unwrap();
         assert_eq!(answer.into_inner().status(), status);
     }
     // The server's own requests go where they went.
     let mut oracle = OracleClient::connect(format!("http://{address}"))
         .await
         .unwrap();
-    let requests = tokio_stream::once(TimestampsRequest { count: 7 });
+    let requests = tokio_stream::once(TimestampsRequest {
+        count: 7,
+        traces: Vec::new(),
+    });
     let mut answers = oracle.timestamps(requests).await.unwrap().into_inner();
     assert_eq!(answers.message().await.unwrap().unwrap().count, 7);
 }
@@ -89,7 +95,13 @@ async fn an_open_stream_does_not_keep_a_server_from_stopping() {
     let (requests, receiver) = mpsc::channel(1);
     let stream = client.timestamps(ReceiverStream::new(receiver)).await;
     let mut stream = stream.unwrap().into_inner();
-    requests.send(TimestampsRequest { count: 3 }).await.unwrap();
+    requests
+        .send(TimestampsRequest {
+            count: 3,
+            traces: Vec::new(),
+        })
+        .await
+        .unwrap();
     assert_eq!(stream.message().await.unwrap().unwrap().count, 3);
 
     stop.send(()).unwrap();

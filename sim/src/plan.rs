@@ -297,6 +297,11 @@ fn limits(seed: u64) -> Limits {
         scan_records: one_of(&[1, 20, usual.scan_records]),
         scan_locks: one_of(&[1, 5, usual.scan_locks]),
         resolve_locks: one_of(&[1, 7, usual.resolve_locks]),
+        large_cells_a_second: if seed.is_multiple_of(2) {
+            800
+        } else {
+            usual.large_cells_a_second
+        },
         scan_records_of_one_cell: one_of(&[1, 5, usual.scan_records_of_one_cell]),
         index_garbage: true,
     }

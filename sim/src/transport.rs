@@ -76,7 +76,7 @@ impl Transport for SimTransport {
         .boxed()
     }
 
-    fn timestamp(&self) -> BoxFuture<'_, Result<Timestamp, Lost>> {
+    fn timestamp(&self, _: Option<v1::TraceContext>) -> BoxFuture<'_, Result<Timestamp, Lost>> {
         async move {
             let after = *self.highest.lock();
             let to = self.at(oracle::ADDRESS)?;
@@ -94,7 +94,7 @@ impl Transport for SimTransport {
                     let before = kept.lock().replace(ts);
                     match before {
                         Some(before) => Ok(before),
-                        None => self.timestamp().await,
+                        None => self.timestamp(None).await,
                     }
                 }
                 _ => Err(Lost::unknown("another question was answered".to_owned())),
@@ -106,6 +106,7 @@ impl Transport for SimTransport {
     fn session(
         &self,
         request: v1::SessionRequest,
+        _: Option<v1::TraceContext>,
     ) -> BoxFuture<'_, Result<v1::SessionResponse, MasterError>> {
         async move {
             match self.ask_master(Ask::Session(request)).await? {
@@ -116,7 +117,10 @@ impl Transport for SimTransport {
         .boxed()
     }
 
-    fn directory(&self) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>> {
+    fn directory(
+        &self,
+        _: Option<v1::TraceContext>,
+    ) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>> {
         async move {
             match self.ask_master(Ask::Directory).await? {
                 Answer::Directory(directory) => Ok(directory),

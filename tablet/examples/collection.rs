@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Parser;
@@ -178,6 +179,9 @@ impl Server {
     }
 
     fn settle(&mut self) {
+        // Nobody else is there.
+        self.core
+            .tick(Duration::from_millis(100), &mut self.replies);
         while let Some(group) = self.core.take_group() {
             let result = self.engine.commit(&group);
             self.core.committed(result, &mut self.replies);
@@ -224,6 +228,7 @@ impl Server {
                     id: start_ts,
                     tablets: vec![v1::TabletRef { id: 1, epoch: 1 }],
                     body: Some(body),
+                    trace: None,
                 };
                 self.core.request(1, request, &mut self.replies);
             }

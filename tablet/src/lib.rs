@@ -11,6 +11,7 @@ mod garbage;
 pub mod index;
 mod latches;
 mod limits;
+mod load;
 mod locks;
 mod marks;
 mod meter;
@@ -31,6 +32,7 @@ mod resolve;
 pub mod server;
 mod store;
 mod tablets;
+mod trace;
 mod verify;
 mod work;
 
@@ -93,6 +95,9 @@ pub enum Error {
     /// Metrics can't be shown.
     #[error(transparent)]
     Metrics(#[from] percolator_telemetry::endpoint::Error),
+    /// Traces can't be sent.
+    #[error(transparent)]
+    Traces(#[from] percolator_telemetry::otlp::Error),
     /// Listening, the folder, or the master's refusal.
     #[error(transparent)]
     Server(#[from] percolator_server::Error),

@@ -12,11 +12,12 @@ pub struct Limits {
     /// Marks of the highest snapshots that have read a row, and as many of the highest write records of a
     /// cell, 8 bytes each; a power of two. Cells that share one look newer than they are. Default: 65,536.
     pub marks: usize,
-    /// Requests that write and wait for rows or for the disk; and as many reads that wait for the disk.
+    /// Requests that write and wait for rows or for the disk; as many reads that wait for the disk, and as many
+    /// requests of large transactions that wait for their turn.
     /// Default: 65,536.
     pub waiting: usize,
-    /// Bytes of requests that wait for rows, and of reads that wait for the disk: one more request may go
-    /// over it. Default: 64 MiB.
+    /// Bytes of requests that wait for rows, and of reads that wait for the disk: one more request may go over it. As
+    /// many of those of large transactions that wait for their turn: they are in nobody's way. Default: 64 MiB.
     pub queued_bytes: usize,
     /// Bytes of batches that are decided and not yet on their way to the disk: one more may go over it.
     /// Default: 128 MiB.
@@ -34,8 +35,11 @@ pub struct Limits {
     pub scan_records: usize,
     /// Locks that a scan loads at a time. Default: 1,024.
     pub scan_locks: usize,
-    /// Locks of one transaction that one request resolves. Default: 64.
+    /// Locks of one transaction that one request resolves, where nobody else is there. Default: 64.
     pub resolve_locks: usize,
+    /// Cells of large transactions that may be written and resolved in a second beside other requests. Default: 1,600;
+    /// a server takes 800 for each processor that it may use.
+    pub large_cells_a_second: u32,
     /// Versions of one cell that a scan reads one by one: a look-up costs as much as some of them.
     /// Default: 64.
     pub scan_records_of_one_cell: usize,
@@ -58,6 +62,7 @@ impl Default for Limits {
             scan_records: 2048,
             scan_locks: 1024,
             resolve_locks: 64,
+            large_cells_a_second: 1_600,
             scan_records_of_one_cell: 64,
             index_garbage: true,
         }
@@ -121,6 +126,8 @@ impl Amount {
 /// What a server holds just now, as against its [`Limits`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
+    /// Requests of large transactions that wait for their turn.
+    pub bulk: Amount,
     /// Requests that wait for rows.
     pub queued: Amount,
     /// Reads that wait for the disk.

@@ -11,11 +11,10 @@ use crate::store;
 use crate::work::invalid;
 use crate::{Error, Refusal};
 
-/// The most locks in one answer, and the bytes of cells' names after which it ends.
-const LOCKS_MAX: usize = 1_000;
+/// The bytes of cells' names after which an answer ends.
 const BYTES_MAX: usize = 1 << 20;
 /// Locks that one request looks at: nobody waits long behind it.
-const SEEN_MAX: usize = 4096;
+const SEEN_MAX: usize = 512;
 
 /// The next of these locks. What is decided and not yet durable is not among them, and need not be: its
 /// prewrite is not answered yet, so its transaction has not committed.
@@ -53,7 +52,7 @@ pub(crate) fn list(
                 bytes += lock.primary.row.len() + lock.primary.column.len();
                 response.locks.push(met_lock(&cell, &lock));
             }
-            if seen >= SEEN_MAX || response.locks.len() >= LOCKS_MAX || bytes >= BYTES_MAX {
+            if seen >= SEEN_MAX || bytes >= BYTES_MAX {
                 response.resume = Some((&cell).into());
                 break;
             }

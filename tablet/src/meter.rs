@@ -2,7 +2,7 @@
 //! under the lock that the core has anyway, the clock is read once a turn, and the steps of one request in 16 are
 //! timed. The endpoint collects it when it is asked.
 
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::sync::Arc;
 
 use percolator_telemetry::names::tablet as names;
@@ -15,8 +15,10 @@ use percolator_wire::v1::prewrite_rejection::Reason;
 use percolator_wire::v1::response::Body;
 
 use crate::Refusal;
+use crate::load::{Load, Loads};
 use crate::metrics::Metrics;
 use crate::probe::{Limit, Method, Note, Probe, Step};
+use crate::trace::Traces;
 
 /// The steps of one request in so many are timed.
 const TIMED_EVERY: u32 = 16;
@@ -25,6 +27,7 @@ const TIMED_EVERY: u32 = 16;
 pub(crate) struct Meter {
     metrics: Arc<Metrics>,
     counted: RefCell<Counted>,
+    traces: Option<RefCell<Traces>>,
 }
 
 /// How a request ended; its number is its place in [`names::RESULTS`].
@@ -75,10 +78,11 @@ struct Counted {
     met_by_writes: LocalIntCounter,
     scan_cells: LocalHistogram,
     scans_cut: LocalIntCounter,
+    loads: Loads,
 }
 
 impl Meter {
-    pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(metrics: Arc<Metrics>, traces: Option<Traces>) -> Self {
         let local = |method: &&str| metrics.durations.with_label_values(&[*method]).local();
         let met = |by: &str| metrics.locks_met.with_label_values(&[by]).local();
         let counted = Counted {
@@ -100,11 +104,18 @@ impl Meter {
             met_by_writes: met("write"),
             scan_cells: metrics.scan_cells.local(),
             scans_cut: metrics.scans_cut.local(),
+            loads: Loads::new(),
         };
         Self {
             metrics,
             counted: RefCell::new(counted),
+            traces: traces.map(RefCell::new),
         }
+    }
+
+    /// What is told of the request.
+    fn told(&self, note: &Note) -> Option<(RefMut<'_, Traces>, u32)> {
+        Some((self.traces.as_ref()?.borrow_mut(), note.told?))
     }
 }
 
@@ -129,10 +140,14 @@ impl Probe for Meter {
                 };
                 counted.steps[reply].observe(seconds(note.last, now));
             }
+            if let Some((mut traces, at)) = self.told(&note) {
+                traces.step(at, "reply", note.last, now);
+                traces.ended(at, method, &note, now);
+            }
         }
     }
 
-    fn came(&self, method: Option<Method>) -> Note {
+    fn came(&self, method: Option<Method>, request: Option<&v1::Request>) -> Note {
         let mut counted = self.counted.borrow_mut();
         counted.since_timed += 1;
         let timed = counted.since_timed >= TIMED_EVERY;
@@ -144,33 +159,59 @@ impl Probe for Meter {
             timed,
             came: counted.came,
             last: counted.came,
+            told: match &self.traces {
+                Some(traces) => request
+                    .filter(|_| method.is_some())
+                    .and_then(|request| traces.borrow_mut().came(request)),
+                None => None,
+            },
         }
     }
 
+    fn of_table(&self, note: &Note, table: &str) {
+        if let Some((mut traces, at)) = self.told(note) {
+            traces.of_table(at, table);
+        }
+    }
+
+    fn asked(&self, tablet: u64, reads: bool, load: Load) {
+        let loads = &mut self.counted.borrow_mut().loads;
+        let [read, written] = loads.entry(tablet).or_default();
+        if reads { read } else { written }.add(load);
+    }
+
     fn ended(&self, note: &mut Note, ended: Step) {
-        let (true, Some(method)) = (note.timed, note.method) else {
+        let (true, Some(method)) = (note.timed || note.told.is_some(), note.method) else {
             return;
         };
         let counted = &mut *self.counted.borrow_mut();
         let now = self.metrics.now();
-        let observe = |step: usize, from: u64| counted.steps[step].observe(seconds(from, now));
+        let last = note.last;
+        let observe = |step: usize, from: u64, to: u64| {
+            if note.timed {
+                counted.steps[step].observe(seconds(from, to));
+            }
+            if let Some((mut traces, at)) = self.told(note) {
+                traces.step(at, names::STEPS[step][1], from, to);
+            }
+        };
         match (ended, method.reads()) {
-            (Step::Queue, true) => observe(step::READ_QUEUE, note.last),
-            (Step::Queue, false) => observe(step::QUEUE, note.last),
-            (Step::Decide, true) => observe(step::READ_LOAD, note.last),
+            (Step::Queue, true) => observe(step::READ_QUEUE, last, now),
+            (Step::Queue, false) => observe(step::QUEUE, last, now),
+            (Step::Decide, true) => observe(step::READ_LOAD, last, now),
             (Step::Latch, _) => {
-                observe(step::LATCH, note.last);
+                observe(step::LATCH, last, now);
                 (counted.timing, counted.loaded) = (true, 0);
             }
             (Step::Decide, false) => {
-                let loaded = std::mem::take(&mut counted.loaded);
+                let loaded = last + std::mem::take(&mut counted.loaded);
+                observe(step::LOAD, last, loaded);
                 // All but the time in which it was loaded.
-                observe(step::DECIDE, note.last + loaded);
-                counted.steps[step::LOAD].observe(seconds(0, loaded));
+                observe(step::DECIDE, loaded, now);
                 counted.timing = false;
             }
-            (Step::Group, _) => observe(step::GROUP, note.last),
-            (Step::Commit, _) => observe(step::COMMIT, note.last),
+            (Step::Group, _) => observe(step::GROUP, last, now),
+            (Step::Commit, _) => observe(step::COMMIT, last, now),
         }
         note.last = now;
     }
@@ -207,6 +248,9 @@ impl Probe for Meter {
             Err(refusal) => refused(refusal),
         };
         counted.results[method as usize][outcome as usize] += 1;
+        if let Some((mut traces, at)) = self.told(&note) {
+            traces.answered(at, names::RESULTS[outcome as usize]);
+        }
         counted.answered.push(note);
     }
 
@@ -219,6 +263,7 @@ impl Probe for Meter {
                 counter.inc_by(std::mem::take(count));
             }
         }
+        self.metrics.loads.more(std::mem::take(&mut counted.loads));
         let histograms = counted.durations.iter().chain(&counted.steps);
         histograms.for_each(LocalHistogram::flush);
         counted.scan_cells.flush();
@@ -335,10 +380,16 @@ mod tests {
     #[test]
     fn what_is_answered_is_seen_with_its_time_once_it_is_flushed() {
         let metrics = Arc::new(Metrics::new(64 << 20).unwrap());
-        let meter = Meter::new(metrics.clone());
+        let meter = Meter::new(metrics.clone(), None);
         meter.turn_began(metrics.now());
+        // Of none more is told, whatever its client samples.
+        let sampled = v1::Request {
+            trace: Some(Box::new(v1::TraceContext::new(1, 2))),
+            ..v1::Request::default()
+        };
         for _ in 0..TIMED_EVERY {
-            let mut note = meter.came(Some(Method::Commit));
+            let mut note = meter.came(Some(Method::Commit), Some(&sampled));
+            assert_eq!(note.told, None);
             for step in [
                 Step::Queue,
                 Step::Latch,

@@ -15,6 +15,7 @@ use percolator_telemetry::{
 use percolator_wire::v1::TabletState;
 
 use crate::core::Facts;
+use crate::load::Shown;
 
 /// The server's metrics.
 pub(crate) struct Metrics {
@@ -43,6 +44,7 @@ pub(crate) struct Metrics {
     tablets: IntGaugeVec,
     table_tablets: IntGaugeVec,
     tables: Mutex<Bounded>,
+    pub(crate) loads: Shown,
     engine_bytes: IntGauge,
     log_bytes: IntGauge,
     syncs: IntCounter,
@@ -92,6 +94,7 @@ impl Metrics {
             tablets: set.gauges(names::TABLETS)?,
             table_tablets: set.gauges(names::TABLE_TABLETS)?,
             tables: Mutex::new(Bounded::of(&names::TABLE_TABLETS)),
+            loads: Shown::new(&set)?,
             engine_bytes: set.gauge(names::ENGINE_BYTES)?,
             log_bytes: set.gauge(names::LOG_BYTES)?,
             syncs: set.counter(names::SYNCS)?,
@@ -195,6 +198,7 @@ impl Metrics {
             self.tablets.with_label_values(&[*state]).set(count);
         }
         self.tables.lock().set(&self.table_tablets, &by_table);
+        self.loads.show(&facts.tablets);
     }
 
     /// The engine, and the volume of its folder.

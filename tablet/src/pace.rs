@@ -1,15 +1,18 @@
-//! How fast garbage is collected. A server that nobody asks anything collects as fast as it can. Beside others it
-//! may do so many entries in each tick of a clock, and so many more as are made: a small share of its time, and
-//! still garbage doesn't pile up for good.
+//! How fast the server works on what nobody waits for with a hand on the clock: garbage, and what large transactions
+//! write and leave. With nobody else there, as fast as it can. Beside others so much in a second, in small pieces: a
+//! small share of its time, and none of them waits long behind a piece. Of garbage also so much as is made, and some
+//! more: it doesn't pile up for good.
 
 use std::time::Duration;
 
-/// How long a tick takes.
-pub(crate) const TICK: Duration = Duration::from_millis(10);
-/// Entries that may be collected in each tick: a hundredth or two of its time.
-const ENTRIES_A_TICK: usize = 64;
+/// How long a tick takes while something waits for its turn.
+pub(crate) const TICK: Duration = Duration::from_millis(2);
+/// The server has others for so long after one of them has asked for something.
+const BESIDE: Duration = Duration::from_millis(100);
+/// Entries that may be collected in a second: a hundredth or two of its time.
+const ENTRIES_A_SECOND: i64 = 6_400;
 /// For so many entries that are made one more may be collected than that.
-const MADE: usize = 4;
+const MADE: i64 = 4;
 /// Entries of one piece beside other requests, at least.
 const ENTRIES_BESIDE: usize = 16;
 /// And where there are none.
@@ -17,35 +20,63 @@ const ENTRIES_ALONE: usize = 256;
 /// What isn't collected when it may be is collected later, as far as it is no more than this: more than that at once
 /// would be felt.
 const CREDIT_MAX: usize = 256;
+/// What waits has its turn within 120 ms: twelve requests of 16 cells, as many as one client sends at a time, don't
+/// hurry it. Of more clients the pace is faster; an answer that came too late would be asked for again.
+const BULK_WAITS_A_SECOND: i64 = 1_000 / 120;
+/// At once no more than a few ticks', which may be late; and so many at least.
+const BULK_AT_ONCE: i64 = 16;
+const BULK_TICKS_A_SECOND: i64 = 200;
+/// Credit is counted in millionths.
+const ONE: i64 = 1_000_000;
 
-/// What may be collected now.
-#[derive(Debug, Default)]
+/// What may be done now.
+#[derive(Debug)]
 pub(crate) struct Pace {
-    /// Entries, times [`MADE`].
-    credit: usize,
+    /// Cells of large transactions in a second.
+    bulk_a_second: i64,
+    /// Entries, in millionths.
+    credit: i64,
     /// Entries that were made since the last piece could be taken, and about how many are made from one to the next.
     made: usize,
     usual: usize,
-    /// Since the last tick somebody has asked for something.
-    asked: bool,
-    /// Or in the tick before that.
-    busy: bool,
+    /// Cells of large transactions, in millionths; below nothing, where a request was larger than what was left.
+    bulk: i64,
+    /// Until when others are there.
+    beside: Duration,
 }
 
 impl Pace {
+    /// Beside other requests large transactions have so many cells in a second.
+    pub(crate) fn new(large_cells_a_second: u32) -> Self {
+        Self {
+            bulk_a_second: large_cells_a_second.into(),
+            credit: 0,
+            made: 0,
+            usual: 0,
+            bulk: 0,
+            beside: Duration::ZERO,
+        }
+    }
+
+    /// Somebody else has asked for something.
     pub(crate) fn asked(&mut self) {
-        self.asked = true;
-        self.busy = true;
+        self.beside = BESIDE;
     }
 
     pub(crate) fn made(&mut self, entries: usize) {
-        self.credit += entries * (MADE + 1);
+        self.credit += count(entries) * ONE * (MADE + 1) / MADE;
         self.made += entries;
     }
 
-    pub(crate) fn tick(&mut self) {
-        self.busy = std::mem::take(&mut self.asked);
-        self.credit += ENTRIES_A_TICK * MADE;
+    /// So much time has passed, and so many cells of large transactions wait for their turn.
+    pub(crate) fn tick(&mut self, elapsed: Duration, waiting: usize) {
+        self.beside = self.beside.saturating_sub(elapsed);
+        // A second is more than any credit.
+        let micros = i64::from(elapsed.min(Duration::from_secs(1)).as_micros() as u32);
+        self.credit += micros * ENTRIES_A_SECOND;
+        let a_second = self.bulk_a_second.max(count(waiting) * BULK_WAITS_A_SECOND);
+        let at_once = (a_second / BULK_TICKS_A_SECOND).max(BULK_AT_ONCE);
+        self.bulk = (self.bulk + micros * a_second).min(at_once * ONE);
     }
 
     /// Entries of the next piece, if there may be one now. It is larger where many are made, as a piece goes with a
@@ -53,18 +84,42 @@ impl Pace {
     pub(crate) fn piece(&mut self) -> Option<usize> {
         self.usual = (3 * self.usual + std::mem::take(&mut self.made)).div_ceil(4);
         let large = 2 * self.usual;
-        self.credit = self.credit.min(MADE * large.max(CREDIT_MAX));
-        if !self.busy {
+        self.credit = self.credit.min(count(large.max(CREDIT_MAX)) * ONE);
+        if self.is_alone() {
             return Some(ENTRIES_ALONE.max(large));
         }
-        let may = self.credit / MADE;
+        let may = usize::try_from(self.credit / ONE).unwrap_or(0);
         (may >= ENTRIES_BESIDE).then(|| may.min(large.max(ENTRIES_BESIDE)))
     }
 
     /// A piece of so many entries was taken.
     pub(crate) fn spent(&mut self, entries: usize) {
-        self.credit = self.credit.saturating_sub(entries * MADE);
+        self.credit = (self.credit - count(entries) * ONE).max(0);
     }
+
+    /// Nobody else is there.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.beside.is_zero()
+    }
+
+    /// Whether a large transaction's request may be carried out now.
+    pub(crate) fn may_bulk(&self) -> bool {
+        self.is_alone() || self.bulk > 0
+    }
+
+    /// One was, with so many cells.
+    pub(crate) fn spent_bulk(&mut self, cells: usize) {
+        self.bulk = match self.is_alone() {
+            // It is not to be paid back later.
+            true => self.bulk.min(0),
+            false => self.bulk - count(cells) * ONE,
+        };
+    }
+}
+
+/// Of entries or cells that are in memory.
+fn count(of: usize) -> i64 {
+    i64::try_from(of).unwrap_or(i64::MAX / ONE / 2)
 }
 
 #[cfg(test)]
@@ -84,20 +139,23 @@ mod tests {
 
     #[test]
     fn who_asks_all_the_time_leaves_collection_a_share() {
-        let mut pace = Pace::default();
-        let mut entries = 0;
-        for _ in 0..100 {
-            pace.asked();
-            pace.tick();
-            entries += collected(&mut pace, 100);
+        for tick in [TICK, 7 * TICK] {
+            let mut pace = Pace::new(1_600);
+            let (mut entries, mut passed) = (0, Duration::ZERO);
+            while passed < Duration::from_secs(1) {
+                pace.asked();
+                pace.tick(tick, 0);
+                entries += collected(&mut pace, 100);
+                passed += tick;
+            }
+            assert!((6_000..=6_500).contains(&entries), "{entries} in a second");
         }
-        assert!((6_000..=6_400).contains(&entries), "{entries} in 100 ticks");
     }
 
     #[test]
     fn garbage_does_not_pile_up_whatever_is_made() {
         for at_a_time in [1, 10, 1_000, 5_000] {
-            let mut pace = Pace::default();
+            let mut pace = Pace::new(1_600);
             let mut waiting = 100_000;
             for _ in 0..200_000 / at_a_time {
                 pace.asked();
@@ -112,17 +170,54 @@ mod tests {
 
     #[test]
     fn nobody_asks_it_goes_on_at_once() {
-        let mut pace = Pace::default();
+        let mut pace = Pace::new(1_600);
         assert_eq!(collected(&mut pace, 10), 10 * ENTRIES_ALONE);
         pace.asked();
         assert_eq!(collected(&mut pace, 10), 0);
-        pace.tick();
-        assert_eq!(
-            collected(&mut pace, 1),
-            ENTRIES_BESIDE,
-            "someone asked in this tick"
-        );
-        pace.tick();
+        pace.tick(Duration::from_millis(3), 0);
+        assert_eq!(collected(&mut pace, 2), ENTRIES_BESIDE, "someone has asked");
+        pace.tick(BESIDE, 0);
         assert_eq!(collected(&mut pace, 1), ENTRIES_ALONE);
+    }
+
+    #[test]
+    fn large_transactions_have_a_share_beside_others_and_all_of_it_alone() {
+        for cells in [1, 16, 1_000] {
+            let mut pace = Pace::new(1_600);
+            assert!(pace.may_bulk(), "alone");
+            pace.spent_bulk(1_000_000);
+            let (mut done, mut passed) = (0, Duration::ZERO);
+            while passed < Duration::from_secs(10) {
+                pace.asked();
+                pace.tick(TICK, 0);
+                while pace.may_bulk() {
+                    pace.spent_bulk(cells);
+                    done += cells;
+                }
+                passed += TICK;
+            }
+            assert!(
+                (15_000..=17_000).contains(&done),
+                "{done}, {cells} at a time"
+            );
+            pace.tick(BESIDE, 0);
+            assert!(pace.may_bulk(), "alone again");
+        }
+    }
+
+    #[test]
+    fn no_large_transaction_waits_for_long_however_many_there_are() {
+        let mut pace = Pace::new(1_600);
+        let (mut waiting, mut passed) = (100_000, Duration::ZERO);
+        while waiting > 1_000 {
+            pace.asked();
+            pace.tick(TICK, waiting);
+            while pace.may_bulk() {
+                pace.spent_bulk(16);
+                waiting -= 16;
+            }
+            passed += TICK;
+        }
+        assert!(passed < Duration::from_secs(1), "{passed:?}");
     }
 }

@@ -5,6 +5,7 @@ use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
 use crate::Refusal;
+use crate::load::Load;
 
 /// A kind of request; its number is its place in `percolator_telemetry::names::tablet::METHODS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +92,18 @@ pub(crate) struct Note {
     pub(crate) came: u64,
     /// When its last step ended.
     pub(crate) last: u64,
+    /// More is told of it, under this number.
+    pub(crate) told: Option<u32>,
+}
+
+/// The numbers of the tablets that a request is about.
+pub(crate) fn tablets(request: &v1::Request) -> impl Iterator<Item = u64> {
+    let one = match &request.body {
+        Some(v1::request::Body::GetOne(get)) => Some(get.tablet_id),
+        _ => None,
+    };
+    let listed = request.tablets.iter().map(|tablet| tablet.id);
+    one.into_iter().chain(listed)
 }
 
 /// Whoever listens.
@@ -99,10 +112,14 @@ pub(crate) trait Probe: Send {
     fn turn_began(&self, _: u64) {}
     /// The answers of the turn have gone to their connections.
     fn turn_ended(&self) {}
-    /// A request came, of this kind.
-    fn came(&self, _: Option<Method>) -> Note {
+    /// A request came, of this kind; without a message where it is an order of the master's.
+    fn came(&self, _: Option<Method>, _: Option<&v1::Request>) -> Note {
         Note::default()
     }
+    /// The request, of which more is told, is about rows of this table.
+    fn of_table(&self, _: &Note, _: &str) {}
+    /// More was asked of this tablet: to read, or to write.
+    fn asked(&self, _: u64, _reads: bool, _: Load) {}
     /// A step of the request has ended.
     fn ended(&self, _: &mut Note, _: Step) {}
     /// What a cell holds is being loaded, until [`Self::loaded`].

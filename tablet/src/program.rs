@@ -3,10 +3,12 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use crate::{Error, Options, Server};
 use clap::Parser;
 use percolator_engine::EngineKind;
+use percolator_telemetry::otlp;
 
 /// Serves tablets: stores rows, and decides about transactions on them.
 #[derive(Debug, Parser)]
@@ -29,6 +31,27 @@ struct Arguments {
     /// Address on which to show /metrics, /healthz and /readyz; port 0 picks a free one. Default: nowhere.
     #[arg(long, value_name = "ADDR", env = "PERCOLATOR_TABLET_METRICS_LISTEN")]
     metrics_listen: Option<SocketAddr>,
+    /// Where to send the spans of traces, http://HOST:PORT of an OpenTelemetry collector (OTLP over gRPC). Default:
+    /// nowhere.
+    #[arg(long, value_name = "URL", env = otlp::ENDPOINT_VARIABLE)]
+    otlp_endpoint: Option<String>,
+    /// Of the transactions that clients trace, this part is told of, from 0 to 1; the same one on every server.
+    #[arg(
+        long,
+        value_name = "RATIO",
+        default_value_t = 1.0,
+        value_parser = otlp::ratio,
+        env = "PERCOLATOR_TABLET_OTLP_SAMPLE_RATIO"
+    )]
+    otlp_sample_ratio: f64,
+    /// Tell in the log of each request that takes so long, for example 100ms: where the time went. Default: of none.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = humantime::parse_duration,
+        env = "PERCOLATOR_TABLET_SLOW_REQUESTS"
+    )]
+    slow_requests: Option<Duration>,
     /// Address at which clients reach this server; where it listens, if not given.
     #[arg(long, value_name = "HOST:PORT", env = "PERCOLATOR_TABLET_ADVERTISE")]
     advertise: Option<String>,
@@ -82,6 +105,8 @@ async fn run(arguments: Arguments) -> Result<(), Error> {
         data_dir: arguments.data_dir,
         listen: arguments.listen,
         metrics_listen: arguments.metrics_listen,
+        traces: otlp::Settings::of(arguments.otlp_endpoint, arguments.otlp_sample_ratio),
+        slow_request: arguments.slow_requests,
         advertise: arguments.advertise,
         master: arguments.master,
         server: arguments.server,

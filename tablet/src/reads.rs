@@ -13,6 +13,7 @@ use percolator_wire::v1::response::Body;
 use percolator_wire::{met_lock, v1};
 
 use crate::decision::Ground;
+use crate::load::Load;
 use crate::records::Records;
 use crate::store;
 use crate::work::{Place, check_count, invalid, timestamp};
@@ -91,6 +92,7 @@ fn get(
         if bytes >= ground.limits.get_bytes {
             break;
         }
+        let tablet = refs.get(cell.tablet as usize);
         let cell = ground.cell(refs, &Place::from(cell))?;
         let seen = match &owners.0 {
             Some(_) => read_own(ground, &owners, &cell, snapshot)?,
@@ -104,6 +106,7 @@ fn get(
         };
         if let Got::Found(found) = &got {
             bytes += found.value.len();
+            has_read(ground, tablet, bytes_of(&cell, &found.value));
         }
         results.push(v1::GetResult { result: Some(got) });
     }
@@ -127,11 +130,25 @@ fn get_one(ground: Ground<'_>, request: v1::GetOneRequest) -> Result<v1::GetOneR
     };
     let mut response = v1::GetOneResponse::default();
     match read_cell(ground, &cell, snapshot)? {
-        Seen::Value(value) => response.value = Some(value),
+        Seen::Value(value) => {
+            has_read(ground, Some(&asked), bytes_of(&cell, &value));
+            response.value = Some(value);
+        }
         Seen::Absent | Seen::RolledBack => {}
         Seen::Locked(locked) => response.locked = Some(Box::new(locked)),
     }
     Ok(response)
+}
+
+/// So much of this tablet is in the answer.
+fn has_read(ground: Ground<'_>, tablet: Option<&v1::TabletRef>, bytes: usize) {
+    if let Some(tablet) = tablet {
+        ground.probe.asked(tablet.id, true, Load::of_bytes(bytes));
+    }
+}
+
+fn bytes_of(cell: &Cell, value: &[u8]) -> usize {
+    cell.row.len() + cell.column.len() + value.len()
 }
 
 /// What a snapshot sees of a cell, long values fetched.
@@ -246,6 +263,7 @@ fn get_rows(
             )?;
             let bytes: usize = part.cells.iter().map(|(_, value)| value.len()).sum();
             left = left.saturating_sub(bytes.max(1));
+            has_read(ground, refs.get(tablet as usize), part.bytes());
             results.extend(part.cells.into_iter().map(|(cell, value)| v1::GetResult {
                 result: Some(Got::Found(v1::Found {
                     value,
@@ -323,6 +341,7 @@ fn scan(
     let engine = owners.reader(ground);
     let bytes_max = ground.limits.scan_bytes;
     let part = scan_part(ground, engine, snapshot, &range, limit, bytes_max)?;
+    has_read(ground, Some(asked), part.bytes());
     let last = part.cells.last().map(|(cell, _)| cell.into());
     let mut response = v1::ScanResponse {
         cells: part
@@ -360,6 +379,13 @@ struct Range {
 struct Part {
     cells: Vec<(Cell, Bytes)>,
     end: PartEnd,
+}
+
+impl Part {
+    fn bytes(&self) -> usize {
+        let each = self.cells.iter();
+        each.map(|(cell, value)| bytes_of(cell, value)).sum()
+    }
 }
 
 enum PartEnd {

@@ -22,8 +22,10 @@ use crate::tablets;
 use crate::work::{Work, commit_timestamp, invalid, timestamp};
 use crate::{Error, Refusal};
 
-/// Locks that one piece looks at, whosever they are: nobody waits long behind it.
-const SEEN_MAX: usize = 2048;
+/// Locks of its transaction that a piece resolves where others are there: nobody waits long behind it.
+pub(crate) const LOCKS_BESIDE: usize = 16;
+/// For each of those it may look at so many, whosever they are.
+const SEEN: usize = 32;
 
 /// Locks to resolve.
 #[derive(Debug)]
@@ -55,11 +57,12 @@ impl Piece {
     }
 }
 
-/// Finds the next piece.
+/// Finds the next piece, of so many locks at the most.
 pub(crate) fn find(
     ground: Ground<'_>,
     refs: Vec<v1::TabletRef>,
     request: v1::ResolveRequest,
+    most: usize,
 ) -> Result<Work, Refusal> {
     let start_ts = timestamp(request.start_ts, "start_ts")?;
     let ending = match request.commit_ts {
@@ -95,7 +98,7 @@ pub(crate) fn find(
         let (key, record) = pair.map_err(Error::from)?;
         let is_its = Lock::decode(record).map_err(Error::from)?.start_ts == start_ts;
         let found = piece.cells.len() + usize::from(is_its);
-        let enough = seen >= SEEN_MAX || found >= ground.limits.resolve_locks;
+        let enough = seen >= most * SEEN || found >= most;
         if enough {
             piece.resume = Some(key::decode_cell(&key).map_err(Error::from)?);
         }

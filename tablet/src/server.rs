@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc as thread_channel;
@@ -10,14 +11,16 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use percolator_engine::{Batch, Engine, EngineKind};
 use percolator_protocol::types::Timestamp;
-use percolator_server::heartbeat;
-use percolator_telemetry::endpoint;
+use percolator_server::{Probe, heartbeat};
+use percolator_telemetry::Limited;
+use percolator_telemetry::endpoint::{self, DATA_LOST};
+use percolator_telemetry::otlp::{self, Exporter};
 use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
 use percolator_wire::v1::tablets_server::{Tablets, TabletsServer};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::core::{Asker, Core, Facts, Order, Reply};
@@ -25,6 +28,7 @@ use crate::meter::Meter;
 use crate::metrics::Metrics;
 use crate::outbox::{Outbox, Packs};
 use crate::pages::pages;
+use crate::trace::Traces;
 use crate::{Error, Limits};
 
 /// A message of requests may be this large: one request at its limit, and its envelope.
@@ -34,8 +38,12 @@ const MESSAGE_BYTES_MAX: usize = 24 << 20;
 const LOG_SEGMENT_BYTES: u64 = 16 << 20;
 /// Requests of one message that are handled before it is looked whether their answers are taken.
 const REQUESTS_AT_A_TIME: usize = 64;
+/// Cells of large transactions in a second for each processor: beside them reads take little longer than alone, on two
+/// processors that three servers and their clients share.
+const LARGE_CELLS_A_SECOND: u32 = 800;
 /// A client that doesn't take its answers for this long is cut off.
 const STUCK: Duration = Duration::from_secs(30);
+static CUT: Limited = Limited::new();
 /// Requests under way may end within this when the server stops.
 const GRACE: Duration = Duration::from_millis(200);
 
@@ -48,6 +56,10 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Where to show metrics and health; without it, nowhere. Port 0 picks a free one.
     pub metrics_listen: Option<SocketAddr>,
+    /// Where to send spans of what clients trace; without it, nowhere.
+    pub traces: Option<otlp::Settings>,
+    /// A request that takes so long is told in the log; without it, none.
+    pub slow_request: Option<Duration>,
     /// Where clients reach it, HOST:PORT; where it listens, if not given.
     pub advertise: Option<String>,
     /// The master, HOST:PORT.
@@ -70,6 +82,7 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     endpoint: Option<endpoint::Listener>,
+    exporter: Option<Exporter>,
     metrics: Arc<Metrics>,
     engine: Arc<dyn Engine>,
     incarnation: u64,
@@ -94,11 +107,15 @@ impl Server {
         let engine: Arc<dyn Engine> =
             Arc::from(percolator_engine::open(&options.data_dir, &engine_options)?);
         let incarnation = heartbeat::incarnation();
+        // A limit of the container counts.
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let processors = u32::try_from(processors).unwrap_or(u32::MAX);
         let mut core = Core::open(
             engine.clone(),
             Limits {
                 cache_bytes: options.cache_bytes / 4,
                 index_garbage: options.index_garbage,
+                large_cells_a_second: LARGE_CELLS_A_SECOND.saturating_mul(processors),
                 ..Limits::default()
             },
             options.raw,
@@ -107,12 +124,20 @@ impl Server {
                 incarnation,
             },
         )?;
-        core.watch(Box::new(Meter::new(metrics.clone())));
+        let export = |traces| Exporter::of_server(traces, "tablet", &options.server);
+        let exporter = options.traces.as_ref().map(export).transpose()?;
+        let tracer = exporter.as_ref().map(Exporter::tracer);
+        let traces = Traces::new(tracer, options.slow_request);
+        // Where nobody sees it, nothing is measured.
+        if endpoint.is_some() || traces.is_some() {
+            core.watch(Box::new(Meter::new(metrics.clone(), traces)));
+        }
         Ok(Self {
             options,
             listener,
             address,
             endpoint,
+            exporter,
             metrics,
             engine,
             incarnation,
@@ -140,6 +165,7 @@ impl Server {
             listener,
             address,
             endpoint,
+            exporter: _exporter,
             metrics,
             engine,
             incarnation,
@@ -175,10 +201,13 @@ impl Server {
                 sinks: HashMap::new(),
                 next_asker: 0,
                 replies: Vec::new(),
+                next_tick: Duration::MAX,
             }),
             groups,
             cluster_id: Mutex::new(cluster_id.clone()),
+            lost: Mutex::new(Vec::new()),
             stop,
+            waits: Notify::new(),
             metrics: metrics.clone(),
         });
         let pages = pages(&shared, &engine, options.data_dir.clone());
@@ -197,10 +226,14 @@ impl Server {
         let ticks = {
             let shared = shared.clone();
             async move {
+                let mut last = Instant::now();
                 loop {
-                    let next = shared.state.lock().core.next_tick();
-                    tokio::time::sleep(next).await;
-                    shared.with(|state| state.core.tick(&mut state.replies));
+                    let next = shared.next_tick();
+                    let wakes = tokio::time::timeout(next, shared.waits.notified());
+                    let _ = wakes.await;
+                    let elapsed = last.elapsed();
+                    last += elapsed;
+                    shared.with(|state| state.core.tick(elapsed, &mut state.replies));
                 }
             }
         };
@@ -233,6 +266,7 @@ impl Server {
                         core.meet(&told.tablet_servers, replies);
                         core.keep(told.gc, replies);
                         core.reach(told.into(), replies);
+                        known.lost(core.lacks(&told.missing_tablets));
                     });
                 },
                 std::future::pending(),
@@ -250,12 +284,13 @@ impl Server {
         let (ended, end) = oneshot::channel();
         // Until the master has taken this server for its cluster's, nobody is sent here.
         let known = Arc::downgrade(&shared);
-        let serves = move || {
-            known
-                .upgrade()
-                .is_some_and(|shared| shared.cluster_id.lock().is_some())
+        let passes = move |probe| {
+            known.upgrade().is_some_and(|shared| match probe {
+                Probe::Lives => shared.cluster_id.lock().is_some(),
+                Probe::Ready => shared.ready().is_ok(),
+            })
         };
-        let serving = percolator_server::serve_when(listener, service, serves, GRACE, async move {
+        let serving = percolator_server::serve_when(listener, service, passes, GRACE, async move {
             let _ = ended.send(ending.await);
         });
         shared.with(|_| {});
@@ -289,7 +324,11 @@ pub(crate) struct Shared {
     groups: thread_channel::Sender<Arc<Vec<Batch>>>,
     /// The cluster that this server belongs to, once it is known.
     cluster_id: Mutex<Option<String>>,
+    /// Tablets that were here, as the master said last, and aren't any more.
+    lost: Mutex<Vec<u64>>,
     stop: watch::Sender<Option<String>>,
+    /// The next tick is to be sooner than was said.
+    waits: Notify,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -299,6 +338,8 @@ struct State {
     next_asker: Asker,
     /// Answers that are to be sent; kept for its room.
     replies: Vec<Reply>,
+    /// What the core said last.
+    next_tick: Duration,
 }
 
 /// Where an asker's answers go.
@@ -339,6 +380,9 @@ impl Shared {
             // The committer lives as long as this sender.
             let _ = self.groups.send(group);
         }
+        if state.core.next_tick() < state.next_tick {
+            self.waits.notify_one();
+        }
         if let Some(failure) = state.core.failed() {
             let failure = failure.to_owned();
             self.stop.send_if_modified(|stop| {
@@ -350,6 +394,13 @@ impl Shared {
         result
     }
 
+    /// When the core is to be ticked.
+    fn next_tick(&self) -> Duration {
+        let mut state = self.state.lock();
+        state.next_tick = state.core.next_tick();
+        state.next_tick
+    }
+
     /// How the server is, with all that was measured until now.
     pub(crate) fn facts(&self) -> Facts {
         let state = self.state.lock();
@@ -357,14 +408,34 @@ impl Shared {
         state.core.facts()
     }
 
+    /// Takes in which tablets are lost now.
+    fn lost(&self, tablets: Vec<u64>) {
+        let mut lost = self.lost.lock();
+        if *lost != tablets {
+            if !tablets.is_empty() {
+                tracing::error!(?tablets, "tablets that were here are lost, with their rows");
+            }
+            *lost = tablets;
+        }
+    }
+
     /// Why nobody should be sent here, if so.
     pub(crate) fn ready(&self) -> Result<(), String> {
         if self.cluster_id.lock().is_none() {
             return Err("the master has not told yet to which cluster this server belongs".into());
         }
-        match self.state.lock().core.failed() {
-            Some(failure) => Err(format!("a write to the disk failed: {failure}")),
-            None => Ok(()),
+        if let Some(failure) = self.state.lock().core.failed() {
+            return Err(format!("a write to the disk failed: {failure}"));
+        }
+        let lost = self.lost.lock();
+        match &lost[..] {
+            [] => Ok(()),
+            [first, ..] => Err(format!(
+                "{DATA_LOST}{} tablets that were here are not any more, {first} among them, and nor are their rows: bring \
+                 this server's folder or volume back, or give up the tables that they belong to (`percolator table list \
+                 --tablets` names them) by `percolator table delete`",
+                lost.len()
+            )),
         }
     }
 
@@ -433,7 +504,12 @@ impl Tablets for Service {
                         }
                     });
                     if tokio::time::timeout(STUCK, outbox.room()).await.is_err() {
-                        tracing::warn!("a client took no answers for {STUCK:?}: its stream is cut");
+                        if let Some(left_out) = CUT.admit() {
+                            tracing::warn!(
+                                left_out,
+                                "a client took no answers for {STUCK:?}: its stream is cut"
+                            );
+                        }
                         shared.metrics.stuck_streams.inc();
                         outbox.clear();
                         break 'stream;

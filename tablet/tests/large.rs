@@ -6,6 +6,7 @@ use percolator_tablet::Limits;
 use percolator_wire::v1;
 use percolator_wire::v1::get_result::Result as Got;
 use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
 use support::{Server, cell, prewrite, refused};
 
@@ -187,4 +188,88 @@ fn what_is_not_served_is_not_resolved() {
     server.settle();
     refused(server.answer(id));
     assert_eq!(server.core.locks(), ROWS.len());
+}
+
+#[test]
+fn those_that_wait_for_their_turn_take_nobody_elses_room() {
+    let mut server = Server::within(Limits {
+        queued_bytes: 300,
+        ..Limits::default()
+    });
+    // Somebody else is there.
+    assert_eq!(server.value("c", 5), None);
+    let sent: Vec<u64> = (0..60)
+        .map(|_| {
+            server.send(Ask::Get(v1::GetRequest {
+                start_ts: 5,
+                cells: vec![cell("c")],
+                ..Default::default()
+            }));
+            let id = server.send(flush("d", "1", 1));
+            while server.commit_group() > 0 {}
+            id
+        })
+        .collect();
+    let answers: Vec<_> = sent.iter().map(|id| server.answer(*id)).collect();
+    let waiting = answers.iter().filter(|answer| answer.is_none()).count();
+    assert!((1..30).contains(&waiting), "{waiting} wait");
+    let busy = answers.into_iter().flatten().filter_map(|body| match body {
+        Body::Error(error) => error.kind,
+        _ => None,
+    });
+    let busy: Vec<_> = busy.collect();
+    assert!(!busy.is_empty(), "no more may wait");
+    for kind in busy {
+        assert!(matches!(&kind, Kind::Busy(_)), "{kind:?}");
+    }
+    // Who writes a row still does.
+    let write = server.send(prewrite("e", "other", 11));
+    while server.commit_group() > 0 {}
+    let answer = server.answer(write);
+    assert!(matches!(answer, Some(Body::Prewrite(_))), "{answer:?}");
+    // And none of those that wait is forgotten.
+    server.settle();
+    server.settle();
+    let waited = sent.iter().filter_map(|id| server.answer(*id)).count();
+    assert_eq!(waited, waiting);
+}
+
+/// How many flushes of one row each wait for their turn behind this request and a first one.
+fn wait_behind(ask: Ask) -> usize {
+    let limits = Limits {
+        large_cells_a_second: 1,
+        ..Limits::default()
+    };
+    let mut server = Server::within(limits);
+    server.settle();
+    server.ask(flush("b", "1", 1));
+    server.send(ask);
+    for row in &ROWS[1..] {
+        server.send(flush(row, "1", 2));
+    }
+    server.core.held().bulk.count
+}
+
+#[test]
+fn what_it_reads_itself_does_not_slow_it_down() {
+    let get = |own| {
+        Ask::Get(v1::GetRequest {
+            start_ts: START,
+            cells: vec![cell("b")],
+            own,
+            ..Default::default()
+        })
+    };
+    let scan = |own| {
+        Ask::Scan(v1::ScanRequest {
+            start_ts: START,
+            own,
+            ..Default::default()
+        })
+    };
+    assert_eq!(wait_behind(get(true)), 0);
+    assert_eq!(wait_behind(scan(true)), 0);
+    // Others do.
+    assert!(wait_behind(get(false)) > 0);
+    assert!(wait_behind(scan(false)) > 0);
 }

@@ -60,6 +60,8 @@ pub enum Values {
     OneOf(&'static [&'static str]),
     /// The first so many of a kind of names; whatever comes later is [`Bounded::OTHER`](crate::Bounded::OTHER).
     UpTo(usize, &'static str),
+    /// Each value of this other label has one.
+    Of(&'static str),
 }
 
 impl Label {
@@ -72,6 +74,12 @@ impl Label {
     /// The first `most` names of `what`.
     pub const fn up_to(name: &'static str, most: usize, what: &'static str) -> Self {
         let values = Values::UpTo(most, what);
+        Self { name, values }
+    }
+
+    /// What belongs to the value of another label: no series of its own.
+    pub const fn of(name: &'static str, other: &'static str) -> Self {
+        let values = Values::Of(other);
         Self { name, values }
     }
 }
@@ -132,7 +140,7 @@ impl Metric {
         for label in self.labels {
             let values: &[&str] = match label.values {
                 Values::OneOf(values) => values,
-                Values::UpTo(..) => &[],
+                Values::UpTo(..) | Values::Of(_) => &[],
             };
             let with = |known: &Vec<&'static str>| {
                 let known = known.clone();

@@ -53,6 +53,7 @@ fn labels(metric: &Metric) -> String {
     let label = |label: &crate::Label| match label.values {
         Values::OneOf(values) => format!("`{}`: {}", label.name, values.join(", ")),
         Values::UpTo(most, what) => format!("`{}`: up to {most} {what}", label.name),
+        Values::Of(other) => format!("`{}`: that of the `{other}`", label.name),
     };
     let all: Vec<String> = metric.labels.iter().map(label).collect();
     all.join("; ")

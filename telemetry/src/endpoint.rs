@@ -38,6 +38,10 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// Out of file descriptors, as a rule: those that are open end by and by.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
+/// How a server begins to say why it isn't ready, where that is because its data are lost: people have to do something
+/// then, so that programs tell it from all else by that.
+pub const DATA_LOST: &str = "data lost: ";
+
 /// What is to be shown. The functions are called on the endpoint's thread.
 pub struct Pages {
     /// All metrics of the process.

@@ -1,5 +1,5 @@
 //! What a process shows of itself: how a metric is declared, the declarations of every process, and the port on
-//! which they are served.
+//! which they are served; the spans of traces, and how they go to a collector.
 //!
 //! One table for each process ([`names`]) is where both the registry and `docs/metrics.md` come from. What a number
 //! means for a protocol is not known here; the servers count, and rules never do.
@@ -8,13 +8,20 @@ mod declare;
 mod document;
 #[cfg(feature = "endpoint")]
 pub mod endpoint;
+mod limited;
+#[cfg(feature = "endpoint")]
+mod memory;
 pub mod names;
+#[cfg(feature = "otlp")]
+pub mod otlp;
 #[cfg(feature = "endpoint")]
 mod process;
 mod set;
+pub mod trace;
 
 pub use declare::{Kind, Label, Metric, Values};
 pub use document::markdown;
+pub use limited::Limited;
 #[cfg(feature = "endpoint")]
 pub use process::Process;
 pub use prometheus::local::{LocalHistogram, LocalIntCounter};

@@ -7,7 +7,7 @@ use prometheus::{Counter, Error, Gauge, IntCounter, IntGauge, Registry};
 use tokio::runtime::RuntimeMetrics;
 
 use crate::names::process as names;
-use crate::{Set, keep_up};
+use crate::{Set, keep_up, memory};
 
 /// The commit that the program was built from, where the build said so.
 const REVISION: &str = match option_env!("PERCOLATOR_REVISION") {
@@ -25,6 +25,7 @@ pub struct Process {
     busy: Counter,
     parks: IntCounter,
     scraped: Gauge,
+    memory_limit: IntGauge,
 }
 
 impl Process {
@@ -52,6 +53,7 @@ impl Process {
             busy: set.fractions(names::RUNTIME_BUSY)?,
             parks: set.counter(names::RUNTIME_PARKS)?,
             scraped: set.seconds(names::SCRAPED)?,
+            memory_limit: set.gauge(names::MEMORY_LIMIT)?,
         };
         set.finish();
         Ok(process)
@@ -75,6 +77,9 @@ impl Process {
                 .map(|worker| runtime.worker_park_count(worker))
                 .sum(),
         );
+        // It may be changed while the process runs.
+        self.memory_limit
+            .set(i64::try_from(memory::limit()).unwrap_or(i64::MAX));
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         self.scraped.set(now.unwrap_or_default().as_secs_f64());
     }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use prometheus::core::Collector;
+use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
 use prometheus::{
     Encoder as _, Error, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
     IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
@@ -41,11 +41,8 @@ impl<'a> Set<'a> {
     /// # Errors
     /// As [`Self::counter`].
     pub fn counters(&self, metric: Metric) -> Result<IntCounterVec, Error> {
-        let vec = self.register(&metric, IntCounterVec::new(opts(&metric), &names(&metric))?)?;
-        for values in metric.children() {
-            vec.with_label_values(&values);
-        }
-        Ok(vec)
+        let vec = IntCounterVec::new(opts(&metric), &names(&metric))?;
+        self.register_all(&metric, vec)
     }
 
     /// A counter of seconds, or of something else that comes in fractions.
@@ -69,11 +66,8 @@ impl<'a> Set<'a> {
     /// # Errors
     /// As [`Self::counter`].
     pub fn gauges(&self, metric: Metric) -> Result<IntGaugeVec, Error> {
-        let vec = self.register(&metric, IntGaugeVec::new(opts(&metric), &names(&metric))?)?;
-        for values in metric.children() {
-            vec.with_label_values(&values);
-        }
-        Ok(vec)
+        let vec = IntGaugeVec::new(opts(&metric), &names(&metric))?;
+        self.register_all(&metric, vec)
     }
 
     /// A gauge of seconds without labels.
@@ -98,11 +92,7 @@ impl<'a> Set<'a> {
     /// As [`Self::counter`].
     pub fn histograms(&self, metric: Metric) -> Result<HistogramVec, Error> {
         let vec = HistogramVec::new(histogram_opts(&metric), &names(&metric))?;
-        let vec = self.register(&metric, vec)?;
-        for values in metric.children() {
-            vec.with_label_values(&values);
-        }
-        Ok(vec)
+        self.register_all(&metric, vec)
     }
 
     /// A metric of the table that comes into being elsewhere.
@@ -129,6 +119,18 @@ impl<'a> Set<'a> {
     ) -> Result<C, Error> {
         self.note(metric);
         self.registry.register(Box::new(made.clone()))?;
+        Ok(made)
+    }
+
+    /// With every combination of labels that is known before.
+    fn register_all<B>(&self, metric: &Metric, made: MetricVec<B>) -> Result<MetricVec<B>, Error>
+    where
+        B: MetricVecBuilder + Clone + 'static,
+    {
+        let made = self.register(metric, made)?;
+        for values in metric.children() {
+            made.with_label_values(&values);
+        }
         Ok(made)
     }
 
@@ -177,7 +179,7 @@ impl Bounded {
     pub fn of(metric: &Metric) -> Self {
         let most = metric.labels.iter().find_map(|label| match label.values {
             Values::UpTo(most, _) => Some(most),
-            Values::OneOf(_) => None,
+            Values::OneOf(_) | Values::Of(_) => None,
         });
         let Some(most) = most else {
             panic!("{} has no label of names", metric.name);

@@ -15,6 +15,9 @@ pub enum Error {
     /// Metrics can't be shown.
     #[error(transparent)]
     Metrics(#[from] percolator_telemetry::endpoint::Error),
+    /// Traces can't be sent.
+    #[error(transparent)]
+    Traces(#[from] percolator_telemetry::otlp::Error),
     /// The clock is beyond belief.
     #[error(
         "{cause}; set the clock of this machine right, \

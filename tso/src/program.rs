@@ -11,6 +11,7 @@ use crate::{Error, Options, Server};
 use clap::Parser;
 use percolator_protocol::oracle::Settings;
 use percolator_server::{announce, exit_code, logs, run_on_current_thread, signals};
+use percolator_telemetry::otlp;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -45,6 +46,21 @@ struct Flags {
     /// Where to show /metrics, /healthz and /readyz, IP:PORT; port 0 picks a free one. Default: nowhere.
     #[arg(long, value_name = "IP:PORT", env = "PERCOLATOR_TSO_METRICS_LISTEN")]
     metrics_listen: Option<SocketAddr>,
+
+    /// Where to send the spans of traces, http://HOST:PORT of an OpenTelemetry collector (OTLP over gRPC). Default:
+    /// nowhere.
+    #[arg(long, value_name = "URL", env = otlp::ENDPOINT_VARIABLE)]
+    otlp_endpoint: Option<String>,
+
+    /// Of the transactions that clients trace, this part is told of, from 0 to 1; the same one on every server.
+    #[arg(
+        long,
+        value_name = "RATIO",
+        default_value_t = 1.0,
+        value_parser = otlp::ratio,
+        env = "PERCOLATOR_TSO_OTLP_SAMPLE_RATIO"
+    )]
+    otlp_sample_ratio: f64,
 
     /// Where clients reach it, HOST:PORT. Default: where it listens; needed with --master when it
     /// listens on every address (0.0.0.0).
@@ -120,6 +136,7 @@ impl Flags {
             data_dir: self.data_dir,
             listen: self.listen,
             metrics_listen: self.metrics_listen,
+            traces: otlp::Settings::of(self.otlp_endpoint, self.otlp_sample_ratio),
             advertise: self.advertise,
             master: self.master,
             server: self.server,

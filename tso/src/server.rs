@@ -10,6 +10,7 @@ use percolator_protocol::oracle::Settings;
 use percolator_server::heartbeat::{self, incarnation};
 use percolator_server::{Folder, SmallFile, SmallTruth, listen, serve};
 use percolator_telemetry::endpoint::{self, Pages};
+use percolator_telemetry::otlp::{self, Exporter};
 use percolator_wire::v1::oracle_server::OracleServer;
 use percolator_wire::v1::{HeartbeatRequest, Role};
 use tokio::net::TcpListener;
@@ -40,6 +41,8 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Where to show metrics and health; without it, nowhere. Port 0 picks a free one.
     pub metrics_listen: Option<SocketAddr>,
+    /// Where to send spans of what clients trace; without it, nowhere.
+    pub traces: Option<otlp::Settings>,
     /// Where clients reach it, HOST:PORT; without it, where it listens.
     pub advertise: Option<String>,
     /// Where the master is, HOST:PORT; without it the oracle serves alone, and nobody is told.
@@ -60,6 +63,7 @@ impl Options {
             data_dir: data_dir.into(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             metrics_listen: None,
+            traces: None,
             advertise: None,
             master: None,
             server: "tso-0".to_owned(),
@@ -76,6 +80,7 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     metrics: Option<endpoint::Listener>,
+    exporter: Option<Exporter>,
     advertised: String,
     folder: Arc<Folder>,
     keeper: Keeper,
@@ -117,7 +122,10 @@ impl Server {
             cause @ StartError::NoLimit { .. } => Error::NoLimit { path, cause },
         })?;
         let metrics = Metrics::new(options.settings.window_ms).map_err(endpoint::Error::Metrics)?;
-        let shared = Arc::new(Shared::new(core, clock, metrics));
+        let export = |traces| Exporter::of_server(traces, "tso", &options.server);
+        let exporter = options.traces.as_ref().map(export).transpose()?;
+        let tracer = exporter.as_ref().map(Exporter::tracer);
+        let shared = Arc::new(Shared::new(core, clock, metrics, tracer));
         let keeper = Keeper::new(
             shared.clone(),
             truth,
@@ -140,6 +148,7 @@ impl Server {
             listener,
             address,
             metrics,
+            exporter,
             advertised,
             folder,
             keeper,
@@ -168,6 +177,7 @@ impl Server {
             listener,
             address,
             metrics,
+            exporter: _exporter,
             advertised,
             folder,
             keeper,

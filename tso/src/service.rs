@@ -4,13 +4,14 @@ use std::fmt;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::Stream;
 use percolator_protocol::oracle::ClockEvent;
+use percolator_telemetry::trace::{Remote, Span, Tracer, key};
 use percolator_wire::v1::oracle_server::Oracle;
-use percolator_wire::v1::{TimestampsRequest, TimestampsResponse};
+use percolator_wire::v1::{TimestampsRequest, TimestampsResponse, TraceContext};
 use tokio::sync::Notify;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -18,11 +19,15 @@ use crate::clock::Clock;
 use crate::core::{Answer, Core, CountRefused, Store};
 use crate::metrics::{Counted, Metrics};
 
+/// Traces of one request that are told of; a request has room for so many.
+const TRACES_MAX: usize = 16;
+
 /// The core, and who waits for what on it.
 pub(crate) struct Shared {
     locked: Mutex<Locked>,
     clock: Arc<dyn Clock>,
     pub(crate) metrics: Metrics,
+    tracer: Option<Tracer>,
     /// A limit became durable: requests go on.
     extended: Notify,
     /// A request waits for a limit: the keeper goes on.
@@ -41,12 +46,18 @@ struct Locked {
 }
 
 impl Shared {
-    pub(crate) fn new(core: Core, clock: Arc<dyn Clock>, metrics: Metrics) -> Self {
+    pub(crate) fn new(
+        core: Core,
+        clock: Arc<dyn Clock>,
+        metrics: Metrics,
+        tracer: Option<Tracer>,
+    ) -> Self {
         let counted = metrics.counted();
         Self {
             locked: Mutex::new(Locked { core, counted }),
             clock,
             metrics,
+            tracer,
             extended: Notify::new(),
             exhausted: Notify::new(),
         }
@@ -129,6 +140,39 @@ impl Shared {
             }
             None => {}
         }
+    }
+}
+
+/// Spans of a request, which end when this is dropped.
+#[derive(Debug)]
+struct Told(Vec<Span>);
+
+impl Told {
+    /// Nothing, and without a cost, where nobody samples.
+    fn begin(tracer: Option<&Tracer>, request: &TimestampsRequest) -> Option<Self> {
+        if request.traces.is_empty() {
+            return None;
+        }
+        let (tracer, began) = (tracer?, SystemTime::now());
+        let span = |trace: &TraceContext| {
+            let remote = Remote {
+                trace_id: trace.trace_id(),
+                span_id: trace.span_id,
+            };
+            let span = tracer.serving("timestamps", remote, began);
+            span.say(key::COUNT, i64::from(request.count));
+            span
+        };
+        let traces = request.traces.iter().take(TRACES_MAX);
+        Some(Self(traces.map(span).collect()))
+    }
+
+    fn answered(&self, answer: &Result<TimestampsResponse, Status>) {
+        let result = match answer {
+            Ok(_) => "ok",
+            Err(_) => "failed",
+        };
+        self.0.iter().for_each(|span| span.say(key::RESULT, result));
     }
 }
 
@@ -219,12 +263,26 @@ impl Stream for Answers {
             Some(Err(status)) => return Poll::Ready(Some(Err(status))),
             None => return Poll::Ready(None),
         };
+        let told = Told::begin(self.service.shared.tracer.as_ref(), &request);
+        let end = |answer| {
+            if let Some(told) = &told {
+                told.answered(&answer);
+            }
+            Poll::Ready(Some(answer))
+        };
         match self.service.granted(request.count, None) {
-            Ok(Some(response)) => Poll::Ready(Some(Ok(response))),
-            Err(status) => Poll::Ready(Some(Err(status))),
+            Ok(Some(response)) => end(Ok(response)),
+            Err(status) => end(Err(status)),
             Ok(None) => {
                 let service = self.service.clone();
-                let mut waiting = async move { service.wait_in_time(request.count).await }.boxed();
+                let mut waiting = async move {
+                    let answer = service.wait_in_time(request.count).await;
+                    if let Some(told) = told {
+                        told.answered(&answer);
+                    }
+                    answer
+                }
+                .boxed();
                 match waiting.as_mut().poll(cx) {
                     Poll::Ready(answer) => Poll::Ready(Some(answer)),
                     Poll::Pending => {

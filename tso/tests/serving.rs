@@ -55,7 +55,10 @@ async fn ask(address: &str, count: u32) -> Result<u64, Status> {
     let mut client = RawClient::connect(format!("http://{address}"))
         .await
         .unwrap();
-    let requests = tokio_stream::once(TimestampsRequest { count });
+    let requests = tokio_stream::once(TimestampsRequest {
+        count,
+        traces: Vec::new(),
+    });
     let mut responses = client.timestamps(requests).await?.into_inner();
     Ok(responses.message().await?.unwrap().first)
 }

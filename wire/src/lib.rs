@@ -7,5 +7,6 @@ pub mod v1 {
 }
 
 mod convert;
+mod trace;
 
 pub use convert::{Malformed, commit_response, commit_result, met_lock, prewrite_rejection};

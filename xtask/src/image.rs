@@ -63,7 +63,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<()> {
 /// Makes the image of programs that are built; gives its size in bytes.
 pub(crate) fn make(programs: &Path, name: &str, archive: &Path) -> anyhow::Result<u64> {
     let mut image = oci::Image::new(name, &format!("{FOLDER}/{}", PROGRAMS[0]))?;
-    "/data".clone_into(&mut image.working_dir);
+    image.volume("/data")?;
     for program in PROGRAMS {
         let file = programs.join(program);
         image.program(&file, &format!("{FOLDER}/{program}"))?;

@@ -2,7 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{Command, ExitCode},
 };
 
 use anyhow::{Context as _, bail};
@@ -101,10 +101,36 @@ fn test_program(context: &Context, message: &Value) -> anyhow::Result<Option<Tes
     }))
 }
 
-/// Builds the programs for release, and gives the folder that they are in.
+/// What `percolator_build_info` says of a program's commit.
+const REVISION: &str = "PERCOLATOR_REVISION";
+
+/// Builds the programs for release, and gives the folder that they are in. They say of which commit they are, where a
+/// checkout or who runs this says it.
 pub(crate) fn build_for_release(context: &Context) -> anyhow::Result<PathBuf> {
-    context.cargo(["build", "--release"]).run()?;
+    let build = context.cargo(["build", "--release"]);
+    let said = std::env::var_os(REVISION).is_some();
+    match revision(context.root()).filter(|_| !said) {
+        Some(revision) => build.env(REVISION, &revision).run()?,
+        None => build.run()?,
+    }
     Ok(context.metadata()?.target.join("release"))
+}
+
+/// The commit of a checkout, with `-changed` where files differ from it; none without git.
+fn revision(root: &Path) -> Option<String> {
+    let git = |arguments: &[&str]| {
+        let mut git = Command::new("git");
+        let output = git.current_dir(root).args(arguments).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        output.status.success().then(|| text.trim().to_owned())
+    };
+    let commit = git(&["rev-parse", "HEAD"])?;
+    let is_clean = git(&["status", "--porcelain"])?.is_empty();
+    Some(if is_clean {
+        commit
+    } else {
+        format!("{commit}-changed")
+    })
 }
 
 /// `cargo xtask run`. The user's folder stays the current one, so that their paths mean what they say.
@@ -118,4 +144,27 @@ pub(crate) fn run(context: &Context, arguments: &[String]) -> anyhow::Result<Exi
         command.args(arguments)
     };
     Err(command.exec())
+}
+
+#[test]
+fn programs_say_of_which_commit_they_are() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let root = folder.path();
+    assert_eq!(revision(root), None);
+    for script in [
+        "git init -q",
+        "echo a > a && git add a",
+        "git -c user.name=a -c user.email=a@example.com commit -q -m a",
+    ] {
+        let mut shell = Command::new("sh");
+        let done = shell.current_dir(root).args(["-c", script]).status();
+        assert!(done.expect("a shell").success(), "{script}");
+    }
+    let clean = revision(root).expect("a commit");
+    assert!(
+        clean.len() == 40 && clean.bytes().all(|b| b.is_ascii_hexdigit()),
+        "{clean}"
+    );
+    std::fs::write(root.join("a"), "b").expect("a change");
+    assert_eq!(revision(root), Some(format!("{clean}-changed")));
 }

@@ -1,5 +1,5 @@
-//! Prometheus' own checker of metrics, from Debian's package: unpacked in `target`, so that nothing is installed, and no
-//! Prometheus is started.
+//! Prometheus' own checker of metrics, from Debian's package, and Prometheus beside it: unpacked in `target`, so that
+//! nothing is installed, and no Prometheus is started but by a test.
 
 use std::path::PathBuf;
 

@@ -37,7 +37,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
 {{- define "percolator-operator.image" -}}
-{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- with .Values.image }}
+{{- .repository }}{{ if or .tag (not .digest) }}:{{ default $.Chart.AppVersion .tag }}{{ end }}{{ with .digest }}@{{ . }}{{ end }}
+{{- end }}
 {{- end }}
 
 {{/* The verbs that the operator uses, and no others. */}}
@@ -53,20 +55,31 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   resources: [percolatorclusters/finalizers]
   verbs: [update]
 - apiGroups: [""]
-  resources: [serviceaccounts, configmaps, services]
+  resources: [serviceaccounts]
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [configmaps, services]
+  verbs: [get, list, watch, create, patch]
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [get, list, watch, create, patch]
+# Of the Prometheus operator, where it is there and a cluster asks for it: not watched, since they may not be there.
+- apiGroups: [monitoring.coreos.com]
+  resources: [podmonitors, prometheusrules]
+  verbs: [get, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
-  verbs: [list, watch, patch]
+  verbs: [get, list, watch, patch, delete]
+# Why pods can't be made stands in events alone.
+- apiGroups: [""]
+  resources: [events]
+  verbs: [list]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]

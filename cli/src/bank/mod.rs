@@ -6,6 +6,7 @@ mod ledger;
 mod recording;
 mod stats;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -13,9 +14,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use percolator_client::{Client, Error, Options};
+use percolator_telemetry::Registry;
+use percolator_telemetry::endpoint::{self, Endpoint, Pages};
 use rand::RngExt;
 use tokio::task::LocalSet;
 
+use crate::connect::Connect;
 use crate::output::{Format, Output};
 use accounts::{Accounts, Contents, Transfer};
 use ledger::Ledger;
@@ -67,17 +71,29 @@ pub(crate) struct Args {
     /// a line with all accounts. Only where every bank on the table writes to the same file.
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
+    /// Show what the client library does: /metrics, /healthz and /readyz at IP:PORT; port 0 picks a free one, which
+    /// it says. Default: nowhere.
+    #[arg(long, value_name = "IP:PORT", conflicts_with = "verify")]
+    metrics_listen: Option<SocketAddr>,
 }
 
-pub(crate) async fn run(cluster: &str, args: Args, output: Output) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(
+    connect: &Connect<'_>,
+    args: Args,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
     let options = Options {
         patience: PATIENCE,
         ..Options::default()
     };
-    let client = Client::connect_with(cluster, options).await?;
+    let client = connect.client(options).await?;
     if let Some(file) = &args.verify {
         return ledger::verify(&client, &args.table, file, output).await;
     }
+    let _endpoint = match args.metrics_listen {
+        Some(address) => Some(show(&client, address, output)?),
+        None => None,
+    };
     let accounts = Accounts::open(&client, &args.table, args.accounts, output).await?;
     let ledger = match &args.ledger {
         Some(file) => Some(Ledger::open(&client, &args.table, file).await?),
@@ -97,6 +113,21 @@ pub(crate) async fn run(cluster: &str, args: Args, output: Output) -> anyhow::Re
     Ok(crate::answered(summary.holds()))
 }
 
+/// Shows the client's metrics, until the value goes.
+fn show(client: &Client, address: SocketAddr, output: Output) -> anyhow::Result<Endpoint> {
+    let listener = endpoint::listen(address)?;
+    let registry = Registry::new();
+    client.measure(&registry)?;
+    output.note(&format!("metrics on {}", listener.address()));
+    Ok(listener.serve(Pages {
+        registry,
+        role: "bank",
+        refresh: Box::new(|| {}),
+        ready: Box::new(|| Ok(())),
+        healthy: Box::new(|| Ok(())),
+    })?)
+}
+
 /// Runs the workload.
 pub(crate) async fn measure(
     client: Client,
@@ -114,6 +145,7 @@ pub(crate) async fn measure(
         ledger: None,
         verify: None,
         history: None,
+        metrics_listen: None,
     };
     let quiet = Output {
         quiet: true,

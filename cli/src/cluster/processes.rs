@@ -18,6 +18,8 @@ use super::{Running, SERVERS, followed};
 
 /// A server that dies this soon after its start is failing, not unlucky.
 const SOON: Duration = Duration::from_secs(2);
+/// The master begins a cluster.
+const NEW_CLUSTER: &str = "--new-cluster";
 /// After so many early deaths in a row it isn't started again.
 const EARLY_DEATHS_MAX: u32 = 5;
 /// Between two attempts to start a server that could not be started.
@@ -153,7 +155,7 @@ impl Processes {
         let gc = followed::gc_file(&layout.data_dir).display().to_string();
         let mut more = vec!["--gc-manifest".to_owned(), gc];
         if layout.new {
-            more.push("--new-cluster".to_owned());
+            more.push(NEW_CLUSTER.to_owned());
         }
         let master = recipe("master", MASTER_PROGRAM, MASTER, more)?;
         let listens = |number: u16| {
@@ -189,11 +191,13 @@ impl Processes {
     /// Starts a server, waits until it listens, and looks after it from then on. Returns its address.
     async fn supervise(
         &mut self,
-        recipe: Recipe,
+        mut recipe: Recipe,
         listen: Addresses,
         failed: &mpsc::UnboundedSender<anyhow::Error>,
     ) -> anyhow::Result<String> {
         let (process, at) = launch(&recipe, &listen).await?;
+        // It has begun one by now. Should its folder get lost, it is not to begin another.
+        recipe.arguments.retain(|argument| argument != NEW_CLUSTER);
         self.servers.set(&recipe, &at, process.child.id());
         let address = at.serves.clone();
         let supervisor = Supervisor {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow};
+use percolator_telemetry::otlp::Settings;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::Running;
@@ -45,6 +46,7 @@ async fn start_each(
         data_dir: layout.folder(MASTER),
         listen: layout.listen(0)?,
         metrics_listen: None,
+        traces: Settings::of_environment(),
         server: MASTER.to_owned(),
         new_cluster: layout.new,
         settings: percolator_gc_master::Settings::default(),
@@ -69,6 +71,7 @@ async fn start_each(
     options.listen = layout.listen(1)?;
     options.master = Some(address.clone());
     options.server = ORACLE.to_owned();
+    options.traces = Settings::of_environment();
     options.settings.window_ms = layout.window_ms;
     let oracle = spawn(
         "oracle",
@@ -89,6 +92,8 @@ async fn start_each(
             data_dir: layout.folder(&name),
             listen: layout.listen(2 + u16::try_from(number).unwrap_or(u16::MAX - 2))?,
             metrics_listen: None,
+            traces: Settings::of_environment(),
+            slow_request: None,
             advertise: None,
             master: address.clone(),
             server: name.clone(),

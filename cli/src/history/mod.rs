@@ -9,10 +9,10 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
-use percolator_client::Client;
 use percolator_history::{Outcome, Report, Transaction};
 use serde::Serialize;
 
+use crate::connect::Connect;
 use crate::output::{Format, Output};
 pub(crate) use file::{HistoryFile, table_name};
 
@@ -79,13 +79,13 @@ struct Found {
 }
 
 pub(crate) async fn run(
-    cluster: &str,
+    connect: &Connect<'_>,
     command: Command,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
     match command {
         Command::Record(args) => {
-            let client = Client::connect_with(cluster, record::options()).await?;
+            let client = connect.client(record::options()).await?;
             let result = record::run(&client, args, output).await;
             client.settle().await;
             result

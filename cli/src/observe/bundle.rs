@@ -113,7 +113,8 @@ async fn ask(cluster: &str, args: &Args, files: &mut Files) -> anyhow::Result<()
         true => survey,
         false => survey.without_keys(),
     };
-    let problems = problems::find(&survey);
+    let pages = args.places.find(cluster).reached().await;
+    let problems = problems::find(&survey, &pages);
     put(
         files,
         "status.txt",

@@ -112,6 +112,24 @@ impl Places {
     }
 }
 
+impl Places {
+    /// What each server shows now, read, or why it isn't reached.
+    pub(crate) async fn pages(&self) -> BTreeMap<String, Result<Page, String>> {
+        let pages = self.scrape().await.into_iter();
+        pages
+            .map(|(server, page)| (server, page.map(|page| Page::parse(&page))))
+            .collect()
+    }
+
+    /// Of those that are reached.
+    pub(crate) async fn reached(&self) -> BTreeMap<String, Page> {
+        let pages = self.pages().await.into_iter();
+        pages
+            .filter_map(|(server, page)| Some((server, page.ok()?)))
+            .collect()
+    }
+}
+
 /// A page of metrics, read.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Page(Vec<Sample>);
@@ -135,6 +153,17 @@ impl Page {
         found
             .map(|sample| sample.value)
             .fold(None, |sum, value| Some(sum.unwrap_or(0.0) + value))
+    }
+
+    /// The sums of the series of this name, by what this label says.
+    pub(crate) fn by(&self, name: &str, label: &str) -> BTreeMap<&str, f64> {
+        let mut sums = BTreeMap::new();
+        for sample in self.0.iter().filter(|sample| sample.is(name, &[])) {
+            if let Some(value) = sample.label(label) {
+                *sums.entry(value).or_default() += sample.value;
+            }
+        }
+        sums
     }
 
     /// Observations at or below each bound, summed over series with these labels.
@@ -280,6 +309,8 @@ nonsense
         assert_eq!(page.sum("a", &[("result", &["x\"}y"])]), Some(5.0));
         assert_eq!(page.sum("b", &[]), Some(0.25));
         assert_eq!(page.sum("c", &[]), None);
+        let by = page.by("a", "method");
+        assert_eq!(by, BTreeMap::from([("get", 8.0), ("scan", 4.0)]));
     }
 
     #[test]

@@ -1,15 +1,18 @@
 //! What isn't well, and what to do about it. Pure: the same survey says the same.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
+use super::metrics::Page;
 use super::survey::{Server, Survey};
 use crate::gc;
 
 /// Something that isn't well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// For programs: `server-down`, `oracle`, `tablet-lost`, `table-not-ready`, `table-deleting`, or what
-    /// `gc why-blocked` calls it.
+    /// For programs: `server-down`, `oracle`, `tablet-lost`, `disk-full`, `clock`, `not-ready`, `table-not-ready`,
+    /// `table-deleting`, or what `gc why-blocked` calls it.
     pub(crate) kind: &'static str,
     /// What it is about: a server, a table, a point.
     pub(crate) about: String,
@@ -23,23 +26,35 @@ impl Problem {
     }
 }
 
-/// The most urgent first: what stops everything, then what stops some, then what only grows.
-pub(crate) fn find(survey: &Survey) -> Vec<Problem> {
+/// The most urgent first: what stops everything, then what stops some, then what only grows. What servers alone know,
+/// as a full disk, is found where their metrics are reached.
+pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Problem> {
     let mut found = Vec::new();
     if let Err(why) = &survey.oracle {
+        let nobody = "nobody gets timestamps, so no transaction begins or commits";
+        let (what, action) = match survey.servers.iter().find(|it| it.role == "oracle") {
+            // It may well be that only this machine doesn't.
+            Some(oracle) if oracle.alive => (
+                "no timestamp was got from here, though the master hears the oracle",
+                format!(
+                    "through `kubectl port-forward` to the master alone that is so: ask from a pod, as with `kubectl \
+                     exec demo-gc-master-0 -- percolator status`. Otherwise see whether {} is reached from here, and \
+                     what its log says: a full disk, or a clock that jumped",
+                    oracle.address
+                ),
+            ),
+            Some(oracle) => (nobody, format!("start {} again, see below", oracle.name)),
+            None => (
+                nobody,
+                "start the oracle, percolator-tso, with the master's address: none was heard of"
+                    .into(),
+            ),
+        };
         found.push(Problem {
             kind: "oracle",
             about: "oracle".into(),
-            what: format!("nobody gets timestamps, so no transaction begins or commits: {why}"),
-            action: match survey.servers.iter().find(|it| it.role == "oracle") {
-                Some(oracle) if !oracle.alive => format!("start {} again, see below", oracle.name),
-                Some(oracle) => format!(
-                    "see whether {} is reached from here, and what its log says: a full disk, or a clock that \
-                     jumped",
-                    oracle.address
-                ),
-                None => "start the oracle, percolator-tso, with the master's address: none was heard of".into(),
-            },
+            what: format!("{what}: {why}"),
+            action,
         });
     }
     for server in survey.servers.iter().filter(|it| !it.alive) {
@@ -69,6 +84,11 @@ pub(crate) fn find(survey: &Survey) -> Vec<Problem> {
                 server.name
             ),
         });
+    }
+    for (server, page) in pages {
+        // That is told already, with the reason.
+        let is_told = found.iter().any(|problem| problem.about == *server);
+        found.extend(shown(server, page, is_told));
     }
     for table in &survey.tables {
         let (kind, what, action) = match (table.deleting, table.ready) {
@@ -118,6 +138,39 @@ pub(crate) fn find(survey: &Survey) -> Vec<Problem> {
         });
     }
     found
+}
+
+/// What a server's metrics say.
+fn shown(server: &str, page: &Page, is_told: bool) -> Option<Problem> {
+    let is = |name: &str, value: f64| page.sum(name, &[]) == Some(value);
+    let (kind, what, action) = if is("percolator_tablet_disk_full", 1.0) {
+        (
+            "disk-full",
+            format!("{server} refuses new data: its volume is full"),
+            "make room or let the volume grow (`spec.tablets.storage.size`); what was begun can still end, \
+             and reads go on. The first write that finds room ends this",
+        )
+    } else if is("percolator_tso_clock_followed", 0.0) {
+        (
+            "clock",
+            format!("{server} doesn't follow its machine's clock, which has jumped"),
+            "set that clock right: until then garbage collection and locks' times go by a clock that stands still",
+        )
+    } else if is("percolator_ready", 0.0) && !is_told {
+        (
+            "not-ready",
+            format!("{server} runs, and says that it isn't ready"),
+            "its /readyz, beside its metrics, says what it waits for",
+        )
+    } else {
+        return None;
+    };
+    Some(Problem {
+        kind,
+        about: server.to_owned(),
+        what,
+        action: action.to_owned(),
+    })
 }
 
 fn down(survey: &Survey, server: &Server) -> Problem {
@@ -247,12 +300,15 @@ pub(crate) mod tests {
 
     #[test]
     fn a_cluster_that_is_well_has_no_problem() {
-        assert_eq!(find(&well()), []);
+        assert_eq!(find(&well(), &BTreeMap::new()), []);
+        let page = "percolator_tablet_disk_full 0\npercolator_ready 1\n";
+        let pages = [("tablet-0".to_owned(), Page::parse(page))].into();
+        assert_eq!(find(&well(), &pages), []);
     }
 
     #[test]
     fn each_problem_is_named_with_what_to_do() {
-        let found = find(&ill());
+        let found = find(&ill(), &BTreeMap::new());
         let kinds: Vec<&str> = found.iter().map(|problem| problem.kind).collect();
         assert_eq!(
             kinds,
@@ -282,9 +338,29 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn what_servers_show_of_themselves_counts() {
+        for (page, kind) in [
+            (
+                "percolator_ready 1\npercolator_tablet_disk_full 1\n",
+                "disk-full",
+            ),
+            ("percolator_tso_clock_followed 0\n", "clock"),
+            ("percolator_ready 0\n", "not-ready"),
+        ] {
+            let pages = [("tablet-0".to_owned(), Page::parse(page))].into();
+            let found = find(&well(), &pages);
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert_eq!((found[0].kind, &*found[0].about), (kind, "tablet-0"));
+        }
+        // Of one that is told to have lost tablets it is no news.
+        let pages = [("tablet-0".to_owned(), Page::parse("percolator_ready 0\n"))].into();
+        assert_eq!(find(&ill(), &pages), find(&ill(), &BTreeMap::new()));
+    }
+
+    #[test]
     fn without_keys_no_row_is_named() {
         let survey = ill().without_keys();
-        let told = format!("{survey:?}{:?}", find(&survey));
+        let told = format!("{survey:?}{:?}", find(&survey, &BTreeMap::new()));
         assert!(!told.contains("secret"), "{told}");
         assert!(told.contains("why-blocked"), "{told}");
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use percolator_client::{Admin, Client, Options};
 
+use super::metrics::Where;
 use super::survey::Survey;
 use super::{page, problems};
 use crate::answered;
@@ -12,23 +13,30 @@ use crate::output::Output;
 
 /// Say on one page how the cluster is, and what to do about each thing that isn't well.
 ///
+/// The master knows of servers, tables and garbage. Of full disks, clocks and servers that aren't ready their metrics
+/// tell, where these are reached, as those of `percolator up --processes` are from its folder.
+///
 /// Ends with 0 where all is well, with 7 where something isn't, with 5 where the master isn't reached.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   percolator status
   percolator status -o json | jq .problems
+  percolator status --metrics tablet-0=127.0.0.1:9090     through kubectl port-forward
   until percolator status -q > /dev/null; do sleep 1; done")]
 pub(crate) struct Args {
     /// How long the master and the oracle may take to answer.
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = humantime::parse_duration)]
     patience: Duration,
+    #[command(flatten)]
+    places: Where,
 }
 
 pub(crate) async fn run(cluster: &str, args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let (client, admin) = connect(cluster, args.patience).await?;
     let survey = Survey::take(&client, &admin, cluster).await?;
-    let problems = problems::find(&survey);
+    let pages = args.places.find(cluster).reached().await;
+    let problems = problems::find(&survey, &pages);
     output.result(
         &page::text(&survey, &problems),
         &page::json(&survey, &problems),

@@ -104,18 +104,29 @@ impl Cluster {
 
     /// With more arguments for `up`.
     pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::start_with(arguments, &[])
+    }
+
+    /// With more arguments, and with these variables.
+    pub(crate) fn start_with(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut cluster = Self::start_in(&folder.path().join("data"), arguments);
+        let data_dir = folder.path().join("data");
+        let mut cluster = Self::start_by(&data_dir, arguments, variables);
         cluster.folder = Some(folder);
         cluster
     }
 
     /// In a folder that the caller keeps.
     pub(crate) fn start_in(data_dir: &Path, arguments: &[&str]) -> Self {
+        Self::start_by(data_dir, arguments, &[])
+    }
+
+    fn start_by(data_dir: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut child = Command::new(PERCOLATOR)
             .args(["up", "-o", "json", "--port", "0", "--data-dir"])
             .arg(data_dir)
             .args(arguments)
+            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -173,17 +184,26 @@ impl Cluster {
 
     /// The process of a server, of a cluster of processes.
     pub(crate) fn pid(&self, server: &str) -> u32 {
-        let mut seen = String::new();
         wait_for(&format!("a process of {server}"), || {
-            seen = std::fs::read_to_string(self.data_dir.join("servers.json")).unwrap_or_default();
-            let running: Value = serde_json::from_str(&seen).ok()?;
-            running
-                .as_array()?
-                .iter()
-                .find(|running| running["server"] == server)?["pid"]
-                .as_u64()
-                .and_then(|pid| u32::try_from(pid).ok())
+            let pid = self.running(server)?["pid"].as_u64();
+            pid.and_then(|pid| u32::try_from(pid).ok())
         })
+    }
+
+    /// Where the server shows metrics and health.
+    pub(crate) fn metrics_address(&self, server: &str) -> String {
+        wait_for(&format!("the endpoint of {server}"), || {
+            let running = self.running(server)?;
+            running["metrics"].as_str().map(str::to_owned)
+        })
+    }
+
+    /// What `up` says of the server.
+    fn running(&self, server: &str) -> Option<Value> {
+        let text = std::fs::read_to_string(self.data_dir.join("servers.json")).ok()?;
+        let running: Value = serde_json::from_str(&text).ok()?;
+        let mut running = running.as_array()?.iter();
+        running.find(|running| running["server"] == server).cloned()
     }
 
     /// Does this while nobody starts a server again that is killed.

@@ -8,11 +8,14 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 use percolator_protocol::oracle::Granted;
 use percolator_protocol::types::Timestamp;
+use percolator_wire::v1::{TimestampsRequest, TraceContext};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{COUNT_MAX, OracleError};
 
+/// Traces that one request names; of more callers the others are not told of.
+const TRACES_MAX: usize = 16;
 /// How many timestamps may be waited for at a time.
 const WAITING_MAX: u32 = 16 * COUNT_MAX;
 
@@ -45,7 +48,12 @@ pub(super) struct Joined {
 
 impl Queue {
     /// Adds a caller to a batch that is not asked for yet.
-    pub(super) fn join(&self, waker: &Waker, count: u32) -> Result<Joined, OracleError> {
+    pub(super) fn join(
+        &self,
+        waker: &Waker,
+        count: u32,
+        trace: Option<TraceContext>,
+    ) -> Result<Joined, OracleError> {
         let mut state = self.state.lock();
         let State {
             batches,
@@ -73,6 +81,9 @@ impl Queue {
                 ticket
             }
         };
+        if let Some(trace) = trace {
+            ticket.batch.callers.lock().trace(trace);
+        }
         *waiting += count;
         let needs_driver = !std::mem::replace(&mut state.has_driver, true);
         Ok(Joined {
@@ -132,6 +143,15 @@ pub(super) struct Batch {
 struct Callers {
     count: u32,
     wakers: Vec<Waker>,
+    traces: Vec<TraceContext>,
+}
+
+impl Callers {
+    fn trace(&mut self, trace: TraceContext) {
+        if self.traces.len() < TRACES_MAX {
+            self.traces.push(trace);
+        }
+    }
 }
 
 impl Batch {
@@ -141,6 +161,7 @@ impl Batch {
             callers: Mutex::new(Callers {
                 count: 0,
                 wakers: Vec::with_capacity(callers),
+                traces: Vec::new(),
             }),
             result: OnceLock::new(),
         }
@@ -152,9 +173,13 @@ impl Batch {
         (callers.count, callers.wakers.len())
     }
 
-    /// How many timestamps it asks for.
-    pub(super) fn count(&self) -> u32 {
-        self.size().0
+    /// What it asks for. Once it is taken, that doesn't change any more.
+    pub(super) fn request(&self) -> TimestampsRequest {
+        let callers = self.callers.lock();
+        TimestampsRequest {
+            count: callers.count,
+            traces: callers.traces.clone(),
+        }
     }
 
     /// Tells the callers what came of it; the first result stays.

@@ -72,7 +72,7 @@ impl Driver {
         while let Some(batch) = self.shared.clone().queue.take().await {
             self.batch = Some(batch.clone());
             let deadline = batch.since + self.shared.deadline;
-            let result = match timeout_at(deadline, self.ask(batch.count())).await {
+            let result = match timeout_at(deadline, self.ask(batch.request())).await {
                 Ok(granted) => Ok(granted),
                 Err(_) => {
                     // Whatever the stream still answers belongs to nobody: it must not be read as
@@ -95,9 +95,9 @@ impl Driver {
 
     /// Asks until there is an answer. To ask again is harmless: the timestamps of an answer that
     /// was lost are nobody's.
-    async fn ask(&mut self, count: u32) -> Granted {
+    async fn ask(&mut self, request: TimestampsRequest) -> Granted {
         loop {
-            match self.attempt(count).await {
+            match self.attempt(&request).await {
                 Ok(granted) => {
                     self.retry = RETRY_FIRST;
                     return granted;
@@ -116,7 +116,8 @@ impl Driver {
         }
     }
 
-    async fn attempt(&mut self, count: u32) -> Result<Granted, String> {
+    async fn attempt(&mut self, request: &TimestampsRequest) -> Result<Granted, String> {
+        let count = request.count;
         let stream = match &mut self.stream {
             Some(stream) => stream,
             None => {
@@ -124,7 +125,7 @@ impl Driver {
                 self.stream.insert(Stream::open(&self.address).await?)
             }
         };
-        let TimestampsResponse { first, count: got } = stream.ask(count).await?;
+        let TimestampsResponse { first, count: got } = stream.ask(request.clone()).await?;
         if !(1..=count).contains(&got) || first.checked_add(u64::from(got)).is_none() {
             return Err(format!(
                 "it answered {count} timestamps with {first} + {got}"
@@ -169,9 +170,9 @@ impl Stream {
         })
     }
 
-    async fn ask(&mut self, count: u32) -> Result<TimestampsResponse, String> {
+    async fn ask(&mut self, request: TimestampsRequest) -> Result<TimestampsResponse, String> {
         let ended = || "the stream ended".to_owned();
-        let sent = self.requests.send(TimestampsRequest { count }).await;
+        let sent = self.requests.send(request).await;
         let response = self.responses.message().await;
         match response {
             Ok(Some(response)) => sent.map(|()| response).map_err(|_| ended()),

@@ -19,6 +19,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use percolator_protocol::oracle::Granted;
 use percolator_protocol::types::Timestamp;
+use percolator_wire::v1::TraceContext;
 
 use batch::{Queue, Ticket};
 
@@ -138,7 +139,15 @@ impl OracleClient {
     /// # Errors
     /// [`OracleError`].
     pub async fn timestamp(&self) -> Result<Timestamp, OracleError> {
-        Ok(self.granted(1).await?.first)
+        Ok(self.granted(1, None).await?.first)
+    }
+
+    /// [`Self::timestamp`], for a transaction in this trace.
+    pub(crate) async fn traced_timestamp(
+        &self,
+        trace: Option<TraceContext>,
+    ) -> Result<Timestamp, OracleError> {
+        Ok(self.granted(1, trace).await?.first)
     }
 
     /// `count` timestamps in a row, all higher than any that was granted before this call began.
@@ -149,18 +158,23 @@ impl OracleClient {
         if !(1..=COUNT_MAX).contains(&count) {
             return Err(OracleError::Count { count });
         }
-        self.granted(count).await
+        self.granted(count, None).await
     }
 
-    async fn granted(&self, count: u32) -> Result<Granted, OracleError> {
+    async fn granted(
+        &self,
+        count: u32,
+        trace: Option<TraceContext>,
+    ) -> Result<Granted, OracleError> {
         let mut ticket = None;
-        poll_fn(|cx| self.poll_granted(cx, count, &mut ticket)).await
+        poll_fn(|cx| self.poll_granted(cx, count, trace, &mut ticket)).await
     }
 
     fn poll_granted(
         &self,
         cx: &mut Context<'_>,
         count: u32,
+        trace: Option<TraceContext>,
         ticket: &mut Option<Ticket>,
     ) -> Poll<Result<Granted, OracleError>> {
         let shared = &self.handle.shared;
@@ -173,7 +187,7 @@ impl OracleClient {
                 Poll::Ready(Ok(None)) => {}
             }
         }
-        let joined = match shared.queue.join(cx.waker(), count) {
+        let joined = match shared.queue.join(cx.waker(), count, trace) {
             Ok(joined) => joined,
             Err(error) => return Poll::Ready(Err(error)),
         };

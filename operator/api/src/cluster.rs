@@ -11,6 +11,7 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::Monitoring;
 use crate::definition::rules;
 use crate::pod::{Claims, ClientService, Log, Pod, PullPolicy, SecretName, Volume};
 use crate::status::Status;
@@ -57,6 +58,8 @@ pub struct Metadata {
 /// What a cluster is to be. A local cluster (`percolator up`) takes the oracle's window, garbage collection, the
 /// tablet servers' number, engine and cache, and with `--processes` the log's level from it, and ignores what is about
 /// pods.
+// Unknown fields are passed over, here and in all that is below: the API server writes the defaults of a newer
+// definition into every object, and an older operator has to read it. Manifests are checked by their own reader.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, CustomResource, JsonSchema)]
 #[kube(
     group = "percolator.dev",
@@ -144,17 +147,19 @@ pub struct Metadata {
         description = "Where clients connect."
     )
 )]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Spec {
-    /// The container image of every server; a local cluster ignores it. Changing it restarts the
-    /// servers, one after the other. Default: the image of the operator that made the cluster.
+    /// The container image of every server, by a tag (`name:1.2.3`) or a digest (`name@sha256:...`); a local cluster
+    /// ignores it. Changing it restarts the servers, one after the other. Default: the image of the operator that made
+    /// the cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
-    /// When to pull the image: Always, IfNotPresent or Never. Default: Kubernetes' own, Always for
-    /// the tag latest and IfNotPresent for others.
+    /// When to pull the image: Always, IfNotPresent or Never. Changing it restarts the servers, one after the other.
+    /// Default: Kubernetes' own, Always for the tag latest and IfNotPresent for others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<PullPolicy>,
-    /// Secrets with the credentials of the image's registry. Default: none.
+    /// Secrets with the credentials of the image's registry. Changing them restarts the servers, one after the other.
+    /// Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub image_pull_secrets: Vec<SecretName>,
     /// Leave everything as it is: the operator changes nothing of this cluster, and goes on to say
@@ -166,6 +171,8 @@ pub struct Spec {
     pub log: Log,
     /// The service that clients connect to.
     pub service: ClientService,
+    /// What is made for the Prometheus operator.
+    pub monitoring: Monitoring,
     /// The timestamp oracle.
     pub oracle: Oracle,
     /// The tablet servers.
@@ -179,7 +186,7 @@ pub struct Spec {
 /// Garbage collection: how long versions are kept that newer ones hide. A change counts within two minutes and
 /// restarts nobody. What is said here wins over `percolator gc set`, which sets what is left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Gc {
     /// How long versions are kept that no transaction reads, from 1s to 8784h (366 days). Snapshots that are older
     /// are refused. Default: what `percolator gc set` has set, or else 10m.
@@ -220,7 +227,7 @@ impl Gc {
 
 /// The timestamp oracle.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Oracle {
     /// How many oracles. Only 1 is supported. Default: 1.
     #[schemars(extend("x-kubernetes-validations" = rules(&[("self == 1", "must be 1: standby oracles are not supported yet")])))]
@@ -249,11 +256,11 @@ impl Default for Oracle {
 
 /// The tablet servers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Tablets {
-    /// How many tablet servers, from 1 to 1000. It may grow, and not shrink yet: tablets can't be moved
-    /// off a server. Default: 3.
-    #[schemars(extend("x-kubernetes-validations" = rules(&[("self >= 1 && self <= 1000", "must be from 1 to 1000"), ("self >= oldSelf", "must not shrink: tablet servers own data, and tablets can't be moved off a server yet")])))]
+    /// How many tablet servers, from 1 to 1000. It may grow, and not shrink yet, but down to those that have a volume:
+    /// tablets can't be moved off a server. Default: 3.
+    #[schemars(extend("x-kubernetes-validations" = rules(&[("self >= 1 && self <= 1000", "must be from 1 to 1000")])))]
     pub replicas: u32,
     /// What each tablet server keeps its data in.
     pub storage: Storage,
@@ -273,8 +280,7 @@ impl Default for Tablets {
 
 /// What each tablet server keeps its data in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-#[schemars(extend("x-kubernetes-validations" = rules(&[("has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)", "storageClassName must not change: volumes can't move from one class to another")])))]
+#[serde(rename_all = "camelCase", default)]
 pub struct Storage {
     /// The embedded store; it can't be changed. Default: sled.
     #[schemars(extend("x-kubernetes-validations" = rules(&[("self == oldSelf", "must not change: a server's data stays in the store it was written with")])))]
@@ -289,12 +295,12 @@ pub struct Storage {
     /// `percolator import`, on `up --processes` with `spec.tablets.replicas: 1`.
     #[schemars(extend("x-kubernetes-validations" = rules(&[("quantity(string(self)).compareTo(quantity('1Mi')) >= 0", "must be at least 1Mi")])))]
     pub cache_size: Quantity,
-    /// The volume's size, in bytes for each server, at least 64Mi; it may grow, and not shrink. A
-    /// local cluster uses the disk as it is and ignores this. Default: 10Gi.
-    #[schemars(extend("x-kubernetes-validations" = rules(&[("quantity(string(self)).compareTo(quantity('64Mi')) >= 0", "must be at least 64Mi"), ("quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0", "must not shrink: volumes can only grow")])))]
+    /// The volume's size, in bytes for each server, at least 64Mi; it may grow, and not shrink below what volumes were
+    /// asked for. A local cluster uses the disk as it is and ignores this. Default: 10Gi.
+    #[schemars(extend("x-kubernetes-validations" = rules(&[("quantity(string(self)).compareTo(quantity('64Mi')) >= 0", "must be at least 64Mi")])))]
     pub size: Quantity,
-    /// The storage class of the volumes; it can't be changed. Default: the Kubernetes cluster's default
-    /// class.
+    /// The storage class of the volumes; it can't be changed once there is one. Default: the Kubernetes cluster's
+    /// default class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_class_name: Option<String>,
 }
@@ -342,7 +348,7 @@ impl std::fmt::Display for Engine {
 
 /// The master: the directory of tables, tablets and servers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 pub struct GcMaster {
     /// How many masters. Only 1 is supported. Default: 1.
     #[schemars(extend("x-kubernetes-validations" = rules(&[("self == 1", "must be 1: standby masters are not supported yet")])))]

@@ -29,19 +29,98 @@ pub fn definition() -> Value {
         {
             root.remove("required");
         }
-        root["x-kubernetes-validations"] = rules(&[(
+        let mut of_root = rules(&[(
             "self.metadata.name.matches('^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$')",
             "metadata.name must be 1 to 40 of a-z, 0-9 and '-', starting with a letter and ending with a \
              letter or digit: names of services are made of it",
         )]);
+        if let Some(of_root) = of_root.as_array_mut() {
+            of_root.extend(what_volumes_forbid());
+        }
+        root["x-kubernetes-validations"] = of_root;
+        for (list, keys) in KEYED {
+            keyed(&mut root["properties"]["spec"], list, keys);
+        }
     }
     definition
 }
 
+/// Rules about changes that volumes stand in the way of, as the status has them: what was never carried out can be
+/// taken back.
+fn what_volumes_forbid() -> Vec<Value> {
+    let mut found = Vec::new();
+    let mut add = |path: &str, rule: String, message: &str| {
+        found.push(json!({
+            "rule": format!("!has(oldSelf.status) || {rule}"),
+            "message": format!("spec.{path} {message}"),
+            "fieldPath": format!(".spec.{path}"),
+        }));
+    };
+    add(
+        "tablets.replicas",
+        "self.spec.tablets.replicas >= oldSelf.spec.tablets.replicas || self.spec.tablets.replicas >= \
+         oldSelf.status.tablets.volumes"
+            .into(),
+        "must not shrink below the servers that have volumes: they own data, and tablets can't be moved off a server yet",
+    );
+    for role in ["tablets", "oracle", "gcMaster"] {
+        let (new, old) = (
+            format!("self.spec.{role}.storage"),
+            format!("oldSelf.spec.{role}.storage"),
+        );
+        let there = format!("oldSelf.status.{role}");
+        let class = "storageClassName";
+        add(
+            &format!("{role}.storage.{class}"),
+            format!(
+                "{there}.volumes == 0 || (has({new}.{class}) == has({old}.{class}) && (!has({new}.{class}) || \
+                 {new}.{class} == {old}.{class}))"
+            ),
+            "must not change once there are volumes: they can't move from one class to another",
+        );
+        let at_least = |what: String| {
+            format!("quantity(string({new}.size)).compareTo(quantity(string({what}))) >= 0")
+        };
+        add(
+            &format!("{role}.storage.size"),
+            format!(
+                "{there}.volumes == 0 || {} || (has({there}.claimed) && {})",
+                at_least(format!("{old}.size")),
+                at_least(format!("{there}.claimed"))
+            ),
+            "must not shrink below what volumes were asked for: they can only grow",
+        );
+    }
+    found
+}
+
+/// Lists whose elements Kubernetes tells apart by these fields: it takes no two with the same ones.
+const KEYED: [(&str, &[&str]); 3] = [
+    ("env", &["name"]),
+    ("imagePullSecrets", &["name"]),
+    (
+        "topologySpreadConstraints",
+        &["topologyKey", "whenUnsatisfiable"],
+    ),
+];
+
+/// Says of all lists of this name below the schema by which fields elements are told apart.
+fn keyed(schema: &mut Value, list: &str, keys: &[&str]) {
+    for (name, property) in schema["properties"].as_object_mut().into_iter().flatten() {
+        if name == list {
+            property["x-kubernetes-list-type"] = json!("map");
+            property["x-kubernetes-list-map-keys"] = json!(keys);
+        } else {
+            keyed(property, list, keys);
+        }
+    }
+}
+
 /// Fields of Kubernetes' own types: `kubectl explain pod.spec` describes what is in them. Three times here, they
 /// would make the definition larger than a client-side apply can carry.
-pub const KUBERNETES_OWN: [&str; 5] = [
+pub const KUBERNETES_OWN: [&str; 6] = [
     "affinity",
+    "containerSecurityContext",
     "env",
     "securityContext",
     "tolerations",

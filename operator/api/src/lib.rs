@@ -9,6 +9,7 @@ mod cluster;
 mod definition;
 mod duration;
 mod manifest;
+mod monitoring;
 mod pod;
 mod quantity;
 mod status;
@@ -21,6 +22,7 @@ pub use cluster::{
 pub use definition::{KUBERNETES_OWN, definition};
 pub use duration::{Duration, DurationError};
 pub use manifest::ManifestError;
+pub use monitoring::{Monitoring, PodMonitor, PrometheusRule};
 pub use pod::{
     Amount, Claims, ClientService, Log, LogFormat, LogLevel, Pod, PullPolicy, Resources, Retention,
     SecretName, Volume,

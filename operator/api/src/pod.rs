@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use k8s_openapi::api::core::v1::{
-    Affinity, EnvVar, PodSecurityContext, Toleration, TopologySpreadConstraint,
+    Affinity, EnvVar, PodSecurityContext, SecurityContext, Toleration, TopologySpreadConstraint,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::Quantity;
 use crate::definition::rules;
+use crate::quantity::{BILLION, Number};
 
 /// When to pull an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -37,7 +38,7 @@ impl PullPolicy {
 
 /// A secret of the cluster's namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct SecretName {
     /// The secret's name.
     pub name: String,
@@ -45,7 +46,7 @@ pub struct SecretName {
 
 /// What becomes of the volumes' claims.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Claims {
     /// What becomes of the claims, and with them of all data, when the cluster is deleted: Retain or
     /// Delete. A cluster that is made again with the same name takes retained claims up. Default: Retain.
@@ -79,13 +80,13 @@ impl Retention {
 
 /// What the servers log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Log {
     /// From which level on: error, warn, info, debug or trace. A change counts within two minutes and restarts nobody.
     /// Default: info.
     pub level: LogLevel,
     /// How a line looks: text for people, json for programs. Changing it restarts the servers, one after the other.
-    /// Default: text.
+    /// Default: json.
     pub format: LogFormat,
 }
 
@@ -93,7 +94,7 @@ impl Default for Log {
     fn default() -> Self {
         Self {
             level: LogLevel::Info,
-            format: LogFormat::Text,
+            format: LogFormat::Json,
         }
     }
 }
@@ -149,7 +150,7 @@ impl LogFormat {
 
 /// The service that clients connect to: it has the cluster's name, and leads to the master.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ClientService {
     /// More labels of the service. Default: none.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -161,13 +162,14 @@ pub struct ClientService {
 
 /// The volume of a server that keeps little.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-#[schemars(extend("x-kubernetes-validations" = rules(&[("has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)", "storageClassName must not change: volumes can't move from one class to another")])))]
+#[serde(rename_all = "camelCase", default)]
 pub struct Volume {
-    /// The volume's size, in bytes, at least 16Mi; it may grow, and not shrink. Default: 1Gi.
-    #[schemars(extend("x-kubernetes-validations" = rules(&[("quantity(string(self)).compareTo(quantity('16Mi')) >= 0", "must be at least 16Mi"), ("quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0", "must not shrink: volumes can only grow")])))]
+    /// The volume's size, in bytes, at least 16Mi; it may grow, and not shrink below what the volume was asked for.
+    /// Default: 1Gi.
+    #[schemars(extend("x-kubernetes-validations" = rules(&[("quantity(string(self)).compareTo(quantity('16Mi')) >= 0", "must be at least 16Mi")])))]
     pub size: Quantity,
-    /// The volume's storage class; it can't be changed. Default: the Kubernetes cluster's default class.
+    /// The volume's storage class; it can't be changed once there is a volume. Default: the Kubernetes cluster's default
+    /// class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_class_name: Option<String>,
 }
@@ -183,7 +185,7 @@ impl Default for Volume {
 
 /// How a role's pods run. Changing anything here restarts the role's servers, one at a time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Pod {
     /// What a server asks for, and what it may not exceed. Default: none.
     pub resources: Resources,
@@ -213,18 +215,23 @@ pub struct Pod {
     /// Annotations of the pods. Default: none.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// More variables of the environment, as Kubernetes' own `env`. Default: none.
+    /// More variables of the environment, as Kubernetes' own `env`; `OTEL_EXPORTER_OTLP_ENDPOINT` turns traces on. Default:
+    /// none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<EnvVar>,
     /// Replaces the pods' security context. Default: user and group 65532, not root, the runtime's
     /// default seccomp profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub security_context: Option<PodSecurityContext>,
+    /// Replaces the containers' security context, as Kubernetes' own `securityContext` of a container; what both say, counts
+    /// from here. Default: no more rights than at the start, a root file system that can't be written, no capabilities.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container_security_context: Option<SecurityContext>,
 }
 
 /// What a container asks for, and what it may not exceed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Resources {
     /// What a node must have free: cpu in cores (500m is half of one), memory in bytes. Default: none.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -234,10 +241,32 @@ pub struct Resources {
     pub limits: BTreeMap<String, Amount>,
 }
 
-/// An amount of a resource, in Kubernetes' notation: `2`, `500m`, `1Gi`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+/// An amount of a resource, in Kubernetes' notation: `2`, `500m`, `1Gi`. It stays as it was written, and is equal to
+/// another by what both are: the API server writes `1000m` as `1`, and `1024Mi` as `1Gi`.
+#[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct Amount(pub String);
+
+impl Amount {
+    /// Whether a manifest may have it: a number, if need be with m or one of the suffixes of a [`Quantity`], of at most
+    /// 2^64 - 1.
+    pub fn is_valid(&self) -> bool {
+        Number::read(&self.0).is_some_and(|number| {
+            let most = u128::from(u64::MAX) * BILLION;
+            let is_fine = ["u", "n"].contains(&number.suffix);
+            !is_fine && number.billionths.is_some_and(|amount| amount <= most)
+        })
+    }
+}
+
+impl PartialEq for Amount {
+    fn eq(&self, other: &Self) -> bool {
+        let amount = |text: &str| Number::read(text)?.billionths;
+        self.0 == other.0 || amount(&self.0).is_some_and(|it| amount(&other.0) == Some(it))
+    }
+}
+
+impl Eq for Amount {}
 
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -287,5 +316,55 @@ impl JsonSchema for Amount {
             "pattern": r"^[0-9]+(\.[0-9]{1,18})?(m|[KMGTPE]i|[kMGTPE])?$",
             "x-kubernetes-int-or-string": true,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn amount(text: &str) -> Amount {
+        Amount(text.into())
+    }
+
+    #[test]
+    fn amounts_are_compared_by_what_they_are() {
+        for (written, kept) in [
+            ("1000m", "1"),
+            ("0.5", "500m"),
+            ("1024Mi", "1Gi"),
+            ("1.5Gi", "1536Mi"),
+            ("1000", "1k"),
+            ("0.0001", "100u"),
+            ("0.0000000001", "1n"),
+            ("x", "x"),
+        ] {
+            assert_eq!(amount(written), amount(kept));
+        }
+        for (written, other) in [("1000m", "2"), ("1Gi", "1G"), ("1", "1m"), ("x", "y")] {
+            assert_ne!(amount(written), amount(other));
+        }
+    }
+
+    #[test]
+    fn what_is_no_amount_is_refused() {
+        for text in ["2", "500m", "1.5", "1Gi", "18446744073709551615"] {
+            assert!(amount(text).is_valid(), "{text}");
+        }
+        for text in [
+            "",
+            "m",
+            "1Kim",
+            "1.m",
+            "1u",
+            "1n",
+            "1e3",
+            "-1",
+            "+1",
+            "18446744073709551616",
+            "16Ei",
+        ] {
+            assert!(!amount(text).is_valid(), "{text}");
+        }
     }
 }

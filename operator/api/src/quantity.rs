@@ -38,24 +38,88 @@ pub enum QuantityError {
     },
 }
 
-/// Largest first in each family, so that the shortest exact form is found first.
-const SUFFIXES: [(&str, u64); 12] = [
-    ("Ei", 1 << 60),
-    ("Pi", 1 << 50),
-    ("Ti", 1 << 40),
-    ("Gi", 1 << 30),
-    ("Mi", 1 << 20),
-    ("Ki", 1 << 10),
-    ("E", 1_000_000_000_000_000_000),
-    ("P", 1_000_000_000_000_000),
-    ("T", 1_000_000_000_000),
-    ("G", 1_000_000_000),
-    ("M", 1_000_000),
-    ("k", 1_000),
+/// A suffix, and what it stands for: a power of 2 times a power of 10.
+struct Unit {
+    suffix: &'static str,
+    twos: u32,
+    tens: i32,
+}
+
+const fn binary(suffix: &'static str, twos: u32) -> Unit {
+    Unit {
+        suffix,
+        twos,
+        tens: 0,
+    }
+}
+
+const fn decimal(suffix: &'static str, tens: i32) -> Unit {
+    Unit {
+        suffix,
+        twos: 0,
+        tens,
+    }
+}
+
+/// Every unit of Kubernetes' notation, the largest first in each family, so that the shortest exact form is found first.
+const UNITS: [Unit; 16] = [
+    binary("Ei", 60),
+    binary("Pi", 50),
+    binary("Ti", 40),
+    binary("Gi", 30),
+    binary("Mi", 20),
+    binary("Ki", 10),
+    decimal("E", 18),
+    decimal("P", 15),
+    decimal("T", 12),
+    decimal("G", 9),
+    decimal("M", 6),
+    decimal("k", 3),
+    decimal("", 0),
+    decimal("m", -3),
+    decimal("u", -6),
+    decimal("n", -9),
 ];
 
-/// More digits than these can't change a number of bytes by as much as one.
+/// More digits than these can't change a number by as much as Kubernetes keeps of it.
 const FRACTION_DIGITS_MAX: usize = 18;
+/// Kubernetes keeps billionths.
+const KEPT_TENS: i32 = 9;
+pub(crate) const BILLION: u128 = 1_000_000_000;
+/// Nobody counts bytes in these.
+const PARTS: [&str; 3] = ["m", "u", "n"];
+
+/// A number in Kubernetes' notation.
+pub(crate) struct Number {
+    /// In billionths, of which a part is rounded up as Kubernetes does; none where that is more than 128 bits.
+    pub(crate) billionths: Option<u128>,
+    pub(crate) suffix: &'static str,
+}
+
+impl Number {
+    /// None if it isn't digits, with some behind a point or not, and a suffix that is known.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+        let (number, suffix) = text.split_at(end.unwrap_or(text.len()));
+        let unit = UNITS.iter().find(|unit| unit.suffix == suffix)?;
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+        let is_digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        if !is_digits(whole) || !is_digits(fraction) || fraction.len() > FRACTION_DIGITS_MAX {
+            return None;
+        }
+        let tens = unit.tens + KEPT_TENS - i32::try_from(fraction.len()).ok()?;
+        let power = 10_u128.checked_pow(tens.unsigned_abs())?;
+        let digits: Option<u128> = format!("{whole}{fraction}").parse().ok();
+        let digits = digits.and_then(|digits| digits.checked_mul(1 << unit.twos));
+        Some(Self {
+            billionths: digits.and_then(|digits| match tens {
+                0.. => digits.checked_mul(power),
+                _ => Some(digits.div_ceil(power)),
+            }),
+            suffix: unit.suffix,
+        })
+    }
+}
 
 impl Quantity {
     /// So many bytes.
@@ -73,44 +137,24 @@ impl FromStr for Quantity {
     type Err = QuantityError;
 
     fn from_str(text: &str) -> Result<Self, QuantityError> {
-        let malformed = || QuantityError::Malformed { text: text.into() };
-        let number_len = text
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .unwrap_or(text.len());
-        let (number, suffix) = text.split_at(number_len);
-        let unit = match suffix {
-            "" => 1,
-            _ => SUFFIXES
-                .iter()
-                .find(|(name, _)| *name == suffix)
-                .map(|(_, unit)| *unit)
-                .ok_or_else(malformed)?,
-        };
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-        let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-        if !digits(whole) || !digits(fraction) || fraction.len() > FRACTION_DIGITS_MAX {
-            return Err(malformed());
-        }
-        let too_large = || QuantityError::TooLarge { text: text.into() };
-        let whole: u64 = whole.parse().map_err(|_| too_large())?;
-        let scale = 10u128.pow(u32::try_from(fraction.len()).map_err(|_| malformed())?);
-        let part: u128 = fraction.parse().map_err(|_| malformed())?;
-        let bytes =
-            u128::from(whole) * u128::from(unit) + (part * u128::from(unit)).div_ceil(scale);
-        let bytes = u64::try_from(bytes).map_err(|_| too_large())?;
+        let number = Number::read(text).filter(|number| !PARTS.contains(&number.suffix));
+        let number = number.ok_or_else(|| QuantityError::Malformed { text: text.into() })?;
+        let bytes = number.billionths.map(|amount| amount.div_ceil(BILLION));
+        let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
+        let bytes = bytes.ok_or_else(|| QuantityError::TooLarge { text: text.into() })?;
         Ok(Self { bytes })
     }
 }
 
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let exact = SUFFIXES
-            .iter()
-            .find(|(_, unit)| self.bytes > 0 && self.bytes.is_multiple_of(*unit));
-        match exact {
-            Some((suffix, unit)) => write!(f, "{}{suffix}", self.bytes / unit),
-            None => write!(f, "{}", self.bytes),
-        }
+        let mut sizes = UNITS.iter().filter_map(|unit| {
+            let size = 10_u64.checked_pow(u32::try_from(unit.tens).ok()?)? << unit.twos;
+            Some((unit.suffix, size))
+        });
+        let exact = sizes.find(|(_, size)| self.bytes > 0 && self.bytes.is_multiple_of(*size));
+        let (suffix, size) = exact.unwrap_or(("", 1));
+        write!(f, "{}{suffix}", self.bytes / size)
     }
 }
 
@@ -185,6 +229,9 @@ mod tests {
             ("1.5Gi", 3 << 29),
             ("0.1", 1),
             ("0.0001k", 1),
+            ("1.000000000000000001Ei", (1 << 60) + 2),
+            ("15.999999999999999998Ei", u64::MAX - 1),
+            ("18446744073709551614.999999999999999999", u64::MAX),
         ] {
             assert_eq!(text.parse(), Ok(Quantity::from_bytes(bytes)), "{text}");
         }
@@ -196,6 +243,8 @@ mod tests {
             "",
             "Mi",
             "12 Mi",
+            "500m",
+            "1n",
             "12mi",
             "12MiB",
             "12K",

@@ -4,6 +4,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::Quantity;
+
 /// How a cluster is, as the operator last saw it. No field changes while nothing happens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -11,13 +13,13 @@ pub struct Status {
     /// The generation of the spec that this is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Available, Progressing, Degraded and Paused, each with a reason and what to do.
+    /// Available, Progressing, Degraded, Paused and Monitored, each with a reason and what to do.
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
     /// Where clients connect: HOST:PORT within the Kubernetes cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub endpoint: Option<String>,
-    /// The tag of the image that all servers run; while they change, the old one's.
+    /// The tag of the image that all servers run; while they change, each of them, as `0.1.0, 0.2.0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// Selects the tablet servers' pods, for `kubectl scale` and autoscalers.
@@ -43,6 +45,14 @@ pub struct RoleStatus {
     pub updated: i32,
     /// How many serve.
     pub ready: i32,
+    /// How many of them, from the first on, have served: `Available` asks for these. Others hold no rows yet.
+    pub joined: i32,
+    /// How many of them, up to the last such one, have a volume, or left one behind: of tablet servers there can't be
+    /// fewer.
+    pub volumes: i32,
+    /// The most that one of these volumes was asked for: they can't be smaller. Unset: there's none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claimed: Option<Quantity>,
     /// Ready of desired, to read: `2/3`.
     pub summary: String,
 }
@@ -50,7 +60,7 @@ pub struct RoleStatus {
 /// The type of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConditionType {
-    /// Every row can be read and written: the master, the oracle and all tablet servers serve.
+    /// Every row can be read and written: the master, the oracle and all tablet servers serve that ever did.
     Available,
     /// The cluster is being made what the spec says.
     Progressing,
@@ -58,15 +68,18 @@ pub enum ConditionType {
     Degraded,
     /// The operator leaves the cluster alone, because the spec says so.
     Paused,
+    /// What the spec asks for of the Prometheus operator is there.
+    Monitored,
 }
 
 impl ConditionType {
     /// All of them, in the order in which a status lists them.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Available,
         Self::Progressing,
         Self::Degraded,
         Self::Paused,
+        Self::Monitored,
     ];
 
     /// As it stands in a status.
@@ -76,6 +89,7 @@ impl ConditionType {
             Self::Progressing => "Progressing",
             Self::Degraded => "Degraded",
             Self::Paused => "Paused",
+            Self::Monitored => "Monitored",
         }
     }
 }
@@ -83,7 +97,7 @@ impl ConditionType {
 /// Why a condition is as it is: there are no others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// All servers serve.
+    /// All servers serve that ever did, and at first all that there are to be.
     AllServersReady,
     /// Some server doesn't serve yet, or any more.
     ServersNotReady,
@@ -97,6 +111,10 @@ pub enum Reason {
     WaitingForTablets,
     /// Volumes are growing.
     GrowingVolumes,
+    /// Claims that never had a volume make room for those that the spec asks for now.
+    ReplacingClaims,
+    /// Objects of a former cluster of this name are still being removed.
+    WaitingForRemoval,
     /// Nothing is wrong that the operator could see.
     AsExpected,
     /// The spec can't be carried out as it is.
@@ -105,6 +123,10 @@ pub enum Reason {
     ObjectConflict,
     /// The API server refused something that the operator asked for.
     ApplyRefused,
+    /// A server runs without rows that it had.
+    DataLost,
+    /// Kubernetes doesn't let a StatefulSet make its pods.
+    PodsRefused,
     /// A pod's image can't be had.
     ImageUnavailable,
     /// No node takes a pod.
@@ -115,11 +137,19 @@ pub enum Reason {
     PausedBySpec,
     /// The spec doesn't say so.
     NotPaused,
+    /// What the spec asks for of the Prometheus operator is there.
+    AsAskedFor,
+    /// The spec asks for nothing of it.
+    NotAskedFor,
+    /// There are no definitions of what the spec asks for: the Prometheus operator isn't installed.
+    WaitingForDefinitions,
+    /// The operator may not make what the spec asks for.
+    WaitingForPermission,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 24] = [
         Self::AllServersReady,
         Self::ServersNotReady,
         Self::UpToDate,
@@ -127,15 +157,23 @@ impl Reason {
         Self::WaitingForOracle,
         Self::WaitingForTablets,
         Self::GrowingVolumes,
+        Self::ReplacingClaims,
+        Self::WaitingForRemoval,
         Self::AsExpected,
         Self::InvalidSpec,
         Self::ObjectConflict,
         Self::ApplyRefused,
+        Self::DataLost,
+        Self::PodsRefused,
         Self::ImageUnavailable,
         Self::PodUnschedulable,
         Self::ServerCrashing,
         Self::PausedBySpec,
         Self::NotPaused,
+        Self::AsAskedFor,
+        Self::NotAskedFor,
+        Self::WaitingForDefinitions,
+        Self::WaitingForPermission,
     ];
 
     /// As it stands in a status.

@@ -1,8 +1,9 @@
 //! What a manifest's values must be, beyond their types.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::{Amount, Duration, PercolatorCluster, Pod, Quantity, Spec};
+use crate::{Duration, PercolatorCluster, Pod, Quantity, Spec};
 
 /// Something wrong with one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ const LABEL_PREFIX_LEN_MAX: usize = 253;
 const TABLET_SERVERS_MAX: u32 = 1_000;
 const WINDOW_MIN: Duration = Duration::from_millis(100);
 const WINDOW_MAX: Duration = Duration::from_millis(60_000);
+const INTERVAL_MIN: Duration = Duration::from_millis(1_000);
+const INTERVAL_MAX: Duration = Duration::from_millis(60_000);
 const LIFE_TIME_MIN: Duration = Duration::from_millis(1_000);
 const LIFE_TIME_MAX: Duration = Duration::from_millis(8_784 * 3_600_000);
 const CACHE_SIZE_MIN: Quantity = Quantity::from_bytes(1 << 20);
@@ -44,6 +47,7 @@ const SMALL_SIZE_MIN: Quantity = Quantity::from_bytes(16 << 20);
 const RESERVED_PREFIXES: [&str; 2] = ["app.kubernetes.io/", "percolator.dev/"];
 /// The operator's own variables.
 const RESERVED_VARIABLES: &str = "PERCOLATOR_";
+const POD_NAME: &str = "POD_NAME";
 
 impl PercolatorCluster {
     /// Every value that the resource may not have; empty when it is good. Paths are set, lines
@@ -110,6 +114,18 @@ impl Spec {
                 format!("{image:?} must be an image's name without blanks, or be left out"),
             );
         }
+        let digest = spec.image.iter().find_map(|image| image.split_once('@'));
+        if let Some((name, digest)) = digest
+            && (name.is_empty() || !is_digest(digest))
+        {
+            problems.add(
+                "spec.image",
+                format!("{digest:?} is no digest: write NAME@sha256: and 64 of 0-9 and a-f"),
+            );
+        }
+        let secrets = spec.image_pull_secrets.iter();
+        let secrets = secrets.map(|secret| secret.name.as_str());
+        check_names("spec.imagePullSecrets", "name", secrets, problems);
         for (path, replicas, why) in [
             (
                 "spec.oracle.replicas",
@@ -134,6 +150,13 @@ impl Spec {
                     "{window} must be from {WINDOW_MIN} to {}s",
                     WINDOW_MAX.as_millis() / 1_000
                 ),
+            );
+        }
+        let interval = spec.monitoring.pod_monitor.interval;
+        if !(INTERVAL_MIN..=INTERVAL_MAX).contains(&interval) {
+            problems.add(
+                "spec.monitoring.podMonitor.interval",
+                format!("{interval} must be from {INTERVAL_MIN} to {INTERVAL_MAX}"),
             );
         }
         for (path, time, or) in [
@@ -200,7 +223,7 @@ fn check_pod(path: &str, pod: &Pod, problems: &mut Problems) {
         ("limits", &pod.resources.limits),
     ] {
         for (name, amount) in amounts {
-            if !is_amount(amount) {
+            if !amount.is_valid() {
                 problems.add(
                     format!("{path}.resources.{field}.{name}"),
                     format!(
@@ -222,8 +245,20 @@ fn check_pod(path: &str, pod: &Pod, problems: &mut Problems) {
             );
         }
     }
+    let variables = pod.env.iter().map(|variable| variable.name.as_str());
+    check_names(&format!("{path}.env"), "name", variables, problems);
+    let constraints = pod.topology_spread_constraints.iter().flatten();
+    let constraints: Vec<String> = constraints
+        .map(|one| format!("{}, {}", one.topology_key, one.when_unsatisfiable))
+        .collect();
+    check_names(
+        &format!("{path}.topologySpreadConstraints"),
+        "topologyKey, whenUnsatisfiable",
+        constraints.iter().map(String::as_str),
+        problems,
+    );
     for (variable, index) in pod.env.iter().zip(0..) {
-        if variable.name.starts_with(RESERVED_VARIABLES) {
+        if variable.name == POD_NAME || variable.name.starts_with(RESERVED_VARIABLES) {
             problems.add(
                 format!("{path}.env[{index}].name"),
                 format!(
@@ -235,9 +270,29 @@ fn check_pod(path: &str, pod: &Pod, problems: &mut Problems) {
     }
 }
 
-fn is_amount(amount: &Amount) -> bool {
-    let text = amount.0.strip_suffix('m').unwrap_or(&amount.0);
-    text.parse::<Quantity>().is_ok()
+/// Kubernetes tells the elements of some lists apart by their names, and takes no two of one name.
+fn check_names<'a>(
+    path: &str,
+    field: &str,
+    names: impl Iterator<Item = &'a str>,
+    problems: &mut Problems,
+) {
+    let mut seen = BTreeMap::new();
+    for (name, index) in names.zip(0_usize..) {
+        if let Some(first) = seen.get(name) {
+            problems.add(
+                format!("{path}[{index}]"),
+                format!("{field} {name:?} is that of [{first}], too: leave one of them out"),
+            );
+        }
+        seen.entry(name).or_insert(index);
+    }
+}
+
+fn is_digest(text: &str) -> bool {
+    let is_hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    text.strip_prefix("sha256:")
+        .is_some_and(|digits| digits.len() == 64 && digits.bytes().all(is_hex))
 }
 
 #[derive(Default)]

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use kube::core::cel::Validator;
-use percolator_api::{KUBERNETES_OWN, PercolatorCluster, definition};
+use percolator_api::{ClusterObject, KUBERNETES_OWN, PercolatorCluster, definition};
 use serde_json::{Value, json};
 
 const HEAD: &str = "\
@@ -92,6 +92,11 @@ fn rules_for_values_refuse_what_they_should() {
         ("/spec/gcMaster/replicas", json!(0), "standby masters"),
         ("/spec/oracle/window", json!("99ms"), "from 100ms to 60s"),
         ("/spec/oracle/window", json!("1m1s"), "from 100ms to 60s"),
+        (
+            "/spec/monitoring/podMonitor/interval",
+            json!("61s"),
+            "from 1s to 1m",
+        ),
         ("/spec/tablets/replicas", json!(0), "from 1 to 1000"),
         ("/spec/tablets/replicas", json!(1001), "from 1 to 1000"),
         ("/spec/tablets/storage/size", json!("63Mi"), "at least 64Mi"),
@@ -112,9 +117,105 @@ fn rules_for_values_refuse_what_they_should() {
     }
 }
 
+/// The example with this many volumes of each role, each asked for with the size of its role's spec.
+fn made(volumes: u32, change: impl FnOnce(&mut Value)) -> Value {
+    object(|object| {
+        for role in ["tablets", "oracle", "gcMaster"] {
+            let volumes = if role == "tablets" {
+                volumes
+            } else {
+                volumes.min(1)
+            };
+            object["status"][role] = json!({"volumes": volumes});
+            if volumes > 0 {
+                object["status"][role]["claimed"] = object["spec"][role]["storage"]["size"].clone();
+            }
+        }
+        change(object);
+    })
+}
+
+#[test]
+fn what_was_never_carried_out_can_be_taken_back() {
+    let changed = |path: &str, value: &Value| {
+        object(|object| {
+            // Not every field is in the example.
+            let (above, field) = path.rsplit_once('/').expect(path);
+            object.pointer_mut(above).expect(path)[field] = value.clone();
+        })
+    };
+    for (path, bad, good, volumes) in [
+        // 30 for 3, of which none, or the first three, have a volume.
+        ("/spec/tablets/replicas", json!(30), json!(3), 0),
+        ("/spec/tablets/replicas", json!(30), json!(3), 3),
+        // A class that doesn't exist: no claim has a volume.
+        (
+            "/spec/gcMaster/storage/storageClassName",
+            json!("x"),
+            json!("y"),
+            0,
+        ),
+        (
+            "/spec/tablets/storage/storageClassName",
+            json!("x"),
+            json!("y"),
+            0,
+        ),
+        // A size that the class can't give; and one that it can't grow to, so that the claims still ask for less.
+        (
+            "/spec/oracle/storage/size",
+            json!("100Ti"),
+            json!("64Mi"),
+            0,
+        ),
+        (
+            "/spec/tablets/storage/size",
+            json!("20Gi"),
+            json!("10Gi"),
+            3,
+        ),
+    ] {
+        let mut old = changed(path, &bad);
+        old["status"] = made(volumes, |_| {})["status"].clone();
+        let refused = refusals(&changed(path, &good), Some(&old));
+        assert_eq!(refused, Vec::<String>::new(), "{path} {volumes}");
+        // And so can whatever nobody has looked at yet.
+        old.as_object_mut().expect("an object").remove("status");
+        assert_eq!(
+            refusals(&changed(path, &good), Some(&old)),
+            Vec::<String>::new()
+        );
+    }
+    let mut old = object(|object| object["spec"]["tablets"]["replicas"] = json!(30));
+    old["status"] = made(4, |_| {})["status"].clone();
+    let refused = refusals(&object(|_| {}), Some(&old));
+    assert!(
+        refused.len() == 1 && refused[0].contains("must not shrink"),
+        "{refused:?}"
+    );
+}
+
+/// Of two with the same keys, the API server itself would say that they are an internal error.
+#[test]
+fn lists_with_names_take_each_name_once() {
+    let schema = schema();
+    let spec = &schema["properties"]["spec"]["properties"];
+    let keys = |list: &Value| {
+        assert_eq!(list["x-kubernetes-list-type"], "map", "{list}");
+        list["x-kubernetes-list-map-keys"].clone()
+    };
+    assert_eq!(keys(&spec["imagePullSecrets"]), json!(["name"]));
+    for role in ["tablets", "oracle", "gcMaster"] {
+        let pod = &spec[role]["properties"]["pod"]["properties"];
+        assert_eq!(keys(&pod["env"]), json!(["name"]));
+        let spread = keys(&pod["topologySpreadConstraints"]);
+        assert_eq!(spread, json!(["topologyKey", "whenUnsatisfiable"]));
+    }
+}
+
 #[test]
 fn rules_for_changes_refuse_what_they_should() {
-    let old = object(|_| {});
+    let old = made(3, |_| {});
     for (path, value, said) in [
         ("/spec/tablets/replicas", json!(2), "must not shrink"),
         (
@@ -142,7 +243,9 @@ fn rules_for_changes_refuse_what_they_should() {
     }
     for role in ["tablets", "oracle", "gcMaster"] {
         let class = |class: &str| {
-            object(|object| object["spec"][role]["storage"]["storageClassName"] = json!(class))
+            made(3, |object| {
+                object["spec"][role]["storage"]["storageClassName"] = json!(class)
+            })
         };
         for (new, old) in [
             (&class("fast"), &old),
@@ -221,14 +324,20 @@ fn the_reference_is_fresh() {
              The API server refuses these at once, by rules in the definition; the operator refuses them too, should an\n\
              object get past it.\n\n| field | rule |\n|---|---|\n";
     let mut rules = |path: &str, property: &Value| {
-        for rule in property["x-kubernetes-validations"]
-            .as_array()
-            .into_iter()
-            .flatten()
-        {
+        let rules = property["x-kubernetes-validations"].as_array();
+        for rule in rules.into_iter().flatten() {
+            let path = rule["fieldPath"].as_str().unwrap_or(path);
             text += &format!(
-                "| `{path}` | {} |\n",
+                "| `{}` | {} |\n",
+                path.trim_start_matches('.'),
                 rule["message"].as_str().unwrap_or_default()
+            );
+        }
+        if let Some(keys) = property["x-kubernetes-list-map-keys"].as_array() {
+            let keys: Vec<&str> = keys.iter().filter_map(Value::as_str).collect();
+            text += &format!(
+                "| `{path}` | no two with the same {} |\n",
+                keys.join(" and ")
             );
         }
     };
@@ -273,4 +382,38 @@ fn every_field_is_described() {
         },
     );
     assert!(seen > 50, "{seen}");
+}
+
+/// The API server writes the defaults of a newer definition's fields into every object.
+#[test]
+fn an_operator_reads_what_a_newer_definition_brings() {
+    let object: ClusterObject = serde_json::from_value(json!({
+        "apiVersion": "percolator.dev/v1alpha1",
+        "kind": "PercolatorCluster",
+        "metadata": {"name": "demo"},
+        "spec": {
+            "future": 1,
+            "imagePullSecrets": [{"name": "a", "future": 1}],
+            "gc": {"future": 1},
+            "log": {"future": 1},
+            "claims": {"future": 1},
+            "service": {"future": 1},
+            "monitoring": {
+                "future": 1,
+                "podMonitor": {"future": 1},
+                "prometheusRule": {"future": 1},
+            },
+            "oracle": {"future": 1, "storage": {"future": 1}},
+            "gcMaster": {"future": 1},
+            "tablets": {
+                "replicas": 5,
+                "future": {},
+                "storage": {"future": 1},
+                "pod": {"future": 1, "resources": {"future": 1}},
+            },
+        },
+        "status": {"future": 1, "tablets": {"future": 1}},
+    }))
+    .expect("what it knows is read");
+    assert_eq!(object.spec.tablets.replicas, 5);
 }

@@ -4,6 +4,7 @@
 //! Dereference, validate, build, plan, apply, status.
 
 mod build;
+mod monitored;
 mod names;
 mod object;
 mod observed;
@@ -11,6 +12,7 @@ mod plan;
 mod status;
 #[cfg(test)]
 mod tests;
+mod trouble;
 mod validate;
 
 use std::collections::BTreeSet;
@@ -18,14 +20,18 @@ use std::collections::BTreeSet;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::ObjectMeta;
 use percolator_api::{ClusterObject, Problem, Status};
+use serde_json::Value;
 
 pub(crate) use build::Settings;
+pub(crate) use monitored::Lack;
 pub(crate) use names::{MANAGER, selector, selector_text};
 pub(crate) use object::Kind;
 pub(crate) use observed::{Observed, name};
 pub(crate) use plan::Plan;
 pub(crate) use status::turned;
+pub(crate) use trouble::{last_refusal, to_ask, without_pods};
 
+use names::Role;
 use status::Outcome;
 
 /// What a reconciliation decided before anything was written.
@@ -60,9 +66,39 @@ pub(crate) fn names_needed(
     let names = wanted
         .all()
         .map(|object| (object.kind, object.name.clone()));
-    // Not made where every role has one of its own: one that was made before is to go then.
+    // Not made where every role has one of its own, or where nobody asks for them: one that was made before is to go.
     let name = cluster.metadata.name.clone().unwrap_or_default();
-    names.chain([(Kind::ServiceAccount, name)]).collect()
+    let [monitor, rule] = Kind::OF_MONITORING;
+    let others = [Kind::ServiceAccount, monitor, rule].map(|kind| (kind, name.clone()));
+    names.chain(others).collect()
+}
+
+/// The names of claims that the cluster's StatefulSets would take up, where they are there, and that aren't known to be
+/// its own: those of sets that aren't there yet.
+pub(crate) fn claims_to_ask_for(cluster: &ClusterObject, observed: &Observed) -> Vec<String> {
+    let name = cluster.metadata.name.as_deref().unwrap_or_default();
+    let known: BTreeSet<&str> = observed.claims.iter().map(observed::name).collect();
+    let roles = Role::ALL.into_iter();
+    let without_set = roles.filter(|role| observed.set(name, *role).is_none());
+    let claims = without_set.flat_map(|role| {
+        let ordinals = 0..role.asked(&cluster.spec).replicas;
+        ordinals.map(move |ordinal| names::claim(name, role, ordinal))
+    });
+    claims.filter(|claim| !known.contains(&**claim)).collect()
+}
+
+/// Notes a claim that was asked for by its name.
+pub(crate) fn note_claim(cluster: &ClusterObject, observed: &mut Observed, claim: Value) {
+    let name = cluster.metadata.name.as_deref().unwrap_or_default();
+    let selector = selector(name);
+    let mut wanted = selector.as_object().into_iter().flatten();
+    if wanted.all(|(label, value)| claim["metadata"]["labels"][label] == *value) {
+        // Younger than the list.
+        observed.claims.push(claim);
+    } else {
+        let claim = observed::name(&claim).to_owned();
+        observed.foreign_claims.push(claim);
+    }
 }
 
 /// What to tell of the cluster after the decision was carried out. `observed` is what is there now.
@@ -90,6 +126,41 @@ pub(crate) fn status_after(
         None => Outcome::Planned(&outcome),
     };
     status::status(cluster, observed, &outcome, now)
+}
+
+/// Whether what the API server remembers of pods and claims, which may be a moment old, is not enough: something is
+/// about to be removed by it, or it isn't what StatefulSets say.
+pub(crate) fn wants_fresh_lists(
+    cluster: &ClusterObject,
+    observed: &Observed,
+    settings: &Settings,
+) -> bool {
+    let name = cluster.metadata.name.as_deref().unwrap_or_default();
+    let serving = observed.serving();
+    let differs = Role::ALL.into_iter().any(|role| {
+        let Some(set) = observed.own_set(cluster, role) else {
+            return false;
+        };
+        let prefix = format!("{}-", role.set(name));
+        let ready = serving.iter().filter(|pod| {
+            let ordinal = pod.strip_prefix(&prefix);
+            ordinal.is_some_and(|ordinal| ordinal.parse::<u32>().is_ok())
+        });
+        let asked = i64::from(role.asked(&cluster.spec).replicas);
+        observed::number(set, "/status/readyReplicas") != i64::try_from(ready.count()).unwrap_or(0)
+            || asked < observed::number(set, "/spec/replicas")
+    });
+    differs
+        || match decide(cluster, observed, settings) {
+            Decision::Do(plan) => {
+                !plan.release.is_empty()
+                    || plan
+                        .remove
+                        .iter()
+                        .any(|(kind, _)| *kind == Kind::StatefulSet)
+            }
+            Decision::Invalid(_) => false,
+        }
 }
 
 /// A cluster's name in logs: NAMESPACE/NAME.

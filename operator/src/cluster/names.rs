@@ -1,5 +1,6 @@
 //! What the objects of a cluster are called, and how they are found.
 
+use percolator_api::{Pod, Quantity, Spec};
 use serde_json::{Value, json};
 
 /// Who writes what we write: one field manager for everything.
@@ -46,6 +47,50 @@ impl Role {
     pub(crate) fn set(self, cluster: &str) -> String {
         format!("{cluster}-{}", self.component())
     }
+
+    /// What a spec says of the role.
+    pub(crate) fn asked(self, spec: &Spec) -> Asked<'_> {
+        match self {
+            Self::GcMaster => Asked {
+                path: "gcMaster",
+                replicas: spec.gc_master.replicas,
+                size: spec.gc_master.storage.size,
+                class: spec.gc_master.storage.storage_class_name.as_deref(),
+                pod: &spec.gc_master.pod,
+            },
+            Self::Oracle => Asked {
+                path: "oracle",
+                replicas: spec.oracle.replicas,
+                size: spec.oracle.storage.size,
+                class: spec.oracle.storage.storage_class_name.as_deref(),
+                pod: &spec.oracle.pod,
+            },
+            Self::Tablet => Asked {
+                path: "tablets",
+                replicas: spec.tablets.replicas,
+                size: spec.tablets.storage.size,
+                class: spec.tablets.storage.storage_class_name.as_deref(),
+                pod: &spec.tablets.pod,
+            },
+        }
+    }
+}
+
+/// What a spec says of a role.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked<'a> {
+    /// Where, below `spec`.
+    pub(crate) path: &'static str,
+    pub(crate) replicas: u32,
+    /// The volumes' size and class.
+    pub(crate) size: Quantity,
+    pub(crate) class: Option<&'a str>,
+    pub(crate) pod: &'a Pod,
+}
+
+/// The name of a server's claim.
+pub(crate) fn claim(cluster: &str, role: Role, ordinal: u32) -> String {
+    format!("{CLAIM}-{}-{ordinal}", role.set(cluster))
 }
 
 /// Labels that every object of the cluster has.

@@ -1,13 +1,18 @@
 //! What is there of a cluster: read for each reconciliation, so that no decision rests on an old cache.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use kube::Resource as _;
 use percolator_api::{ClusterObject, Quantity};
 use serde_json::{Value, json};
 
 use super::build::DEFAULT_IMAGE;
-use super::names::{CLAIM, Role};
-use super::object::Kind;
+use super::monitored::Lack;
+use super::names::{Asked, CLAIM, MANAGER, Role};
+use super::object::{ASKED, Kind};
+
+/// The annotation of StatefulSets that has what [`Observed::default_image`] gives, should the configuration get lost.
+pub(crate) const DEFAULT_IMAGE_KEPT: &str = "percolator.dev/default-image";
 
 /// The objects of a cluster as the API server has them.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +23,14 @@ pub(crate) struct Observed {
     pub(crate) pods: Vec<Value>,
     /// The volumes' claims with the cluster's labels.
     pub(crate) claims: Vec<Value>,
+    /// Claims without these labels whose names the cluster needs.
+    pub(crate) foreign_claims: Vec<String>,
+    /// The kinds that can't be made here, and why.
+    pub(crate) lacking: BTreeMap<Kind, Lack>,
+    /// What servers that run say of why they aren't ready, by their pods.
+    pub(crate) said: BTreeMap<String, String>,
+    /// Why Kubernetes doesn't make a StatefulSet's pods, by the set.
+    pub(crate) refused_pods: BTreeMap<String, String>,
 }
 
 impl Observed {
@@ -29,39 +42,77 @@ impl Observed {
         self.get(Kind::StatefulSet, &role.set(cluster))
     }
 
-    /// The claims of a role: those of pods that are there, and those that pods left behind.
-    pub(crate) fn claims_of<'a>(
-        &'a self,
-        cluster: &str,
-        role: Role,
-    ) -> impl Iterator<Item = &'a Value> + use<'a> {
+    /// The StatefulSet, where it's this cluster's, and not that of a former one of its name.
+    pub(crate) fn own_set(&self, cluster: &ClusterObject, role: Role) -> Option<&Value> {
+        let name = cluster.metadata.name.as_deref().unwrap_or_default();
+        self.set(name, role).filter(|set| is_ours(set, cluster))
+    }
+
+    /// The claims of a role, by their servers' numbers: those of pods that are there, and those that pods left behind.
+    pub(crate) fn claims_of(&self, cluster: &str, role: Role) -> BTreeMap<u32, &Value> {
         let prefix = format!("{CLAIM}-{}-", role.set(cluster));
-        self.claims.iter().filter(move |claim| {
-            name(claim)
-                .strip_prefix(&prefix)
-                .is_some_and(|ordinal| ordinal.parse::<u32>().is_ok())
-        })
+        let ordinal = |claim: &Value| name(claim).strip_prefix(&prefix)?.parse().ok();
+        let claims = self.claims.iter();
+        claims
+            .filter_map(|claim| Some((ordinal(claim)?, claim)))
+            .collect()
+    }
+
+    /// Of these, those that have, or had, a volume, and stay.
+    fn claims_with_volumes(&self, cluster: &str, role: Role) -> BTreeMap<u32, &Value> {
+        let mut claims = self.claims_of(cluster, role);
+        claims.retain(|_, claim| has_volume(claim) && !is_leaving(claim));
+        claims
+    }
+
+    /// How many servers there are up to the last one that has, or had, a volume: what lies there may be all there is of
+    /// some rows.
+    pub(crate) fn volumes(&self, cluster: &str, role: Role) -> u32 {
+        let claims = self.claims_with_volumes(cluster, role);
+        claims.last_key_value().map_or(0, |(last, _)| last + 1)
+    }
+
+    /// The most that a volume of the role was asked for.
+    pub(crate) fn claimed(&self, cluster: &str, role: Role) -> Option<Quantity> {
+        let claims = self.claims_with_volumes(cluster, role).into_values();
+        claims.filter_map(claim_size).max()
     }
 
     /// Whether no server of this cluster has ever had a volume but the master: the oracle and the tablet
     /// servers are made when the master serves, so a master without state is then the first one.
     pub(crate) fn is_new(&self, cluster: &str) -> bool {
         [Role::Oracle, Role::Tablet].into_iter().all(|role| {
-            self.set(cluster, role).is_none() && self.claims_of(cluster, role).next().is_none()
+            self.set(cluster, role).is_none() && self.claims_of(cluster, role).is_empty()
         })
     }
 
     /// The image that the operator had when it made the cluster.
     pub(crate) fn default_image(&self, cluster: &str) -> Option<&str> {
-        let config = self.get(Kind::ConfigMap, cluster)?;
-        config["data"][DEFAULT_IMAGE].as_str()
+        let config = self.get(Kind::ConfigMap, cluster);
+        let config = config.and_then(|config| config["data"][DEFAULT_IMAGE].as_str());
+        let kept = || {
+            let mut sets = Role::ALL
+                .into_iter()
+                .filter_map(|role| self.set(cluster, role));
+            sets.find_map(|set| set["metadata"]["annotations"][DEFAULT_IMAGE_KEPT].as_str())
+        };
+        config.or_else(kept)
     }
 
-    /// The claims' size and class that a StatefulSet was made with, which it can't change.
-    pub(crate) fn frozen_claim(&self, cluster: &str, role: Role) -> Option<Value> {
-        let template = self
-            .set(cluster, role)?
-            .pointer("/spec/volumeClaimTemplates/0/spec")?;
+    /// The claims' size and class that a StatefulSet was made with, which it can't change. None where there's no set,
+    /// and where something else is asked for before there is any volume: it's made anew then.
+    pub(crate) fn frozen_claim(
+        &self,
+        cluster: &str,
+        role: Role,
+        asked: &Asked<'_>,
+    ) -> Option<Value> {
+        let set = self.set(cluster, role)?;
+        let is_asked_for = made_with(set) == Some((asked.class, asked.size));
+        if !is_asked_for && self.volumes(cluster, role) == 0 {
+            return None;
+        }
+        let template = set.pointer(CLAIM_TEMPLATE)?;
         let mut frozen = json!({
             "accessModes": template["accessModes"],
             "resources": {"requests": {"storage": template.pointer("/resources/requests/storage")?}},
@@ -71,6 +122,88 @@ impl Observed {
         }
         Some(frozen)
     }
+
+    /// The pods of the cluster that serve, by name.
+    pub(crate) fn serving(&self) -> BTreeSet<&str> {
+        let pods = self.pods.iter();
+        let serving = pods.filter(|pod| !is_leaving(pod) && is_ready(pod));
+        serving.map(name).collect()
+    }
+}
+
+const CLAIM_TEMPLATE: &str = "/spec/volumeClaimTemplates/0/spec";
+
+/// The class and the size of the claims that a StatefulSet makes.
+pub(crate) fn made_with(set: &Value) -> Option<(Option<&str>, Quantity)> {
+    let template = set.pointer(CLAIM_TEMPLATE)?;
+    let size = template.pointer("/resources/requests/storage")?.as_str()?;
+    Some((template["storageClassName"].as_str(), size.parse().ok()?))
+}
+
+/// Whose an object is that has a name which a cluster needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// The cluster's own; or one that a former cluster of this name left to itself, when it was deleted without what it
+    /// had (`--cascade=orphan`).
+    Ours,
+    /// A former cluster's of this name: Kubernetes removes it.
+    Former,
+    /// Somebody else's.
+    Foreign,
+}
+
+pub(crate) fn standing(object: &Value, cluster: &ClusterObject) -> Standing {
+    if is_ours(object, cluster) {
+        return Standing::Ours;
+    }
+    let name = cluster.metadata.name.as_deref().unwrap_or_default();
+    let metadata = &object["metadata"];
+    match controller(object) {
+        Some(owner)
+            if owner["kind"] == ClusterObject::kind(&()).as_ref() && owner["name"] == name =>
+        {
+            Standing::Former
+        }
+        None if metadata["annotations"][ASKED].is_string()
+            && metadata["labels"]["app.kubernetes.io/managed-by"] == MANAGER
+            && metadata["labels"]["app.kubernetes.io/instance"] == name =>
+        {
+            if is_leaving(object) {
+                Standing::Former
+            } else {
+                Standing::Ours
+            }
+        }
+        _ => Standing::Foreign,
+    }
+}
+
+fn controller(object: &Value) -> Option<&Value> {
+    let owners = object.pointer("/metadata/ownerReferences")?.as_array()?;
+    owners.iter().find(|owner| owner["controller"] == true)
+}
+
+/// Whether the object is being removed.
+pub(crate) fn is_leaving(object: &Value) -> bool {
+    object.pointer("/metadata/deletionTimestamp").is_some()
+}
+
+/// Whether a claim has, or had, a volume: a server may have written to it.
+pub(crate) fn has_volume(claim: &Value) -> bool {
+    let phase = claim.pointer("/status/phase").and_then(Value::as_str);
+    claim.pointer("/spec/volumeName").is_some() || phase.is_some_and(|phase| phase != "Pending")
+}
+
+/// A condition of an object's status.
+pub(crate) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    let conditions = object.pointer("/status/conditions")?.as_array()?;
+    conditions
+        .iter()
+        .find(|condition| condition["type"] == kind)
+}
+
+fn is_ready(pod: &Value) -> bool {
+    condition(pod, "Ready").is_some_and(|condition| condition["status"] == "True")
 }
 
 /// The name of an object.
@@ -84,12 +217,7 @@ pub(crate) fn name(object: &Value) -> &str {
 /// Whether the object is one that this cluster controls.
 pub(crate) fn is_ours(object: &Value, cluster: &ClusterObject) -> bool {
     let uid = cluster.metadata.uid.as_deref();
-    let owners = object.pointer("/metadata/ownerReferences");
-    owners
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .any(|owner| owner["controller"] == true && owner["uid"].as_str() == uid)
+    controller(object).is_some_and(|owner| owner["uid"].as_str() == uid)
 }
 
 /// A number of a StatefulSet's status or spec, 0 if it isn't there.

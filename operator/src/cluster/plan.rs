@@ -5,9 +5,10 @@ use percolator_api::{ClusterObject, Quantity, Reason};
 use serde_json::Value;
 
 use super::build::Wanted;
+use super::monitored::Lack;
 use super::names::Role;
 use super::object::{Kind, Object};
-use super::observed::{self, Observed};
+use super::observed::{self, Observed, Standing, is_leaving};
 
 /// What to do now, and what has to wait.
 #[derive(Clone, Debug, Default)]
@@ -18,29 +19,61 @@ pub(crate) struct Plan {
     pub(crate) grow: Vec<(String, Quantity)>,
     /// Objects of ours that nobody asks for any more.
     pub(crate) remove: Vec<(Kind, String)>,
+    /// Claims to remove, which never had a volume and that nobody asks for any more.
+    pub(crate) release: Vec<String>,
     /// Objects that somebody else made, with names that this cluster needs: nothing is done while there are any.
-    pub(crate) conflicts: Vec<(Kind, String)>,
+    pub(crate) conflicts: Vec<Conflict>,
+    /// Kinds that are asked for, and can't be made here.
+    pub(crate) lacking: Vec<(Kind, Lack)>,
     /// The first thing that isn't yet as it is to be.
     pub(crate) waits: Option<(Reason, String)>,
+}
+
+/// What has a name that a cluster needs, and isn't its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Conflict {
+    Object(Kind, String),
+    /// A claim without the cluster's labels: a server would use its volume, and nobody would see it.
+    Claim(String),
 }
 
 impl Plan {
     /// Whether there is nothing to write.
     pub(crate) fn is_idle(&self) -> bool {
-        self.apply.is_empty() && self.grow.is_empty() && self.remove.is_empty()
+        self.apply.is_empty()
+            && self.grow.is_empty()
+            && self.remove.is_empty()
+            && self.release.is_empty()
     }
 }
 
 pub(crate) fn plan(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed) -> Plan {
     let mut plan = Plan::default();
+    let mut former = Vec::new();
     for object in wanted.all() {
-        if let Some(live) = observed.get(object.kind, &object.name)
-            && !observed::is_ours(live, cluster)
-        {
-            plan.conflicts.push((object.kind, object.name.clone()));
+        let live = observed.get(object.kind, &object.name);
+        match live.map(|live| observed::standing(live, cluster)) {
+            Some(Standing::Foreign) => {
+                let conflict = Conflict::Object(object.kind, object.name.clone());
+                plan.conflicts.push(conflict);
+            }
+            Some(Standing::Former) => {
+                former.push(format!("{} {}", object.kind.name(), object.name))
+            }
+            Some(Standing::Ours) | None => {}
         }
     }
+    let foreign_claims = observed.foreign_claims.iter().cloned();
+    plan.conflicts.extend(foreign_claims.map(Conflict::Claim));
     if !plan.conflicts.is_empty() {
+        return plan;
+    }
+    if !former.is_empty() {
+        let message = format!(
+            "waiting until Kubernetes has removed what a former cluster of this name had: {}",
+            former.join(", ")
+        );
+        plan.waits = Some((Reason::WaitingForRemoval, message));
         return plan;
     }
     let differs = |object: &&Object| {
@@ -52,6 +85,9 @@ pub(crate) fn plan(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed
         .extend(wanted.common.iter().filter(differs).cloned());
     for (role, set) in &wanted.sets {
         let live = observed.get(set.kind, &set.name);
+        if plan.waits.is_none() {
+            plan.waits = make_room(cluster, *role, set, observed, &mut plan);
+        }
         let is_as_wanted = !differs(&set);
         if !is_as_wanted && plan.waits.is_none() {
             plan.apply.push(set.clone());
@@ -61,8 +97,19 @@ pub(crate) fn plan(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed
             plan.waits = Some(waits_for(*role, set, live));
         }
     }
+    for object in &wanted.monitoring {
+        match observed.lacking.get(&object.kind) {
+            Some(lack) => plan.lacking.push((object.kind, *lack)),
+            None if differs(&object) => plan.apply.push(object.clone()),
+            None => {}
+        }
+    }
     grow(cluster, observed, &mut plan);
     for ((kind, name), live) in &observed.objects {
+        if plan.waits.is_some() && !kind.is_of_monitoring() {
+            // Pods that are there still may need it.
+            continue;
+        }
         let is_asked_for = wanted
             .all()
             .any(|object| (object.kind, &object.name) == (*kind, name));
@@ -73,8 +120,51 @@ pub(crate) fn plan(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed
     plan
 }
 
-fn is_leaving(object: &Value) -> bool {
-    object.pointer("/metadata/deletionTimestamp").is_some()
+/// Where no server of the role ever had a volume, its StatefulSet and its claims are made anew when something else is
+/// asked of the claims: neither can change, and nothing is lost. Claims of servers that are not asked for any more go,
+/// too, if they never had a volume. What has to be waited for.
+fn make_room(
+    cluster: &ClusterObject,
+    role: Role,
+    set: &Object,
+    observed: &Observed,
+    plan: &mut Plan,
+) -> Option<(Reason, String)> {
+    let name = cluster.metadata.name.as_deref().unwrap_or_default();
+    let waits = |what: String| {
+        let message = format!(
+            "waiting for the end of {what}: {} asks for others",
+            role.asked(&cluster.spec).path
+        );
+        Some((Reason::ReplacingClaims, message))
+    };
+    let live = observed.get(set.kind, &set.name);
+    if let Some(live) = live
+        && observed::made_with(live) != observed::made_with(&set.value)
+    {
+        if !is_leaving(live) {
+            plan.remove.push((set.kind, set.name.clone()));
+        }
+        return waits(format!(
+            "StatefulSet {}, whose claims never had a volume",
+            set.name
+        ));
+    }
+    let at = |path| live.map_or(0, |live| observed::number(live, path));
+    let needed = at("/spec/replicas").max(at("/status/replicas"));
+    let mut unused = Vec::new();
+    for (ordinal, claim) in observed.claims_of(name, role) {
+        if i64::from(ordinal) >= needed && !observed::has_volume(claim) {
+            if !is_leaving(claim) {
+                plan.release.push(observed::name(claim).to_owned());
+            }
+            unused.push(observed::name(claim).to_owned());
+        }
+    }
+    match (live, &unused[..]) {
+        (None, [first, ..]) => waits(format!("claim {first}, which never had a volume")),
+        _ => None,
+    }
 }
 
 fn waits_for(role: Role, set: &Object, live: Option<&Value>) -> (Reason, String) {
@@ -96,14 +186,10 @@ fn waits_for(role: Role, set: &Object, live: Option<&Value>) -> (Reason, String)
 
 fn grow(cluster: &ClusterObject, observed: &Observed, plan: &mut Plan) {
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
-    let spec = &cluster.spec;
     let mut growing = Vec::new();
-    for (role, size) in [
-        (Role::GcMaster, spec.gc_master.storage.size),
-        (Role::Oracle, spec.oracle.storage.size),
-        (Role::Tablet, spec.tablets.storage.size),
-    ] {
-        for claim in observed.claims_of(name, role) {
+    for role in Role::ALL {
+        let size = role.asked(&cluster.spec).size;
+        for claim in observed.claims_of(name, role).into_values() {
             let is_bound = claim.pointer("/status/phase").and_then(Value::as_str) == Some("Bound");
             if !is_bound {
                 continue;

@@ -6,9 +6,11 @@ use k8s_openapi::jiff::Timestamp;
 use percolator_api::{ClusterObject, ConditionType, Problem, Reason, RoleStatus, Status};
 use serde_json::Value;
 
+use super::monitored::{self, Said};
 use super::names::{self, PORT, Role};
 use super::observed::{self, Observed};
-use super::plan::Plan;
+use super::plan::{Conflict, Plan};
+use super::trouble;
 
 /// How the steps before ended.
 #[derive(Debug)]
@@ -24,6 +26,9 @@ pub(crate) enum Outcome<'a> {
 /// The longest message of a condition that is of any use, in characters.
 const MESSAGE_CHARS_MAX: usize = 1_000;
 
+/// `sha256:` and twelve digits.
+const DIGEST_CHARS: usize = 19;
+
 pub(crate) fn status(
     cluster: &ClusterObject,
     observed: &Observed,
@@ -35,14 +40,35 @@ pub(crate) fn status(
     let spec = &cluster.spec;
     // What a bad spec asks for is not what there is to be.
     let is_invalid = matches!(outcome, Outcome::Invalid(_));
-    let role = |role: Role, asked: u32| {
-        let set = observed.set(name, role);
+    let serving = observed.serving();
+    let role = |role: Role, before: fn(&Status) -> &RoleStatus| {
+        let set = observed.own_set(cluster, role);
         let desired = match set.filter(|_| is_invalid) {
             Some(set) => observed::number(set, "/spec/replicas"),
-            None => asked.into(),
+            None => role.asked(spec).replicas.into(),
         };
-        role_status(set, i32::try_from(desired).unwrap_or(i32::MAX))
+        let serves = |ordinal: i32| {
+            set.is_some() && serving.contains(&*format!("{}-{ordinal}", role.set(name)))
+        };
+        let desired = i32::try_from(desired).unwrap_or(i32::MAX);
+        let before = cluster
+            .status
+            .as_ref()
+            .map_or(0, |status| before(status).joined);
+        let joined = joined(before, desired, &serves);
+        let status = RoleStatus {
+            joined,
+            volumes: i32::try_from(observed.volumes(name, role)).unwrap_or(i32::MAX),
+            claimed: observed.claimed(name, role),
+            ..role_status(set, desired)
+        };
+        // At first all of them.
+        let counting = if joined == 0 { desired } else { joined };
+        ((0..counting).all(serves), status)
     };
+    let (tablets_serve, tablets) = role(Role::Tablet, |status| &status.tablets);
+    let (oracle_serves, oracle) = role(Role::Oracle, |status| &status.oracle);
+    let (master_serves, gc_master) = role(Role::GcMaster, |status| &status.gc_master);
     let mut status = Status {
         observed_generation: cluster.metadata.generation,
         conditions: Vec::new(),
@@ -52,9 +78,9 @@ pub(crate) fn status(
             name,
             Role::Tablet,
         ))),
-        tablets: role(Role::Tablet, spec.tablets.replicas),
-        oracle: role(Role::Oracle, spec.oracle.replicas),
-        gc_master: role(Role::GcMaster, spec.gc_master.replicas),
+        tablets,
+        oracle,
+        gc_master,
     };
     let known = cluster
         .status
@@ -64,15 +90,34 @@ pub(crate) fn status(
         .into_iter()
         .map(|kind| {
             let (is_true, reason, message) = match kind {
-                ConditionType::Available => available(&status),
+                ConditionType::Available => {
+                    available(&status, [master_serves, oracle_serves, tablets_serve])
+                }
                 ConditionType::Progressing => progressing(spec.paused, outcome),
-                ConditionType::Degraded => degraded(observed, outcome, now),
+                ConditionType::Degraded => degraded(name, observed, outcome, now),
                 ConditionType::Paused => paused(spec.paused),
+                ConditionType::Monitored => {
+                    let asked = &spec.monitoring;
+                    let is_asked = asked.pod_monitor.enabled || asked.prometheus_rule.enabled;
+                    monitored::monitored(is_asked, spec.paused, outcome)
+                }
             };
             condition(cluster, known, kind, is_true, reason, message, now)
         })
         .collect();
     status
+}
+
+/// How many servers, from the first on, have served: at first all have to at a time, and then those that are added count
+/// when they do.
+fn joined(before: i32, desired: i32, serves: &impl Fn(i32) -> bool) -> i32 {
+    match before.min(desired) {
+        0 if (0..desired).all(serves) => desired,
+        0 => 0,
+        before => (before..desired)
+            .find(|ordinal| !serves(*ordinal))
+            .unwrap_or(desired),
+    }
 }
 
 fn role_status(set: Option<&Value>, desired: i32) -> RoleStatus {
@@ -87,16 +132,17 @@ fn role_status(set: Option<&Value>, desired: i32) -> RoleStatus {
         updated: at("/status/updatedReplicas"),
         ready,
         summary: format!("{ready}/{desired}"),
+        ..RoleStatus::default()
     }
 }
 
-/// The tag of the image of the pods, if all have one and the same.
+/// The tag of the image of the pods, or of each of them, where they differ.
 fn version(observed: &Observed) -> Option<String> {
     let images = observed
         .pods
         .iter()
         .map(|pod| pod.pointer("/spec/containers/0/image")?.as_str());
-    let mut versions: Vec<&str> = images.flatten().map(tag).collect();
+    let mut versions: Vec<&str> = images.flatten().map(tag_or_digest).collect();
     versions.sort_unstable();
     versions.dedup();
     match versions[..] {
@@ -106,34 +152,40 @@ fn version(observed: &Observed) -> Option<String> {
     }
 }
 
-fn tag(image: &str) -> &str {
+/// Where an image has no tag, as much of its digest as people go by.
+fn tag_or_digest(image: &str) -> &str {
     let name = image.rsplit_once('/').map_or(image, |(_, name)| name);
-    let name = name.split_once('@').map_or(name, |(name, _)| name);
-    name.split_once(':').map_or("latest", |(_, tag)| tag)
+    let (name, digest) = match name.split_once('@') {
+        Some((name, digest)) => (name, digest.get(..DIGEST_CHARS).unwrap_or(digest)),
+        None => (name, "latest"),
+    };
+    name.split_once(':').map_or(digest, |(_, tag)| tag)
 }
 
-type Said = (bool, Reason, String);
-
-fn available(status: &Status) -> Said {
+/// `serve` says of the master, the oracle and the tablet servers whether those serve that have to.
+fn available(status: &Status, serve: [bool; 3]) -> Said {
     let roles = [
         ("master", &status.gc_master),
         ("oracle", &status.oracle),
         ("tablet servers", &status.tablets),
     ];
-    let missing: Vec<String> = roles
-        .iter()
-        .filter(|(_, role)| role.ready < role.desired)
-        .map(|(name, role)| format!("{name} {}", role.summary))
+    let missing = roles.iter().zip(serve).filter(|(_, serves)| !serves);
+    let missing: Vec<String> = missing
+        .map(|((name, role), _)| format!("{name} {}", role.summary))
         .collect();
-    if missing.is_empty() {
-        let message = "the master, the oracle and all tablet servers serve".to_owned();
-        return (true, Reason::AllServersReady, message);
+    if !missing.is_empty() {
+        let message = format!("ready: {}", missing.join(", "));
+        return (false, Reason::ServersNotReady, message);
     }
-    (
-        false,
-        Reason::ServersNotReady,
-        format!("ready: {}", missing.join(", ")),
-    )
+    let added = status.tablets.desired - status.tablets.joined;
+    let message = match added {
+        0 => "the master, the oracle and all tablet servers serve".to_owned(),
+        _ => format!(
+            "the master, the oracle and {} tablet servers serve; {added} more have never served, and hold no rows",
+            status.tablets.joined
+        ),
+    };
+    (true, Reason::AllServersReady, message)
 }
 
 fn progressing(is_paused: bool, outcome: &Outcome<'_>) -> Said {
@@ -165,23 +217,37 @@ fn progressing(is_paused: bool, outcome: &Outcome<'_>) -> Said {
     }
 }
 
-fn degraded(observed: &Observed, outcome: &Outcome<'_>, now: Timestamp) -> Said {
+fn conflict_message(cluster: &str, conflicts: &[Conflict]) -> String {
+    let are_claims = conflicts
+        .iter()
+        .any(|conflict| matches!(conflict, Conflict::Claim(_)));
+    let names: Vec<String> = conflicts
+        .iter()
+        .map(|conflict| match conflict {
+            Conflict::Object(kind, name) => format!("{} {name}", kind.name()),
+            Conflict::Claim(name) => format!("PersistentVolumeClaim {name}"),
+        })
+        .collect();
+    let mut message = format!(
+        "not made by this cluster, but with names that it needs: {}; delete or rename them, or give \
+         the cluster another name",
+        names.join(", ")
+    );
+    if are_claims {
+        let labels = names::selector_text(&names::selector(cluster));
+        message += &format!("; claims that were restored for it need the labels {labels}");
+    }
+    message
+}
+
+fn degraded(cluster: &str, observed: &Observed, outcome: &Outcome<'_>, now: Timestamp) -> Said {
     match outcome {
         Outcome::Invalid(problems) => {
             let problems: Vec<String> = problems.iter().map(Problem::to_string).collect();
             return (true, Reason::InvalidSpec, problems.join("; "));
         }
         Outcome::Planned(plan) | Outcome::Refused(plan, _) if !plan.conflicts.is_empty() => {
-            let names: Vec<String> = plan
-                .conflicts
-                .iter()
-                .map(|(kind, name)| format!("{} {name}", kind.name()))
-                .collect();
-            let message = format!(
-                "not made by this cluster, but with names that it needs: {}; delete or rename them, or give \
-                 the cluster another name",
-                names.join(", ")
-            );
+            let message = conflict_message(cluster, &plan.conflicts);
             return (true, Reason::ObjectConflict, message);
         }
         Outcome::Refused(_, why) => {
@@ -190,83 +256,13 @@ fn degraded(observed: &Observed, outcome: &Outcome<'_>, now: Timestamp) -> Said 
         }
         Outcome::Planned(_) => {}
     }
-    let mut troubles: Vec<(Reason, String)> = observed
-        .pods
-        .iter()
-        .filter_map(|pod| trouble(pod, now))
-        .collect();
-    troubles.sort();
-    match troubles.into_iter().next() {
+    match trouble::worst(observed, now) {
         Some((reason, message)) => (true, reason, message),
         None => {
             let message = "nothing is wrong that the operator could see".to_owned();
             (false, Reason::AsExpected, message)
         }
     }
-}
-
-/// A pod that no node takes for so long is told of.
-const PASSES_SECONDS: i64 = 10;
-/// Why a container waits, where that doesn't end by itself.
-const IMAGE_REASONS: [&str; 5] = [
-    "ErrImageNeverPull",
-    "ErrImagePull",
-    "ImageInspectError",
-    "ImagePullBackOff",
-    "InvalidImageName",
-];
-/// Why a container waits, where that is what containers do.
-const USUAL_REASONS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
-
-/// Whether a pod's condition is older than what passes by itself: volumes are made, nodes come.
-fn has_lasted(condition: &Value, now: Timestamp) -> bool {
-    let since = condition["lastTransitionTime"].as_str();
-    let since = since.and_then(|since| since.parse::<Timestamp>().ok());
-    since.is_none_or(|since| now.as_second() - since.as_second() >= PASSES_SECONDS)
-}
-
-fn trouble(pod: &Value, now: Timestamp) -> Option<(Reason, String)> {
-    let name = observed::name(pod);
-    let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
-    let unscheduled = conditions.into_iter().flatten().find(|condition| {
-        condition["type"] == "PodScheduled"
-            && condition["reason"] == "Unschedulable"
-            && has_lasted(condition, now)
-    });
-    if let Some(condition) = unscheduled {
-        let why = condition["message"].as_str().unwrap_or_default();
-        return Some((
-            Reason::PodUnschedulable,
-            format!(
-                "no node takes pod {name}: {why}; look at spec.*.pod and spec.*.storage, or add nodes"
-            ),
-        ));
-    }
-    let container = pod.pointer("/status/containerStatuses/0")?;
-    let waiting = container.pointer("/state/waiting")?;
-    let reason = waiting["reason"].as_str()?;
-    if USUAL_REASONS.contains(&reason) {
-        return None;
-    }
-    if IMAGE_REASONS.contains(&reason) {
-        let image = container["image"].as_str().unwrap_or_default();
-        return Some((
-            Reason::ImageUnavailable,
-            format!(
-                "pod {name} can't get its image {image} ({reason}); look at spec.image, \
-                 spec.imagePullPolicy and spec.imagePullSecrets"
-            ),
-        ));
-    }
-    let last = container
-        .pointer("/lastState/terminated/message")
-        .or_else(|| waiting.get("message"))
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    Some((
-        Reason::ServerCrashing,
-        format!("pod {name} doesn't run ({reason}): {}", last.trim()),
-    ))
 }
 
 fn paused(is_paused: bool) -> Said {
@@ -320,7 +316,11 @@ pub(crate) fn turned<'a>(before: Option<&Status>, after: &'a Status) -> Vec<(&'a
         let is_told = match old {
             Some(old) => (&old.status, &old.reason) != (&condition.status, &condition.reason),
             // What is as it always is needn't be told of a new cluster.
-            None => condition.status == "True",
+            None => {
+                let waits = [Reason::WaitingForDefinitions, Reason::WaitingForPermission];
+                condition.status == "True"
+                    || waits.iter().any(|reason| reason.name() == condition.reason)
+            }
         };
         if is_told {
             let is_bad = condition.type_ == ConditionType::Degraded.name()
@@ -331,4 +331,26 @@ pub(crate) fn turned<'a>(before: Option<&Status>, after: &'a Status) -> Vec<(&'a
         }
     }
     turned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_known_by_its_tag_or_its_digest() {
+        for (image, version) in [
+            ("percolator", "latest"),
+            ("localhost:5000/percolator", "latest"),
+            ("localhost:5000/percolator:1.2", "1.2"),
+            ("a/percolator:1.2@sha256:0123456789abcdef", "1.2"),
+            (
+                "localhost:5000/percolator@sha256:0123456789abcdef",
+                "sha256:0123456789ab",
+            ),
+            ("percolator@sha256:01", "sha256:01"),
+        ] {
+            assert_eq!(tag_or_digest(image), version, "{image}");
+        }
+    }
 }

@@ -4,7 +4,7 @@
 use percolator_api::{ClusterObject, Problem};
 use serde_json::Value;
 
-use super::names::Role;
+use super::names::{self, Role};
 use super::observed::{self, Observed};
 
 pub(crate) fn validate(cluster: &ClusterObject, observed: &Observed) -> Vec<Problem> {
@@ -17,19 +17,25 @@ pub(crate) fn validate(cluster: &ClusterObject, observed: &Observed) -> Vec<Prob
             message,
         });
     };
-    if let Some(set) = observed.set(name, Role::Tablet) {
-        let tablets = &cluster.spec.tablets;
-        let there = observed::number(set, "/spec/replicas");
-        if i64::from(tablets.replicas) < there {
-            add(
-                "spec.tablets.replicas",
-                format!(
-                    "{} must be at least {there}: tablet servers own data, and tablets can't be moved off a \
-                     server yet",
-                    tablets.replicas
-                ),
+    let tablets = &cluster.spec.tablets;
+    let least = observed.volumes(name, Role::Tablet);
+    if tablets.replicas < least {
+        let last = names::claim(name, Role::Tablet, least - 1);
+        let mut message = format!(
+            "{} must be at least {least}: the claim {last} holds the data of a tablet server, and tablets can't be moved \
+             off a server yet",
+            tablets.replicas
+        );
+        if observed.set(name, Role::Tablet).is_none() {
+            let first = names::claim(name, Role::Tablet, tablets.replicas);
+            message += &format!(
+                ". It is there from a former cluster of this name: if its rows may be lost, delete the claims from \
+                 {first} on (kubectl delete pvc)"
             );
         }
+        add("spec.tablets.replicas", message);
+    }
+    if let Some(set) = observed.set(name, Role::Tablet) {
         let engine = format!("--engine={}", tablets.storage.engine);
         if let Some(other) = argument(set, "--engine=").filter(|other| *other != engine) {
             add(
@@ -42,23 +48,33 @@ pub(crate) fn validate(cluster: &ClusterObject, observed: &Observed) -> Vec<Prob
             );
         }
     }
-    for (role, path, size) in [
-        (
-            Role::GcMaster,
-            "gcMaster",
-            cluster.spec.gc_master.storage.size,
-        ),
-        (Role::Oracle, "oracle", cluster.spec.oracle.storage.size),
-        (Role::Tablet, "tablets", cluster.spec.tablets.storage.size),
-    ] {
-        let largest = observed
-            .claims_of(name, role)
-            .filter_map(observed::claim_size)
-            .max();
-        if let Some(largest) = largest.filter(|largest| *largest > size) {
+    for role in Role::ALL {
+        let asked = role.asked(&cluster.spec);
+        let path = format!("spec.{}.storage", asked.path);
+        let claimed = observed.claimed(name, role);
+        if let Some(largest) = claimed.filter(|largest| *largest > asked.size) {
+            let size = asked.size;
             add(
-                &format!("spec.{path}.storage.size"),
+                &format!("{path}.size"),
                 format!("{size} must be at least {largest}: volumes can only grow"),
+            );
+        }
+        let made_with = observed
+            .own_set(cluster, role)
+            .and_then(observed::made_with);
+        if let Some((class, _)) = made_with
+            && claimed.is_some()
+            && class != asked.class
+        {
+            let class =
+                |class: Option<&str>| class.map_or("unset".to_owned(), |name| format!("{name:?}"));
+            add(
+                &format!("{path}.storageClassName"),
+                format!(
+                    "{} must stay {}: volumes can't move from one class to another",
+                    class(asked.class),
+                    class(made_with.and_then(|(class, _)| class))
+                ),
             );
         }
     }

@@ -25,12 +25,24 @@ impl Invariant for BoundedMemory {
         // One more is the server's own chore.
         at_most("requests", writes, limits.waiting + 1)?;
         at_most("reads", held.reads.count, limits.waiting)?;
+        at_most(
+            "requests of large transactions",
+            held.bulk.count,
+            limits.waiting,
+        )?;
+        let waiting = [held.queued, held.reads];
         let queued = Amount {
-            count: held.queued.count + held.reads.count,
-            bytes: held.queued.bytes + held.reads.bytes,
-            largest_bytes: held.queued.largest_bytes.max(held.reads.largest_bytes),
+            count: waiting.iter().map(|amount| amount.count).sum(),
+            bytes: waiting.iter().map(|amount| amount.bytes).sum(),
+            largest_bytes: waiting
+                .iter()
+                .map(|amount| amount.largest_bytes)
+                .max()
+                .unwrap_or(0),
         };
         one_above("bytes of requests that wait", queued, limits.queued_bytes)?;
+        let turn = "bytes of requests of large transactions";
+        one_above(turn, held.bulk, limits.queued_bytes)?;
         // Besides, a full disk hands back what it refused for others' sake.
         let decided = limits.decided_bytes + limits.group_bytes;
         one_above("bytes of decided batches", held.decided, decided)?;

@@ -291,6 +291,7 @@ impl Master {
                 ready: heard.points.ready.as_u64(),
                 tablet_servers: heard.tablet_servers,
                 gc: Some(heard.settings.into()),
+                missing_tablets: heard.missing,
             }),
             Err(refusal) => refused(refusal),
         })

@@ -3,8 +3,10 @@
 //! durable, an end when a write was lost.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::path::Path;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -79,6 +81,9 @@ pub struct Running {
     next_asker: Asker,
     replies: Vec<Reply>,
     committing: Option<Arc<Vec<Batch>>>,
+    /// What the core said last of when it is to be ticked, and who waits for that.
+    next_tick: Duration,
+    ticks: Option<Waker>,
     failed: bool,
 }
 
@@ -124,6 +129,8 @@ impl Tablet {
             next_asker: 0,
             replies: Vec::new(),
             committing: None,
+            next_tick: Duration::MAX,
+            ticks: None,
             failed: false,
         }));
         *self.running.lock() = Some(running.clone());
@@ -179,13 +186,31 @@ impl Tablet {
         let ticks = {
             let (tablet, world, running) = (self.clone(), world.clone(), running_too);
             async move {
+                let mut last = world.now();
                 loop {
-                    let next = running.lock().core.next_tick();
-                    world.sleep_on(tablet.node, next).await;
+                    let next = {
+                        let mut state = running.lock();
+                        state.next_tick = state.core.next_tick();
+                        state.next_tick
+                    };
+                    let mut sleep = world.sleep_on(tablet.node, next);
+                    // Or until it is to be ticked sooner.
+                    poll_fn(|context| {
+                        let mut state = running.lock();
+                        if state.core.next_tick() < next {
+                            return Poll::Ready(());
+                        }
+                        state.ticks = Some(context.waker().clone());
+                        drop(state);
+                        sleep.poll_unpin(context)
+                    })
+                    .await;
+                    let elapsed = world.now().saturating_sub(last);
+                    last += elapsed;
                     {
                         let mut state = running.lock();
                         let Running { core, replies, .. } = &mut *state;
-                        core.tick(replies);
+                        core.tick(elapsed, replies);
                     }
                     tablet.pump(&world, &running);
                 }
@@ -286,7 +311,7 @@ impl Tablet {
     /// Sends the answers that are ready, and the next group to the disk.
     fn pump(self: &Arc<Self>, world: &Arc<World>, running: &Shared) {
         let mut answers = Vec::new();
-        let (group, failed) = {
+        let (group, failed, ticks) = {
             let mut state = running.lock();
             let Running {
                 core,
@@ -335,8 +360,13 @@ impl Tablet {
             }
             let failed = core.failed().map(str::to_owned).filter(|_| !state.failed);
             state.failed |= failed.is_some();
-            (group, failed)
+            let sooner = state.core.next_tick() < state.next_tick;
+            let ticks = state.ticks.take_if(|_| sooner);
+            (group, failed, ticks)
         };
+        if let Some(ticks) = ticks {
+            ticks.wake();
+        }
         for (caller, answer) in answers {
             world.reply(self.node, caller, answer);
         }

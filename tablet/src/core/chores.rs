@@ -25,15 +25,23 @@ impl Core {
     pub fn held(&self) -> Held {
         let reads = self.held_reads.iter();
         let decided = self.decided.iter();
+        let bulk = self.bulk.iter();
         Held {
             queued: Amount::of(self.queued.values().map(|queued| queued.bytes)),
             reads: Amount::of(reads.map(|(_, request, _)| request.encoded_len())),
+            bulk: Amount::of(bulk.map(|waiting| waiting.bytes)),
             decided: Amount::of(decided.map(|decided| decided.decision.batch.size_bytes())),
             group: Amount::of(self.group.iter().map(Batch::size_bytes)),
             cache_bytes: self.cache.borrow().size_bytes(),
             scan_marks: self.readers.borrow().scanned_tablets(),
             tablets: self.tablets.len(),
         }
+    }
+
+    /// Of these tablets, those that aren't here.
+    pub fn lacks(&self, tablets: &[u64]) -> Vec<u64> {
+        let lacks = |id: &&u64| self.tablets.get(**id).is_none();
+        tablets.iter().filter(lacks).copied().collect()
     }
 
     /// Keeps the names of the cluster's tablet servers; [`Self::report`] has them when they are durable.
@@ -58,18 +66,19 @@ impl Core {
         }
         // Rollbacks of old transactions leave garbage below the ready point, too.
         self.collected_to = Timestamp::ZERO;
-        self.tick(out);
-    }
-
-    /// Some time has passed, [`Self::next_tick`]: more may be collected.
-    pub fn tick(&mut self, out: &mut Vec<Reply>) {
-        self.pace.tick();
         self.collect(out);
     }
 
-    /// When [`Self::tick`] is to be called again, at the latest.
+    /// So much time has passed since the last call: more may be done of what waits for its turn.
+    pub fn tick(&mut self, elapsed: Duration, out: &mut Vec<Reply>) {
+        self.pace.tick(elapsed, self.bulk.cells);
+        self.run_bulk(out);
+        self.collect(out);
+    }
+
+    /// When [`Self::tick`] is to be called again, at the latest. It may be sooner than was said before.
     pub fn next_tick(&self) -> Duration {
-        let all_is_done = self.collected_to == self.points.durable.ready;
+        let all_is_done = self.collected_to == self.points.durable.ready && self.bulk.is_empty();
         if all_is_done { NOTHING_TO_DO } else { TICK }
     }
 

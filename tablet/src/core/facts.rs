@@ -10,7 +10,7 @@ use crate::probe::Probe;
 /// How the server is now.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
-    /// Requests that wait for rows.
+    /// Requests that wait for rows, or, of large transactions, for their turn.
     pub(crate) queued: usize,
     /// Reads that wait for the disk.
     pub(crate) reads: usize,
@@ -54,9 +54,9 @@ impl Core {
         let cache = self.cache.borrow();
         let progress = self.gc_progress();
         Facts {
-            queued: self.queued.len(),
+            queued: self.queued.len() + self.bulk.len(),
             reads: self.held_reads.len(),
-            queued_bytes: self.queued_bytes,
+            queued_bytes: self.queued_bytes + self.bulk.bytes,
             decided: self.decided.len() + self.committing.len(),
             decided_bytes: self.decided_bytes,
             locks: self.filter.len(),

@@ -6,6 +6,7 @@
 //! disk at a time; whatever is decided meanwhile makes the next one.
 
 mod answer;
+mod bulk;
 mod chores;
 mod facts;
 
@@ -28,7 +29,7 @@ use crate::latches::{Latches, RowHash, Ticket};
 use crate::limits::Limits;
 use crate::marks::Marks;
 use crate::pace::Pace;
-use crate::probe::{Method, Note, Probe, Silent, Step};
+use crate::probe::{Method, Note, Probe, Silent, Step, tablets};
 use crate::progress::Progress;
 use crate::readers::Readers;
 use crate::store::{self, LockChange, LockFilter};
@@ -86,12 +87,14 @@ pub struct Core {
     next_ticket: Ticket,
     /// Waiting for latches.
     queued: HashMap<Ticket, Queued>,
-    /// Of these and of the held reads.
+    /// Of these, of the held reads and of large transactions' requests.
     queued_bytes: usize,
     /// Those of them that have their latches.
     ready: VecDeque<Ticket>,
     /// Reads that wait for what is on its way to the disk.
     held_reads: Vec<(Asker, v1::Request, Note)>,
+    /// Requests of large transactions that wait for their turn.
+    bulk: bulk::Queue,
     /// Decided, to go with the next group.
     decided: Vec<Decided>,
     decided_bytes: usize,
@@ -161,7 +164,7 @@ impl Core {
             collecting: None,
             collected_to: Timestamp::ZERO,
             front: garbage::Front::default(),
-            pace: Pace::default(),
+            pace: Pace::new(limits.large_cells_a_second),
             writes: 0,
             engine,
             cache: RefCell::new(CellCache::new(limits.cache_bytes)),
@@ -169,6 +172,7 @@ impl Core {
             limits,
             me,
             held_reads: Vec::new(),
+            bulk: bulk::Queue::default(),
             raw,
             latches: Latches::default(),
             next_ticket: 0,
@@ -207,14 +211,7 @@ impl Core {
         self.failed.as_deref()
     }
 
-    /// Takes a request; answers that are ready go to `out`, others come from [`Self::committed`].
-    pub fn request(&mut self, to: Asker, request: v1::Request, out: &mut Vec<Reply>) {
-        let note = self.probe.came(Method::of(&request));
-        self.take(to, request, note, out);
-    }
-
     fn take(&mut self, to: Asker, request: v1::Request, mut note: Note, out: &mut Vec<Reply>) {
-        self.pace.asked();
         if !self.readers.borrow().idle() && reads::has_to_wait(self.ground(), &request) {
             return self.hold(to, request, note, out);
         }
@@ -228,7 +225,7 @@ impl Core {
             Ok(work) => return self.enqueue(Some(to), id, note, work, out),
             Err(Unread::Reads(refs, body)) => reads::answer(self.ground(), self.raw, &refs, body),
             Err(Unread::Resolves(refs, request)) => {
-                match resolve::find(self.ground(), refs, request) {
+                match resolve::find(self.ground(), refs, request, self.resolved_at_once()) {
                     Ok(work) => return self.enqueue(Some(to), id, note, work, out),
                     Err(refusal) => Err(refusal),
                 }
@@ -251,7 +248,7 @@ impl Core {
         order: Order,
         out: &mut Vec<Reply>,
     ) {
-        let note = self.probe.came(Some(Method::Order));
+        let note = self.probe.came(Some(Method::Order), None);
         if let Err(refusal) = self.ground().check_addressee(meant) {
             return self.answer(Some(to), id, note, Err(refusal), out);
         }

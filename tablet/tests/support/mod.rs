@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use percolator_engine::{Batch, Column, Direction, Engine, EngineKind, Options, open};
@@ -111,6 +112,7 @@ impl Server {
             id: self.next_id,
             tablets: vec![v1::TabletRef { id: tablet, epoch }],
             body: Some(body),
+            trace: None,
         };
         self.core.request(ME, request, &mut self.replies);
         self.next_id
@@ -140,7 +142,10 @@ impl Server {
         group.len()
     }
 
+    /// Until nothing is left to do, nobody else being there.
     pub(crate) fn settle(&mut self) {
+        self.core
+            .tick(Duration::from_millis(100), &mut self.replies);
         while self.commit_group() > 0 {}
     }
 

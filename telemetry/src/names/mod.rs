@@ -74,8 +74,12 @@ const SECONDS_SHORT: &[f64] = &[
     0.005,
     0.01,
     0.025,
+    0.05,
     0.1,
+    0.25,
+    0.5,
     1.0,
+    2.5,
     10.0,
 ];
 /// From a twentieth of a millisecond to ten seconds: what waits for a disk or a network.

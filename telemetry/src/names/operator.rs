@@ -8,6 +8,11 @@ const LOOKS: &[f64] = &[
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 ];
 
+/// How a request to the API server ended.
+pub const API_RESULTS: &[&str] = &["ok", "refused", "failed"];
+/// What a cluster in the queue waits for.
+pub const QUEUE_STATES: &[&str] = &["looking", "retrying"];
+
 declarations! {
     RECONCILES: Metric::counter(
         "percolator_operator_reconciles_total",
@@ -30,9 +35,21 @@ declarations! {
     );
     API_REQUESTS: Metric::counter(
         "percolator_operator_api_requests_total",
-        "Requests to the Kubernetes API server, by method of HTTP.",
+        "Requests to the Kubernetes API server, by method of HTTP. refused: with a code from 400 on, as 404 and 409 in the usual run of things; failed: with one from 500 on, or no answer came.",
     )
-    .by(&[Label::one_of("method", &["DELETE", "GET", "PATCH", "POST", "PUT"])]);
+    .by(&[
+        Label::one_of("method", &["DELETE", "GET", "PATCH", "POST", "PUT"]),
+        Label::one_of("result", API_RESULTS),
+    ]);
+    CLUSTERS: Metric::gauge(
+        "percolator_operator_clusters",
+        "Clusters that were looked at and weren't deleted since, as far as that is known: they are compared every two minutes.",
+    );
+    QUEUE: Metric::gauge(
+        "percolator_operator_queued_clusters",
+        "Clusters in the queue. looking: they are being looked at, at most 8 at a time; retrying: the last look failed, and they wait for the next one.",
+    )
+    .by(&[Label::one_of("state", QUEUE_STATES)]);
     LEADER: Metric::gauge(
         "percolator_operator_leader",
         "1 where this process is the one that acts, 0 where it stands by.",

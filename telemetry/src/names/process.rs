@@ -4,7 +4,7 @@ use super::declarations;
 use crate::{Label, Metric};
 
 /// The label of which process it is.
-const ROLE: Label = Label::one_of("role", &["gc-master", "operator", "tablet", "tso"]);
+const ROLE: Label = Label::one_of("role", &["bank", "gc-master", "operator", "tablet", "tso"]);
 
 declarations! {
     BUILD_INFO: Metric::gauge(
@@ -40,6 +40,11 @@ declarations! {
         "percolator_time_seconds",
         "The clock of the process' machine when this was read, in seconds since 1970: as against Prometheus' own, it shows clocks that differ.",
     );
+    MEMORY_LIMIT: Metric::gauge(
+        "percolator_memory_limit_bytes",
+        "Memory that the process may take before the system ends it: the limit of its control group, or of one around it. 0: there is none, or it isn't known.",
+    )
+    .after("the container has a memory limit");
     CPU: Metric::counter(
         "process_cpu_seconds_total",
         "Processor time, of user and system together.",

@@ -54,6 +54,18 @@ pub const STATUSES: &[&str] = &["committed", "rolled_back", "alive", "pending"];
 /// States of tablets, by their number in the server.
 pub const STATES: &[&str] = &["serving", "frozen", "swept"];
 
+/// Tablets that are told apart; the load of the others is summed.
+pub const TABLETS_NAMED: usize = 100;
+/// Kinds of load, by their number in the server.
+pub const LOAD_KINDS: &[&str] = &["read", "write"];
+
+/// Of whose rows.
+const LOAD: &[Label] = &[
+    Label::up_to("tablet", TABLETS_NAMED, "tablets, by number"),
+    Label::of("table", "tablet"),
+    Label::one_of("kind", LOAD_KINDS),
+];
+
 const METHOD: Label = Label::one_of("method", METHODS);
 
 declarations! {
@@ -174,6 +186,16 @@ declarations! {
         "Tablets that this server owns, by their table.",
     )
     .by(&[Label::up_to("table", 100, "tables")]);
+    TABLET_REQUESTS: Metric::counter(
+        "percolator_tablet_tablet_requests_total",
+        "Requests that came for rows of a tablet, those that were refused too; one about several tablets counts for each. The first tablets that are asked for have numbers, and stay as long as they are here.",
+    )
+    .by(LOAD);
+    TABLET_BYTES: Metric::counter(
+        "percolator_tablet_tablet_bytes_total",
+        "Bytes of the rows, columns and values that were read of a tablet, or came to be written there.",
+    )
+    .by(LOAD);
     ENGINE_BYTES: Metric::gauge(
         "percolator_tablet_engine_size_bytes",
         "What the engine has on the disk, store and log together.",

@@ -19,7 +19,8 @@ pub(crate) struct Image {
     pub(crate) name: String,
     pub(crate) entrypoint: String,
     pub(crate) user: String,
-    pub(crate) working_dir: String,
+    /// Where its programs start, and keep what they write.
+    volume: Option<String>,
     root: tempfile::TempDir,
 }
 
@@ -39,7 +40,7 @@ impl Image {
             name: name.to_owned(),
             entrypoint: entrypoint.to_owned(),
             user: "65532:65532".to_owned(),
-            working_dir: "/".to_owned(),
+            volume: None,
             root,
         })
     }
@@ -50,6 +51,15 @@ impl Image {
             fs::create_dir_all(folder)?;
         }
         Ok(place)
+    }
+
+    /// Makes a folder the volume in which programs start. Whoever runs them may write to it.
+    pub(crate) fn volume(&mut self, path: &str) -> anyhow::Result<()> {
+        let place = self.place(path)?;
+        fs::create_dir(&place)?;
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o1777))?;
+        self.volume = Some(path.to_owned());
+        Ok(())
     }
 
     /// Adds a program at a path of the image, without what only debuggers read.
@@ -101,15 +111,19 @@ impl Image {
             fs::rename(&file, blobs.join(&digest))?;
             Ok(json!({"digest": format!("sha256:{digest}"), "size": text.len()}))
         };
+        let mut settings = json!({
+            "Entrypoint": [self.entrypoint],
+            "Env": ["PATH=/usr/local/bin"],
+            "User": self.user,
+            "WorkingDir": self.volume.as_deref().unwrap_or("/"),
+        });
+        if let Some(volume) = &self.volume {
+            settings["Volumes"][volume] = json!({});
+        }
         let mut config = blob(&json!({
             "architecture": architecture()?,
             "os": "linux",
-            "config": {
-                "Entrypoint": [self.entrypoint],
-                "Env": ["PATH=/usr/local/bin"],
-                "User": self.user,
-                "WorkingDir": self.working_dir,
-            },
+            "config": settings,
             "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{diff}")]},
         }))?;
         config["mediaType"] = json!("application/vnd.oci.image.config.v1+json");
@@ -162,4 +176,47 @@ fn digest(file: &Path) -> anyhow::Result<String> {
     let text = output(Command::new("sha256sum").arg(file))?;
     let digest = text.split_whitespace().next();
     digest.map(str::to_owned).context("sha256sum says nothing")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_volume_is_in_the_image_and_anybody_may_write_to_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = folder.path().join("image.tar");
+        let mut image = Image::new("a:1", "/bin/a").unwrap();
+        image.volume("/data").unwrap();
+        image.write(&archive).unwrap();
+        let tar = |more: &[&str]| {
+            let mut command = Command::new("tar");
+            output(command.args(more).arg("-f").arg(&archive)).unwrap()
+        };
+        let mut found = (false, false);
+        for blob in tar(&["-t"]).lines().filter(|name| name.contains("sha256/")) {
+            if blob.ends_with('/') {
+                continue;
+            }
+            let file = folder.path().join("blob");
+            sh(&format!(
+                "tar -xOf '{}' {blob} > '{}'",
+                archive.display(),
+                file.display()
+            ))
+            .unwrap();
+            if let Ok(value) = serde_json::from_slice::<Value>(&fs::read(&file).unwrap()) {
+                let config = &value["config"];
+                found.0 |= config["WorkingDir"] == "/data"
+                    && config["Volumes"] == json!({"/data": {}})
+                    && config["User"] == "65532:65532";
+            } else {
+                let list = output(Command::new("tar").arg("-tvf").arg(&file)).unwrap();
+                let is_data =
+                    |line: &str| line.starts_with("drwxrwxrwt") && line.ends_with(" data/");
+                found.1 |= list.lines().any(is_data);
+            }
+        }
+        assert_eq!(found, (true, true), "in the settings, in the layer");
+    }
 }

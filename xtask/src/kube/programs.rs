@@ -91,6 +91,18 @@ impl Programs {
     }
 }
 
+/// The folder of the Prometheus operator's definitions, which tests take from its Go module.
+pub(crate) fn definitions(context: &Context) -> anyhow::Result<PathBuf> {
+    let module = "github.com/prometheus-operator/prometheus-operator";
+    let said = Cmd::new("go")
+        .args(["mod", "download", "-json", module])
+        .dir(&context.root().join("tools/prometheus-operator"))
+        .output()?;
+    let said: serde_json::Value = serde_json::from_str(&said)?;
+    let folder = said["Dir"].as_str().context("go doesn't say where it is")?;
+    Ok(Path::new(folder).join("example/prometheus-operator-crd"))
+}
+
 /// Outside of the checkout: a clean one need not build what the last one did.
 pub(crate) fn cache() -> anyhow::Result<PathBuf> {
     let base = std::env::var_os("XDG_CACHE_HOME")

@@ -9,6 +9,7 @@ use crate::{
     image, kube,
     parts::{Report, unit},
     programs::TestProgram,
+    promtool,
     tally::Skipped,
 };
 
@@ -56,14 +57,24 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
             .chain(std::env::split_paths(&path));
         let path = std::env::join_paths(folders)?;
         let path = path.into_string().ok().context("PATH isn't UTF-8")?;
+        let mut variables = vec![
+            ("KUBECONFIG", kube.kubeconfig().display().to_string()),
+            ("PERCOLATOR_E2E_IMAGE", IMAGE.to_owned()),
+            ("PERCOLATOR_E2E_OTHER_IMAGE", OTHER_IMAGE.to_owned()),
+            ("PATH", path),
+        ];
+        let definitions = kube::programs::definitions(context)?;
+        let definitions = definitions.display().to_string();
+        variables.push(("PERCOLATOR_E2E_DEFINITIONS", definitions));
+        // Of the same package.
+        let promtool = report.step("prometheus", |_| promtool::find(context));
+        variables.extend(promtool.map(|tool| {
+            let prometheus = tool.with_file_name("prometheus");
+            ("PERCOLATOR_PROMETHEUS", prometheus.display().to_string())
+        }));
         let how = unit::How {
             arguments: &["--nocapture", "--test-threads=1"],
-            variables: vec![
-                ("KUBECONFIG", kube.kubeconfig().display().to_string()),
-                ("PERCOLATOR_E2E_IMAGE", IMAGE.to_owned()),
-                ("PERCOLATOR_E2E_OTHER_IMAGE", OTHER_IMAGE.to_owned()),
-                ("PATH", path),
-            ],
+            variables,
             limit: LIMIT,
         };
         for program in programs {

@@ -3,6 +3,7 @@
 mod boards;
 mod dashboards;
 mod rules;
+mod types;
 
 use std::{
     collections::BTreeSet,

@@ -7,7 +7,7 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table, Wrap};
 
 use super::super::page;
-use super::load::Load;
+use super::load::{Load, TabletLoad};
 use super::state::{Order, Top};
 use crate::gc::age_at;
 
@@ -20,9 +20,14 @@ const WITHOUT_METRICS: &str = "no metrics are reached, so there are no rates and
 pub(crate) fn draw(frame: &mut Frame<'_>, top: &Top) {
     let servers = top.survey.as_ref().map_or(0, |survey| survey.servers.len());
     let rows = u16::try_from(servers + 2).unwrap_or(u16::MAX).min(12);
-    let problems = u16::try_from(2 * top.problems.len())
-        .unwrap_or(u16::MAX)
-        .min(8);
+    let wrong_lines = Paragraph::new(problems_of(top)).wrap(Wrap { trim: false });
+    // As much as is needed, up to half of the screen.
+    let width = usize::from(frame.area().width.max(1));
+    let needed = |words: &str| words.chars().count().div_ceil(width) as u16;
+    let problems = top.problems.iter().fold(0u16, |sum, problem| {
+        sum.saturating_add(needed(&problem.what) + needed(&problem.action) + 2)
+    });
+    let problems = problems.min(frame.area().height / 2);
     let [title, load, list, points, tablets, wrong, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(4),
@@ -42,17 +47,22 @@ pub(crate) fn draw(frame: &mut Frame<'_>, top: &Top) {
     draw_servers(frame, top, list);
     frame.render_widget(Line::raw(points_of(top)), points);
     draw_tablets(frame, top, tablets);
+    frame.render_widget(wrong_lines, wrong);
+    frame.render_widget(
+        Line::raw("q quit   up/down choose   Enter look into, Esc back   s sort tablets"),
+        keys,
+    );
+}
+
+/// The most urgent ones first: where the screen is small, the last ones aren't seen.
+fn problems_of(top: &Top) -> Text<'static> {
     let lines = top.problems.iter().flat_map(|problem| {
         [
             Line::styled(format!("! {}", problem.what), BAD),
             Line::raw(format!("  do: {}", problem.action)),
         ]
     });
-    frame.render_widget(Text::from_iter(lines), wrong);
-    frame.render_widget(
-        Line::raw("q quit   up/down choose   Enter look into, Esc back   s sort tablets"),
-        keys,
-    );
+    Text::from_iter(lines)
 }
 
 fn title_of(top: &Top) -> (String, Style) {
@@ -66,7 +76,10 @@ fn title_of(top: &Top) -> (String, Style) {
     match (&top.failure, top.problems.len()) {
         (Some(why), _) => (format!("{name}: as it was; now {why}"), BAD),
         (None, 0) => (format!("{name}: healthy"), HEAD),
-        (None, problems) => (format!("{name}: {problems} not well, see below"), BAD),
+        (None, problems) => (
+            format!("{name}: {problems} not well, see below; `percolator status` has all"),
+            BAD,
+        ),
     }
 }
 
@@ -207,6 +220,7 @@ fn draw_tablets(frame: &mut Frame<'_>, top: &Top, area: Rect) {
     let order = match top.order {
         Order::Table => "by table",
         Order::Server => "by server",
+        Order::Load => "by load",
         Order::Garbage => "by garbage",
     };
     let title = match top.looked_at() {
@@ -219,17 +233,19 @@ fn draw_tablets(frame: &mut Frame<'_>, top: &Top, area: Rect) {
         } else {
             BAD
         };
-        let load = top.loads.get(&line.server);
-        let load = load.map_or_else(
-            || "-".to_owned(),
-            |load| format!("{:.0}", load.requests_per_second),
-        );
+        let rate = |of: fn(&TabletLoad) -> f64| {
+            line.load
+                .map_or_else(|| "-".to_owned(), |load| format!("{:.0}", of(&load)))
+        };
+        let requests = rate(|load| load.requests_per_second);
+        let kilobytes = rate(|load| load.bytes_per_second / 1e3);
         Row::new([
             line.table,
             line.id.to_string(),
             line.server,
             line.state.to_owned(),
-            load,
+            requests,
+            kilobytes,
             line.garbage.to_string(),
         ])
         .style(style)
@@ -239,7 +255,8 @@ fn draw_tablets(frame: &mut Frame<'_>, top: &Top, area: Rect) {
         Constraint::Length(8),
         Constraint::Length(12),
         Constraint::Length(9),
-        Constraint::Length(15),
+        Constraint::Length(10),
+        Constraint::Length(7),
         Constraint::Length(12),
     ];
     let head = [
@@ -247,7 +264,8 @@ fn draw_tablets(frame: &mut Frame<'_>, top: &Top, area: Rect) {
         "TABLET",
         "SERVER",
         "STATE",
-        "SERVER'S LOAD/S",
+        "REQUESTS/S",
+        "KB/S",
         "GARBAGE",
     ];
     let table = Table::new(rows, widths).header(Row::new(head).style(HEAD));
@@ -285,6 +303,9 @@ mod tests {
                 "percolator_tablet_requests_total{{method=\"get\",result=\"ok\"}} {gets}\n\
                  percolator_tablet_request_duration_seconds_bucket{{method=\"get\",le=\"0.0001\"}} {gets}\n\
                  percolator_tablet_request_duration_seconds_bucket{{method=\"get\",le=\"+Inf\"}} {gets}\n\
+                 percolator_tablet_tablet_requests_total{{kind=\"read\",table=\"accounts\",tablet=\"2\"}} {gets}\n\
+                 percolator_tablet_tablet_requests_total{{kind=\"read\",table=\"other\",tablet=\"other\"}} 7\n\
+                 percolator_tablet_tablet_bytes_total{{kind=\"read\",table=\"accounts\",tablet=\"2\"}} {gets}000\n\
                  percolator_tablet_locks 2\n"
             ))
         };
@@ -313,6 +334,24 @@ mod tests {
         }
         assert_eq!(top.json()["load"]["requests_per_second"], 1000.0);
         assert_eq!(top.json()["load_of"]["tablet-0"]["locks"], 2.0);
+        let tablets = &top.json()["load_of_tablets"];
+        assert_eq!(tablets["2"]["requests_per_second"], 1000.0, "{tablets}");
+        assert_eq!(tablets["2"]["bytes_per_second"], 1e6, "{tablets}");
+        // First by table, then by server.
+        assert_eq!(top.tablets()[0].id, 1);
+        for _ in 0..2 {
+            top.key(KeyCode::Char('s'));
+        }
+        assert_eq!(top.tablets()[0].id, 2);
+        let drawn = frame(&top);
+        assert!(drawn.contains("tablets, by load"), "{drawn}");
+        let line = drawn
+            .lines()
+            .find(|line| line.contains("tablet-1 ") && line.contains("ready"));
+        assert!(
+            line.is_some_and(|line| line.contains(" 1000       1000 ")),
+            "{drawn}"
+        );
     }
 
     #[test]
@@ -325,7 +364,7 @@ mod tests {
             "no metrics are reached",
             "8 not well",
             "down for 12 s",
-            "! nobody gets timestamps",
+            "! no timestamp was got from here",
             "do: ",
         ] {
             assert!(drawn.contains(words), "{words}\n{drawn}");

@@ -1,5 +1,7 @@
 //! What a process has done between two pages of its metrics.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::super::metrics::{Page, quantile};
@@ -48,4 +50,38 @@ pub(crate) fn between(pages: &[(&Page, &Page)], seconds: f64) -> Load {
         write_p99_seconds: quantile(0.99, pages, DURATION, WRITES),
         locks: locks.flatten().sum(),
     }
+}
+
+/// What was asked of one tablet, a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct TabletLoad {
+    /// Requests for its rows.
+    pub(crate) requests_per_second: f64,
+    /// Of rows, columns and values, read and written.
+    pub(crate) bytes_per_second: f64,
+}
+
+/// Of the tablets that a server tells apart, by their number.
+pub(crate) fn of_tablets(before: &Page, after: &Page, seconds: f64) -> BTreeMap<u64, TabletLoad> {
+    let mut loads: BTreeMap<u64, TabletLoad> = BTreeMap::new();
+    let mut rates = |name: &str, rate: fn(&mut TabletLoad) -> &mut f64| {
+        let then = before.by(name, "tablet");
+        for (tablet, now) in after.by(name, "tablet") {
+            // The sum of those that aren't told apart has no number.
+            let Ok(tablet_id) = tablet.parse() else {
+                continue;
+            };
+            let then = then.get(tablet).copied().unwrap_or(0.0);
+            // A process that was started again counts from 0.
+            let more = if now < then { now } else { now - then };
+            *rate(loads.entry(tablet_id).or_default()) = more / seconds.max(0.001);
+        }
+    };
+    rates("percolator_tablet_tablet_requests_total", |load| {
+        &mut load.requests_per_second
+    });
+    rates("percolator_tablet_tablet_bytes_total", |load| {
+        &mut load.bytes_per_second
+    });
+    loads
 }

@@ -13,7 +13,7 @@ use percolator_client::{Admin, Client};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use tokio::sync::mpsc;
 
-use super::metrics::{Page, Places, Where};
+use super::metrics::{Places, Where};
 use super::status;
 use super::survey::Survey;
 use crate::errors::Usage;
@@ -27,7 +27,7 @@ const KEY_WITHIN: Duration = Duration::from_millis(100);
 ///
 /// Rates and latencies come from the servers' metrics, where these are reached; without them it shows what the master
 /// knows, and says what is missing. Latencies are bounds of buckets. Keys: q quits, the arrows choose a server, Enter
-/// looks into it, s sorts tablets by table, server or garbage.
+/// looks into it, s sorts tablets by table, server, load or garbage.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -61,16 +61,13 @@ impl Looker {
     async fn look(&self) -> Seen {
         let (survey, pages) = futures_util::future::join(
             Survey::take(&self.client, &self.admin, &self.cluster),
-            self.places.scrape(),
+            self.places.pages(),
         )
         .await;
-        let pages = pages.into_iter();
         Seen {
             at: self.began.elapsed(),
             survey: survey.map_err(|error| format!("{error:#}")),
-            pages: pages
-                .map(|(server, page)| (server, page.map(|page| Page::parse(&page))))
-                .collect(),
+            pages,
         }
     }
 }

@@ -10,7 +10,7 @@ use super::super::metrics::Page;
 use super::super::page;
 use super::super::problems::{self, Problem};
 use super::super::survey::Survey;
-use super::load::{Load, between};
+use super::load::{Load, TabletLoad, between, of_tablets};
 
 /// Loads that are kept for the sparklines.
 const KEPT: usize = 200;
@@ -32,17 +32,21 @@ pub(crate) enum Order {
     #[default]
     Table,
     Server,
+    /// Most requests first.
+    Load,
     /// Most garbage first.
     Garbage,
 }
 
 /// A tablet's line.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TabletLine {
     pub(crate) table: String,
     pub(crate) id: u64,
     pub(crate) server: String,
     pub(crate) state: &'static str,
+    /// Where its server's metrics are reached, and tell it apart.
+    pub(crate) load: Option<TabletLoad>,
     pub(crate) garbage: u64,
 }
 
@@ -58,6 +62,8 @@ pub(crate) struct Top {
     pub(crate) past: VecDeque<Load>,
     /// By server.
     pub(crate) loads: BTreeMap<String, Load>,
+    /// By tablet.
+    pub(crate) loads_of_tablets: BTreeMap<u64, TabletLoad>,
     /// Whose metrics aren't there, and why.
     pub(crate) unreached: BTreeMap<String, String>,
     pub(crate) order: Order,
@@ -73,7 +79,6 @@ impl Top {
     pub(crate) fn take(&mut self, seen: Seen) {
         match seen.survey {
             Ok(survey) => {
-                self.problems = problems::find(&survey);
                 self.chosen = self.chosen.min(survey.servers.len().saturating_sub(1));
                 self.survey = Some(survey);
                 self.failure = None;
@@ -89,6 +94,9 @@ impl Top {
                 Err(why) => drop(self.unreached.insert(server, why)),
             }
         }
+        if let (Some(survey), None) = (&self.survey, &self.failure) {
+            self.problems = problems::find(survey, &pages);
+        }
         let tablets = pages.iter().filter_map(|(server, now)| {
             let before = self.pages.get(server)?;
             now.sum("percolator_tablet_requests_total", &[])?;
@@ -98,6 +106,10 @@ impl Top {
         let each = tablets.iter();
         self.loads = each
             .map(|(server, both)| (server.clone(), between(&[*both], seconds)))
+            .collect();
+        self.loads_of_tablets = tablets
+            .values()
+            .flat_map(|(before, now)| of_tablets(before, now, seconds))
             .collect();
         if !tablets.is_empty() {
             let all: Vec<_> = tablets.into_values().collect();
@@ -126,7 +138,8 @@ impl Top {
             KeyCode::Char('s') => {
                 self.order = match self.order {
                     Order::Table => Order::Server,
-                    Order::Server => Order::Garbage,
+                    Order::Server => Order::Load,
+                    Order::Load => Order::Garbage,
                     Order::Garbage => Order::Table,
                 }
             }
@@ -166,6 +179,7 @@ impl Top {
                         (false, true) if table.deleting => "deleting",
                         (false, true) => "ready",
                     },
+                    load: self.loads_of_tablets.get(&tablet.id).copied(),
                     garbage: garbage.get(&tablet.id).copied().unwrap_or(0),
                 });
             }
@@ -177,6 +191,10 @@ impl Top {
         match self.order {
             Order::Table => {}
             Order::Server => lines.sort_by(|a, b| a.server.cmp(&b.server)),
+            Order::Load => lines.sort_by(|a, b| {
+                let load = |line: &TabletLine| line.load.map_or(-1.0, |it| it.requests_per_second);
+                load(b).total_cmp(&load(a))
+            }),
             Order::Garbage => lines.sort_by_key(|line| std::cmp::Reverse(line.garbage)),
         }
         lines
@@ -192,6 +210,7 @@ impl Top {
             "status": status,
             "load": self.past.back(),
             "load_of": self.loads,
+            "load_of_tablets": self.loads_of_tablets,
             "metrics_not_reached": self.unreached,
         })
     }

@@ -1,8 +1,11 @@
 //! From a good spec to the objects that it asks for: pure, and it can't fail.
 
+mod monitoring;
 mod pods;
 #[cfg(test)]
 pub(crate) mod tests;
+
+use std::collections::BTreeMap;
 
 use kube::Resource as _;
 use percolator_api::ClusterObject;
@@ -26,6 +29,8 @@ pub(crate) struct Wanted {
     pub(crate) common: Vec<Object>,
     /// One StatefulSet for each role, in the order of [`Role::ALL`].
     pub(crate) sets: Vec<(Role, Object)>,
+    /// What the servers don't need, of kinds that the API server may not know: applied last.
+    pub(crate) monitoring: Vec<Object>,
 }
 
 impl Wanted {
@@ -33,6 +38,7 @@ impl Wanted {
         self.common
             .iter()
             .chain(self.sets.iter().map(|(_, set)| set))
+            .chain(&self.monitoring)
     }
 }
 
@@ -57,6 +63,7 @@ pub(crate) fn build(cluster: &ClusterObject, observed: &Observed, settings: &Set
     Wanted {
         common,
         sets: sets.into(),
+        monitoring: builder.monitoring(),
     }
 }
 
@@ -93,6 +100,15 @@ impl Builder<'_> {
         Object::new(kind, name, labels, &self.owner, body)
     }
 
+    /// The cluster's labels, beside those that the spec asks for.
+    fn labels_with(&self, more: &BTreeMap<String, String>) -> Value {
+        let mut labels = json!(more);
+        for (key, label) in names::labels(self.name).as_object().into_iter().flatten() {
+            labels[key] = label.clone();
+        }
+        labels
+    }
+
     fn common(&self, kind: Kind, body: Value) -> Object {
         self.object(kind, self.name, names::labels(self.name), body)
     }
@@ -126,14 +142,10 @@ impl Builder<'_> {
 
     fn client_service(&self) -> Object {
         let service = &self.cluster.spec.service;
-        let mut labels = json!(service.labels);
-        for (key, label) in names::labels(self.name).as_object().into_iter().flatten() {
-            labels[key] = label.clone();
-        }
         self.object(
             Kind::Service,
             self.name,
-            labels,
+            self.labels_with(&service.labels),
             json!({
                 "metadata": {"annotations": service.annotations},
                 "spec": {

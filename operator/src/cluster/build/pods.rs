@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::names::{self, CLAIM, METRICS_PORT, PORT, Role};
 use super::super::object::{Kind, Object};
-use super::super::observed::Observed;
+use super::super::observed::{DEFAULT_IMAGE_KEPT, Observed};
 use super::{Builder, GC, LOG_LEVEL, NEW_CLUSTER};
 
 /// Nobody's number, and no user's of a node.
@@ -23,14 +23,10 @@ const STARTUP_SECONDS: u32 = 600;
 impl Builder<'_> {
     pub(super) fn stateful_set(&self, role: Role, observed: &Observed) -> Object {
         let spec = &self.cluster.spec;
-        let replicas = match role {
-            Role::GcMaster => spec.gc_master.replicas,
-            Role::Oracle => spec.oracle.replicas,
-            Role::Tablet => spec.tablets.replicas,
-        };
+        let asked = role.asked(spec);
         let claim = observed
-            .frozen_claim(self.name, role)
-            .unwrap_or_else(|| self.claim(role));
+            .frozen_claim(self.name, role, &asked)
+            .unwrap_or_else(|| claim(asked.size, asked.class));
         // What the oracle and the master keep has no other copy, and nobody scales them but by mistake.
         let when_scaled = match role {
             Role::Tablet => spec.claims.when_scaled,
@@ -40,9 +36,9 @@ impl Builder<'_> {
             Kind::StatefulSet,
             &role.set(self.name),
             names::role_labels(self.name, role),
-            json!({"spec": {
+            json!({"metadata": {"annotations": {DEFAULT_IMAGE_KEPT: self.default_image}}, "spec": {
                 "serviceName": role.set(self.name),
-                "replicas": replicas,
+                "replicas": asked.replicas,
                 // A pod that can't start must not keep others from starting, nor a better template from it.
                 "podManagementPolicy": "Parallel",
                 "updateStrategy": {"type": "RollingUpdate"},
@@ -63,36 +59,8 @@ impl Builder<'_> {
         )
     }
 
-    fn pod(&self, role: Role) -> &Pod {
-        let spec = &self.cluster.spec;
-        match role {
-            Role::GcMaster => &spec.gc_master.pod,
-            Role::Oracle => &spec.oracle.pod,
-            Role::Tablet => &spec.tablets.pod,
-        }
-    }
-
-    fn claim(&self, role: Role) -> Value {
-        let spec = &self.cluster.spec;
-        let (size, class) = match role {
-            Role::GcMaster => {
-                let storage = &spec.gc_master.storage;
-                (storage.size, &storage.storage_class_name)
-            }
-            Role::Oracle => {
-                let storage = &spec.oracle.storage;
-                (storage.size, &storage.storage_class_name)
-            }
-            Role::Tablet => {
-                let storage = &spec.tablets.storage;
-                (storage.size, &storage.storage_class_name)
-            }
-        };
-        claim(size, class.as_deref())
-    }
-
     fn template(&self, role: Role) -> Value {
-        let pod = self.pod(role);
+        let pod = role.asked(&self.cluster.spec).pod;
         let mut labels = json!(pod.labels);
         let own = names::role_labels(self.name, role);
         for (key, label) in own.as_object().into_iter().flatten() {
@@ -188,9 +156,20 @@ impl Builder<'_> {
         }
     }
 
+    fn container_security_context(pod: &Pod) -> Value {
+        match &pod.container_security_context {
+            Some(context) => json!(context),
+            None => json!({
+                "allowPrivilegeEscalation": false,
+                "readOnlyRootFilesystem": true,
+                "capabilities": {"drop": ["ALL"]},
+            }),
+        }
+    }
+
     fn container(&self, role: Role) -> Value {
         let spec = &self.cluster.spec;
-        let pod = self.pod(role);
+        let pod = role.asked(spec).pod;
         let image = spec.image.as_deref().unwrap_or(self.default_image);
         let probe = |period: u32, failures: u32| {
             json!({
@@ -215,16 +194,14 @@ impl Builder<'_> {
             "livenessProbe": probe(10, 6),
             // What a server says when it gives up is found in the pod's status.
             "terminationMessagePolicy": "FallbackToLogsOnError",
-            "securityContext": {
-                "allowPrivilegeEscalation": false,
-                "readOnlyRootFilesystem": true,
-                "capabilities": {"drop": ["ALL"]},
-            },
+            "securityContext": Self::container_security_context(pod),
             "volumeMounts": [
                 {"name": CLAIM, "mountPath": DATA},
                 {"name": CONFIG_VOLUME, "mountPath": CONFIG, "readOnly": true},
             ],
         });
+        // A server that has lost rows isn't ready, and is no better for being started again.
+        container["readinessProbe"]["grpc"]["service"] = json!("ready");
         if let Some(policy) = spec.image_pull_policy {
             container["imagePullPolicy"] = json!(policy.name());
         }
@@ -284,7 +261,8 @@ impl Builder<'_> {
                 "valueFrom": {"configMapKeyRef": {"name": self.name, "key": NEW_CLUSTER}},
             }));
         }
-        variables.extend(self.pod(role).env.iter().map(|variable| json!(variable)));
+        let pod = role.asked(&self.cluster.spec).pod;
+        variables.extend(pod.env.iter().map(|variable| json!(variable)));
         variables
     }
 }

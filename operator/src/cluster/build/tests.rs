@@ -30,6 +30,9 @@ spec:
   claims: {whenDeleted: Delete, whenScaled: Delete}
   log: {level: debug, format: json}
   service: {labels: {team: a}, annotations: {note: b}}
+  monitoring:
+    podMonitor: {enabled: true, interval: 15s, labels: {release: prometheus}}
+    prometheusRule: {enabled: true, labels: {release: prometheus}}
   oracle:
     window: 500ms
     storage: {size: 100Mi, storageClassName: fast}
@@ -54,6 +57,11 @@ spec:
       annotations: {scrape: 'true'}
       env: [{name: RUST_BACKTRACE, value: '1'}]
       securityContext: {runAsUser: 1000, fsGroup: 1000, runAsNonRoot: true}
+      containerSecurityContext:
+        allowPrivilegeEscalation: false
+        readOnlyRootFilesystem: true
+        capabilities: {drop: [ALL], add: [SYS_NICE]}
+        seccompProfile: {type: Localhost, localhostProfile: servers.json}
 ";
 
 fn settings() -> Settings {
@@ -149,7 +157,10 @@ fn everything_is_owned_labelled_and_restricted() {
 fn a_set_keeps_the_claims_that_it_was_made_with() {
     let mut cluster = cluster(EXAMPLE);
     let first = wanted(&cluster, &Observed::default());
-    let observed = made(&first);
+    let mut observed = made(&first);
+    observed.claims = vec![json!({
+        "metadata": {"name": "data-demo-tablet-1"}, "status": {"phase": "Bound"},
+    })];
     cluster.spec.tablets.storage.size = percolator_api::Quantity::from_bytes(20 << 30);
     let then = wanted(&cluster, &observed);
     let size = |wanted: &Wanted| -> Value {
@@ -197,4 +208,122 @@ fn only_the_first_master_of_a_name_begins_a_new_cluster() {
     assert_eq!(is_new(&["data-demo-tablet-12"]), "false");
     // Of another cluster, whose name begins with this one's.
     assert_eq!(is_new(&["data-demo-tablet-a-tablet-0"]), "true");
+}
+
+/// Each field of a spec, another value of it, and whose pods restart: `docs/kubernetes.md` says the same.
+#[test]
+fn what_restarts_is_what_the_table_says() {
+    const NOBODY: &[Role] = &[];
+    let changes = json!({
+        "image": "other",
+        "imagePullPolicy": "Always",
+        "imagePullSecrets": [{"name": "a"}],
+        "paused": true,
+        "claims": {"whenDeleted": "Delete", "whenScaled": "Delete"},
+        "log": {"level": "debug", "format": "text"},
+        "service": {"labels": {"a": "b"}, "annotations": {"a": "b"}},
+        "monitoring": {"podMonitor": {"enabled": true}, "prometheusRule": {"enabled": true}},
+        "gc": {"lifeTime": "7m", "maxHold": "1h", "paused": true},
+        "oracle": {"window": "1s", "storage": {"size": "2Gi"}, "pod": {"priorityClassName": "a"}},
+        "gcMaster": {"storage": {"size": "2Gi"}, "pod": {"containerSecurityContext": {"runAsUser": 7}}},
+        "tablets": {
+            "replicas": 9,
+            "storage": {"size": "20Gi", "cacheSize": "1Gi"},
+            "pod": {"env": [{"name": "A", "value": "b"}]},
+        },
+    });
+    let definition = percolator_api::definition();
+    let spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
+    let fields = |object: Option<&Value>| {
+        let fields = object.and_then(Value::as_object).expect("fields");
+        fields.keys().cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(fields(Some(&changes)), fields(definition.pointer(spec)));
+    let whose = [
+        ("image", &Role::ALL[..]),
+        ("imagePullPolicy", &Role::ALL),
+        ("imagePullSecrets", &Role::ALL),
+        ("log.format", &Role::ALL),
+        ("oracle.window", &[Role::Oracle]),
+        ("oracle.pod", &[Role::Oracle]),
+        ("gcMaster.pod", &[Role::GcMaster]),
+        ("tablets.pod", &[Role::Tablet]),
+        ("tablets.storage.cacheSize", &[Role::Tablet]),
+    ];
+    let before = cluster(EXAMPLE);
+    let first = wanted(&before, &Observed::default());
+    let observed = made(&first);
+    let template = |set: &Object| set.value["spec"]["template"].clone();
+    let mut paths = Vec::new();
+    leaves("", &changes, &mut paths);
+    let table = include_str!("../../../../docs/kubernetes.md");
+    let rows: Vec<&str> = table
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .collect();
+    for (path, value) in paths {
+        let mut spec = json!(before.spec);
+        let pointer = format!("/{}", path.replace('.', "/"));
+        set_at(&mut spec, &pointer, value);
+        let mut after = before.clone();
+        after.spec = serde_json::from_value(spec).expect(&path);
+        let restarted: Vec<Role> = first
+            .sets
+            .iter()
+            .zip(wanted(&after, &observed).sets)
+            .filter(|((_, before), (_, after))| template(before) != template(after))
+            .map(|((role, _), _)| *role)
+            .collect();
+        let told = whose.iter().find(|(field, _)| *field == path);
+        assert_eq!(
+            restarted,
+            told.map_or(NOBODY, |(_, roles)| *roles),
+            "{path}"
+        );
+        let is_in = |row: &&&str| {
+            let names = row
+                .split('|')
+                .nth(1)
+                .unwrap_or_default()
+                .split('`')
+                .skip(1)
+                .step_by(2);
+            names.into_iter().any(|name| {
+                let name = name.split(':').next().unwrap_or_default();
+                path == name
+                    || path.starts_with(&format!("{name}."))
+                    || path.ends_with(&format!(".{name}"))
+            })
+        };
+        let row = rows
+            .iter()
+            .find(is_in)
+            .unwrap_or_else(|| panic!("the table doesn't say what {path} does"));
+        assert_eq!(
+            row.contains("restart: "),
+            !restarted.is_empty(),
+            "{path}: {row}"
+        );
+    }
+}
+
+/// The fields that have a value, a role's pod as one.
+fn leaves(path: &str, value: &Value, found: &mut Vec<(String, Value)>) {
+    match value {
+        Value::Object(fields) if !path.ends_with("pod") => {
+            for (name, field) in fields {
+                let dot = if path.is_empty() { "" } else { "." };
+                leaves(&format!("{path}{dot}{name}"), field, found);
+            }
+        }
+        _ => found.push((path.to_owned(), value.clone())),
+    }
+}
+
+fn set_at(object: &mut Value, pointer: &str, value: Value) {
+    let at = pointer
+        .split('/')
+        .skip(1)
+        .fold(object, |object, name| &mut object[name]);
+    *at = value;
 }

@@ -1,0 +1,51 @@
+//! The cluster of a command whose transactions are told of where that is asked for: as traces, and where they are
+//! slow.
+
+use std::time::Duration;
+
+use percolator_client::{Client, Options};
+use percolator_telemetry::otlp::{Exporter, Settings};
+
+/// How commands reach their cluster.
+pub(crate) struct Connect<'a> {
+    cluster: &'a str,
+    slow_transaction: Option<Duration>,
+    /// Sends what is left when the command ends.
+    exporter: Option<Exporter>,
+}
+
+impl<'a> Connect<'a> {
+    /// To the cluster with this master. A line is logged of each transaction that takes so long; traces go to where
+    /// the environment says.
+    pub(crate) fn new(
+        cluster: &'a str,
+        slow_transaction: Option<Duration>,
+    ) -> anyhow::Result<Self> {
+        let settings = Settings::of_environment();
+        let exporter = settings.as_ref().map(Exporter::of_client).transpose()?;
+        if slow_transaction.is_some() || exporter.is_some() {
+            percolator_server::logs::init_from("warn");
+        }
+        Ok(Self {
+            cluster,
+            slow_transaction,
+            exporter,
+        })
+    }
+
+    /// A client.
+    pub(crate) async fn client(
+        &self,
+        options: Options,
+    ) -> Result<Client, percolator_client::Error> {
+        let options = Options {
+            slow_transaction: self.slow_transaction,
+            ..options
+        };
+        let client = Client::connect_with(self.cluster, options).await?;
+        if let Some(exporter) = &self.exporter {
+            client.trace(exporter.provider());
+        }
+        Ok(client)
+    }
+}

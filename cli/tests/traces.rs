@@ -1,0 +1,195 @@
+//! What a collector is sent of a transaction, from a real cluster.
+
+#[path = "support/collector.rs"]
+mod collector;
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use collector::{Collector, Span};
+use opentelemetry::trace::{Link, SpanKind, TraceId, TraceState, TracerProvider};
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_sdk::trace::{SamplingDecision, SamplingResult, SdkTracerProvider, ShouldSample};
+use percolator_client::{Client, Error};
+use percolator_telemetry::otlp::{Exporter, Settings};
+use support::{Cluster, block_on, wait_for};
+
+/// What no span may tell.
+const ROW: &str = "a-row-that-nobody-sees";
+const VALUE: &str = "a-value-that-nobody-sees";
+
+/// A transfer between two accounts that two servers have, in a trace of its own.
+async fn transfer<P>(master: &str, provider: &P) -> Result<String, Error>
+where
+    P: TracerProvider<Tracer = opentelemetry_sdk::trace::SdkTracer>,
+{
+    let client = Client::connect(master).await?;
+    assert!(client.trace(provider));
+    let txn = client.begin().await?;
+    let start_ts = txn.start_ts().to_string();
+    for row in ["a-first", ROW] {
+        txn.get("bank", row, "balance").await?;
+        txn.put("bank", row, "balance", VALUE)?;
+    }
+    txn.commit().await?;
+    client.settle().await;
+    Ok(start_ts)
+}
+
+/// Samples nothing, and counts the spans that somebody wants to make.
+#[derive(Clone, Debug, Default)]
+struct Nothing(Arc<AtomicUsize>);
+
+impl ShouldSample for Nothing {
+    fn should_sample(
+        &self,
+        _: Option<&Context>,
+        _: TraceId,
+        _: &str,
+        _: &SpanKind,
+        _: &[KeyValue],
+        _: &[Link],
+    ) -> SamplingResult {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        SamplingResult {
+            decision: SamplingDecision::Drop,
+            attributes: Vec::new(),
+            trace_state: TraceState::NONE,
+        }
+    }
+}
+
+#[test]
+fn a_transactions_trace_shows_the_steps_of_its_path_on_every_server() {
+    let collector = Collector::start();
+    let variables = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint.as_str()),
+        ("OTEL_BSP_SCHEDULE_DELAY", "50"),
+    ];
+    let cluster = Cluster::start_with(&["--processes"], &variables);
+    // The first row lies before the cut, and the other one behind it.
+    let table = ["table", "create", "bank", "--split-at", "a-m"];
+    cluster.run(&table).ok();
+    // Who samples nothing is told of nowhere.
+    cluster.run(&["put", "bank", ROW, "balance", VALUE]).ok();
+
+    let asked = Nothing::default();
+    let nothing = SdkTracerProvider::builder()
+        .with_sampler(asked.clone())
+        .build();
+    block_on(transfer(&cluster.master, &nothing)).expect("a transfer");
+    let Nothing(asked) = asked;
+    assert_eq!(
+        asked.load(Ordering::Relaxed),
+        1,
+        "the transaction is asked about, and its steps make no spans"
+    );
+
+    let settings = Settings::of(Some(collector.endpoint.clone()), 1.0).expect("an endpoint");
+    let exporter = Exporter::of_client(&settings).expect("an endpoint");
+    let start_ts = block_on(transfer(&cluster.master, exporter.provider())).expect("a transfer");
+    drop(exporter);
+
+    let has = |spans: &[Span], role: &str, name: &str, times: usize| {
+        let is_it = |span: &&Span| span.role == role && span.name == name;
+        spans.iter().filter(is_it).count() >= times
+    };
+    let mut seen = Vec::new();
+    wait_for("the spans of every server", || {
+        seen = collector.spans();
+        let all = has(&seen, "tso", "timestamps", 2)
+            && has(&seen, "tablet", "get", 2)
+            && has(&seen, "tablet", "prewrite", 2)
+            && has(&seen, "tablet", "commit", 2 + 2)
+            && has(&seen, "gc-master", "session", 1)
+            && has(&seen, "client", "transaction", 1);
+        all.then_some(())
+    });
+
+    // One trace, whose first span is the transaction's.
+    let traces: BTreeSet<&str> = seen.iter().map(|span| span.trace.as_str()).collect();
+    assert_eq!(traces.len(), 1, "{seen:#?}");
+    let by_id: BTreeMap<&str, &Span> = seen.iter().map(|span| (span.id.as_str(), span)).collect();
+    let first: Vec<&Span> = seen.iter().filter(|span| span.parent.is_empty()).collect();
+    let [transaction] = first[..] else {
+        panic!("{first:#?}")
+    };
+    assert_eq!(transaction.name, "transaction");
+    assert_eq!(transaction.says["result"], "committed");
+    assert_eq!(transaction.says["start_ts"], start_ts);
+
+    for span in &seen {
+        let Some(parent) = by_id.get(span.parent.as_str()) else {
+            assert!(span.parent.is_empty(), "{span:#?} has no parent");
+            continue;
+        };
+        assert!(parent.began <= span.began, "{parent:#?}\n{span:#?}");
+        let below: &[&str] = match (span.role.as_str(), span.name.as_str()) {
+            ("client", _) => &["transaction"],
+            ("tso", _) => &["begin", "timestamp", "lease", "safe_point_check"],
+            ("gc-master", _) => &["lease", "safe_point_check"],
+            ("tablet", "get") => &["get"],
+            ("tablet", "prewrite") => &["prewrite"],
+            ("tablet", "commit") if parent.role == "client" => {
+                &["commit_primary", "commit_secondaries"]
+            }
+            // The steps, which lie within their request.
+            ("tablet", _) => {
+                assert!(span.ended <= parent.ended, "{parent:#?}\n{span:#?}");
+                &["get", "prewrite", "commit"]
+            }
+            _ => panic!("{span:#?}"),
+        };
+        assert!(below.contains(&&*parent.name), "{parent:#?}\n{span:#?}");
+        if span.role == "tablet" && parent.role == "client" {
+            assert_eq!(span.says["start_ts"], start_ts);
+            assert_eq!(span.says["table"], "bank");
+            assert_eq!(span.says["tablet"], parent.says["tablet"]);
+            assert_eq!(span.says["result"], "ok");
+        }
+    }
+
+    let steps = |request: &Span| -> BTreeSet<&str> {
+        let steps = seen.iter().filter(|span| span.parent == request.id);
+        steps.map(|span| span.name.as_str()).collect()
+    };
+    let by_client = |span: &&Span| {
+        by_id
+            .get(&*span.parent)
+            .is_some_and(|it| it.role == "client")
+    };
+    for request in seen
+        .iter()
+        .filter(by_client)
+        .filter(|it| it.role == "tablet")
+    {
+        let expected: &[&str] = match request.name.as_str() {
+            "get" => &["queue", "load", "reply"],
+            _ => &[
+                "queue", "latch", "load", "decide", "group", "commit", "reply",
+            ],
+        };
+        assert_eq!(
+            steps(request),
+            expected.iter().copied().collect(),
+            "{request:#?}"
+        );
+    }
+    let of_transaction = steps(transaction);
+    for step in [
+        "begin",
+        "get",
+        "prewrite",
+        "safe_point_check",
+        "timestamp",
+        "commit_primary",
+    ] {
+        assert!(
+            of_transaction.contains(step),
+            "no {step} in {of_transaction:?}"
+        );
+    }
+    assert!(!collector.has(ROW) && !collector.has(VALUE) && !collector.has("balance"));
+}

@@ -1,0 +1,216 @@
+//! Specs that can't be carried out, and what becomes of a cluster whose storage fails: conditions say what is wrong, and
+//! going back is enough. `cargo xtask test e2e` runs it.
+
+use percolator_e2e::{Kube, kubectl, say, small, wait};
+
+/// Whether volumes of the class that these tests use can grow.
+fn expansion(may: bool) {
+    let patch = format!(r#"{{"allowVolumeExpansion":{may}}}"#);
+    kubectl(&["patch", "storageclass", "local", "-p", &patch]).expect("the class");
+}
+
+#[test]
+fn bad_specs_are_refused_or_told_of_and_good_ones_recover() {
+    let Some(kube) = Kube::find() else { return };
+    kube.install(&[]);
+    let space = kube.namespace("bad-specs");
+    space.apply(&small("bad", "")).expect("a cluster");
+    space.wait_until_up_to_date("bad");
+    let lives = space.lives("bad");
+
+    say("refused by the API server");
+    for (spec, said) in [
+        (r#"{"tablets":{"replicas":0}}"#, "from 1 to 1000"),
+        (r#"{"oracle":{"replicas":2}}"#, "standby oracles"),
+        (r#"{"oracle":{"window":"1ms"}}"#, "from 100ms to 60s"),
+        (
+            r#"{"tablets":{"storage":{"engine":"fjall"}}}"#,
+            "must not change",
+        ),
+        (
+            r#"{"tablets":{"storage":{"engine":"tape"}}}"#,
+            "Unsupported value",
+        ),
+        (
+            r#"{"tablets":{"storage":{"size":"128Mi"}}}"#,
+            "must not shrink",
+        ),
+        (
+            r#"{"tablets":{"storage":{"storageClassName":"x"}}}"#,
+            "must not change",
+        ),
+        (r#"{"tablets":{"storage":{"size":"much"}}}"#, "size"),
+        (
+            r#"{"oracle":{"pod":{"env":[{"name":"A","value":"1"},{"name":"A","value":"2"}]}}}"#,
+            "Duplicate value",
+        ),
+        (
+            r#"{"imagePullSecrets":[{"name":"a"},{"name":"a"}]}"#,
+            "Duplicate value",
+        ),
+    ] {
+        let error = space.change("bad", spec).expect_err(spec);
+        assert!(error.contains(said), "{spec}: {error}");
+    }
+    let error = space.apply(&small("9lives", "")).expect_err("a name");
+    assert!(error.contains("starting with a letter"), "{error}");
+    assert_eq!(space.lives("bad"), lives);
+
+    say("refused by the operator");
+    space
+        .change(
+            "bad",
+            r#"{"tablets":{"pod":{"labels":{"percolator.dev/x":"y"}}}}"#,
+        )
+        .expect("the API server knows no better");
+    space.wait_for("bad", "Degraded", "True", "InvalidSpec");
+    space
+        .change("bad", r#"{"tablets":{"pod":{"labels":null}}}"#)
+        .expect("back");
+    space.wait_until_up_to_date("bad");
+    assert_eq!(space.lives("bad"), lives);
+
+    say("an image that doesn't exist");
+    space
+        .change(
+            "bad",
+            r#"{"image":"localhost/none:1","imagePullPolicy":"Never"}"#,
+        )
+        .expect("an image");
+    space.wait_for("bad", "Degraded", "True", "ImageUnavailable");
+    wait("an event about it", || {
+        let events = ["get", "events", "-o", "name", "--field-selector"];
+        let ours = "reason=ImageUnavailable,involvedObject.name=bad,type=Warning";
+        match space.kubectl(&[&events[..], &[ours]].concat())?.as_str() {
+            "" => Err("none".to_owned()),
+            _ => Ok(()),
+        }
+    });
+    space
+        .change("bad", r#"{"image":null,"imagePullPolicy":null}"#)
+        .expect("back");
+    space.wait_until_up_to_date("bad");
+
+    say("resources that don't fit");
+    space
+        .change(
+            "bad",
+            r#"{"tablets":{"pod":{"resources":{"requests":{"cpu":"1000"}}}}}"#,
+        )
+        .expect("resources");
+    space.wait_for("bad", "Degraded", "True", "PodUnschedulable");
+    space
+        .change(
+            "bad",
+            r#"{"tablets":{"pod":{"resources":{"requests":null}}}}"#,
+        )
+        .expect("back");
+    space.wait_until_up_to_date("bad");
+
+    say("pods that can't be made");
+    for (pod, words) in [
+        (r#"{"serviceAccountName":"nobody"}"#, "nobody"),
+        (
+            r#"{"securityContext":{"runAsUser":65532,"runAsNonRoot":true,"fsGroup":65532,"seccompProfile":{"type":"Unconfined"}}}"#,
+            "violates PodSecurity",
+        ),
+    ] {
+        let spec = format!(r#"{{"oracle":{{"pod":{pod}}}}}"#);
+        space.change("bad", &spec).expect(words);
+        space.wait_for_words("bad", "Degraded", "PodsRefused", &["bad-tso", words]);
+        space
+            .kubectl(&[
+                "patch",
+                "perc",
+                "bad",
+                "--type=json",
+                "-p",
+                r#"[{"op":"remove","path":"/spec/oracle/pod"}]"#,
+            ])
+            .expect("back");
+        space.wait_until_up_to_date("bad");
+    }
+
+    say("a server that crashes: its last words are in the condition, and stay there");
+    space
+        .change("bad", r#"{"oracle":{"pod":{"securityContext":{"runAsUser":1000,"runAsNonRoot":true,"seccompProfile":{"type":"RuntimeDefault"}}}}}"#)
+        .expect("a user who may not read the volume");
+    let words = ["bad-tso-0", "ermission denied"];
+    space.wait_for_words("bad", "Degraded", "ServerCrashing", &words);
+    space
+        .change("bad", r#"{"oracle":{"pod":{"securityContext":null}}}"#)
+        .expect("back");
+    space.wait_until_up_to_date("bad");
+
+    say("a size that the storage can't grow to, and back");
+    let size = |size: &str| format!(r#"{{"tablets":{{"storage":{{"size":"{size}"}}}}}}"#);
+    expansion(false);
+    space.change("bad", &size("512Mi")).expect("a size");
+    space.wait_for("bad", "Degraded", "True", "ApplyRefused");
+    space
+        .change("bad", &size("256Mi"))
+        .expect("the size that it has");
+    space.wait_until_up_to_date("bad");
+    let error = space.change("bad", &size("128Mi")).expect_err("less");
+    assert!(error.contains("must not shrink"), "{error}");
+    expansion(true);
+
+    say("more tablet servers than volumes, and back");
+    let quota = "{apiVersion: v1, kind: ResourceQuota, metadata: {name: few}, spec: {hard: {persistentvolumeclaims: '4'}}}";
+    space.apply(quota).expect("a quota");
+    space
+        .kubectl(&["scale", "perc", "bad", "--replicas=30"])
+        .expect("too many");
+    space.wait_for_words("bad", "Degraded", "PodsRefused", &["bad-tablet"]);
+    space.wait_for("bad", "Available", "True", "AllServersReady");
+    let error = space
+        .kubectl(&["scale", "perc", "bad", "--replicas=1"])
+        .expect_err("one more has a volume by now");
+    assert!(error.contains("must not shrink"), "{error}");
+    // Kubernetes makes pods at a time: which of them has got the one claim that was left is not said.
+    let status = space.get("perc", "bad").expect("a cluster")["status"].clone();
+    let volumes = status["tablets"]["volumes"].as_i64().expect("a number");
+    space
+        .kubectl(&["scale", "perc", "bad", &format!("--replicas={volumes}")])
+        .expect("as many as have volumes");
+    // Before, more of them would be made without the quota.
+    wait("as few of them", || {
+        let set = space.get("statefulset", "bad-tablet")?;
+        match set["spec"]["replicas"].as_i64() == Some(volumes) {
+            true => Ok(()),
+            false => Err(set["spec"]["replicas"].to_string()),
+        }
+    });
+    space
+        .kubectl(&["delete", "resourcequota", "few"])
+        .expect("gone");
+    space.wait_until_up_to_date("bad");
+
+    say("a storage class that doesn't exist");
+    let manifest = small("nowhere", "").replace("size: 16Mi", "size: 16Mi, storageClassName: none");
+    space.apply(&manifest).expect("a cluster");
+    space.wait_for("nowhere", "Degraded", "True", "PodUnschedulable");
+    space
+        .apply(&small("nowhere", ""))
+        .expect("the default class");
+    space.wait_until_up_to_date("nowhere");
+    let manifest =
+        small("nowhere", "").replace("size: 16Mi", "size: 16Mi, storageClassName: other");
+    let error = space.apply(&manifest).expect_err("there are volumes now");
+    assert!(
+        error.contains("must not change once there are volumes"),
+        "{error}"
+    );
+
+    say("a tablet server whose volume comes back empty");
+    let table = ["-c", "nowhere:7400", "table", "create", "rows"];
+    space.start(&kube, "table", &table);
+    assert!(space.wait_for_end("table").0);
+    space
+        .kubectl(&["delete", "pvc", "data-nowhere-tablet-0", "--wait=false"])
+        .expect("its claim");
+    space.kill("nowhere-tablet-0");
+    let words = ["nowhere-tablet-0", "1 tablets"];
+    space.wait_for_words("nowhere", "Degraded", "DataLost", &words);
+    space.wait_for("nowhere", "Available", "False", "ServersNotReady");
+}

@@ -1,0 +1,287 @@
+//! What goes wrong on purpose, each in a cluster of its own, so that an alert's labels say what it is about.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use percolator_e2e::nodes::{self, SmallVolume};
+use percolator_e2e::prometheus::{Firing, Prometheus};
+use percolator_e2e::{Kube, Namespace, OPERATOR, kubectl, say, small, wait};
+
+/// The clusters, what becomes of each, and the alerts that are to fire about it, and no others.
+const FAULTS: [(&str, &str, &[&str]); 6] = [
+    (
+        "away",
+        "one of two tablet servers is scaled away",
+        &[
+            "PercolatorReadyPointStuck",
+            "PercolatorServerMissing",
+            "PercolatorTabletsDown",
+        ],
+    ),
+    (
+        "headless",
+        "the master is scaled away",
+        &["PercolatorRoleMissing"],
+    ),
+    (
+        "hung",
+        "the oracle's process stands still",
+        &["PercolatorRoleDown", "PercolatorServerMissing"],
+    ),
+    (
+        "held",
+        "a transaction stays open",
+        &["PercolatorOldGcLock", "PercolatorReadyPointStuck"],
+    ),
+    (
+        "late",
+        "the oracle's clock is set back by a minute",
+        &["PercolatorOracleClockOff"],
+    ),
+    (
+        "full",
+        "a tablet server's volume is full",
+        &["PercolatorDiskFilling", "PercolatorDiskFull"],
+    ),
+];
+/// What is said of no cluster: the operator is scaled away.
+const OF_THE_OPERATOR: [&str; 1] = ["PercolatorOperatorIdle"];
+/// For so many looks in a row no others fire.
+const LOOKS: u32 = 5;
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Of the small volume: new data is refused below 64 MiB.
+const VOLUME_MIB: u32 = 176;
+const ROOM_MIB: u64 = 48;
+
+/// What goes wrong, and goes away with the value.
+#[derive(Default)]
+pub(crate) struct Faulty {
+    volume: Option<SmallVolume>,
+    shell: Option<Child>,
+}
+
+impl Drop for Faulty {
+    fn drop(&mut self) {
+        if let Some(shell) = &mut self.shell {
+            let _ = shell.kill();
+            let _ = shell.wait();
+        }
+    }
+}
+
+/// Makes the clusters.
+pub(crate) fn begin(space: &Namespace) {
+    for (name, _, _) in FAULTS {
+        let more = match name {
+            "held" => "  gc: {lifeTime: 5s}",
+            _ => "",
+        };
+        let manifest = small(name, more);
+        let manifest = match name {
+            "away" => manifest.replace("replicas: 1", "replicas: 2"),
+            _ => manifest,
+        };
+        space.apply(&manifest).expect(name);
+    }
+}
+
+/// Their pods, as long as all is well.
+pub(crate) fn pods() -> impl Iterator<Item = String> {
+    let roles =
+        |(name, _, _)| ["gc-master-0", "tso-0", "tablet-0"].map(|role| format!("{name}-{role}"));
+    let more = ["away-tablet-1", "full-tablet-1"].map(str::to_owned);
+    FAULTS.into_iter().flat_map(roles).chain(more)
+}
+
+/// Waits until they serve, and prepares what can go wrong only then.
+pub(crate) fn ready(kube: &Kube, space: &Namespace) -> Faulty {
+    for (name, _, _) in FAULTS {
+        space.wait_until_up_to_date(name);
+    }
+    let mut faulty = Faulty::default();
+    // Its second tablet server finds a claim that is there already, with a volume of its own file system.
+    space
+        .apply(
+            "
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data-full-tablet-1}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 256Mi}}}
+",
+        )
+        .expect("a claim");
+    faulty.volume = Some(SmallVolume::mount(
+        folder(space, "data-full-tablet-1"),
+        VOLUME_MIB,
+    ));
+    space
+        .change("full", r#"{"tablets":{"replicas":2}}"#)
+        .expect("a tablet server more");
+    space.wait_until_up_to_date("full");
+    for name in ["away", "full"] {
+        // One tablet on each of its servers.
+        let server = format!("{name}:7400");
+        let pod = format!("table-of-{name}");
+        space.start(
+            kube,
+            &pod,
+            &["-c", &server, "table", "create", "t", "--split-at", "m"],
+        );
+        assert!(space.wait_for_end(&pod).0);
+    }
+    // The operator would undo the rest.
+    for name in ["away", "headless", "late"] {
+        space.change(name, r#"{"paused":true}"#).expect(name);
+        space.wait_for(name, "Paused", "True", "PausedBySpec");
+    }
+    let clock = r#"[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--test-clock=/data/clock"}]"#;
+    space
+        .kubectl(&[
+            "patch",
+            "statefulset",
+            "late-tso",
+            "--type=json",
+            "-p",
+            clock,
+        ])
+        .expect("a clock that a test can set");
+    space
+        .kubectl(&[
+            "rollout",
+            "status",
+            "statefulset/late-tso",
+            "--timeout=120s",
+        ])
+        .expect("the oracle serves");
+    faulty
+}
+
+/// The folder behind a claim, once it has one.
+fn folder(space: &Namespace, claim: &str) -> PathBuf {
+    let volume = wait(claim, || {
+        let found = space.get("pvc", claim)?;
+        match (
+            found["status"]["phase"].as_str(),
+            found["spec"]["volumeName"].as_str(),
+        ) {
+            (Some("Bound"), Some(volume)) => Ok(volume.to_owned()),
+            _ => Err(found.to_string()),
+        }
+    });
+    let path = ["get", "pv", &volume, "-o", "jsonpath={.spec.local.path}"];
+    kubectl(&path).expect("its volume").into()
+}
+
+/// Lets everything go wrong at once.
+pub(crate) fn produce(kube: &Kube, space: &Namespace, faulty: &mut Faulty) {
+    for (name, what, _) in FAULTS {
+        say(&format!("{name}: {what}"));
+        match name {
+            "away" => scale(space, "away-tablet", 1),
+            "headless" => scale(space, "headless-gc-master", 0),
+            "hung" => nodes::signal(
+                &format!("--advertise=hung-tso-0.hung-tso.{}.svc:", space.name()),
+                "STOP",
+            ),
+            "held" => faulty.shell = Some(open_transaction(space)),
+            "late" => std::fs::write(folder(space, "data-late-tso-0").join("clock"), "-60000")
+                .expect("a clock"),
+            "full" => {
+                let volume = faulty.volume.as_ref().expect("a volume");
+                volume.fill(ROOM_MIB);
+                // It notices when it is asked to write.
+                space.start(kube, "put", &["-c", "full:7400", "put", "t", "z", "c", "v"]);
+            }
+            other => panic!("{other}: how?"),
+        }
+    }
+    let operator = "deployment/percolator-percolator-operator";
+    kubectl(&["-n", OPERATOR, "scale", operator, "--replicas=0"]).expect("no operator");
+}
+
+fn scale(space: &Namespace, set: &str, replicas: u32) {
+    let replicas = format!("--replicas={replicas}");
+    space
+        .kubectl(&["scale", "statefulset", set, &replicas])
+        .expect(set);
+}
+
+/// A transaction that has read, and goes on as long as the value.
+fn open_transaction(space: &Namespace) -> Child {
+    let mut shell = Command::new("kubectl")
+        .args(["-n", space.name(), "exec", "-i", "held-gc-master-0", "--"])
+        .args(["/usr/local/bin/percolator", "-c", "held:7400", "shell"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("kubectl");
+    let input = shell.stdin.as_mut().expect("a pipe");
+    input.write_all(b"begin\n").expect("a line");
+    shell
+}
+
+/// The alerts that are to fire, with the clusters that they are about.
+fn expected() -> BTreeSet<(String, String)> {
+    let of_clusters = FAULTS.into_iter().flat_map(|(cluster, _, alerts)| {
+        alerts
+            .iter()
+            .map(move |alert| (cluster.to_owned(), (*alert).to_owned()))
+    });
+    let of_operator = OF_THE_OPERATOR.map(|alert| (String::new(), alert.to_owned()));
+    of_clusters.chain(of_operator).collect()
+}
+
+/// Whether an alert says something of what the faults don't touch: the volumes of these tests are folders of this
+/// machine's disk, and what others write there is a trend too. The small volume alone is a file system.
+fn is_of_this_machine(firing: &Firing) -> bool {
+    firing.alert == "PercolatorDiskFilling" && firing.cluster != "full"
+}
+
+/// Waits until each of these alerts has fired, and no others do. One that ends meanwhile has been seen: Kubernetes starts
+/// again what hangs.
+fn wait_for_alerts(what: &str, prometheus: &Prometheus, expected: &BTreeSet<(String, String)>) {
+    let mut missing = expected.clone();
+    let mut looks = 0;
+    wait(what, || {
+        let firing = prometheus.firing()?;
+        let mut others = Vec::new();
+        for firing in firing
+            .into_iter()
+            .filter(|firing| !is_of_this_machine(firing))
+        {
+            let name = (firing.cluster.clone(), firing.alert.clone());
+            missing.remove(&name);
+            if !expected.contains(&name) {
+                others.push(firing);
+            }
+        }
+        if !missing.is_empty() || !others.is_empty() {
+            looks = 0;
+            return Err(format!(
+                "missing {missing:?}; beside what is meant: {others:?}"
+            ));
+        }
+        looks += 1;
+        if looks >= LOOKS {
+            return Ok(());
+        }
+        std::thread::sleep(LOOK_EVERY);
+        Err(format!("seen {looks} times"))
+    });
+}
+
+/// Nothing goes wrong, and nothing fires.
+pub(crate) fn check_quiet(prometheus: &Prometheus) {
+    wait_for_alerts("no alert", prometheus, &BTreeSet::new());
+}
+
+/// Each fault has its alerts, and no others.
+pub(crate) fn check(prometheus: &Prometheus) {
+    wait_for_alerts("each fault's alerts", prometheus, &expected());
+    for (cluster, alert) in expected() {
+        say(&format!("fired: {alert} {cluster}"));
+    }
+}

@@ -1,0 +1,65 @@
+//! The chart's alerts, as it renders them, and in a hurry.
+
+use percolator_e2e::{Kube, Namespace, OPERATOR};
+use serde_json::{Value, json};
+
+/// Alerts wait for minutes; here, and only here, everything that they wait for is this many times shorter: each `for`,
+/// and the seconds of [`IN_EXPRESSIONS`]. Ranges and other thresholds are those of the chart.
+const FACTOR: u32 = 60;
+/// Seconds that alerts wait for in their expressions: what stands before them, and how many they are.
+const IN_EXPRESSIONS: [(&str, &str, u32); 2] = [
+    ("PercolatorOldGcLock", " + ", 600),
+    ("PercolatorReadyPointStuck", " > ", 1_800),
+];
+
+fn pending(text: &str) -> String {
+    let minutes: Option<u32> = text.strip_suffix('m').and_then(|text| text.parse().ok());
+    let minutes =
+        minutes.unwrap_or_else(|| panic!("{text}: not in minutes; teach this test to read it"));
+    format!("{}s", minutes * 60 / FACTOR)
+}
+
+fn hurry(rule: &mut Value) {
+    if let Some(text) = rule["for"].as_str().map(pending) {
+        rule["for"] = json!(text);
+    }
+    let alert = rule["alert"].as_str().expect("a name").to_owned();
+    for (_, before, seconds) in IN_EXPRESSIONS.iter().filter(|(name, ..)| *name == alert) {
+        let expression = rule["expr"].as_str().expect("an expression");
+        let waits = format!("{before}{seconds}");
+        assert!(
+            expression.contains(&waits),
+            "{alert} doesn't say {waits} any more"
+        );
+        rule["expr"] = json!(expression.replace(&waits, &format!("{before}{}", seconds / FACTOR)));
+    }
+}
+
+/// The rules of a PrometheusRule, as a rule file: JSON is YAML too.
+fn file(mut rule: Value) -> String {
+    let groups = rule["spec"]["groups"].as_array_mut().expect("groups");
+    for group in groups {
+        let rules = group["rules"].as_array_mut().expect("rules");
+        rules.iter_mut().for_each(hurry);
+    }
+    rule["spec"].to_string()
+}
+
+/// Those that the chart renders, about all clusters.
+fn of_the_chart(kube: &Kube) -> Value {
+    let chart = kube.chart();
+    let only = ["--show-only", "templates/prometheusrule.yaml"];
+    let set = ["--set", "metrics.prometheusRule.enabled=true"];
+    let arguments = ["template", "percolator", &chart, "-n", OPERATOR];
+    let manifest = kube.helm(&[&arguments[..], &only, &set].concat());
+    serde_saphyr::from_str(&manifest.expect("helm template")).expect("it is YAML")
+}
+
+/// All rules: those of the chart, and those that the operator has made of one cluster.
+pub(crate) fn files(kube: &Kube, space: &Namespace, cluster: &str) -> [(&'static str, String); 2] {
+    let own = space.get("prometheusrule", cluster).expect("its rules");
+    [
+        ("alerts.yaml", file(of_the_chart(kube))),
+        ("calm.yaml", file(own)),
+    ]
+}

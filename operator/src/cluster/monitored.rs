@@ -1,0 +1,88 @@
+//! Whether what the spec asks for of the Prometheus operator is there: the condition Monitored.
+
+use kube::api::ApiResource;
+use percolator_api::Reason;
+
+use super::object::Kind;
+use super::plan::Plan;
+use super::status::Outcome;
+
+/// Why no objects of a kind can be made, though the API server answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lack {
+    /// There is no definition of it.
+    Definition,
+    /// The operator may not.
+    Permission,
+}
+
+pub(super) type Said = (bool, Reason, String);
+
+/// The condition, of objects that the spec asks for.
+pub(super) fn monitored(is_asked_for: bool, is_paused: bool, outcome: &Outcome<'_>) -> Said {
+    if !is_asked_for {
+        let message = "spec.monitoring asks for nothing".to_owned();
+        return (false, Reason::NotAskedFor, message);
+    }
+    let plan = match outcome {
+        Outcome::Invalid(_) => {
+            return not_now(Reason::InvalidSpec, "the spec is good; see Degraded");
+        }
+        Outcome::Planned(plan) | Outcome::Refused(plan, _) => plan,
+    };
+    if !plan.conflicts.is_empty() {
+        return not_now(Reason::ObjectConflict, "the conflict is gone; see Degraded");
+    }
+    if let Some(said) = lacking(plan) {
+        return said;
+    }
+    let is_missing = plan
+        .apply
+        .iter()
+        .any(|object| object.kind.is_of_monitoring());
+    match (is_missing, outcome) {
+        (false, _) => {
+            let message = "what spec.monitoring asks for is there".to_owned();
+            (true, Reason::AsAskedFor, message)
+        }
+        (true, Outcome::Refused(..)) => not_now(
+            Reason::ApplyRefused,
+            "the API server takes it; see Degraded",
+        ),
+        (true, _) if is_paused => not_now(Reason::PausedBySpec, "spec.paused is false"),
+        (true, _) => not_now(Reason::ApplyRefused, "the operator looks again"),
+    }
+}
+
+fn not_now(reason: Reason, until: &str) -> Said {
+    (
+        false,
+        reason,
+        format!("not as spec.monitoring says until {until}"),
+    )
+}
+
+fn lacking(plan: &Plan) -> Option<Said> {
+    let of = |lack: Lack| -> Vec<&'static str> {
+        let kinds = plan.lacking.iter().filter(|(_, why)| *why == lack);
+        kinds.map(|(kind, _)| kind.name()).collect()
+    };
+    let (undefined, forbidden) = (of(Lack::Definition), of(Lack::Permission));
+    if !undefined.is_empty() {
+        let ApiResource { api_version, .. } = Kind::PodMonitor.api();
+        let message = format!(
+            "waiting for the definition of {} ({api_version}): install the Prometheus operator's, or set enabled to \
+             false in spec.monitoring; it is looked for every minute",
+            undefined.join(" and ")
+        );
+        return Some((false, Reason::WaitingForDefinitions, message));
+    }
+    if !forbidden.is_empty() {
+        let message = format!(
+            "the operator may not read {}: give it the chart's role; it is tried every minute",
+            forbidden.join(" and ")
+        );
+        return Some((false, Reason::WaitingForPermission, message));
+    }
+    None
+}

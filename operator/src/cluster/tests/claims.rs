@@ -1,0 +1,170 @@
+//! Volumes' claims stand in the way of some changes: of those that would lose rows, and of no others.
+
+use super::*;
+
+/// A claim of the role's server, with or without a volume.
+fn claim(world: &mut World, name: &str, phase: &str) {
+    let spec = match name.contains("tablet") {
+        true => json!({"resources": {"requests": {"storage": "10Gi"}}}),
+        false => json!({"resources": {"requests": {"storage": "1Gi"}}}),
+    };
+    world
+        .observed
+        .claims
+        .retain(|claim| super::name(claim) != name);
+    world.observed.claims.push(json!({
+        "metadata": {"name": name}, "spec": spec, "status": {"phase": phase},
+    }));
+}
+
+fn said(world: &World) -> String {
+    let status = world.cluster.status.as_ref().expect("a status");
+    status.conditions[2].message.clone()
+}
+
+/// Deleted, with its claims retained, and made again with fewer servers: rows would be missing.
+#[test]
+fn claims_of_a_former_cluster_ask_for_their_servers() {
+    let mut world = World::new();
+    for ordinal in 0..3 {
+        claim(&mut world, &format!("data-demo-tablet-{ordinal}"), "Bound");
+    }
+    world.change(|cluster| cluster.spec.tablets.replicas = 1);
+    assert_eq!(world.step().0, Vec::<String>::new());
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(true, Reason::InvalidSpec)
+    );
+    let message = said(&world);
+    for part in [
+        "spec.tablets.replicas: 1 must be at least 3",
+        "data-demo-tablet-2",
+        "data-demo-tablet-1 on",
+    ] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    // Whoever doesn't need these rows deletes the claims.
+    world.observed.claims[1]["metadata"]["deletionTimestamp"] = json!("now");
+    world.observed.claims.pop();
+    assert!(!world.step().0.is_empty());
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(false, Reason::AsExpected)
+    );
+    // And whoever does asks for all of them.
+    let mut world = World::new();
+    claim(&mut world, "data-demo-tablet-2", "Lost");
+    assert!(!world.step().0.is_empty());
+}
+
+/// 30 for 3: of the others none has a volume, as the storage gives no more, or no node takes them.
+#[test]
+fn servers_that_never_had_a_volume_can_be_taken_back() {
+    let mut world = World::all_ready();
+    world.change(|cluster| cluster.spec.tablets.replicas = 30);
+    assert_eq!(world.step().0, ["demo-tablet"]);
+    claim(&mut world, "data-demo-tablet-3", "Bound");
+    claim(&mut world, "data-demo-tablet-4", "Pending");
+    world.change(|cluster| cluster.spec.tablets.replicas = 3);
+    assert_eq!(world.step().0, Vec::<String>::new());
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(true, Reason::InvalidSpec)
+    );
+    assert!(
+        said(&world).contains("3 must be at least 4"),
+        "{}",
+        said(&world)
+    );
+    assert_eq!(world.cluster.status.as_ref().unwrap().tablets.volumes, 4);
+    world.change(|cluster| cluster.spec.tablets.replicas = 4);
+    assert_eq!(world.step().0, ["demo-tablet"]);
+    world.ready(Role::Tablet);
+    // What it would have had goes, too.
+    assert_eq!(world.step().0, ["-data-demo-tablet-4"]);
+    assert_eq!(
+        world.condition("Progressing"),
+        reason(false, Reason::UpToDate)
+    );
+    assert!(world.condition("Available").0);
+}
+
+/// A storage class that doesn't exist, or a size that it can't give: no server ever started.
+#[test]
+fn claims_that_never_had_a_volume_are_made_anew() {
+    for change in [
+        (|cluster: &mut ClusterObject| {
+            cluster.spec.gc_master.storage.storage_class_name = Some("none".into());
+        }) as fn(&mut ClusterObject),
+        |cluster| cluster.spec.gc_master.storage.size = Quantity::from_bytes(1 << 50),
+    ] {
+        let mut world = World::new();
+        let good = world.cluster.spec.clone();
+        world.change(change);
+        assert!(world.step().0.contains(&"demo-gc-master".to_owned()));
+        claim(&mut world, "data-demo-gc-master-0", "Pending");
+        world.change(|cluster| cluster.spec = good);
+        assert_eq!(world.step().0, ["-demo-gc-master"]);
+        assert_eq!(
+            world.condition("Progressing"),
+            reason(true, Reason::ReplacingClaims)
+        );
+        assert_eq!(world.step().0, ["-data-demo-gc-master-0"]);
+        assert_eq!(world.step().0, ["demo-gc-master"]);
+        for role in Role::ALL {
+            world.ready(role);
+            world.step();
+        }
+        assert_eq!(
+            world.condition("Progressing"),
+            reason(false, Reason::UpToDate)
+        );
+        assert!(world.condition("Available").0);
+    }
+}
+
+/// What the operator remembers of claims may be old: nothing is removed by that.
+#[test]
+fn a_claim_that_has_a_volume_by_now_stays() {
+    let mut world = World::all_ready();
+    let mut old = world.observed.clone();
+    for claim in &mut old.claims {
+        claim["status"] = json!({"phase": "Pending"});
+    }
+    for change in [
+        (|cluster: &mut ClusterObject| cluster.spec.tablets.replicas = 1) as fn(&mut ClusterObject),
+        |cluster| cluster.spec.oracle.storage.storage_class_name = Some("other".into()),
+    ] {
+        let good = world.cluster.spec.clone();
+        world.change(change);
+        assert_eq!(
+            world.look(&old, &mut usize::MAX.clone()).0,
+            Vec::<String>::new()
+        );
+        assert_eq!(
+            world.condition("Degraded"),
+            reason(true, Reason::InvalidSpec)
+        );
+        world.change(|cluster| cluster.spec = good);
+        world.step();
+    }
+}
+
+/// A class that can't expand: the claims still ask for what they have, and so can the spec.
+#[test]
+fn a_size_that_claims_cannot_have_can_be_taken_back() {
+    let mut world = World::all_ready();
+    world.change(|cluster| cluster.spec.tablets.storage.size = Quantity::from_bytes(20 << 30));
+    let Decision::Do(plan) = decide(&world.cluster, &world.observed, &World::settings()) else {
+        panic!("it is for the API server to refuse it");
+    };
+    assert_eq!(plan.grow.len(), 3);
+    let status = world.cluster.status.as_ref().unwrap();
+    assert_eq!(status.tablets.claimed, Some(Quantity::from_bytes(10 << 30)));
+    world.change(|cluster| cluster.spec.tablets.storage.size = Quantity::from_bytes(10 << 30));
+    assert_eq!(world.step().0, Vec::<String>::new());
+    assert_eq!(
+        world.condition("Progressing"),
+        reason(false, Reason::UpToDate)
+    );
+}

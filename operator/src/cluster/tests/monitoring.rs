@@ -1,0 +1,126 @@
+//! What is made for the Prometheus operator, where it is there, and what is said where it isn't.
+
+use super::*;
+
+const BOTH: [Kind; 2] = Kind::OF_MONITORING;
+
+fn ask(world: &mut World, is_asked: bool) {
+    world.change(|cluster| {
+        cluster.spec.monitoring.pod_monitor.enabled = is_asked;
+        cluster.spec.monitoring.prometheus_rule.enabled = is_asked;
+    });
+}
+
+fn lack(world: &mut World, lack: Lack) {
+    world.observed.lacking = BOTH.map(|kind| (kind, lack)).into();
+}
+
+fn kinds(world: &World) -> Vec<Kind> {
+    let kinds = world.observed.objects.keys().map(|(kind, _)| *kind);
+    kinds.filter(|kind| kind.is_of_monitoring()).collect()
+}
+
+#[test]
+fn nothing_is_made_that_nobody_asks_for() {
+    let world = World::all_ready();
+    assert_eq!(kinds(&world), []);
+    assert_eq!(
+        world.condition("Monitored"),
+        reason(false, Reason::NotAskedFor)
+    );
+}
+
+#[test]
+fn it_is_made_last_and_goes_when_it_is_not_asked_for_any_more() {
+    let mut world = World::new();
+    ask(&mut world, true);
+    let (applied, _) = world.step();
+    assert_eq!(
+        applied[applied.len() - 3..],
+        ["demo-gc-master", "demo", "demo"]
+    );
+    assert_eq!(kinds(&world), BOTH);
+    assert_eq!(
+        world.condition("Monitored"),
+        reason(true, Reason::AsAskedFor)
+    );
+    assert_eq!(world.step(), (vec![], false));
+    ask(&mut world, false);
+    assert_eq!(world.step().0, ["-demo", "-demo"]);
+    assert_eq!(
+        world.condition("Monitored"),
+        reason(false, Reason::NotAskedFor)
+    );
+}
+
+#[test]
+fn servers_do_not_wait_for_definitions_and_these_are_noticed_when_they_come() {
+    for (why, said) in [
+        (Lack::Definition, Reason::WaitingForDefinitions),
+        (Lack::Permission, Reason::WaitingForPermission),
+    ] {
+        let mut world = World::new();
+        ask(&mut world, true);
+        lack(&mut world, why);
+        world.step();
+        // Told as an event too, also of a new cluster.
+        let status = world.cluster.status.clone().expect("a status");
+        let told = turned(None, &status);
+        assert!(
+            told.iter()
+                .any(|(condition, _)| condition.reason == said.name())
+        );
+        for role in Role::ALL {
+            world.ready(role);
+            world.step();
+        }
+        assert_eq!(
+            world.condition("Progressing"),
+            reason(false, Reason::UpToDate)
+        );
+        assert_eq!(world.condition("Monitored"), reason(false, said));
+        assert_eq!(kinds(&world), []);
+        assert_eq!(world.step(), (vec![], false));
+        world.observed.lacking.clear();
+        assert_eq!(world.step().0, ["demo", "demo"]);
+        assert_eq!(
+            world.condition("Monitored"),
+            reason(true, Reason::AsAskedFor)
+        );
+    }
+}
+
+#[test]
+fn a_paused_cluster_and_a_bad_spec_say_so() {
+    let mut world = World::all_ready();
+    ask(&mut world, true);
+    world.change(|cluster| cluster.spec.paused = true);
+    world.step();
+    assert_eq!(
+        world.condition("Monitored"),
+        reason(false, Reason::PausedBySpec)
+    );
+    world.change(|cluster| cluster.spec.oracle.replicas = 2);
+    world.step();
+    assert_eq!(
+        world.condition("Monitored"),
+        reason(false, Reason::InvalidSpec)
+    );
+    assert_eq!(kinds(&world), []);
+}
+
+#[test]
+fn an_object_of_somebody_else_is_left_alone() {
+    let mut world = World::all_ready();
+    let key = (Kind::PodMonitor, "demo".to_owned());
+    let theirs = json!({"metadata": {"name": "demo"}});
+    world.observed.objects.insert(key.clone(), theirs.clone());
+    assert_eq!(world.step(), (vec![], false));
+    ask(&mut world, true);
+    world.step();
+    assert_eq!(
+        world.condition("Monitored"),
+        reason(false, Reason::ObjectConflict)
+    );
+    assert_eq!(world.observed.objects[&key], theirs);
+}

@@ -1,0 +1,173 @@
+//! What is wrong with pods, and what is said of it.
+
+use super::*;
+
+#[test]
+fn troubles_of_pods_are_told() {
+    for (status, expected) in [
+        (
+            json!({"conditions": [
+                {"type": "PodScheduled", "reason": "Unschedulable", "message": "0/3 nodes"}
+            ]}),
+            reason(true, Reason::PodUnschedulable),
+        ),
+        (
+            json!({"containerStatuses": [{
+                "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                "lastState": {"terminated": {"message": "error: the folder is another's"}},
+            }]}),
+            reason(true, Reason::ServerCrashing),
+        ),
+        (
+            json!({"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}),
+            reason(false, Reason::AsExpected),
+        ),
+    ] {
+        let mut world = World::all_ready();
+        world.pod("demo-tablet-1", status);
+        world.step();
+        assert_eq!(world.condition("Degraded"), expected);
+    }
+}
+
+/// Between two starts, its container runs for a moment, or has just ended: that is no recovery.
+#[test]
+fn a_server_that_crashes_does_not_seem_well_between_two_starts() {
+    let words = json!({"exitCode": 1, "message": "error: the folder is another's"});
+    let at = |second: i64| Timestamp::from_second(second).unwrap().to_string();
+    let container = |state: Value, restarts: i64, ready: bool| {
+        json!({"containerStatuses": [{
+            "state": state, "lastState": {"terminated": words}, "restartCount": restarts, "ready": ready,
+        }]})
+    };
+    let waits = json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}});
+    let runs = json!({"running": {"startedAt": at(900)}});
+    let has_ended = json!({"terminated": words});
+    let mut told = Vec::new();
+    for state in [&waits, &runs, &has_ended] {
+        let mut world = World::all_ready();
+        world.pod("demo-tablet-1", container(state.clone(), 2, false));
+        world.step();
+        let status = world.cluster.status.clone().expect("a status");
+        let condition = status
+            .conditions
+            .into_iter()
+            .find(|it| it.type_ == "Degraded");
+        told.push(condition.expect("it is there").message);
+        assert_eq!(
+            world.condition("Degraded"),
+            reason(true, Reason::ServerCrashing)
+        );
+    }
+    assert!(told[0].contains("the folder is another's"), "{told:?}");
+    assert!(told.iter().all(|message| *message == told[0]), "{told:?}");
+    let ran_long = json!({"running": {"startedAt": at(10)}});
+    for (state, restarts, ready) in [
+        (&runs, 2, true),
+        // Killed once, it comes back.
+        (&runs, 1, false),
+        // Ended long ago, and isn't ready for another reason.
+        (&ran_long, 7, false),
+    ] {
+        let mut world = World::all_ready();
+        world.pod("demo-tablet-1", container(state.clone(), restarts, ready));
+        world.step();
+        assert_eq!(
+            world.condition("Degraded"),
+            reason(false, Reason::AsExpected)
+        );
+    }
+}
+
+#[test]
+fn a_server_without_the_rows_that_it_had_is_told_of() {
+    let mut world = World::all_ready();
+    world.pod(
+        "demo-tablet-1",
+        json!({
+            "podIP": "10.0.0.7",
+            "conditions": [{"type": "Ready", "status": "False"}],
+            "containerStatuses": [{"started": true, "ready": false, "state": {"running": {}}}],
+        }),
+    );
+    let asked = to_ask(&world.observed);
+    assert_eq!(
+        asked,
+        [("demo-tablet-1".to_owned(), "10.0.0.7:9090".to_owned())]
+    );
+    let words = "data lost: 5 tablets that were here are not any more\n";
+    world
+        .observed
+        .said
+        .insert("demo-tablet-1".into(), words.into());
+    world.step();
+    assert_eq!(world.condition("Degraded"), reason(true, Reason::DataLost));
+    assert!(!world.condition("Available").0);
+    let status = world.cluster.status.as_ref().expect("a status");
+    let message = &status.conditions[2].message;
+    assert_eq!(
+        message,
+        "pod demo-tablet-1: 5 tablets that were here are not any more"
+    );
+    // What else servers say passes as a rule.
+    world
+        .observed
+        .said
+        .insert("demo-tablet-1".into(), "not yet\n".into());
+    world.step();
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(false, Reason::AsExpected)
+    );
+}
+
+/// A service account or a priority class that doesn't exist, a quota, a forbidden security context: only events tell.
+#[test]
+fn pods_that_cannot_be_made_are_told_of() {
+    let mut world = World::all_ready();
+    world.change(|cluster| cluster.spec.tablets.replicas = 4);
+    world.step();
+    let set = (Kind::StatefulSet, "demo-tablet".to_owned());
+    let set = world.observed.objects.get_mut(&set).expect("a set");
+    set["metadata"]["uid"] = json!("7");
+    let lacking = |world: &World| {
+        let now = Timestamp::from_second(world.now).unwrap();
+        without_pods(&world.cluster, &world.observed, now)
+    };
+    assert_eq!(lacking(&world), [], "it has just been asked for");
+    world.now += 10;
+    assert_eq!(
+        lacking(&world),
+        [("demo-tablet".to_owned(), "7".to_owned())]
+    );
+    let event = |reason: &str, second: i64, message: &str| {
+        let time = Timestamp::from_second(second).unwrap().to_string();
+        json!({"reason": reason, "lastTimestamp": time, "message": message})
+    };
+    let events = [
+        event("SuccessfulCreate", 5, "made"),
+        event(
+            "FailedCreate",
+            5,
+            "pods is forbidden: no PriorityClass with name none was found",
+        ),
+        event("RecreatingFailedPod", 6, "another matter"),
+    ];
+    let refusal = last_refusal(&events).expect("a refusal");
+    assert!(refusal.contains("no PriorityClass"), "{refusal}");
+    world
+        .observed
+        .refused_pods
+        .insert("demo-tablet".into(), refusal);
+    world.step();
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(true, Reason::PodsRefused)
+    );
+    assert!(world.condition("Available").0, "the others serve");
+    // Since then it could.
+    let events = [&events[..], &[event("SuccessfulCreate", 9, "made")]].concat();
+    assert_eq!(last_refusal(&events), None);
+    world.ready(Role::Tablet);
+    assert_eq!(lacking(&world), []);
+}

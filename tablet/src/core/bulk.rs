@@ -1,0 +1,140 @@
+//! What large transactions ask for: their flushes, and that what they have left is resolved. Each is as much work as
+//! many requests of others, and nobody waits for one of them with a hand on the clock. Beside others they have their
+//! turn when their pace allows it, one after the other.
+
+use std::collections::VecDeque;
+
+use percolator_wire::v1;
+use percolator_wire::v1::request::Body;
+use prost::Message as _;
+
+use super::{Asker, Core, Reply};
+use crate::probe::{Limit, Method, Note};
+use crate::{load, resolve};
+
+/// A request that waits for its turn.
+pub(super) struct Waiting {
+    pub(super) to: Asker,
+    pub(super) request: v1::Request,
+    pub(super) note: Note,
+    pub(super) bytes: usize,
+    cells: usize,
+}
+
+/// Those that wait.
+#[derive(Default)]
+pub(super) struct Queue {
+    waiting: VecDeque<Waiting>,
+    /// Their cells, and bytes.
+    pub(super) cells: usize,
+    pub(super) bytes: usize,
+}
+
+impl Queue {
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Waiting> {
+        self.waiting.iter()
+    }
+
+    fn push(&mut self, waiting: Waiting) {
+        self.cells += waiting.cells;
+        self.bytes += waiting.bytes;
+        self.waiting.push_back(waiting);
+    }
+
+    fn pop(&mut self) -> Option<Waiting> {
+        let next = self.waiting.pop_front()?;
+        self.cells -= next.cells;
+        self.bytes -= next.bytes;
+        Some(next)
+    }
+}
+
+impl Core {
+    /// Takes a request; answers that are ready go to `out`, others come from [`Self::committed`].
+    pub fn request(&mut self, to: Asker, request: v1::Request, out: &mut Vec<Reply>) {
+        let method = Method::of(&request);
+        let note = self.probe.came(method, Some(&request));
+        load::tell(&*self.probe, &self.tablets, method, &request);
+        if note.told.is_some() {
+            let here = super::tablets(&request).filter_map(|id| self.tablets.get(id));
+            here.for_each(|tablet| self.probe.of_table(&note, &tablet.table_name));
+        }
+        match &request.body {
+            Some(Body::Prewrite(prewrite)) if prewrite.generation > 0 => {}
+            Some(Body::Resolve(_)) => {}
+            // These are a large transaction's own: it doesn't slow itself down.
+            Some(
+                Body::KeepAlive(_)
+                | Body::Get(v1::GetRequest { own: true, .. })
+                | Body::Scan(v1::ScanRequest { own: true, .. }),
+            ) => return self.take(to, request, note, out),
+            _ => {
+                self.pace.asked();
+                return self.take(to, request, note, out);
+            }
+        }
+        // None of them overtakes another.
+        let now = self.bulk.is_empty() && self.pace.may_bulk();
+        if now || self.failed.is_some() {
+            return self.take_bulk(to, request, note, out);
+        }
+        let bytes = request.encoded_len();
+        let id = request.id;
+        let waiting = self.bulk.len();
+        let why = || format!("{waiting} requests of large transactions wait for their turn");
+        let limit = if self.limits.no_more_requests(waiting) {
+            Limit::Requests
+        } else if self.limits.enough_queued(self.bulk.bytes) {
+            Limit::QueuedBytes
+        } else {
+            let cells = self.cells(&request);
+            self.bulk.push(Waiting {
+                to,
+                request,
+                note,
+                bytes,
+                cells,
+            });
+            return;
+        };
+        self.refuse(Some(to), id, note, (limit, why()), out);
+    }
+
+    /// Lets those have their turn that may now.
+    pub(super) fn run_bulk(&mut self, out: &mut Vec<Reply>) {
+        while (self.pace.may_bulk() || self.failed.is_some())
+            && let Some(next) = self.bulk.pop()
+        {
+            self.take_bulk(next.to, next.request, next.note, out);
+        }
+    }
+
+    fn take_bulk(&mut self, to: Asker, request: v1::Request, note: Note, out: &mut Vec<Reply>) {
+        self.pace.spent_bulk(self.cells(&request));
+        self.take(to, request, note, out);
+    }
+
+    /// That one of these requests is about.
+    fn cells(&self, request: &v1::Request) -> usize {
+        match &request.body {
+            Some(Body::Prewrite(prewrite)) => prewrite.mutations.len(),
+            _ => self.resolved_at_once(),
+        }
+    }
+
+    /// Locks of one transaction that one request resolves now.
+    pub(super) fn resolved_at_once(&self) -> usize {
+        match self.pace.is_alone() {
+            true => self.limits.resolve_locks,
+            false => self.limits.resolve_locks.min(resolve::LOCKS_BESIDE),
+        }
+    }
+}
