@@ -6,6 +6,9 @@ use std::time::Duration;
 use percolator_client::{Client, Options};
 use percolator_telemetry::otlp::{Exporter, Settings};
 
+use crate::output::Output;
+use crate::patience::{Patience, may_pass};
+
 /// How commands reach their cluster.
 pub(crate) struct Connect<'a> {
     cluster: &'a str,
@@ -47,5 +50,23 @@ impl<'a> Connect<'a> {
             client.trace(exporter.provider());
         }
         Ok(client)
+    }
+
+    /// A client of a command that is made to go on while servers come and go: it waits for a master that isn't there
+    /// yet, too.
+    pub(crate) async fn patient_client(
+        &self,
+        options: Options,
+        output: Output,
+    ) -> Result<Client, percolator_client::Error> {
+        let patience = Patience::new(options.patience);
+        loop {
+            match self.client(options).await {
+                Err(error) if may_pass(&error) => {
+                    patience.wait(error, |words| output.note(words)).await?;
+                }
+                connected => return connected,
+            }
+        }
     }
 }

@@ -11,6 +11,7 @@ mod gc;
 mod history;
 mod observe;
 mod output;
+mod patience;
 mod shell;
 mod table;
 mod txn;

@@ -514,3 +514,32 @@ fn the_command_is_each_server_under_its_name() {
         .expect("it runs");
     assert!(said.status.success(), "{said:?}");
 }
+
+#[test]
+fn a_bank_waits_for_a_master_that_is_not_there_yet() {
+    let cluster = Cluster::processes();
+    let bank = cluster.without_restarts(|cluster| {
+        support::signal(cluster.pid("gc-master-0"), "KILL");
+        cluster
+            .run(&["table", "list"])
+            .refused(5, &["percolator up"]);
+        let mut bank = cluster
+            .command(&["bank", "--accounts", "10", "--duration", "200ms"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let mut said = String::new();
+        BufReader::new(bank.stderr.take().expect("a pipe"))
+            .read_line(&mut said)
+            .expect("a line");
+        assert!(said.contains("waiting up to"), "{said}");
+        bank
+    });
+    let ended = bank.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(
+        ended.status.success() && said.contains("no money was lost or made"),
+        "{ended:?}"
+    );
+}

@@ -9,7 +9,7 @@ use percolator_client::limits::ROW_BYTES_MAX;
 use percolator_client::{CellName, Client, Range, escape, index_row, split_index_row};
 use serde_json::{Value, json};
 
-use super::patience::Snapshot;
+use crate::patience::Snapshot;
 use super::progress::Progress;
 use super::records::short;
 use super::repair::{Fault, Repair};

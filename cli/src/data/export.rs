@@ -10,7 +10,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use percolator_client::{Client, Range, Timestamp, escape};
 
-use super::patience::Snapshot;
+use crate::patience::Snapshot;
 use super::progress::Progress;
 use super::records::{NotText, short, to_json, to_text};
 use super::{FileFormat, count, json, say as say_now, usage};

@@ -14,7 +14,7 @@ use percolator_client::{Client, Error, Txn};
 use serde_json::json;
 
 use super::load::{Counts, Failure, Loader};
-use super::patience::Patience;
+use crate::patience::Patience;
 use super::progress::Progress;
 use super::reader::{Input, Reading, Report, Shared, Started, format_of};
 use super::records::Shape;

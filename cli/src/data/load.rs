@@ -13,7 +13,7 @@ use tokio::sync::{Notify, mpsc};
 
 use super::IndexArg;
 use super::diff::{Change, Diff};
-use super::patience::{Patience, may_pass};
+use crate::patience::{Patience, may_pass};
 use super::reader::Item;
 use super::records::Record;
 use super::source::Bad;

@@ -12,7 +12,6 @@ pub(crate) mod import;
 mod json;
 mod lines;
 mod load;
-mod patience;
 mod progress;
 mod reader;
 mod records;

@@ -8,7 +8,7 @@ use futures_util::future::try_join_all;
 use percolator_client::{CellName, Client, Error, Txn, escape, index_row};
 use serde_json::json;
 
-use super::patience::{Patience, may_pass};
+use crate::patience::{Patience, may_pass};
 use super::records::short;
 use super::{IndexArg, count};
 use crate::output::{Format, Output};
