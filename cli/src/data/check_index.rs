@@ -9,12 +9,12 @@ use percolator_client::limits::ROW_BYTES_MAX;
 use percolator_client::{CellName, Client, Range, escape, index_row, split_index_row};
 use serde_json::{Value, json};
 
-use crate::patience::Snapshot;
 use super::progress::Progress;
 use super::records::short;
 use super::repair::{Fault, Repair};
 use super::{IndexArg, count, indexes_invalid, say as say_now, usage};
 use crate::output::{Format, Output};
+use crate::patience::Snapshot;
 
 /// Cells that are looked up together.
 const BATCH_CELLS: usize = 1000;

@@ -10,12 +10,12 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use percolator_client::{Client, Range, Timestamp, escape};
 
-use crate::patience::Snapshot;
 use super::progress::Progress;
 use super::records::{NotText, short, to_json, to_text};
 use super::{FileFormat, count, json, say as say_now, usage};
 use crate::cells::Escaped;
 use crate::output::Output;
+use crate::patience::Snapshot;
 
 const WRITE_BYTES: usize = 256 << 10;
 /// Most columns of a CSV file that names them itself: they are held in memory.

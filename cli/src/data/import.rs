@@ -14,7 +14,6 @@ use percolator_client::{Client, Error, Txn};
 use serde_json::json;
 
 use super::load::{Counts, Failure, Loader};
-use crate::patience::Patience;
 use super::progress::Progress;
 use super::reader::{Input, Reading, Report, Shared, Started, format_of};
 use super::records::Shape;
@@ -22,6 +21,7 @@ use super::source::Bad;
 use super::{FileFormat, IndexArg, count, indexes_invalid, usage};
 use crate::cells::Escaped;
 use crate::output::{Format, Output};
+use crate::patience::Patience;
 
 /// Bad lines that are named; all are counted.
 const BAD_SHOWN_MAX: u64 = 20;

@@ -13,10 +13,10 @@ use tokio::sync::{Notify, mpsc};
 
 use super::IndexArg;
 use super::diff::{Change, Diff};
-use crate::patience::{Patience, may_pass};
 use super::reader::Item;
 use super::records::Record;
 use super::source::Bad;
+use crate::patience::{Patience, may_pass};
 
 /// Bytes of records in one transaction; a single record may be larger.
 const BATCH_BYTES_MAX: usize = 1 << 20;

@@ -8,10 +8,10 @@ use futures_util::future::try_join_all;
 use percolator_client::{CellName, Client, Error, Txn, escape, index_row};
 use serde_json::json;
 
-use crate::patience::{Patience, may_pass};
 use super::records::short;
 use super::{IndexArg, count};
 use crate::output::{Format, Output};
+use crate::patience::{Patience, may_pass};
 
 /// Repairs in one transaction.
 const BATCH: usize = 200;
