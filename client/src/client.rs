@@ -487,7 +487,7 @@ impl Client {
         address: &str,
         body: v1::request::Body,
     ) -> Result<v1::response::Body, Error> {
-        use crate::router::Attempt;
+        use crate::attempts::Attempt;
         match self
             .router
             .send(address, Vec::new(), body, self.deadline())

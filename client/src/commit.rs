@@ -17,10 +17,11 @@ use percolator_wire::{commit_result, v1};
 use tokio::sync::oneshot;
 
 use crate::Error;
+use crate::attempts::Attempt;
 use crate::directory::Group;
 use crate::large::Large;
 use crate::resolver::{malformed, unexpected};
-use crate::router::{Attempt, CallError, Deadline, Router};
+use crate::router::{CallError, Deadline, Router};
 use crate::session::Held;
 use crate::transport::BoxFuture;
 

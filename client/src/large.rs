@@ -25,12 +25,13 @@ use percolator_wire::v1::response::Body;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::Error;
+use crate::attempts::Attempt;
 use crate::client::Options;
 use crate::commit::{Commit, Flush};
 use crate::error::Conflict;
 use crate::resolver::unexpected;
 use crate::retry::Retry;
-use crate::router::{Attempt, CallError, Going, Router};
+use crate::router::{CallError, Going, Router};
 use crate::session::Held;
 use crate::txn::{Inner, Tables};
 

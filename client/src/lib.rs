@@ -24,6 +24,7 @@
 //! [`Client::begin`] gives a transaction to commit by hand. Errors are values: see [`Error`].
 
 mod admin;
+mod attempts;
 mod client;
 mod commit;
 mod connection;

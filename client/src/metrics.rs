@@ -8,8 +8,8 @@ use percolator_telemetry::names::client as names;
 use percolator_telemetry::{Histogram, HistogramVec, IntCounter, IntCounterVec, Registry, Set};
 use percolator_wire::v1::request::Body as Ask;
 
+use crate::attempts::Attempt;
 use crate::error::Conflict;
-use crate::router::Attempt;
 use crate::{Client, Error, MetricsError, Txn};
 
 /// The library's metrics.

@@ -11,8 +11,9 @@ use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
 
 use crate::Error;
+use crate::attempts::Attempt;
 use crate::resolver::{malformed, unexpected};
-use crate::router::{Attempt, CallError, Deadline};
+use crate::router::{CallError, Deadline};
 use crate::txn::Inner;
 
 /// Transactions whose locks a reader remembers to look through; forgotten ones are asked about again.

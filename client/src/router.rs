@@ -9,29 +9,27 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use parking_lot::{Mutex, RwLock};
 use percolator_protocol::safe_point::TooOld;
 use percolator_protocol::types::{Cell, TableId, Timestamp};
 use percolator_telemetry::trace::Tracer;
 use percolator_wire::v1;
-use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
 use tokio::sync::watch;
 
 use crate::Error;
-use crate::connection::{Why, failed};
+use crate::attempts::sort;
 use crate::directory::{Directory, Group};
-use crate::metrics::{self, Metrics};
+use crate::metrics::Metrics;
 use crate::retry::Retry;
 use crate::session::Session;
 use crate::trace::Trace;
-use crate::transport::{Lost, MasterError, Transport};
+use crate::transport::{MasterError, Transport};
 
-/// Cells in one request; larger ones are cut.
-const GROUP_CELLS_MAX: usize = 8192;
-/// Bytes of keys and values in one request; a single value may be larger.
-const GROUP_BYTES_MAX: usize = 4 << 20;
+/// Cells in one request, and bytes of keys and values; a single value may be larger. What is more is cut: others are
+/// to wait behind a few milliseconds' work, not behind a whole transaction.
+const GROUP_CELLS_MAX: usize = 512;
+const GROUP_BYTES_MAX: usize = 512 << 10;
 
 /// What is said of a master that gave no answer until a deadline.
 const SILENT_MASTER: &str = "the master did not answer in the time that was left";
@@ -59,7 +57,7 @@ pub(crate) struct World {
     pub(crate) ended: watch::Sender<()>,
     directory: RwLock<Arc<Directory>>,
     /// By address: what a tablet server last said of its start, where it has; else the directory knows.
-    lives: RwLock<HashMap<String, u64>>,
+    pub(crate) lives: RwLock<HashMap<String, u64>>,
     /// How many commits go on in the background.
     background: watch::Sender<usize>,
     /// What others have left that is cleared in the background: which transaction's, in which tablet.
@@ -147,7 +145,7 @@ impl Deadline {
     /// [`Self::within`], without a timer for an attempt that doesn't wait: it would cost more than the
     /// request. Looks at the clock when whoever carries the request wakes it ([`Transport::tablet`]). On
     /// failure, how long it waited for since the first such look.
-    async fn watching<T>(
+    pub(crate) async fn watching<T>(
         &self,
         transport: &dyn Transport,
         attempt: impl Future<Output = T>,
@@ -336,16 +334,9 @@ impl Router {
             );
             let mut frozen = Vec::new();
             let (again, last) = match grouped {
-                Ok(mut groups) if groups.len() == 1 => {
-                    let group = groups.remove(0);
-                    let (indices, attempt) = self.attempt(group, build, deadline).await;
-                    sort(vec![(indices, attempt)], &mut answered, &mut frozen)
-                }
                 Ok(groups) => {
-                    let attempts = groups
-                        .into_iter()
-                        .map(|group| self.attempt(group, build, deadline));
-                    sort(join_all(attempts).await, &mut answered, &mut frozen)
+                    let attempts = self.attempts(groups, build, deadline).await;
+                    sort(attempts, &mut answered, &mut frozen)
                 }
                 Err(no_place) => (waiting, no_place.0),
             };
@@ -421,166 +412,6 @@ impl Router {
         let life = told.or_else(|| directory.life(&group.address))?;
         Some((group, life))
     }
-
-    /// Remembers what the server at this address said of its start.
-    fn met(&self, address: &str, life: u64) {
-        if life != 0 && self.lives.read().get(address) != Some(&life) {
-            self.lives.write().insert(address.to_owned(), life);
-        }
-    }
-
-    /// Sends a request to a tablet server, once, and waits for its answer until the deadline.
-    pub(crate) async fn send(
-        &self,
-        address: &str,
-        tablets: Vec<v1::TabletRef>,
-        body: v1::request::Body,
-        deadline: Deadline,
-    ) -> Attempt {
-        let counted = self.metrics().map(|metrics| {
-            let method = metrics::method(&body);
-            (metrics, method, self.transport.now())
-        });
-        let attempt = self.send_uncounted(address, tablets, body, deadline).await;
-        if let Some((metrics, method, began)) = counted {
-            let took = self.transport.now().saturating_sub(began);
-            metrics.asked(method, &attempt, took);
-        }
-        attempt
-    }
-
-    async fn send_uncounted(
-        &self,
-        address: &str,
-        tablets: Vec<v1::TabletRef>,
-        body: v1::request::Body,
-        deadline: Deadline,
-    ) -> Attempt {
-        let request = v1::Request {
-            id: 0,
-            tablets,
-            body: Some(body),
-            trace: None,
-        };
-        let Some(trace) = &self.trace else {
-            return self.send_request(address, request, deadline).await;
-        };
-        // In a box, so that the usual request's future stays small.
-        Box::pin(self.send_traced(trace, address, request, deadline)).await
-    }
-
-    async fn send_traced(
-        &self,
-        trace: &Trace,
-        address: &str,
-        mut request: v1::Request,
-        deadline: Deadline,
-    ) -> Attempt {
-        let step = trace.asking(address, &request, &self.directory());
-        request.trace = step.context().map(Box::new);
-        let attempt = self.send_request(address, request, deadline).await;
-        step.answered(&attempt);
-        attempt
-    }
-
-    async fn send_request(
-        &self,
-        address: &str,
-        request: v1::Request,
-        deadline: Deadline,
-    ) -> Attempt {
-        let transport = &*self.transport;
-        let attempt = transport.tablet(address, request);
-        let answer = deadline.watching(transport, attempt).await;
-        match answer.unwrap_or_else(|waited| {
-            let why = failed("tablet server", address, &Why::Silent(waited));
-            Err(Lost::unknown(why))
-        }) {
-            Ok(response) => match response.body {
-                Some(Body::Error(error)) => match error.kind {
-                    Some(Kind::Invalid(why)) => Attempt::Invalid(why),
-                    Some(Kind::NotServed(not)) if not.frozen => Attempt::Frozen(format!(
-                        "{address} has frozen tablet {}: its table is being deleted",
-                        not.tablet_id
-                    )),
-                    Some(Kind::NotServed(not)) => Attempt::Again(format!(
-                        "{address} does not serve tablet {} at epoch {}",
-                        not.tablet_id, not.asked_epoch
-                    )),
-                    Some(Kind::OtherServer(other)) => Attempt::Again(format!("{address}: {other}")),
-                    Some(Kind::TooOld(too_old)) => Attempt::TooOld(too_old.into()),
-                    Some(Kind::Busy(why)) => Attempt::Again(format!("{address} is busy: {why}")),
-                    Some(Kind::Failed(failed)) => {
-                        Attempt::Again(format!("{address}: {}", failed.message))
-                    }
-                    None => Attempt::Again(format!("{address} sent an empty error")),
-                },
-                Some(body) => {
-                    if let Body::Prewrite(prewritten) = &body {
-                        self.met(address, prewritten.life);
-                    }
-                    Attempt::Done(body)
-                }
-                None => Attempt::Again(format!("{address} sent an empty answer")),
-            },
-            Err(lost) if lost.never_sent => Attempt::NeverSent(lost.why),
-            Err(lost) => Attempt::Lost(lost.why),
-        }
-    }
-
-    async fn attempt(
-        &self,
-        group: Group,
-        build: &(dyn Fn(Vec<(usize, v1::CellRef)>) -> v1::request::Body + Sync),
-        deadline: Deadline,
-    ) -> (Vec<usize>, Attempt) {
-        let indices = group.cells.iter().map(|(at, _)| *at).collect();
-        let body = build(group.cells);
-        let attempt = self
-            .send(&group.address, group.tablets, body, deadline)
-            .await;
-        (indices, attempt)
-    }
-}
-
-/// What became of sending a request once.
-pub(crate) enum Attempt {
-    Done(Body),
-    Again(String),
-    /// As Again; no answer came.
-    Lost(String),
-    /// As Again; and nothing was sent.
-    NeverSent(String),
-    /// As Again; one of the tablets belongs to a table that is being deleted.
-    Frozen(String),
-    Invalid(String),
-    TooOld(TooOld),
-}
-
-fn sort(
-    attempts: Vec<(Vec<usize>, Attempt)>,
-    answered: &mut Vec<Answered>,
-    frozen: &mut Vec<usize>,
-) -> (Vec<usize>, String) {
-    let mut again = Vec::new();
-    let mut last = String::new();
-    for (indices, attempt) in attempts {
-        match attempt {
-            Attempt::Done(body) => answered.push((indices, Ok(body))),
-            Attempt::Invalid(why) => answered.push((indices, Err(CallError::Invalid(why)))),
-            Attempt::TooOld(too_old) => answered.push((indices, Err(CallError::TooOld(too_old)))),
-            Attempt::Again(why) | Attempt::Lost(why) | Attempt::NeverSent(why) => {
-                again.extend(indices);
-                last = why;
-            }
-            Attempt::Frozen(why) => {
-                frozen.extend(&indices);
-                again.extend(indices);
-                last = why;
-            }
-        }
-    }
-    (again, last)
 }
 
 pub(crate) fn master_message(error: MasterError) -> String {

@@ -11,10 +11,11 @@ use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
 
 use crate::Error;
+use crate::attempts::Attempt;
 use crate::directory::prefix_end;
 use crate::resolver::unexpected;
 use crate::retry::Retry;
-use crate::router::{Attempt, CallError, Deadline};
+use crate::router::{CallError, Deadline};
 use crate::txn::{Inner, OwnWrite};
 
 /// Cells asked for at a time.

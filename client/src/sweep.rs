@@ -16,11 +16,12 @@ use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
 
 use crate::Error;
+use crate::attempts::Attempt;
 use crate::directory::Directory;
 use crate::network::Network;
 use crate::resolver::{malformed, unexpected};
 use crate::retry::Retry;
-use crate::router::{Attempt, CallError, Deadline, Router, master_message};
+use crate::router::{CallError, Deadline, Router, master_message};
 use crate::transport::{Backoff, Transport};
 
 /// For each step of resolving locks below a point: what is not done then is tried again later.

@@ -14,8 +14,9 @@ use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 
 use crate::Client;
+use crate::attempts::Attempt;
 use crate::directory::Directory;
-use crate::router::{Attempt, Router};
+use crate::router::Router;
 use crate::transport::Transport;
 
 /// Where servers are slow, every transaction is.

@@ -1,0 +1,211 @@
+//! Requests to tablet servers, each sent once.
+
+use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
+use percolator_protocol::safe_point::TooOld;
+use percolator_wire::v1;
+use percolator_wire::v1::request_error::Kind;
+use percolator_wire::v1::response::Body;
+
+use crate::connection::{Why, failed};
+use crate::directory::Group;
+use crate::metrics;
+use crate::router::{Answered, CallError, Deadline, Router};
+use crate::trace::Trace;
+use crate::transport::Lost;
+
+/// Requests of one call that a server has at a time, where the call is too large for one.
+const AT_A_TIME: usize = 2;
+
+/// What became of sending a request once.
+pub(crate) enum Attempt {
+    Done(Body),
+    Again(String),
+    /// As Again; no answer came.
+    Lost(String),
+    /// As Again; and nothing was sent.
+    NeverSent(String),
+    /// As Again; one of the tablets belongs to a table that is being deleted.
+    Frozen(String),
+    Invalid(String),
+    TooOld(TooOld),
+}
+
+impl Router {
+    /// Remembers what the server at this address said of its start.
+    fn met(&self, address: &str, life: u64) {
+        if life != 0 && self.lives.read().get(address) != Some(&life) {
+            self.lives.write().insert(address.to_owned(), life);
+        }
+    }
+
+    /// Sends a request to a tablet server, once, and waits for its answer until the deadline.
+    pub(crate) async fn send(
+        &self,
+        address: &str,
+        tablets: Vec<v1::TabletRef>,
+        body: v1::request::Body,
+        deadline: Deadline,
+    ) -> Attempt {
+        let counted = self.metrics().map(|metrics| {
+            let method = metrics::method(&body);
+            (metrics, method, self.transport.now())
+        });
+        let attempt = self.send_uncounted(address, tablets, body, deadline).await;
+        if let Some((metrics, method, began)) = counted {
+            let took = self.transport.now().saturating_sub(began);
+            metrics.asked(method, &attempt, took);
+        }
+        attempt
+    }
+
+    async fn send_uncounted(
+        &self,
+        address: &str,
+        tablets: Vec<v1::TabletRef>,
+        body: v1::request::Body,
+        deadline: Deadline,
+    ) -> Attempt {
+        let request = v1::Request {
+            id: 0,
+            tablets,
+            body: Some(body),
+            trace: None,
+        };
+        let Some(trace) = &self.trace else {
+            return self.send_request(address, request, deadline).await;
+        };
+        // In a box, so that the usual request's future stays small.
+        Box::pin(self.send_traced(trace, address, request, deadline)).await
+    }
+
+    async fn send_traced(
+        &self,
+        trace: &Trace,
+        address: &str,
+        mut request: v1::Request,
+        deadline: Deadline,
+    ) -> Attempt {
+        let step = trace.asking(address, &request, &self.directory());
+        request.trace = step.context().map(Box::new);
+        let attempt = self.send_request(address, request, deadline).await;
+        step.answered(&attempt);
+        attempt
+    }
+
+    async fn send_request(
+        &self,
+        address: &str,
+        request: v1::Request,
+        deadline: Deadline,
+    ) -> Attempt {
+        let transport = &*self.transport;
+        let attempt = transport.tablet(address, request);
+        let answer = deadline.watching(transport, attempt).await;
+        match answer.unwrap_or_else(|waited| {
+            let why = failed("tablet server", address, &Why::Silent(waited));
+            Err(Lost::unknown(why))
+        }) {
+            Ok(response) => match response.body {
+                Some(Body::Error(error)) => match error.kind {
+                    Some(Kind::Invalid(why)) => Attempt::Invalid(why),
+                    Some(Kind::NotServed(not)) if not.frozen => Attempt::Frozen(format!(
+                        "{address} has frozen tablet {}: its table is being deleted",
+                        not.tablet_id
+                    )),
+                    Some(Kind::NotServed(not)) => Attempt::Again(format!(
+                        "{address} does not serve tablet {} at epoch {}",
+                        not.tablet_id, not.asked_epoch
+                    )),
+                    Some(Kind::OtherServer(other)) => Attempt::Again(format!("{address}: {other}")),
+                    Some(Kind::TooOld(too_old)) => Attempt::TooOld(too_old.into()),
+                    Some(Kind::Busy(why)) => Attempt::Again(format!("{address} is busy: {why}")),
+                    Some(Kind::Failed(failed)) => {
+                        Attempt::Again(format!("{address}: {}", failed.message))
+                    }
+                    None => Attempt::Again(format!("{address} sent an empty error")),
+                },
+                Some(body) => {
+                    if let Body::Prewrite(prewritten) = &body {
+                        self.met(address, prewritten.life);
+                    }
+                    Attempt::Done(body)
+                }
+                None => Attempt::Again(format!("{address} sent an empty answer")),
+            },
+            Err(lost) if lost.never_sent => Attempt::NeverSent(lost.why),
+            Err(lost) => Attempt::Lost(lost.why),
+        }
+    }
+
+    async fn attempt(
+        &self,
+        group: Group,
+        build: &(dyn Fn(Vec<(usize, v1::CellRef)>) -> v1::request::Body + Sync),
+        deadline: Deadline,
+    ) -> (Vec<usize>, Attempt) {
+        let indices = group.cells.iter().map(|(at, _)| *at).collect();
+        let body = build(group.cells);
+        let attempt = self
+            .send(&group.address, group.tablets, body, deadline)
+            .await;
+        (indices, attempt)
+    }
+
+    /// Sends each of these requests once. A server has so many of them at a time.
+    pub(crate) async fn attempts(
+        &self,
+        mut groups: Vec<Group>,
+        build: &(dyn Fn(Vec<(usize, v1::CellRef)>) -> v1::request::Body + Sync),
+        deadline: Deadline,
+    ) -> Vec<(Vec<usize>, Attempt)> {
+        if groups.len() == 1 {
+            return vec![self.attempt(groups.remove(0), build, deadline).await];
+        }
+        let attempt = |group| self.attempt(group, build, deadline);
+        let mut servers: Vec<Vec<Group>> = Vec::new();
+        for group in groups {
+            let here = |of_server: &&mut Vec<Group>| of_server[0].address == group.address;
+            match servers.iter_mut().find(here) {
+                Some(of_server) => of_server.push(group),
+                None => servers.push(vec![group]),
+            }
+        }
+        if servers.iter().all(|of_server| of_server.len() == 1) {
+            return join_all(servers.into_iter().flatten().map(attempt)).await;
+        }
+        let attempts = servers.into_iter().map(|of_server| {
+            stream::iter(of_server.into_iter().map(attempt))
+                .buffer_unordered(AT_A_TIME)
+                .collect::<Vec<_>>()
+        });
+        join_all(attempts).await.into_iter().flatten().collect()
+    }
+}
+
+/// Sorts what came of requests: answers, cells that are to be asked for again, and why.
+pub(crate) fn sort(
+    attempts: Vec<(Vec<usize>, Attempt)>,
+    answered: &mut Vec<Answered>,
+    frozen: &mut Vec<usize>,
+) -> (Vec<usize>, String) {
+    let mut again = Vec::new();
+    let mut last = String::new();
+    for (indices, attempt) in attempts {
+        match attempt {
+            Attempt::Done(body) => answered.push((indices, Ok(body))),
+            Attempt::Invalid(why) => answered.push((indices, Err(CallError::Invalid(why)))),
+            Attempt::TooOld(too_old) => answered.push((indices, Err(CallError::TooOld(too_old)))),
+            Attempt::Again(why) | Attempt::Lost(why) | Attempt::NeverSent(why) => {
+                again.extend(indices);
+                last = why;
+            }
+            Attempt::Frozen(why) => {
+                frozen.extend(&indices);
+                again.extend(indices);
+                last = why;
+            }
+        }
+    }
+    (again, last)
+}

@@ -1,0 +1,219 @@
+//! What a transaction of many cells asks of servers: small pieces, few at a time, so that others have their turn.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+use percolator_client::transport::{BoxFuture, Lost, MasterError, Transport};
+use percolator_client::{Client, Options, Timestamp};
+use percolator_wire::v1;
+use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::response::Body;
+
+const SERVERS: [&str; 2] = ["tablet-0", "tablet-1"];
+const ROWS: u32 = 4_000;
+/// A server has so many cells in hand at the most: two requests of 512.
+const IN_HAND_MAX: usize = 2 * 512;
+
+/// What a server has in hand, and had at the most.
+#[derive(Default)]
+struct Server {
+    cells: usize,
+    most_cells: usize,
+    requests: usize,
+    prewritten: usize,
+    committed: usize,
+}
+
+/// Servers that say yes to everything, after a while.
+struct Yes {
+    began: Instant,
+    timestamps: AtomicU64,
+    servers: Mutex<HashMap<String, Server>>,
+}
+
+impl Yes {
+    async fn answer(&self, address: &str, request: v1::Request) -> v1::Response {
+        let cells = match &request.body {
+            Some(Ask::Prewrite(prewrite)) => prewrite.mutations.len(),
+            Some(Ask::Commit(commit)) => commit.cells.len(),
+            other => panic!("{other:?} is asked of a transaction that writes blindly"),
+        };
+        {
+            let mut servers = self.servers.lock();
+            let server = servers.entry(address.to_owned()).or_default();
+            server.requests += 1;
+            server.cells += cells;
+            server.most_cells = server.most_cells.max(server.cells);
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let mut servers = self.servers.lock();
+        let server = servers.entry(address.to_owned()).or_default();
+        server.cells -= cells;
+        let body = match request.body {
+            Some(Ask::Prewrite(_)) => {
+                server.prewritten += cells;
+                Body::Prewrite(v1::PrewriteResponse::default())
+            }
+            _ => {
+                server.committed += cells;
+                Body::Commit(v1::CommitResponse {
+                    result: Some(v1::commit_response::Result::Done(v1::Absent {})),
+                })
+            }
+        };
+        v1::Response {
+            id: request.id,
+            body: Some(body),
+        }
+    }
+}
+
+fn none() -> MasterError {
+    MasterError::Invalid("nobody asks for that here".into())
+}
+
+impl Transport for Yes {
+    fn tablet(
+        &self,
+        address: &str,
+        request: v1::Request,
+    ) -> BoxFuture<'_, Result<v1::Response, Lost>> {
+        let address = address.to_owned();
+        async move { Ok(self.answer(&address, request).await) }.boxed()
+    }
+
+    fn timestamp(&self, _: Option<v1::TraceContext>) -> BoxFuture<'_, Result<Timestamp, Lost>> {
+        let next = 1 + self.timestamps.fetch_add(1, Ordering::Relaxed);
+        async move { Ok(Timestamp::from_u64(next)) }.boxed()
+    }
+
+    fn session(
+        &self,
+        _: v1::SessionRequest,
+        _: Option<v1::TraceContext>,
+    ) -> BoxFuture<'_, Result<v1::SessionResponse, MasterError>> {
+        async move {
+            Ok(v1::SessionResponse {
+                lease_ms: 60_000,
+                barrier: 0,
+            })
+        }
+        .boxed()
+    }
+
+    /// One table of two tablets, a server each.
+    fn directory(
+        &self,
+        _: Option<v1::TraceContext>,
+    ) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>> {
+        let middle = Bytes::from(row(ROWS / 2));
+        let bounds = [(Bytes::new(), middle.clone()), (middle, Bytes::new())];
+        let tablets = bounds.into_iter().zip(SERVERS).zip(1..);
+        let tablets = tablets.map(|(((start_row, end_row), server), id)| v1::TabletPlace {
+            tablet: Some(v1::TabletInfo {
+                id,
+                table_id: 1,
+                table_name: "t".into(),
+                start_row,
+                end_row,
+                epoch: 1,
+                state: v1::TabletState::Serving.into(),
+            }),
+            server: server.into(),
+        });
+        let servers = SERVERS.map(|server| v1::ServerInfo {
+            role: v1::Role::Tablet.into(),
+            server: server.into(),
+            address: server.into(),
+            alive: true,
+            ..v1::ServerInfo::default()
+        });
+        let directory = v1::DirectoryResponse {
+            servers: servers.into(),
+            tables: vec![v1::TableInfo {
+                id: 1,
+                name: "t".into(),
+                state: v1::TableState::Ready.into(),
+            }],
+            tablets: tablets.collect(),
+            ..v1::DirectoryResponse::default()
+        };
+        async move { Ok(directory) }.boxed()
+    }
+
+    fn create_table(
+        &self,
+        _: v1::CreateTableRequest,
+    ) -> BoxFuture<'_, Result<v1::CreateTableResponse, MasterError>> {
+        async { Err(none()) }.boxed()
+    }
+
+    fn delete_table(
+        &self,
+        _: v1::DeleteTableRequest,
+    ) -> BoxFuture<'_, Result<v1::DeleteTableResponse, MasterError>> {
+        async { Err(none()) }.boxed()
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
+        tokio::time::sleep(duration).boxed()
+    }
+
+    fn random(&self) -> u64 {
+        0
+    }
+
+    fn spawn(&self, future: BoxFuture<'static, ()>) {
+        tokio::spawn(future);
+    }
+}
+
+fn row(number: u32) -> String {
+    format!("{number:08}")
+}
+
+#[tokio::test]
+async fn no_server_has_more_than_a_few_pieces_of_a_transaction_in_hand() {
+    let servers = Arc::new(Yes {
+        began: Instant::now(),
+        timestamps: AtomicU64::new(0),
+        servers: Mutex::default(),
+    });
+    let client = Client::over(servers.clone(), Options::default());
+    let txn = client.begin().await.expect("a timestamp");
+    for number in 0..ROWS {
+        txn.put("t", row(number), b"c".as_slice(), b"v".as_slice())
+            .expect("it is kept");
+    }
+    txn.commit().await.expect("it is committed");
+    client.settle().await;
+    for (address, server) in &*servers.servers.lock() {
+        let half = ROWS as usize / 2;
+        assert_eq!(
+            (server.prewritten, server.committed),
+            (half, half),
+            "{address}"
+        );
+        assert!(
+            server.most_cells <= IN_HAND_MAX,
+            "{address} had {} cells in hand",
+            server.most_cells
+        );
+        // Small, and not one by one.
+        assert!(
+            (8..=12).contains(&server.requests),
+            "{} for {address}",
+            server.requests
+        );
+    }
+    assert_eq!(servers.servers.lock().len(), SERVERS.len());
+}
