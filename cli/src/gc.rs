@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use percolator_client::{Admin, GcChange, GcStatus, GcTablet, Owner, Timestamp};
+use percolator_client::{Admin, GcChange, GcObstacle, GcStatus, GcTablet, Owner, Timestamp};
 use serde_json::{Value, json};
 
 use crate::answered;
@@ -36,7 +36,7 @@ pub(crate) enum Command {
     },
     /// Name what holds the points back, and what to do about it.
     ///
-    /// Ends with 0 where the life time alone does, with 7 where something else does.
+    /// Ends with 0 where nothing is to be done about it, with 7 where something is.
     #[command(after_help = "Example:\n  percolator gc why-blocked")]
     WhyBlocked,
     /// Change the settings, at once and durably.
@@ -136,7 +136,7 @@ pub(crate) async fn run(
     let status = admin.gc_status().await?;
     if let Command::WhyBlocked = command {
         let reasons = reasons(&status);
-        let lines: Vec<&str> = reasons.iter().map(|reason| &*reason.what).collect();
+        let lines: Vec<String> = reasons.iter().map(Reason::line).collect();
         let values: Vec<Value> = reasons.iter().map(Reason::json).collect();
         output.result(&lines.join("\n"), &values)?;
         return Ok(answered(reasons.iter().all(|reason| reason.usual)));
@@ -278,7 +278,7 @@ pub(crate) fn json(status: &GcStatus) -> Value {
     })
 }
 
-/// The kind of a reason that is something in the way on a tablet server.
+/// The kind of a reason that is something in the way on a server.
 pub(crate) const OBSTACLE: &str = "tablet-server";
 
 /// Why a point is where it is.
@@ -286,6 +286,8 @@ pub(crate) struct Reason {
     pub(crate) point: &'static str,
     pub(crate) kind: &'static str,
     pub(crate) what: String,
+    /// What to do about it.
+    pub(crate) todo: String,
     /// Nothing is to be done about it.
     pub(crate) usual: bool,
     facts: Value,
@@ -297,8 +299,71 @@ impl Reason {
             "point": self.point,
             "kind": self.kind,
             "what": self.what,
+            "todo": self.todo,
             "facts": self.facts,
         })
+    }
+
+    fn line(&self) -> String {
+        format!("{}; {}", self.what, self.todo)
+    }
+}
+
+fn obstacle_reason(status: &GcStatus, obstacle: &GcObstacle) -> Reason {
+    let mut what = match obstacle.server.is_empty() {
+        true => obstacle.what.clone(),
+        false => format!("{}: {}", obstacle.server, obstacle.what),
+    };
+    let start_ts = obstacle.start_ts;
+    if start_ts != Timestamp::ZERO {
+        what += &format!("; it began {} ago", age(status, start_ts));
+        if let Some(owner) = &obstacle.owner {
+            what += &format!(" in {owner}");
+        }
+    }
+    if !obstacle.since.is_zero() {
+        let since = Duration::from_secs(obstacle.since.as_secs().max(1));
+        what += &format!(
+            "; it has been in the way for {}",
+            humantime::format_duration(since)
+        );
+    }
+    let (point, kind, todo) = match &*obstacle.by {
+        "starting" => ("barrier", "starting", "nothing is to be done".to_owned()),
+        "resolving" => (
+            "ready",
+            "resolving",
+            "nothing is to be done: `percolator txn list` counts those that are left".to_owned(),
+        ),
+        "oracle" => ("barrier", OBSTACLE, "start it again".to_owned()),
+        "server_down" | "server_behind" => ("ready", OBSTACLE, "start it again".to_owned()),
+        _ if start_ts != Timestamp::ZERO => (
+            "ready",
+            OBSTACLE,
+            format!(
+                "it ends when its owner commits, and some seconds after its owner's end; `percolator txn abort \
+                 {start_ts}` ends it now"
+            ),
+        ),
+        _ => (
+            "ready",
+            OBSTACLE,
+            "`percolator status` says how that server is".to_owned(),
+        ),
+    };
+    Reason {
+        point,
+        kind,
+        what,
+        usual: kind != OBSTACLE,
+        todo,
+        facts: json!({
+            "by": obstacle.by,
+            "server": obstacle.server,
+            "since_ms": millis(obstacle.since),
+            "start_ts": (start_ts != Timestamp::ZERO).then(|| start_ts.to_string()),
+            "owner": obstacle.owner.as_ref().map(owner_json),
+        }),
     }
 }
 
@@ -308,9 +373,10 @@ pub(crate) fn reasons(status: &GcStatus) -> Vec<Reason> {
         reasons.push(Reason {
             point: "barrier",
             kind: "paused",
-            what: match status.of_manifest.iter().any(|field| field == "paused") {
-                true => "collection is paused; go on with spec.gc.paused: false in the manifest",
-                false => "collection is paused; go on with `percolator gc set --pause false`",
+            what: "collection is paused".to_owned(),
+            todo: match status.of_manifest.iter().any(|field| field == "paused") {
+                true => "go on with spec.gc.paused: false in the manifest",
+                false => "go on with `percolator gc set --pause false`",
             }
             .to_owned(),
             usual: false,
@@ -332,9 +398,11 @@ pub(crate) fn reasons(status: &GcStatus) -> Vec<Reason> {
             point: "barrier",
             kind: "gc-lock",
             what: format!(
-                "{transactions} of {} is still open: it is kept readable until it ends; end it there, or the \
-                 process, or its gc-lock with `percolator gc release {named}`",
+                "{transactions} of {} is still open: it is kept readable until it ends",
                 holder.owner
+            ),
+            todo: format!(
+                "end it there, or the process, or its gc-lock with `percolator gc release {named}`"
             ),
             usual: false,
             facts: json!({
@@ -348,23 +416,21 @@ pub(crate) fn reasons(status: &GcStatus) -> Vec<Reason> {
             }),
         });
     }
-    for obstacle in &status.obstacles {
-        reasons.push(Reason {
-            point: "ready",
-            kind: OBSTACLE,
-            what: format!("{}: {}", obstacle.server, obstacle.what),
-            usual: false,
-            facts: json!({"server": obstacle.server}),
-        });
-    }
+    reasons.extend(
+        status
+            .obstacles
+            .iter()
+            .map(|it| obstacle_reason(status, it)),
+    );
     if reasons.is_empty() {
         reasons.push(Reason {
             point: "barrier",
             kind: "life-time",
             what: format!(
-                "nothing but the life time, {}; change it with `percolator gc set --life-time`",
+                "nothing but the life time, {}",
                 humantime::format_duration(status.life_time)
             ),
+            todo: "change it with `percolator gc set --life-time`".to_owned(),
             usual: true,
             facts: json!({"life_time_ms": life_ms}),
         });

@@ -6,7 +6,7 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use percolator_client::{Client, Error, Range, Timestamp, Txn};
+use percolator_client::{Admin, Client, Error, Range, Timestamp, Txn};
 use serde_json::Value;
 use support::{Cluster, PATIENCE, Said, block_on};
 
@@ -283,6 +283,36 @@ fn a_tablet_server_that_is_away_holds_collection_back_and_is_named() {
             }
         })
         .await;
+    });
+}
+
+#[test]
+fn a_client_that_has_settled_holds_nothing_of_what_has_ended() {
+    on_cluster(|cluster, client| async move {
+        let admin = Admin::connect(&cluster.lock().expect("whole").master).expect("an address");
+        let lowest = async || {
+            let status = admin.gc_status().await.map_err(|error| error.to_string())?;
+            let floors = status.holders.iter().map(|holder| holder.floor);
+            floors.min().ok_or_else(|| "nobody holds one".to_owned())
+        };
+        let txn = client.begin().await.expect("a transaction");
+        let start_ts = txn.start_ts();
+        until("its gc-lock", async || match lowest().await? {
+            floor if floor <= start_ts => Ok(()),
+            floor => Err(format!("held at {floor}")),
+        })
+        .await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        drop(txn);
+        client.settle().await;
+        // A lease is renewed after twenty seconds, and ends after a minute.
+        for _ in 0..50 {
+            if lowest().await.is_ok_and(|floor| floor > start_ts) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("{:?} is held, {start_ts} had ended", lowest().await);
     });
 }
 

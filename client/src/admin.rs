@@ -42,7 +42,7 @@ pub struct GcStatus {
     pub sessions: u32,
     /// The sessions with the lowest floors, lowest first.
     pub holders: Vec<GcHolder>,
-    /// What holds the ready point below the barrier.
+    /// What else is in the way of one of the points.
     pub obstacles: Vec<GcObstacle>,
     /// By name.
     pub servers: Vec<GcServer>,
@@ -95,13 +95,21 @@ pub struct GcHolder {
     pub transactions: Vec<Timestamp>,
 }
 
-/// What is in the way on a tablet server.
-#[derive(Clone, Debug)]
+/// What is in the way.
+#[derive(Clone, Debug, Default)]
 pub struct GcObstacle {
-    /// The tablet server.
+    /// Which kind of thing: `starting`, `oracle`, `server_down`, `server_behind`, `resolving` or `locks`.
+    pub by: String,
+    /// The server; empty: none alone.
     pub server: String,
     /// In words.
     pub what: String,
+    /// Whose lock it is; zero: nobody's.
+    pub start_ts: Timestamp,
+    /// Who holds a gc-lock for that transaction, where it has lived for a while.
+    pub owner: Option<Owner>,
+    /// For how long it has been in the way; zero: unknown.
+    pub since: Duration,
 }
 
 /// How far a tablet server is.
@@ -183,8 +191,12 @@ impl Admin {
             transactions: holder.transactions.into_iter().map(ts).collect(),
         };
         let obstacle = |obstacle: v1::GcObstacle| GcObstacle {
+            by: obstacle.by,
             server: obstacle.server,
             what: obstacle.what,
+            start_ts: ts(obstacle.start_ts),
+            owner: obstacle.owner.map(Owner::from),
+            since: Duration::from_millis(obstacle.since_ms),
         };
         let tablet = |tablet: v1::GcTablet| GcTablet {
             tablet: tablet.tablet_id,

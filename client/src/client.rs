@@ -302,9 +302,11 @@ impl Client {
 
     /// Waits until the cells of every commit of this client are in place. A commit returns when it is
     /// decided and durable, and the rest follows in the background; a program that ends before that
-    /// leaves locks, which are in the way of others until they have cleared them.
+    /// leaves locks, which are in the way of others until they have cleared them. Nor does what has ended hold up
+    /// garbage collection after this, as it would until the client's lease is over.
     pub async fn settle(&self) {
         self.router.settled().await;
+        self.router.let_go().await;
     }
 
     /// What became of a transaction, by its primary: for an answer that was lost

@@ -305,7 +305,7 @@ impl Driver {
 impl Router {
     /// Resolves what locks a transaction that has ended has in these rows, from the first up to and without the
     /// second one; where that is empty, to the table's end.
-    async fn resolve_rows(
+    pub(crate) async fn resolve_rows(
         &self,
         start_ts: Timestamp,
         ending: Ending,

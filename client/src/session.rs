@@ -62,6 +62,8 @@ pub(crate) struct Session {
 #[derive(Clone, Copy, Debug)]
 struct Lease {
     floor: Timestamp,
+    /// When it was asked for, by the client's clock.
+    asked: Duration,
     /// By the client's clock, counted from before the lease was asked for: the master's ends later.
     until: Duration,
 }
@@ -198,6 +200,19 @@ impl Session {
         }
     }
 
+    /// Whether the master holds for this client, at this time of the lease clock, what has been there for a while and
+    /// has ended.
+    fn holds_what_has_ended(&self, now: Duration) -> bool {
+        let state = self.state.lock();
+        let Some(lease) = state.lease else {
+            return false;
+        };
+        let covered = state.covered.physical_ms();
+        let behind = covered.saturating_sub(lease.floor.physical_ms());
+        let held = Duration::from_millis(behind) + now.saturating_sub(lease.asked);
+        held >= Duration::from_millis(TOLD_AFTER_MS) && state.living().next().is_none()
+    }
+
     /// The oldest, for people to see.
     fn oldest(&self, now: Timestamp) -> Vec<u64> {
         let state = self.state.lock();
@@ -253,6 +268,22 @@ impl Router {
         let trace = step.as_ref().and_then(Step::context);
         let session = &self.session;
         session.confirm(start_ts, &*self.transport, trace).await
+    }
+
+    /// Where no transaction is open any more, the master hears of it now, not with the next renewal: a program that
+    /// ends sends none. Waits for that, for a while.
+    pub(crate) async fn let_go(&self) {
+        let (session, transport) = (&self.session, &*self.transport);
+        let attempted = session.attempted.notified();
+        if !session.holds_what_has_ended(transport.lease_clock()) {
+            return;
+        }
+        session.wanted.notify_one();
+        tokio::select! {
+            biased;
+            () = attempted => {}
+            () = transport.sleep(CONFIRMED_WITHIN) => {}
+        }
     }
 
     /// Whatever is given a timestamp from now on, covered by the client's lease.
@@ -329,8 +360,12 @@ impl Session {
             true => transport.lease_clock(),
             false => sent,
         };
-        let until = from + lease;
-        self.renewed(barrier, Lease { floor, until });
+        let granted = Lease {
+            floor,
+            asked: sent,
+            until: from + lease,
+        };
+        self.renewed(barrier, granted);
         match barrier > floor {
             // What it asks for is refused anyway, and held back by its asking.
             true => SOON,
@@ -366,6 +401,7 @@ mod tests {
     fn lease(floor: u64, until_s: u64) -> Lease {
         Lease {
             floor: ts(floor),
+            asked: Duration::ZERO,
             until: Duration::from_secs(until_s),
         }
     }

@@ -127,8 +127,36 @@ impl Router {
         let Some(ending) = Ending::of(status) else {
             return Ok(None);
         };
-        self.resolve(locks, ending, deadline).await?;
+        self.clear(locks, ending, deadline).await?;
         Ok(Some(ending))
+    }
+
+    /// Clears what was met of a transaction that has ended. Of a large one everything goes that it has in these
+    /// tablets: servers do that at their own pace, beside others.
+    async fn clear(
+        &self,
+        met: &[MetLock],
+        ending: Ending,
+        deadline: Deadline,
+    ) -> Result<(), CallError> {
+        let Some(first) = met.first().filter(|first| first.lock.generation > 0) else {
+            return self.resolve(met, ending, deadline).await;
+        };
+        let directory = self.directory();
+        let mut tablets = BTreeMap::new();
+        for MetLock { cell, .. } in met {
+            match directory.locate(cell.table, &cell.row) {
+                Ok((tablet, _)) => tablets.insert(tablet.id, (cell.table, tablet)),
+                // Its server may have been away; or it has gone with its table.
+                Err(_) => return self.resolve(met, ending, deadline).await,
+            };
+        }
+        for (table, tablet) in tablets.into_values() {
+            let rows = (tablet.start_row.clone(), tablet.end_row.clone());
+            self.resolve_rows(first.lock.start_ts, ending, table, rows)
+                .await?;
+        }
+        Ok(())
     }
 
     /// The next of these locks on a server, which is waited for. It is asked by its name: another one that has
@@ -225,6 +253,8 @@ pub struct InTheWay {
     pub server: String,
     /// What it is, for people.
     pub what: String,
+    /// Whose lock it is; zero: nobody's.
+    pub start_ts: Timestamp,
 }
 
 impl Sweeper {
@@ -262,19 +292,21 @@ impl Sweeper {
     /// # Errors
     /// What is in the way. Asking again goes on.
     pub async fn resolve_below(&self, server: &str, below: Timestamp) -> Result<(), InTheWay> {
-        let in_the_way = |what| InTheWay {
+        let in_the_way = |what, start_ts| InTheWay {
             server: server.to_owned(),
             what,
+            start_ts,
         };
+        let nobodys = |what| in_the_way(what, Timestamp::ZERO);
         for _ in 0..ROUNDS_MAX {
             let round = self.0.resolve_round(server, below).await;
-            match round.map_err(|error| in_the_way(error.to_string()))? {
+            match round.map_err(|error| nobodys(error.to_string()))? {
                 Round::Clear => return Ok(()),
                 Round::Resolved => {}
-                Round::Blocked(what) => return Err(in_the_way(what)),
+                Round::Blocked(locked) => return Err(in_the_way(locked.what, locked.start_ts)),
             }
         }
-        Err(in_the_way("locks that were cleared are met again".into()))
+        Err(nobodys("locks that were cleared are met again".into()))
     }
 }
 
@@ -285,7 +317,13 @@ enum Round {
     /// Some, which are resolved.
     Resolved,
     /// This one can't be resolved yet.
-    Blocked(String),
+    Blocked(Locked),
+}
+
+/// A lock that can't be resolved yet.
+struct Locked {
+    what: String,
+    start_ts: Timestamp,
 }
 
 impl Router {
@@ -316,7 +354,7 @@ impl Router {
                     Ok(Some(start_ts)) => {
                         pushed.insert(start_ts);
                     }
-                    Err(what) => round = round.or(Round::Blocked(what)),
+                    Err(locked) => round = round.or(Round::Blocked(locked)),
                 }
             }
             drop(ended);
@@ -332,7 +370,7 @@ impl Router {
         &self,
         locks: Vec<MetLock>,
         below: Timestamp,
-    ) -> Result<Result<Option<Timestamp>, String>, CallError> {
+    ) -> Result<Result<Option<Timestamp>, Locked>, CallError> {
         let Some(first) = locks.first() else {
             return Ok(Ok(None));
         };
@@ -344,14 +382,16 @@ impl Router {
                 return Ok(Ok(Some(first.lock.start_ts)));
             }
             Ok(Status::Alive { .. } | Status::PrimaryPending) => {
-                return Ok(Err(format!(
-                    "cell {} is locked by transaction {} (primary {}), which is being committed",
-                    first.cell, first.lock.start_ts, first.lock.primary
-                )));
+                let start_ts = first.lock.start_ts;
+                let what = format!(
+                    "cell {} is locked by transaction {start_ts}, which is being committed (its primary is {})",
+                    first.cell, first.lock.primary
+                );
+                return Ok(Err(Locked { what, start_ts }));
             }
             Err(error) => return Err(error),
         };
-        self.resolve(&locks, ending, deadline).await?;
+        self.clear(&locks, ending, deadline).await?;
         Ok(Ok(None))
     }
 }
@@ -359,7 +399,7 @@ impl Router {
 impl Round {
     fn or(self, other: Self) -> Self {
         match (self, other) {
-            (Self::Blocked(what), _) | (_, Self::Blocked(what)) => Self::Blocked(what),
+            (Self::Blocked(locked), _) | (_, Self::Blocked(locked)) => Self::Blocked(locked),
             (Self::Clear, Self::Clear) => Self::Clear,
             _ => Self::Resolved,
         }

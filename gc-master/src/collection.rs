@@ -33,6 +33,8 @@ pub enum Progress {
         server: String,
         /// What.
         what: String,
+        /// Whose lock it is; zero: nobody's.
+        start_ts: Timestamp,
     },
 }
 
@@ -50,12 +52,27 @@ pub struct Sweep {
 pub(crate) struct Collection {
     /// The oracle's time when it was last asked.
     pub(crate) now: Timestamp,
-    /// What was in the way the last time: the tablet server, and what.
-    pub(crate) blocked: Option<(String, String)>,
+    /// What was in the way the last time.
+    pub(crate) blocked: Option<Blocked>,
+    /// Locks are being resolved since then.
+    pub(crate) resolving: Option<Duration>,
     /// Leases are so long now, which is shorter than some that were granted, since then.
     shorter: Option<(Duration, Duration)>,
     /// The longest lease that a master of before this start may have granted.
     pub(crate) granted_before: Duration,
+}
+
+/// What was in the way.
+#[derive(Clone, Debug)]
+pub(crate) struct Blocked {
+    /// The server.
+    pub(crate) server: String,
+    /// In words.
+    pub(crate) what: String,
+    /// Whose lock it is; zero: nobody's.
+    pub(crate) start_ts: Timestamp,
+    /// When it was first met.
+    pub(crate) since: Duration,
 }
 
 impl Directory {
@@ -74,14 +91,9 @@ impl Directory {
     pub fn collect(&mut self, now: Duration, progress: Progress) -> Option<Sweep> {
         match progress {
             Progress::Time(oracle) => {
-                if self
-                    .collection
+                self.collection
                     .blocked
-                    .as_ref()
-                    .is_some_and(|(server, _)| server == ORACLE)
-                {
-                    self.collection.blocked = None;
-                }
+                    .take_if(|blocked| blocked.server == ORACLE);
                 self.collection.now = self.collection.now.max(oracle);
                 let truth = self.truth.as_ref()?;
                 // A rebuilt directory learns from the tablet servers what was set: a barrier that has moved too far
@@ -95,9 +107,11 @@ impl Directory {
                     self.move_ready(sweep.below);
                     return None;
                 }
+                self.collection.resolving = Some(now);
                 Some(sweep)
             }
             Progress::Resolved(sweep) => {
+                self.collection.resolving = None;
                 self.collection.blocked = None;
                 // A tablet server that has come since has to be looked through too.
                 let still = self.to_resolve()?;
@@ -107,8 +121,20 @@ impl Directory {
                 }
                 None
             }
-            Progress::Blocked { server, what } => {
-                self.collection.blocked = Some((server, what));
+            Progress::Blocked {
+                server,
+                what,
+                start_ts,
+            } => {
+                self.collection.resolving = None;
+                let before = self.collection.blocked.take();
+                let same = before.filter(|it| it.server == server && it.start_ts == start_ts);
+                self.collection.blocked = Some(Blocked {
+                    since: same.map_or(now, |before| before.since),
+                    server,
+                    what,
+                    start_ts,
+                });
                 None
             }
         }
@@ -124,14 +150,21 @@ impl Directory {
         let Some(truth) = &mut self.truth else { return };
         if to > truth.gc.points().barrier {
             truth.gc.barrier = to.as_u64();
+            // What began there is refused from now on.
+            truth.gc.released.retain(|_, up_to| *up_to >= to.as_u64());
             self.dirty = true;
         }
     }
 
     /// Whether sessions of before this start, or of before it found its cluster, have come back, or have ended.
     pub(crate) fn leases_have_ended(&self, now: Duration) -> bool {
+        now >= self.leases_end_at()
+    }
+
+    /// When the last of these ends that was not renewed.
+    pub(crate) fn leases_end_at(&self) -> Duration {
         let since = self.settled_at.saturating_sub(SILENCE_MAX);
-        now >= since + self.lease().max(self.collection.granted_before)
+        since + self.lease().max(self.collection.granted_before)
     }
 
     /// The longest lease that may still be held, as it is kept; zero: none was granted.

@@ -7,6 +7,7 @@ use tonic::{Code, Status};
 
 use crate::core::Directory;
 use crate::events::{Heartbeat, Report};
+use crate::held::Hold;
 use crate::refusal::Refusal;
 use crate::truth::{Role, Rows, Table, TableState, Tablet, TabletState, Truth};
 
@@ -208,18 +209,10 @@ pub fn gc_status(directory: &Directory, now: Duration) -> Result<v1::GcStatusRes
     let points = truth.gc.points();
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let holders = directory.sessions.holders(HOLDERS_MAX);
-    let mut obstacles = Vec::new();
     let mut servers = Vec::new();
     for server in truth.tablet_servers() {
         let live = directory.live.get(server);
         let known = live.map(|live| live.points).unwrap_or_default();
-        let waits = known.barrier < points.barrier && points.ready < points.barrier;
-        if waits && !directory.is_alive(server, now) {
-            obstacles.push(v1::GcObstacle {
-                server: server.to_owned(),
-                what: "the tablet server does not answer: start it again".into(),
-            });
-        }
         servers.push(v1::GcServer {
             server: server.to_owned(),
             barrier: known.barrier.as_u64(),
@@ -229,12 +222,17 @@ pub fn gc_status(directory: &Directory, now: Duration) -> Result<v1::GcStatusRes
             progress: live.map(|live| live.progress.last.clone()),
         });
     }
-    if let Some((server, what)) = &directory.collection.blocked {
-        obstacles.push(v1::GcObstacle {
-            server: server.clone(),
-            what: what.clone(),
-        });
-    }
+    let obstacle = |hold: Hold| v1::GcObstacle {
+        by: hold.by.to_owned(),
+        owner: directory.owner_of(hold.start_ts),
+        server: hold.server,
+        what: hold.what,
+        start_ts: hold.start_ts.as_u64(),
+        since_ms: millis(hold.since),
+    };
+    // Those that say all by themselves are seen by the settings and the holders.
+    let holds = directory.holds(now).into_iter();
+    let obstacles = holds.filter(|hold| !hold.what.is_empty());
     Ok(v1::GcStatusResponse {
         life_time_ms: millis(directory.life_time()),
         paused: directory.paused(),
@@ -251,7 +249,7 @@ pub fn gc_status(directory: &Directory, now: Duration) -> Result<v1::GcStatusRes
                 transactions: session.transactions.clone(),
             })
             .collect(),
-        obstacles,
+        obstacles: obstacles.map(obstacle).collect(),
         servers,
         sessions: u32::try_from(directory.sessions.len()).unwrap_or(u32::MAX),
     })

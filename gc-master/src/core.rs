@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::Timestamp;
 
 use crate::collection::Collection;
 use crate::events::{Action, Command, Effects, Heard, Heartbeat, Note, Report, Start};
@@ -73,6 +74,10 @@ pub(crate) struct Live {
     pub(crate) conflicts: BTreeSet<u64>,
     /// As far as it has durably taken them.
     pub(crate) points: Points,
+    /// The barrier that it was told with its last heartbeat; since when it says that it has not taken one that it was
+    /// told.
+    told: Timestamp,
+    pub(crate) behind_since: Option<Duration>,
     /// What it has to collect, and has collected.
     pub(crate) progress: Progressed,
 }
@@ -256,6 +261,8 @@ impl Directory {
             missing: BTreeMap::new(),
             conflicts: BTreeSet::new(),
             points: Points::default(),
+            told: Timestamp::ZERO,
+            behind_since: None,
             progress: Progressed::default(),
         });
         if live.incarnation != beat.incarnation {
@@ -265,6 +272,11 @@ impl Directory {
         live.incarnation = beat.incarnation;
         live.heard_at = now;
         live.points = beat.points;
+        live.behind_since = match beat.points.barrier >= live.told {
+            true => None,
+            false => live.behind_since.or(Some(now)),
+        };
+        live.told = heard.points.barrier;
         live.progress.heard(now, beat.progress);
         let has_met = live.peers != beat.peers;
         live.peers = beat.peers;

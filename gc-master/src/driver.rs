@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use percolator_client::Sweeper;
+use percolator_protocol::types::Timestamp;
 
 use crate::collection::{ORACLE, Progress, Sweep};
 
@@ -23,6 +24,7 @@ pub async fn drive(
             Err(what) => Progress::Blocked {
                 server: ORACLE.to_owned(),
                 what,
+                start_ts: Timestamp::ZERO,
             },
         };
         let Some((sweep, next)) = step(progress) else {
@@ -43,6 +45,7 @@ async fn resolve(sweeper: &Sweeper, sweep: Sweep) -> Progress {
             return Progress::Blocked {
                 server: in_the_way.server,
                 what: in_the_way.what,
+                start_ts: in_the_way.start_ts,
             };
         }
     }

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use percolator_protocol::types::Timestamp;
 
-use crate::collection::ORACLE;
 use crate::core::Directory;
-use crate::truth::{Role, TableState, Tablet, TabletState, Truth};
+use crate::truth::{Role, TableState, Tablet, TabletState};
 
 /// Of something, by what it is told apart.
 pub(crate) type Counts<K> = BTreeMap<K, i64>;
@@ -66,7 +65,7 @@ impl Directory {
             sessions: self.sessions.len(),
             gc_locks: self.sessions.named(),
             garbage: progress.map(|tablet| tablet.waiting).sum(),
-            held_by: self.held_by(now),
+            held_by: self.holds(now).into_iter().map(|hold| hold.by).collect(),
             ..Facts::default()
         };
         let Some(truth) = &self.truth else {
@@ -120,45 +119,6 @@ impl Directory {
             TabletState::Swept => "swept",
         }
     }
-
-    /// What holds collection back, as it is decided in `collection`.
-    fn held_by(&self, now: Duration) -> Vec<&'static str> {
-        let mut held = Vec::new();
-        if self.paused() {
-            held.push("paused");
-        }
-        match &self.collection.blocked {
-            Some((server, _)) if server == ORACLE => held.push("oracle"),
-            Some(_) => held.push("locks"),
-            None => {}
-        }
-        let Some(truth) = &self.truth else {
-            held.push("starting");
-            return held;
-        };
-        if !self.leases_have_ended(now) || truth.rebuilt && !self.has_heard_all(now) {
-            held.push("starting");
-        }
-        let floor = self.sessions.holders(1).next();
-        let floor = floor.and_then(|(_, session)| age(self.collection.now, session.floor));
-        if floor.is_some_and(|age| age > self.life_time()) {
-            held.push("gc_lock");
-        }
-        if self.waits_for_server(truth, now) {
-            held.push("server_down");
-        }
-        held
-    }
-
-    /// Whether a tablet server that is down keeps the ready point back.
-    fn waits_for_server(&self, truth: &Truth, now: Duration) -> bool {
-        let points = truth.gc.points();
-        let waits = |server: &&str| {
-            let behind = self.reported(server).unwrap_or_default() < points.barrier;
-            behind && !self.is_alive(server, now)
-        };
-        points.ready < points.barrier && truth.tablet_servers().iter().any(waits)
-    }
 }
 
 /// How far a point lies behind; none for one that was never set.
@@ -172,7 +132,7 @@ mod tests {
     use percolator_wire::v1;
 
     use super::*;
-    use crate::collection::Progress;
+    use crate::collection::{ORACLE, Progress};
     use crate::core::Settings;
     use crate::events::Start;
     use crate::settings::Manifest;
@@ -221,6 +181,7 @@ mod tests {
         let silent = Progress::Blocked {
             server: ORACLE.to_owned(),
             what: "no answer".into(),
+            start_ts: Timestamp::ZERO,
         };
         directory.collect(LATER, silent);
         let paused = Manifest {
@@ -229,6 +190,6 @@ mod tests {
         };
         directory.take_manifest(paused);
         let held = directory.facts(LATER).held_by;
-        assert_eq!(held, ["paused", "oracle", "gc_lock"]);
+        assert_eq!(held, ["paused", "gc_lock", "oracle"]);
     }
 }

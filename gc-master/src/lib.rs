@@ -13,6 +13,7 @@ mod core;
 mod driver;
 mod events;
 mod facts;
+mod held;
 mod measured;
 mod metrics;
 mod names;

@@ -1,5 +1,5 @@
 //! Who holds the barrier back: clients with transactions, each for as long as its lease is renewed. Not durable:
-//! a master that starts waits one lease, within which they come back.
+//! a master that starts waits one lease, within which they come back. What was ended by hand is durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -83,6 +83,13 @@ impl Sessions {
         sessions.map(|session| session.transactions.len()).sum()
     }
 
+    /// Who has named this transaction.
+    pub(crate) fn owner_of(&self, start_ts: Timestamp) -> Option<v1::Owner> {
+        let mut sessions = self.by_id.values();
+        let named = sessions.find(|it| it.transactions.contains(&start_ts.as_u64()));
+        named.map(|session| session.owner.clone())
+    }
+
     fn owner(&self, id: u64) -> Option<v1::Owner> {
         self.by_id.get(&id).map(|session| session.owner.clone())
     }
@@ -99,7 +106,10 @@ impl Directory {
         now: Duration,
         request: v1::SessionRequest,
     ) -> Result<v1::SessionResponse, Refusal> {
-        let barrier = self.truth()?.gc.points().barrier;
+        let gc = &self.truth()?.gc;
+        let barrier = gc.points().barrier;
+        // A master that was started again has this alone.
+        let released = gc.released.get(&request.session).copied();
         let refused = |wrong: String| Err(Refusal::Session { wrong });
         if request.session == 0 {
             return refused("a session has a number above 0".into());
@@ -112,7 +122,8 @@ impl Directory {
         }
         self.sessions.expire(now);
         let known = self.sessions.by_id.get(&request.session);
-        let released = known.map_or(Timestamp::ZERO, |known| known.released);
+        let released = Timestamp::from_u64(released.unwrap_or_default());
+        let released = known.map_or(released, |known| known.released);
         if known.is_none() && self.sessions.len() >= SESSIONS_MAX {
             return refused(format!(
                 "there are {SESSIONS_MAX} sessions already; end some clients"
@@ -201,6 +212,10 @@ impl Directory {
                 ..session
             };
             self.sessions.insert(id, session);
+            if let Some(truth) = &mut self.truth {
+                truth.gc.released.insert(id, released.as_u64());
+                self.dirty = true;
+            }
         }
         Ok(response)
     }

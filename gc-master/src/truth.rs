@@ -60,6 +60,9 @@ pub struct Gc {
     /// What was set.
     #[serde(default, skip_serializing_if = "Kept::is_default")]
     pub set: Kept,
+    /// By session: its gc-locks up to here were ended by hand, and the barrier has not passed that yet.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub released: BTreeMap<u64, u64>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks like that")]

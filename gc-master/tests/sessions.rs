@@ -107,6 +107,27 @@ fn a_gc_lock_that_is_ended_by_hand_stays_ended_and_others_stay() {
 }
 
 #[test]
+fn a_master_that_starts_knows_which_gc_locks_were_ended_by_hand() {
+    let mut world = world();
+    let old = NOW_MS - 60_000;
+    renew(&mut world, 1, old, &[old]);
+    let ended = world.directory.release(world.now, at(old)).unwrap();
+    assert_eq!(ended.owners.len(), 1);
+    world.carry_out();
+    world.restart();
+    world.now = Duration::from_secs(1);
+    // Its client doesn't know yet, and comes back with it.
+    renew(&mut world, 1, old, &[old]);
+    assert_eq!(world.directory.transactions(10).unwrap().gc_locks, []);
+    world.now = Duration::from_secs(100);
+    renew(&mut world, 1, old, &[old]);
+    assert_eq!(barrier(&mut world), at(old).next());
+    world.carry_out();
+    let gc = &world.directory.truth().unwrap().gc;
+    assert!(gc.released.is_empty(), "the barrier has passed it: {gc:?}");
+}
+
+#[test]
 fn a_lease_of_before_the_life_time_was_shortened_is_waited_for_by_a_master_that_starts() {
     let mut world = World::new(1);
     world.now = Duration::from_secs(100);

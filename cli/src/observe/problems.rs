@@ -120,21 +120,11 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
         });
     }
     for reason in gc::reasons(&survey.gc).into_iter().filter(|it| !it.usual) {
-        let (what, action) = match reason.what.rsplit_once("; ") {
-            _ if reason.kind == gc::OBSTACLE => (
-                reason.what,
-                "`percolator txn list` names the transactions with locks, and `percolator txn abort` ends one; a \
-                 server that doesn't answer is to be started again"
-                    .into(),
-            ),
-            Some((what, action)) => (what.to_owned(), action.to_owned()),
-            None => (reason.what, "see `percolator gc status`".into()),
-        };
         found.push(Problem {
             kind: reason.kind,
             about: format!("{} point", reason.point).replace("barrier point", "barrier"),
-            what: format!("garbage is kept: {what}"),
-            action,
+            what: format!("garbage is kept: {}", reason.what),
+            action: reason.todo,
         });
     }
     found
@@ -294,6 +284,9 @@ pub(crate) mod tests {
         survey.gc.obstacles.push(GcObstacle {
             server: "tablet-0".into(),
             what: "cell 1/secret:c is locked by transaction 7, which is being committed".into(),
+            start_ts: Timestamp::from_u64(7),
+            by: "locks".into(),
+            ..GcObstacle::default()
         });
         survey
     }

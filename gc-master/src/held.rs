@@ -1,0 +1,225 @@
+//! What holds the points of collection back: decided here, for people, who are told of it, and for metrics.
+
+use std::time::Duration;
+
+use percolator_protocol::types::Timestamp;
+use percolator_wire::v1;
+
+use crate::collection::ORACLE;
+use crate::core::Directory;
+use crate::truth::Truth;
+
+/// A tablet server that is alive may take so long over a barrier that it was told of.
+const BEHIND_MAX: Duration = Duration::from_secs(10);
+/// Locks are resolved for so long before that is told of.
+const RESOLVING_MAX: Duration = Duration::from_secs(10);
+
+/// Something that is in the way.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Hold {
+    /// One of the metric's.
+    pub(crate) by: &'static str,
+    /// The server; empty: none alone.
+    pub(crate) server: String,
+    /// In words, where [`Self::by`] says too little.
+    pub(crate) what: String,
+    /// Whose lock it is; zero: nobody's.
+    pub(crate) start_ts: Timestamp,
+    /// For how long.
+    pub(crate) since: Duration,
+}
+
+impl Directory {
+    /// Everything that is.
+    pub(crate) fn holds(&self, now: Duration) -> Vec<Hold> {
+        let mut holds = Vec::new();
+        let mut named = |by| {
+            let hold = Hold::default();
+            holds.push(Hold { by, ..hold });
+        };
+        if self.paused() {
+            named("paused");
+        }
+        if self.is_held_by_gc_lock() {
+            named("gc_lock");
+        }
+        if let Some(blocked) = &self.collection.blocked {
+            let by = match blocked.server == ORACLE {
+                true => "oracle",
+                false => "locks",
+            };
+            holds.push(Hold {
+                by,
+                server: blocked.server.clone(),
+                what: blocked.what.clone(),
+                start_ts: blocked.start_ts,
+                since: now.saturating_sub(blocked.since),
+            });
+        }
+        let Some(truth) = &self.truth else {
+            holds.push(Hold {
+                by: "starting",
+                what: "the master has lost its state, and waits for servers that tell it".into(),
+                ..Hold::default()
+            });
+            return holds;
+        };
+        holds.extend(self.starting(truth, now).map(|what| Hold {
+            by: "starting",
+            what,
+            ..Hold::default()
+        }));
+        holds.extend(self.servers_in_the_way(truth, now));
+        if let Some(since) = self.collection.resolving {
+            let since = now.saturating_sub(since);
+            if since >= RESOLVING_MAX {
+                holds.push(Hold {
+                    by: "resolving",
+                    what: "locks of transactions from before the barrier are being resolved".into(),
+                    since,
+                    ..Hold::default()
+                });
+            }
+        }
+        holds
+    }
+
+    /// Whether the lowest floor is older than the life time.
+    fn is_held_by_gc_lock(&self) -> bool {
+        let life = u64::try_from(self.life_time().as_millis()).unwrap_or(u64::MAX);
+        let floor = self.sessions.holders(1).next();
+        floor.is_some_and(|(_, session)| {
+            let now = self.collection.now.physical_ms();
+            now.saturating_sub(session.floor.physical_ms()) > life
+        })
+    }
+
+    /// What a master waits for that was started a while ago.
+    fn starting(&self, truth: &Truth, now: Duration) -> Option<String> {
+        if truth.rebuilt && !self.has_heard_all(now) {
+            let unheard = truth.tablet_servers().into_iter();
+            let unheard: Vec<&str> = unheard.filter(|it| self.reported(it).is_none()).collect();
+            return Some(match unheard.is_empty() {
+                true => {
+                    "the master has lost its state, and waits for servers that may come back".into()
+                }
+                false => format!(
+                    "the master has lost its state, and waits for tablet servers that it has not heard: {}",
+                    unheard.join(", ")
+                ),
+            });
+        }
+        let left = self.leases_end_at().saturating_sub(now);
+        (!left.is_zero()).then(|| {
+            format!(
+                "the master was started a short while ago, and waits for transactions of before: {} s more",
+                left.as_secs().max(1)
+            )
+        })
+    }
+
+    /// Tablet servers that keep the ready point back.
+    fn servers_in_the_way(&self, truth: &Truth, now: Duration) -> Vec<Hold> {
+        let points = truth.gc.points();
+        if points.ready >= points.barrier {
+            return Vec::new();
+        }
+        let in_the_way = |server: &str| {
+            let hold = Hold {
+                server: server.to_owned(),
+                ..Hold::default()
+            };
+            let behind = self.reported(server).unwrap_or_default() < points.barrier;
+            if behind && !self.is_alive(server, now) {
+                return Some(Hold {
+                    by: "server_down",
+                    what: "the tablet server does not answer".into(),
+                    ..hold
+                });
+            }
+            let since = now.saturating_sub(self.live.get(server)?.behind_since?);
+            (since >= BEHIND_MAX).then(|| Hold {
+                by: "server_behind",
+                what: "the tablet server answers, and does not take the barrier: its log says why"
+                    .into(),
+                since,
+                ..hold
+            })
+        };
+        let servers = truth.tablet_servers();
+        servers.into_iter().filter_map(in_the_way).collect()
+    }
+
+    /// Who has named this transaction.
+    pub(crate) fn owner_of(&self, start_ts: Timestamp) -> Option<v1::Owner> {
+        self.sessions.owner_of(start_ts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collection::Progress;
+    use crate::core::Settings;
+    use crate::events::Start;
+
+    /// After every lease of an earlier start.
+    const LATER: Duration = Duration::from_secs(3_600);
+    const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+
+    fn begun() -> Directory {
+        Directory::open(Start::NewCluster, Settings::default(), 7).unwrap()
+    }
+
+    fn by(directory: &Directory, now: Duration) -> Vec<&'static str> {
+        directory.holds(now).iter().map(|hold| hold.by).collect()
+    }
+
+    #[test]
+    fn a_master_says_how_long_it_still_waits_for_leases_of_before_its_start() {
+        let mut directory = begun();
+        directory.collect(Duration::ZERO, Progress::Time(NOW));
+        let held = directory.holds(Duration::from_secs(20));
+        assert_eq!(held.len(), 1, "{held:?}");
+        assert_eq!(held[0].by, "starting");
+        assert!(held[0].what.contains("40 s more"), "{held:?}");
+        assert_eq!(by(&directory, LATER), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn a_lock_is_told_of_with_its_transaction_and_since_when() {
+        let mut directory = begun();
+        let start_ts = Timestamp::from_millis(5);
+        let blocked = |what: &str| Progress::Blocked {
+            server: "tablet-0".into(),
+            what: what.into(),
+            start_ts,
+        };
+        directory.collect(LATER, blocked("once"));
+        let later = LATER + Duration::from_secs(7);
+        directory.collect(later, blocked("again"));
+        let held = directory.holds(later);
+        assert_eq!(
+            held,
+            [Hold {
+                by: "locks",
+                server: "tablet-0".into(),
+                what: "again".into(),
+                start_ts,
+                since: Duration::from_secs(7),
+            }]
+        );
+        let request = v1::SessionRequest {
+            session: 1,
+            floor: NOW.as_u64(),
+            transactions: vec![start_ts.as_u64()],
+            owner: Some(v1::Owner {
+                host: "here".into(),
+                ..v1::Owner::default()
+            }),
+        };
+        directory.session(later, request).unwrap();
+        assert_eq!(directory.owner_of(start_ts).unwrap().host, "here");
+        assert_eq!(directory.owner_of(start_ts.next()), None);
+    }
+}
