@@ -251,6 +251,21 @@ fn wait_behind(ask: Ask) -> usize {
 }
 
 #[test]
+fn large_values_are_as_much_work_as_many_cells() {
+    let waits_behind = |value: &str| {
+        let mut server = Server::within(Limits::default());
+        server.settle();
+        // Somebody else is there.
+        assert_eq!(server.value("c", 5), None);
+        server.send(flush("b", value, 1));
+        server.send(flush("c", "1", 1));
+        server.core.held().bulk.count
+    };
+    assert_eq!(waits_behind("1"), 0);
+    assert_eq!(waits_behind(&"1".repeat(1 << 20)), 1);
+}
+
+#[test]
 fn what_it_reads_itself_does_not_slow_it_down() {
     let get = |own| {
         Ask::Get(v1::GetRequest {

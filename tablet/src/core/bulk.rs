@@ -12,6 +12,9 @@ use super::{Asker, Core, Reply};
 use crate::probe::{Limit, Method, Note};
 use crate::{load, resolve};
 
+/// So many bytes are as much work as a cell, in memory and on the disk.
+const BYTES_OF_A_CELL: usize = 16 << 10;
+
 /// A request that waits for its turn.
 pub(super) struct Waiting {
     pub(super) to: Asker,
@@ -122,10 +125,14 @@ impl Core {
         self.take(to, request, note, out);
     }
 
-    /// That one of these requests is about.
+    /// That one of these requests is about; more, where they are large.
     fn cells(&self, request: &v1::Request) -> usize {
         match &request.body {
-            Some(Body::Prewrite(prewrite)) => prewrite.mutations.len(),
+            Some(Body::Prewrite(prewrite)) => {
+                let sizes = prewrite.mutations.iter().map(|it| it.value.len());
+                let bytes: usize = sizes.sum();
+                prewrite.mutations.len().max(bytes / BYTES_OF_A_CELL)
+            }
             _ => self.resolved_at_once(),
         }
     }
