@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use percolator_e2e::nodes::{self, SmallVolume};
 use percolator_e2e::prometheus::{Firing, Prometheus};
-use percolator_e2e::{Kube, Namespace, OPERATOR, kubectl, say, small, wait};
+use percolator_e2e::{Kube, Namespace, OPERATOR, TIMEOUT, kubectl, say, small, wait};
 
 /// The clusters, what becomes of each, and the alerts that are to fire about it, and no others.
 const FAULTS: [(&str, &str, &[&str]); 6] = [
@@ -149,12 +149,7 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 256Mi}}}
         ])
         .expect("a clock that a test can set");
     space
-        .kubectl(&[
-            "rollout",
-            "status",
-            "statefulset/late-tso",
-            "--timeout=120s",
-        ])
+        .kubectl(&["rollout", "status", "statefulset/late-tso", TIMEOUT])
         .expect("the oracle serves");
     faulty
 }
