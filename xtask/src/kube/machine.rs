@@ -2,6 +2,8 @@
 
 use std::{
     fs,
+    io::ErrorKind,
+    os::unix::{fs::FileTypeExt as _, net::UnixStream},
     path::{Path, PathBuf},
 };
 
@@ -19,7 +21,7 @@ const SETTINGS: [&str; 7] = [
     "kernel/keys/root_maxbytes",
 ];
 /// Folders that the nodes' programs make wherever they run; those within come first.
-const FOLDERS: [&str; 18] = [
+const FOLDERS: [&str; 19] = [
     "/var/log/containers",
     "/var/log/pods",
     "/var/lib/kubelet/device-plugins",
@@ -35,10 +37,14 @@ const FOLDERS: [&str; 18] = [
     "/usr/libexec/kubernetes/kubelet-plugins/volume",
     "/usr/libexec/kubernetes/kubelet-plugins",
     "/usr/libexec/kubernetes",
+    "/run/containerd/s",
     "/run/containerd/runc/k8s.io",
     "/run/containerd/runc",
     "/run/containerd",
 ];
+
+/// Folders of sockets whose names don't say whose they are.
+const SOCKETS: [&str; 2] = ["/run/containerd/s", "/var/lib/kubelet/device-plugins"];
 
 /// How it was.
 #[derive(Debug, Serialize, Deserialize)]
@@ -102,7 +108,23 @@ pub(crate) fn restore(folder: &Path) -> anyhow::Result<()> {
     };
     let before: Before = serde_json::from_slice(&before)
         .with_context(|| format!("{} can't be read", file(folder).display()))?;
+    for folder in SOCKETS {
+        remove_dead_sockets(Path::new(folder));
+    }
     before.put_back()
+}
+
+/// Removes the sockets that nobody listens on, as those of who was killed: others' stay.
+fn remove_dead_sockets(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let is_dead = UnixStream::connect(entry.path())
+            .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+        let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+        if is_dead && is_socket {
+            // Somebody else may have been faster.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 #[cfg(test)]
@@ -131,5 +153,19 @@ mod tests {
         assert_eq!(fs::read_to_string(at("forward")).unwrap(), "0\n");
         assert!(at("old").exists() && at("theirs/file").exists());
         assert!(!at("ours").exists() && !at("never").exists());
+    }
+
+    #[test]
+    fn a_socket_stays_that_somebody_listens_on() {
+        use std::os::unix::net::UnixListener;
+        let temporary = tempfile::tempdir().unwrap();
+        let at = |name: &str| temporary.path().join(name);
+        let alive = UnixListener::bind(at("alive")).unwrap();
+        drop(UnixListener::bind(at("dead")).unwrap());
+        fs::write(at("file"), "").unwrap();
+        remove_dead_sockets(temporary.path());
+        assert!(at("alive").exists() && at("file").exists() && !at("dead").exists());
+        drop(alive);
+        remove_dead_sockets(&at("never"));
     }
 }
