@@ -21,7 +21,7 @@ const SETTINGS: [&str; 7] = [
     "kernel/keys/root_maxbytes",
 ];
 /// Folders that the nodes' programs make wherever they run; those within come first.
-const FOLDERS: [&str; 19] = [
+const FOLDERS: [&str; 17] = [
     "/var/log/containers",
     "/var/log/pods",
     "/var/lib/kubelet/device-plugins",
@@ -38,8 +38,6 @@ const FOLDERS: [&str; 19] = [
     "/usr/libexec/kubernetes/kubelet-plugins",
     "/usr/libexec/kubernetes",
     "/run/containerd/s",
-    "/run/containerd/runc/k8s.io",
-    "/run/containerd/runc",
     "/run/containerd",
 ];
 

@@ -201,6 +201,8 @@ state = "{run}/state"
   netns_mounts_under_state_dir = true
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      Root = "{run}/runc"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "{d}/cni"
@@ -295,7 +297,9 @@ pub(crate) fn remove(folder: &Path) -> anyhow::Result<()> {
          ip route flush {ROUTES}
          while iptables -D FORWARD -i {LINK} ! -o {LINK} -j DROP 2>/dev/null; do true; done
          # What plugins and kubelets keep in places of their own, whatever they are told.
-         rm -rf /var/lib/cni/results/{PREFIX}-* /var/lib/cni/cache/results/{PREFIX}-*
+         for pod in {folder}/node-*/containerd/io.containerd.grpc.v1.cri/sandboxes/*; do
+           rm -f /var/lib/cni/results/*-${{pod##*/}}-* /var/lib/cni/cache/results/*-${{pod##*/}}-*
+         done
          find /var/log/containers -maxdepth 1 -type l -lname '{folder}/*' -delete 2>/dev/null || true
          rm -rf {RUN}"#
     ))?;
