@@ -419,11 +419,13 @@ fn a_bank_that_is_stopped_says_what_it_has_done() {
         let moved = rows.lines().any(|row| !row.ends_with("\t100"));
         (rows.lines().count() == 50 && moved).then_some(())
     });
-    support::signal(bank.id(), "INT");
+    support::signal(bank.id(), "TERM");
     let said = bank.wait_with_output().expect("it ends");
     let out = String::from_utf8_lossy(&said.stdout);
     assert!(said.status.success(), "{said:?}");
-    assert!(out.contains("no money was lost"), "{out}");
+    for words in ["failed         0\n", "longest stall", "no money was lost"] {
+        assert!(out.contains(words), "{words}: {out}");
+    }
 }
 
 /// A script around the shell can tell a conflict from a mistake.

@@ -7,6 +7,7 @@
     reason = "a test fails by panicking, and says why"
 )]
 
+pub mod application;
 pub mod nodes;
 pub mod prometheus;
 
@@ -27,6 +28,13 @@ const LOOK_MAX: Duration = Duration::from_secs(2);
 
 /// The namespace and the name of the operator's release.
 pub const OPERATOR: &str = "percolator-system";
+
+/// The program, in every pod.
+const PROGRAM: &str = "/usr/local/bin/percolator";
+/// What ends a command that has found money lost, or rows that disagree.
+const ANSWER_IS_NO: i32 = 7;
+/// Of Helm and of rollouts: as long as conditions are waited for.
+pub const TIMEOUT: &str = "--timeout=180s";
 
 /// What `cargo xtask test e2e` has made ready.
 #[derive(Clone, Debug)]
@@ -79,10 +87,18 @@ impl Kube {
         let repository = format!("image.repository={repository}");
         let chart = self.chart();
         let mut arguments = vec!["upgrade", "--install", "percolator", &chart, "-n", OPERATOR];
-        arguments.extend(["--create-namespace", "--wait", "--timeout", "120s"]);
+        arguments.extend(["--create-namespace", "--wait", TIMEOUT]);
         arguments.extend(["--set", &repository]);
         arguments.extend(more);
         self.helm(&arguments).expect("helm upgrade --install");
+        // Helm doesn't wait for those of before, which may be about to do something still.
+        wait("the operators of before to end", || {
+            let pods = kubectl(&["-n", OPERATOR, "get", "pods", "-o", "json"])?;
+            match items(&pods)?.iter().find(|pod| is_ending(pod)) {
+                Some(pod) => Err(pod["metadata"]["name"].to_string()),
+                None => Ok(()),
+            }
+        });
     }
 
     /// A namespace that goes away with the value.
@@ -122,6 +138,29 @@ fn output(command: &mut Command) -> Result<String, String> {
             text(&output.stdout)
         ))
     }
+}
+
+/// Runs a command; gives its exit code, where no signal ended it, and all that it said.
+pub(crate) fn outcome(command: &mut Command) -> Result<(Option<i32>, String), String> {
+    let output = command.output().map_err(|error| error.to_string())?;
+    let said = [output.stderr, output.stdout].concat();
+    let said = String::from_utf8_lossy(&said).trim().to_owned();
+    Ok((output.status.code(), said))
+}
+
+/// The objects of a list, which is JSON.
+fn items(list: &str) -> Result<Vec<Value>, String> {
+    let list: Value = serde_json::from_str(list).map_err(|error| error.to_string())?;
+    list["items"].as_array().cloned().ok_or(list.to_string())
+}
+
+fn is_ending(object: &Value) -> bool {
+    !object["metadata"]["deletionTimestamp"].is_null()
+}
+
+/// Where a cluster's clients in its namespace connect.
+fn server_of(cluster: &str) -> String {
+    format!("{cluster}:7400")
 }
 
 /// Runs kubectl.
@@ -191,6 +230,13 @@ impl Namespace {
     /// The namespace's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// kubectl, in it.
+    fn command(&self) -> Command {
+        let mut command = Command::new("kubectl");
+        command.args(["-n", &self.name]);
+        command
     }
 
     /// Runs kubectl in it.
@@ -300,18 +346,22 @@ impl Namespace {
     }
 
     /// Looks whether all the money of a bank of so many accounts is there, while others may move it.
-    pub fn all_money_is_there(&self, accounts: u32) {
-        let accounts = accounts.to_string();
-        let pod = [
-            "exec",
-            "demo-gc-master-0",
-            "--",
-            "/usr/local/bin/percolator",
-        ];
-        let bank = ["-c", "demo:7400", "bank", "--accounts", &accounts];
+    pub fn all_money_is_there(&self, cluster: &str, accounts: u32) {
+        let (server, accounts) = (server_of(cluster), accounts.to_string());
+        let pod = format!("{cluster}-gc-master-0");
+        let exec = ["exec", &pod, "--", PROGRAM, "-c", &server];
+        let bank = ["bank", "--accounts", &accounts];
         let once = ["--clients", "1", "--duration", "100ms"];
-        let said = self.kubectl(&[&pod[..], &bank, &once].concat());
-        let said = said.unwrap_or_else(|error| panic!("the bank: {error}"));
+        let ask = [&exec[..], &bank, &once].concat();
+        // The pod may be a new one just now, or the node's proxy not have heard of it.
+        let said = wait("the bank", || {
+            let (code, said) = outcome(self.command().args(&ask))?;
+            assert_ne!(code, Some(ANSWER_IS_NO), "{said}");
+            match code {
+                Some(0) => Ok(said),
+                _ => Err(said),
+            }
+        });
         assert!(said.contains("no money was lost or made"), "{said}");
     }
 
@@ -325,8 +375,18 @@ impl Namespace {
         ];
         wait(&format!("{cluster} as its spec says"), || {
             self.pods_serve(cluster)?;
-            self.has_conditions(cluster, &conditions)
+            self.has_conditions(cluster, &conditions)?;
+            self.service_answers(cluster)
         });
+    }
+
+    /// Whether a connection to where clients connect is taken on every node: a node's proxy hears of a new pod when it is
+    /// ready, and not at once.
+    fn service_answers(&self, cluster: &str) -> Result<(), String> {
+        let service = self.get("service", cluster)?;
+        let address = service["spec"]["clusterIP"].as_str();
+        let address = address.ok_or("a service without an address")?;
+        nodes::all().try_for_each(|node| nodes::connects(node, address, 7400))
     }
 
     /// Whether there are as many pods as the spec asks for, and all are ready.
@@ -336,18 +396,12 @@ impl Namespace {
         let asked: u64 = asked.into_iter().flatten().sum();
         let label =
             format!("app.kubernetes.io/instance={cluster},app.kubernetes.io/name=percolator");
-        let pods = self.kubectl(&["get", "pods", "-l", &label, "-o", "json"])?;
-        let pods: Value = serde_json::from_str(&pods).map_err(|error| error.to_string())?;
+        let pods = items(&self.kubectl(&["get", "pods", "-l", &label, "-o", "json"])?)?;
         let serves = |pod: &&Value| {
             let ready = condition(pod, "Ready").is_some_and(|ready| ready["status"] == "True");
-            ready && pod["metadata"]["deletionTimestamp"].is_null()
+            ready && !is_ending(pod)
         };
-        let serving = pods["items"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter(serves)
-            .count();
+        let serving = pods.iter().filter(serves).count();
         match u64::try_from(serving) == Ok(asked) {
             true => Ok(()),
             false => Err(format!("{serving} of {asked} pods are ready")),
@@ -368,7 +422,7 @@ impl Namespace {
     pub fn start(&self, kube: &Kube, pod: &str, arguments: &[&str]) {
         let list: Vec<String> = arguments.iter().map(|word| format!("{word:?}")).collect();
         let (list, image) = (list.join(", "), &kube.image);
-        self.apply(&format!(
+        let manifest = format!(
             "
 apiVersion: v1
 kind: Pod
@@ -387,36 +441,27 @@ spec:
       readOnlyRootFilesystem: true
       capabilities: {{drop: [ALL]}}
 "
-        ))
-        .expect("a pod");
+        );
+        // A new namespace has its service account a moment later.
+        wait("a pod", || self.apply(&manifest));
     }
 
-    /// Waits until a bank in such a pod moves money.
-    pub fn wait_for_transfers(&self, pod: &str) {
-        wait("transfers", || {
-            let log = self.kubectl(&["logs", pod])?;
-            if log.contains("transfers/s") {
-                Ok(())
-            } else {
-                Err(log)
-            }
-        });
-    }
-
-    /// Waits until such a bank ends, which has to say that no money was lost; tells what it said.
+    /// Waits until a bank in such a pod ends, which has to say that no money was lost; tells what it said.
     pub fn bank_ends_well(&self, pod: &str) {
         let (ended_well, printed) = self.wait_for_end(pod);
         assert!(
             ended_well && printed.contains("no money was lost or made"),
             "{printed}"
         );
-        let last: Vec<&str> = printed.lines().rev().take(6).collect();
-        say(&last.join(" | "));
+        let summary = printed
+            .lines()
+            .skip_while(|line| !line.starts_with("transfers  "));
+        summary.for_each(say);
     }
 
     /// Kills a server's pod, and waits for its next life.
     pub fn kill(&self, pod: &str) {
-        let uid = self.get("pod", pod).expect(pod)["metadata"]["uid"].clone();
+        let uid = wait(pod, || self.get("pod", pod))["metadata"]["uid"].clone();
         self.kubectl(&["delete", "pod", pod, "--force", "--grace-period=0"])
             .expect("a pod's end");
         wait("its next life", || match self.get("pod", pod) {
@@ -434,8 +479,8 @@ spec:
                 phase => Err(format!("{phase:?}")),
             }
         });
-        let printed = self.kubectl(&["logs", pod]);
-        (phase == "Succeeded", printed.unwrap_or_else(|error| error))
+        let printed = wait("what it printed", || self.kubectl(&["logs", pod]));
+        (phase == "Succeeded", printed)
     }
 }
 

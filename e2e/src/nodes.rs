@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::{output, wait};
+use crate::{Namespace, output, wait};
 
 /// What `cargo xtask kube` marks its processes with.
 const MARK: &str = "PERCOLATOR_KUBE";
@@ -14,10 +14,31 @@ fn sh(script: &str) -> String {
     result.unwrap_or_else(|error| panic!("{script}: {error}"))
 }
 
+/// The numbers of all nodes.
+pub(crate) fn all() -> impl Iterator<Item = u32> {
+    (1..=9).filter(|node| netns(*node).exists())
+}
+
+fn netns(node: u32) -> PathBuf {
+    PathBuf::from(format!("/run/netns/percolator-kube-node-{node}"))
+}
+
+/// Whether somebody takes a connection to this address, made from a node.
+pub(crate) fn connects(node: u32, address: &str, port: u16) -> Result<(), String> {
+    let connect = format!("exec 3<>/dev/tcp/{address}/{port}");
+    let mut command = Command::new("nsenter");
+    command
+        .arg(format!("--net={}", netns(node).display()))
+        .args(["timeout", "5", "bash", "-c", &connect]);
+    output(&mut command)
+        .map(drop)
+        .map_err(|error| format!("{address}:{port} from node-{node}: {error}"))
+}
+
 /// Pulls the cable of a node, or puts it back.
 pub fn cable(node: u32, is_in: bool) {
     let state = if is_in { "up" } else { "down" };
-    sh(&format!("ip link set v{node} {state}"));
+    sh(&format!("ip link set perc-kube-{node} {state}"));
     if is_in {
         // The machine forgot the way to the node's pods with the link, where it did.
         sh(&format!(
@@ -25,6 +46,9 @@ pub fn cable(node: u32, is_in: bool) {
         ));
     }
 }
+
+/// What runs on a node, but for containers.
+const PROGRAMS: [&str; 3] = ["containerd", "kubelet", "kube-proxy"];
 
 /// A node whose power was cut: the command lines of what ran on it.
 #[derive(Debug)]
@@ -39,7 +63,7 @@ pub fn cut_power(node: u32) -> Dead {
     let pids = sh(&format!(
         "for p in /proc/[0-9]*; do
            if grep -qz '^{MARK}=1$' $p/environ 2>/dev/null; then
-             if tr '\\0' ' ' < $p/cmdline | grep -qE '/(kube-)?{name}(/|\\.)'; then basename $p; fi
+             if tr '\\0' ' ' < $p/cmdline | grep -qE '/percolator-kube/{name}(/|\\.)'; then basename $p; fi
            fi
          done"
     ));
@@ -51,16 +75,13 @@ pub fn cut_power(node: u32) -> Dead {
             .filter(|word| !word.is_empty())
             .map(|word| String::from_utf8_lossy(word).into_owned())
             .collect();
-        // Containers' shims come back with their containers.
-        if !words.is_empty() && !words[0].contains("shim") {
+        // Containers' shims come back with their containers; and what makes a container just now has the mark, too.
+        let program = words.first().and_then(|path| path.rsplit('/').next());
+        if program.is_some_and(|program| PROGRAMS.contains(&program)) {
             programs.push(words);
         }
     }
-    assert_eq!(
-        programs.len(),
-        3,
-        "a containerd, a kubelet and a kube-proxy"
-    );
+    assert_eq!(programs.len(), PROGRAMS.len(), "{PROGRAMS:?}: {programs:?}");
     // The order in which they start.
     programs.sort_by_key(|words| !words[0].contains("containerd"));
     let pids = pids.replace('\n', " ");
@@ -68,7 +89,7 @@ pub fn cut_power(node: u32) -> Dead {
     sh(&format!(
         "kill -9 {pids} 2>/dev/null || true
          for i in 1 2 3; do
-           pids=$(find /sys/fs/cgroup/pids/{name} -name cgroup.procs -exec cat {{}} + 2>/dev/null || true)
+           pids=$(find /sys/fs/cgroup/pids/percolator-kube-{name} -name cgroup.procs -exec cat {{}} + 2>/dev/null || true)
            if [ -n \"$pids\" ]; then kill -9 $pids 2>/dev/null || true; fi
          done"
     ));
@@ -82,7 +103,7 @@ impl Dead {
         for words in &self.programs {
             let mut command = Command::new("nsenter");
             command
-                .arg(format!("--net=/run/netns/node-{node}"))
+                .arg(format!("--net={}", netns(node).display()))
                 .args(words)
                 .env(MARK, "1")
                 .stdin(Stdio::null())
@@ -93,7 +114,7 @@ impl Dead {
             // It outlives the test; should it end before, it's not to stay as a zombie.
             std::thread::spawn(move || program.wait());
             if words[0].contains("containerd") {
-                let socket = format!("/run/kube-node-{node}/containerd.sock");
+                let socket = format!("/run/percolator-kube/node-{node}/containerd.sock");
                 wait("containerd", || {
                     output(Command::new("ctr").args(["-a", &socket, "version"]))
                 });
@@ -115,6 +136,27 @@ pub fn signal(argument: &str, signal: &str) {
         "{argument}: one process, and not {pid:?}"
     );
     sh(&format!("kill -{signal} {pid}"));
+}
+
+/// Tells the container of a pod to end, as Kubernetes would; the pod stays, with what it has printed.
+pub(crate) fn tell_to_end(space: &Namespace, pod: &str) {
+    let found = space.get("pod", pod).expect(pod);
+    let id = found["status"]["containerStatuses"][0]["containerID"].as_str();
+    let id = id.and_then(|id| id.strip_prefix("containerd://"));
+    let id = id.unwrap_or_else(|| panic!("{pod} has no container: {found}"));
+    // Its first process: others come and go with `kubectl exec`.
+    let pid = sh(&format!(
+        "for p in $(grep -ls {id} /proc/[0-9]*/cgroup); do
+           p=${{p%/cgroup}}
+           if grep -qE '^NSpid:.*[^0-9]1$' $p/status 2>/dev/null; then basename $p; fi
+         done"
+    ));
+    assert_eq!(
+        pid.lines().count(),
+        1,
+        "{pod}, {id}: one process, and not {pid:?}"
+    );
+    sh(&format!("kill -TERM {pid}"));
 }
 
 /// A file system of its own in the folder of a volume; it goes away with the value.

@@ -158,10 +158,24 @@ fn bad_specs_are_refused_or_told_of_and_good_ones_recover() {
     say("more tablet servers than volumes, and back");
     let quota = "{apiVersion: v1, kind: ResourceQuota, metadata: {name: few}, spec: {hard: {persistentvolumeclaims: '4'}}}";
     space.apply(quota).expect("a quota");
+    wait("it to count", || {
+        let quota = space.get("resourcequota", "few")?;
+        match quota["status"]["used"]["persistentvolumeclaims"].as_str() {
+            Some("3") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
     space
         .kubectl(&["scale", "perc", "bad", "--replicas=30"])
         .expect("too many");
     space.wait_for_words("bad", "Degraded", "PodsRefused", &["bad-tablet"]);
+    wait("one more to have a volume", || {
+        let status = space.get("perc", "bad")?["status"]["tablets"].clone();
+        match status["volumes"].as_i64() {
+            Some(volumes) if volumes > 1 => Ok(()),
+            _ => Err(status.to_string()),
+        }
+    });
     space.wait_for("bad", "Available", "True", "AllServersReady");
     let error = space
         .kubectl(&["scale", "perc", "bad", "--replicas=1"])

@@ -1,7 +1,10 @@
 //! What happens on the way from one spec to the next: settings that restart nobody, servers that are told to stop, and
 //! an operator that hears of everything late, or is killed in the middle. `cargo xtask test e2e` runs it.
 
-use percolator_e2e::{Kube, Namespace, OPERATOR, kill_operators, kubectl, say, small, wait};
+use percolator_e2e::application::Application;
+use percolator_e2e::{
+    Kube, Namespace, OPERATOR, TIMEOUT, kill_operators, kubectl, say, small, wait,
+};
 use serde_json::Value;
 
 const DEPLOYMENT: &str = "deployment/percolator-percolator-operator";
@@ -9,7 +12,11 @@ const LEASE: &str = "percolator-percolator-operator";
 const SETS: [&str; 3] = ["demo-gc-master", "demo-tso", "demo-tablet"];
 
 fn operator(arguments: &[&str]) -> String {
-    kubectl(&[&["-n", OPERATOR], arguments].concat()).expect("an answer about the operator")
+    ask_operator(arguments).expect("an answer about the operator")
+}
+
+fn ask_operator(arguments: &[&str]) -> Result<String, String> {
+    kubectl(&[&["-n", OPERATOR], arguments].concat())
 }
 
 /// An operator that hears of everything some seconds late; it goes away with the value.
@@ -21,9 +28,9 @@ impl<'a> LateWatches<'a> {
         let late = Self(kube);
         let switch = "PERCOLATOR_OPERATOR_TEST_WATCH_DELAY=3";
         operator(&["set", "env", DEPLOYMENT, switch]);
-        operator(&["rollout", "status", DEPLOYMENT, "--timeout=120s"]);
+        operator(&["rollout", "status", DEPLOYMENT, TIMEOUT]);
         wait("the switch", || {
-            let log = operator(&["logs", DEPLOYMENT, "--tail=20"]);
+            let log = ask_operator(&["logs", DEPLOYMENT, "--tail=20"])?;
             if log.contains("watches tell of changes late") {
                 Ok(())
             } else {
@@ -49,7 +56,7 @@ fn image(object: &Value) -> &Value {
 
 /// How many of the cluster's StatefulSets ask for this image.
 fn sets_with(space: &Namespace, wanted: &str) -> usize {
-    let sets = SETS.map(|set| space.get("statefulset", set).expect(set));
+    let sets = SETS.map(|set| wait(set, || space.get("statefulset", set)));
     sets.iter().filter(|set| image(set) == wanted).count()
 }
 
@@ -79,10 +86,7 @@ fn late_and_killed(kube: &Kube) {
     let space = kube.namespace("late");
     space.apply(&small("demo", "")).expect("a cluster");
     space.wait_until_up_to_date("demo");
-    let bank = ["-c", "demo:7400", "bank", "--accounts", "100"];
-    let more = ["--clients", "4", "--duration", "75s"];
-    space.start(kube, "bank", &[&bank[..], &more].concat());
-    space.wait_for_transfers("bank");
+    let application = Application::start(kube, &space, "demo", 100, 4);
 
     say("late: a tablet server more, and one is killed");
     space
@@ -92,7 +96,7 @@ fn late_and_killed(kube: &Kube) {
     for pod in ["demo-tablet-0", "demo-tso-0", "demo-gc-master-0"] {
         space.kill(pod);
         space.wait_until_up_to_date("demo");
-        space.all_money_is_there(100);
+        application.goes_on();
     }
 
     say("late: volumes grow, and a bad spec and back");
@@ -110,6 +114,7 @@ fn late_and_killed(kube: &Kube) {
     space.wait_for("demo", "Degraded", "True", "InvalidSpec");
     space.change("demo", &label("null")).expect("back");
     space.wait_until_up_to_date("demo");
+    application.goes_on();
 
     say("late: another image, and the operator is stopped in the middle");
     let other = kube.other_image.as_str();
@@ -127,12 +132,7 @@ fn late_and_killed(kube: &Kube) {
     say(&format!("it was stopped after {done} of 3 sets"));
     // What was under way goes on without it, and nothing else.
     space
-        .kubectl(&[
-            "rollout",
-            "status",
-            "statefulset/demo-gc-master",
-            "--timeout=120s",
-        ])
+        .kubectl(&["rollout", "status", "statefulset/demo-gc-master", TIMEOUT])
         .expect("the master serves");
     space
         .kubectl(&["scale", "perc", "demo", "--replicas=3"])
@@ -140,27 +140,29 @@ fn late_and_killed(kube: &Kube) {
     assert_eq!(sets_with(&space, other), done);
     let tablets = space.get("statefulset", "demo-tablet").expect("a set");
     assert_eq!(tablets["spec"]["replicas"], 2);
+    application.goes_on();
     operator(&["scale", DEPLOYMENT, "--replicas=1"]);
     space.wait_until_up_to_date("demo");
     assert_eq!(sets_with(&space, other), 3);
     let tablets = space.get("statefulset", "demo-tablet").expect("a set");
     assert_eq!(tablets["status"]["readyReplicas"], 3);
+    application.goes_on();
 
     say("late: back to the image before, and the operator is killed at once");
     space.change("demo", r#"{"image":null}"#).expect("no image");
     kill_operators();
     space.wait_until_up_to_date("demo");
     assert_eq!(sets_with(&space, other), 0);
-    space.all_money_is_there(100);
-    space.bank_ends_well("bank");
+    application.ends_well();
 
     say("late: paused, nothing happens, whatever is asked for; and then it does");
     let lives = space.lives("demo");
     let team = r#"{"paused":true,"service":{"labels":{"team":"late"}}}"#;
     space.change("demo", team).expect("paused");
     space.wait_for("demo", "Progressing", "False", "PausedBySpec");
-    let label =
-        || space.get("service", "demo").expect("it is there")["metadata"]["labels"]["team"].clone();
+    let label = || {
+        wait("the service", || space.get("service", "demo"))["metadata"]["labels"]["team"].clone()
+    };
     assert_eq!(label(), Value::Null);
     space.change("demo", r#"{"paused":false}"#).expect("on");
     wait("the label", || match label() {
@@ -177,7 +179,7 @@ fn late_and_killed(kube: &Kube) {
         .apply(&again.replace("256Mi", "300Mi"))
         .expect("the same again");
     space.wait_until_up_to_date("demo");
-    space.all_money_is_there(100);
+    space.all_money_is_there("demo", 100);
 
     say("told to stop, the operator hands its lease back");
     assert_ne!(leader(), "");
@@ -263,16 +265,14 @@ fn wait_for_settings(space: &Namespace) {
 
 fn servers_stop_in_time(kube: &Kube, space: &Namespace) {
     say("servers are told to stop while money moves: each ends by itself");
-    let bank = ["-c", "demo:7400", "bank", "--accounts", "100"];
-    let more = ["--clients", "4", "--duration", "30s"];
-    space.start(kube, "bank", &[&bank[..], &more].concat());
-    space.wait_for_transfers("bank");
+    let application = Application::start(kube, space, "demo", 100, 4);
     for pod in PODS {
         // Whoever isn't done within the grace period is killed, and ends with 137.
         assert_eq!(stop(space, pod), 0, "{pod}");
         space.wait_until_up_to_date("demo");
+        application.goes_on();
     }
-    space.bank_ends_well("bank");
+    application.ends_well();
 }
 
 #[test]

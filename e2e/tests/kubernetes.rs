@@ -3,7 +3,8 @@
 use std::process::Command;
 use std::time::Instant;
 
-use percolator_e2e::{Kube, OPERATOR, kill_operators, kubectl, nodes, say, small, wait};
+use percolator_e2e::application::Application;
+use percolator_e2e::{Kube, OPERATOR, TIMEOUT, kill_operators, kubectl, nodes, say, small, wait};
 
 fn example(kube: &Kube) -> String {
     std::fs::read_to_string(kube.root.join("examples/cluster.yaml")).expect("the example")
@@ -101,19 +102,7 @@ fn an_application_runs_through_everything() {
         "apply to available: {:.1} s",
         started.elapsed().as_secs_f64()
     ));
-    let bank = [
-        "-c",
-        "demo:7400",
-        "bank",
-        "--accounts",
-        "1000",
-        "--clients",
-        "8",
-    ];
-    let mut first = bank.to_vec();
-    first.extend(["--duration", "75s"]);
-    space.start(&kube, "bank", &first);
-    space.wait_for_transfers("bank");
+    let application = Application::start(&kube, &space, "demo", 1000, 8);
 
     for pod in ["demo-tablet-1", "demo-tso-0", "demo-gc-master-0"] {
         say(&format!("{pod} is killed"));
@@ -121,18 +110,18 @@ fn an_application_runs_through_everything() {
         space.kill(pod);
         available.has_seen_it_unavailable();
         space.wait_until_up_to_date("demo");
-        space.all_money_is_there(1000);
+        application.goes_on();
     }
     say("the operator is killed");
     kill_operators();
-    space.all_money_is_there(1000);
+    application.goes_on();
 
     say("a tablet server more");
     space
         .kubectl(&["scale", "perc", "demo", "--replicas=4"])
         .expect("scale");
     space.wait_until_up_to_date("demo");
-    space.all_money_is_there(1000);
+    application.goes_on();
 
     say("a setting without restart: nobody restarts");
     let lives = space.lives("demo");
@@ -149,6 +138,7 @@ fn an_application_runs_through_everything() {
     });
     space.wait_until_up_to_date("demo");
     assert_eq!(space.lives("demo"), lives);
+    application.goes_on();
 
     say("a setting with restart: the oracle alone");
     space
@@ -164,7 +154,7 @@ fn an_application_runs_through_everything() {
         changed.len() == 1 && changed[0].starts_with("demo-tso-0 "),
         "{changed:?}"
     );
-    space.all_money_is_there(1000);
+    application.goes_on();
 
     say("volumes grow, and nobody restarts");
     let lives = space.lives("demo");
@@ -179,7 +169,7 @@ fn an_application_runs_through_everything() {
         assert_eq!(claim["status"]["capacity"]["storage"], "11Gi");
     }
     assert_eq!(space.lives("demo"), lives);
-    space.all_money_is_there(1000);
+    application.goes_on();
 
     say(
         "another definition and another operator, as docs/kubernetes.md upgrades, and nobody restarts",
@@ -209,7 +199,7 @@ fn an_application_runs_through_everything() {
     assert!(definition.contains(new), "{definition}");
     let (chart, tag_is) = (kube.chart(), format!("image.tag={tag}"));
     let upgrade = ["upgrade", "percolator", &chart, "-n", OPERATOR];
-    let reuse = ["--reset-then-reuse-values", "--wait", "--timeout", "120s"];
+    let reuse = ["--reset-then-reuse-values", "--wait", TIMEOUT];
     let values = ["--set", "log.level=debug", "--set", &tag_is];
     kube.helm(&[&upgrade[..], &reuse, &values].concat())
         .expect("helm upgrade");
@@ -218,18 +208,11 @@ fn an_application_runs_through_everything() {
         .expect("a label");
     space.wait_until_up_to_date("demo");
     assert_eq!(space.lives("demo"), lives);
+    application.goes_on();
 
     say("and back to the operator before, and nobody restarts");
-    kube.helm(&[
-        "rollback",
-        "percolator",
-        "-n",
-        OPERATOR,
-        "--wait",
-        "--timeout",
-        "120s",
-    ])
-    .expect("helm rollback");
+    let rollback = ["rollback", "percolator", "-n", OPERATOR, "--wait", TIMEOUT];
+    kube.helm(&rollback).expect("helm rollback");
     space
         .change("demo", r#"{"service":{"labels":{"team":"c"}}}"#)
         .expect("a label");
@@ -242,6 +225,7 @@ fn an_application_runs_through_everything() {
     });
     space.wait_until_up_to_date("demo");
     assert_eq!(space.lives("demo"), lives);
+    application.goes_on();
 
     apply(&crds);
     say("another image");
@@ -250,56 +234,57 @@ fn an_application_runs_through_everything() {
     space.wait_until_up_to_date("demo");
     let version = space.get("perc", "demo").expect("the cluster")["status"]["version"].clone();
     assert_eq!(version, tag);
-    space.all_money_is_there(1000);
-
-    space.bank_ends_well("bank");
+    application.ends_well();
     // And with nothing going on.
-    let mut second = bank.to_vec();
-    second.extend(["--duration", "2s"]);
-    space.start(&kube, "bank-again", &second);
-    space.bank_ends_well("bank-again");
+    space.all_money_is_there("demo", 1000);
 
     say("idle: nothing is written");
-    let version = |kind: &str, name: &str| {
-        space.get(kind, name).expect(name)["metadata"]["resourceVersion"].clone()
+    let version = || {
+        space
+            .get("perc", "demo")
+            .map(|it| it["metadata"]["resourceVersion"].clone())
     };
-    let before = version("perc", "demo");
-    let writes = operator_writes();
-    let looks = operator_metric("reconciles_total{result=\"ok\"}");
-    // The operator looks, because a pod of the cluster changes, and has nothing to write.
-    space
-        .kubectl(&["annotate", "pod", "demo-tablet-0", "looked-at=yes"])
-        .expect("an annotation");
-    wait("a look", || {
-        let now = operator_metric("reconciles_total{result=\"ok\"}");
-        if now > looks {
-            Ok(())
-        } else {
-            Err(format!("{now}"))
+    let looks = || operator_metric("reconciles_total{result=\"ok\"}");
+    let mut seen = 0_u32..;
+    // What has just happened may be followed by another look that has something to write; one that finds all done hasn't.
+    wait("a look that writes nothing", || {
+        let before = (version()?, operator_metric("writes_total")?);
+        let (looked, now) = (looks()?, seen.next().unwrap_or_default());
+        // The operator looks, because a pod of the cluster changes, and has nothing to write.
+        let annotation = format!("looked-at={now}");
+        space.kubectl(&[
+            "annotate",
+            "--overwrite",
+            "pod",
+            "demo-tablet-0",
+            &annotation,
+        ])?;
+        wait("a look", || match looks()? {
+            now if now > looked => Ok(()),
+            now => Err(format!("{now} looks")),
+        });
+        let after = (version()?, operator_metric("writes_total")?);
+        match after == before {
+            true => Ok(()),
+            false => Err(format!("{before:?}, and then {after:?}")),
         }
     });
-    assert_eq!(operator_writes(), writes);
-    assert_eq!(version("perc", "demo"), before);
     say(&format!(
         "resident memory of the operator: {:.1} MiB",
         operator_memory_mib()
     ));
 }
 
-fn operator_metric(name: &str) -> u64 {
+fn operator_metric(name: &str) -> Result<u64, String> {
     let path = format!(
         "/api/v1/namespaces/{OPERATOR}/services/percolator-percolator-operator:8080/proxy/metrics"
     );
-    let text = kubectl(&["get", "--raw", &path]).expect("metrics");
+    let text = kubectl(&["get", "--raw", &path])?;
     let line = text
         .lines()
         .find_map(|line| line.strip_prefix(&format!("percolator_operator_{name} ")))
-        .unwrap_or_else(|| panic!("{name} is not among them: {text}"));
-    line.parse().expect("a number")
-}
-
-fn operator_writes() -> u64 {
-    operator_metric("writes_total")
+        .ok_or_else(|| format!("{name} is not among them: {text}"))?;
+    line.parse().map_err(|error| format!("{line}: {error}"))
 }
 
 /// Of the process that runs in a container on this machine.
@@ -328,39 +313,22 @@ fn nodes_come_and_go() {
     let space = kube.namespace("nodes");
     space.apply(&example(&kube)).expect("the example");
     space.wait_until_up_to_date("demo");
-    let bank = [
-        "-c",
-        "demo:7400",
-        "bank",
-        "--accounts",
-        "100",
-        "--clients",
-        "4",
-    ];
-    let mut first = bank.to_vec();
-    first.extend(["--duration", "100s"]);
-    space.start(&kube, "bank", &first);
-    space.wait_for_transfers("bank");
+    let application = Application::start(&kube, &space, "demo", 100, 4);
 
     say("a node is cut off, and comes back");
     nodes::cable(2, false);
     space.wait_for("demo", "Available", "False", "ServersNotReady");
     nodes::cable(2, true);
     space.wait_until_up_to_date("demo");
-    space.all_money_is_there(100);
+    application.goes_on();
 
     say("a node loses its power, and comes back");
     let dead = nodes::cut_power(3);
     space.wait_for("demo", "Available", "False", "ServersNotReady");
     dead.power_on();
     space.wait_until_up_to_date("demo");
-    space.all_money_is_there(100);
-
-    space.bank_ends_well("bank");
-    let mut second = bank.to_vec();
-    second.extend(["--duration", "2s"]);
-    space.start(&kube, "bank-again", &second);
-    space.bank_ends_well("bank-again");
+    application.ends_well();
+    space.all_money_is_there("demo", 100);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use percolator_server::{Probe, listen, serve, serve_when};
+use percolator_server::{Probe, listen, serve, serve_when, while_recovering};
 use percolator_wire::v1::oracle_client::OracleClient;
 use percolator_wire::v1::oracle_server::{Oracle, OracleServer};
 use percolator_wire::v1::{TimestampsRequest, TimestampsResponse};
@@ -11,6 +11,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+/// What isn't answered by then won't be.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Answers every request with its own count.
 struct Echo;
@@ -37,9 +43,6 @@ impl Oracle for Echo {
 async fn a_probe_is_told_whether_the_server_serves() {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use tonic_health::pb::HealthCheckRequest;
-    use tonic_health::pb::health_check_response::ServingStatus;
-    use tonic_health::pb::health_client::HealthClient;
 
     let (listener, address) = listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let is_ready = Arc::new(AtomicBool::new(false));
@@ -74,6 +77,75 @@ async fn a_probe_is_told_whether_the_server_serves() {
     });
     let mut answers = oracle.timestamps(requests).await.unwrap().into_inner();
     assert_eq!(answers.message().await.unwrap().unwrap().count, 7);
+}
+
+/// What a check of health says of a server, by the service that it asks for.
+async fn health(address: SocketAddr, service: &str) -> ServingStatus {
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
+    let mut client = HealthClient::new(endpoint.connect().await.unwrap());
+    let service = service.to_owned();
+    let answer = client.check(HealthCheckRequest { service }).await;
+    answer.unwrap().into_inner().status()
+}
+
+/// The startup probe of a pod asks while a tablet server reads its log: one that isn't answered for long is killed.
+#[tokio::test]
+async fn a_server_that_recovers_lives_and_is_not_ready() {
+    let (listener, address) = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    // This thread is busy, as that of a server is; who asks is another process.
+    let asked = |service: &'static str| {
+        let asks = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            let answer = health(address, service);
+            runtime.block_on(async { tokio::time::timeout(PATIENCE, answer).await })
+        });
+        asks.join().unwrap().expect("an answer")
+    };
+    for (lives, status) in [
+        (true, ServingStatus::Serving),
+        (false, ServingStatus::NotServing),
+    ] {
+        let found = while_recovering(&listener, lives, || (asked(""), asked("ready")));
+        assert_eq!(found.unwrap(), (status, ServingStatus::NotServing));
+    }
+    // One whose request waits is cut off, and not forgotten.
+    let (waits, is_cut) = std::sync::mpsc::channel();
+    let (connection, connected) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+            .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            .unwrap();
+        let settings = stream.read(&mut [0; 9]);
+        connection.send(settings.is_ok()).unwrap();
+        let mut rest = Vec::new();
+        let _ = waits.send(
+            stream
+                .read_to_end(&mut rest)
+                .map(drop)
+                .map_err(|error| error.kind()),
+        );
+    });
+    while_recovering(&listener, true, || assert!(connected.recv().unwrap())).unwrap();
+    let cut = is_cut.recv().unwrap();
+    assert!(
+        matches!(cut, Ok(()) | Err(std::io::ErrorKind::ConnectionReset)),
+        "{cut:?}"
+    );
+    // And the server itself answers whoever comes then.
+    tokio::spawn(serve_when(
+        listener,
+        OracleServer::new(Echo),
+        |_| true,
+        Duration::ZERO,
+        std::future::pending(),
+    ));
+    assert_eq!(health(address, "ready").await, ServingStatus::Serving);
 }
 
 #[tokio::test]

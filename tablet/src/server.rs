@@ -104,26 +104,32 @@ impl Server {
         // A part is for the newest versions of cells, in front of the engine.
         engine_options.cache_bytes = options.cache_bytes - options.cache_bytes / 4;
         engine_options.segment_bytes = LOG_SEGMENT_BYTES;
-        let engine: Arc<dyn Engine> =
-            Arc::from(percolator_engine::open(&options.data_dir, &engine_options)?);
         let incarnation = heartbeat::incarnation();
         // A limit of the container counts.
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
         let processors = u32::try_from(processors).unwrap_or(u32::MAX);
-        let mut core = Core::open(
-            engine.clone(),
-            Limits {
-                cache_bytes: options.cache_bytes / 4,
-                index_garbage: options.index_garbage,
-                large_cells_a_second: LARGE_CELLS_A_SECOND.saturating_mul(processors),
-                ..Limits::default()
-            },
-            options.raw,
-            v1::Addressee {
-                server: options.server.clone(),
-                incarnation,
-            },
-        )?;
+        let limits = Limits {
+            cache_bytes: options.cache_bytes / 4,
+            index_garbage: options.index_garbage,
+            large_cells_a_second: LARGE_CELLS_A_SECOND.saturating_mul(processors),
+            ..Limits::default()
+        };
+        let addressee = v1::Addressee {
+            server: options.server.clone(),
+            incarnation,
+        };
+        // As later: one that belongs to no cluster yet has nothing to recover either. What is wrong with the folder, who
+        // opens it says.
+        let lives = percolator_engine::identity(&options.data_dir)
+            .ok()
+            .flatten()
+            .is_some_and(|identity| identity.cluster_id.is_some());
+        let (engine, mut core) = percolator_server::while_recovering(&listener, lives, || {
+            let engine: Arc<dyn Engine> =
+                Arc::from(percolator_engine::open(&options.data_dir, &engine_options)?);
+            let core = Core::open(engine.clone(), limits, options.raw, addressee)?;
+            Ok::<_, Error>((engine, core))
+        })??;
         let export = |traces| Exporter::of_server(traces, "tablet", &options.server);
         let exporter = options.traces.as_ref().map(export).transpose()?;
         let tracer = exporter.as_ref().map(Exporter::tracer);

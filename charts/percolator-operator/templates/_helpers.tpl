@@ -54,18 +54,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [percolator.dev]
   resources: [percolatorclusters/finalizers]
   verbs: [update]
+# Who gives an object that is there an owner has to be allowed to delete it, where the API server enforces that
+# (OwnerReferencesPermissionEnforcement): objects that a former cluster of the name left behind are taken up.
 - apiGroups: [""]
-  resources: [serviceaccounts]
+  resources: [configmaps, serviceaccounts, services]
   verbs: [get, list, watch, create, patch, delete]
-- apiGroups: [""]
-  resources: [configmaps, services]
-  verbs: [get, list, watch, create, patch]
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [get, list, watch, create, patch]
+  verbs: [get, list, watch, create, patch, delete]
 # Of the Prometheus operator, where it is there and a cluster asks for it: not watched, since they may not be there.
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors, prometheusrules]

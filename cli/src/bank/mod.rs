@@ -212,6 +212,7 @@ async fn transfer(
             Err(_) => output.note("the cluster does not answer: what is under way is left"),
         }
     }
+    stats.stopped();
     // What was left in doubt is cleared by this read, or counts as it is.
     let sum = match tokio::time::timeout(
         AFTER_THE_END,

@@ -1,6 +1,7 @@
 //! What the workload counts.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,31 @@ struct Counters {
     checks: u64,
     wrong: u64,
     last_error: Option<String>,
+    failed_by_kind: BTreeMap<&'static str, u64>,
+    stalls: Stalls,
+}
+
+/// How long nothing was committed.
+struct Stalls {
+    /// When the last transfer was committed, or the first one began.
+    since: Instant,
+    longest: Duration,
+}
+
+impl Stalls {
+    fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            longest: Duration::ZERO,
+        }
+    }
+
+    /// A transfer was committed, or there will be no more.
+    fn end(&mut self, now: Instant) {
+        let stall = now.saturating_duration_since(self.since);
+        self.longest = self.longest.max(stall);
+        self.since = now;
+    }
 }
 
 struct Interval {
@@ -44,6 +70,10 @@ pub(crate) struct Summary {
     pub(crate) conflicts: u64,
     pub(crate) unknown: u64,
     pub(crate) failed: u64,
+    /// The failed ones: timeout, unavailable, too old (which only who reads the sum counts as failed).
+    pub(crate) failed_by_kind: BTreeMap<&'static str, u64>,
+    /// The longest time in which none of the clients had a transfer committed.
+    pub(crate) longest_stall_ms: f64,
     pub(crate) sum_checks: u64,
     pub(crate) wrong_sums: u64,
     pub(crate) sum: i64,
@@ -71,20 +101,24 @@ impl Interval {
 
 impl Stats {
     pub(super) fn new(clients: u32) -> Self {
+        let started = Instant::now();
         Self(Rc::new(RefCell::new(Counters {
             clients,
-            started: Instant::now(),
+            started,
             whole: Interval::new(),
             second: Interval::new(),
             checks: 0,
             wrong: 0,
             last_error: None,
+            failed_by_kind: BTreeMap::new(),
+            stalls: Stalls::new(started),
         })))
     }
 
     pub(super) fn committed(&self, latency: Duration) {
         let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
         let mut counters = self.0.borrow_mut();
+        counters.stalls.end(Instant::now());
         counters.whole.latency.saturating_record(micros);
         counters.second.latency.saturating_record(micros);
     }
@@ -106,6 +140,12 @@ impl Stats {
         counters.whole.failed += 1;
         counters.second.failed += 1;
         counters.last_error = Some(error.to_string());
+        *counters.failed_by_kind.entry(kind(error)).or_default() += 1;
+    }
+
+    /// There are no more transfers.
+    pub(super) fn stopped(&self) {
+        self.0.borrow_mut().stalls.end(Instant::now());
     }
 
     pub(super) fn checked(&self, right: bool) {
@@ -153,6 +193,8 @@ impl Stats {
             conflicts: whole.conflicts,
             unknown: whole.unknown,
             failed: whole.failed,
+            failed_by_kind: counters.failed_by_kind.clone(),
+            longest_stall_ms: counters.stalls.longest.as_secs_f64() * 1000.0,
             sum_checks: counters.checks + 1,
             wrong_sums: counters.wrong + u64::from(sum != expected_sum),
             sum,
@@ -179,12 +221,22 @@ impl Summary {
                 self.wrong_sums, self.sum_checks, self.sum, self.expected_sum
             )
         };
+        let kinds: Vec<String> = self
+            .failed_by_kind
+            .iter()
+            .map(|(kind, count)| format!("{count} {kind}"))
+            .collect();
+        let failed = match kinds.is_empty() {
+            true => self.failed.to_string(),
+            false => format!("{}: {}", self.failed, kinds.join(", ")),
+        };
         format!(
             "transfers      {} in {:.1} s by {} clients: {:.0} a second\n\
              latency        p50 {:.2} ms   p99 {:.2} ms   p99.9 {:.2} ms, retries included\n\
              conflicts      {}\n\
              unknown        {}\n\
-             failed         {}\n\
+             failed         {failed}\n\
+             longest stall  {:.2} s without a transfer\n\
              sum            {verdict}",
             self.transfers,
             self.seconds,
@@ -195,7 +247,64 @@ impl Summary {
             self.p999_ms,
             self.conflicts,
             self.unknown,
-            self.failed,
+            self.longest_stall_ms / 1000.0,
         )
+    }
+}
+
+/// What an error is called where they are counted.
+fn kind(error: &Error) -> &'static str {
+    match error {
+        Error::Timeout { .. } => "timeout",
+        Error::Unavailable(_) => "unavailable",
+        Error::TooOld(_) => "too old",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_stall_is_between_commits_or_before_the_first_or_after_the_last() {
+        let at = |start: Instant, seconds: u64| start + Duration::from_secs(seconds);
+        for (ends, longest) in [
+            (&[][..], 0),
+            (&[7], 7),
+            (&[7, 8, 10], 7),
+            (&[1, 2, 9, 10], 7),
+            (&[1, 2, 9], 7),
+        ] {
+            let start = Instant::now();
+            let mut stalls = Stalls::new(start);
+            for end in ends {
+                stalls.end(at(start, *end));
+            }
+            assert_eq!(stalls.longest, Duration::from_secs(longest), "{ends:?}");
+        }
+    }
+
+    #[test]
+    fn failures_are_told_by_kind() {
+        let stats = Stats::new(1);
+        assert!(stats.summary(0, 0).text().contains("failed         0\n"));
+        let away = || Error::Unavailable("gone".into());
+        let late = Error::Timeout {
+            after: Duration::from_secs(1),
+            doing: "waiting",
+            last: "nothing".into(),
+        };
+        for error in [away(), late, away()] {
+            stats.failed(&error);
+        }
+        let summary = stats.summary(0, 0);
+        let counts = [("timeout", 1), ("unavailable", 2)];
+        assert_eq!(summary.failed_by_kind, BTreeMap::from(counts));
+        let text = summary.text();
+        assert!(
+            text.contains("failed         3: 1 timeout, 2 unavailable\n"),
+            "{text}"
+        );
     }
 }

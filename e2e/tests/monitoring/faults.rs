@@ -1,14 +1,14 @@
 //! What goes wrong on purpose, each in a cluster of its own, so that an alert's labels say what it is about.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
 use percolator_e2e::nodes::{self, SmallVolume};
 use percolator_e2e::prometheus::{Firing, Prometheus};
-use percolator_e2e::{Kube, Namespace, OPERATOR, kubectl, say, small, wait};
+use percolator_e2e::{Kube, Namespace, OPERATOR, TIMEOUT, kubectl, say, small, wait};
 
 /// The clusters, what becomes of each, and the alerts that are to fire about it, and no others.
 const FAULTS: [(&str, &str, &[&str]); 6] = [
@@ -60,15 +60,20 @@ const ROOM_MIB: u64 = 48;
 #[derive(Default)]
 pub(crate) struct Faulty {
     volume: Option<SmallVolume>,
-    shell: Option<Child>,
+    shell: Option<Shell>,
 }
 
-impl Drop for Faulty {
+/// A `percolator shell`, which ends with the value.
+struct Shell {
+    process: Child,
+    /// Not closed before: it might not outlive that.
+    says: BufReader<ChildStderr>,
+}
+
+impl Drop for Shell {
     fn drop(&mut self) {
-        if let Some(shell) = &mut self.shell {
-            let _ = shell.kill();
-            let _ = shell.wait();
-        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
@@ -149,12 +154,7 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 256Mi}}}
         ])
         .expect("a clock that a test can set");
     space
-        .kubectl(&[
-            "rollout",
-            "status",
-            "statefulset/late-tso",
-            "--timeout=120s",
-        ])
+        .kubectl(&["rollout", "status", "statefulset/late-tso", TIMEOUT])
         .expect("the oracle serves");
     faulty
 }
@@ -209,18 +209,32 @@ fn scale(space: &Namespace, set: &str, replicas: u32) {
         .expect(set);
 }
 
-/// A transaction that has read, and goes on as long as the value.
-fn open_transaction(space: &Namespace) -> Child {
-    let mut shell = Command::new("kubectl")
-        .args(["-n", space.name(), "exec", "-i", "held-gc-master-0", "--"])
-        .args(["/usr/local/bin/percolator", "-c", "held:7400", "shell"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("kubectl");
-    let input = shell.stdin.as_mut().expect("a pipe");
-    input.write_all(b"begin\n").expect("a line");
-    shell
+/// A transaction that goes on as long as the value.
+fn open_transaction(space: &Namespace) -> Shell {
+    let ask = || -> std::io::Result<(Shell, String)> {
+        let mut process = Command::new("kubectl")
+            .args(["-n", space.name(), "exec", "-i", "held-gc-master-0", "--"])
+            .args(["/usr/local/bin/percolator", "-c", "held:7400", "shell"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let input = process.stdin.as_mut().expect("a pipe");
+        // One that has ended already says why below.
+        let _ = input.write_all(b"begin\n");
+        let says = BufReader::new(process.stderr.take().expect("a pipe"));
+        let mut shell = Shell { process, says };
+        let mut first = String::new();
+        shell.says.read_line(&mut first)?;
+        Ok((shell, first))
+    };
+    wait("an open transaction", || {
+        let (shell, said) = ask().map_err(|error| error.to_string())?;
+        match said.starts_with("start_ts") {
+            true => Ok(shell),
+            false => Err(said),
+        }
+    })
 }
 
 /// The alerts that are to fire, with the clusters that they are about.

@@ -7,6 +7,7 @@ mod rules;
 
 use std::collections::BTreeSet;
 
+use percolator_e2e::application::Application;
 use percolator_e2e::prometheus::Prometheus;
 use percolator_e2e::{Kube, Namespace, OPERATOR, kubectl, say, small, wait};
 
@@ -128,17 +129,21 @@ fn check_monitor(space: &Namespace) {
 }
 
 /// Starts a bank that shows its client's metrics.
-fn start_bank(kube: &Kube, space: &Namespace, cluster: &str, duration: &str) {
-    let server = format!("{cluster}:7400");
+fn start_bank<'a>(kube: &Kube, space: &'a Namespace, cluster: &str) -> Application<'a> {
     let metrics = format!("0.0.0.0:{BANK_PORT}");
-    let bank = ["-c", &server, "bank", "--accounts", "100", "--clients", "2"];
-    let more = ["--duration", duration, "--metrics-listen", &metrics];
-    space.start(kube, "bank", &[&bank[..], &more].concat());
+    let bank = Application::bank(
+        kube,
+        space,
+        cluster,
+        100,
+        2,
+        &["--metrics-listen", &metrics],
+    );
     let label = "app.kubernetes.io/name=bank";
     space
         .kubectl(&["label", "pod", "bank", label])
         .expect("a label");
-    space.wait_for_transfers("bank");
+    bank
 }
 
 /// Waits until Prometheus scrapes all of these targets, and each answers.
@@ -179,7 +184,7 @@ fn every_expression_is_answered_and_alerts_fire_by_their_faults() {
     definitions.install();
     faults::begin(&space);
     space.wait_until_up_to_date("calm");
-    start_bank(&kube, &space, "calm", "120s");
+    let bank = start_bank(&kube, &space, "calm");
     let mut faulty = faults::ready(&kube, &space);
     // Nothing told the operator of the definitions: it looks by itself.
     space.wait_for("calm", "Monitored", "True", "AsAskedFor");
@@ -201,5 +206,5 @@ fn every_expression_is_answered_and_alerts_fire_by_their_faults() {
     faults::check_quiet(&prometheus);
     faults::produce(&kube, &space, &mut faulty);
     faults::check(&prometheus);
-    space.bank_ends_well("bank");
+    bank.ends_well();
 }

@@ -2,6 +2,7 @@
 //! container engine, no virtual machine: every node is a network namespace with a containerd and a kubelet.
 
 mod crowd;
+mod machine;
 pub(crate) mod nodes;
 pub(crate) mod oci;
 mod pki;
@@ -33,7 +34,8 @@ const PORT: u16 = 6443;
 /// Not the usual ones: a machine may have an etcd of its own.
 const ETCD: &str = "127.0.0.1:23790";
 const ETCD_PEERS: &str = "127.0.0.1:23800";
-/// There is one such cluster on a machine, whoever made it.
+/// There is one such cluster on a machine, whoever made it. Everything of it outside of its folder has this name, too: a
+/// machine may have other Kubernetes, and containers of its own.
 const FOLDER: &str = "/var/lib/percolator-kube";
 const READY: Duration = Duration::from_secs(120);
 
@@ -201,7 +203,7 @@ impl Kube {
 
 /// Starts a cluster; one that runs already goes first.
 pub(crate) fn up(context: &Context, count: u32) -> anyhow::Result<Kube> {
-    if let Some(why) = programs::why_not() {
+    if let Some(why) = programs::why_not(context) {
         bail!("no Kubernetes can be run here: {why}");
     }
     programs::install_packages()?;
@@ -238,6 +240,7 @@ fn start_all(kube: &Kube, context: &Context, count: u32) -> anyhow::Result<()> {
         fs::create_dir_all(kube.folder.join(folder))
             .with_context(|| format!("cannot make {}/{folder}", kube.folder.display()))?;
     }
+    machine::remember(&kube.folder)?;
     let pause = &*pause_image(context, kube)?;
     nodes::network(count)?;
     control_plane(kube)?;
@@ -352,7 +355,8 @@ fn control_plane(kube: &Kube) -> anyhow::Result<()> {
         "--service-account-issuer=https://kubernetes.default.svc".into(),
         "--service-cluster-ip-range=10.96.0.0/16".into(),
         "--authorization-mode=Node,RBAC".into(),
-        "--enable-admission-plugins=NodeRestriction".into(),
+        // As OpenShift has it: who lets an object block its owner's deletion has to be allowed to.
+        "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement".into(),
         "--allow-privileged=true".into(),
     ]);
     start(&mut apiserver, &kube.log("apiserver"))?;
@@ -411,7 +415,8 @@ fn control_plane(kube: &Kube) -> anyhow::Result<()> {
 
 /// Stops whatever a cluster of ours left running, and removes what it made. Harmless when there is none.
 pub(crate) fn down() -> anyhow::Result<()> {
-    if !Path::new(FOLDER).exists() && !Path::new("/sys/class/net/kube0").exists() {
+    let folder = Path::new(FOLDER);
+    if !folder.exists() && !nodes::are_any() {
         return Ok(());
     }
     let mark = sh::MARK;
@@ -425,21 +430,11 @@ pub(crate) fn down() -> anyhow::Result<()> {
            sleep 0.1
          done"#
     ))?;
-    nodes::remove_groups()?;
-    sh(&format!(
-        r#"for i in 1 2 3; do
-             grep -oE ' ({FOLDER}|/run/kube-node-)[^ ]*' /proc/mounts | sort -r | while read m; do umount -l "$m" || true; done
-           done 2>/dev/null
-           for n in $(ip netns list | cut -d' ' -f1); do
-             case $n in node-[1-9]|cni-*) ip netns del $n 2>/dev/null || true;; esac
-           done
-           ip link del kube0 2>/dev/null || true
-           for n in 1 2 3 4 5 6 7 8 9; do ip link del v$n 2>/dev/null || true; done
-           ip route del blackhole 10.244.0.0/16 2>/dev/null || true
-           ip route del blackhole 10.96.0.0/16 2>/dev/null || true
-           while iptables -D FORWARD -i kube0 ! -o kube0 -j DROP 2>/dev/null; do true; done
-           rm -rf {FOLDER} /run/kube-node-*"#
-    ))?;
+    nodes::remove(folder)?;
+    machine::restore(folder)?;
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("cannot remove {FOLDER}"))?;
+    }
     wait(Duration::from_secs(30), || {
         TcpListener::bind(("0.0.0.0", PORT))
             .map(drop)

@@ -14,6 +14,15 @@ use super::{
     sh::{output, sh, start, wait},
 };
 
+/// What begins the names of all that nodes have on this machine: network namespaces, links, control groups.
+const PREFIX: &str = "percolator-kube";
+/// Of links, whose names have 15 letters at the most.
+const LINK: &str = "perc-kube";
+/// Where their sockets are, and what runs on them.
+const RUN: &str = "/run/percolator-kube";
+/// What the machine's routes are marked with, a number that nobody else is known to use.
+const ROUTES: &str = "proto 213";
+
 const CONTROLLERS: [&str; 9] = [
     "cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "systemd",
 ];
@@ -35,9 +44,18 @@ impl Node {
         format!("10.244.{}.0/24", self.0)
     }
 
+    /// The name of its network namespace, and of its control groups.
+    fn own(self) -> String {
+        format!("{PREFIX}-{}", self.name())
+    }
+
+    fn link(self) -> String {
+        format!("{LINK}-{}", self.0)
+    }
+
     /// Short: a socket's path may have some hundred letters.
     fn run(self) -> PathBuf {
-        PathBuf::from(format!("/run/kube-{}", self.name()))
+        Path::new(RUN).join(self.name())
     }
 
     pub(crate) fn socket(self) -> PathBuf {
@@ -47,7 +65,7 @@ impl Node {
     fn inside(self, program: &Path) -> Command {
         // `ip netns exec` would mount /sys anew, and hide the control groups.
         let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/run/netns/{}", self.name()));
+        command.arg(format!("--net=/run/netns/{}", self.own()));
         command.arg(program);
         command
     }
@@ -69,27 +87,28 @@ impl Node {
 /// Makes the network of all nodes.
 pub(crate) fn network(count: u32) -> anyhow::Result<()> {
     sh(&format!(
-        "ip link add kube0 type bridge
-         ip addr add {HUB}/24 dev kube0
-         ip link set kube0 up
+        "ip link add {LINK} type bridge
+         ip addr add {HUB}/24 dev {LINK}
+         ip link set {LINK} up
          sysctl -qw net.ipv4.ip_forward=1
          # Nothing of the cluster leaves the machine.
-         ip route add blackhole 10.244.0.0/16
-         ip route add blackhole 10.96.0.0/16
-         iptables -I FORWARD -i kube0 ! -o kube0 -j DROP"
+         ip route add blackhole 10.244.0.0/16 {ROUTES}
+         ip route add blackhole 10.96.0.0/16 {ROUTES}
+         iptables -I FORWARD -i {LINK} ! -o {LINK} -j DROP"
     ))?;
     for number in 1..=count {
         let node = Node(number);
-        let (name, address, pods) = (node.name(), node.address(), node.pods());
+        let (own, link) = (node.own(), node.link());
+        let (address, pods) = (node.address(), node.pods());
         let mut routes = String::new();
         for other in (1..=count).filter(|other| *other != number).map(Node) {
             routes += &format!("ip route add {} via {}; ", other.pods(), other.address());
         }
         sh(&format!(
-            "ip netns add {name}
-             ip link add v{number} type veth peer name eth0 netns {name}
-             ip link set v{number} master kube0 up
-             nsenter --net=/run/netns/{name} sh -euc 'ip addr add {address}/24 dev eth0
+            "ip netns add {own}
+             ip link add {link} type veth peer name eth0 netns {own}
+             ip link set {link} master {LINK} up
+             nsenter --net=/run/netns/{own} sh -euc 'ip addr add {address}/24 dev eth0
                ip link set eth0 up; ip link set lo up; ip route add default via {HUB}; {routes}
                sysctl -qw net.ipv4.ip_forward=1'
              ip route add {pods} via {address}"
@@ -106,11 +125,11 @@ pub(crate) fn up(kube: &Kube, node: Node, images: &[&Path]) -> anyhow::Result<()
     fs::create_dir_all(folder.join("cni"))?;
     fs::create_dir_all(&run)?;
     for controller in CONTROLLERS {
-        fs::create_dir_all(format!("/sys/fs/cgroup/{controller}/{name}"))?;
+        fs::create_dir_all(format!("/sys/fs/cgroup/{controller}/{}", node.own()))?;
     }
     for file in ["cpuset.cpus", "cpuset.mems"] {
         let all = fs::read_to_string(format!("/sys/fs/cgroup/cpuset/{file}"))?;
-        fs::write(format!("/sys/fs/cgroup/cpuset/{name}/{file}"), all)?;
+        fs::write(format!("/sys/fs/cgroup/cpuset/{}/{file}", node.own()), all)?;
     }
     let pki = kube.folder.join("pki");
     let hosts = format!("DNS:{name},IP:{address}");
@@ -161,7 +180,7 @@ pub(crate) fn up(kube: &Kube, node: Node, images: &[&Path]) -> anyhow::Result<()
 }
 
 fn write_configurations(kube: &Kube, node: Node) -> anyhow::Result<()> {
-    let (name, pods) = (node.name(), node.pods());
+    let (name, own, pods) = (node.name(), node.own(), node.pods());
     let folder = kube.folder.join(&name);
     let (d, run, pki) = (folder.display(), node.run(), kube.folder.join("pki"));
     let (run, p) = (run.display(), pki.display());
@@ -178,8 +197,12 @@ state = "{run}/state"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "localhost/pause:1"
   restrict_oom_score_adj = true
+  # Not among those of the machine's other containers.
+  netns_mounts_under_state_dir = true
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+      Root = "{run}/runc"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "{d}/cni"
@@ -189,7 +212,7 @@ state = "{run}/state"
         (
             "cni/10-bridge.conflist",
             format!(
-                r#"{{"cniVersion":"1.0.0","name":"pods","plugins":[
+                r#"{{"cniVersion":"1.0.0","name":"{PREFIX}","plugins":[
 {{"type":"bridge","bridge":"cni0","isGateway":true,"ipMasq":false,"hairpinMode":true,
 "ipam":{{"type":"host-local","dataDir":"{d}/ipam","ranges":[[{{"subnet":"{pods}"}}]],"routes":[{{"dst":"0.0.0.0/0"}}]}}}},
 {{"type":"portmap","capabilities":{{"portMappings":true}}}}]}}
@@ -207,7 +230,7 @@ authorization: {{mode: Webhook}}
 clusterDNS: [{HUB}]
 clusterDomain: cluster.local
 cgroupDriver: cgroupfs
-cgroupRoot: /{name}
+cgroupRoot: /{own}
 enforceNodeAllocatable: []
 failSwapOn: false
 failCgroupV1: false
@@ -243,17 +266,42 @@ conntrack: {{maxPerCore: 0}}
     Ok(())
 }
 
-/// Kills what runs in the nodes' control groups, and takes these away.
-pub(crate) fn remove_groups() -> anyhow::Result<()> {
-    sh(r#"for group in /sys/fs/cgroup/*/node-*; do
+/// Whether there is anything of nodes: their network is what comes first.
+pub(crate) fn are_any() -> bool {
+    Path::new(&format!("/sys/class/net/{LINK}")).exists()
+}
+
+/// Kills what runs on nodes, and takes away what they have on this machine, but for the cluster's folder; nothing that
+/// isn't theirs.
+pub(crate) fn remove(folder: &Path) -> anyhow::Result<()> {
+    let folder = folder.display();
+    sh(&format!(
+        r#"for group in /sys/fs/cgroup/*/{PREFIX}-node-[1-9]; do
            [ -d $group ] || continue
            for i in 1 2 3 4 5; do
-             pids=$(find $group -name cgroup.procs -exec cat {} + 2>/dev/null)
+             pids=$(find $group -name cgroup.procs -exec cat {{}} + 2>/dev/null)
              if [ -z "$pids" ]; then break; fi
              kill -9 $pids 2>/dev/null || true
              sleep 0.2
            done
-           find $group -depth -type d -exec rmdir {} \; 2>/dev/null || true
-         done"#)?;
+           find $group -depth -type d -exec rmdir {{}} \; 2>/dev/null || true
+         done
+         for i in 1 2 3; do
+           grep -oE ' ({folder}|{RUN})/[^ ]*' /proc/mounts | sort -r | while read m; do umount -l "$m" || true; done
+         done 2>/dev/null
+         for n in 1 2 3 4 5 6 7 8 9; do
+           ip netns del {PREFIX}-node-$n 2>/dev/null || true
+           ip link del {LINK}-$n 2>/dev/null || true
+         done
+         ip link del {LINK} 2>/dev/null || true
+         ip route flush {ROUTES}
+         while iptables -D FORWARD -i {LINK} ! -o {LINK} -j DROP 2>/dev/null; do true; done
+         # What plugins and kubelets keep in places of their own, whatever they are told.
+         for pod in {folder}/node-*/containerd/io.containerd.grpc.v1.cri/sandboxes/*; do
+           rm -f /var/lib/cni/results/*-${{pod##*/}}-* /var/lib/cni/cache/results/*-${{pod##*/}}-*
+         done
+         find /var/log/containers -maxdepth 1 -type l -lname '{folder}/*' -delete 2>/dev/null || true
+         rm -rf {RUN}"#
+    ))?;
     Ok(())
 }

@@ -69,6 +69,15 @@ impl Programs {
         })
     }
 
+    fn are_built(&self) -> bool {
+        let of_kubernetes = OF_KUBERNETES.map(|name| self.of(name));
+        let others = [self.coredns(), self.helm()];
+        of_kubernetes
+            .iter()
+            .chain(&others)
+            .all(|program| program.exists())
+    }
+
     /// Builds what isn't there yet: some eight minutes, once on a machine.
     pub(crate) fn build(context: &Context) -> anyhow::Result<Self> {
         let programs = Self::find(context)?;
@@ -172,25 +181,187 @@ pub(crate) fn install_packages() -> anyhow::Result<()> {
         .run()
 }
 
-/// Why no Kubernetes can be run here, if so.
-pub(crate) fn why_not() -> Option<String> {
-    if !cfg!(target_os = "linux") {
-        return Some("it needs Linux".to_owned());
+/// Why no Kubernetes can be run here, and what to do about it, if so: all reasons.
+pub(crate) fn why_not(context: &Context) -> Option<String> {
+    let reasons = Machine::find(context).lacks();
+    (!reasons.is_empty()).then(|| reasons.join("; "))
+}
+
+/// The control groups of a machine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Groups {
+    /// Version 1, with what is needed of it.
+    V1,
+    /// Version 1, without cpuset.
+    V1WithoutCpuset,
+    /// Version 2 alone.
+    V2,
+    None,
+}
+
+impl Groups {
+    fn find(mounted: &Path) -> Self {
+        if mounted.join("cpuset/cpuset.cpus").exists() {
+            Self::V1
+        } else if mounted.join("cgroup.controllers").exists() {
+            Self::V2
+        } else if mounted.join("memory").exists() || mounted.join("cpu").exists() {
+            Self::V1WithoutCpuset
+        } else {
+            Self::None
+        }
     }
-    let root = Cmd::new("sh").args(["-c", "test $(id -u) = 0"]).works();
-    if !root {
-        return Some("it needs root, for network namespaces and containers".to_owned());
+}
+
+/// What a machine has that a Kubernetes needs.
+#[derive(Clone, Debug)]
+struct Machine {
+    is_linux: bool,
+    is_root: bool,
+    groups: Groups,
+    has_go: bool,
+    /// All that Go is for was built earlier.
+    is_built: bool,
+    has_compiler: bool,
+    has_apt: bool,
+    /// A packaged program that isn't there, and its package.
+    missing: Option<(&'static str, &'static str)>,
+}
+
+impl Machine {
+    fn find(context: &Context) -> Self {
+        let works = |program: &str, argument| Cmd::new(program).args([argument]).works();
+        Self {
+            is_linux: cfg!(target_os = "linux"),
+            is_root: Cmd::new("sh").args(["-c", "test $(id -u) = 0"]).works(),
+            groups: Groups::find(Path::new("/sys/fs/cgroup")),
+            has_go: works("go", "version"),
+            is_built: Programs::find(context).is_ok_and(|programs| programs.are_built()),
+            has_compiler: works("cc", "--version"),
+            has_apt: Path::new("/usr/bin/apt-get").exists(),
+            missing: PACKAGED
+                .into_iter()
+                .find(|(file, _)| !Path::new(file).exists()),
+        }
     }
-    if !Path::new("/sys/fs/cgroup/cpuset/cpuset.cpus").exists() {
-        return Some("it needs control groups of version 1, with cpuset".to_owned());
+
+    /// What is missing, with what to do; empty where a Kubernetes can be run.
+    fn lacks(&self) -> Vec<String> {
+        if !self.is_linux {
+            // Nothing else would help.
+            return vec!["it needs Linux".to_owned()];
+        }
+        let mut lacks: Vec<String> = Vec::new();
+        if !self.is_root {
+            lacks.push("it needs root, for network namespaces and containers".to_owned());
+        }
+        let groups = match self.groups {
+            Groups::V1 => None,
+            Groups::V1WithoutCpuset => Some(
+                "it needs control groups of version 1 with cpuset, which isn't mounted at /sys/fs/cgroup/cpuset",
+            ),
+            Groups::V2 => Some(
+                "it needs control groups of version 1, and here are those of version 2: start Linux with \
+                 systemd.unified_cgroup_hierarchy=0 systemd.legacy_systemd_cgroup_controller=1, or take another machine",
+            ),
+            Groups::None => {
+                Some("it needs control groups of version 1, and none are mounted at /sys/fs/cgroup")
+            }
+        };
+        lacks.extend(groups.map(str::to_owned));
+        if !self.has_go && !self.is_built {
+            lacks.push(
+                "there is no go, which Kubernetes is built with: install Go of the version that tools/kubernetes/go.mod \
+                 names, and put it into PATH"
+                    .to_owned(),
+            );
+        }
+        if !self.has_compiler {
+            lacks.push(
+                "there is no C compiler, cc: install one, and the C library to link with, as Debian's gcc and libc6-dev"
+                    .to_owned(),
+            );
+        }
+        if let Some((file, package)) = self.missing
+            && !self.has_apt
+        {
+            lacks.push(format!(
+                "there is no {file} (package {package}), and no apt-get to install it with"
+            ));
+        }
+        lacks
     }
-    let missing = PACKAGED.iter().find(|(file, _)| !Path::new(file).exists());
-    if let Some((file, package)) = missing
-        && !Path::new("/usr/bin/apt-get").exists()
-    {
-        return Some(format!(
-            "there is no {file} (package {package}), and no apt-get to install it with"
-        ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ABLE: Machine = Machine {
+        is_linux: true,
+        is_root: true,
+        groups: Groups::V1,
+        has_go: true,
+        is_built: false,
+        has_compiler: true,
+        has_apt: true,
+        missing: Some(("/usr/bin/etcd", "etcd-server")),
+    };
+
+    #[test]
+    fn what_a_machine_lacks_is_said_with_what_to_do() {
+        assert_eq!(ABLE.lacks(), Vec::<String>::new());
+        let mut built = ABLE;
+        (built.has_go, built.is_built) = (false, true);
+        assert_eq!(built.lacks(), Vec::<String>::new());
+        let mut changed: [(Machine, &str); 6] = [
+            (ABLE, "root"),
+            (ABLE, "systemd.unified_cgroup_hierarchy=0"),
+            (ABLE, "none are mounted"),
+            (ABLE, "install Go"),
+            (ABLE, "gcc and libc6-dev"),
+            (ABLE, "package etcd-server"),
+        ];
+        changed[0].0.is_root = false;
+        changed[1].0.groups = Groups::V2;
+        changed[2].0.groups = Groups::None;
+        changed[3].0.has_go = false;
+        changed[4].0.has_compiler = false;
+        changed[5].0.has_apt = false;
+        for (machine, words) in changed {
+            let lacks = machine.lacks();
+            assert!(
+                lacks.len() == 1 && lacks[0].contains(words),
+                "{words}: {lacks:?}"
+            );
+        }
+        let mut nothing = ABLE;
+        (nothing.is_root, nothing.has_go) = (false, false);
+        assert_eq!(nothing.lacks().len(), 2);
+        nothing.is_linux = false;
+        assert_eq!(nothing.lacks(), ["it needs Linux"]);
     }
-    None
+
+    #[test]
+    fn versions_of_control_groups_are_told_apart() {
+        let mounted = |files: &[&str]| {
+            let folder = tempfile::tempdir().unwrap();
+            for file in files {
+                let path = folder.path().join(file);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, "").unwrap();
+            }
+            Groups::find(folder.path())
+        };
+        // With both, as systemd calls it hybrid, those of version 1 are there.
+        let hybrid = [
+            "cpuset/cpuset.cpus",
+            "memory/tasks",
+            "unified/cgroup.controllers",
+        ];
+        assert_eq!(mounted(&hybrid), Groups::V1);
+        assert_eq!(mounted(&["memory/tasks"]), Groups::V1WithoutCpuset);
+        assert_eq!(mounted(&["cgroup.controllers"]), Groups::V2);
+        assert_eq!(mounted(&[]), Groups::None);
+    }
 }

@@ -24,7 +24,7 @@ pub(crate) fn is_it(program: &TestProgram) -> bool {
 }
 
 pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<String> {
-    if let Some(why) = kube::programs::why_not() {
+    if let Some(why) = kube::programs::why_not(context) {
         println!("SKIPPED: no Kubernetes can be run here: {why}");
         report.tally.skipped.push(Skipped {
             test: "the tests on Kubernetes".to_owned(),

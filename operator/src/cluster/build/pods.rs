@@ -17,7 +17,8 @@ const CONFIG: &str = "/config";
 const CONFIG_VOLUME: &str = "config";
 /// Servers end within a second when they are told to; the rest is for disks that hang.
 const GRACE_SECONDS: u32 = 30;
-/// How long a server may take until it serves: recovering much data, or an oracle whose master is away.
+/// How long a server may take until it lives, as an oracle whose master is away. A tablet server that recovers much data
+/// says meanwhile that it lives, and isn't ready.
 const STARTUP_SECONDS: u32 = 600;
 
 impl Builder<'_> {

@@ -1,0 +1,276 @@
+//! What goes on beside a test's steps, for as long as these take: a bank in a pod of its own, whose money moves all the
+//! time, and rows with an index that are written again and again.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::{ANSWER_IS_NO, Kube, Namespace, PROGRAM, nodes, outcome, say, server_of, wait};
+
+/// Longer than any test: it is told to end.
+const DURATION: &str = "3h";
+/// Rows that every import writes, in one transaction.
+const ROWS: u64 = 40;
+/// Between two imports: the machine has other things to do.
+const PAUSE: Duration = Duration::from_millis(500);
+/// The table of the rows, and the table of the index of their field `email`.
+const TABLE: [&str; 2] = ["--table", "users"];
+const INDEX: [&str; 2] = ["--index", "email=users_by_email"];
+
+/// A bank in a pod, and whoever writes rows with an index from there. What they do ends with the pod.
+#[derive(Debug)]
+pub struct Application<'a> {
+    space: &'a Namespace,
+    pod: &'static str,
+    cluster: String,
+    accounts: u32,
+    writer: Option<Writer>,
+}
+
+/// Writes rows, until it is told to stop.
+#[derive(Debug)]
+struct Writer {
+    thread: JoinHandle<Vec<String>>,
+    done: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+}
+
+impl<'a> Application<'a> {
+    /// Starts both, and waits until the money moves and the rows are there.
+    pub fn start(
+        kube: &Kube,
+        space: &'a Namespace,
+        cluster: &str,
+        accounts: u32,
+        clients: u32,
+    ) -> Self {
+        let mut started = Self::bank(kube, space, cluster, accounts, clients, &[]);
+        started.writer = Some(Writer::start(space, started.pod, &started.server()));
+        started.goes_on();
+        started
+    }
+
+    /// Starts the bank alone, with more arguments, and waits until its money moves.
+    pub fn bank(
+        kube: &Kube,
+        space: &'a Namespace,
+        cluster: &str,
+        accounts: u32,
+        clients: u32,
+        more: &[&str],
+    ) -> Self {
+        let server = server_of(cluster);
+        let (number, clients) = (accounts.to_string(), clients.to_string());
+        let bank = ["-c", &server, "bank", "--duration", DURATION];
+        let size = ["--accounts", &number, "--clients", &clients];
+        let pod = "bank";
+        space.start(kube, pod, &[&bank[..], &size, more].concat());
+        let started = Self {
+            space,
+            pod,
+            cluster: cluster.to_owned(),
+            accounts,
+            writer: None,
+        };
+        started.goes_on();
+        started
+    }
+
+    /// Waits until more money has moved, and more rows were written, than had by now; then the sum holds, and the index.
+    pub fn goes_on(&self) {
+        let before = wait("what the bank says", || self.busy_seconds());
+        let written = self.writer.as_ref().map(|writer| writer.done());
+        wait("money to move", || match self.busy_seconds()? {
+            now if now > before => Ok(()),
+            _ => Err(self.last_words()),
+        });
+        if let (Some(writer), Some(before)) = (&self.writer, written) {
+            // What was under way before isn't what is waited for.
+            wait("rows to be written", || match writer.done() {
+                now if now > before + 1 => Ok(()),
+                now => Err(format!("{now} imports, and {before} before")),
+            });
+            self.index_holds();
+        }
+        self.space.all_money_is_there(&self.cluster, self.accounts);
+    }
+
+    fn server(&self) -> String {
+        server_of(&self.cluster)
+    }
+
+    /// Of how many seconds the bank has said that money moved.
+    fn busy_seconds(&self) -> Result<usize, String> {
+        let log = self.space.kubectl(&["logs", self.pod])?;
+        Ok(log.lines().filter(|line| has_transfers(line)).count())
+    }
+
+    fn last_words(&self) -> String {
+        let log = self.space.kubectl(&["logs", self.pod, "--tail=3"]);
+        log.unwrap_or_else(|error| error)
+    }
+
+    /// Looks whether rows and index agree at a snapshot, while they may be written.
+    fn index_holds(&self) {
+        let server = self.server();
+        let ask = ["exec", self.pod, "--", PROGRAM, "-q", "-c", &server];
+        let check = ["check-index"];
+        let ask = [&ask[..], &check, &TABLE, &INDEX].concat();
+        let said = wait("a look at the index", || {
+            let (code, said) = outcome(self.space.command().args(&ask))?;
+            // Rows without an entry, or an entry without its row, don't get better by themselves.
+            assert_ne!(code, Some(ANSWER_IS_NO), "{said}");
+            match code {
+                Some(0) => Ok(said),
+                _ => Err(said),
+            }
+        });
+        assert!(said.contains(&format!("agree: {ROWS} rows")), "{said}");
+    }
+
+    /// Tells both to end: no money was lost, and the index holds. Says what they have done, and what went wrong meanwhile.
+    pub fn ends_well(mut self) {
+        self.goes_on();
+        if let Some(writer) = self.writer.take() {
+            let done = writer.done();
+            let failed = writer.end();
+            let last = failed.last().map_or_else(String::new, |last| {
+                format!(", the last: {}", last.replace('\n', " | "))
+            });
+            say(&format!("{done} imports, {} failed{last}", failed.len()));
+            self.index_holds();
+        }
+        nodes::tell_to_end(self.space, self.pod);
+        self.space.bank_ends_well(self.pod);
+    }
+}
+
+impl Drop for Application<'_> {
+    fn drop(&mut self) {
+        // Of a test that has failed: nobody waits for it.
+        if let Some(writer) = &self.writer {
+            writer.stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Writer {
+    fn start(space: &Namespace, pod: &str, server: &str) -> Self {
+        let (done, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let (counted, stopped) = (done.clone(), stop.clone());
+        let ask = ["exec", "-i", pod, "--", PROGRAM, "-q", "-c", server];
+        let import = ["import", "--key", "id"];
+        let ask = [&ask[..], &import, &TABLE, &INDEX, &["-"]].concat();
+        let ask: Vec<String> = ask.into_iter().map(str::to_owned).collect();
+        let namespace = space.name().to_owned();
+        let thread = std::thread::spawn(move || {
+            let mut failed = Vec::new();
+            for round in 0.. {
+                if stopped.load(Ordering::Relaxed) {
+                    break;
+                }
+                let began = Instant::now();
+                let mut command = Command::new("kubectl");
+                command.args(["-n", &namespace]).args(&ask);
+                match with_input(&mut command, &records(round)) {
+                    Ok(()) => _ = counted.fetch_add(1, Ordering::Relaxed),
+                    Err(error) => {
+                        let after = began.elapsed().as_secs();
+                        failed.push(format!("after {after} s: {error}"));
+                    }
+                }
+                std::thread::sleep(PAUSE);
+            }
+            failed
+        });
+        Self { thread, done, stop }
+    }
+
+    /// How many imports were answered well.
+    fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Stops it, and gives what the failed imports said.
+    fn end(self) -> Vec<String> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("it doesn't panic")
+    }
+}
+
+/// The rows of a round: every entry of the index is another one, and every fifth row has none.
+fn records(round: u64) -> String {
+    let mut text = String::new();
+    for id in 0..ROWS {
+        let email = match (id + round) % 5 {
+            0 => String::new(),
+            _ => format!(r#", "email": "user-{id}@{round}.example""#),
+        };
+        let _ = writeln!(text, r#"{{"id": "{id:04}", "round": "{round}"{email}}}"#);
+    }
+    text
+}
+
+fn with_input(command: &mut Command, input: &str) -> Result<(), String> {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    // Less than a pipe holds. Who doesn't read it says why below.
+    if let Some(mut stdin) = child.stdin.take() {
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let output = child
+        .wait_with_output()
+        .map_err(|error| error.to_string())?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+    }
+}
+
+/// Whether a line of a bank tells of a second in which money moved.
+pub(crate) fn has_transfers(line: &str) -> bool {
+    let before = line.split_once(" transfers/s").map(|(before, _)| before);
+    let rate = before.and_then(|before| before.split_whitespace().last());
+    rate.and_then(|rate| rate.parse().ok())
+        .is_some_and(|rate: u64| rate > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_without_transfers_is_none_in_which_money_moved() {
+        assert!(has_transfers(
+            "   3 s     1207 transfers/s  p50   2.00 ms  p99   9.00 ms"
+        ));
+        for line in [
+            "   4 s        0 transfers/s  p50   0.00 ms  p99   0.00 ms",
+            "made 100 accounts in table bank",
+            "",
+        ] {
+            assert!(!has_transfers(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn rounds_change_every_entry_and_leave_out_others() {
+        let emails = |round| {
+            let text = records(round);
+            assert_eq!(text.lines().count() as u64, ROWS);
+            text.lines().filter(|line| line.contains("email")).count() as u64
+        };
+        assert_eq!(emails(0), ROWS - ROWS / 5);
+        let zeroth = |round| records(round).lines().next().map(str::to_owned);
+        assert_ne!(zeroth(1), zeroth(2));
+        assert!(zeroth(5).is_some_and(|line| !line.contains("email")));
+    }
+}

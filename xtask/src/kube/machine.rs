@@ -1,0 +1,169 @@
+//! What a cluster changes of the machine itself: how it was is written down before, and put back when it goes.
+
+use std::{
+    fs,
+    io::ErrorKind,
+    os::unix::{fs::FileTypeExt as _, net::UnixStream},
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+
+/// What nodes' networks need, and what kubelets set wherever they run.
+const SETTINGS: [&str; 7] = [
+    "net/ipv4/ip_forward",
+    "vm/overcommit_memory",
+    "vm/panic_on_oom",
+    "kernel/panic",
+    "kernel/panic_on_oops",
+    "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
+];
+/// Folders that the nodes' programs make wherever they run; those within come first.
+const FOLDERS: [&str; 17] = [
+    "/var/log/containers",
+    "/var/log/pods",
+    "/var/lib/kubelet/device-plugins",
+    "/var/lib/kubelet",
+    "/opt/containerd/lib",
+    "/opt/containerd/bin",
+    "/opt/containerd",
+    "/var/lib/cni/cache/results",
+    "/var/lib/cni/cache",
+    "/var/lib/cni/results",
+    "/var/lib/cni",
+    "/usr/libexec/kubernetes/kubelet-plugins/volume/exec",
+    "/usr/libexec/kubernetes/kubelet-plugins/volume",
+    "/usr/libexec/kubernetes/kubelet-plugins",
+    "/usr/libexec/kubernetes",
+    "/run/containerd/s",
+    "/run/containerd",
+];
+
+/// Folders of sockets whose names don't say whose they are.
+const SOCKETS: [&str; 2] = ["/run/containerd/s", "/var/lib/kubelet/device-plugins"];
+
+/// How it was.
+#[derive(Debug, Serialize, Deserialize)]
+struct Before {
+    /// Files below /proc/sys with what they said.
+    settings: Vec<(PathBuf, String)>,
+    /// Folders that weren't there.
+    missing: Vec<PathBuf>,
+}
+
+impl Before {
+    fn now(
+        settings: impl Iterator<Item = PathBuf>,
+        folders: impl Iterator<Item = PathBuf>,
+    ) -> Self {
+        // A kernel may lack one: then nobody changes it either.
+        let settings = settings.filter_map(|file| {
+            let value = fs::read_to_string(&file).ok()?;
+            Some((file, value))
+        });
+        Self {
+            settings: settings.collect(),
+            missing: folders.filter(|folder| !folder.exists()).collect(),
+        }
+    }
+
+    fn put_back(&self) -> anyhow::Result<()> {
+        for (file, value) in &self.settings {
+            // Writing what is there already may do more than nothing: forwarding is set for each link anew.
+            if fs::read_to_string(file).is_ok_and(|now| now != *value) {
+                fs::write(file, value)
+                    .with_context(|| format!("cannot write {}", file.display()))?;
+            }
+        }
+        for folder in &self.missing {
+            // Whoever else uses it by now keeps it.
+            let _ = fs::remove_dir(folder);
+        }
+        Ok(())
+    }
+}
+
+fn file(folder: &Path) -> PathBuf {
+    folder.join("before.json")
+}
+
+/// Writes down how the machine is, in the cluster's folder.
+pub(crate) fn remember(folder: &Path) -> anyhow::Result<()> {
+    let settings = SETTINGS.map(|name| Path::new("/proc/sys").join(name));
+    let before = Before::now(settings.into_iter(), FOLDERS.into_iter().map(PathBuf::from));
+    // Under its name only when it's whole.
+    let part = folder.join("before.part");
+    fs::write(&part, serde_json::to_vec(&before)?)?;
+    fs::rename(part, file(folder)).context("cannot write down how the machine is")
+}
+
+/// Makes the machine as it was; nothing where that isn't known, because nothing was changed yet.
+pub(crate) fn restore(folder: &Path) -> anyhow::Result<()> {
+    let Ok(before) = fs::read(file(folder)) else {
+        return Ok(());
+    };
+    let before: Before = serde_json::from_slice(&before)
+        .with_context(|| format!("{} can't be read", file(folder).display()))?;
+    for folder in SOCKETS {
+        remove_dead_sockets(Path::new(folder));
+    }
+    before.put_back()
+}
+
+/// Removes the sockets that nobody listens on, as those of who was killed: others' stay.
+fn remove_dead_sockets(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let is_dead = UnixStream::connect(entry.path())
+            .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+        let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+        if is_dead && is_socket {
+            // Somebody else may have been faster.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_changed_is_put_back_and_what_others_use_stays() {
+        let temporary = tempfile::tempdir().unwrap();
+        let at = |name: &str| temporary.path().join(name);
+        fs::write(at("forward"), "0\n").unwrap();
+        fs::create_dir(at("old")).unwrap();
+        let settings = || ["forward", "none"].map(at).into_iter();
+        let folders = || ["old", "ours", "theirs", "never"].map(at).into_iter();
+        let before = Before::now(settings(), folders());
+
+        fs::write(at("forward"), "1\n").unwrap();
+        fs::write(at("none"), "1\n").unwrap();
+        fs::create_dir(at("ours")).unwrap();
+        fs::create_dir(at("theirs")).unwrap();
+        fs::write(at("theirs/file"), "").unwrap();
+        let text = serde_json::to_vec(&before).unwrap();
+        let before: Before = serde_json::from_slice(&text).unwrap();
+        before.put_back().unwrap();
+
+        assert_eq!(fs::read_to_string(at("forward")).unwrap(), "0\n");
+        assert!(at("old").exists() && at("theirs/file").exists());
+        assert!(!at("ours").exists() && !at("never").exists());
+    }
+
+    #[test]
+    fn a_socket_stays_that_somebody_listens_on() {
+        use std::os::unix::net::UnixListener;
+        let temporary = tempfile::tempdir().unwrap();
+        let at = |name: &str| temporary.path().join(name);
+        let alive = UnixListener::bind(at("alive")).unwrap();
+        drop(UnixListener::bind(at("dead")).unwrap());
+        fs::write(at("file"), "").unwrap();
+        remove_dead_sockets(temporary.path());
+        assert!(at("alive").exists() && at("file").exists() && !at("dead").exists());
+        drop(alive);
+        remove_dead_sockets(&at("never"));
+    }
+}
