@@ -25,6 +25,9 @@ pub(crate) use running::SERVERS;
 /// A cluster that isn't ready by then won't be.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
+/// A server that does its task says so sooner.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+
 /// How often the manifest is read for what counts without a restart.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
@@ -280,11 +283,14 @@ async fn not_ready(running: &[Running]) -> Option<String> {
         let Some(address) = &server.metrics else {
             continue;
         };
-        match endpoint::get(address, "/readyz").await {
-            Ok(said) if said.status == 200 || said.body.starts_with(DATA_LOST) => {}
-            Ok(said) => return Some(format!("{}: {}", server.server, said.body.trim())),
-            Err(error) => return Some(format!("{} at {address}: {error}", server.server)),
-        }
+        let asked = endpoint::get(address, "/readyz");
+        let why = match tokio::time::timeout(ANSWERS_WITHIN, asked).await {
+            Ok(Ok(said)) if said.status == 200 || said.body.starts_with(DATA_LOST) => continue,
+            Ok(Ok(said)) => said.body.trim().to_owned(),
+            Ok(Err(error)) => format!("{address}: {error}"),
+            Err(_) => format!("{address} does not answer"),
+        };
+        return Some(format!("{}: {why}", server.server));
     }
     None
 }

@@ -6,11 +6,10 @@
 
 use serde_json::Value;
 
-/// Fields whose text stays: of levels, names, addresses, times and outcomes.
+/// Fields whose text stays, whoever says it.
+const OF_ALL: &[&str] = &["timestamp", "level", "target"];
+/// And in lines of ours: of names, addresses, times and outcomes.
 const HARMLESS: &[&str] = &[
-    "timestamp",
-    "level",
-    "target",
     "name",
     "method",
     "result",
@@ -65,7 +64,8 @@ fn redacted_line(line: &str) -> String {
                             message.push_str(LEFT_OUT);
                         }
                     }
-                    _ => redact(name, value),
+                    _ if OF_ALL.contains(&name.as_str()) => {}
+                    _ => redact(is_ours, name, value),
                 }
             }
             Value::Object(fields).to_string()
@@ -75,15 +75,21 @@ fn redacted_line(line: &str) -> String {
     }
 }
 
-/// Numbers stay, and names do.
-fn redact(name: &str, value: &mut Value) {
+/// Numbers stay, and in lines of ours what is known.
+fn redact(is_ours: bool, name: &str, value: &mut Value) {
     match value {
-        Value::String(_) if HARMLESS.contains(&name) => {}
+        Value::String(_) if is_ours && HARMLESS.contains(&name) => {}
         Value::String(text) => LEFT_OUT.clone_into(text),
-        Value::Array(values) => values.iter_mut().for_each(|value| redact(name, value)),
-        Value::Object(fields) => fields
-            .iter_mut()
-            .for_each(|(name, value)| redact(name, value)),
+        Value::Array(values) => {
+            for value in values {
+                redact(is_ours, name, value);
+            }
+        }
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                redact(is_ours, name, value);
+            }
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
@@ -123,7 +129,7 @@ mod tests {
             (
                 r#"{"message":"inserting secret","target":"fjall","rows":["secret",1],"span":{"key":"secret","name":"write"}}"#,
                 Some(
-                    r#"{"message":"[left out]","rows":["[left out]",1],"span":{"key":"[left out]","name":"write"},"target":"fjall"}"#,
+                    r#"{"message":"[left out]","rows":["[left out]",1],"span":{"key":"[left out]","name":"[left out]"},"target":"fjall"}"#,
                 ),
             ),
             (
