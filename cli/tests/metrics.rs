@@ -125,6 +125,13 @@ fn promtool(page: &str) -> Option<String> {
     })
 }
 
+fn check_by_promtool(who: &str, page: &str) {
+    match promtool(page) {
+        Some(said) => assert_eq!(said, "", "{who}"),
+        None => eprintln!("SKIPPED: there's no promtool, of Debian's package prometheus"),
+    }
+}
+
 #[test]
 fn every_server_shows_what_is_declared_and_counts_what_happens() {
     let cluster = Cluster::processes();
@@ -170,11 +177,63 @@ fn every_server_shows_what_is_declared_and_counts_what_happens() {
     });
     for (server, page) in scrape(&cluster) {
         check_declared(&page, &tables(&server).concat());
-        match promtool(&page) {
-            Some(said) => assert_eq!(said, "", "{server}"),
-            None => eprintln!("SKIPPED: there's no promtool, of Debian's package prometheus"),
-        }
+        let volume = |suffix: &str| {
+            let mut lines = page.lines().filter(|line| !line.starts_with('#'));
+            let line = lines.find_map(|line| line.split_once(suffix));
+            line.and_then(|(_, bytes)| bytes.parse::<f64>().ok())
+                .unwrap_or_else(|| panic!("{server} has no {suffix}: {page}"))
+        };
+        let (free, size) = (volume("_disk_free_bytes "), volume("_disk_size_bytes "));
+        assert!(0.0 < free && free < size, "{server}: {free} of {size}");
+        check_by_promtool(&server, &page);
     }
+}
+
+/// What a process takes of the machine, of all servers in it together.
+const WHOLE: [Metric; 8] = [
+    process::MEMORY_LIMIT,
+    process::CPU,
+    process::OPEN_FDS,
+    process::MAX_FDS,
+    process::VIRTUAL,
+    process::RESIDENT,
+    process::START,
+    process::THREADS,
+];
+
+#[test]
+fn servers_of_one_process_have_a_page_each_and_the_process_is_counted_once() {
+    let cluster = Cluster::threads();
+    // It has tablets on every server, and asks for all of them.
+    let bank = ["bank", "--duration", "1s", "--accounts", "500"];
+    cluster.run(&bank).ok();
+    let pages = scrape(&cluster);
+    assert_eq!(pages.len(), support::SERVERS.len(), "{:?}", pages.keys());
+    for (server, page) in &pages {
+        let mut declared = tables(server).concat();
+        if server != "gc-master-0" {
+            declared.retain(|metric| WHOLE.iter().all(|whole| whole.name != metric.name));
+        }
+        check_declared(page, &declared);
+        check_by_promtool(server, page);
+    }
+    let requests = |server: &str| sum(&pages[server], &tablet::REQUESTS);
+    let all: f64 = ["tablet-0", "tablet-1", "tablet-2"]
+        .map(requests)
+        .iter()
+        .sum();
+    assert!(all > 0.0, "{pages:?}");
+    for (server, address) in servers(&cluster) {
+        // `up` has waited for it.
+        assert_eq!(get(&address, "/readyz").body, "ok\n", "{server}");
+    }
+    let data_dir = cluster.data_dir.clone();
+    let (code, said) = cluster.stop();
+    assert_eq!(code, 0, "{said}");
+    assert!(
+        !data_dir.join("servers.json").exists(),
+        "it is told that they run"
+    );
 }
 
 #[test]
@@ -307,6 +366,7 @@ fn the_bank_shows_what_its_client_does() {
     child.kill().expect("killed");
     child.wait().expect("ended");
     check_declared(&page, &[process::ALL, client::ALL].concat());
+    check_by_promtool("bank", &page);
     assert!(page.contains("role=\"bank\""), "{page}");
 }
 

@@ -3,7 +3,7 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
 
 use flate2::read::GzDecoder;
@@ -122,7 +122,14 @@ fn a_bundle_says_how_the_cluster_is_and_names_no_cell() {
         let file = path.display().to_string();
         let arguments = ["debug", "bundle", "--file", &file, "--data-dir", &data_dir];
         cluster
-            .run(&[&arguments, &["--interval", "100ms"][..], more].concat())
+            .run(
+                &[
+                    &arguments,
+                    &["--for", "300ms", "--interval", "100ms"][..],
+                    more,
+                ]
+                .concat(),
+            )
             .ok();
         unpacked(&path)
     };
@@ -151,6 +158,21 @@ fn a_bundle_says_how_the_cluster_is_and_names_no_cell() {
             assert!(since.elapsed() < PATIENCE, "no locks of a flush: {said}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         };
+        // Nothing that our logs say names a cell, but what goes wrong may.
+        let log = cluster.data_dir.join("logs/tablet-0.log");
+        let mut log = std::fs::File::options()
+            .append(true)
+            .open(log)
+            .expect("a log");
+        for line in [
+            format!("error: the key {MARK} can't be read"),
+            format!(
+                "{{\"target\":\"percolator_client\",\"message\":\"x\",\"why\":\"1/{MARK}:c is locked\"}}"
+            ),
+            format!("{{\"target\":\"another\",\"message\":\"{MARK}\"}}"),
+        ] {
+            writeln!(log, "{line}").expect("written");
+        }
         let files = bundle("plain.tar.gz", &[]);
         for (name, text) in &files {
             assert!(
@@ -163,12 +185,18 @@ fn a_bundle_says_how_the_cluster_is_and_names_no_cell() {
             found.unwrap_or_else(|| panic!("no {name} in {:?}", files.keys()))
         };
         for server in support::SERVERS {
-            for scrape in ["1", "2"] {
+            let times = ["001", "002", "003", "004"].map(|scrape| {
                 let page = file(&format!("metrics/{server}-{scrape}.txt"));
                 assert!(page.contains("percolator_build_info{"), "{page}");
-            }
+                page.lines().next().expect("a line").to_owned()
+            });
+            assert!(
+                times[0].starts_with("# at 2") && times.is_sorted(),
+                "{times:?}"
+            );
             assert!(file("versions.json").contains(server));
-            file(&format!("logs/{server}.log"));
+            let log = file(&format!("logs/{server}.log"));
+            assert!(log.contains("\"target\":\"percolator_"), "{log}");
         }
         let json = |name: &str| -> Value { serde_json::from_str(file(name)).expect("JSON") };
         let txns = json("txn-list.json");
@@ -190,8 +218,42 @@ fn a_bundle_says_how_the_cluster_is_and_names_no_cell() {
 
         let with_keys = bundle("keys.tar.gz", &["--with-keys"]);
         let told = |name: &str| with_keys[&format!("percolator-debug/{name}")].contains(MARK);
-        assert!(told("tablets.json") && told("txn-list.json"));
+        assert!(told("tablets.json") && told("txn-list.json") && told("logs/tablet-0.log"));
+        let readme = file("README.txt");
+        assert!(
+            readme.contains("not in it") && !readme.contains("Not in it:"),
+            "{readme}"
+        );
+        assert!(with_keys["percolator-debug/README.txt"].contains("--with-keys was given"));
     });
+}
+
+#[test]
+fn a_bundle_of_a_cluster_in_one_process_has_metrics_and_settings_and_says_where_logs_are() {
+    let cluster = Cluster::threads();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("b.tar.gz");
+    let file = path.display().to_string();
+    let data_dir = cluster.data_dir.display().to_string();
+    let arguments = ["debug", "bundle", "--file", &file, "--data-dir", &data_dir];
+    cluster
+        .run(&[&arguments[..], &["--for", "0s"]].concat())
+        .ok();
+    let files = unpacked(&path);
+    for name in [
+        "settings.json",
+        "metrics/gc-master-0-001.txt",
+        "metrics/tablet-2-001.txt",
+    ] {
+        let name = format!("percolator-debug/{name}");
+        assert!(files.contains_key(&name), "{name}: {:?}", files.keys());
+    }
+    let readme = &files["percolator-debug/README.txt"];
+    assert!(readme.contains("writes to standard error"), "{readme}");
+    let endless = ["--for", "1h", "--interval", "1ms", "--file", "never"];
+    cluster
+        .run(&[&["debug", "bundle"][..], &endless].concat())
+        .refused(2, &["--interval"]);
 }
 
 #[test]
@@ -212,6 +274,8 @@ fn a_bundle_says_what_is_not_reached_and_replaces_nothing() {
         "nowhere",
         "--metrics",
         "tablet-0=127.0.0.1:1",
+        "--for",
+        "1ms",
         "--interval",
         "1ms",
     ];
@@ -222,9 +286,18 @@ fn a_bundle_says_what_is_not_reached_and_replaces_nothing() {
         "{files:?}"
     );
     assert!(
-        files.contains_key("percolator-debug/metrics/tablet-0-2.unreachable.txt"),
+        files.contains_key("percolator-debug/metrics/tablet-0-002.unreachable.txt"),
         "{files:?}"
     );
+    let readme = &files["percolator-debug/README.txt"];
+    for words in [
+        "the master says: it wasn't reached",
+        "some pages of metrics",
+        "kubectl get percolatorcluster",
+        "kubectl logs -n NAMESPACE",
+    ] {
+        assert!(readme.contains(words), "{words}: {readme}");
+    }
     let before = std::fs::read(&path).expect("the bundle");
     support::percolator(&arguments).refused(1, &["b.tar.gz", "--file"]);
     assert_eq!(std::fs::read(&path).expect("the bundle"), before);

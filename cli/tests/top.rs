@@ -35,9 +35,52 @@ fn terminal() -> (File, File) {
     (File::from(ours), theirs)
 }
 
+/// What a terminal shows that these bytes were written to: characters, and where the cursor goes.
+fn screen(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let mut lines = vec![vec![' '; 110]; 30];
+    let (mut line, mut column) = (0_usize, 0_usize);
+    let mut chars = text.chars();
+    while let Some(char) = chars.next() {
+        if char != '\x1b' {
+            if let Some(cell) = lines.get_mut(line).and_then(|line| line.get_mut(column)) {
+                *cell = char;
+            }
+            column += 1;
+            continue;
+        }
+        let mut sequence = String::new();
+        for char in chars.by_ref() {
+            sequence.push(char);
+            if char.is_ascii_alphabetic() {
+                break;
+            }
+        }
+        match sequence
+            .strip_prefix('[')
+            .and_then(|it| it.strip_suffix('H'))
+        {
+            Some("") => (line, column) = (0, 0),
+            Some(place) => {
+                let (to_line, to_column) = place.split_once(';').expect(place);
+                let number = |text: &str| text.parse::<usize>().expect(text) - 1;
+                (line, column) = (number(to_line), number(to_column));
+            }
+            None if sequence.ends_with('J') => lines.iter_mut().for_each(|line| line.fill(' ')),
+            None => {}
+        }
+    }
+    let lines = lines.into_iter().map(String::from_iter);
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 #[test]
 fn top_draws_on_a_terminal_and_leaves_it_as_it_was() {
     let cluster = Cluster::processes();
+    let splits: Vec<String> = (1..40).map(|number| format!("{number:02}")).collect();
+    let splits = splits.iter().flat_map(|row| ["--split-at", row]);
+    let create = ["table", "create", "long"].into_iter().chain(splits);
+    cluster.run(&create.collect::<Vec<_>>()).ok();
     let (mut ours, theirs) = terminal();
     let stdio = || Stdio::from(theirs.try_clone().expect("another"));
     let mut child = Command::new("setsid")
@@ -77,6 +120,24 @@ fn top_draws_on_a_terminal_and_leaves_it_as_it_was() {
         let all = ["tablet-2", "requests/s", "WRITE P99"];
         all.iter().all(|words| drawn.contains(words)).then_some(())
     });
+    // Tab, End; then Home.
+    for (keys, tablet, words) in [
+        ("\t\x1b[F", "long 40 tablet", "-40 of 40"),
+        ("\x1b[H", "long 1 tablet", "by table, 1-"),
+    ] {
+        ours.write_all(keys.as_bytes()).expect("typed");
+        let mut seen = String::new();
+        wait_for(&format!("{words} on the terminal"), || {
+            let shown = screen(&drawn.lock().expect("whole"));
+            let plain = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+            let is_there = plain.contains(tablet) && plain.contains(words);
+            if seen != shown {
+                eprintln!("{shown}");
+                seen = shown;
+            }
+            is_there.then_some(())
+        });
+    }
     ours.write_all(b"q").expect("typed");
     let status = wait_for("its end", || child.try_wait().expect("a child"));
     reading.join().expect("the reader ends");
@@ -121,6 +182,16 @@ fn top_prints_one_look_for_scripts() {
     assert!(
         rates["requests_per_second"].is_f64() && rates["bytes_per_second"].is_f64(),
         "{seen}"
+    );
+    let threads = Cluster::threads();
+    let data_dir = threads.data_dir.display().to_string();
+    let look_once = ["top", "--once", "-o", "json", "--interval", "200ms"];
+    let said = threads.run(&[&look_once[..], &["--data-dir", &data_dir]].concat());
+    let alike: Value = serde_json::from_str(&said.ok()).expect("JSON");
+    assert_eq!(
+        alike["load_of"].as_object().map(serde_json::Map::len),
+        Some(3),
+        "{alike}"
     );
     // Only the master's port is reached, as through kubectl port-forward.
     let seen = look(&["--data-dir", "nowhere"]);

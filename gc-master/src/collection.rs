@@ -95,6 +95,7 @@ impl Directory {
                     .blocked
                     .take_if(|blocked| blocked.server == ORACLE);
                 self.collection.now = self.collection.now.max(oracle);
+                self.wait_for_ready(oracle);
                 let truth = self.truth.as_ref()?;
                 // A rebuilt directory learns from the tablet servers what was set: a barrier that has moved too far
                 // never goes back.
@@ -137,6 +138,16 @@ impl Directory {
                 });
                 None
             }
+        }
+    }
+
+    /// From now on a ready point is missed, unless there is one.
+    fn wait_for_ready(&mut self, oracle: Timestamp) {
+        let Some(truth) = &mut self.truth else { return };
+        let waits = truth.gc.ready == 0 && !truth.tablet_servers().is_empty();
+        if waits && truth.gc.since == 0 {
+            truth.gc.since = oracle.as_u64();
+            self.dirty = true;
         }
     }
 

@@ -30,7 +30,7 @@ pub(crate) struct Facts {
     pub(crate) now: Timestamp,
     /// How far behind that the barrier is; none: there's no barrier.
     pub(crate) barrier_age: Option<Duration>,
-    /// The same of the ready point.
+    /// The same of the ready point; where there's none yet, of when it began to be missed.
     pub(crate) ready_age: Option<Duration>,
     /// The same of the lowest floor of a lease.
     pub(crate) oldest_floor_age: Option<Duration>,
@@ -73,7 +73,8 @@ impl Directory {
         };
         let points = truth.gc.points();
         facts.barrier_age = age(oracle, points.barrier);
-        facts.ready_age = age(oracle, points.ready);
+        let since = Timestamp::from_u64(truth.gc.since);
+        facts.ready_age = age(oracle, points.ready).or_else(|| age(oracle, since));
         for (name, server) in &truth.servers {
             let role = match server.role {
                 Role::Oracle => "tso",
@@ -134,7 +135,7 @@ mod tests {
     use super::*;
     use crate::collection::{ORACLE, Progress};
     use crate::core::Settings;
-    use crate::events::Start;
+    use crate::events::{Heartbeat, Start};
     use crate::settings::Manifest;
 
     /// After every lease of an earlier start.
@@ -153,6 +154,42 @@ mod tests {
         assert!(!facts.has_state);
         assert_eq!(facts.held_by, ["starting"]);
         assert!(begun().facts(LATER).has_state);
+    }
+
+    #[test]
+    fn a_ready_point_that_never_came_grows_old_as_well() {
+        let mut directory = begun();
+        let at = |seconds: u64| Timestamp::from_millis(NOW.physical_ms() + seconds * 1_000);
+        directory.collect(LATER, Progress::Time(at(0)));
+        assert_eq!(directory.facts(LATER).ready_age, None, "nobody misses it");
+        let beat = Heartbeat {
+            cluster_id: None,
+            role: Role::Tablet,
+            server: "tablet-0".into(),
+            address: "tablet-0:7402".into(),
+            incarnation: 1,
+            tablets: Vec::new(),
+            peers: Default::default(),
+            deleted_tables: Default::default(),
+            points: Default::default(),
+            progress: v1::GcProgress::default(),
+            settings: Default::default(),
+        };
+        directory.heartbeat(LATER, beat).unwrap();
+        let paused = Manifest {
+            paused: Some(true),
+            ..Manifest::default()
+        };
+        directory.take_manifest(paused);
+        for seconds in [60, 90, 3_660] {
+            directory.collect(LATER, Progress::Time(at(seconds)));
+        }
+        let waited = Some(Duration::from_secs(3_600));
+        assert_eq!(directory.facts(LATER).ready_age, waited);
+        // The first point is as old as it is.
+        directory.truth.as_mut().unwrap().gc.ready = at(3_000).as_u64();
+        let facts = directory.facts(LATER);
+        assert_eq!(facts.ready_age, Some(Duration::from_secs(660)));
     }
 
     #[test]

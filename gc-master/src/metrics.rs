@@ -1,13 +1,14 @@
 //! What the master shows.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use percolator_telemetry::names::gc_master as names;
 use percolator_telemetry::{
     Bounded, Error, Gauge, Histogram, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Registry,
-    Set,
+    Set, Volume,
 };
 
 use crate::collection::{ORACLE, Progress};
@@ -39,6 +40,7 @@ pub(crate) struct Metrics {
     oldest_gc_lock: Gauge,
     sweeps: IntCounterVec,
     garbage: IntGauge,
+    volume: Volume,
 }
 
 impl Metrics {
@@ -70,6 +72,7 @@ impl Metrics {
             oldest_gc_lock: set.seconds(names::OLDEST_GC_LOCK)?,
             sweeps: set.counters(names::SWEEPS)?,
             garbage: set.gauge(names::GARBAGE)?,
+            volume: Volume::new(set.gauge(names::DISK_FREE)?, set.gauge(names::DISK_SIZE)?),
         };
         set.finish();
         Ok(metrics)
@@ -104,6 +107,11 @@ impl Metrics {
             Progress::Blocked { .. } | Progress::Time(_) => return,
         };
         self.sweeps.with_label_values(&[result]).inc();
+    }
+
+    /// The volume of the master's folder.
+    pub(crate) fn show_volume(&self, folder: &Path) {
+        self.volume.show(folder);
     }
 
     /// The master as it is now.

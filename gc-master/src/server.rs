@@ -89,6 +89,7 @@ pub struct Server {
     metrics: Arc<Metrics>,
     runner: Arc<Runner>,
     manifest: Option<PathBuf>,
+    data_dir: PathBuf,
 }
 
 /// The role in the folder's identity.
@@ -142,6 +143,7 @@ impl Server {
             metrics,
             runner,
             manifest: options.manifest,
+            data_dir: options.data_dir,
         })
     }
 
@@ -161,7 +163,7 @@ impl Server {
     /// Of serving; and when the state can't be made durable: what was decided is not known to be
     /// true then, so the master stops.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
-        let pages = pages(&self.metrics, &self.runner);
+        let pages = pages(&self.metrics, &self.runner, self.data_dir);
         let _endpoint = self
             .endpoint
             .map(|listener| listener.serve(pages))
@@ -209,7 +211,7 @@ impl Server {
 }
 
 /// What the master shows of itself.
-fn pages(metrics: &Arc<Metrics>, runner: &Arc<Runner>) -> Pages {
+fn pages(metrics: &Arc<Metrics>, runner: &Arc<Runner>, folder: PathBuf) -> Pages {
     // It isn't kept alive by that.
     let (watched, asked) = (Arc::downgrade(runner), Arc::downgrade(runner));
     let shown = metrics.clone();
@@ -217,6 +219,7 @@ fn pages(metrics: &Arc<Metrics>, runner: &Arc<Runner>) -> Pages {
         registry: metrics.registry.clone(),
         role: "gc-master",
         refresh: Box::new(move || {
+            shown.show_volume(&folder);
             // One that is stopping has nothing more to tell.
             let runner = watched.upgrade();
             if let Some(Ok(facts)) = runner.map(|runner| runner.look(Directory::facts)) {

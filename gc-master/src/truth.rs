@@ -53,6 +53,10 @@ pub struct Gc {
     pub barrier: u64,
     /// Tablet servers may collect up to here.
     pub ready: u64,
+    /// The oracle's time when there was a tablet server first, and no ready point; zero: not known. What has never moved
+    /// has no age of its own to be seen by.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub since: u64,
     /// The longest lease that a session may still have, in milliseconds: a master that starts waits for it. Zero: as
     /// long as leases are now.
     #[serde(default, skip_serializing_if = "is_zero")]

@@ -86,6 +86,11 @@ pub(crate) fn pages(shared: &Arc<Shared>) -> Pages {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
+
+    use percolator_telemetry::endpoint;
+
     use super::*;
 
     #[test]
@@ -105,5 +110,51 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
+    }
+
+    /// As `/metrics` shows it; Prometheus' own tool has an opinion on it, where it is here.
+    #[tokio::test]
+    #[allow(clippy::print_stdout, reason = "the word that xtask listens for")]
+    async fn promtool_finds_nothing_wrong_with_the_page() {
+        let metrics = Metrics::new().unwrap();
+        metrics.looks.with_label_values(&["ok"]).inc();
+        metrics.durations.observe(0.1);
+        let listener = endpoint::listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let address = listener.address().to_string();
+        let _endpoint = listener
+            .serve(Pages {
+                registry: metrics.registry,
+                role: "operator",
+                refresh: Box::new(|| {}),
+                ready: Box::new(|| Ok(())),
+                healthy: Box::new(|| Ok(())),
+            })
+            .unwrap();
+        let page = endpoint::get(&address, "/metrics").await.unwrap().body;
+        for words in [
+            "process_open_fds ",
+            "role=\"operator\"",
+            "percolator_operator_leader 0",
+        ] {
+            assert!(page.contains(words), "{words}\n{page}");
+        }
+        let tool = std::env::var_os("PERCOLATOR_PROMTOOL").unwrap_or_else(|| "promtool".into());
+        let child = Command::new(tool)
+            .args(["check", "metrics"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let Ok(mut child) = child else {
+            println!("SKIPPED: there's no promtool, of Debian's package prometheus");
+            return;
+        };
+        // The pipe is closed with the value.
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(page.as_bytes()).unwrap();
+        drop(stdin);
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success() && said.is_empty(), "{said}\n{page}");
     }
 }

@@ -10,7 +10,7 @@ use percolator_protocol::types::Timestamp;
 use percolator_telemetry::names::tablet as names;
 use percolator_telemetry::{
     Bounded, Error, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Registry, Set, keep_up,
+    IntGaugeVec, Registry, Set, Volume, keep_up,
 };
 use percolator_wire::v1::TabletState;
 
@@ -51,8 +51,7 @@ pub(crate) struct Metrics {
     snapshots: IntGauge,
     cache_bytes: IntGauge,
     cache_lookups: IntCounterVec,
-    disk_free: IntGauge,
-    disk_size: IntGauge,
+    volume: Volume,
     disk_full: IntGauge,
     barrier: Gauge,
     ready_point: Gauge,
@@ -101,8 +100,7 @@ impl Metrics {
             snapshots: set.gauge(names::SNAPSHOTS)?,
             cache_bytes: set.gauge(names::CACHE_BYTES)?,
             cache_lookups: set.counters(names::CACHE_LOOKUPS)?,
-            disk_free: set.gauge(names::DISK_FREE)?,
-            disk_size: set.gauge(names::DISK_SIZE)?,
+            volume: Volume::new(set.gauge(names::DISK_FREE)?, set.gauge(names::DISK_SIZE)?),
             disk_full: set.gauge(names::DISK_FULL)?,
             barrier: set.seconds(names::BARRIER)?,
             ready_point: set.seconds(names::READY_POINT)?,
@@ -208,12 +206,7 @@ impl Metrics {
         self.snapshots.set(whole(stats.snapshots));
         self.sync_seconds.set(stats.last_sync.as_secs_f64());
         keep_up(&self.syncs, stats.syncs);
-        // A folder that can't be looked at is what the engine complains about.
-        if let Ok(volume) = rustix::fs::statvfs(folder) {
-            let bytes = |blocks: u64| whole(blocks.saturating_mul(volume.f_frsize));
-            self.disk_free.set(bytes(volume.f_bavail));
-            self.disk_size.set(bytes(volume.f_blocks));
-        }
+        self.volume.show(folder);
     }
 }
 

@@ -22,7 +22,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::{Process, set};
+use crate::process::{Process, Whole};
+use crate::set;
 
 /// Connections at a time; more wait.
 const CONNECTIONS_MAX: usize = 32;
@@ -86,6 +87,8 @@ pub enum Error {
 pub struct Listener {
     listener: TcpListener,
     address: SocketAddr,
+    /// Taken here, in the order in which servers of one process begin.
+    whole: Option<Whole>,
 }
 
 /// The endpoint; it ends when this is dropped.
@@ -96,7 +99,8 @@ pub struct Endpoint {
     _stop: oneshot::Sender<()>,
 }
 
-/// Takes the address; port 0 picks a free one.
+/// Takes the address; port 0 picks a free one. Of several at a time in one process, the first one shows what the
+/// process as a whole takes of the machine, and no other.
 ///
 /// # Errors
 /// [`Error::Listen`].
@@ -105,7 +109,11 @@ pub fn listen(address: SocketAddr) -> Result<Listener, Error> {
     let listener = TcpListener::bind(address).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
-    Ok(Listener { listener, address })
+    Ok(Listener {
+        listener,
+        address,
+        whole: Whole::take(),
+    })
 }
 
 impl Listener {
@@ -119,7 +127,8 @@ impl Listener {
     /// # Errors
     /// [`Error::Metrics`], [`Error::Thread`].
     pub fn serve(self, pages: Pages) -> Result<Endpoint, Error> {
-        let process = Process::new(&pages.registry, pages.role).map_err(Error::Metrics)?;
+        let process =
+            Process::new(&pages.registry, pages.role, self.whole).map_err(Error::Metrics)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

@@ -18,13 +18,15 @@ pub mod otlp;
 mod process;
 mod set;
 pub mod trace;
+#[cfg(feature = "endpoint")]
+mod volume;
 
 pub use declare::{Kind, Label, Metric, Values};
 pub use document::markdown;
 pub use limited::Limited;
-#[cfg(feature = "endpoint")]
-pub use process::Process;
 pub use prometheus::local::{LocalHistogram, LocalIntCounter};
 pub use prometheus::{Error, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec};
 pub use prometheus::{IntGauge, IntGaugeVec, Registry};
 pub use set::{Bounded, Set, keep_up, text};
+#[cfg(feature = "endpoint")]
+pub use volume::Volume;

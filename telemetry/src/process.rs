@@ -1,5 +1,6 @@
 //! What every process shows: which program it is, what it takes of the machine, and how busy its runtime is.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus::process_collector::ProcessCollector;
@@ -15,9 +16,32 @@ const REVISION: &str = match option_env!("PERCOLATOR_REVISION") {
     None => "unknown",
 };
 
-/// The metrics of a process.
+/// Somebody has [`Whole`].
+static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// The right to show what the process as a whole takes of the machine. Where several servers share a process, one
+/// page of it has that: a sum over pages would count it more than once.
 #[derive(Debug)]
-pub struct Process {
+pub(crate) struct Whole(());
+
+impl Whole {
+    /// For whoever asks first, until it goes.
+    pub(crate) fn take() -> Option<Self> {
+        // Not one that is made and thrown away: that would give up what another has.
+        let is_free = !IS_TAKEN.swap(true, Ordering::Relaxed);
+        is_free.then(|| Self(()))
+    }
+}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        IS_TAKEN.store(false, Ordering::Relaxed);
+    }
+}
+
+/// The metrics of a process, or of a server in it.
+#[derive(Debug)]
+pub(crate) struct Process {
     runtime: RuntimeMetrics,
     ready: IntGauge,
     tasks: IntGauge,
@@ -25,24 +49,30 @@ pub struct Process {
     busy: Counter,
     parks: IntCounter,
     scraped: Gauge,
-    memory_limit: IntGauge,
+    whole: Option<(Whole, IntGauge)>,
 }
 
 impl Process {
-    /// Of a process with this role ("tablet"). To be called on its runtime.
+    /// Of a process with this role ("tablet"), and with `whole` of all that runs in it. To be called on its runtime.
     ///
     /// # Errors
     /// The registry has them already.
     ///
     /// # Panics
     /// Outside of a runtime.
-    pub fn new(registry: &Registry, role: &'static str) -> Result<Self, Error> {
+    pub(crate) fn new(
+        registry: &Registry,
+        role: &'static str,
+        whole: Option<Whole>,
+    ) -> Result<Self, Error> {
         let set = Set::new(registry, names::ALL);
         let build = set.gauges(names::BUILD_INFO)?;
         let version = env!("CARGO_PKG_VERSION");
         build.with_label_values(&[version, REVISION, role]).set(1);
-        registry.register(Box::new(ProcessCollector::for_self()))?;
-        for metric in names::OF_THE_SYSTEM {
+        if whole.is_some() {
+            registry.register(Box::new(ProcessCollector::for_self()))?;
+        }
+        for metric in names::OF_THE_SYSTEM.iter().chain([&names::MEMORY_LIMIT]) {
             set.made_elsewhere(*metric);
         }
         let process = Self {
@@ -53,7 +83,10 @@ impl Process {
             busy: set.fractions(names::RUNTIME_BUSY)?,
             parks: set.counter(names::RUNTIME_PARKS)?,
             scraped: set.seconds(names::SCRAPED)?,
-            memory_limit: set.gauge(names::MEMORY_LIMIT)?,
+            whole: match whole {
+                Some(whole) => Some((whole, set.gauge(names::MEMORY_LIMIT)?)),
+                None => None,
+            },
         };
         set.finish();
         Ok(process)
@@ -77,9 +110,10 @@ impl Process {
                 .map(|worker| runtime.worker_park_count(worker))
                 .sum(),
         );
-        // It may be changed while the process runs.
-        self.memory_limit
-            .set(i64::try_from(memory::limit()).unwrap_or(i64::MAX));
+        if let Some((_, memory_limit)) = &self.whole {
+            // It may be changed while the process runs.
+            memory_limit.set(i64::try_from(memory::limit()).unwrap_or(i64::MAX));
+        }
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         self.scraped.set(now.unwrap_or_default().as_secs_f64());
     }

@@ -1,11 +1,12 @@
 //! What the oracle counts.
 
+use std::path::Path;
 use std::time::Duration;
 
 use percolator_telemetry::names::tso as names;
 use percolator_telemetry::{
     Error, Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, LocalHistogram, LocalIntCounter,
-    Registry, Set,
+    Registry, Set, Volume,
 };
 
 use crate::core::Facts;
@@ -26,6 +27,7 @@ pub(crate) struct Metrics {
     followed: IntGauge,
     pub(crate) clock_jumps: IntCounter,
     pub(crate) streams: IntGauge,
+    volume: Volume,
 }
 
 /// What is counted with every request, under the lock that it takes anyway.
@@ -55,6 +57,7 @@ impl Metrics {
             followed: set.gauge(names::CLOCK_FOLLOWED)?,
             clock_jumps: set.counter(names::CLOCK_JUMPS)?,
             streams: set.gauge(names::STREAMS)?,
+            volume: Volume::new(set.gauge(names::DISK_FREE)?, set.gauge(names::DISK_SIZE)?),
             registry: registry.clone(),
         };
         set.seconds(names::WINDOW)?.set(seconds(window_ms));
@@ -84,8 +87,9 @@ impl Metrics {
         self.limit_failing.set((!ok).into());
     }
 
-    /// The oracle as it is now.
-    pub(crate) fn show(&self, facts: Facts) {
+    /// The oracle as it is now, and the volume of its folder.
+    pub(crate) fn show(&self, facts: Facts, folder: &Path) {
+        self.volume.show(folder);
         self.remaining.set(seconds(facts.remaining_ms));
         self.offset.set(facts.offset_ms as f64 / 1_000.0);
         self.followed.set(facts.followed.into());

@@ -184,7 +184,7 @@ impl Server {
             shared,
         } = self;
         tracing::info!(%address, advertised, server = options.server, "the oracle serves");
-        let shown = shared.clone();
+        let (shown, data) = (shared.clone(), folder.path().to_owned());
         let service = OracleServer::new(Service::new(shared, options.wait_max))
             .max_decoding_message_size(REQUEST_BYTES_MAX);
         let (adopted, mut is_adopted) =
@@ -193,7 +193,7 @@ impl Server {
         let pages = Pages {
             registry: shown.metrics.registry.clone(),
             role: "tso",
-            refresh: Box::new(move || shown.show()),
+            refresh: Box::new(move || shown.show(&data)),
             ready: Box::new(move || match *ready.borrow() {
                 true => Ok(()),
                 false => {

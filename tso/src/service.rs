@@ -1,6 +1,7 @@
 //! The gRPC service: each message of a stream is answered where it is read.
 
 use std::fmt;
+use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -89,13 +90,14 @@ impl Shared {
     }
 
     /// Brings the metrics up to date.
-    pub(crate) fn show(&self) {
+    pub(crate) fn show(&self, folder: &Path) {
         let now = self.clock.now();
         let mut locked = self.locked();
         let facts = locked.core.facts(now);
         self.tell(&mut locked.core);
         locked.counted.flush();
-        self.metrics.show(facts);
+        drop(locked);
+        self.metrics.show(facts, folder);
     }
 
     /// Takes a request that has waited since then, if it has.

@@ -35,8 +35,6 @@ pub(crate) struct Layout {
 pub(crate) struct How {
     /// Port of the master; 0: any.
     pub(crate) port: u16,
-    /// Every server is a process of its own.
-    pub(crate) processes: bool,
     /// Plain access is allowed.
     pub(crate) raw: bool,
 }
@@ -61,15 +59,11 @@ impl Layout {
     pub(crate) fn open(
         data_dir: &Path,
         manifest: &PercolatorCluster,
-        How {
-            port,
-            processes,
-            raw,
-        }: How,
+        How { port, raw }: How,
     ) -> anyhow::Result<Self> {
         let spec = &manifest.spec;
         if is_empty(data_dir) {
-            check_ports(port, spec.tablets.replicas, processes)?;
+            check_ports(port, spec.tablets.replicas)?;
         }
         std::fs::create_dir_all(data_dir).with_context(|| {
             format!(
@@ -189,7 +183,7 @@ impl Layout {
         address(self.port, number)
     }
 
-    /// Where it shows its metrics, where each server is a process: behind all of those.
+    /// Where it shows its metrics: behind all of those.
     pub(crate) fn listen_metrics(&self, number: u16) -> anyhow::Result<SocketAddr> {
         address(self.port, servers(self.tablets).saturating_add(number))
     }
@@ -222,10 +216,9 @@ fn servers(tablets: u32) -> u16 {
     u16::try_from(tablets).unwrap_or(u16::MAX).saturating_add(2)
 }
 
-/// Listens for a moment wherever the servers are going to, and their metrics where they are processes.
-fn check_ports(first_port: u16, tablets: u32, processes: bool) -> anyhow::Result<()> {
-    let each = 1 + u16::from(processes);
-    let listening: anyhow::Result<Vec<_>> = (0..servers(tablets).saturating_mul(each))
+/// Listens for a moment wherever the servers are going to, and their metrics.
+fn check_ports(first_port: u16, tablets: u32) -> anyhow::Result<()> {
+    let listening: anyhow::Result<Vec<_>> = (0..servers(tablets).saturating_mul(2))
         .map(|number| Ok(percolator_server::listen(address(first_port, number)?)?))
         .collect();
     listening.map(drop)

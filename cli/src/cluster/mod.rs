@@ -3,6 +3,7 @@
 mod followed;
 mod layout;
 mod processes;
+mod running;
 mod threads;
 
 use std::path::{Path, PathBuf};
@@ -12,15 +13,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use percolator_api::PercolatorCluster;
 use percolator_client::Client;
-use serde::Serialize;
+use percolator_telemetry::endpoint::{self, DATA_LOST};
 
 use crate::errors::CannotRun;
 use crate::output::{Format, Output, columns};
 use followed::Followed;
 use layout::{How, Layout};
+use running::Running;
+pub(crate) use running::SERVERS;
 
 /// A cluster that isn't ready by then won't be.
 const READY_WITHIN: Duration = Duration::from_secs(30);
+
+/// A server that does its task says so sooner.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// How often the manifest is read for what counts without a restart.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
@@ -51,12 +57,10 @@ pub(crate) struct Args {
     /// Keep the data in a folder that goes away with the cluster, on ports that are free.
     #[arg(long, conflicts_with = "data_dir")]
     ephemeral: bool,
-    /// Run every server as a process of its own, and start it again when it dies. Each shows its metrics on a
-    /// port of its own.
+    /// Run every server as a process of its own, and start it again when it dies.
     #[arg(long)]
     processes: bool,
-    /// Port of the master; the other servers take the following ones, and behind these, with --processes, each
-    /// its metrics. 0: any that are free. Default: 7400, and 0 with --ephemeral.
+    /// Port of the master; the other servers take the following ones, and behind these each its metrics. 0: any that are free. Default: 7400, and 0 with --ephemeral.
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
     /// Allow plain engine access, for benchmarks alone.
@@ -66,24 +70,6 @@ pub(crate) struct Args {
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
-
-/// What runs where.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Running {
-    pub(crate) role: &'static str,
-    pub(crate) server: String,
-    pub(crate) address: String,
-    /// Where it shows metrics and health, where it does.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) metrics: Option<String>,
-    /// The process, where it's one of its own.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) pid: Option<u32>,
-    pub(crate) data: PathBuf,
-}
-
-/// Where a cluster of processes says what runs, in its data folder.
-pub(crate) const SERVERS: &str = "servers.json";
 
 /// What a data folder says of its cluster's settings, as far as it can be read.
 pub(crate) fn settings(data_dir: &Path) -> serde_json::Value {
@@ -128,7 +114,6 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     };
     let how = How {
         port,
-        processes: args.processes,
         raw: args.raw,
     };
     let layout = Layout::open(&data_dir, &manifest, how)?;
@@ -157,7 +142,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
             let _ = cluster.stop().await;
             return Err(failed);
         }
-        ready = ready(&master, running.len() - 1) => {
+        ready = ready(&master, &running) => {
             if let Err(error) = ready {
                 let _ = cluster.stop().await;
                 return Err(error);
@@ -258,8 +243,10 @@ fn read_manifest(file: Option<&PathBuf>) -> anyhow::Result<PercolatorCluster> {
 const DEFAULT_MANIFEST: &str =
     "{apiVersion: percolator.dev/v1alpha1, kind: PercolatorCluster, metadata: {name: local}}";
 
-/// Waits until every server has told the master where it is, and the oracle hands out timestamps.
-async fn ready(master: &str, servers: usize) -> anyhow::Result<()> {
+/// Waits until every server has told the master where it is and had its answer, and the oracle hands out timestamps.
+async fn ready(master: &str, running: &[Running]) -> anyhow::Result<()> {
+    // All but the master.
+    let servers = running.len() - 1;
     let deadline = Instant::now() + READY_WITHIN;
     let mut seen = String::new();
     while Instant::now() < deadline {
@@ -271,17 +258,41 @@ async fn ready(master: &str, servers: usize) -> anyhow::Result<()> {
                     .iter()
                     .filter(|server| server.alive)
                     .count();
-                if alive >= servers {
+                let waits = match alive >= servers {
+                    true => not_ready(running).await,
+                    false => Some(format!(
+                        "{alive} of {servers} servers have reported to the master"
+                    )),
+                };
+                let Some(waits) = waits else {
                     client.timestamp().await?;
                     return Ok(());
-                }
-                seen = format!("{alive} of {servers} servers have reported to the master");
+                };
+                seen = waits;
             }
             Err(error) => seen = error.to_string(),
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     bail!("the cluster was not ready within {READY_WITHIN:?}: {seen}")
+}
+
+/// What a server still waits for, by its own words; lost data doesn't come by waiting.
+async fn not_ready(running: &[Running]) -> Option<String> {
+    for server in running {
+        let Some(address) = &server.metrics else {
+            continue;
+        };
+        let asked = endpoint::get(address, "/readyz");
+        let why = match tokio::time::timeout(ANSWERS_WITHIN, asked).await {
+            Ok(Ok(said)) if said.status == 200 || said.body.starts_with(DATA_LOST) => continue,
+            Ok(Ok(said)) => said.body.trim().to_owned(),
+            Ok(Err(error)) => format!("{address}: {error}"),
+            Err(_) => format!("{address} does not answer"),
+        };
+        return Some(format!("{}: {why}", server.server));
+    }
+    None
 }
 
 fn shown(running: &[Running], format: Format) -> serde_json::Result<String> {

@@ -13,8 +13,9 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+use super::followed;
 use super::layout::{LOGS, Layout, MASTER, ORACLE};
-use super::{Running, SERVERS, followed};
+use super::running::{self, Running};
 
 /// A server that dies this soon after its start is failing, not unlucky.
 const SOON: Duration = Duration::from_secs(2);
@@ -37,11 +38,11 @@ pub(crate) struct Processes {
     stop: watch::Sender<bool>,
 }
 
-/// What runs, also written to `servers.json` in the data folder, so that others can find the processes.
+/// What runs, also told in the data folder, so that others can find the processes.
 #[derive(Clone)]
 struct Servers {
     list: Arc<Mutex<Vec<Running>>>,
-    file: PathBuf,
+    data_dir: PathBuf,
 }
 
 /// Where a server listens.
@@ -113,7 +114,7 @@ pub(crate) async fn start(layout: Layout) -> anyhow::Result<Processes> {
     let mut processes = Processes {
         servers: Servers {
             list: Arc::default(),
-            file: layout.data_dir.join(SERVERS),
+            data_dir: layout.data_dir.clone(),
         },
         supervisors: Vec::new(),
         failures,
@@ -231,11 +232,7 @@ impl Processes {
         for supervisor in self.supervisors {
             supervisor.await?;
         }
-        // Stale process numbers must not be taken for ours.
-        match std::fs::remove_file(&self.servers.file) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
-            _ => Ok(()),
-        }
+        Ok(running::forget(&self.servers.data_dir)?)
     }
 }
 
@@ -254,13 +251,8 @@ impl Servers {
             Some(known) => *known = running,
             None => list.push(running),
         }
-        let temporary = self.file.with_extension("json.new");
-        let written = serde_json::to_vec(&*list)
-            .map_err(std::io::Error::from)
-            .and_then(|json| std::fs::write(&temporary, json))
-            .and_then(|()| std::fs::rename(&temporary, &self.file));
-        if let Err(error) = written {
-            say(&format!("cannot write {}: {error}", self.file.display()));
+        if let Err(error) = running::tell(&self.data_dir, &list) {
+            say(&format!("{error:#}"));
         }
     }
 }

@@ -1,19 +1,21 @@
 //! Every server as a thread of this process, each with a runtime of its own.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow};
 use percolator_telemetry::otlp::Settings;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::Running;
 use super::followed;
 use super::layout::{Layout, MASTER, ORACLE};
+use super::running::{self, Running};
 
 /// A cluster of threads.
 pub(crate) struct Threads {
     servers: Vec<Thread>,
+    data_dir: PathBuf,
     failures: mpsc::UnboundedReceiver<anyhow::Error>,
 }
 
@@ -27,10 +29,15 @@ pub(crate) async fn start(layout: Layout) -> anyhow::Result<Threads> {
     let (failed, failures) = mpsc::unbounded_channel();
     let mut threads = Threads {
         servers: Vec::new(),
+        data_dir: layout.data_dir.clone(),
         failures,
     };
     let started = start_each(&layout, &mut threads.servers, &failed).await;
-    if let Err(error) = started {
+    let told = match started {
+        Ok(()) => running::tell(&layout.data_dir, &threads.running()),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = told {
         threads.stop().await?;
         return Err(error);
     }
@@ -45,7 +52,7 @@ async fn start_each(
     let options = percolator_gc_master::Options {
         data_dir: layout.folder(MASTER),
         listen: layout.listen(0)?,
-        metrics_listen: None,
+        metrics_listen: Some(layout.listen_metrics(0)?),
         traces: Settings::of_environment(),
         server: MASTER.to_owned(),
         new_cluster: layout.new,
@@ -59,7 +66,7 @@ async fn start_each(
         failed,
         move |bound, stop| async move {
             let server = percolator_gc_master::Server::bind(options).await?;
-            let _ = bound.send(server.address());
+            let _ = bound.send((server.address(), server.metrics_address()));
             Ok(server.run(stop).await?)
         },
     )
@@ -69,6 +76,7 @@ async fn start_each(
 
     let mut options = percolator_tso::Options::new(layout.folder(ORACLE));
     options.listen = layout.listen(1)?;
+    options.metrics_listen = Some(layout.listen_metrics(1)?);
     options.master = Some(address.clone());
     options.server = ORACLE.to_owned();
     options.traces = Settings::of_environment();
@@ -80,7 +88,7 @@ async fn start_each(
         failed,
         move |bound, stop| async move {
             let server = percolator_tso::Server::bind(options).await?;
-            let _ = bound.send(server.address());
+            let _ = bound.send((server.address(), server.metrics_address()));
             Ok(server.run(stop).await?)
         },
     )
@@ -88,10 +96,11 @@ async fn start_each(
     servers.push(oracle);
 
     for (number, name) in layout.tablet_servers().enumerate() {
+        let number = 2 + u16::try_from(number).unwrap_or(u16::MAX - 2);
         let options = percolator_tablet::Options {
             data_dir: layout.folder(&name),
-            listen: layout.listen(2 + u16::try_from(number).unwrap_or(u16::MAX - 2))?,
-            metrics_listen: None,
+            listen: layout.listen(number)?,
+            metrics_listen: Some(layout.listen_metrics(number)?),
             traces: Settings::of_environment(),
             slow_request: None,
             advertise: None,
@@ -109,7 +118,7 @@ async fn start_each(
             failed,
             move |bound, stop| async move {
                 let server = percolator_tablet::Server::bind(options).await?;
-                let _ = bound.send(server.address());
+                let _ = bound.send((server.address(), server.metrics_address()));
                 Ok(server.run(stop).await?)
             },
         )
@@ -128,7 +137,7 @@ async fn spawn<F, Fut>(
     serve: F,
 ) -> anyhow::Result<Thread>
 where
-    F: FnOnce(oneshot::Sender<SocketAddr>, Stop) -> Fut + Send + 'static,
+    F: FnOnce(oneshot::Sender<Addresses>, Stop) -> Fut + Send + 'static,
     Fut: Future<Output = anyhow::Result<()>>,
 {
     let (bound, address) = oneshot::channel();
@@ -155,8 +164,8 @@ where
             }
         })
         .with_context(|| format!("cannot start a thread for {name}"))?;
-    let address = match address.await {
-        Ok(address) => address,
+    let (address, metrics) = match address.await {
+        Ok(addresses) => addresses,
         Err(_) => {
             return Err(why
                 .await
@@ -169,7 +178,7 @@ where
             role,
             server: name.to_owned(),
             address: address.to_string(),
-            metrics: None,
+            metrics: metrics.map(|address| address.to_string()),
             pid: None,
             data: layout.folder(name),
         },
@@ -177,6 +186,9 @@ where
         thread,
     })
 }
+
+/// Where a server serves, and where it shows its metrics.
+type Addresses = (SocketAddr, Option<SocketAddr>);
 
 type Stop = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -209,7 +221,7 @@ impl Threads {
                     .join()
                     .map_err(|_| anyhow!("{name} ended in a panic"))?;
             }
-            Ok(())
+            Ok(running::forget(&self.data_dir)?)
         })
         .await?
     }

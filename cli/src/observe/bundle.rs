@@ -13,14 +13,21 @@ use percolator_client::{Admin, escape};
 use serde_json::{Value, json};
 
 use super::metrics::{Places, Where};
+use super::redact::redacted;
 use super::survey::Survey;
 use super::{page, problems, status};
 use crate::cluster::{logs, settings};
+use crate::errors::Usage;
 use crate::gc::{self, owner_json};
 use crate::output::Output;
 
 /// What is kept of each log, in bytes from its end.
 const LOG_BYTES_MAX: u64 = 256 << 10;
+/// Pages of each process, which are held in memory.
+const SCRAPES_MAX: u32 = 999;
+const NO_METRICS: &str = "metrics/none.txt";
+const SETTINGS: &str = "settings.json";
+const LOGS: &str = "logs/";
 /// Transactions that are named.
 const TXNS_MAX: u32 = 1_000;
 
@@ -33,24 +40,29 @@ pub(crate) enum Command {
 
 /// Put what says how the cluster is into one archive, a .tar.gz to attach to a report.
 ///
-/// In it are versions, settings, `status`, `gc status`, the transactions that run, where each tablet is, two scrapes of
-/// the metrics of each process that is reached, and the ends of the logs that `up --processes` keeps. Rows, columns and
-/// values are not, unless --with-keys asks for them; names of tables, hosts and applications are.
+/// In it are versions, settings, `status`, `gc status`, the transactions that run, where each tablet is, the metrics of
+/// each process that is reached, scraped again and again for a while, and the ends of the logs that `up --processes`
+/// keeps. Rows, columns and values are not, unless --with-keys asks for them; names of tables, hosts and applications
+/// are. A README in it says what is missing and how to add it, as logs of pods.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   percolator debug bundle
-  percolator debug bundle --file report.tar.gz
+  percolator debug bundle --file report.tar.gz --for 1m
   percolator debug bundle --metrics tablet-0=127.0.0.1:9090     through kubectl port-forward")]
 pub(crate) struct Args {
     /// The archive; it must not be there yet. Default: percolator-debug-SECONDS.tar.gz.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// The rows too at which tablets begin and end, the cells of locks that are in the way, and transactions' primaries.
+    /// The rows too at which tablets begin and end, the cells of locks that are in the way, transactions' primaries, and
+    /// logs as they are: without it, of errors, panics and other libraries' lines only what can't name a cell.
     #[arg(long)]
     with_keys: bool,
-    /// Between the two scrapes of metrics.
-    #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = humantime::parse_duration)]
+    /// Scrape metrics for so long, from which rates can be computed; 0s: once.
+    #[arg(long = "for", value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
+    scraped_for: Duration,
+    /// Between two scrapes of metrics.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = humantime::parse_duration)]
     interval: Duration,
     #[command(flatten)]
     places: Where,
@@ -68,6 +80,7 @@ pub(crate) async fn run(
     output: Output,
 ) -> anyhow::Result<ExitCode> {
     let Command::Bundle(args) = command;
+    let scrapes = scrapes(&args)?;
     let seconds = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs());
@@ -86,8 +99,8 @@ pub(crate) async fn run(
             "{error:#}\nthe bundle goes without what the master says"
         ));
     }
-    scrape(&places, args.interval, &mut files).await;
-    kept(&places, &mut files)?;
+    scrape(&places, scrapes, args.interval, &mut files).await;
+    kept(&places, args.with_keys, &mut files)?;
     let versions = json!({
         "percolator": env!("CARGO_PKG_VERSION"),
         "made_at_unix_seconds": seconds,
@@ -96,6 +109,8 @@ pub(crate) async fn run(
         "servers": builds(&files),
     });
     put_json(&mut files, "versions.json", &versions)?;
+    let readme = readme(&files, args.with_keys);
+    put(&mut files, "README.txt", &readme);
     pack(archive, &files, seconds).with_context(|| format!("cannot write {}", path.display()))?;
     let names: Vec<&String> = files.keys().collect();
     output.result(
@@ -176,45 +191,121 @@ fn tablets(survey: &Survey, with_keys: bool) -> Value {
     tables.collect()
 }
 
-async fn scrape(places: &Places, interval: Duration, files: &mut Files) {
+/// How often metrics are scraped.
+fn scrapes(args: &Args) -> Result<u32, Usage> {
+    // No time between two scrapes are more than any number of them.
+    let more = args
+        .scraped_for
+        .as_nanos()
+        .checked_div(args.interval.as_nanos());
+    let scrapes = more.and_then(|more| u32::try_from(more + 1).ok());
+    match scrapes.filter(|scrapes| *scrapes <= SCRAPES_MAX) {
+        Some(scrapes) => Ok(scrapes),
+        None => Err(Usage(format!(
+            "that would be more than {SCRAPES_MAX} scrapes: a shorter --for, or a longer --interval"
+        ))),
+    }
+}
+
+async fn scrape(places: &Places, scrapes: u32, interval: Duration, files: &mut Files) {
     if places.metrics.is_empty() {
         let why = "It isn't known where any process shows its metrics: --data-dir, or --metrics SERVER=HOST:PORT.\n";
-        return put(files, "metrics/none.txt", why);
+        return put(files, NO_METRICS, why);
     }
-    for number in 1..=2 {
-        if number > 1 {
-            tokio::time::sleep(interval).await;
-        }
+    let mut next = tokio::time::interval(interval);
+    // One that takes long is no reason for two at once.
+    next.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    for number in 1..=scrapes {
+        next.tick().await;
+        let at = SystemTime::now();
         for (server, page) in places.scrape().await {
-            match page {
-                Ok(page) => put(files, &format!("metrics/{server}-{number}.txt"), &page),
-                Err(why) => put(
-                    files,
-                    &format!("metrics/{server}-{number}.unreachable.txt"),
-                    &(why + "\n"),
-                ),
-            }
+            let (kind, text) = match page {
+                Ok(page) => ("txt", page),
+                Err(why) => ("unreachable.txt", why + "\n"),
+            };
+            // A comment to whatever reads such a page.
+            let text = format!("# at {}\n{text}", humantime::format_rfc3339_millis(at));
+            put(
+                files,
+                &format!("metrics/{server}-{number:03}.{kind}"),
+                &text,
+            );
         }
     }
 }
 
 /// What `up` keeps in the data folder: settings, and the ends of logs.
-fn kept(places: &Places, files: &mut Files) -> anyhow::Result<()> {
+fn kept(places: &Places, with_keys: bool, files: &mut Files) -> anyhow::Result<()> {
     let Some(data_dir) = &places.data_dir else {
-        put(
-            files,
-            "logs/none.txt",
-            "The data folder of `percolator up --processes` isn't at hand; of pods: kubectl logs --previous.\n",
-        );
         return Ok(());
     };
-    put_json(files, "settings.json", &settings(data_dir))?;
+    put_json(files, SETTINGS, &settings(data_dir))?;
     for log in logs(data_dir) {
         let name = log.file_name().unwrap_or_default().to_string_lossy();
-        let text = tail(&log).unwrap_or_else(|error| format!("cannot be read: {error}\n").into());
-        files.insert(format!("logs/{name}"), text);
+        let text = match tail(&log) {
+            Ok(text) if with_keys => text,
+            Ok(text) => redacted(&text),
+            Err(error) => format!("cannot be read: {error}\n").into(),
+        };
+        files.insert(format!("{LOGS}{name}"), text);
     }
     Ok(())
+}
+
+/// What is in it and what isn't, and how to add that.
+fn readme(files: &Files, with_keys: bool) -> String {
+    let has = |prefix: &str| files.keys().any(|name| name.starts_with(prefix));
+    let mut text = "\
+What `percolator debug bundle` has found, to attach to a report. Look through it before you do.
+
+status.txt, status.json, gc-status.json, txn-list.json, tablets.json: as the master and the oracle said it
+versions.json: of this command, and of the servers whose metrics were reached
+metrics/SERVER-NNN.txt: pages of metrics; the first line of each says when it was read, so that rates can be computed
+settings.json, logs/SERVER.log: what `percolator up` keeps in its data folder; of each log the last 256 KiB
+
+"
+    .to_owned();
+    text += match with_keys {
+        true => {
+            "--with-keys was given: rows at which tablets begin and end, primaries of transactions and cells of locks \
+             are in it, and logs are as they were written.\n"
+        }
+        false => {
+            "Rows, columns and values are not in it: without --with-keys, bounds of tablets and primaries are missing, \
+             and of logs only fields that can't name a cell were kept; the others say \"[left out]\".\n"
+        }
+    };
+    let mut missing = String::new();
+    if has("unreachable.txt") {
+        missing += "- what the master says: it wasn't reached, see unreachable.txt\n";
+    }
+    if has(NO_METRICS) {
+        missing += "- metrics: where they are wasn't known. Of a pod: `kubectl port-forward -n NAMESPACE POD 9090`, and \
+                    this command with --metrics SERVER=127.0.0.1:9090, once for each\n";
+    } else if files.keys().any(|name| name.ends_with(".unreachable.txt")) {
+        missing += "- some pages of metrics: metrics/*.unreachable.txt say why\n";
+    }
+    if !has(SETTINGS) {
+        missing += "\
+- settings: the data folder of `percolator up` isn't at hand (--data-dir). On Kubernetes:
+  kubectl get percolatorcluster -n NAMESPACE CLUSTER -o yaml
+  kubectl describe pods -n NAMESPACE -l app.kubernetes.io/name=percolator,app.kubernetes.io/instance=CLUSTER
+  kubectl get events -n NAMESPACE
+";
+    }
+    if !has(LOGS) {
+        missing += "\
+- logs: no files are at hand. `percolator up` without --processes writes to standard error. On Kubernetes:
+  kubectl logs -n NAMESPACE -l app.kubernetes.io/name=percolator,app.kubernetes.io/instance=CLUSTER --prefix --tail=-1
+  kubectl logs -n NAMESPACE POD --previous
+  kubectl logs -n percolator-system -l app.kubernetes.io/name=percolator-operator --prefix --tail=-1
+  Unlike those in here they are not looked through: errors in them may name rows.
+";
+    }
+    match missing.is_empty() {
+        true => text,
+        false => text + "\nNot in it:\n" + &missing,
+    }
 }
 
 /// The end of a log, from the begin of a line on.
@@ -235,7 +326,7 @@ fn tail(log: &Path) -> io::Result<Vec<u8>> {
 /// What the processes say of their builds.
 fn builds(files: &Files) -> BTreeMap<&str, &str> {
     let pages = files.iter().filter_map(|(name, text)| {
-        let server = name.strip_prefix("metrics/")?.strip_suffix("-1.txt")?;
+        let server = name.strip_prefix("metrics/")?.strip_suffix("-001.txt")?;
         let mut lines = std::str::from_utf8(text).ok()?.lines();
         let build = lines.find(|line| line.starts_with("percolator_build_info{"))?;
         Some((server, build))

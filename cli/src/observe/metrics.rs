@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Where metrics are.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Where {
-    /// The data folder of `percolator up --processes`, which says where each server shows its metrics. It counts only
+    /// The data folder of `percolator up`, which says where each server shows its metrics. It counts only
     /// where it is this cluster's.
     #[arg(
         long,

@@ -7,6 +7,7 @@ pub(crate) mod bundle;
 mod metrics;
 mod page;
 mod problems;
+mod redact;
 pub(crate) mod status;
 mod survey;
 pub(crate) mod top;

@@ -14,7 +14,7 @@ use crate::output::Output;
 /// Say on one page how the cluster is, and what to do about each thing that isn't well.
 ///
 /// The master knows of servers, tables and garbage. Of full disks, clocks and servers that aren't ready their metrics
-/// tell, where these are reached, as those of `percolator up --processes` are from its folder.
+/// tell, where these are reached, as those of `percolator up` are from its folder.
 ///
 /// Ends with 0 where all is well, with 7 where something isn't, with 5 where the master isn't reached.
 #[derive(Debug, clap::Args)]

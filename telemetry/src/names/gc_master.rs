@@ -104,7 +104,7 @@ declarations! {
     );
     READY_AGE: Metric::gauge(
         "percolator_gc_master_ready_point_age_seconds",
-        "How far the ready point lies behind the oracle's time: what was hidden before it may be collected. A little more than the barrier's age, or much more where something is in the way. 0: there's no ready point yet.",
+        "How far the ready point lies behind the oracle's time: what was hidden before it may be collected. A little more than the barrier's age, or much more where something is in the way. Where there is none yet, for how long the master has had a tablet server and no ready point; 0: neither.",
     );
     LIFE_TIME: Metric::gauge(
         "percolator_gc_master_life_time_seconds",
@@ -136,5 +136,13 @@ declarations! {
     GARBAGE: Metric::gauge(
         "percolator_gc_master_garbage_entries",
         "Versions and records that wait to be collected, on all tablet servers that were heard of.",
+    );
+    DISK_FREE: Metric::gauge(
+        "percolator_gc_master_disk_free_bytes",
+        "Room that is left on the volume of the data. Full, the state can't be made durable, and the master stops.",
+    );
+    DISK_SIZE: Metric::gauge(
+        "percolator_gc_master_disk_size_bytes",
+        "Size of the volume of the data.",
     );
 }

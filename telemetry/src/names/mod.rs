@@ -28,7 +28,10 @@ pub struct Table {
 pub const TABLES: &[Table] = &[
     Table {
         title: "Every process",
-        about: "The oracle, tablet servers, the master and the operator show these beside their own.",
+        about: "The oracle, tablet servers, the master and the operator show these beside their own. Where servers share a \
+                process, as under `percolator up`, each has a runtime, and so `percolator_runtime_*`, of its own; \
+                `process_*` and `percolator_memory_limit_bytes` are of all of them together, and shown by the master \
+                alone.",
         metrics: process::ALL,
     },
     Table {

@@ -73,4 +73,12 @@ declarations! {
         "1 while the last attempt to make a limit durable has failed.",
     )
     .after(DISK_FAULT);
+    DISK_FREE: Metric::gauge(
+        "percolator_tso_disk_free_bytes",
+        "Room that is left on the volume of the data. Full, no limit can be made durable.",
+    );
+    DISK_SIZE: Metric::gauge(
+        "percolator_tso_disk_size_bytes",
+        "Size of the volume of the data.",
+    );
 }

@@ -57,7 +57,7 @@ pub(crate) const BOARDS: &[Board] = &[
             panel("How long do 99 of 100 requests take at most?", "s", &[("histogram_quantile(0.99, sum by (method, le) (rate(percolator_tablet_request_duration_seconds_bucket{%,method=~\"get|scan|prewrite|commit\"}[$__rate_interval])))", "{{method}}")], "PercolatorSlowRequests").bad_from(0.5),
             panel("What limits it: whose thread is busy?", "percentunit", &[("rate(percolator_runtime_busy_seconds_total{%}[$__rate_interval])", "{{instance}}")], "PercolatorSaturated").bad_from(0.9),
             panel("What limits it: what is refused?", "reqps", &[("sum by (limit) (rate(percolator_tablet_limit_hits_total{%}[$__rate_interval]))", "{{limit}}")], "PercolatorRequestsRefused").bad_from(1.0),
-            panel("How full are the volumes?", "percentunit", &[("1 - percolator_tablet_disk_free_bytes{%} / percolator_tablet_disk_size_bytes{%}", "{{instance}}")], "PercolatorDiskFilling").bad_from(0.9),
+            panel("How full are the volumes?", "percentunit", &[("1 - percolator_tablet_disk_free_bytes{%} / percolator_tablet_disk_size_bytes{%}", "{{instance}}"), ("1 - percolator_tso_disk_free_bytes{%} / percolator_tso_disk_size_bytes{%}", "{{instance}}: oracle"), ("1 - percolator_gc_master_disk_free_bytes{%} / percolator_gc_master_disk_size_bytes{%}", "{{instance}}: master")], "PercolatorDiskFilling").bad_from(0.9),
             panel("How much memory do processes use?", "bytes", &[("process_resident_memory_bytes{%} and on (job, instance) percolator_build_info{%}", "{{instance}}"), ("percolator_memory_limit_bytes{%} > 0", "{{instance}}: limit")], "PercolatorMemoryNearLimit"),
         ],
     },

@@ -1,6 +1,6 @@
 //! Of every alert: a runbook, a case in which it fires, one in which it doesn't, and metrics that exist.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, path::Path};
 
 use serde::Deserialize;
 
@@ -151,6 +151,59 @@ fn every_alert_has_a_runbook_and_every_runbook_an_alert() {
             page.contains(&link),
             "docs/monitoring.md doesn't name {name}"
         );
+    }
+}
+
+/// The names of the test functions below this folder.
+fn tests_below(folder: &Path, found: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().unwrap_or_default().display().to_string();
+        if path.is_dir() {
+            if name != "target" && !name.starts_with('.') {
+                tests_below(&path, found);
+            }
+        } else if name.ends_with(".rs") {
+            let text = std::fs::read_to_string(&path).expect("a source");
+            // Behind the attribute there may be others.
+            for test in text.split("test]\n").skip(1) {
+                let lines = test.lines().map(str::trim);
+                let mut lines = lines.skip_while(|line| line.starts_with("#["));
+                let line = lines.next().unwrap_or_default();
+                let line = line.strip_prefix("async ").unwrap_or(line);
+                if let Some((name, _)) = line.strip_prefix("fn ").and_then(|it| it.split_once('('))
+                {
+                    found.insert(name.to_owned());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_runbook_names_a_test_in_which_it_happens() {
+    let mut tests = BTreeSet::new();
+    tests_below(&root(), &mut tests);
+    assert!(tests.contains("every_runbook_names_a_test_in_which_it_happens"));
+    for Rule { alert, .. } in alerts() {
+        let text = read(&format!("docs/runbooks/{alert}.md"));
+        let how = text
+            .split("## How to produce it")
+            .nth(1)
+            .expect("a section");
+        let quoted: Vec<&str> = how.split('`').skip(1).step_by(2).collect();
+        assert!(
+            quoted.iter().any(|word| tests.contains(*word)),
+            "{alert}: none of these is a test function: {quoted:?}"
+        );
+        // What looks like one is there.
+        for word in quoted.iter().filter(|word| word.matches('_').count() >= 3) {
+            let is_name = word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+            assert!(
+                !is_name || tests.contains(*word),
+                "{alert}: {word} is no test"
+            );
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! One frame of `top`, from what is to be shown.
 
+use std::ops::RangeInclusive;
+
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -8,18 +10,26 @@ use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table, Wrap};
 
 use super::super::page;
 use super::load::{Load, TabletLoad};
+use super::scroll::words;
 use super::state::{Order, Top};
 use crate::gc::age_at;
 
 const BAD: Style = Style::new().fg(Color::Red);
 const HEAD: Style = Style::new().add_modifier(Modifier::BOLD);
 const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
-const WITHOUT_METRICS: &str = "no metrics are reached, so there are no rates and latencies: run it beside `percolator up \
-                               --processes`, or name them with --metrics SERVER=HOST:PORT";
+const WITHOUT_METRICS: &str = "no metrics are reached, so there are no rates and latencies: run it beside `percolator up`, \
+                               with its --data-dir, or name them with --metrics SERVER=HOST:PORT";
 
-pub(crate) fn draw(frame: &mut Frame<'_>, top: &Top) {
+/// Lines of the list of servers, with its head and the master: a third of the screen within these bounds.
+const SERVER_LINES: RangeInclusive<u16> = 5..=12;
+const KEYS: &str =
+    "q quit  Tab list  up/down/PgUp/PgDn/Home/End  Enter look into  Esc back  s sort";
+
+pub(crate) fn draw(frame: &mut Frame<'_>, top: &mut Top) {
     let servers = top.survey.as_ref().map_or(0, |survey| survey.servers.len());
-    let rows = u16::try_from(servers + 2).unwrap_or(u16::MAX).min(12);
+    let lines = u16::try_from(servers + 2).unwrap_or(u16::MAX);
+    let third = frame.area().height / 3;
+    let rows = lines.min(third.clamp(*SERVER_LINES.start(), *SERVER_LINES.end()));
     let wrong_lines = Paragraph::new(problems_of(top)).wrap(Wrap { trim: false });
     // As much as is needed, up to half of the screen.
     let width = usize::from(frame.area().width.max(1));
@@ -28,10 +38,11 @@ pub(crate) fn draw(frame: &mut Frame<'_>, top: &Top) {
         sum.saturating_add(needed(&problem.what) + needed(&problem.action) + 2)
     });
     let problems = problems.min(frame.area().height / 2);
-    let [title, load, list, points, tablets, wrong, keys] = Layout::vertical([
+    let [title, load, list, more, points, tablets, wrong, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(4),
         Constraint::Length(rows),
+        Constraint::Length(u16::from(rows < lines)),
         Constraint::Length(1),
         Constraint::Fill(1),
         Constraint::Length(problems),
@@ -44,14 +55,11 @@ pub(crate) fn draw(frame: &mut Frame<'_>, top: &Top) {
         title,
     );
     draw_load(frame, top, load);
-    draw_servers(frame, top, list);
+    draw_servers(frame, top, list, more);
     frame.render_widget(Line::raw(points_of(top)), points);
     draw_tablets(frame, top, tablets);
     frame.render_widget(wrong_lines, wrong);
-    frame.render_widget(
-        Line::raw("q quit   up/down choose   Enter look into, Esc back   s sort tablets"),
-        keys,
-    );
+    frame.render_widget(Line::raw(KEYS), keys);
 }
 
 /// The most urgent ones first: where the screen is small, the last ones aren't seen.
@@ -137,8 +145,14 @@ fn time(seconds: Option<f64>) -> String {
     }
 }
 
-fn draw_servers(frame: &mut Frame<'_>, top: &Top, area: Rect) {
+fn draw_servers(frame: &mut Frame<'_>, top: &mut Top, area: Rect, more: Rect) {
     let Some(survey) = &top.survey else { return };
+    // The head and the master stay where they are.
+    let room = usize::from(area.height.saturating_sub(2));
+    let seen = top.servers.fit(survey.servers.len(), room);
+    let which = words(&seen, survey.servers.len());
+    frame.render_widget(Line::styled(format!("servers {which}"), HEAD), more);
+    let chosen = if top.in_tablets { HEAD } else { CHOSEN };
     let up = if top.failure.is_none() {
         "up"
     } else {
@@ -148,28 +162,33 @@ fn draw_servers(frame: &mut Frame<'_>, top: &Top, area: Rect) {
         None => Style::new(),
         Some(_) => BAD,
     });
-    let servers = survey.servers.iter().enumerate().map(|(number, server)| {
-        let load = top.loads.get(&server.name);
-        let rate = |of: fn(&Load) -> String| load.map_or_else(|| "-".to_owned(), of);
-        let style = match (server.alive && server.lost.is_empty(), number == top.chosen) {
-            (true, false) => Style::new(),
-            (false, false) => BAD,
-            (true, true) => CHOSEN,
-            (false, true) => BAD.patch(CHOSEN),
-        };
-        Row::new([
-            server.role.to_owned(),
-            server.name.clone(),
-            server.address.clone(),
-            page::state(survey, server),
-            survey.owned_by(&server.name).to_string(),
-            rate(|load| format!("{:.0}", load.requests_per_second)),
-            rate(|load| time(load.read_p99_seconds)),
-            rate(|load| time(load.write_p99_seconds)),
-            rate(|load| format!("{:.0}", load.locks)),
-        ])
-        .style(style)
-    });
+    let all = survey.servers.iter().enumerate();
+    let servers = all
+        .skip(seen.start)
+        .take(seen.len())
+        .map(|(number, server)| {
+            let load = top.loads.get(&server.name);
+            let rate = |of: fn(&Load) -> String| load.map_or_else(|| "-".to_owned(), of);
+            let is_well = server.alive && server.lost.is_empty();
+            let style = match (is_well, number == top.servers.chosen) {
+                (true, false) => Style::new(),
+                (false, false) => BAD,
+                (true, true) => chosen,
+                (false, true) => BAD.patch(chosen),
+            };
+            Row::new([
+                server.role.to_owned(),
+                server.name.clone(),
+                server.address.clone(),
+                page::state(survey, server),
+                survey.owned_by(&server.name).to_string(),
+                rate(|load| format!("{:.0}", load.requests_per_second)),
+                rate(|load| time(load.read_p99_seconds)),
+                rate(|load| time(load.write_p99_seconds)),
+                rate(|load| format!("{:.0}", load.locks)),
+            ])
+            .style(style)
+        });
     let widths = [
         Constraint::Length(6),
         Constraint::Length(10),
@@ -216,7 +235,13 @@ fn points_of(top: &Top) -> String {
     )
 }
 
-fn draw_tablets(frame: &mut Frame<'_>, top: &Top, area: Rect) {
+fn draw_tablets(frame: &mut Frame<'_>, top: &mut Top, area: Rect) {
+    let lines = top.tablets();
+    let all = lines.len();
+    // The frame and the head stay where they are.
+    let room = usize::from(area.height.saturating_sub(3));
+    let seen = top.tablets_seen.fit(all, room);
+    let which = words(&seen, all);
     let order = match top.order {
         Order::Table => "by table",
         Order::Server => "by server",
@@ -224,32 +249,39 @@ fn draw_tablets(frame: &mut Frame<'_>, top: &Top, area: Rect) {
         Order::Garbage => "by garbage",
     };
     let title = match top.looked_at() {
-        Some(server) => format!("tablets of {server}, {order}"),
-        None => format!("tablets, {order}"),
+        Some(server) => format!("tablets of {server}, {order}, {which}"),
+        None => format!("tablets, {order}, {which}"),
     };
-    let rows = top.tablets().into_iter().map(|line| {
-        let style = if line.state == "ready" {
-            Style::new()
-        } else {
-            BAD
-        };
-        let rate = |of: fn(&TabletLoad) -> f64| {
-            line.load
-                .map_or_else(|| "-".to_owned(), |load| format!("{:.0}", of(&load)))
-        };
-        let requests = rate(|load| load.requests_per_second);
-        let kilobytes = rate(|load| load.bytes_per_second / 1e3);
-        Row::new([
-            line.table,
-            line.id.to_string(),
-            line.server,
-            line.state.to_owned(),
-            requests,
-            kilobytes,
-            line.garbage.to_string(),
-        ])
-        .style(style)
-    });
+    let lines = lines.into_iter().enumerate();
+    let rows = lines
+        .skip(seen.start)
+        .take(seen.len())
+        .map(|(number, line)| {
+            let style = match line.state {
+                "ready" => Style::new(),
+                _ => BAD,
+            };
+            let style = match top.in_tablets && number == top.tablets_seen.chosen {
+                true => style.patch(CHOSEN),
+                false => style,
+            };
+            let rate = |of: fn(&TabletLoad) -> f64| {
+                line.load
+                    .map_or_else(|| "-".to_owned(), |load| format!("{:.0}", of(&load)))
+            };
+            let requests = rate(|load| load.requests_per_second);
+            let kilobytes = rate(|load| load.bytes_per_second / 1e3);
+            Row::new([
+                line.table,
+                line.id.to_string(),
+                line.server,
+                line.state.to_owned(),
+                requests,
+                kilobytes,
+                line.garbage.to_string(),
+            ])
+            .style(style)
+        });
     let widths = [
         Constraint::Fill(1),
         Constraint::Length(8),
@@ -286,7 +318,7 @@ mod tests {
     use super::super::state::Seen;
     use super::*;
 
-    fn frame(top: &Top) -> String {
+    fn frame(top: &mut Top) -> String {
         let mut terminal = Terminal::new(TestBackend::new(100, 24)).expect("a terminal");
         terminal.draw(|frame| draw(frame, top)).expect("drawn");
         let buffer = terminal.backend().buffer().clone();
@@ -322,7 +354,7 @@ mod tests {
         let mut top = Top::default();
         top.take(seen(0, tests::well(), Some(1_000)));
         top.take(seen(2, tests::well(), Some(3_000)));
-        let drawn = frame(&top);
+        let drawn = frame(&mut top);
         for words in [
             "c1 at 127.0.0.1:7400: healthy",
             "requests/s 1000",
@@ -343,7 +375,7 @@ mod tests {
             top.key(KeyCode::Char('s'));
         }
         assert_eq!(top.tablets()[0].id, 2);
-        let drawn = frame(&top);
+        let drawn = frame(&mut top);
         assert!(drawn.contains("tablets, by load"), "{drawn}");
         let line = drawn
             .lines()
@@ -357,9 +389,9 @@ mod tests {
     #[test]
     fn without_metrics_it_says_so_and_problems_are_below() {
         let mut top = Top::default();
-        assert!(frame(&top).contains("asking the master"));
+        assert!(frame(&mut top).contains("asking the master"));
         top.take(seen(0, tests::ill(), None));
-        let drawn = frame(&top);
+        let drawn = frame(&mut top);
         for words in [
             "no metrics are reached",
             "8 not well",
@@ -374,7 +406,51 @@ mod tests {
             survey: Err("no answer".into()),
             pages: BTreeMap::new(),
         });
-        assert!(frame(&top).contains("as it was; now no answer"));
+        assert!(frame(&mut top).contains("as it was; now no answer"));
+    }
+
+    #[test]
+    fn longer_lists_than_their_room_are_scrolled_through() {
+        let mut survey = tests::well();
+        let (server, tablet) = (
+            survey.servers[2].clone(),
+            survey.tables[0].tablets[1].clone(),
+        );
+        for number in 2..32 {
+            let mut server = server.clone();
+            server.name = format!("tablet-{number:02}");
+            survey.servers.push(server);
+        }
+        for number in 3..=50 {
+            let mut tablet = tablet.clone();
+            tablet.id = number;
+            survey.tables[0].tablets.push(tablet);
+        }
+        let mut top = Top::default();
+        top.take(seen(0, survey, None));
+        let drawn = frame(&mut top);
+        for words in ["servers 1-6 of 33", "tablets, by table, 1-5 of 50", KEYS] {
+            assert!(drawn.contains(words), "{words}\n{drawn}");
+        }
+        assert!(!drawn.contains("tablet-31"), "{drawn}");
+        top.key(KeyCode::End);
+        let drawn = frame(&mut top);
+        assert!(
+            drawn.contains("servers 28-33 of 33") && drawn.contains("tablet-31"),
+            "{drawn}"
+        );
+        top.key(KeyCode::Tab);
+        for (key, words) in [
+            (KeyCode::PageDown, "by table, 2-6 of 50"),
+            (KeyCode::End, "by table, 46-50 of 50"),
+            (KeyCode::PageUp, "by table, 45-49 of 50"),
+            (KeyCode::Home, "by table, 1-5 of 50"),
+        ] {
+            top.key(key);
+            let drawn = frame(&mut top);
+            assert!(drawn.contains(words), "{key:?}: {words}\n{drawn}");
+            assert!(drawn.contains("servers 28-33 of 33"), "these stay\n{drawn}");
+        }
     }
 
     #[test]
@@ -387,7 +463,7 @@ mod tests {
         }
         assert_eq!(top.looked_at(), Some("tablet-1"));
         assert_eq!(top.tablets().len(), 1);
-        assert!(frame(&top).contains("tablets of tablet-1, by table"));
+        assert!(frame(&mut top).contains("tablets of tablet-1, by table"));
         assert!(!top.key(KeyCode::Char('s')));
         assert_eq!(top.order, Order::Server);
         assert!(!top.key(KeyCode::Esc), "back first");

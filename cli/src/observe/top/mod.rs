@@ -2,6 +2,7 @@
 
 mod draw;
 mod load;
+mod scroll;
 mod state;
 
 use std::io::IsTerminal as _;
@@ -26,8 +27,9 @@ const KEY_WITHIN: Duration = Duration::from_millis(100);
 /// Watch the cluster on the whole terminal: servers, load, tablets, points, and what isn't well.
 ///
 /// Rates and latencies come from the servers' metrics, where these are reached; without them it shows what the master
-/// knows, and says what is missing. Latencies are bounds of buckets. Keys: q quits, the arrows choose a server, Enter
-/// looks into it, s sorts tablets by table, server, load or garbage.
+/// knows, and says what is missing. Latencies are bounds of buckets. Keys: q quits; the arrows, PgUp, PgDn,
+/// Home and End move in the list of servers, or of tablets, and Tab goes to the other one; Enter looks into the chosen
+/// server, Esc goes back; s sorts tablets by table, server, load or garbage.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -11,6 +11,7 @@ use super::super::page;
 use super::super::problems::{self, Problem};
 use super::super::survey::Survey;
 use super::load::{Load, TabletLoad, between, of_tablets};
+use super::scroll::Scroll;
 
 /// Loads that are kept for the sparklines.
 const KEPT: usize = 200;
@@ -67,9 +68,13 @@ pub(crate) struct Top {
     /// Whose metrics aren't there, and why.
     pub(crate) unreached: BTreeMap<String, String>,
     pub(crate) order: Order,
-    /// Which of the survey's servers.
-    pub(crate) chosen: usize,
-    /// The chosen one alone is looked at.
+    /// Of the survey's servers.
+    pub(crate) servers: Scroll,
+    /// Of [`Self::tablets`].
+    pub(crate) tablets_seen: Scroll,
+    /// Keys move among tablets, not among servers.
+    pub(crate) in_tablets: bool,
+    /// The chosen server alone is looked at.
     pub(crate) inside: bool,
     pages: BTreeMap<String, Page>,
     at: Duration,
@@ -79,7 +84,8 @@ impl Top {
     pub(crate) fn take(&mut self, seen: Seen) {
         match seen.survey {
             Ok(survey) => {
-                self.chosen = self.chosen.min(survey.servers.len().saturating_sub(1));
+                let last = survey.servers.len().saturating_sub(1);
+                self.servers.chosen = self.servers.chosen.min(last);
                 self.survey = Some(survey);
                 self.failure = None;
             }
@@ -124,34 +130,48 @@ impl Top {
 
     /// Whether that was the end.
     pub(crate) fn key(&mut self, key: KeyCode) -> bool {
-        let last = self
-            .survey
-            .as_ref()
-            .map_or(0, |survey| survey.servers.len().saturating_sub(1));
         match key {
             KeyCode::Char('q') => return true,
             KeyCode::Esc if !self.inside => return true,
-            KeyCode::Esc | KeyCode::Backspace => self.inside = false,
-            KeyCode::Enter => self.inside = !self.inside,
-            KeyCode::Down | KeyCode::Char('j') => self.chosen = (self.chosen + 1).min(last),
-            KeyCode::Up | KeyCode::Char('k') => self.chosen = self.chosen.saturating_sub(1),
+            KeyCode::Esc | KeyCode::Backspace => self.look_into(false),
+            KeyCode::Enter => self.look_into(!self.inside),
+            KeyCode::Tab | KeyCode::BackTab => self.in_tablets = !self.in_tablets,
             KeyCode::Char('s') => {
                 self.order = match self.order {
                     Order::Table => Order::Server,
                     Order::Server => Order::Load,
                     Order::Load => Order::Garbage,
                     Order::Garbage => Order::Table,
+                };
+                self.tablets_seen = Scroll::default();
+            }
+            _ if self.in_tablets => {
+                let tablets = self.tablets().len();
+                self.tablets_seen.key(key, tablets);
+            }
+            _ => {
+                let servers = self.survey.as_ref().map_or(0, |it| it.servers.len());
+                let chosen = self.servers.chosen;
+                self.servers.key(key, servers);
+                if self.inside && self.servers.chosen != chosen {
+                    self.tablets_seen = Scroll::default();
                 }
             }
-            _ => {}
         }
         false
+    }
+
+    /// Looks into the chosen server, or at all of them again. Keys move in what is new then.
+    fn look_into(&mut self, inside: bool) {
+        self.inside = inside;
+        self.in_tablets = inside;
+        self.tablets_seen = Scroll::default();
     }
 
     /// The server that is looked at alone.
     pub(crate) fn looked_at(&self) -> Option<&str> {
         let servers = &self.survey.as_ref()?.servers;
-        let server = servers.get(self.chosen).filter(|_| self.inside)?;
+        let server = servers.get(self.servers.chosen).filter(|_| self.inside)?;
         Some(&server.name)
     }
 

@@ -1,0 +1,44 @@
+//! What runs where, for people and for whoever looks for it: a file in the data folder.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde::Serialize;
+
+/// What runs where.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Running {
+    pub(crate) role: &'static str,
+    pub(crate) server: String,
+    pub(crate) address: String,
+    /// Where it shows metrics and health, where it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) metrics: Option<String>,
+    /// The process, where it's one of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pid: Option<u32>,
+    pub(crate) data: PathBuf,
+}
+
+/// Where a cluster says what runs, in its data folder.
+pub(crate) const SERVERS: &str = "servers.json";
+
+/// Writes the file, at once, as others read it whenever they like.
+pub(crate) fn tell(data_dir: &Path, running: &[Running]) -> anyhow::Result<()> {
+    let file = data_dir.join(SERVERS);
+    let temporary = file.with_extension("json.new");
+    serde_json::to_vec(running)
+        .map_err(io::Error::from)
+        .and_then(|json| std::fs::write(&temporary, json))
+        .and_then(|()| std::fs::rename(&temporary, &file))
+        .with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Removes the file: stale addresses and process numbers must not be taken for ours.
+pub(crate) fn forget(data_dir: &Path) -> io::Result<()> {
+    match std::fs::remove_file(data_dir.join(SERVERS)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
