@@ -57,9 +57,10 @@ impl<'a> Connect<'a> {
     pub(crate) async fn patient_client(
         &self,
         options: Options,
+        patience: Duration,
         output: Output,
     ) -> Result<Client, percolator_client::Error> {
-        let patience = Patience::new(options.patience);
+        let patience = Patience::new(patience);
         loop {
             match self.client(options).await {
                 Err(error) if may_pass(&error) => {

@@ -304,6 +304,11 @@ impl Reason {
         })
     }
 
+    /// That the master gets no time of the oracle.
+    pub(crate) fn is_oracle(&self) -> bool {
+        self.facts["by"] == "oracle"
+    }
+
     fn line(&self) -> String {
         format!("{}; {}", self.what, self.todo)
     }

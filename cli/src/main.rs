@@ -161,6 +161,16 @@ impl Command {
             _ => None,
         }
     }
+
+    /// How long it goes on while servers are away, the master among them, where it is made for that.
+    fn patience(&self) -> Option<Duration> {
+        match self {
+            Self::Import(args) => Some(args.patience),
+            Self::Export(args) => Some(args.patience),
+            Self::CheckIndex(args) => Some(args.patience),
+            _ => None,
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -235,7 +245,10 @@ async fn run(
     if let Some(waiting) = command.waiting() {
         options.patience = waiting.patience;
     }
-    let client = connect.client(options).await?;
+    let client = match command.patience() {
+        Some(patience) => connect.patient_client(options, patience, output).await?,
+        None => connect.client(options).await?,
+    };
     let result = match command {
         Command::Table(command) => table::run(&client, command, output).await,
         Command::Get(args) => cells::get(&client, args, output).await,

@@ -86,7 +86,7 @@ pub(crate) async fn run(
         patience: PATIENCE,
         ..Options::default()
     };
-    let client = connect.patient_client(options, output).await?;
+    let client = connect.patient_client(options, PATIENCE, output).await?;
     if let Some(file) = &args.verify {
         return ledger::verify(&client, &args.table, file, output).await;
     }

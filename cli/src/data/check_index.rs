@@ -57,7 +57,7 @@ pub(crate) struct Args {
     show: u64,
     /// Give up when a server is away for this long.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
-    patience: Duration,
+    pub(crate) patience: Duration,
 }
 
 /// Where data and an index disagree.

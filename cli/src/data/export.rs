@@ -72,7 +72,7 @@ pub(crate) struct Args {
     escape: bool,
     /// Give up when a server is away for this long.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
-    patience: Duration,
+    pub(crate) patience: Duration,
 }
 
 /// A row of the table.

@@ -94,7 +94,7 @@ pub(crate) struct Args {
     split_at: Vec<Escaped>,
     /// Give up when servers are away and nothing has been loaded for this long.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
-    patience: Duration,
+    pub(crate) patience: Duration,
 }
 
 /// How an import ended, besides its counts.

@@ -130,12 +130,11 @@ async fn ask(cluster: &str, args: &Args, files: &mut Files) -> anyhow::Result<()
     };
     let pages = args.places.find(cluster).reached().await;
     let problems = problems::find(&survey, &pages);
-    put(
-        files,
-        "status.txt",
-        &(page::text(&survey, &problems) + "\n"),
-    );
-    put_json(files, "status.json", &page::json(&survey, &problems))?;
+    let unseen = problems::unseen(&survey, &pages);
+    let text = page::text(&survey, &problems, &unseen);
+    put(files, "status.txt", &(text + "\n"));
+    let json = page::json(&survey, &problems, &unseen);
+    put_json(files, "status.json", &json)?;
     put_json(files, "gc-status.json", &gc::json(&survey.gc))?;
     put_json(files, "txn-list.json", &txns(&admin, args.with_keys).await)
 }

@@ -10,7 +10,7 @@ use super::survey::{Server, Survey};
 use crate::gc::age_at;
 use crate::output::columns;
 
-pub(crate) fn text(survey: &Survey, problems: &[Problem]) -> String {
+pub(crate) fn text(survey: &Survey, problems: &[Problem], unseen: &[String]) -> String {
     let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
     let mut servers = vec![
         words(&["ROLE", "NAME", "ADDRESS", "STATE"]),
@@ -53,6 +53,9 @@ pub(crate) fn text(survey: &Survey, problems: &[Problem]) -> String {
     for problem in problems {
         page += &format!("\n\n! {}\n  do: {}", problem.what, problem.action);
     }
+    for unseen in unseen {
+        page += &format!("\n\nnot looked at: {unseen}");
+    }
     page
 }
 
@@ -63,7 +66,7 @@ pub(crate) fn state(survey: &Survey, server: &Server) -> String {
         (false, None) => "down, not heard since the master's start".to_owned(),
     };
     if server.role == "oracle" && server.alive && survey.oracle.is_err() {
-        state += ", hands out no timestamps";
+        state += ", no timestamp was got from here";
     }
     if !server.lost.is_empty() {
         state += &format!(", has lost {} tablets", server.lost.len());
@@ -102,7 +105,7 @@ fn points(survey: &Survey) -> String {
     columns(&rows.map(|(name, value)| vec![name.to_owned(), value]))
 }
 
-pub(crate) fn json(survey: &Survey, problems: &[Problem]) -> Value {
+pub(crate) fn json(survey: &Survey, problems: &[Problem], unseen: &[String]) -> Value {
     let gc = &survey.gc;
     let servers = survey.servers.iter().map(|server| {
         json!({
@@ -150,6 +153,7 @@ pub(crate) fn json(survey: &Survey, problems: &[Problem]) -> Value {
             "owner": owner,
         })),
         "problems": problems.iter().map(Problem::json).collect::<Vec<_>>(),
+        "not_looked_at": unseen,
     })
 }
 
@@ -179,7 +183,7 @@ mod tests {
     fn the_page_of_a_cluster_that_is_well() {
         let survey = tests::well();
         assert_eq!(
-            super::text(&survey, &find(&survey, &std::collections::BTreeMap::new())),
+            super::text(&survey, &find(&survey, &std::collections::BTreeMap::new()), &[]),
             "\
 cluster c1: healthy
 
@@ -203,7 +207,7 @@ sessions             0"
     #[test]
     fn the_page_of_one_that_is_not() {
         let survey = tests::ill();
-        let page = super::text(&survey, &find(&survey, &std::collections::BTreeMap::new()));
+        let page = super::text(&survey, &find(&survey, &std::collections::BTreeMap::new()), &[]);
         for line in [
             "cluster c1: 8 things aren't well",
             "oracle   tso-0      127.0.0.1:7401   up, hands out no timestamps",

@@ -8,10 +8,13 @@ use super::metrics::Page;
 use super::survey::{Server, Survey};
 use crate::gc;
 
+/// The oracle's machine may be so far behind its timestamps, in seconds: clocks are set by that now and then.
+const CLOCK_MAX: f64 = 1.0;
+
 /// Something that isn't well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// For programs: `server-down`, `oracle`, `tablet-lost`, `disk-full`, `clock`, `not-ready`, `table-not-ready`,
+    /// For programs: `server-down`, `oracle`, `tablet-lost`, `disk-full` (or failing), `clock`, `not-ready`, `table-not-ready`,
     /// `table-deleting`, or what `gc why-blocked` calls it.
     pub(crate) kind: &'static str,
     /// What it is about: a server, a table, a point.
@@ -30,17 +33,16 @@ impl Problem {
 /// as a full disk, is found where their metrics are reached.
 pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Problem> {
     let mut found = Vec::new();
-    if let Err(why) = &survey.oracle {
+    if let Err(why) = &survey.oracle
+        && !is_hidden_from_here(survey)
+    {
         let nobody = "nobody gets timestamps, so no transaction begins or commits";
         let (what, action) = match survey.servers.iter().find(|it| it.role == "oracle") {
-            // It may well be that only this machine doesn't.
             Some(oracle) if oracle.alive => (
-                "no timestamp was got from here, though the master hears the oracle",
+                nobody,
                 format!(
-                    "through `kubectl port-forward` to the master alone that is so: ask from a pod, as with `kubectl \
-                     exec demo-gc-master-0 -- percolator status`. Otherwise see whether {} is reached from here, and \
-                     what its log says: a full disk, or a clock that jumped",
-                    oracle.address
+                    "see what the log of {} says, which the master hears: a full disk, or a clock that was set back",
+                    oracle.name
                 ),
             ),
             Some(oracle) => (nobody, format!("start {} again, see below", oracle.name)),
@@ -119,7 +121,10 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
             action,
         });
     }
-    for reason in gc::reasons(&survey.gc).into_iter().filter(|it| !it.usual) {
+    for reason in gc::reasons(&survey.gc) {
+        if reason.usual || reason.is_oracle() && survey.oracle.is_err() {
+            continue;
+        }
         found.push(Problem {
             kind: reason.kind,
             about: format!("{} point", reason.point).replace("barrier point", "barrier"),
@@ -128,6 +133,39 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
         });
     }
     found
+}
+
+/// What could not be looked at from here, and so may be well or not.
+pub(crate) fn unseen(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<String> {
+    let mut unseen = Vec::new();
+    if let Err(why) = &survey.oracle
+        && is_hidden_from_here(survey)
+    {
+        unseen.push(format!(
+            "whether the oracle is reached by clients: no timestamp was got from here ({why}), though the master gets \
+             some. Through `kubectl port-forward` to the master alone that is so; a pod sees more, as with `kubectl \
+             exec demo-gc-master-0 -- percolator status`"
+        ));
+    }
+    let servers = survey.servers.iter().filter(|it| it.alive);
+    let without: Vec<&str> = servers
+        .map(|server| &*server.name)
+        .filter(|name| !pages.contains_key(*name))
+        .collect();
+    if !without.is_empty() {
+        unseen.push(format!(
+            "full disks, clocks and readiness of {}: their metrics are not reached (--metrics says where they are)",
+            without.join(", ")
+        ));
+    }
+    unseen
+}
+
+/// Whether it is only this machine that gets no timestamps: the master, which asks for them all the time, does.
+fn is_hidden_from_here(survey: &Survey) -> bool {
+    let oracle = survey.servers.iter().find(|it| it.role == "oracle");
+    let master_has_none = survey.gc.obstacles.iter().any(|it| it.by == "oracle");
+    survey.oracle.is_err() && oracle.is_some_and(|oracle| oracle.alive) && !master_has_none
 }
 
 /// What a server's metrics say.
@@ -139,6 +177,18 @@ fn shown(server: &str, page: &Page, is_told: bool) -> Option<Problem> {
             format!("{server} refuses new data: its volume is full"),
             "make room or let the volume grow (`spec.tablets.storage.size`); what was begun can still end, \
              and reads go on. The first write that finds room ends this",
+        )
+    } else if is("percolator_tso_limit_failing", 1.0) {
+        (
+            "disk-full",
+            format!("{server} can't write down how far its timestamps may go: those that are left run out"),
+            "see what its log says of its volume: make room there, or mend it",
+        )
+    } else if page.sum("percolator_tso_clock_offset_seconds", &[]).is_some_and(|by| by < -CLOCK_MAX) {
+        (
+            "clock",
+            format!("the clock of {server}'s machine was set back: timestamps go on from where they were, in small steps"),
+            "set that clock right: until then garbage collection and locks' times go by a clock that stands still",
         )
     } else if is("percolator_tso_clock_followed", 0.0) {
         (
@@ -288,6 +338,12 @@ pub(crate) mod tests {
             by: "locks".into(),
             ..GcObstacle::default()
         });
+        survey.gc.obstacles.push(GcObstacle {
+            server: "the oracle".into(),
+            what: "no answer".into(),
+            by: "oracle".into(),
+            ..GcObstacle::default()
+        });
         survey
     }
 
@@ -338,6 +394,8 @@ pub(crate) mod tests {
                 "disk-full",
             ),
             ("percolator_tso_clock_followed 0\n", "clock"),
+            ("percolator_tso_clock_offset_seconds -60.5\n", "clock"),
+            ("percolator_tso_limit_failing 1\n", "disk-full"),
             ("percolator_ready 0\n", "not-ready"),
         ] {
             let pages = [("tablet-0".to_owned(), Page::parse(page))].into();
@@ -348,6 +406,33 @@ pub(crate) mod tests {
         // Of one that is told to have lost tablets it is no news.
         let pages = [("tablet-0".to_owned(), Page::parse("percolator_ready 0\n"))].into();
         assert_eq!(find(&ill(), &pages), find(&ill(), &BTreeMap::new()));
+    }
+
+    #[test]
+    fn what_is_not_seen_from_here_is_no_problem_and_is_told() {
+        let mut survey = well();
+        let page = || Page::parse("percolator_ready 1\n");
+        let names = ["tso-0", "tablet-0", "tablet-1"];
+        let pages = names.map(|name| (name.to_owned(), page())).into();
+        assert_eq!(unseen(&survey, &pages), Vec::<String>::new());
+        let told = unseen(&survey, &BTreeMap::new());
+        assert!(told[0].contains("tso-0, tablet-0, tablet-1"), "{told:?}");
+
+        // As through `kubectl port-forward` to the master.
+        survey.oracle = Err("connection refused".into());
+        assert_eq!(find(&survey, &pages), []);
+        let told = unseen(&survey, &pages);
+        assert!(told[0].contains("port-forward"), "{told:?}");
+        // The master doesn't get any either.
+        survey.gc.obstacles.push(GcObstacle {
+            by: "oracle".into(),
+            ..GcObstacle::default()
+        });
+        assert_eq!(unseen(&survey, &pages), Vec::<String>::new());
+        let found = find(&survey, &pages);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].kind, "oracle");
+        assert!(found[0].action.contains("tso-0"), "{found:?}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::output::Output;
 /// Say on one page how the cluster is, and what to do about each thing that isn't well.
 ///
 /// The master knows of servers, tables and garbage. Of full disks, clocks and servers that aren't ready their metrics
-/// tell, where these are reached, as those of `percolator up` are from its folder.
+/// tell, where these are reached, as those of `percolator up` are from its folder; what isn't is named as not looked at.
 ///
 /// Ends with 0 where all is well, with 7 where something isn't, with 5 where the master isn't reached.
 #[derive(Debug, clap::Args)]
@@ -37,9 +37,10 @@ pub(crate) async fn run(cluster: &str, args: Args, output: Output) -> anyhow::Re
     let survey = Survey::take(&client, &admin, cluster).await?;
     let pages = args.places.find(cluster).reached().await;
     let problems = problems::find(&survey, &pages);
+    let unseen = problems::unseen(&survey, &pages);
     output.result(
-        &page::text(&survey, &problems),
-        &page::json(&survey, &problems),
+        &page::text(&survey, &problems, &unseen),
+        &page::json(&survey, &problems, &unseen),
     )?;
     Ok(answered(problems.is_empty()))
 }

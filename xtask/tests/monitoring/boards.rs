@@ -50,7 +50,7 @@ pub(crate) const BOARDS: &[Board] = &[
         uid: "percolator-overview",
         title: "Percolator: overview",
         panels: &[
-            panel("How many processes are not ready?", "short", &[("sum(1 - percolator_ready{%}) or vector(0)", "not ready")], "PercolatorNotReady").bad_from(1.0),
+            panel("How many processes are not ready, or don't answer?", "short", &[("sum(1 - percolator_ready{%}) or vector(0)", "not ready"), ("count(up{%} == 0 and on (job, instance) last_over_time(percolator_build_info{%}[7d])) or vector(0)", "no answer")], "PercolatorNotReady").bad_from(1.0),
             panel("How many tablets can't be reached?", "short", &[("sum(percolator_gc_master_tablets{%,state=~\"down|lost\"})", "tablets")], "PercolatorTabletsDown").bad_from(1.0),
             panel("Who uses it: what is asked for, each second?", "reqps", &[("sum by (method) (rate(percolator_tablet_requests_total{%}[$__rate_interval]))", "{{method}}")], "PercolatorSaturated"),
             panel("Who uses it: which tables are asked for?", "reqps", &[("topk(10, sum by (table) (rate(percolator_tablet_tablet_requests_total{%}[$__rate_interval])))", "{{table}}")], "PercolatorSaturated"),

@@ -57,6 +57,8 @@ pub(crate) struct Top {
     /// The last one that there was.
     pub(crate) survey: Option<Survey>,
     pub(crate) problems: Vec<Problem>,
+    /// What could not be looked at.
+    unseen: Vec<String>,
     /// Why there's no newer survey.
     pub(crate) failure: Option<String>,
     /// Of all tablet servers together, newest last.
@@ -102,6 +104,7 @@ impl Top {
         }
         if let (Some(survey), None) = (&self.survey, &self.failure) {
             self.problems = problems::find(survey, &pages);
+            self.unseen = problems::unseen(survey, &pages);
         }
         let tablets = pages.iter().filter_map(|(server, now)| {
             let before = self.pages.get(server)?;
@@ -225,7 +228,7 @@ impl Top {
         let status = self
             .survey
             .as_ref()
-            .map(|survey| page::json(survey, &self.problems));
+            .map(|survey| page::json(survey, &self.problems, &self.unseen));
         json!({
             "status": status,
             "load": self.past.back(),
