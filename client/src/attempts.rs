@@ -2,6 +2,7 @@
 
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
+use parking_lot::Mutex;
 use percolator_protocol::safe_point::TooOld;
 use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
@@ -174,12 +175,40 @@ impl Router {
         if servers.iter().all(|of_server| of_server.len() == 1) {
             return join_all(servers.into_iter().flatten().map(attempt)).await;
         }
-        let attempts = servers.into_iter().map(|of_server| {
-            stream::iter(of_server.into_iter().map(attempt))
-                .buffer_unordered(AT_A_TIME)
-                .collect::<Vec<_>>()
-        });
+        let attempts = servers
+            .into_iter()
+            .map(|of_server| self.attempts_at_one(of_server, build, deadline));
         join_all(attempts).await.into_iter().flatten().collect()
+    }
+
+    /// The same, of one server. Once one of them gets no answer, or the time is over, the others are not sent any more:
+    /// each of them would wait again.
+    async fn attempts_at_one(
+        &self,
+        groups: Vec<Group>,
+        build: &(dyn Fn(Vec<(usize, v1::CellRef)>) -> v1::request::Body + Sync),
+        deadline: Deadline,
+    ) -> Vec<(Vec<usize>, Attempt)> {
+        let stopped: Mutex<Option<String>> = Mutex::new(None);
+        let attempts = groups.into_iter().map(async |group: Group| {
+            if let Some(why) = stopped.lock().clone() {
+                let indices = group.cells.iter().map(|(at, _)| *at).collect();
+                return (indices, Attempt::NeverSent(why));
+            }
+            let (indices, attempt) = self.attempt(group, build, deadline).await;
+            match &attempt {
+                Attempt::Lost(why) | Attempt::NeverSent(why) => {
+                    *stopped.lock() = Some(why.clone());
+                }
+                _ if deadline.passed(&*self.transport) => {
+                    *stopped.lock() = Some("the time is over".to_owned());
+                }
+                _ => {}
+            }
+            (indices, attempt)
+        });
+        let attempts = stream::iter(attempts).buffer_unordered(AT_A_TIME);
+        attempts.collect().await
     }
 }
 

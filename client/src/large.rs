@@ -304,14 +304,14 @@ impl Driver {
 
 impl Router {
     /// Resolves what locks a transaction that has ended has in these rows, from the first up to and without the
-    /// second one; where that is empty, to the table's end.
+    /// second one; where that is empty, to the table's end. How many they were.
     pub(crate) async fn resolve_rows(
         &self,
         start_ts: Timestamp,
         ending: Ending,
         table: TableId,
         (start, end): (Bytes, Bytes),
-    ) -> Result<(), CallError> {
+    ) -> Result<u64, CallError> {
         let directory = self.directory();
         let tablets = directory.tablets(table).iter();
         let cuts: Vec<Bytes> = tablets
@@ -325,9 +325,12 @@ impl Router {
             .map(|(start, end)| self.resolve_part(start_ts, ending, table, start, end));
         let parts: Vec<_> = parts.collect();
         let mut parts = stream::iter(parts).buffer_unordered(TABLETS_AT_A_TIME);
-        let mut result = Ok(());
+        let mut result = Ok(0);
         while let Some(part) = parts.next().await {
-            result = result.and(part);
+            result = result.and_then(|sum| Ok(sum + part?));
+        }
+        if let (Ok(sum), Some(metrics)) = (&result, self.metrics()) {
+            metrics.resolved(ending, usize::try_from(*sum).unwrap_or(usize::MAX));
         }
         result
     }
@@ -340,12 +343,13 @@ impl Router {
         table: TableId,
         mut at: Bytes,
         end: Bytes,
-    ) -> Result<(), CallError> {
+    ) -> Result<u64, CallError> {
         let commit_ts = match ending {
             Ending::Committed(commit_ts) => commit_ts.as_u64(),
             Ending::RolledBack => 0,
         };
         let mut after = None;
+        let mut resolved = 0;
         let mut retry = Retry::new(self, self.deadline(PIECE_PATIENCE));
         loop {
             let directory = self.directory();
@@ -372,10 +376,11 @@ impl Router {
                 (Some(tablet), Attempt::Done(Body::Resolve(piece))) => {
                     retry = Retry::new(self, self.deadline(PIECE_PATIENCE));
                     after = piece.resume;
+                    resolved += u64::from(piece.resolved);
                     if after.is_none() {
                         let last_row = &tablet.end_row;
                         if last_row.is_empty() || (!end.is_empty() && *last_row >= end) {
-                            return Ok(());
+                            return Ok(resolved);
                         }
                         at.clone_from(last_row);
                     }
@@ -391,7 +396,7 @@ impl Router {
             if let Some(directory) = retry.look_again(last).await?
                 && directory.deleted(table)
             {
-                return Ok(());
+                return Ok(resolved);
             }
         }
     }

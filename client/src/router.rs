@@ -333,7 +333,7 @@ impl Router {
                 bytes,
             );
             let mut frozen = Vec::new();
-            let (again, last) = match grouped {
+            let (mut again, last) = match grouped {
                 Ok(groups) => {
                     let attempts = self.attempts(groups, build, deadline).await;
                     sort(attempts, &mut answered, &mut frozen)
@@ -343,6 +343,8 @@ impl Router {
             if again.is_empty() {
                 return answered;
             }
+            // Cut as before: a server may have had a piece whose answer was lost.
+            again.sort_unstable();
             let directory = match retry.look_again(last).await {
                 Ok(directory) => directory,
                 Err(gave_up) => {

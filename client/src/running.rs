@@ -120,9 +120,9 @@ impl Admin {
             self.each_lock(&server, start_ts.next(), usize::MAX, async |locks| {
                 for ((_, _), locks) in locks.into_iter().filter(|((ts, _), _)| *ts == start_ts) {
                     let deadline = self.router.deadline(PATIENCE);
-                    if let Some(ended) = self.router.end(&locks, deadline).await? {
+                    if let Some((ended, cleared)) = self.router.end(&locks, deadline).await? {
                         *ending = Some(ended);
-                        *count += locks.len() as u64;
+                        *count += cleared;
                     }
                 }
                 Ok(())

@@ -274,14 +274,23 @@ impl Router {
     /// ends sends none. Waits for that, for a while.
     pub(crate) async fn let_go(&self) {
         let (session, transport) = (&self.session, &*self.transport);
-        let attempted = session.attempted.notified();
-        if !session.holds_what_has_ended(transport.lease_clock()) {
-            return;
-        }
-        session.wanted.notify_one();
+        let told = async {
+            // What was under way already may have been asked for too early.
+            loop {
+                let attempted = session.attempted.notified();
+                if !session.holds_what_has_ended(transport.lease_clock()) {
+                    return;
+                }
+                session.wanted.notify_one();
+                attempted.await;
+                if session.state.lock().away {
+                    return;
+                }
+            }
+        };
         tokio::select! {
             biased;
-            () = attempted => {}
+            () = told => {}
             () = transport.sleep(CONFIRMED_WITHIN) => {}
         }
     }

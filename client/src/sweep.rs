@@ -26,6 +26,8 @@ use crate::transport::{Backoff, Transport};
 
 /// For each step of resolving locks below a point: what is not done then is tried again later.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// So many locks of a large transaction are cleared by name: a tablet isn't looked through for a few.
+const NAMED_MAX: usize = 16;
 /// Transactions that are cleared at a time.
 const AT_A_TIME: usize = 64;
 /// Rounds over all servers. One suffices for what was committed; another one finds something where clients
@@ -113,13 +115,13 @@ impl Router {
     }
 
     /// Ends what the locks of one transaction are left of, as its primary says: where it has not committed
-    /// it can't any more, so it need not be waited for. `None`: the answer was none to this question, which is to be
-    /// asked again.
+    /// it can't any more, so it need not be waited for. How it ended, and how many locks of it were cleared. `None`: the
+    /// answer was none to this question, which is to be asked again.
     pub(crate) async fn end(
         &self,
         locks: &[MetLock],
         deadline: Deadline,
-    ) -> Result<Option<Ending>, CallError> {
+    ) -> Result<Option<(Ending, u64)>, CallError> {
         let Some(first) = locks.first() else {
             return Ok(None);
         };
@@ -127,20 +129,25 @@ impl Router {
         let Some(ending) = Ending::of(status) else {
             return Ok(None);
         };
-        self.clear(locks, ending, deadline).await?;
-        Ok(Some(ending))
+        let cleared = self.clear(locks, ending, deadline).await?;
+        Ok(Some((ending, cleared)))
     }
 
-    /// Clears what was met of a transaction that has ended. Of a large one everything goes that it has in these
-    /// tablets: servers do that at their own pace, beside others.
+    /// Clears what was met of a transaction that has ended, and says how many locks that were. Of a large one, where many
+    /// were met, everything goes that it has in these tablets: servers do that at their own pace, beside others.
     async fn clear(
         &self,
         met: &[MetLock],
         ending: Ending,
         deadline: Deadline,
-    ) -> Result<(), CallError> {
-        let Some(first) = met.first().filter(|first| first.lock.generation > 0) else {
-            return self.resolve(met, ending, deadline).await;
+    ) -> Result<u64, CallError> {
+        let by_name = async || {
+            self.resolve(met, ending, deadline).await?;
+            Ok(met.len() as u64)
+        };
+        let large = met.first().filter(|first| first.lock.generation > 0);
+        let Some(first) = large.filter(|_| met.len() > NAMED_MAX) else {
+            return by_name().await;
         };
         let directory = self.directory();
         let mut tablets = BTreeMap::new();
@@ -148,15 +155,16 @@ impl Router {
             match directory.locate(cell.table, &cell.row) {
                 Ok((tablet, _)) => tablets.insert(tablet.id, (cell.table, tablet)),
                 // Its server may have been away; or it has gone with its table.
-                Err(_) => return self.resolve(met, ending, deadline).await,
+                Err(_) => return by_name().await,
             };
         }
+        let mut cleared = 0;
         for (table, tablet) in tablets.into_values() {
             let rows = (tablet.start_row.clone(), tablet.end_row.clone());
-            self.resolve_rows(first.lock.start_ts, ending, table, rows)
-                .await?;
+            let start_ts = first.lock.start_ts;
+            cleared += self.resolve_rows(start_ts, ending, table, rows).await?;
         }
-        Ok(())
+        Ok(cleared)
     }
 
     /// The next of these locks on a server, which is waited for. It is asked by its name: another one that has

@@ -100,15 +100,19 @@ impl Directory {
                 // A rebuilt directory learns from the tablet servers what was set: a barrier that has moved too far
                 // never goes back.
                 if self.paused() || truth.rebuilt && !self.has_heard_all(now) {
+                    self.collection.blocked = None;
                     return None;
                 }
                 self.move_barrier(now, oracle);
-                let sweep = self.to_resolve()?;
+                let Some(sweep) = self.to_resolve() else {
+                    self.collection.blocked = None;
+                    return None;
+                };
                 if mutants::on(Mutant::ReadyBeforeLocks) {
                     self.move_ready(sweep.below);
                     return None;
                 }
-                self.collection.resolving = Some(now);
+                self.collection.resolving.get_or_insert(now);
                 Some(sweep)
             }
             Progress::Resolved(sweep) => {
@@ -127,9 +131,11 @@ impl Directory {
                 what,
                 start_ts,
             } => {
-                self.collection.resolving = None;
+                if server != ORACLE {
+                    self.collection.resolving = None;
+                }
                 let before = self.collection.blocked.take();
-                let same = before.filter(|it| it.server == server && it.start_ts == start_ts);
+                let same = before.filter(|it| it.server == server);
                 self.collection.blocked = Some(Blocked {
                     since: same.map_or(now, |before| before.since),
                     server,
@@ -222,6 +228,7 @@ impl Directory {
         let Some(truth) = &mut self.truth else { return };
         if to > truth.gc.points().ready {
             truth.gc.ready = to.as_u64();
+            truth.gc.since = 0;
             self.dirty = true;
         }
     }

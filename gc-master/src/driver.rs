@@ -18,24 +18,44 @@ pub async fn drive(
     let mut pause = Duration::from_millis(100);
     loop {
         sweeper.pause(pause).await;
-        // Without the time nothing can be moved.
-        let progress = match sweeper.timestamp().await {
-            Ok(now) => Progress::Time(now),
-            Err(what) => Progress::Blocked {
-                server: ORACLE.to_owned(),
-                what,
-                start_ts: Timestamp::ZERO,
-            },
-        };
-        let Some((sweep, next)) = step(progress) else {
+        let Some((sweep, next)) = step(time(sweeper).await) else {
             return;
         };
         pause = next;
-        if let Some(sweep) = sweep
-            && step(resolve(sweeper, sweep).await).is_none()
-        {
+        let Some(sweep) = sweep else { continue };
+        let swept = {
+            // That may take long: the barrier goes on meanwhile. What is below a newer one waits for the next round.
+            let time_goes_on = async {
+                let mut pause = pause;
+                loop {
+                    sweeper.pause(pause).await;
+                    match step(time(sweeper).await) {
+                        Some((_, next)) => pause = next,
+                        None => return,
+                    }
+                }
+            };
+            tokio::select! {
+                biased;
+                swept = resolve(sweeper, sweep) => Some(swept),
+                () = time_goes_on => None,
+            }
+        };
+        if swept.and_then(&mut step).is_none() {
             return;
         }
+    }
+}
+
+/// Without the time nothing can be moved.
+async fn time(sweeper: &Sweeper) -> Progress {
+    match sweeper.timestamp().await {
+        Ok(now) => Progress::Time(now),
+        Err(what) => Progress::Blocked {
+            server: ORACLE.to_owned(),
+            what,
+            start_ts: Timestamp::ZERO,
+        },
     }
 }
 

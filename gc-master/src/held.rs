@@ -152,7 +152,10 @@ impl Directory {
 
     /// Who has named this transaction.
     pub(crate) fn owner_of(&self, start_ts: Timestamp) -> Option<v1::Owner> {
-        self.sessions.owner_of(start_ts)
+        match start_ts {
+            Timestamp::ZERO => None,
+            start_ts => self.sessions.owner_of(start_ts),
+        }
     }
 }
 

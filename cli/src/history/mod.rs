@@ -85,7 +85,9 @@ pub(crate) async fn run(
 ) -> anyhow::Result<ExitCode> {
     match command {
         Command::Record(args) => {
-            let client = connect.patient_client(record::options(), record::PATIENCE, output).await?;
+            let client = connect
+                .patient_client(record::options(), record::PATIENCE, output)
+                .await?;
             let result = record::run(&client, args, output).await;
             client.settle().await;
             result

@@ -183,7 +183,11 @@ mod tests {
     fn the_page_of_a_cluster_that_is_well() {
         let survey = tests::well();
         assert_eq!(
-            super::text(&survey, &find(&survey, &std::collections::BTreeMap::new()), &[]),
+            super::text(
+                &survey,
+                &find(&survey, &std::collections::BTreeMap::new()),
+                &[]
+            ),
             "\
 cluster c1: healthy
 
@@ -207,7 +211,11 @@ sessions             0"
     #[test]
     fn the_page_of_one_that_is_not() {
         let survey = tests::ill();
-        let page = super::text(&survey, &find(&survey, &std::collections::BTreeMap::new()), &[]);
+        let page = super::text(
+            &survey,
+            &find(&survey, &std::collections::BTreeMap::new()),
+            &[],
+        );
         for line in [
             "cluster c1: 8 things aren't well",
             "oracle   tso-0      127.0.0.1:7401   up, hands out no timestamps",

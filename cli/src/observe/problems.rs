@@ -181,13 +181,20 @@ fn shown(server: &str, page: &Page, is_told: bool) -> Option<Problem> {
     } else if is("percolator_tso_limit_failing", 1.0) {
         (
             "disk-full",
-            format!("{server} can't write down how far its timestamps may go: those that are left run out"),
+            format!(
+                "{server} can't write down how far its timestamps may go: those that are left run out"
+            ),
             "see what its log says of its volume: make room there, or mend it",
         )
-    } else if page.sum("percolator_tso_clock_offset_seconds", &[]).is_some_and(|by| by < -CLOCK_MAX) {
+    } else if page
+        .sum("percolator_tso_clock_offset_seconds", &[])
+        .is_some_and(|by| by < -CLOCK_MAX)
+    {
         (
             "clock",
-            format!("the clock of {server}'s machine was set back: timestamps go on from where they were, in small steps"),
+            format!(
+                "the clock of {server}'s machine was set back: timestamps go on from where they were, in small steps"
+            ),
             "set that clock right: until then garbage collection and locks' times go by a clock that stands still",
         )
     } else if is("percolator_tso_clock_followed", 0.0) {

@@ -278,8 +278,8 @@ pub(crate) fn remove(folder: &Path) -> anyhow::Result<()> {
     sh(&format!(
         r#"for group in /sys/fs/cgroup/*/{PREFIX}-node-[1-9]; do
            [ -d $group ] || continue
-           for i in 1 2 3 4 5; do
-             pids=$(find $group -name cgroup.procs -exec cat {{}} + 2>/dev/null)
+           for i in $(seq 100); do
+             pids=$(find $group -name cgroup.procs -exec cat {{}} + 2>/dev/null || true)
              if [ -z "$pids" ]; then break; fi
              kill -9 $pids 2>/dev/null || true
              sleep 0.2
@@ -298,7 +298,8 @@ pub(crate) fn remove(folder: &Path) -> anyhow::Result<()> {
          while iptables -D FORWARD -i {LINK} ! -o {LINK} -j DROP 2>/dev/null; do true; done
          # What plugins and kubelets keep in places of their own, whatever they are told.
          for pod in {folder}/node-*/containerd/io.containerd.grpc.v1.cri/sandboxes/*; do
-           rm -f /var/lib/cni/results/*-${{pod##*/}}-* /var/lib/cni/cache/results/*-${{pod##*/}}-*
+           [ -d "$pod" ] || continue
+           rm -f /var/lib/cni/results/*-"${{pod##*/}}"-* /var/lib/cni/cache/results/*-"${{pod##*/}}"-*
          done
          find /var/log/containers -maxdepth 1 -type l -lname '{folder}/*' -delete 2>/dev/null || true
          rm -rf {RUN}"#

@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 
 use super::Kube;
 
+/// Each claim is tried so many times.
+const ATTEMPTS: u32 = 5;
+
 /// Serves claims until it's killed.
 pub(crate) fn run(kube: &Kube) -> anyhow::Result<()> {
     loop {
@@ -30,13 +33,15 @@ fn watch(kube: &Kube) -> anyhow::Result<()> {
     for event in serde_json::Deserializer::from_reader(events).into_iter::<Value>() {
         let event = event.context("kubectl doesn't print JSON")?;
         let claim = &event["object"];
-        let result = match event["type"].as_str() {
-            Some("DELETED") => remove(kube, claim),
-            _ => serve(kube, claim),
-        };
-        if let Err(error) = result {
-            // The claim may be gone by now; if not, its next event comes.
+        for _ in 0..ATTEMPTS {
+            let result = match event["type"].as_str() {
+                Some("DELETED") => remove(kube, claim),
+                _ => serve(kube, claim),
+            };
+            let Err(error) = result else { break };
+            // The claim may be gone by now; or the API server is busy, and no other event of it comes.
             eprintln!("{}: {error:#}", claim["metadata"]["name"]);
+            std::thread::sleep(Duration::from_millis(500));
         }
     }
     kubectl.wait()?;
