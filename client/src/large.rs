@@ -390,7 +390,7 @@ impl Router {
                 (_, Attempt::Invalid(why)) => return Err(CallError::Invalid(why)),
                 (_, Attempt::TooOld(too_old)) => return Err(CallError::TooOld(too_old)),
                 // Whoever deletes the table resolves what is left of its transactions elsewhere.
-                (_, Attempt::Frozen(_)) => return Ok(()),
+                (_, Attempt::Frozen(_)) => return Ok(resolved),
                 (_, Attempt::Again(why) | Attempt::Lost(why) | Attempt::NeverSent(why)) => why,
             };
             if let Some(directory) = retry.look_again(last).await?
