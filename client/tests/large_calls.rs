@@ -9,13 +9,15 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use percolator_client::transport::{BoxFuture, Lost, MasterError, Transport};
-use percolator_client::{Client, Options, Timestamp};
+use percolator_client::{Client, Error, Options, Timestamp};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
 
 const SERVERS: [&str; 2] = ["tablet-0", "tablet-1"];
 const ROWS: u32 = 4_000;
+/// The second server's first row.
+const MIDDLE: u32 = ROWS / 2;
 /// A server has so many cells in hand at the most: two requests of 512.
 const IN_HAND_MAX: usize = 2 * 512;
 
@@ -25,12 +27,14 @@ struct Server {
     cells: usize,
     most_cells: usize,
     requests: usize,
+    prewrites: usize,
     prewritten: usize,
     committed: usize,
 }
 
 /// Servers that say yes to everything, after a while.
 struct Yes {
+    takes: Duration,
     began: Instant,
     timestamps: AtomicU64,
     servers: Mutex<HashMap<String, Server>>,
@@ -41,16 +45,18 @@ impl Yes {
         let cells = match &request.body {
             Some(Ask::Prewrite(prewrite)) => prewrite.mutations.len(),
             Some(Ask::Commit(commit)) => commit.cells.len(),
+            Some(Ask::Rollback(rollback)) => rollback.cells.len(),
             other => panic!("{other:?} is asked of a transaction that writes blindly"),
         };
         {
             let mut servers = self.servers.lock();
             let server = servers.entry(address.to_owned()).or_default();
             server.requests += 1;
+            server.prewrites += usize::from(matches!(&request.body, Some(Ask::Prewrite(_))));
             server.cells += cells;
             server.most_cells = server.most_cells.max(server.cells);
         }
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        tokio::time::sleep(self.takes).await;
         let mut servers = self.servers.lock();
         let server = servers.entry(address.to_owned()).or_default();
         server.cells -= cells;
@@ -59,6 +65,7 @@ impl Yes {
                 server.prewritten += cells;
                 Body::Prewrite(v1::PrewriteResponse::default())
             }
+            Some(Ask::Rollback(_)) => Body::Rollback(v1::RollbackResponse::default()),
             _ => {
                 server.committed += cells;
                 Body::Commit(v1::CommitResponse {
@@ -111,7 +118,7 @@ impl Transport for Yes {
         &self,
         _: Option<v1::TraceContext>,
     ) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>> {
-        let middle = Bytes::from(row(ROWS / 2));
+        let middle = Bytes::from(row(MIDDLE));
         let bounds = [(Bytes::new(), middle.clone()), (middle, Bytes::new())];
         let tablets = bounds.into_iter().zip(SERVERS).zip(1..);
         let tablets = tablets.map(|(((start_row, end_row), server), id)| v1::TabletPlace {
@@ -181,13 +188,40 @@ fn row(number: u32) -> String {
     format!("{number:08}")
 }
 
-#[tokio::test]
-async fn no_server_has_more_than_a_few_pieces_of_a_transaction_in_hand() {
-    let servers = Arc::new(Yes {
+fn servers(takes: Duration) -> Arc<Yes> {
+    Arc::new(Yes {
+        takes,
         began: Instant::now(),
         timestamps: AtomicU64::new(0),
         servers: Mutex::default(),
-    });
+    })
+}
+
+#[tokio::test]
+async fn what_is_left_of_a_call_is_not_sent_when_the_time_is_over() {
+    let servers = servers(Duration::from_millis(100));
+    let options = Options {
+        patience: Duration::from_millis(250),
+        // Nothing is renewed on the way.
+        lock_ttl: Duration::from_secs(600),
+        ..Options::default()
+    };
+    let client = Client::over(servers.clone(), options);
+    let txn = client.begin().await.expect("a timestamp");
+    // Sixteen requests for the second server, two at a time.
+    for number in MIDDLE..MIDDLE + 16 * 512 {
+        txn.put("t", row(number), b"c".as_slice(), b"v".as_slice())
+            .expect("it is kept");
+    }
+    let error = txn.commit().await.expect_err("it takes 800 ms");
+    assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+    let sent = servers.servers.lock()[SERVERS[1]].prewrites;
+    assert!((2..12).contains(&sent), "{sent} of 16 were sent");
+}
+
+#[tokio::test]
+async fn no_server_has_more_than_a_few_pieces_of_a_transaction_in_hand() {
+    let servers = servers(Duration::from_millis(1));
     let client = Client::over(servers.clone(), Options::default());
     let txn = client.begin().await.expect("a timestamp");
     for number in 0..ROWS {
