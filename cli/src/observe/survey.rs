@@ -43,19 +43,26 @@ pub(crate) struct Tablets {
     pub(crate) away: usize,
 }
 
+/// A server that is away is missed by the master within this: three heartbeats.
+const MISSED_AFTER: Duration = Duration::from_secs(3);
+
 impl Survey {
     /// Asks a cluster that was connected to.
     ///
     /// # Errors
     /// The master doesn't answer.
     pub(crate) async fn take(client: &Client, admin: &Admin, master: &str) -> anyhow::Result<Self> {
-        let mut servers: Vec<Server> = client.servers().await?.into_iter().map(server).collect();
-        servers.sort_by(|a, b| (a.role, &a.name).cmp(&(b.role, &b.name)));
         let asked = Instant::now();
         let oracle = match client.timestamp().await {
             Ok(_) => Ok(asked.elapsed()),
-            Err(error) => Err(error.to_string()),
+            Err(error) => {
+                // Whether it is away, or only out of reach from here, the master knows by then.
+                tokio::time::sleep(MISSED_AFTER.saturating_sub(asked.elapsed())).await;
+                Err(error.to_string())
+            }
         };
+        let mut servers: Vec<Server> = client.servers().await?.into_iter().map(server).collect();
+        servers.sort_by(|a, b| (a.role, &a.name).cmp(&(b.role, &b.name)));
         Ok(Self {
             master: master.to_owned(),
             cluster_id: client.cluster_id().await?,
