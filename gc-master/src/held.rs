@@ -109,6 +109,10 @@ impl Directory {
                 ),
             });
         }
+        // Before it has ever moved, nothing is old enough to be kept back.
+        if truth.gc.barrier == 0 {
+            return None;
+        }
         let left = self.leases_end_at().saturating_sub(now);
         (!left.is_zero()).then(|| {
             format!(
@@ -161,6 +165,8 @@ impl Directory {
 
 #[cfg(test)]
 mod tests {
+    use percolator_protocol::safe_point::Points;
+
     use super::*;
     use crate::collection::Progress;
     use crate::core::Settings;
@@ -181,7 +187,11 @@ mod tests {
     #[test]
     fn a_master_says_how_long_it_still_waits_for_leases_of_before_its_start() {
         let mut directory = begun();
-        directory.collect(Duration::ZERO, Progress::Time(NOW));
+        assert_eq!(by(&directory, Duration::ZERO), Vec::<&str>::new());
+        directory.learn_points(Points {
+            barrier: Timestamp::from_millis(7),
+            ready: Timestamp::from_millis(7),
+        });
         let held = directory.holds(Duration::from_secs(20));
         assert_eq!(held.len(), 1, "{held:?}");
         assert_eq!(held[0].by, "starting");

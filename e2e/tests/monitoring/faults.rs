@@ -199,6 +199,14 @@ pub(crate) fn produce(kube: &Kube, space: &Namespace, faulty: &mut Faulty) {
         }
     }
     let operator = "deployment/percolator-percolator-operator";
+    // What it says in a failure of this test would be gone with it.
+    let log = kubectl(&["-n", OPERATOR, "logs", operator, "--tail=5000"]).unwrap_or_default();
+    let warned = |line: &&str| line.contains(r#""WARN""#) || line.contains(r#""ERROR""#);
+    let warnings: Vec<&str> = log.lines().filter(warned).collect();
+    say(&format!("the operator's warnings: {}", warnings.len()));
+    for line in warnings.iter().rev().take(5) {
+        say(line);
+    }
     kubectl(&["-n", OPERATOR, "scale", operator, "--replicas=0"]).expect("no operator");
 }
 
