@@ -125,7 +125,8 @@ impl Directory {
     /// Tablet servers that keep the ready point back.
     fn servers_in_the_way(&self, truth: &Truth, now: Duration) -> Vec<Hold> {
         let points = truth.gc.points();
-        if points.ready >= points.barrier {
+        // Just after the master's start nobody can have been heard.
+        if points.ready >= points.barrier || now < self.settled_at {
             return Vec::new();
         }
         let in_the_way = |server: &str| {

@@ -154,7 +154,8 @@ pub(crate) fn unseen(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Str
         .collect();
     if !without.is_empty() {
         unseen.push(format!(
-            "full disks, clocks and readiness of {}: their metrics are not reached (--metrics says where they are)",
+            "full disks, clocks and readiness of {}: their metrics are not reached (--data-dir or \
+             --metrics say where they are)",
             without.join(", ")
         ));
     }

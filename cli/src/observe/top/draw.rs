@@ -396,7 +396,7 @@ mod tests {
             "no metrics are reached",
             "8 not well",
             "down for 12 s",
-            "! no timestamp was got from here",
+            "! nobody gets timestamps",
             "do: ",
         ] {
             assert!(drawn.contains(words), "{words}\n{drawn}");
