@@ -329,9 +329,6 @@ impl Router {
         while let Some(part) = parts.next().await {
             result = result.and_then(|sum| Ok(sum + part?));
         }
-        if let (Ok(sum), Some(metrics)) = (&result, self.metrics()) {
-            metrics.resolved(ending, usize::try_from(*sum).unwrap_or(usize::MAX));
-        }
         result
     }
 

@@ -71,14 +71,14 @@ impl Metrics {
     }
 
     /// Locks of others were cleared.
-    pub(crate) fn resolved(&self, ending: Ending, locks: usize) {
+    pub(crate) fn resolved(&self, ending: Ending, locks: u64) {
         let ending = match ending {
             Ending::Committed(_) => "committed",
             Ending::RolledBack => "rolled_back",
         };
         self.locks_resolved
             .with_label_values(&[ending])
-            .inc_by(locks as u64);
+            .inc_by(locks);
     }
 }
 

@@ -109,7 +109,7 @@ impl Router {
             return Ok(());
         };
         if let Some(metrics) = self.metrics() {
-            metrics.resolved(ending, met.len());
+            metrics.resolved(ending, met.len() as u64);
         }
         let start_ts = first.lock.start_ts.as_u64();
         let build = |cells: Vec<(usize, v1::CellRef)>| {

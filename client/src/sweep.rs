@@ -164,6 +164,9 @@ impl Router {
             let start_ts = first.lock.start_ts;
             cleared += self.resolve_rows(start_ts, ending, table, rows).await?;
         }
+        if let Some(metrics) = self.metrics() {
+            metrics.resolved(ending, cleared);
+        }
         Ok(cleared)
     }
 

@@ -50,8 +50,6 @@ impl Directory {
     /// How it is now.
     pub(crate) fn facts(&self, now: Duration) -> Facts {
         let oracle = self.collection.now;
-        let floor = self.sessions.holders(1).next();
-        let floor = floor.map(|(_, session)| session.floor);
         let progress = self
             .live
             .values()
@@ -60,7 +58,7 @@ impl Directory {
             has_state: self.truth.is_some(),
             in_flight: self.in_flight.len(),
             now: oracle,
-            oldest_floor_age: floor.and_then(|floor| age(oracle, floor)),
+            oldest_floor_age: self.oldest_floor_age(),
             life_time: self.life_time(),
             sessions: self.sessions.len(),
             gc_locks: self.sessions.named(),
@@ -102,6 +100,12 @@ impl Directory {
             *facts.by_table.entry(table).or_default() += 1;
         }
         facts
+    }
+
+    /// How far the lowest floor of a lease lies behind.
+    pub(crate) fn oldest_floor_age(&self) -> Option<Duration> {
+        let (_, session) = self.sessions.holders(1).next()?;
+        age(self.collection.now, session.floor)
     }
 
     fn tablet_state(&self, id: u64, tablet: &Tablet, now: Duration) -> &'static str {

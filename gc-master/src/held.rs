@@ -86,12 +86,8 @@ impl Directory {
 
     /// Whether the lowest floor is older than the life time.
     fn is_held_by_gc_lock(&self) -> bool {
-        let life = u64::try_from(self.life_time().as_millis()).unwrap_or(u64::MAX);
-        let floor = self.sessions.holders(1).next();
-        floor.is_some_and(|(_, session)| {
-            let now = self.collection.now.physical_ms();
-            now.saturating_sub(session.floor.physical_ms()) > life
-        })
+        let age = self.oldest_floor_age();
+        age.is_some_and(|age| age > self.life_time())
     }
 
     /// What a master waits for that was started a while ago.

@@ -162,11 +162,11 @@ pub(crate) fn unseen(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Str
     unseen
 }
 
-/// Whether it is only this machine that gets no timestamps: the master, which asks for them all the time, does.
+/// Where no timestamp was got from here: whether only this machine gets none. The master asks for them all the time.
 fn is_hidden_from_here(survey: &Survey) -> bool {
     let oracle = survey.servers.iter().find(|it| it.role == "oracle");
     let master_has_none = survey.gc.obstacles.iter().any(|it| it.by == "oracle");
-    survey.oracle.is_err() && oracle.is_some_and(|oracle| oracle.alive) && !master_has_none
+    oracle.is_some_and(|oracle| oracle.alive) && !master_has_none
 }
 
 /// What a server's metrics say.

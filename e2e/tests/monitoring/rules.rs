@@ -28,22 +28,20 @@ fn hurry(rule: &mut Value) {
         rule["for"] = json!(text);
     }
     let alert = rule["alert"].as_str().expect("a name").to_owned();
-    for (_, before, seconds) in IN_EXPRESSIONS.iter().filter(|(name, ..)| *name == alert) {
+    let mut replace = |waits: &str, shorter: &str| {
         let expression = rule["expr"].as_str().expect("an expression");
-        let waits = format!("{before}{seconds}");
         assert!(
-            expression.contains(&waits),
+            expression.contains(waits),
             "{alert} doesn't say {waits} any more"
         );
-        rule["expr"] = json!(expression.replace(&waits, &format!("{before}{}", seconds / FACTOR)));
+        rule["expr"] = json!(expression.replace(waits, shorter));
+    };
+    for (_, before, seconds) in IN_EXPRESSIONS.iter().filter(|(name, ..)| *name == alert) {
+        let shorter = seconds / FACTOR;
+        replace(&format!("{before}{seconds}"), &format!("{before}{shorter}"));
     }
     for (_, range, shorter) in RANGES.iter().filter(|(name, ..)| *name == alert) {
-        let expression = rule["expr"].as_str().expect("an expression");
-        assert!(
-            expression.contains(range),
-            "{alert} doesn't say {range} any more"
-        );
-        rule["expr"] = json!(expression.replace(range, shorter));
+        replace(range, shorter);
     }
 }
 
