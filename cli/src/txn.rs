@@ -84,6 +84,12 @@ async fn list(admin: &Admin, limit: u32, output: Output) -> anyhow::Result<ExitC
     if running.more {
         output.note(&format!("there are more than {limit}: --limit"));
     }
+    if running.unnamed > 0 {
+        output.note(&format!(
+            "{} more have no name here: each client names its oldest 100",
+            running.unnamed
+        ));
+    }
     for (server, why) in &running.uncounted {
         output.note(&format!("locks on {server} are not all counted: {why}"));
     }

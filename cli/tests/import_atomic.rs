@@ -4,7 +4,7 @@ mod support;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Child, ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 
 use percolator_client::Client;
@@ -187,12 +187,8 @@ fn an_atomic_import_that_stops_says_that_nothing_is_in() {
     indexes_agree(&cluster);
 }
 
-#[test]
-fn an_atomic_import_that_is_ended_by_hand_leaves_no_trace() {
-    let cluster = Cluster::processes();
-    cluster
-        .run(&["table", "create", "t", "--split-at", "02"])
-        .ok();
+/// An import that has read a file, and goes on until its input ends.
+fn under_way(cluster: &Cluster) -> (Child, ChildStdin, Vec<u8>) {
     let import = [&IMPORT[..], &["--atomic", "-"]].concat();
     let mut import = cluster
         .command(&import)
@@ -201,10 +197,42 @@ fn an_atomic_import_that_is_ended_by_hand_leaves_no_trace() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the import runs");
-    // It goes on until its input ends.
     let mut input = import.stdin.take().expect("a pipe");
-    let rows = std::fs::read(file(&cluster, 1)).expect("a file");
+    let rows = std::fs::read(file(cluster, 1)).expect("a file");
     input.write_all(&rows).expect("it reads");
+    (import, input, rows)
+}
+
+#[test]
+fn an_atomic_import_that_is_told_to_stop_takes_back_what_it_wrote() {
+    let cluster = Cluster::processes();
+    cluster
+        .run(&["table", "create", "t", "--split-at", "02"])
+        .ok();
+    let (import, _input, _) = under_way(&cluster);
+    wait_for("its locks to be there", || {
+        (locks(&cluster) > 0).then_some(())
+    });
+    signal(import.id(), "TERM");
+    let ended = import.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("stopped: nothing of the file is in"),
+        "{said}"
+    );
+    // By itself, not by whoever meets them when their life time is over.
+    assert_eq!(locks(&cluster), 0, "{said}");
+    assert_eq!(rounds_seen(&cluster), (vec![], 0));
+}
+
+#[test]
+fn an_atomic_import_that_is_ended_by_hand_leaves_no_trace() {
+    let cluster = Cluster::processes();
+    cluster
+        .run(&["table", "create", "t", "--split-at", "02"])
+        .ok();
+    let (import, mut input, rows) = under_way(&cluster);
     let listed = || -> Vec<Value> {
         let listed = cluster.run(&["txn", "list", "-o", "json"]).ok();
         serde_json::from_str(&listed).expect("JSON")
@@ -231,6 +259,7 @@ fn an_atomic_import_that_is_ended_by_hand_leaves_no_trace() {
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(!ended.status.success(), "{said}");
     assert!(said.contains("nothing of the file is in"), "{said}");
+    assert!(!said.contains("correct what is wrong"), "{said}");
     assert_eq!(rounds_seen(&cluster), (vec![], 0));
     indexes_agree(&cluster);
     wait_for("its last locks to be cleared", || {

@@ -31,7 +31,8 @@ pub enum Error {
     },
     /// It began so long ago that what it would see, or what became of it, may have been collected. Begin again.
     #[error(
-        "{0}; begin a new transaction (`percolator gc set --life-time` has versions kept for longer)"
+        "{0}; begin a new transaction (this one had no gc-lock, or it was ended: `percolator gc status` shows the life \
+         time and the longest hold, `percolator gc set` changes them)"
     )]
     TooOld(TooOld),
     /// The snapshot isn't one that the oracle has handed out.

@@ -9,7 +9,7 @@ use percolator_wire::v1;
 
 use crate::Error;
 use crate::admin::{Admin, Owner, PATIENCE, error};
-use crate::router::CallError;
+use crate::router::{CallError, Deadline};
 use crate::sweep::{Asked, by_txn};
 
 /// Pages of locks that are read of a server to count them: a million locks.
@@ -37,6 +37,8 @@ pub struct RunningTxns {
     pub txns: Vec<RunningTxn>,
     /// There are more.
     pub more: bool,
+    /// Others that have lived for a while and that their clients don't name: each names its 100 oldest.
+    pub unnamed: u64,
     /// Servers whose locks are not counted, or not all of them, and why.
     pub uncounted: Vec<(String, String)>,
 }
@@ -64,9 +66,10 @@ impl Admin {
             .router
             .timestamp(deadline)
             .await
-            .map_err(|error| self.failed("taking a timestamp", error))?;
+            .map_err(|error| self.failed(deadline, "taking a timestamp", error))?;
         let named = self.network.transactions(most).await.map_err(error)?;
         running.more = named.more;
+        running.unnamed = named.unnamed;
         let mut txns: BTreeMap<Timestamp, RunningTxn> = BTreeMap::new();
         let entry = |start_ts| RunningTxn {
             start_ts,
@@ -117,6 +120,7 @@ impl Admin {
         const DOING: &str = "ending a transaction";
         for server in self.tablet_servers().await? {
             let (ending, count) = (&mut ended.ending, &mut ended.locks);
+            let began = self.router.deadline(PATIENCE);
             self.each_lock(&server, start_ts.next(), usize::MAX, async |locks| {
                 for ((_, _), locks) in locks.into_iter().filter(|((ts, _), _)| *ts == start_ts) {
                     let deadline = self.router.deadline(PATIENCE);
@@ -128,7 +132,7 @@ impl Admin {
                 Ok(())
             })
             .await
-            .map_err(|error| self.failed(DOING, error))?;
+            .map_err(|error| self.failed(began, DOING, error))?;
         }
         Ok(ended)
     }
@@ -181,8 +185,12 @@ impl Admin {
         Ok(servers.map(|server| server.server.clone()).collect())
     }
 
-    pub(crate) fn failed(&self, doing: &'static str, error: CallError) -> Error {
-        let deadline = self.router.deadline(PATIENCE);
+    pub(crate) fn failed(
+        &self,
+        deadline: Deadline,
+        doing: &'static str,
+        error: CallError,
+    ) -> Error {
         deadline.error(&*self.router.transport, doing, error)
     }
 }

@@ -213,17 +213,15 @@ impl Session {
         held >= Duration::from_millis(TOLD_AFTER_MS) && state.living().next().is_none()
     }
 
-    /// The oldest, for people to see.
-    fn oldest(&self, now: Timestamp) -> Vec<u64> {
+    /// The oldest, for people to see, and how many more have lived for as long.
+    fn oldest(&self, now: Timestamp) -> (Vec<u64>, u32) {
         let state = self.state.lock();
         let old =
             |ts: &Timestamp| ts.physical_ms().saturating_add(TOLD_AFTER_MS) <= now.physical_ms();
         let begun = state.living().filter(|ts| *ts != Timestamp::ZERO);
-        begun
-            .take_while(old)
-            .take(TOLD_MAX)
-            .map(Timestamp::as_u64)
-            .collect()
+        let mut begun = begun.take_while(old).map(Timestamp::as_u64);
+        let told = begun.by_ref().take(TOLD_MAX).collect();
+        (told, u32::try_from(begun.count()).unwrap_or(u32::MAX))
     }
 }
 
@@ -351,11 +349,13 @@ impl Session {
         let Some(floor) = self.floor(now) else {
             return SOON;
         };
+        let (transactions, unnamed) = self.oldest(now);
         let request = v1::SessionRequest {
             session,
             owner: Some(owner.clone()),
             floor: floor.as_u64() + u64::from(mutants::on(Mutant::FloorTooHighByOne)),
-            transactions: self.oldest(now),
+            transactions,
+            unnamed,
         };
         self.asks(floor);
         let sent = transport.lease_clock();

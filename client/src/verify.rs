@@ -12,7 +12,7 @@ use percolator_wire::v1::response::Body;
 use crate::Error;
 use crate::admin::{Admin, PATIENCE};
 use crate::resolver::unexpected;
-use crate::router::CallError;
+use crate::router::{CallError, Deadline};
 
 const PARTS: [Part; 3] = [Part::Records, Part::Values, Part::Index];
 
@@ -91,10 +91,12 @@ impl Admin {
                 };
                 loop {
                     let begun = self.router.transport.now();
+                    let deadline = self.router.deadline(PATIENCE);
+                    const DOING: &str = "verifying what is stored";
                     let looked = self
-                        .verify_piece(&server, part, after)
+                        .verify_piece(&server, part, after, deadline)
                         .await
-                        .map_err(|error| self.failed("verifying what is stored", error))?;
+                        .map_err(|error| self.failed(deadline, DOING, error))?;
                     after = looked.resume.clone();
                     done.add(&server, part, looked);
                     let position = Position {
@@ -119,6 +121,7 @@ impl Admin {
         server: &str,
         part: Part,
         after: Bytes,
+        deadline: Deadline,
     ) -> Result<v1::VerifyResponse, CallError> {
         let ask = |to| {
             Ask::Verify(v1::VerifyRequest {
@@ -127,7 +130,6 @@ impl Admin {
                 after: after.clone(),
             })
         };
-        let deadline = self.router.deadline(PATIENCE);
         match self.router.ask_server(server, &ask, deadline).await? {
             Body::Verify(looked) => Ok(looked),
             _ => Err(unexpected()),

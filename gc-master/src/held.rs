@@ -223,6 +223,7 @@ mod tests {
             session: 1,
             floor: NOW.as_u64(),
             transactions: vec![start_ts.as_u64()],
+            unnamed: 0,
             owner: Some(v1::Owner {
                 host: "here".into(),
                 ..v1::Owner::default()

@@ -24,6 +24,8 @@ pub(crate) struct Session {
     pub floor: Timestamp,
     /// Its oldest transactions, by their start_ts.
     pub transactions: Vec<u64>,
+    /// How many more it has.
+    pub unnamed: u32,
     /// Somebody has ended the gc-locks up to here by hand; zero: none.
     pub released: Timestamp,
     /// When it ends, unless it is renewed; since the master's start.
@@ -138,6 +140,7 @@ impl Directory {
                     owner: request.owner.unwrap_or_default(),
                     floor: above(released, Timestamp::from_u64(floor)),
                     transactions: request.transactions,
+                    unnamed: request.unnamed,
                     released,
                     until: now + lease,
                 },
@@ -177,6 +180,12 @@ impl Directory {
         Ok(v1::TransactionsResponse {
             gc_locks: all.iter().take(most).map(gc_lock).collect(),
             more: all.len() > most,
+            unnamed: self
+                .sessions
+                .by_id
+                .values()
+                .map(|it| u64::from(it.unnamed))
+                .sum(),
         })
     }
 

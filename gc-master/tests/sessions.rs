@@ -37,6 +37,8 @@ fn renew(world: &mut World, session: u64, floor: u64, transactions: &[u64]) -> u
         }),
         floor: at(floor).as_u64(),
         transactions: transactions.iter().map(|ms| at(*ms).as_u64()).collect(),
+        // Of clients that name all they can.
+        unnamed: if transactions.len() > 1 { 3 } else { 0 },
     };
     world.directory.session(world.now, request).unwrap().barrier
 }
@@ -89,7 +91,9 @@ fn a_gc_lock_that_is_ended_by_hand_stays_ended_and_others_stay() {
             .collect::<Vec<_>>()
     };
     assert_eq!(named(&world), [(1, old), (1, young), (2, young)]);
-    assert!(world.directory.transactions(2).unwrap().more);
+    let listed = world.directory.transactions(2).unwrap();
+    assert!(listed.more);
+    assert_eq!(listed.unnamed, 3, "the first one has more than it names");
     let ended = world.directory.release(world.now, at(old)).unwrap();
     assert_eq!(ended.owners.len(), 1);
     // Its client doesn't know yet.

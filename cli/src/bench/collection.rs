@@ -155,6 +155,7 @@ pub(super) async fn sessions(
         }),
         floor: now,
         transactions: (0..locks / sessions).map(|number| now + number).collect(),
+        unnamed: 0,
     };
     let mut lease = Duration::ZERO;
     for session in 1..=sessions {

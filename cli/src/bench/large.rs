@@ -1,7 +1,9 @@
-//! A large transaction, and what it costs those who read the same table meanwhile.
+//! A large transaction, and what it costs those who read the same table meanwhile. They are a client of their own, in
+//! a thread of its own, as another process would be: what they wait for is the cluster, and a processor.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -32,6 +34,7 @@ pub(super) struct Outcome {
 
 /// Writes so many rows in one transaction, over three tablets.
 pub(super) async fn measure(
+    cluster: &str,
     client: &Client,
     rows: u32,
     duration: Duration,
@@ -39,13 +42,9 @@ pub(super) async fn measure(
 ) -> anyhow::Result<Outcome> {
     prepare(client).await?;
     output.note("point reads, with nothing else ...");
-    let mut alone = read_while("point reads alone", client, async |stop| {
-        tokio::time::sleep(duration).await;
-        stop();
-        Ok(())
-    })
-    .await?;
-    alone.note = format!("{READERS} readers, {}", alone.note);
+    let readers = Readers::start(cluster)?;
+    tokio::time::sleep(duration).await;
+    let alone = readers.phase("point reads alone");
 
     output.note(&format!(
         "{rows} rows of {VALUE_BYTES} bytes in one transaction ..."
@@ -54,32 +53,27 @@ pub(super) async fn measure(
     let peaks = Arc::new(Mutex::new(Peaks::default()));
     let watch = tokio::spawn(watch(peaks.clone(), written.clone(), output));
     let began = Instant::now();
-    let (mut took, mut settled) = (Duration::ZERO, Duration::ZERO);
-    let beside = read_while("point reads beside it", client, async |stop| {
-        let txn = client.begin().await?;
-        for row in 0..rows {
-            txn.put(TABLE, new_row(row), COLUMN, value(row))?;
-            if row % STEP == 0 {
-                txn.ready().await?;
-                // The readers are tasks of the same threads.
-                tokio::task::yield_now().await;
-                written.store(row.into(), Ordering::Relaxed);
-            }
+    let txn = client.begin().await?;
+    for row in 0..rows {
+        txn.put(TABLE, new_row(row), COLUMN, value(row))?;
+        if row % STEP == 0 {
+            txn.ready().await?;
+            written.store(row.into(), Ordering::Relaxed);
         }
-        txn.commit().await?;
-        took = began.elapsed();
-        client.settle().await;
-        settled = began.elapsed();
-        stop();
-        Ok(())
-    });
-    let mut beside = beside.await?;
+    }
+    txn.commit().await?;
+    let took = began.elapsed();
+    let mut beside = readers.phase("point reads beside it");
+    output.note("its locks are resolved ...");
+    client.settle().await;
+    let settled = began.elapsed();
+    let mut after = readers.phase("point reads while its locks go");
+    readers.end()?;
     watch.abort();
-    beside.note = format!("{READERS} readers, {}", beside.note);
-    beside.ratio = Some((
-        beside.p99_ms / alone.p99_ms.max(0.001),
-        "the p99 of those alone".into(),
-    ));
+    for figure in [&mut beside, &mut after] {
+        let ratio = figure.p99_ms / alone.p99_ms.max(0.001);
+        figure.ratio = Some((ratio, "the p99 of those alone".into()));
+    }
     let peaks = std::mem::take(&mut *peaks.lock());
     let large = Figure {
         name: format!("rows in one transaction of {rows}"),
@@ -95,7 +89,7 @@ pub(super) async fn measure(
         ),
     };
     Ok(Outcome {
-        figures: vec![large, alone, beside],
+        figures: vec![large, alone, beside, after],
         memory: vec![(
             "at the most, in the large transaction".into(),
             peaks.servers,
@@ -124,54 +118,86 @@ async fn prepare(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads rows that are there until `work` calls what it is given.
-async fn read_while(
-    name: &str,
-    client: &Client,
-    work: impl AsyncFnOnce(&dyn Fn()) -> Result<(), Error>,
-) -> anyhow::Result<Figure> {
-    let latency = Arc::new(Mutex::new(Histogram::<u64>::new_with_bounds(
-        100,
-        60_000_000_000,
-        2,
-    )?));
-    let stopped = Arc::new(AtomicBool::new(false));
-    let began = Instant::now();
-    let readers: Vec<_> = (0..READERS)
-        .map(|_| {
-            let (client, latency, stopped) = (client.clone(), latency.clone(), stopped.clone());
-            tokio::spawn(async move {
-                while !stopped.load(Ordering::Relaxed) {
-                    let row = there(rand::rng().random_range(0..THERE));
-                    let begun = Instant::now();
-                    let txn = client.begin().await?;
-                    if txn.get(TABLE, row, COLUMN).await?.is_none() {
-                        return Err(Error::application("a row of the benchmark is missing"));
-                    }
-                    let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                    latency.lock().saturating_record(nanos);
-                    tokio::time::sleep(PAUSE).await;
-                }
-                Ok::<(), Error>(())
-            })
+/// Those who read rows that are there, until they are ended.
+struct Readers {
+    /// How long reads took since the last phase began.
+    latency: Arc<Mutex<Histogram<u64>>>,
+    since: Mutex<Instant>,
+    stopped: Arc<AtomicBool>,
+    thread: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Readers {
+    fn start(cluster: &str) -> anyhow::Result<Self> {
+        let latency = Histogram::<u64>::new_with_bounds(100, 60_000_000_000, 2)?;
+        let latency = Arc::new(Mutex::new(latency));
+        let stopped = Arc::new(AtomicBool::new(false));
+        let (cluster, times, stop) = (cluster.to_owned(), latency.clone(), stopped.clone());
+        let thread = std::thread::Builder::new()
+            .name("readers".into())
+            .spawn(move || {
+                percolator_server::run_on_current_thread("readers", async {
+                    let client = Client::connect(&cluster).await?;
+                    let readers = (0..READERS).map(|_| read(&client, &times, &stop));
+                    futures_util::future::try_join_all(readers).await?;
+                    anyhow::Ok(())
+                })?
+            })?;
+        Ok(Self {
+            latency,
+            since: Mutex::new(Instant::now()),
+            stopped,
+            thread,
         })
-        .collect();
-    let done = work(&|| stopped.store(true, Ordering::Relaxed)).await;
-    stopped.store(true, Ordering::Relaxed);
-    for reader in readers {
-        reader.await??;
     }
-    done?;
-    let latency = latency.lock();
-    let ms = |quantile| latency.value_at_quantile(quantile) as f64 / 1e6;
-    Ok(Figure {
-        name: name.into(),
-        per_second: latency.len() as f64 / began.elapsed().as_secs_f64(),
-        p50_ms: ms(0.5),
-        p99_ms: ms(0.99),
-        ratio: None,
-        note: format!("p99.9 {:.1} ms, longest {:.1} ms", ms(0.999), ms(1.0)),
-    })
+
+    /// What there was of reads since the last one; the next phase begins.
+    fn phase(&self, name: &str) -> Figure {
+        let mut latency = self.latency.lock();
+        let since = std::mem::replace(&mut *self.since.lock(), Instant::now());
+        let ms = |quantile| latency.value_at_quantile(quantile) as f64 / 1e6;
+        let figure = Figure {
+            name: name.into(),
+            per_second: latency.len() as f64 / since.elapsed().as_secs_f64(),
+            p50_ms: ms(0.5),
+            p99_ms: ms(0.99),
+            ratio: None,
+            note: format!(
+                "{READERS} readers, p99.9 {:.1} ms, longest {:.1} ms",
+                ms(0.999),
+                ms(1.0)
+            ),
+        };
+        latency.reset();
+        figure
+    }
+
+    fn end(self) -> anyhow::Result<()> {
+        self.stopped.store(true, Ordering::Relaxed);
+        match self.thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+async fn read(
+    client: &Client,
+    times: &Mutex<Histogram<u64>>,
+    stopped: &AtomicBool,
+) -> Result<(), Error> {
+    while !stopped.load(Ordering::Relaxed) {
+        let row = there(rand::rng().random_range(0..THERE));
+        let begun = Instant::now();
+        let txn = client.begin().await?;
+        if txn.get(TABLE, row, COLUMN).await?.is_none() {
+            return Err(Error::application("a row of the benchmark is missing"));
+        }
+        let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        times.lock().saturating_record(nanos);
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(())
 }
 
 /// What processes held at the most.

@@ -174,7 +174,7 @@ pub(crate) async fn run(
     }
     if args.what == What::Large {
         let rows = if args.smoke { 20_000 } else { args.rows };
-        let outcome = large::measure(client, rows, duration, output).await?;
+        let outcome = large::measure(cluster, client, rows, duration, output).await?;
         figures.extend(outcome.figures);
         memory.extend(outcome.memory);
     }

@@ -12,6 +12,8 @@ use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use percolator_client::{Client, Error, Txn};
 use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
 use super::load::{Counts, Failure, Loader};
 use super::progress::Progress;
@@ -21,7 +23,7 @@ use super::source::Bad;
 use super::{FileFormat, IndexArg, count, indexes_invalid, usage};
 use crate::cells::Escaped;
 use crate::output::{Format, Output};
-use crate::patience::Patience;
+use crate::patience::{Patience, may_pass};
 
 /// Bad lines that are named; all are counted.
 const BAD_SHOWN_MAX: u64 = 20;
@@ -194,9 +196,7 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
         ));
     }
     if end.interrupted {
-        super::say(
-            "stopped by Ctrl-C: whole transactions are in; importing again goes on, and is harmless",
-        );
+        super::say("stopped: whole transactions are in; importing again goes on, and is harmless");
     }
     if let Some(Failure { lines, error }) = end.failure {
         let (first, last) = lines;
@@ -258,6 +258,10 @@ async fn end_whole(
         Some((Error::Unknown { .. }, _)) => {
             "either all of the file is in, or nothing; importing again is harmless"
         }
+        // Somebody has ended it, or servers were away: it isn't the file's fault.
+        Some((error, _)) if may_pass(error) || error.retryable() => {
+            "nothing of the file is in, not even the lines before; import again"
+        }
         _ => {
             "nothing of the file is in, not even the lines before; correct what is wrong and import again"
         }
@@ -269,7 +273,7 @@ async fn end_whole(
         None => {
             let at = match end.stopped_at {
                 Some(line) => format!("stopped at {name}:{line}"),
-                None => "stopped by Ctrl-C".to_owned(),
+                None => "stopped".to_owned(),
             };
             super::say(&format!("{at}: {how}"));
             Ok(code(&end))
@@ -304,7 +308,7 @@ async fn load(
         lanes.into_iter().map(|items| loader.lane(items)).collect();
     let mut end = End::default();
     let mut ticks = tokio::time::interval(Duration::from_millis(200));
-    let mut interrupts = 0;
+    let mut stop = stops().context("cannot wait for Ctrl-C")?;
     let mut reading = true;
     // Tables are made for a row: a file without a good one leaves none behind.
     let mut waiting = true;
@@ -341,12 +345,7 @@ async fn load(
                 };
                 progress.lock().show(position, || count(counts.rows, "row"));
             }
-            _ = tokio::signal::ctrl_c() => {
-                interrupts += 1;
-                if interrupts > 1 {
-                    // Whoever asks twice doesn't want to wait for servers.
-                    std::process::exit(130);
-                }
+            Ok(()) = &mut stop, if !end.interrupted => {
                 end.interrupted = true;
                 waiting = false;
                 shared.stop.store(true, Ordering::Relaxed);
@@ -366,6 +365,28 @@ async fn load(
         }
     }
     Ok(end)
+}
+
+/// Tells once that the import is to stop: by Ctrl-C, or by SIGTERM. Whoever asks twice doesn't want to wait for servers.
+fn stops() -> std::io::Result<oneshot::Receiver<()>> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let (tell, told) = oneshot::channel();
+    tokio::spawn(async move {
+        let mut asked = async || {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        };
+        asked().await;
+        if tell.send(()).is_err() {
+            super::say("it is ending already; Ctrl-C again doesn't wait for what is left");
+        }
+        asked().await;
+        std::process::exit(130);
+    });
+    Ok(told)
 }
 
 /// Names the first of the bad lines; `so_far` counts them, with this one.
