@@ -331,7 +331,10 @@ pub(crate) fn check(prometheus: &Prometheus) {
     });
     // What is for a moment has ended, and stays so.
     wait("what fires for a moment to end", || {
-        let now = prometheus.ask("time()")?.first().map(|now| now.value);
+        let now = prometheus
+            .ask("vector(time())")?
+            .first()
+            .map(|now| now.value);
         let now = now.ok_or("no time")?;
         let fired = look()?;
         let lasting: Vec<String> = fired
