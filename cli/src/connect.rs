@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use percolator_client::{Client, Options};
+use percolator_telemetry::logs;
 use percolator_telemetry::otlp::{Exporter, Settings};
 
 use crate::output::Output;
@@ -27,7 +28,7 @@ impl<'a> Connect<'a> {
         let settings = Settings::of_environment();
         let exporter = settings.as_ref().map(Exporter::of_client).transpose()?;
         if slow_transaction.is_some() || exporter.is_some() {
-            percolator_server::logs::init_from("warn");
+            logs::init_with(logs::Settings::from("warn"));
         }
         Ok(Self {
             cluster,

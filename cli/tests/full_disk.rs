@@ -8,8 +8,9 @@ mod tmpfs;
 use std::path::Path;
 use std::process::Stdio;
 
+use percolator_telemetry::endpoint::{self, Answer};
 use serde_json::Value;
-use support::{Cluster, Said, signal, wait_for};
+use support::{Cluster, Said, block_on, signal, wait_for};
 use tmpfs::Tmpfs;
 
 const MIB: u64 = 1 << 20;
@@ -155,4 +156,30 @@ fn a_full_volume_refuses_new_data_alone_and_loses_nothing() {
     assert_eq!(summary["failed"], 0, "{summary}");
     let (code, said) = cluster.stop();
     assert_eq!(code, 0, "{said}");
+}
+
+#[test]
+fn a_master_without_room_says_so_before_it_has_to_stop() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(volume) = Tmpfs::mount(folder.path(), "256m") else {
+        return;
+    };
+    let cluster = Cluster::start_in(&volume.0.join("data"), &["--processes"]);
+    let address = cluster.metrics_address("gc-master-0");
+    // Where the others took the last of it, it may have been started again at that address.
+    let wait_for_readyz = |is_it: &dyn Fn(&Answer) -> bool, what: &str| {
+        wait_for(what, || {
+            let answer = block_on(endpoint::get(&address, "/readyz")).ok()?;
+            is_it(&answer).then_some(())
+        });
+    };
+    wait_for_readyz(&|answer| answer.status == 200, "a master that is ready");
+    volume.leave(128 << 10);
+    let is_full = |answer: &Answer| answer.status == 503 && answer.body.contains(" is full: ");
+    wait_for_readyz(&is_full, "a master that has no room");
+    volume.make_room();
+    wait_for_readyz(
+        &|answer| answer.status == 200,
+        "a master that has room again",
+    );
 }

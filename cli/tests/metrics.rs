@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use percolator_client::{Client, Registry};
+use percolator_client::{Client, Options, Registry};
 use percolator_telemetry::endpoint;
 use percolator_telemetry::names::{client, gc_master, process, tablet, tso};
 use percolator_telemetry::{Kind, Metric, Values, text};
@@ -391,4 +391,58 @@ fn labels_of_names_are_bounded() {
             .product();
         assert!(series <= 256, "{} has {series} series", metric.name);
     }
+}
+
+/// Transactions that the servers say are committed, in one phase, in two, and large ones.
+fn committed(cluster: &Cluster) -> [u64; 3] {
+    let pages = scrape(cluster);
+    tablet::COMMITTED
+        .iter()
+        .map(|how| {
+            let series = format!("{}{{how=\"{how}\"}} ", tablet::TRANSACTIONS.name);
+            let lines = pages.values().flat_map(|page| page.lines());
+            let counts = lines.filter_map(|line| line.strip_prefix(&series)?.parse::<u64>().ok());
+            counts.sum()
+        })
+        .collect::<Vec<_>>()
+        .try_into()
+        .expect("three ways")
+}
+
+#[test]
+fn each_transaction_is_counted_once_wherever_its_cells_are() {
+    let cluster = Cluster::processes();
+    cluster
+        .run(&["table", "create", "t", "--split-at", "h", "--split-at", "p"])
+        .ok();
+    let before = committed(&cluster);
+    cluster.run(&["put", "t", "a", "c", "1"]).ok();
+    block_on(async {
+        // Rows of every server.
+        let rows = ["a", "i", "q"];
+        for (buffer_bytes, times) in [(Options::default().buffer_bytes, 5), (1, 2)] {
+            let options = Options {
+                buffer_bytes,
+                ..Options::default()
+            };
+            let client = Client::connect_with(&cluster.master, options).await;
+            let client = client.expect("connected");
+            for time in 0..times {
+                let txn = client.begin().await.expect("begun");
+                for row in rows {
+                    txn.put("t", row, "c", format!("{buffer_bytes} {time}"))
+                        .expect("put");
+                }
+                txn.commit().await.expect("committed");
+            }
+            // One that ends otherwise.
+            let txn = client.begin().await.expect("begun");
+            txn.put("t", "a", "c", "never").expect("put");
+            txn.rollback();
+            client.settle().await;
+        }
+    });
+    let after = committed(&cluster);
+    let more = std::array::from_fn(|how| after[how] - before[how]);
+    assert_eq!(more, [1, 5, 2], "{before:?}, {after:?}");
 }

@@ -4,6 +4,7 @@ mod support;
 
 use std::path::Path;
 
+use serde_json::Value;
 use support::{Cluster, SERVERS, wait_for};
 
 fn manifest(spec: &str) -> String {
@@ -86,4 +87,74 @@ fn the_logs_level_changes_without_a_restart() {
         said.contains("loud") && said.contains("it goes on as it was"),
         "{said}"
     );
+}
+
+/// Whether a line of a log is the server's own, by what it says of itself.
+fn is_of(line: &str, role: &str, server: &str) -> bool {
+    let line: Value = serde_json::from_str(line).unwrap_or_default();
+    line["role"] == role && line["server"] == server
+}
+
+const ROLES: [&str; 5] = ["gc-master", "tso", "tablet", "tablet", "tablet"];
+
+#[test]
+fn servers_that_share_a_process_follow_the_level_and_say_who_they_are() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("cluster.yaml");
+    let path = file.display().to_string();
+    let say = |spec: &str| std::fs::write(&file, manifest(spec)).expect("writable");
+    // Without a word of it, they tell from warn on.
+    say("  gc: {}\n");
+    let cluster = Cluster::start_in(&folder.path().join("data"), &["-f", &path]);
+    let said = cluster.wait_for_line("its start", |line| line.starts_with("ready in "));
+    let told: Vec<_> = said
+        .iter()
+        .filter(|line| line.contains("\"INFO\""))
+        .collect();
+    assert_eq!(told, Vec::<&String>::new());
+
+    say("  log: {level: debug}\n");
+    let changed = |from: &str, to: &str| {
+        let change = format!("\"message\":\"log level\",\"from\":\"{from}\",\"to\":\"{to}\"");
+        cluster.wait_for_line(&change, |line| line.contains(&change))
+    };
+    changed("warn", "debug");
+    for (role, server) in ROLES.into_iter().zip(SERVERS) {
+        cluster.wait_for_line(server, |line| is_of(line, role, server));
+    }
+
+    say("  log: {level: info}\n");
+    let said = changed("debug", "info");
+    // What the process tells for none of them: that the level changed.
+    let of_nobody = |line: &&String| !line.contains("\"server\":") && !line.contains("log level");
+    let others: Vec<_> = said.iter().filter(of_nobody).collect();
+    assert_eq!(others, Vec::<&String>::new());
+    say("  gc: {}\n");
+    changed("info", "warn");
+}
+
+#[test]
+fn servers_say_who_they_are_for_people_and_for_programs() {
+    for (format, says) in [
+        (
+            "text",
+            &(|role: &str, server: &str| format!(" INFO role={role} server={server} "))
+                as &dyn Fn(&str, &str) -> String,
+        ),
+        ("json", &|role, server| {
+            format!("\"role\":\"{role}\",\"server\":\"{server}\"}}")
+        }),
+    ] {
+        let variables = [("PERCOLATOR_LOG_FORMAT", format)];
+        let cluster = Cluster::start_with(&["--processes"], &variables);
+        let data = cluster.data_dir.clone();
+        for (role, server) in ROLES.into_iter().zip(SERVERS) {
+            let says = says(role, server);
+            let file = data.join("logs").join(format!("{server}.log"));
+            let log = std::fs::read_to_string(file).expect("a log");
+            let silent: Vec<_> = log.lines().filter(|line| !line.contains(&says)).collect();
+            assert!(!log.is_empty(), "{server}");
+            assert_eq!(silent, Vec::<&str>::new(), "{server}: {says}");
+        }
+    }
 }

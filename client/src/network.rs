@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use percolator_protocol::types::Timestamp;
+use percolator_telemetry::who;
 use percolator_wire::v1;
 use percolator_wire::v1::master_client::MasterClient;
 use tonic::Code;
@@ -278,13 +279,13 @@ impl Transport for Network {
         // Where there is no thread to be had, the work is still here.
         let (sender, receiver) = std::sync::mpsc::sync_channel::<Apart>(1);
         let thread = std::thread::Builder::new().name("percolator-lease".into());
-        let started = thread.spawn(move || {
+        let started = thread.spawn(who::inherited(move || {
             runtime.block_on(async {
                 if let (Ok(work), Ok(network)) = (receiver.recv(), Self::new(&master, patience)) {
                     work(Arc::new(network)).await;
                 }
             });
-        });
+        }));
         match started {
             Ok(_) => {
                 let _ = sender.send(work);

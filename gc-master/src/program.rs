@@ -8,6 +8,7 @@ use crate::{Error, Options, Server, Settings};
 use clap::Parser;
 use percolator_server::{announce, exit_code, logs, run_on_current_thread, signals};
 use percolator_telemetry::otlp;
+use percolator_telemetry::who::Who;
 
 /// The master of a Percolator cluster: the directory of tables, tablets and servers.
 ///
@@ -97,7 +98,10 @@ Examples:
 /// Runs it, by the arguments of the process, to its end.
 pub fn main() -> ExitCode {
     let flags = Flags::parse();
-    logs::init();
+    logs::init(Who {
+        role: "gc-master",
+        server: flags.server.clone(),
+    });
     let result = run_on_current_thread("gc-master", async {
         let shutdown = signals::shutdown();
         let server = Server::bind(Options {

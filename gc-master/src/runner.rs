@@ -21,6 +21,9 @@ use crate::metrics::Metrics;
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Room for what may come to the state with its next change. It is written beside the last one, before that goes.
+const ROOM_BYTES: u64 = 256 << 10;
+
 /// Servers that disagree say so with each heartbeat.
 static NOTES: Limited = Limited::new();
 static TAKEN_OVER: Limited = Limited::new();
@@ -122,6 +125,13 @@ impl Runner {
         let state = self.state();
         state.check()?;
         Ok(at(&state.directory, self.started.elapsed()))
+    }
+
+    /// Why the next change could not be made durable, if so: for want of room, before the master has to stop for it.
+    pub(crate) fn writable(&self) -> Result<(), String> {
+        let state = self.state();
+        let length = std::fs::metadata(state.file.path()).map_or(0, |file| file.len());
+        percolator_telemetry::writable(state.folder.path(), length + ROOM_BYTES)
     }
 
     /// Told of every change of the durable state.

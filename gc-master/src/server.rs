@@ -229,7 +229,7 @@ fn pages(metrics: &Arc<Metrics>, runner: &Arc<Runner>, folder: PathBuf) -> Pages
         ready: Box::new(move || {
             let runner = asked.upgrade().ok_or("the master is stopping")?;
             match runner.look(|directory, _| directory.truth().map(drop)) {
-                Ok(Ok(())) => Ok(()),
+                Ok(Ok(())) => runner.writable(),
                 Ok(Err(waits)) => Err(waits.to_string()),
                 Err(stopping) => Err(stopping.message().to_owned()),
             }

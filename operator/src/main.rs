@@ -23,7 +23,6 @@ use futures_util::FutureExt as _;
 use kube::Client;
 use kube::client::ClientBuilder;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 use calls::Calls;
 use cluster::Settings;
@@ -31,7 +30,8 @@ use controller::Shared;
 use late::LateWatches;
 use lease::{Election, Term};
 use metrics::Metrics;
-use percolator_telemetry::endpoint;
+use percolator_telemetry::who::Who;
+use percolator_telemetry::{endpoint, logs};
 use watches::Watches;
 
 /// Makes every PercolatorCluster into pods, services and volumes, and keeps them so.
@@ -132,11 +132,21 @@ Examples:
   On a developer's machine, for the cluster of the current kubeconfig:
     percolator-operator --log-format text --listen 127.0.0.1:8080
 
-Its log goes to standard error; PERCOLATOR_LOG sets the level (default: info).";
+Its log goes to standard error; PERCOLATOR_LOG sets the level (default: info), or
+PERCOLATOR_LOG_LEVEL_FILE names a file with it, which is read again every second.";
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
-    logs(flags.log_format);
+    let operator = Who {
+        role: "operator",
+        server: flags.identity.clone(),
+    };
+    operator.is_process();
+    logs::init_with(logs::Settings {
+        json: Some(matches!(flags.log_format, LogFormat::Json)),
+        // What kube tells of every request is of use to nobody who didn't ask for it.
+        ..logs::Settings::from("warn,percolator_operator=info")
+    });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -149,19 +159,6 @@ fn main() -> ExitCode {
             tracing::error!(error = format!("{error:#}"), "stopping");
             ExitCode::FAILURE
         }
-    }
-}
-
-fn logs(format: LogFormat) {
-    let filter = EnvFilter::try_from_env("PERCOLATOR_LOG");
-    // What kube tells of every request is of use to nobody who didn't ask for it.
-    let filter = filter.unwrap_or_else(|_| EnvFilter::new("warn,percolator_operator=info"));
-    let logs = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
-    match format {
-        LogFormat::Text => logs.with_ansi(false).init(),
-        LogFormat::Json => logs.json().flatten_event(true).init(),
     }
 }
 

@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use percolator_telemetry::who;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tonic::body::Body;
@@ -47,10 +48,10 @@ pub fn while_recovering<T>(
     };
     let thread = std::thread::Builder::new()
         .name("recovering".into())
-        .spawn(move || -> Result<(), Error> {
+        .spawn(who::inherited(move || -> Result<(), Error> {
             // Its end cuts all connections.
             crate::run_on_current_thread("recovering", answers)?
-        })
+        }))
         .map_err(|cause| Error::Runtime {
             name: "recovering".into(),
             cause,

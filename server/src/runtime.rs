@@ -5,6 +5,8 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use percolator_telemetry::who;
+
 use crate::Error;
 
 /// How long work on other threads (a file being synced) may go on after the server ended.
@@ -19,6 +21,7 @@ pub fn run_on_current_thread<F: Future>(name: &str, future: F) -> Result<F::Outp
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_name(name)
+        .on_thread_start(who::entering())
         .build()
         .map_err(|cause| Error::Runtime {
             name: name.to_owned(),

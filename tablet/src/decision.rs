@@ -17,7 +17,7 @@ use crate::index::Item;
 use crate::latches;
 use crate::limits::Limits;
 use crate::marks::Marks;
-use crate::probe::Probe;
+use crate::probe::{Committed, Probe};
 use crate::progress::Change;
 use crate::readers::Readers;
 use crate::store::{self, LockChange, LockFilter, Version};
@@ -50,6 +50,8 @@ pub(crate) struct Decision {
     /// What is committed without a lock before it, by the hashes of the cells' keys: a reader at or above
     /// the commit_ts waits for the batch.
     pub(crate) held: Option<(Timestamp, Vec<u64>)>,
+    /// A transaction is committed by it: this decides for all its cells.
+    pub(crate) commits: Option<Committed>,
     pub(crate) tablet_change: Option<TabletChange>,
     /// What the points are then, where they are raised.
     pub(crate) points: Option<Points>,
@@ -73,6 +75,7 @@ impl Decision {
             versions: Vec::new(),
             records: Vec::new(),
             held: None,
+            commits: None,
             tablet_change: None,
             points: None,
             hides: Vec::new(),
@@ -93,6 +96,26 @@ impl Decision {
         Self {
             answer: Some(answer),
             ..Self::new()
+        }
+    }
+
+    /// Takes note of a transaction that is committed by these effects of its commit, where the cell is its primary. A late
+    /// copy of the request finds a record or no lock, and writes none.
+    pub(crate) fn note_primary(
+        &mut self,
+        view: &CellView,
+        start_ts: Timestamp,
+        cell: &Cell,
+        effects: &[Effect],
+    ) {
+        let writes = |effect: &Effect| matches!(effect, Effect::PutWrite(..));
+        let own = view.own_lock(start_ts);
+        let primary = own.filter(|lock| lock.primary == *cell);
+        if let Some(lock) = primary.filter(|_| effects.iter().any(writes)) {
+            self.commits = Some(match lock.generation {
+                0 => Committed::TwoPhase,
+                _ => Committed::Large,
+            });
         }
     }
 

@@ -17,7 +17,7 @@ use percolator_wire::v1::response::Body;
 use crate::Refusal;
 use crate::load::{Load, Loads};
 use crate::metrics::Metrics;
-use crate::probe::{Limit, Method, Note, Probe, Step};
+use crate::probe::{self, Limit, Method, Note, Probe, Step};
 use crate::trace::Traces;
 
 /// The steps of one request in so many are timed.
@@ -73,6 +73,7 @@ struct Counted {
     durations: Vec<LocalHistogram>,
     steps: Vec<LocalHistogram>,
     latch_waits: LocalIntCounter,
+    transactions: Vec<LocalIntCounter>,
     one_phase: LocalIntCounter,
     met_by_reads: LocalIntCounter,
     met_by_writes: LocalIntCounter,
@@ -99,6 +100,10 @@ impl Meter {
                 .map(|labels| metrics.steps.with_label_values(labels).local())
                 .collect(),
             latch_waits: metrics.latch_waits.local(),
+            transactions: names::COMMITTED
+                .iter()
+                .map(|how| metrics.transactions.with_label_values(&[*how]).local())
+                .collect(),
             one_phase: metrics.one_phase.local(),
             met_by_reads: met("read"),
             met_by_writes: met("write"),
@@ -254,6 +259,10 @@ impl Probe for Meter {
         counted.answered.push(note);
     }
 
+    fn transaction(&self, how: probe::Committed) {
+        self.counted.borrow().transactions[how as usize].inc();
+    }
+
     fn flush(&self) {
         let counted = &mut *self.counted.borrow_mut();
         let by_method = counted.results.iter_mut().zip(names::METHODS);
@@ -267,6 +276,7 @@ impl Probe for Meter {
         let histograms = counted.durations.iter().chain(&counted.steps);
         histograms.for_each(LocalHistogram::flush);
         counted.scan_cells.flush();
+        counted.transactions.iter().for_each(LocalIntCounter::flush);
         for counter in [
             &counted.latch_waits,
             &counted.one_phase,
@@ -370,6 +380,9 @@ mod tests {
         assert_eq!(result(Outcome::TooLow), "too_low");
         assert_eq!(result(Outcome::Failed), "failed");
         assert_eq!(names::RESULTS.len(), Outcome::Failed as usize + 1);
+        let how = probe::Committed::Large as usize;
+        assert_eq!(names::COMMITTED[how], "large");
+        assert_eq!(names::COMMITTED.len(), how + 1);
         assert_eq!(names::LIMITS[Limit::DecidedBytes as usize], "decided_bytes");
         assert_eq!(names::LIMITS.len(), Limit::Reads as usize + 1);
         assert_eq!(names::STEPS[step::READ_REPLY], ["read", "reply"]);

@@ -7,6 +7,7 @@ use percolator_wire::v1::response::Body;
 use percolator_wire::{prewrite_rejection, v1};
 
 use crate::decision::{Decision, Ground};
+use crate::probe::Committed;
 use crate::store::{self, Version};
 use crate::work::Place;
 use crate::{Refusal, latches};
@@ -94,6 +95,7 @@ fn decide_one_phase(
         hashes.push(hash);
     }
     decision.held = Some((commit_ts, hashes));
+    decision.commits = Some(Committed::OnePhase);
     decision.answer = Some(answer(ground, Vec::new(), true));
     Some(decision)
 }

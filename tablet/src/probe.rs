@@ -81,6 +81,17 @@ pub(crate) enum Limit {
     Reads,
 }
 
+/// How a transaction was committed; its number is its place in `percolator_telemetry::names::tablet::COMMITTED`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Committed {
+    /// In one request.
+    OnePhase,
+    /// Prewritten, and then committed.
+    TwoPhase,
+    /// The same, beyond its client's buffer.
+    Large,
+}
+
 /// What the probe wants to know again of a request, which carries it along.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Note {
@@ -132,6 +143,8 @@ pub(crate) trait Probe: Send {
     fn limited(&self, _: Limit) {}
     /// A request is answered.
     fn answered(&self, _: Note, _: &Result<Option<Body>, Refusal>) {}
+    /// It is durable that a transaction is committed: once for each.
+    fn transaction(&self, _: Committed) {}
     /// What was told so far is to be seen now.
     fn flush(&self) {}
 }

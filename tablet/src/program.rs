@@ -9,6 +9,7 @@ use crate::{Error, Options, Server};
 use clap::Parser;
 use percolator_engine::EngineKind;
 use percolator_telemetry::otlp;
+use percolator_telemetry::who::Who;
 
 /// Serves tablets: stores rows, and decides about transactions on them.
 #[derive(Debug, Parser)]
@@ -94,7 +95,10 @@ struct Arguments {
 /// Runs it, by the arguments of the process, to its end.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    percolator_server::logs::init();
+    percolator_server::logs::init(Who {
+        role: "tablet",
+        server: arguments.server.clone(),
+    });
     let result = percolator_server::run_on_current_thread("tablet", run(arguments));
     percolator_server::exit_code(result.map_err(Error::from).flatten())
 }

@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 use percolator_engine::{Batch, Engine, EngineKind};
 use percolator_protocol::types::Timestamp;
 use percolator_server::{Probe, heartbeat};
-use percolator_telemetry::Limited;
 use percolator_telemetry::endpoint::{self, DATA_LOST};
 use percolator_telemetry::otlp::{self, Exporter};
+use percolator_telemetry::{Limited, who};
 use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
@@ -183,7 +183,7 @@ impl Server {
             let (engine, metrics) = (engine.clone(), metrics.clone());
             std::thread::Builder::new()
                 .name(format!("{}-commit", options.server))
-                .spawn(move || {
+                .spawn(who::inherited(move || {
                     while let Ok(group) = to_commit.recv() {
                         let began = Instant::now();
                         let result = engine.commit(&group);
@@ -192,7 +192,7 @@ impl Server {
                             break;
                         }
                     }
-                })
+                }))
                 .map_err(|cause| percolator_server::Error::Runtime {
                     name: options.server.clone(),
                     cause,

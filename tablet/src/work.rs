@@ -460,9 +460,11 @@ fn decide_commit(
     let mut result = Ok(());
     // Each cell on its own: what a secondary's late copy finds says nothing of the other cells.
     for (index, place) in places.iter().enumerate() {
-        let key = store::cell_key(&ground.cell(refs, place)?);
+        let cell = ground.cell(refs, place)?;
+        let key = store::cell_key(&cell);
         let view = ground.recalled(&key, start_ts, Some(commit_ts))?;
         let (effects, outcome) = commit(&view, start_ts, commit_ts);
+        decision.note_primary(&view, start_ts, &cell, &effects);
         decision.versions.extend(Version::of_commit(&key, &effects));
         decision.add(ground, &key, view.lock.is_some(), effects);
         if let Err(rejection) = outcome

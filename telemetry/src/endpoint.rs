@@ -24,6 +24,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::process::{Process, Whole};
 use crate::set;
+use crate::who;
 
 /// Connections at a time; more wait.
 const CONNECTIONS_MAX: usize = 32;
@@ -145,14 +146,14 @@ impl Listener {
         let listener = self.listener;
         std::thread::Builder::new()
             .name("metrics".to_owned())
-            .spawn(move || {
+            .spawn(who::inherited(move || {
                 runtime.block_on(async move {
                     tokio::select! {
                         () = accept(listener, Arc::new(shown)) => {}
                         _ = stopped => {}
                     }
                 });
-            })
+            }))
             .map_err(Error::Thread)?;
         let pulse = tokio::spawn(async move {
             loop {

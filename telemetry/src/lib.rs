@@ -1,5 +1,5 @@
 //! What a process shows of itself: how a metric is declared, the declarations of every process, and the port on
-//! which they are served; the spans of traces, and how they go to a collector.
+//! which they are served; the spans of traces, and how they go to a collector; the lines of its log, and whose they are.
 //!
 //! One table for each process ([`names`]) is where both the registry and `docs/metrics.md` come from. What a number
 //! means for a protocol is not known here; the servers count, and rules never do.
@@ -9,6 +9,8 @@ mod document;
 #[cfg(feature = "endpoint")]
 pub mod endpoint;
 mod limited;
+#[cfg(feature = "logs")]
+pub mod logs;
 #[cfg(feature = "endpoint")]
 mod memory;
 pub mod names;
@@ -20,6 +22,7 @@ mod set;
 pub mod trace;
 #[cfg(feature = "endpoint")]
 mod volume;
+pub mod who;
 
 pub use declare::{Kind, Label, Metric, Values};
 pub use document::markdown;
@@ -29,4 +32,4 @@ pub use prometheus::{Error, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter
 pub use prometheus::{IntGauge, IntGaugeVec, Registry};
 pub use set::{Bounded, Set, keep_up, text};
 #[cfg(feature = "endpoint")]
-pub use volume::Volume;
+pub use volume::{Volume, writable};

@@ -13,6 +13,7 @@ use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider, TracerProviderBuilder
 use tokio::sync::oneshot;
 
 use crate::trace::{Tracer, key};
+use crate::who;
 
 /// The variable with a collector's address that OpenTelemetry's own programs know too.
 pub const ENDPOINT_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
@@ -149,7 +150,7 @@ impl Exporter {
         // A connection lives on the runtime that it was made on, which must not be a server's.
         let thread = std::thread::Builder::new()
             .name("otlp".into())
-            .spawn(move || {
+            .spawn(who::inherited(move || {
                 runtime.block_on(async {
                     let exporter = SpanExporter::builder()
                         .with_tonic()
@@ -158,7 +159,7 @@ impl Exporter {
                     let _ = made.send(exporter);
                     let _ = stopped.await;
                 });
-            })
+            }))
             .map_err(Error::Thread)?;
         let exporter = is_made
             .recv()

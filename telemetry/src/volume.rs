@@ -4,6 +4,34 @@ use std::path::Path;
 
 use prometheus::IntGauge;
 
+/// Why a server could not write that many bytes into this folder, for people; nothing where it could, or where the volume
+/// can't be looked at.
+///
+/// # Errors
+/// It is full, or may only be read.
+pub fn writable(folder: &Path, bytes: u64) -> Result<(), String> {
+    let Ok(volume) = rustix::fs::statvfs(folder) else {
+        return Ok(());
+    };
+    let free = volume.f_bavail.saturating_mul(volume.f_frsize);
+    if volume
+        .f_flag
+        .contains(rustix::fs::StatVfsMountFlags::RDONLY)
+    {
+        return Err(format!(
+            "the volume of {} may only be read",
+            folder.display()
+        ));
+    }
+    if free < bytes {
+        return Err(format!(
+            "the volume of {} is full: {free} bytes are left, and {bytes} are needed",
+            folder.display()
+        ));
+    }
+    Ok(())
+}
+
 /// The two gauges of a volume, in bytes.
 #[derive(Clone, Debug)]
 pub struct Volume {
@@ -29,4 +57,13 @@ impl Volume {
             self.size.set(bytes(volume.f_blocks));
         }
     }
+}
+
+#[test]
+fn a_full_volume_is_told() {
+    let folder = std::env::temp_dir();
+    assert_eq!(writable(&folder, 0), Ok(()));
+    let why = writable(&folder, u64::MAX).expect_err("nobody has that much");
+    assert!(why.contains(" is full: "), "{why}");
+    assert_eq!(writable(Path::new("/nowhere/at/all"), u64::MAX), Ok(()));
 }

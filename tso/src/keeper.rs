@@ -59,7 +59,7 @@ impl Keeper {
                 Ok(())
             }
             Err(error) => {
-                self.shared.not_stored();
+                self.shared.not_stored(error.to_string());
                 Err(error)
             }
         }

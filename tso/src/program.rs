@@ -12,6 +12,7 @@ use clap::Parser;
 use percolator_protocol::oracle::Settings;
 use percolator_server::{announce, exit_code, logs, run_on_current_thread, signals};
 use percolator_telemetry::otlp;
+use percolator_telemetry::who::Who;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -160,7 +161,10 @@ pub fn main() -> ExitCode {
         None => Arc::new(SystemClock),
     };
     let options = flags.options();
-    logs::init();
+    logs::init(Who {
+        role: "tso",
+        server: options.server.clone(),
+    });
     let result = run_on_current_thread("percolator-tso", async {
         let shutdown = signals::shutdown();
         let server = Server::bind_with(options, clock, |file| Arc::new(file)).await?;

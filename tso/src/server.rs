@@ -183,8 +183,8 @@ impl Server {
             keeper,
             shared,
         } = self;
-        tracing::info!(%address, advertised, server = options.server, "the oracle serves");
-        let (shown, data) = (shared.clone(), folder.path().to_owned());
+        tracing::info!(%address, advertised, "the oracle serves");
+        let (shown, asked, data) = (shared.clone(), shared.clone(), folder.path().to_owned());
         let service = OracleServer::new(Service::new(shared, options.wait_max))
             .max_decoding_message_size(REQUEST_BYTES_MAX);
         let (adopted, mut is_adopted) =
@@ -195,7 +195,7 @@ impl Server {
             role: "tso",
             refresh: Box::new(move || shown.show(&data)),
             ready: Box::new(move || match *ready.borrow() {
-                true => Ok(()),
+                true => asked.ready(),
                 false => {
                     Err("the master has not told yet to which cluster this oracle belongs".into())
                 }

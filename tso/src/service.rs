@@ -44,6 +44,8 @@ impl fmt::Debug for Shared {
 struct Locked {
     core: Core,
     counted: Counted,
+    /// Why the last limit is not durable, if it isn't.
+    failing: Option<String>,
 }
 
 impl Shared {
@@ -55,7 +57,11 @@ impl Shared {
     ) -> Self {
         let counted = metrics.counted();
         Self {
-            locked: Mutex::new(Locked { core, counted }),
+            locked: Mutex::new(Locked {
+                core,
+                counted,
+                failing: None,
+            }),
             clock,
             metrics,
             tracer,
@@ -75,13 +81,28 @@ impl Shared {
 
     /// That is durable.
     pub(crate) fn stored(&self, store: Store) {
-        self.locked().core.stored(store);
+        let mut locked = self.locked();
+        locked.core.stored(store);
+        locked.failing = None;
+        drop(locked);
         self.extended.notify_waiters();
     }
 
-    /// That may not be durable.
-    pub(crate) fn not_stored(&self) {
-        self.locked().core.not_stored();
+    /// That may not be durable, for this reason.
+    pub(crate) fn not_stored(&self, why: String) {
+        let mut locked = self.locked();
+        locked.core.not_stored();
+        locked.failing = Some(why);
+    }
+
+    /// Why there will be no timestamps soon, if so: what was granted below the last limit is all there is.
+    pub(crate) fn ready(&self) -> Result<(), String> {
+        match &self.locked().failing {
+            None => Ok(()),
+            Some(why) => Err(format!(
+                "no further limit of timestamps can be made durable: {why}"
+            )),
+        }
     }
 
     /// Ends when a request waits for a limit.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use percolator_client::oracle::OracleClient;
 use percolator_server::{Error as ServerError, Folder, SmallFile, SmallTruth};
+use percolator_telemetry::endpoint;
 use percolator_tso::clock::{Clock, SystemClock};
 use percolator_tso::{Error, Options, Server};
 use percolator_wire::v1::TimestampsRequest;
@@ -119,13 +120,16 @@ async fn serves_what_is_left_while_the_disk_fails_and_goes_on_after() {
     // A window of a millisecond is four requests long.
     options.settings.window_ms = 1;
     options.wait_max = Duration::from_millis(100);
+    options.metrics_listen = Some(([127, 0, 0, 1], 0).into());
     let fails = Arc::new(AtomicBool::new(false));
     let truth = |file| {
         let fails = fails.clone();
         Arc::new(Failing { file, fails }) as Arc<dyn SmallTruth + Send + Sync>
     };
     let server = Server::bind_with(options, Arc::new(SystemClock), truth);
-    let running = Running::new(server.await.unwrap());
+    let server = server.await.unwrap();
+    let shown = server.metrics_address().unwrap().to_string();
+    let running = Running::new(server);
     let mut last = ask(&running.address, 1).await.unwrap();
     fails.store(true, Ordering::SeqCst);
     let refused = loop {
@@ -139,11 +143,16 @@ async fn serves_what_is_left_while_the_disk_fails_and_goes_on_after() {
     };
     assert_eq!(refused.code(), Code::Unavailable);
     assert!(refused.message().contains("durable"), "{refused}");
+    let said = endpoint::get(&shown, "/readyz").await.unwrap();
+    assert_eq!(said.status, 503, "{said:?}");
+    assert!(said.body.contains("the disk is gone"), "{said:?}");
     // A client keeps asking, and is served once the disk is there.
     let client = running.client();
     let waiting = tokio::spawn(async move { client.timestamp().await });
     fails.store(false, Ordering::SeqCst);
     assert!(waiting.await.unwrap().unwrap().as_u64() > last);
+    let said = endpoint::get(&shown, "/readyz").await.unwrap();
+    assert_eq!(said.status, 200, "{said:?}");
     running.stop().await;
 }
 

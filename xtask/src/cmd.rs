@@ -121,8 +121,13 @@ impl Cmd {
 
     /// Prints the command, runs it, and gives what it wrote on standard output; standard error goes
     /// to ours.
-    pub(crate) fn output(mut self) -> anyhow::Result<String> {
+    pub(crate) fn output(self) -> anyhow::Result<String> {
         self.announce();
+        self.silent_output()
+    }
+
+    /// As [`Cmd::output`], without printing the command.
+    pub(crate) fn silent_output(mut self) -> anyhow::Result<String> {
         let line = self.line();
         let child = self
             .command

@@ -8,7 +8,7 @@ use percolator_api::Spec;
 
 /// What the manifest says of garbage collection, for the master.
 const GC: &str = "gc.json";
-/// From which level on servers log that are processes of their own.
+/// From which level on servers log; empty where the manifest doesn't say.
 const LOG_LEVEL: &str = "log-level";
 /// Of a file that is being written.
 const NEW: &str = "new";
@@ -21,10 +21,13 @@ pub(crate) struct Followed {
 }
 
 impl Followed {
-    pub(crate) fn of(spec: &Spec) -> Self {
+    pub(crate) fn of(spec: &Spec, says_log_level: bool) -> Self {
         Self {
             gc: spec.gc.for_master(),
-            log_level: spec.log.level.name(),
+            log_level: match says_log_level {
+                true => spec.log.level.name(),
+                false => "",
+            },
         }
     }
 

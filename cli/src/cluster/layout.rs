@@ -59,6 +59,7 @@ impl Layout {
     pub(crate) fn open(
         data_dir: &Path,
         manifest: &PercolatorCluster,
+        followed: Followed,
         How { port, raw }: How,
     ) -> anyhow::Result<Self> {
         let spec = &manifest.spec;
@@ -163,7 +164,7 @@ impl Layout {
             cache_bytes: spec.tablets.storage.cache_size.bytes(),
             window_ms: spec.oracle.window.as_millis(),
             raw,
-            followed: Followed::of(spec),
+            followed,
         })
     }
 

@@ -14,6 +14,7 @@ use anyhow::{Context, bail};
 use percolator_api::PercolatorCluster;
 use percolator_client::Client;
 use percolator_telemetry::endpoint::{self, DATA_LOST};
+use percolator_telemetry::logs;
 
 use crate::errors::CannotRun;
 use crate::output::{Format, Output, columns};
@@ -116,7 +117,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
         port,
         raw: args.raw,
     };
-    let layout = Layout::open(&data_dir, &manifest, how)?;
+    let layout = Layout::open(&data_dir, &manifest.cluster, manifest.followed(), how)?;
     let mut stop = Box::pin(percolator_server::signals::shutdown());
     layout.followed.store(&layout.data_dir)?;
     let kept = layout.clone();
@@ -124,7 +125,10 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
         Cluster::Processes(processes::start(layout).await?)
     } else {
         // The servers' usual events are no news to a person at a terminal.
-        percolator_server::logs::init_from("warn");
+        logs::init_with(logs::Settings {
+            level_file: Some(followed::log_level_file(&layout.data_dir)),
+            ..logs::Settings::from("warn")
+        });
         Cluster::Threads(threads::start(layout).await?)
     };
     let running = cluster.running();
@@ -205,7 +209,7 @@ async fn follow(file: Option<PathBuf>, layout: &Layout, output: Output) {
     loop {
         tokio::time::sleep(FOLLOW_EVERY).await;
         let changed = read_manifest(Some(&file)).and_then(|manifest| {
-            let followed = Followed::of(&manifest.spec);
+            let followed = manifest.followed();
             if followed != last {
                 followed.store(&layout.data_dir)?;
                 last = followed;
@@ -223,7 +227,20 @@ async fn follow(file: Option<PathBuf>, layout: &Layout, output: Output) {
     }
 }
 
-fn read_manifest(file: Option<&PathBuf>) -> anyhow::Result<PercolatorCluster> {
+/// A manifest, and what its text says that the resource doesn't.
+struct Manifest {
+    cluster: PercolatorCluster,
+    /// Where it says no level of the log, servers that are threads have another than processes.
+    says_log_level: bool,
+}
+
+impl Manifest {
+    fn followed(&self) -> Followed {
+        Followed::of(&self.cluster.spec, self.says_log_level)
+    }
+}
+
+fn read_manifest(file: Option<&PathBuf>) -> anyhow::Result<Manifest> {
     let (name, text) = match file {
         None => ("the defaults".to_owned(), DEFAULT_MANIFEST.to_owned()),
         Some(file) if file.as_os_str() == "-" => {
@@ -237,7 +254,16 @@ fn read_manifest(file: Option<&PathBuf>) -> anyhow::Result<PercolatorCluster> {
             (file.display().to_string(), text)
         }
     };
-    PercolatorCluster::from_yaml(&text).with_context(|| format!("{name} is no valid manifest"))
+    let cluster = PercolatorCluster::from_yaml(&text)
+        .with_context(|| format!("{name} is no valid manifest"))?;
+    let tree: Option<serde_json::Value> = serde_saphyr::from_str(&text).ok();
+    let level = tree
+        .as_ref()
+        .and_then(|tree| tree.pointer("/spec/log/level"));
+    Ok(Manifest {
+        cluster,
+        says_log_level: level.is_some(),
+    })
 }
 
 const DEFAULT_MANIFEST: &str =

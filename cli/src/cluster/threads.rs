@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow};
 use percolator_telemetry::otlp::Settings;
+use percolator_telemetry::who::Who;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::followed;
@@ -144,6 +145,11 @@ where
     let (stop, mut stopped) = watch::channel(false);
     let (could_not, why) = oneshot::channel();
     let (server, failed) = (name.to_owned(), failed.clone());
+    let who = Who {
+        // The oracle and the master have other names in logs and metrics than in what people are shown.
+        role: logged_as(role),
+        server: name.to_owned(),
+    };
     let thread = std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(move || {
@@ -151,6 +157,7 @@ where
                 // An error means that the cluster is gone: that stops it as well.
                 let _ = stopped.wait_for(|stop| *stop).await;
             });
+            who.is_thread();
             let result = percolator_server::run_on_current_thread(&server, async {
                 serve(bound, stop).await
             })
@@ -185,6 +192,15 @@ where
         stop,
         thread,
     })
+}
+
+/// What logs, metrics and traces call a role.
+fn logged_as(role: &'static str) -> &'static str {
+    match role {
+        "master" => "gc-master",
+        "oracle" => "tso",
+        role => role,
+    }
 }
 
 /// Where a server serves, and where it shows its metrics.

@@ -12,6 +12,7 @@ use flate2::write::GzEncoder;
 use percolator_client::{Admin, escape};
 use serde_json::{Value, json};
 
+use super::kubernetes::OnKubernetes;
 use super::metrics::{Places, Where};
 use super::redact::redacted;
 use super::survey::Survey;
@@ -26,6 +27,10 @@ const LOG_BYTES_MAX: u64 = 256 << 10;
 /// Pages of each process, which are held in memory.
 const SCRAPES_MAX: u32 = 999;
 const NO_METRICS: &str = "metrics/none.txt";
+const KUBERNETES: &str = "kubernetes/";
+/// Of a cluster on Kubernetes, its settings.
+const RESOURCE: &str = "kubernetes/percolatorcluster.json";
+const REFUSED: &str = "kubernetes/refused.txt";
 const SETTINGS: &str = "settings.json";
 const LOGS: &str = "logs/";
 /// Transactions that are named.
@@ -42,14 +47,16 @@ pub(crate) enum Command {
 ///
 /// In it are versions, settings, `status`, `gc status`, the transactions that run, where each tablet is, the metrics of
 /// each process that is reached, scraped again and again for a while, and the ends of the logs that `up --processes`
-/// keeps. Rows, columns and values are not, unless --with-keys asks for them; names of tables, hosts and applications
-/// are. A README in it says what is missing and how to add it, as logs of pods.
+/// keeps; with --kubernetes, what kubectl tells of a cluster too: objects, events and logs. Rows, columns and values are
+/// not, unless --with-keys asks for them; names of tables, hosts and applications are. A README in it says what is
+/// missing and how to add it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   percolator debug bundle
   percolator debug bundle --file report.tar.gz --for 1m
-  percolator debug bundle --metrics tablet-0=127.0.0.1:9090     through kubectl port-forward")]
+  percolator debug bundle --metrics tablet-0=127.0.0.1:9090     through kubectl port-forward
+  percolator debug bundle --kubernetes default/demo             with what kubectl tells")]
 pub(crate) struct Args {
     /// The archive; it must not be there yet. Default: percolator-debug-SECONDS.tar.gz.
     #[arg(long, value_name = "FILE")]
@@ -66,6 +73,8 @@ pub(crate) struct Args {
     interval: Duration,
     #[command(flatten)]
     places: Where,
+    #[command(flatten)]
+    on_kubernetes: OnKubernetes,
     /// How long the master and the oracle may take to answer.
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = humantime::parse_duration)]
     patience: Duration,
@@ -101,6 +110,7 @@ pub(crate) async fn run(
     }
     scrape(&places, scrapes, args.interval, &mut files).await;
     kept(&places, args.with_keys, &mut files)?;
+    kubernetes(&args, &mut files, output).await?;
     let versions = json!({
         "percolator": env!("CARGO_PKG_VERSION"),
         "made_at_unix_seconds": seconds,
@@ -251,6 +261,41 @@ fn kept(places: &Places, with_keys: bool, files: &mut Files) -> anyhow::Result<(
     Ok(())
 }
 
+/// What `kubectl` tells. Without one, the bundle goes without that.
+async fn kubernetes(args: &Args, files: &mut Files, output: Output) -> anyhow::Result<()> {
+    let told = match args.on_kubernetes.ask().await {
+        Ok(None) => return Ok(()),
+        Ok(Some(told)) => told,
+        Err(error) => {
+            let why = format!("kubectl can't be run here: {error}");
+            put(files, REFUSED, &format!("{why}\n"));
+            output.note(&format!(
+                "{why}; the bundle goes without what Kubernetes says"
+            ));
+            return Ok(());
+        }
+    };
+    for (name, object) in &told.objects {
+        put_json(files, &format!("{KUBERNETES}{name}.json"), object)?;
+    }
+    for (name, log) in told.logs {
+        let log = end(log);
+        let log = match args.with_keys {
+            true => log,
+            false => redacted(&log),
+        };
+        files.insert(format!("{LOGS}{name}"), log);
+    }
+    if !told.refused.is_empty() {
+        let refused = told.refused.join("\n");
+        output.note(&format!(
+            "{refused}\nthe bundle goes without what kubectl was refused"
+        ));
+        put(files, REFUSED, &(refused + "\n"));
+    }
+    Ok(())
+}
+
 /// What is in it and what isn't, and how to add that.
 fn readme(files: &Files, with_keys: bool) -> String {
     let has = |prefix: &str| files.keys().any(|name| name.starts_with(prefix));
@@ -261,6 +306,8 @@ status.txt, status.json, gc-status.json, txn-list.json, tablets.json: as the mas
 versions.json: of this command, and of the servers whose metrics were reached
 metrics/SERVER-NNN.txt: pages of metrics; the first line of each says when it was read, so that rates can be computed
 settings.json, logs/SERVER.log: what `percolator up` keeps in its data folder; of each log the last 256 KiB
+kubernetes/*.json, logs/POD.CONTAINER.log: what kubectl told, where --kubernetes asked for it; of other variables of the
+environment than Percolator's own no values
 
 "
     .to_owned();
@@ -284,9 +331,13 @@ settings.json, logs/SERVER.log: what `percolator up` keeps in its data folder; o
     } else if files.keys().any(|name| name.ends_with(".unreachable.txt")) {
         missing += "- some pages of metrics: metrics/*.unreachable.txt say why\n";
     }
-    if !has(SETTINGS) {
+    if has(REFUSED) {
+        missing += "- some of what kubectl was asked for: kubernetes/refused.txt says why\n";
+    }
+    if !has(SETTINGS) && !has(RESOURCE) {
         missing += "\
-- settings: the data folder of `percolator up` isn't at hand (--data-dir). On Kubernetes:
+- settings: the data folder of `percolator up` isn't at hand (--data-dir). On Kubernetes, where this command
+  has no kubectl (--kubernetes NAMESPACE/CLUSTER):
   kubectl get percolatorcluster -n NAMESPACE CLUSTER -o yaml
   kubectl describe pods -n NAMESPACE -l app.kubernetes.io/name=percolator,app.kubernetes.io/instance=CLUSTER
   kubectl get events -n NAMESPACE
@@ -308,6 +359,17 @@ settings.json, logs/SERVER.log: what `percolator up` keeps in its data folder; o
 }
 
 /// The end of a log, from the begin of a line on.
+fn end(mut log: Vec<u8>) -> Vec<u8> {
+    let kept = usize::try_from(LOG_BYTES_MAX).unwrap_or(usize::MAX);
+    let from = log.len().saturating_sub(kept);
+    if from > 0 {
+        let line = log[from..].iter().position(|byte| *byte == b'\n');
+        log.drain(..line.map_or(from, |end| from + end + 1));
+    }
+    log
+}
+
+/// [`end`], of a file.
 fn tail(log: &Path) -> io::Result<Vec<u8>> {
     let mut file = std::fs::File::open(log)?;
     let length = file.metadata()?.len();

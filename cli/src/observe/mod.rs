@@ -4,6 +4,7 @@
 //! and what to do about it; [`metrics`] reads what the processes show of themselves.
 
 pub(crate) mod bundle;
+mod kubernetes;
 mod metrics;
 mod page;
 mod problems;

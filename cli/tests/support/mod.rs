@@ -223,6 +223,23 @@ impl Cluster {
         });
     }
 
+    /// Waits until `up` says a line of which this is true on standard error, and gives all that it has said since the last
+    /// time somebody waited.
+    pub(crate) fn wait_for_line(&self, what: &str, is_it: impl Fn(&str) -> bool) -> Vec<String> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut said = Vec::new();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.errors.recv_timeout(left) {
+                Ok(line) => said.push(line),
+                Err(error) => panic!("waited for {what}: {error}\n{}", said.join("\n")),
+            }
+            if said.last().is_some_and(|line| is_it(line)) {
+                return said;
+            }
+        }
+    }
+
     /// Stops it as Ctrl-C does. Returns its exit code and what it said.
     pub(crate) fn stop(mut self) -> (i32, String) {
         signal(self.child.id(), "TERM");

@@ -352,6 +352,9 @@ impl Core {
             let result = match &failure {
                 None => {
                     self.take_effect(decided.ticket, &mut decided.decision);
+                    if let Some(how) = decided.decision.commits {
+                        self.probe.transaction(how);
+                    }
                     Ok(decided.decision.answer)
                 }
                 Some(refusal) => Err(refusal.clone()),

@@ -3,6 +3,8 @@
 use super::{BYTES, COUNTS, SECONDS, SECONDS_SHORT, declarations};
 use crate::{Label, Metric};
 
+/// How transactions are committed, by their number in the server.
+pub const COMMITTED: &[&str] = &["one_phase", "two_phase", "large"];
 /// Kinds of requests, by their number in the server.
 pub const METHODS: &[&str] = &[
     "get",
@@ -139,6 +141,11 @@ declarations! {
         "percolator_tablet_sync_duration_seconds",
         "How long the disk took for the last sync of the log.",
     );
+    TRANSACTIONS: Metric::counter(
+        "percolator_tablet_transactions_committed_total",
+        "Transactions whose commit is durable, each counted once, where its primary is: their sum over all servers is that of the cluster. one_phase: in one request; two_phase: prewritten, then committed; large: flushed while it went on, beyond its client's buffer.",
+    )
+    .by(&[Label::one_of("how", COMMITTED)]);
     ONE_PHASE: Metric::counter(
         "percolator_tablet_one_phase_commits_total",
         "Transactions that were committed in one request, because one server has all their cells.",

@@ -45,7 +45,7 @@ declarations! {
     );
     LIMIT_REMAINING: Metric::gauge(
         "percolator_tso_limit_remaining_seconds",
-        "Time until everything below the durable limit is used up. It stays between half of the window and the window; near 0 nobody gets timestamps soon.",
+        "Time until the clock reaches the durable limit. It stays between half of the window and the window. At 0 a reserve of timestamps is left, those of a quarter of the window, 262144 for each millisecond of it: they are handed out while time stands still in them, and after the last one nobody gets any until the next limit is durable.",
     );
     WINDOW: Metric::gauge(
         "percolator_tso_window_seconds",

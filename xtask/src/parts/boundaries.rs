@@ -47,7 +47,11 @@ const RULES: [(&str, Siblings); 11] = [
     // What all servers share must not know any of them.
     (
         "server",
-        Siblings::Only(&["percolator-protocol", "percolator-wire"]),
+        Siblings::Only(&[
+            "percolator-protocol",
+            "percolator-telemetry",
+            "percolator-wire",
+        ]),
     ),
     (
         "client",

@@ -65,8 +65,8 @@ pub(crate) const BOARDS: &[Board] = &[
         uid: "percolator-transactions",
         title: "Percolator: transactions",
         panels: &[
-            panel("How do commits end, as applications see it?", "ops", &[("sum by (outcome) (rate(percolator_client_commits_total[$__rate_interval]))", "{{outcome}}")], "PercolatorUnknownOutcomes"),
-            panel("How long do commits take, as applications see it?", "s", &[("histogram_quantile(0.5, sum by (le) (rate(percolator_client_commit_duration_seconds_bucket[$__rate_interval])))", "half of them"), ("histogram_quantile(0.99, sum by (le) (rate(percolator_client_commit_duration_seconds_bucket[$__rate_interval])))", "99 of 100")], "PercolatorSlowRequests").bad_from(0.5),
+            panel("How do commits end, as applications see it?", "ops", &[("sum by (outcome) (rate(percolator_client_commits_total{%}[$__rate_interval]))", "{{outcome}}")], "PercolatorUnknownOutcomes"),
+            panel("How long do commits take, as applications see it?", "s", &[("histogram_quantile(0.5, sum by (le) (rate(percolator_client_commit_duration_seconds_bucket{%}[$__rate_interval])))", "half of them"), ("histogram_quantile(0.99, sum by (le) (rate(percolator_client_commit_duration_seconds_bucket{%}[$__rate_interval])))", "99 of 100")], "PercolatorSlowRequests").bad_from(0.5),
             panel("What part of the prewrites is refused for a conflict?", "percentunit", &[("sum(rate(percolator_tablet_requests_total{%,method=\"prewrite\",result=~\"conflict|rolled_back\"}[$__rate_interval])) / sum(rate(percolator_tablet_requests_total{%,method=\"prewrite\"}[$__rate_interval]))", "refused")], "PercolatorConflicts").bad_from(0.3),
             panel("Who meets locks, and what becomes of them?", "ops", &[("sum by (by) (rate(percolator_tablet_locks_met_total{%}[$__rate_interval]))", "met by a {{by}}"), ("sum by (status) (rate(percolator_tablet_status_checks_total{%}[$__rate_interval]))", "{{status}}")], "PercolatorLocksNotResolved"),
             panel("How many cells are locked?", "short", &[("sum(percolator_tablet_locks{%})", "cells")], "PercolatorLocksNotResolved"),

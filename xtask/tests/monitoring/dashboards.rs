@@ -43,13 +43,26 @@ fn dashboard(board: &Board) -> Value {
         "time": {"from": "now-1h", "to": "now"},
         "links": [{"title": "Percolator", "type": "dashboards", "tags": ["percolator"], "asDropdown": true,
             "includeVars": true, "keepTime": true, "targetBlank": false, "icon": "", "tooltip": "", "url": ""}],
-        "templating": {"list": [
-            {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"},
-            variable("namespace", "Namespace", "namespace"),
-            variable("cluster", "Cluster", "percolator_cluster"),
-        ]},
+        "templating": {"list": variables(board)},
         "panels": panels,
     })
+}
+
+/// What can be chosen. What no panel asks for isn't offered: the operator is of no cluster.
+fn variables(board: &Board) -> Vec<Value> {
+    let source = json!({"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"});
+    if is_of_clusters(board) {
+        let namespace = variable("namespace", "Namespace", "namespace");
+        let cluster = variable("cluster", "Cluster", "percolator_cluster");
+        vec![source, namespace, cluster]
+    } else {
+        vec![source]
+    }
+}
+
+fn is_of_clusters(board: &Board) -> bool {
+    let mut lines = board.panels.iter().flat_map(|panel| panel.lines);
+    lines.any(|(line, _)| line.contains('%'))
 }
 
 fn variable(name: &str, title: &str, label: &str) -> Value {
@@ -176,6 +189,32 @@ fn dashboards_ask_for_metrics_that_exist() {
             !named.is_empty() && unknown.is_empty(),
             "{line}: {unknown:?}"
         );
+    }
+}
+
+/// Whatever is chosen on a board counts for all that its panels show.
+#[test]
+fn every_metric_of_a_panel_is_chosen_by_namespace_and_cluster() {
+    let mut names = metrics();
+    names.insert("up".into());
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    for board in BOARDS {
+        let is_chosen = is_of_clusters(board);
+        assert_eq!(is_chosen, board.uid != "percolator-operator");
+        for (line, _) in board.panels.iter().flat_map(|panel| panel.lines) {
+            let mut rest = *line;
+            while let Some(start) = rest.find(is_word) {
+                let word = &rest[start..];
+                let end = word.find(|c| !is_word(c)).unwrap_or(word.len());
+                rest = &word[end..];
+                assert!(
+                    !names.contains(&word[..end]) || rest.starts_with("{%") == is_chosen,
+                    "{}: {line}: {}",
+                    board.uid,
+                    &word[..end]
+                );
+            }
+        }
     }
 }
 

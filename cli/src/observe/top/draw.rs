@@ -110,8 +110,8 @@ fn draw_load(frame: &mut Frame<'_>, top: &Top, area: Rect) {
             |load| load.requests_per_second,
         ),
         (
-            format!("commits/s {:.0}", last.commits_per_second),
-            |load| load.commits_per_second,
+            format!("committed/s {:.0}", last.transactions_per_second),
+            |load| load.transactions_per_second,
         ),
         (
             format!("read p99 {}", time(last.read_p99_seconds)),

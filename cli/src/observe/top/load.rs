@@ -10,16 +10,15 @@ const REQUESTS: &str = "percolator_tablet_requests_total";
 const DURATION: &str = "percolator_tablet_request_duration_seconds";
 const READS: &[(&str, &[&str])] = &[("method", &["get", "scan"])];
 const WRITES: &[(&str, &[&str])] = &[("method", &["prewrite", "commit"])];
-const COMMITS: &[(&str, &[&str])] = &[("method", &["commit"]), ("result", &["ok"])];
+const TRANSACTIONS: &str = "percolator_tablet_transactions_committed_total";
 
 /// What the tablet servers have done, a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Load {
     /// Requests that were answered.
     pub(crate) requests_per_second: f64,
-    /// Commit requests that were carried out, and commits in one phase: a transaction counts on each server that it
-    /// has written to.
-    pub(crate) commits_per_second: f64,
+    /// Transactions that were committed, each counted once: on the server of its primary.
+    pub(crate) transactions_per_second: f64,
     /// The bound of the bucket that it lies in. `None`: there was none.
     pub(crate) read_p99_seconds: Option<f64>,
     /// The same.
@@ -44,8 +43,7 @@ pub(crate) fn between(pages: &[(&Page, &Page)], seconds: f64) -> Load {
         .map(|(_, page)| page.sum("percolator_tablet_locks", &[]));
     Load {
         requests_per_second: more(REQUESTS, &[]),
-        commits_per_second: more(REQUESTS, COMMITS)
-            + more("percolator_tablet_one_phase_commits_total", &[]),
+        transactions_per_second: more(TRANSACTIONS, &[]),
         read_p99_seconds: quantile(0.99, pages, DURATION, READS),
         write_p99_seconds: quantile(0.99, pages, DURATION, WRITES),
         locks: locks.flatten().sum(),

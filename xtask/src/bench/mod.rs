@@ -1,26 +1,16 @@
 //! `cargo xtask bench`: measurements on a cluster of processes that goes away.
 
+mod scrape;
+
 use std::{
-    fmt,
-    io::{self, Read as _, Write as _},
-    net::TcpStream,
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::mpsc::{self, RecvTimeoutError},
-    time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
 use clap::ValueEnum;
 
 use crate::{cmd::Cmd, context::Context, programs};
-
-/// The master's port. The servers take the following ones, and behind these each its metrics.
-const PORT: u16 = 17_400;
-/// The master, the oracle, and as many tablet servers as there are without a manifest.
-const SERVERS: u16 = 5;
-/// How often metrics are read.
-const EVERY: Duration = Duration::from_secs(1);
 
 /// What to measure.
 #[derive(Debug, clap::Args)]
@@ -30,8 +20,7 @@ Examples:
   cargo xtask bench oracle --duration 30s
   cargo xtask bench overhead --json overhead.json
   cargo xtask bench gc --duration 30s
-  cargo xtask bench bank; cargo xtask bench bank --scrape
-                                    what it costs to be watched
+  cargo xtask bench scrape --pairs 12 --duration 10s
 
 Numbers mean something on a machine that does nothing else.")]
 pub(crate) struct Args {
@@ -44,9 +33,9 @@ pub(crate) struct Args {
     /// How long each measurement takes. Default: what `percolator bench` finds right.
     #[arg(long, value_name = "DURATION")]
     duration: Option<String>,
-    /// Read every server's metrics once a second meanwhile, as Prometheus does.
-    #[arg(long)]
-    scrape: bool,
+    /// Pairs of rounds of `scrape`, each with one where metrics are read and one where they aren't.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pairs: u32,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -61,7 +50,9 @@ enum Name {
     Reads,
     /// Garbage collection: its price in the write path, engine operations, disk space, and what goes on beside it.
     Gc,
-    /// One after the other, but for `gc`.
+    /// What it costs to be scraped: transfers of money with every server's metrics read once a second, and without, in turns.
+    Scrape,
+    /// One after the other, but for `gc` and `scrape`.
     All,
 }
 
@@ -71,11 +62,14 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
         collection(context)?;
         write_price(&programs, args.duration.as_deref())?;
     }
+    if matches!(args.name, Name::Scrape) {
+        scrape::run(&programs, args)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let name = args.name.to_possible_value();
     let mut command = Cmd::new(programs.join("percolator"))
         .args(["up", "--processes", "--raw", "--ephemeral"])
-        .args(["--port", &PORT.to_string(), "--"])
-        .args(["percolator", "bench"])
+        .args(["--", "percolator", "bench"])
         .args(name.as_ref().map(clap::builder::PossibleValue::get_name));
     if let Some(file) = &args.json {
         command = command.arg("--json").arg(file);
@@ -83,61 +77,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(duration) = &args.duration {
         command = command.arg("--duration").arg(duration);
     }
-    if !args.scrape {
-        return Err(command.exec());
-    }
-    let (ended, end) = mpsc::channel();
-    let scraper = std::thread::spawn(move || scrape(&end));
-    let result = command.run();
-    drop(ended);
-    if let Ok(seen) = scraper.join() {
-        println!("{seen}");
-    }
-    result.map(|()| ExitCode::SUCCESS)
-}
-
-/// What was read of servers' metrics.
-#[derive(Debug, Default)]
-struct Scraped {
-    pages: u64,
-    bytes: usize,
-    longest: Duration,
-}
-
-impl fmt::Display for Scraped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "scraped {} pages, {:.1} MB, the slowest in {:.1} ms",
-            self.pages,
-            self.bytes as f64 / 1e6,
-            self.longest.as_secs_f64() * 1e3
-        )
-    }
-}
-
-/// Reads the metrics of every server once a second, until the other end of the channel is gone. Servers that aren't there
-/// yet, or any more, are left out.
-fn scrape(end: &mpsc::Receiver<()>) -> Scraped {
-    let mut scraped = Scraped::default();
-    while end.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
-        for port in PORT + SERVERS..PORT + 2 * SERVERS {
-            let began = Instant::now();
-            if let Ok(bytes) = page(port) {
-                scraped.pages += 1;
-                scraped.bytes += bytes;
-                scraped.longest = scraped.longest.max(began.elapsed());
-            }
-        }
-    }
-    scraped
-}
-
-fn page(port: u16) -> io::Result<usize> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-    stream.set_read_timeout(Some(EVERY))?;
-    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
-    stream.read_to_end(&mut Vec::new())
+    Err(command.exec())
 }
 
 /// Turns of the two sides of a comparison.

@@ -1,0 +1,374 @@
+//! What the process tells its operator: lines on standard error.
+
+use std::fmt;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::fmt::format::{self, Format, JsonFields, Writer};
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
+use tracing_subscriber::registry::{LookupSpan, Scope};
+use tracing_subscriber::{EnvFilter, reload};
+
+use crate::trace::key;
+use crate::who::{self, Who};
+
+/// The variable that says how much is told: a level (`error`, `warn`, `info`, `debug`, `trace`) or
+/// a list of `target=level`.
+pub const LEVEL_VARIABLE: &str = "PERCOLATOR_LOG";
+
+/// The variable that names a file which says so in the same words, and is read again every second: whoever runs the
+/// cluster changes it without a restart. [`LEVEL_VARIABLE`] wins where it is set.
+pub const LEVEL_FILE_VARIABLE: &str = "PERCOLATOR_LOG_LEVEL_FILE";
+
+/// The variable that says how a line looks: `text`, for people, or `json`, one object a line. Where it isn't set, it
+/// is text on a terminal, and JSON elsewhere: who reads a file or a pipe is a program.
+pub const FORMAT_VARIABLE: &str = "PERCOLATOR_LOG_FORMAT";
+
+/// How often the file with the level is read.
+const READ_EVERY: Duration = Duration::from_secs(1);
+
+/// How a process tells.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// From which level on, where nobody says it.
+    pub level: &'static str,
+    /// A file with the level that is followed, where the environment names none.
+    pub level_file: Option<PathBuf>,
+    /// Whether a line is JSON. `None`: as [`FORMAT_VARIABLE`] says.
+    pub json: Option<bool>,
+}
+
+impl Settings {
+    /// From this level on, and else as the environment says.
+    pub fn from(level: &'static str) -> Self {
+        Self {
+            level,
+            level_file: None,
+            json: None,
+        }
+    }
+}
+
+/// Sends the events of a process that is one server to standard error, in colour on a terminal, from level `info` on
+/// unless [`LEVEL_VARIABLE`] or [`LEVEL_FILE_VARIABLE`] says otherwise, as [`FORMAT_VARIABLE`] says. Does nothing if
+/// events go somewhere already.
+pub fn init(who: Who) {
+    who.is_process();
+    init_with(Settings::from("info"));
+}
+
+/// [`init`], for a process that is no server, or several.
+pub fn init_with(settings: Settings) {
+    let level = settings.level;
+    let asked = std::env::var(LEVEL_VARIABLE).unwrap_or_default();
+    let file = std::env::var_os(LEVEL_FILE_VARIABLE)
+        .filter(|file| !file.is_empty())
+        .map(PathBuf::from)
+        .or(settings.level_file)
+        .filter(|_| asked.is_empty());
+    let said = match &file {
+        Some(file) => read(file, level),
+        None => Said::parse(&asked, level)
+            .map_err(|error| format!("{LEVEL_VARIABLE}={asked} is not understood: {error}")),
+    };
+    let (said, problem) = match said {
+        Ok(said) => (said, None),
+        Err(problem) => (Said::default_of(level), Some(problem)),
+    };
+    let format = std::env::var(FORMAT_VARIABLE).unwrap_or_default();
+    let is_json = settings.json.unwrap_or_else(|| match format.as_str() {
+        "json" => true,
+        "" => !io::stderr().is_terminal(),
+        _ => false,
+    });
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(said.filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal() && !is_json);
+    let follower = Follower {
+        level,
+        said: said.text,
+        told: String::new(),
+    };
+    let installed = match is_json {
+        true => {
+            let json = format::format().json().flatten_event(true);
+            let logs = logs.fmt_fields(JsonFields::new()).event_format(Json(json));
+            let logs = logs.with_filter_reloading();
+            let filter = logs.reload_handle();
+            let installed = logs.try_init().is_ok();
+            installed.then(|| follow(file, follower, filter))
+        }
+        false => {
+            let logs = logs.event_format(Text).with_filter_reloading();
+            let filter = logs.reload_handle();
+            let installed = logs.try_init().is_ok();
+            installed.then(|| follow(file, follower, filter))
+        }
+    };
+    let is_known = settings.json.is_some() || matches!(format.as_str(), "" | "text" | "json");
+    if installed.is_some() && !is_known {
+        tracing::warn!(
+            format,
+            "{FORMAT_VARIABLE} must be text or json: telling as text"
+        );
+    }
+    if let (Some(()), Some(problem)) = (installed, problem) {
+        tracing::warn!("{problem}: telling from {level} on");
+    }
+}
+
+/// A line for people: when, how bad, who, where in the code, what.
+struct Text;
+
+impl<S, N> FormatEvent<S, N> for Text
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut line: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let (dim, plain) = match line.has_ansi_escapes() {
+            true => ("\x1b[2m", "\x1b[0m"),
+            false => ("", ""),
+        };
+        let about = event.metadata();
+        let colour = match *about.level() {
+            _ if dim.is_empty() => "",
+            Level::ERROR => "\x1b[31m",
+            Level::WARN => "\x1b[33m",
+            Level::INFO => "\x1b[32m",
+            Level::DEBUG => "\x1b[34m",
+            Level::TRACE => "\x1b[35m",
+        };
+        line.write_str(dim)?;
+        SystemTime.format_time(&mut line)?;
+        write!(line, "{plain} {colour}{:>5}{plain} ", about.level())?;
+        if let Some(who) = who::current() {
+            let Who { role, server } = &*who;
+            write!(line, "{}={role} {}={server} ", key::ROLE, key::SERVER)?;
+        }
+        let spans = context.event_scope().into_iter();
+        for span in spans.flat_map(Scope::from_root) {
+            line.write_str(span.name())?;
+            let extensions = span.extensions();
+            if let Some(fields) = extensions.get::<FormattedFields<N>>()
+                && !fields.is_empty()
+            {
+                write!(line, "{{{fields}}}")?;
+            }
+            line.write_str(": ")?;
+        }
+        write!(line, "{dim}{}:{plain} ", about.target())?;
+        context.format_fields(line.by_ref(), event)?;
+        writeln!(line)
+    }
+}
+
+/// One object a line, with who tells it last.
+struct Json(Format<format::Json>);
+
+impl<S, N> FormatEvent<S, N> for Json
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut line: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let Some(who) = who::current() else {
+            return self.0.format_event(context, line, event);
+        };
+        let mut object = String::new();
+        self.0
+            .format_event(context, Writer::new(&mut object), event)?;
+        let object = object.trim_end();
+        let fields = object.strip_suffix('}').unwrap_or(object);
+        let (role, server) = (key::ROLE, key::SERVER);
+        let name = serde_json::Value::from(who.server.as_str());
+        writeln!(
+            line,
+            r#"{fields},"{role}":"{}","{server}":{name}}}"#,
+            who.role
+        )
+    }
+}
+
+/// How much is to be told.
+struct Said {
+    text: String,
+    filter: EnvFilter,
+}
+
+impl Said {
+    fn default_of(level: &str) -> Self {
+        Self {
+            text: level.to_owned(),
+            filter: EnvFilter::new(level),
+        }
+    }
+
+    /// Where nothing is said, it's the default.
+    fn parse(text: &str, default: &str) -> Result<Self, ParseError> {
+        let text = match text.trim() {
+            "" => default,
+            text => text,
+        };
+        Ok(Self {
+            text: text.to_owned(),
+            filter: EnvFilter::try_new(text)?,
+        })
+    }
+}
+
+fn read(file: &Path, default: &str) -> Result<Said, String> {
+    let problem = |error: &dyn std::fmt::Display| {
+        format!(
+            "{}, which {LEVEL_FILE_VARIABLE} names: {error}",
+            file.display()
+        )
+    };
+    let text = std::fs::read_to_string(file).map_err(|error| problem(&error))?;
+    Said::parse(&text, default).map_err(|error| problem(&error))
+}
+
+/// What is remembered between two looks at the file.
+struct Follower {
+    /// Where the file says nothing.
+    level: &'static str,
+    said: String,
+    /// The last problem that was told of: once is enough.
+    told: String,
+}
+
+/// Reads the file again and again, in a thread of its own: reading may wait for a disk. What it said last counts as
+/// long as it can't be read.
+fn follow<S: 'static>(
+    file: Option<PathBuf>,
+    mut follower: Follower,
+    filter: reload::Handle<EnvFilter, S>,
+) {
+    let Some(file) = file else { return };
+    let thread = std::thread::Builder::new()
+        .name("log-level".into())
+        .spawn(move || {
+            loop {
+                std::thread::sleep(READ_EVERY);
+                follower.look(&file, &filter);
+            }
+        });
+    if let Err(error) = thread {
+        tracing::warn!(%error, "no thread for changes of the log's level: it stays");
+    }
+}
+
+impl Follower {
+    fn look<S>(&mut self, file: &Path, filter: &reload::Handle<EnvFilter, S>) {
+        match read(file, self.level) {
+            Ok(said) if said.text != self.said => {
+                // That it changed is told whatever the level.
+                let ours = format!("{},{}=info", said.text, module_path!());
+                let with_ours = EnvFilter::try_new(ours).unwrap_or(said.filter);
+                if let Err(error) = filter.reload(with_ours) {
+                    tracing::warn!(%error, "the log's level can't be changed any more");
+                }
+                tracing::info!(from = self.said, to = said.text, "log level");
+                self.said = said.text;
+                self.told.clear();
+            }
+            Ok(_) => self.told.clear(),
+            Err(problem) if problem != self.told => {
+                tracing::warn!("{problem}: telling from {} on, as before", self.said);
+                self.told = problem;
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("no panic").write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What is told in a thread of this server's, without the time.
+    fn told(server: &str, is_json: bool) -> String {
+        let lines = Lines::default();
+        let (writer, server) = (lines.clone(), server.to_owned());
+        let thread = std::thread::spawn(move || {
+            let who = Who {
+                role: "tablet",
+                server,
+            };
+            who.is_thread();
+            let logs = tracing_subscriber::fmt()
+                .with_writer(move || writer.clone())
+                .with_ansi(false);
+            let tell = || {
+                let span = tracing::info_span!("step", number = 1);
+                let _step = span.enter();
+                tracing::warn!(target: "here", tablet = 7, "it is late");
+            };
+            if is_json {
+                let json = format::format()
+                    .json()
+                    .flatten_event(true)
+                    .with_current_span(false)
+                    .with_span_list(false);
+                let logs = logs.fmt_fields(JsonFields::new()).event_format(Json(json));
+                tracing::subscriber::with_default(logs.finish(), tell);
+            } else {
+                tracing::subscriber::with_default(logs.event_format(Text).finish(), tell);
+            }
+        });
+        thread.join().expect("no panic");
+        let lines = lines.0.lock().expect("no panic").clone();
+        let text = String::from_utf8(lines).expect("text");
+        match is_json {
+            true => {
+                let mut object: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+                let time = object["timestamp"].take();
+                assert!(time.is_string(), "{text}");
+                object.to_string()
+            }
+            false => text.split_once(' ').expect("a time").1.to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_line_says_who_tells_it() {
+        assert_eq!(
+            told("tablet-0", false),
+            " WARN role=tablet server=tablet-0 step{number=1}: here: it is late tablet=7\n"
+        );
+        assert_eq!(
+            told("\"odd\"", true),
+            r#"{"level":"WARN","message":"it is late","role":"tablet","server":"\"odd\"","tablet":7,"target":"here","timestamp":null}"#
+        );
+    }
+}

@@ -1,0 +1,87 @@
+//! Who tells a line of the log: one process may have several servers, a thread each with threads of their own.
+
+use std::cell::RefCell;
+use std::sync::{Arc, OnceLock};
+
+/// A server, as each line of its log names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Who {
+    /// What it is, in the words of [`crate::trace::key::ROLE`].
+    pub role: &'static str,
+    /// Its stable name, as `tablet-0`.
+    pub server: String,
+}
+
+/// Who a thread is that was told nothing.
+static PROCESS: OnceLock<Arc<Who>> = OnceLock::new();
+
+thread_local! {
+    static THREAD: RefCell<Option<Arc<Who>>> = const { RefCell::new(None) };
+}
+
+impl Who {
+    /// The whole process is this server. The first one counts.
+    pub fn is_process(self) {
+        let _ = PROCESS.set(Arc::new(self));
+    }
+
+    /// This thread works for this server, until it ends.
+    pub fn is_thread(self) {
+        THREAD.set(Some(Arc::new(self)));
+    }
+}
+
+/// For whom this thread works, as far as it was told.
+pub fn current() -> Option<Arc<Who>> {
+    // A thread that ends may still have something to tell.
+    let own = THREAD.try_with(|who| who.borrow().clone());
+    own.ok().flatten().or_else(|| PROCESS.get().cloned())
+}
+
+/// What another thread is to do, for the same server as this one.
+pub fn inherited<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    let enter = entering();
+    move || {
+        enter();
+        work()
+    }
+}
+
+/// What makes any other thread work for the same server as this one.
+pub fn entering() -> impl Fn() {
+    let who = current();
+    move || {
+        if who.is_some() {
+            THREAD.set(who.clone());
+        }
+    }
+}
+
+#[test]
+fn a_thread_works_for_whoever_started_it() {
+    let tablet = Who {
+        role: "tablet",
+        server: "tablet-0".into(),
+    };
+    let (known, all) = (tablet.clone(), tablet.clone());
+    let inner = std::thread::spawn(move || {
+        tablet.is_thread();
+        std::thread::spawn(inherited(current)).join()
+    });
+    let inner = inner.join().expect("no panic").expect("no panic");
+    assert_eq!(inner.as_deref(), Some(&known));
+    assert_eq!(current(), None);
+
+    all.is_process();
+    assert_eq!(current().as_deref(), Some(&known));
+    let other = Who {
+        role: "tso",
+        server: "tso-0".into(),
+    };
+    let asked = other.clone();
+    let own = std::thread::spawn(move || {
+        asked.is_thread();
+        current()
+    });
+    assert_eq!(own.join().expect("no panic").as_deref(), Some(&other));
+}
