@@ -4,7 +4,7 @@
 //! a file what that discovery would tell, under the very names.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -43,8 +43,8 @@ pub struct Sample {
     pub value: f64,
 }
 
-/// An alert that fires.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// An alert that fires, or has fired.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Firing {
     /// The alert's name.
     pub alert: String,
@@ -52,6 +52,28 @@ pub struct Firing {
     pub cluster: String,
     /// What else is known of it, to read.
     pub labels: String,
+    /// When it was first seen to fire, in seconds since 1970.
+    pub first: f64,
+    /// And when last.
+    pub last: f64,
+}
+
+/// For people: which, and from when to when.
+impl fmt::Display for Firing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            alert,
+            labels,
+            first,
+            last,
+            ..
+        } = self;
+        let lasted = last - first;
+        write!(
+            f,
+            "{alert} fired for {lasted:.0} s, until {last:.0}: {labels}"
+        )
+    }
 }
 
 /// A rule of an alert, as Prometheus has read it.
@@ -164,16 +186,20 @@ impl Prometheus {
         Ok(answer["data"].clone())
     }
 
+    fn query(&self, expression: &str) -> Result<Value, String> {
+        let mut query = String::new();
+        for byte in expression.bytes() {
+            let _ = write!(query, "%{byte:02X}");
+        }
+        self.data(&format!("/api/v1/query?query={query}"))
+    }
+
     /// What an expression gives now.
     ///
     /// # Errors
     /// Prometheus' words about it.
     pub fn ask(&self, expression: &str) -> Result<Vec<Sample>, String> {
-        let mut query = String::new();
-        for byte in expression.bytes() {
-            let _ = write!(query, "%{byte:02X}");
-        }
-        let data = self.data(&format!("/api/v1/query?query={query}"))?;
+        let data = self.query(expression)?;
         let samples = data["result"].as_array().cloned().unwrap_or_default();
         samples
             .iter()
@@ -209,28 +235,33 @@ impl Prometheus {
             .collect())
     }
 
-    /// All alerts that fire.
+    /// All alerts that have fired since Prometheus was started, however shortly.
     ///
     /// # Errors
     /// No answer.
-    pub fn firing(&self) -> Result<Vec<Firing>, String> {
-        let data = self.data("/api/v1/alerts")?;
-        let alerts = data["alerts"].as_array().cloned().unwrap_or_default();
-        let mut firing: Vec<Firing> = alerts
-            .iter()
-            .filter(|alert| alert["state"] == "firing")
-            .map(|alert| {
-                let labels = labels(&alert["labels"]);
-                let label = |name: &str| labels.get(name).cloned().unwrap_or_default();
-                Firing {
-                    alert: label("alertname"),
-                    cluster: label("percolator_cluster"),
-                    labels: format!("{labels:?}"),
-                }
-            })
-            .collect();
-        firing.sort();
-        Ok(firing)
+    pub fn fired(&self) -> Result<Vec<Firing>, String> {
+        // As often as rules are evaluated, a sample of each alert that fires.
+        let data = self.query(r#"ALERTS{alertstate="firing"}[1d]"#)?;
+        let series = data["result"].as_array().cloned().unwrap_or_default();
+        let mut fired = Vec::new();
+        for series in &series {
+            let labels = labels(&series["metric"]);
+            let label = |name: &str| labels.get(name).cloned().unwrap_or_default();
+            let at = |sample: Option<&Value>| sample?[0].as_f64();
+            let samples = series["values"].as_array();
+            let ends = samples.map(|samples| (at(samples.first()), at(samples.last())));
+            let Some((Some(first), Some(last))) = ends else {
+                return Err(format!("ALERTS: {series}"));
+            };
+            fired.push(Firing {
+                alert: label("alertname"),
+                cluster: label("percolator_cluster"),
+                labels: format!("{labels:?}"),
+                first,
+                last,
+            });
+        }
+        Ok(fired)
     }
 
     /// The rules that were loaded, in their order; one that can't be evaluated is an error.

@@ -1,6 +1,7 @@
 //! A Prometheus that finds the pods as docs/monitoring.md says, with the chart's alerts: every expression is answered
 //! while all is well, and alerts fire by what goes wrong, and no others. `cargo xtask test e2e` runs it.
 
+mod command;
 mod expressions;
 mod faults;
 mod rules;
@@ -203,8 +204,13 @@ fn every_expression_is_answered_and_alerts_fire_by_their_faults() {
     wait_for_targets(&prometheus, &expected.collect());
     say("scraped: every pod, the operator and the bank");
     expressions::check(&kube, &space, &prometheus);
+    let servers = ["gc-master-0", "tso-0", "tablet-0"];
+    command::Seen::new(&space, "calm", &servers).check(0, &[": healthy", "bank"], &[]);
+    command::check_bundle(&space, "calm");
     faults::check_quiet(&prometheus);
     faults::produce(&kube, &space, &mut faulty);
     faults::check(&prometheus);
+    let words = ["things aren't well", "away-tablet-1", "do: "];
+    command::Seen::new(&space, "away", &servers).check(7, &words, &["server-down"]);
     bank.ends_well();
 }

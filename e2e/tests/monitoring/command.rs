@@ -1,0 +1,179 @@
+//! What `percolator` tells of a cluster from outside of it, through `kubectl port-forward`, as docs/monitoring.md says.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use percolator_e2e::{Namespace, say, wait};
+use serde_json::Value;
+
+/// A port of this machine that leads to one of a pod; it ends with the value.
+struct Forwarded {
+    process: Child,
+    address: String,
+    /// Not closed before: kubectl writes a line for each connection, and ends where nobody can read it.
+    _says: BufReader<ChildStdout>,
+}
+
+impl Drop for Forwarded {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Forwarded {
+    fn to(space: &Namespace, target: &str, port: u16) -> Self {
+        wait(&format!("kubectl port-forward {target} :{port}"), || {
+            let mut process = Command::new("kubectl")
+                .args(["-n", space.name(), "port-forward", target])
+                .arg(format!(":{port}"))
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .spawn()
+                .map_err(|error| error.to_string())?;
+            let mut first = String::new();
+            let mut says = BufReader::new(process.stdout.take().expect("a pipe"));
+            let read = says.read_line(&mut first);
+            // Forwarding from 127.0.0.1:40123 -> 7400
+            let address = first
+                .split_whitespace()
+                .nth(2)
+                .unwrap_or_default()
+                .to_owned();
+            let forwarded = Self {
+                process,
+                address,
+                _says: says,
+            };
+            match read {
+                Ok(_) if forwarded.address.starts_with("127.0.0.1:") => Ok(forwarded),
+                _ => Err(format!("{read:?}: {first:?}")),
+            }
+        })
+    }
+}
+
+/// The program of this machine, which lies where the tests' own are made.
+fn program() -> PathBuf {
+    let own = std::env::current_exe().expect("this test");
+    let folder = own.parent().and_then(|folder| folder.parent());
+    folder.expect("a folder").join("percolator")
+}
+
+/// A cluster whose master's port is forwarded, and the metrics of some of its servers.
+pub(crate) struct Seen {
+    master: Forwarded,
+    metrics: Vec<(String, Forwarded)>,
+}
+
+impl Seen {
+    pub(crate) fn new(space: &Namespace, cluster: &str, servers: &[&str]) -> Self {
+        let metrics = servers.iter().map(|server| {
+            let pod = format!("{cluster}-{server}");
+            let forwarded = Forwarded::to(space, &format!("pod/{pod}"), 9090);
+            (pod, forwarded)
+        });
+        Self {
+            master: Forwarded::to(space, &format!("service/{cluster}"), 7400),
+            metrics: metrics.collect(),
+        }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(program());
+        command
+            .args(["-c", &self.master.address])
+            .args(arguments)
+            .stdin(Stdio::null());
+        for (server, forwarded) in &self.metrics {
+            command.args(["--metrics", &format!("{server}={}", forwarded.address)]);
+        }
+        command.output().expect("the program lies beside the tests")
+    }
+
+    /// Waits until `status` ends with this code and says all of these words, and `top` tells programs of these problems.
+    pub(crate) fn check(&self, code: i32, words: &[&str], kinds: &[&str]) {
+        let text = wait(&format!("percolator status with {code}: {words:?}"), || {
+            let output = self.run(&["status"]);
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            let missing = words.iter().find(|words| !said.contains(**words));
+            match (output.status.code() == Some(code), missing) {
+                (true, None) => Ok(said),
+                (_, missing) => Err(format!("no {missing:?} in {output:?}")),
+            }
+        });
+        text.lines().for_each(say);
+        wait(&format!("percolator top: {kinds:?}"), || {
+            let output = self.run(&["top", "--once", "-o", "json"]);
+            let json: Value =
+                serde_json::from_slice(&output.stdout).map_err(|_| format!("{output:?}"))?;
+            let problems = json["status"]["problems"].as_array();
+            let found = problems.into_iter().flatten();
+            let found: Vec<&str> = found.filter_map(|it| it["kind"].as_str()).collect();
+            // The bank asks all the time; where there is none, the load is there all the same, and is 0.
+            let load = json["load"]["requests_per_second"].as_f64();
+            let unreached = json["metrics_not_reached"].as_object();
+            let all_reached = unreached.is_some_and(serde_json::Map::is_empty);
+            let is_all = kinds.iter().all(|kind| found.contains(kind));
+            let is_right = is_all && found.is_empty() == kinds.is_empty();
+            match output.status.success() && is_right && load.is_some() && all_reached {
+                true => Ok(()),
+                false => Err(format!("{output:?}")),
+            }
+        });
+    }
+}
+
+/// A bundle has what kubectl tells of the cluster, all of it.
+pub(crate) fn check_bundle(space: &Namespace, cluster: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("bundle.tar.gz");
+    let made = Command::new(program())
+        .args(["-c", "127.0.0.1:1", "debug", "bundle", "--patience", "1s"])
+        .args(["--for", "0s", "--data-dir", "nowhere", "--kubernetes"])
+        .arg(format!("{}/{cluster}", space.name()))
+        .arg("--file")
+        .arg(&file)
+        .output();
+    let made = made.expect("the program lies beside the tests");
+    assert!(made.status.success(), "{made:?}");
+    let unpacked = Command::new("tar")
+        .arg("-xzf")
+        .arg(&file)
+        .arg("-C")
+        .arg(folder.path())
+        .status();
+    assert!(unpacked.expect("tar").success());
+    let read = |name: &str| {
+        let path = folder.path().join("percolator-debug").join(name);
+        std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{name}: {error}: {made:?}"))
+    };
+    for (name, words) in [
+        ("kubernetes/percolatorcluster.json", "PercolatorCluster"),
+        ("kubernetes/statefulsets.json", "-gc-master"),
+        ("kubernetes/pods.json", "-tablet-0"),
+        ("kubernetes/configmaps.json", "log-level"),
+        ("kubernetes/events.json", "-tso-0"),
+        ("kubernetes/operator-pods.json", "percolator-operator"),
+    ] {
+        assert!(read(name).contains(words), "{name}: {}", read(name));
+    }
+    for server in ["gc-master-0", "tso-0", "tablet-0"] {
+        let pods: Value = serde_json::from_str(&read("kubernetes/pods.json")).expect("JSON");
+        let pod = format!("{cluster}-{server}");
+        let mut items = pods["items"].as_array().expect("pods").iter();
+        let found = items.find(|it| it["metadata"]["name"] == pod.as_str());
+        let container = &found.expect("a pod")["spec"]["containers"][0]["name"];
+        let container = container.as_str().expect("a name");
+        let log = read(&format!("logs/{pod}.{container}.log"));
+        assert!(
+            log.contains(&format!("\"server\":\"{pod}\"")),
+            "{pod}: {log}"
+        );
+    }
+    let refused = folder
+        .path()
+        .join("percolator-debug/kubernetes/refused.txt");
+    assert!(!refused.exists(), "{made:?}");
+}
