@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use percolator_e2e::{Namespace, say, wait};
 use serde_json::Value;
@@ -11,6 +11,8 @@ use serde_json::Value;
 struct Forwarded {
     process: Child,
     address: String,
+    /// Not closed before: kubectl writes a line for each connection, and ends where nobody can read it.
+    _says: BufReader<ChildStdout>,
 }
 
 impl Drop for Forwarded {
@@ -31,15 +33,19 @@ impl Forwarded {
                 .spawn()
                 .map_err(|error| error.to_string())?;
             let mut first = String::new();
-            let said = process.stdout.take().expect("a pipe");
-            let read = BufReader::new(said).read_line(&mut first);
+            let mut says = BufReader::new(process.stdout.take().expect("a pipe"));
+            let read = says.read_line(&mut first);
             // Forwarding from 127.0.0.1:40123 -> 7400
             let address = first
                 .split_whitespace()
                 .nth(2)
                 .unwrap_or_default()
                 .to_owned();
-            let forwarded = Self { process, address };
+            let forwarded = Self {
+                process,
+                address,
+                _says: says,
+            };
             match read {
                 Ok(_) if forwarded.address.starts_with("127.0.0.1:") => Ok(forwarded),
                 _ => Err(format!("{read:?}: {first:?}")),
