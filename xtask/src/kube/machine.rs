@@ -75,7 +75,7 @@ impl Before {
         Self {
             settings: settings.collect(),
             missing: folders.filter(|folder| !folder.exists()).collect(),
-            no_namespaces: !is_mounted(Path::new(NAMESPACES)),
+            no_namespaces: false,
         }
     }
 
@@ -121,7 +121,8 @@ fn file(folder: &Path) -> PathBuf {
 pub(crate) fn remember(folder: &Path) -> anyhow::Result<()> {
     let settings = SETTINGS.map(|name| Path::new("/proc/sys").join(name));
     let folders = FOLDERS.into_iter().chain([NAMESPACES]).map(PathBuf::from);
-    let before = Before::now(settings.into_iter(), folders);
+    let mut before = Before::now(settings.into_iter(), folders);
+    before.no_namespaces = !is_mounted(Path::new(NAMESPACES));
     // Under its name only when it's whole.
     let part = folder.join("before.part");
     fs::write(&part, serde_json::to_vec(&before)?)?;
