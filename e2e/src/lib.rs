@@ -8,8 +8,12 @@
 )]
 
 pub mod application;
+pub mod audit;
+pub mod breakdown;
 pub mod nodes;
 pub mod prometheus;
+pub mod truth;
+pub mod watched;
 
 use std::ffi::OsStr;
 use std::io::Write as _;
@@ -103,7 +107,10 @@ impl Kube {
 
     /// A namespace that goes away with the value.
     pub fn namespace(&self, name: &str) -> Namespace {
-        kubectl(&["create", "namespace", name]).expect("a new namespace");
+        // One of this name may be about to go.
+        wait("a new namespace", || {
+            kubectl(&["create", "namespace", name])
+        });
         kubectl(&["label", "namespace", name, RESTRICTED]).expect("a label");
         Namespace {
             name: name.to_owned(),
@@ -368,16 +375,21 @@ impl Namespace {
     /// Waits until the cluster is what its spec says, and serves: by its conditions, and by its pods, because the
     /// operator may not have heard yet of what has just happened.
     pub fn wait_until_up_to_date(&self, cluster: &str) {
+        wait(&format!("{cluster} as its spec says"), || {
+            self.is_up_to_date(cluster)
+        });
+    }
+
+    /// Whether it is so now; what is missing, if not.
+    pub fn is_up_to_date(&self, cluster: &str) -> Result<(), String> {
         let conditions = [
             ("Available", "True", "AllServersReady"),
             ("Progressing", "False", "UpToDate"),
             ("Degraded", "False", "AsExpected"),
         ];
-        wait(&format!("{cluster} as its spec says"), || {
-            self.pods_serve(cluster)?;
-            self.has_conditions(cluster, &conditions)?;
-            self.service_answers(cluster)
-        });
+        self.pods_serve(cluster)?;
+        self.has_conditions(cluster, &conditions)?;
+        self.service_answers(cluster)
     }
 
     /// Whether a connection to where clients connect is taken on every node: a node's proxy hears of a new pod when it is

@@ -123,6 +123,31 @@ impl Dead {
     }
 }
 
+/// The operators' processes, wherever they run.
+pub fn operators() -> Vec<String> {
+    let mut pids = Vec::new();
+    for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let mut words = line.split(|byte| *byte == 0);
+        let is_it = words.next() == Some(b"/usr/local/bin/percolator-operator".as_slice());
+        // Those that ask another one whether it's ready have no image.
+        if is_it
+            && words
+                .next()
+                .is_some_and(|word| word.starts_with(b"--image"))
+        {
+            pids.push(process.file_name().to_string_lossy().into_owned());
+        }
+    }
+    pids
+}
+
+/// Kills a process at once.
+pub fn kill_process(pid: &str) {
+    // It may have ended by itself.
+    let _ = output(Command::new("kill").args(["-9", pid]));
+}
+
 /// Sends a signal to the process of a container that has this word among its arguments, or begins one with it.
 pub fn signal(argument: &str, signal: &str) {
     let pid = sh(&format!(

@@ -1,9 +1,18 @@
 //! What happens on the way from one spec to the next: settings that restart nobody, servers that are told to stop, and
 //! an operator that hears of everything late, or is killed in the middle. `cargo xtask test e2e` runs it.
+//!
+//! Under the operator's test-only switch, by which watches tell of everything three seconds late, run: scaling out, killed
+//! pods of each role, volumes that grow, a bad spec and back, another image with the operator stopped in the middle and
+//! with the operator killed after each of its writes, settings with and without a restart, a pause, and a cluster that is
+//! deleted and made again at once. What happens to nodes, the upgrade of the operator, and Kubernetes' refusals run without
+//! it, in the other files.
+
+use std::time::Duration;
 
 use percolator_e2e::application::Application;
+use percolator_e2e::audit::{Audit, Request};
 use percolator_e2e::{
-    Kube, Namespace, OPERATOR, TIMEOUT, kill_operators, kubectl, say, small, wait,
+    Kube, Namespace, OPERATOR, TIMEOUT, kill_operators, kubectl, nodes, say, small, wait,
 };
 use serde_json::Value;
 
@@ -80,6 +89,63 @@ fn leader() -> String {
     operator(&["get", "lease", LEASE, "-o", holder])
 }
 
+/// A change has fewer writes than this, however often whoever makes them is killed.
+const WRITES_MAX: usize = 60;
+
+/// Makes a change, and kills the operator after each of its writes until nothing is left to be done.
+fn kill_at_each_write(space: &Namespace, change: impl FnOnce()) {
+    let audit = Audit::find();
+    let (mut writes, mut start) = (Vec::new(), audit.end());
+    change();
+    loop {
+        let operator = wait("one operator", || match &nodes::operators()[..] {
+            [operator] => Ok(operator.clone()),
+            other => Err(format!("{other:?}")),
+        });
+        let write = wait("a write, or the end of the change", || {
+            // Soon, before there is another one.
+            for _ in 0..200 {
+                let made = |request: &Request| {
+                    request.is_write() && request.code < 300 && request.deed.resource != "events"
+                };
+                if let Some(write) = audit.since(start).into_iter().find(made) {
+                    return Ok(Some(write));
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            space.is_up_to_date("demo").map(|()| None)
+        });
+        let Some(write) = write else { break };
+        nodes::kill_process(&operator);
+        // What the next one does before we look counts.
+        start = audit.end();
+        writes.push(write.to_string());
+        assert!(writes.len() < WRITES_MAX, "{writes:?}");
+        another_operator_acts();
+    }
+    say(&format!(
+        "it was killed after {} writes: {}",
+        writes.len(),
+        writes.join("; ")
+    ));
+    assert!(!writes.is_empty(), "nothing was written");
+}
+
+/// In the place of those that were killed, and without waiting until their lease has run out.
+fn another_operator_acts() {
+    kill_operators();
+    wait("another operator to act", || {
+        let lease = ["get", "lease", LEASE, "--ignore-not-found", "-o"];
+        let holder = ask_operator(&[&lease[..], &["jsonpath={.spec.holderIdentity}"]].concat())?;
+        let pods = ask_operator(&["get", "pods", "-o", "name"])?;
+        if pods.lines().any(|pod| pod == format!("pod/{holder}")) {
+            return Ok(());
+        }
+        ask_operator(&["delete", "lease", LEASE, "--ignore-not-found"])?;
+        Err(format!("{holder} of {pods}"))
+    });
+}
+
 /// With pods that are killed and an operator that is killed, each change ends where the spec says.
 fn late_and_killed(kube: &Kube) {
     let late = LateWatches::begin(kube);
@@ -148,11 +214,32 @@ fn late_and_killed(kube: &Kube) {
     assert_eq!(tablets["status"]["readyReplicas"], 3);
     application.goes_on();
 
-    say("late: back to the image before, and the operator is killed at once");
-    space.change("demo", r#"{"image":null}"#).expect("no image");
-    kill_operators();
-    space.wait_until_up_to_date("demo");
+    say("late: back to the image before, and the operator is killed after each of its writes");
+    let lives = space.lives("demo");
+    kill_at_each_write(&space, || {
+        space.change("demo", r#"{"image":null}"#).expect("no image");
+    });
     assert_eq!(sets_with(&space, other), 0);
+    // Each server is another one.
+    let now = space.lives("demo");
+    assert_eq!(now.len(), lives.len());
+    assert!(
+        now.iter().all(|life| !lives.contains(life)),
+        "{lives:?}, and then {now:?}"
+    );
+    application.goes_on();
+
+    say("late: settings with and without a restart");
+    let lives = space.lives("demo");
+    let settings = r#"{"oracle":{"window":"2s"},"service":{"labels":{"team":"early"}}}"#;
+    space.change("demo", settings).expect("settings");
+    space.wait_until_up_to_date("demo");
+    let now = space.lives("demo");
+    let changed: Vec<&String> = now.iter().filter(|life| !lives.contains(life)).collect();
+    assert!(
+        changed.len() == 1 && changed[0].starts_with("demo-tso-0 "),
+        "{changed:?}"
+    );
     application.ends_well();
 
     say("late: paused, nothing happens, whatever is asked for; and then it does");
@@ -163,11 +250,11 @@ fn late_and_killed(kube: &Kube) {
     let label = || {
         wait("the service", || space.get("service", "demo"))["metadata"]["labels"]["team"].clone()
     };
-    assert_eq!(label(), Value::Null);
+    assert_eq!(label(), "early");
     space.change("demo", r#"{"paused":false}"#).expect("on");
     wait("the label", || match label() {
-        Value::Null => Err("none".to_owned()),
-        _ => Ok(()),
+        label if label == "late" => Ok(()),
+        other => Err(other.to_string()),
     });
     space.wait_until_up_to_date("demo");
     assert_eq!(space.lives("demo"), lives);

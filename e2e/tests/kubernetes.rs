@@ -4,104 +4,38 @@ use std::process::Command;
 use std::time::Instant;
 
 use percolator_e2e::application::Application;
-use percolator_e2e::{Kube, OPERATOR, TIMEOUT, kill_operators, kubectl, nodes, say, small, wait};
+use percolator_e2e::audit::{Audit, Request, counts};
+use percolator_e2e::truth::Truth;
+use percolator_e2e::watched::Watched;
+use percolator_e2e::{
+    Kube, Namespace, OPERATOR, TIMEOUT, breakdown, kill_operators, kubectl, nodes, say, small, wait,
+};
 
 fn example(kube: &Kube) -> String {
     std::fs::read_to_string(kube.root.join("examples/cluster.yaml")).expect("the example")
 }
 
 #[test]
-fn the_chart_is_valid_with_every_value() {
-    let Some(kube) = Kube::find() else { return };
-    let chart = kube.chart();
-    let everything = format!("{chart}/ci/everything.yaml");
-    for values in [&[][..], &["-f", &everything]] {
-        let mut arguments = vec!["lint", "--strict", &chart];
-        arguments.extend(values);
-        kube.helm(&arguments).expect("helm lint");
-    }
-    // What a release is made of, so that a change is seen in review.
-    for (values, golden) in [
-        (&[][..], "e2e/testdata/chart.yaml"),
-        (&["-f", &everything], "e2e/testdata/chart-everything.yaml"),
-    ] {
-        let mut arguments = vec!["template", "percolator", &chart, "-n", OPERATOR];
-        arguments.extend(values);
-        let made = kube.helm(&arguments).expect("helm template") + "\n";
-        let path = kube.root.join(golden);
-        if std::env::var_os("REWRITE").is_some_and(|value| value == "1") {
-            std::fs::write(&path, &made).expect(golden);
-        }
-        let kept = std::fs::read_to_string(&path).expect(golden);
-        let differs = made
-            .lines()
-            .zip(kept.lines())
-            .find(|(made, kept)| made != kept);
-        assert!(
-            made == kept,
-            "{golden} is not what the chart makes: {differs:?}; `REWRITE=1 cargo xtask test e2e` writes it anew"
-        );
-    }
-    // Several operators keep apart, and one at a time is drained; one alone never stands in a drain's way.
-    for (replicas, are_apart) in [("replicas=1", false), ("replicas=2", true)] {
-        let made = kube.helm(&["template", "x", &chart, "--set", replicas]);
-        let made = made.expect("helm template");
-        for part in ["podAntiAffinity:", "kind: PodDisruptionBudget"] {
-            let is_there = made.lines().any(|line| line.trim() == part);
-            assert_eq!(is_there, are_apart, "{replicas}: {part}");
-        }
-    }
-    for (wrong, said) in [
-        ("replicas=many", "replicas"),
-        ("log.level=loud", "level"),
-        ("image.digest=1.2.3", "digest"),
-        ("imagePulPolicy=Never", "imagePulPolicy"),
-        ("namespaces={Upper}", "namespaces"),
-    ] {
-        let error = kube
-            .helm(&["template", "x", &chart, "--set", wrong])
-            .expect_err(wrong);
-        assert!(error.contains(said), "{wrong}: {error}");
-    }
-    // What Kubernetes itself has to say, of everything that it knows.
-    for set in [
-        "replicas=2",
-        "namespaces={default}",
-        "log.format=text",
-        "serviceAccount.create=false",
-        "rbac.create=false",
-    ] {
-        let manifest = kube
-            .helm(&["template", "dry", &chart, "-n", "default", "--set", set])
-            .expect("helm template");
-        let mut file = tempfile::NamedTempFile::new().expect("a file");
-        std::io::Write::write_all(&mut file, manifest.as_bytes()).expect("a file");
-        let path = file.path().display().to_string();
-        kubectl(&[
-            "apply",
-            "--dry-run=server",
-            "--validate=strict",
-            "-f",
-            &path,
-        ])
-        .unwrap_or_else(|error| panic!("{set}: {error}"));
-    }
-}
-
-#[test]
 fn an_application_runs_through_everything() {
     let Some(kube) = Kube::find() else { return };
     kube.install(&[]);
+    let space = kube.namespace("application");
+    let watched = Watched::begin(space.name(), &breakdown::KINDS);
     kube.helm(&["test", "percolator", "-n", OPERATOR])
         .expect("helm test");
-    let space = kube.namespace("application");
     let started = Instant::now();
     space.apply(&example(&kube)).expect("the example");
-    space.wait_until_up_to_date("demo");
+    space.wait_for("demo", "Available", "True", "AllServersReady");
     say(&format!(
         "apply to available: {:.1} s",
         started.elapsed().as_secs_f64()
     ));
+    space.wait_until_up_to_date("demo");
+    for line in breakdown::text(&watched.changes(), "demo", started).lines() {
+        say(line);
+    }
+    drop(watched);
+    let truth = Truth::follow(&space, "demo");
     let application = Application::start(&kube, &space, "demo", 1000, 8);
 
     for pod in ["demo-tablet-1", "demo-tso-0", "demo-gc-master-0"] {
@@ -234,6 +168,7 @@ fn an_application_runs_through_everything() {
     space.wait_until_up_to_date("demo");
     let version = space.get("perc", "demo").expect("the cluster")["status"]["version"].clone();
     assert_eq!(version, tag);
+    truth.holds();
     application.ends_well();
     // And with nothing going on.
     space.all_money_is_there("demo", 1000);
@@ -269,10 +204,51 @@ fn an_application_runs_through_everything() {
             false => Err(format!("{before:?}, and then {after:?}")),
         }
     });
+    stands_still(&space);
     say(&format!(
         "resident memory of the operator: {:.1} MiB",
         operator_memory_mib()
     ));
+}
+
+/// The lease is renewed every two seconds.
+const RENEWALS: usize = 5;
+
+/// By the API server's book: while the lease is renewed so many times, and clusters are looked at, nothing else is written.
+fn stands_still(space: &Namespace) {
+    let (audit, mut now) = (Audit::find(), 0);
+    let start = audit.end();
+    let seen = wait("only the lease to be written", || {
+        let requests = audit.since(start);
+        let last = requests.iter().rposition(Request::is_write);
+        let (before, after) = requests.split_at(last.map_or(0, |last| last + 1));
+        let is_look = |request: &&Request| {
+            request.deed.resource == "percolatorclusters" && request.deed.verb == "get"
+        };
+        if after.iter().filter(is_look).count() == 0 {
+            now += 1;
+            let annotation = format!("looked-at=again-{now}");
+            space.kubectl(&[
+                "annotate",
+                "--overwrite",
+                "pod",
+                "demo-tablet-0",
+                &annotation,
+            ])?;
+        }
+        let is_renewal =
+            |request: &&Request| request.is_about_lease() && request.deed.verb == "update";
+        let renewals = after.iter().filter(is_renewal).count();
+        let looks = after.iter().filter(is_look).count();
+        match renewals >= RENEWALS && looks > 0 {
+            true => Ok(counts(after)),
+            false => Err(format!(
+                "{renewals} renewals and {looks} looks since the last write: {:?}",
+                before.last().map(Request::to_string)
+            )),
+        }
+    });
+    say(&format!("asked for meanwhile: {seen}"));
 }
 
 fn operator_metric(name: &str) -> Result<u64, String> {
@@ -314,6 +290,7 @@ fn nodes_come_and_go() {
     space.apply(&example(&kube)).expect("the example");
     space.wait_until_up_to_date("demo");
     let application = Application::start(&kube, &space, "demo", 100, 4);
+    let truth = Truth::follow(&space, "demo");
 
     say("a node is cut off, and comes back");
     nodes::cable(2, false);
@@ -327,6 +304,7 @@ fn nodes_come_and_go() {
     space.wait_for("demo", "Available", "False", "ServersNotReady");
     dead.power_on();
     space.wait_until_up_to_date("demo");
+    truth.holds();
     application.ends_well();
     space.all_money_is_there("demo", 100);
 }

@@ -1,7 +1,7 @@
 //! Which cluster is looked at when, and one look at one cluster.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
@@ -11,9 +11,9 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams, ObjectMeta};
 use kube::core::Status as KubeStatus;
-use kube::runtime::controller::{Action, Config, Controller};
+use kube::runtime::controller::{self, Action, Config, Controller};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use kube::runtime::reflector::ObjectRef;
+use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Client, Resource};
 use percolator_api::{ClusterObject, ConditionType, Reason, Status};
@@ -40,6 +40,8 @@ const LOOK_SOON: Duration = Duration::from_secs(12);
 const LOOK_FOR_DEFINITIONS: Duration = Duration::from_secs(40);
 /// How often what the watches tell is compared with what there is.
 const COMPARE: Duration = Duration::from_secs(120);
+/// The cause of a refusal, of Kubernetes' plugin NamespaceLifecycle.
+const NAMESPACE_ENDS: &str = "NamespaceTerminating";
 /// How many clusters are asked for at a time, to compare.
 const COMPARED_AT_A_TIME: u32 = 100;
 /// How many objects come at a time when a watch begins: that many are in memory whole.
@@ -54,6 +56,8 @@ pub(crate) struct Shared {
     pub(crate) looks: Looks,
     definitions: Definitions,
     pub(crate) watches: Watches,
+    /// The clusters that watches have told of, and that aren't gone.
+    known: Mutex<Vec<Store<Known<ClusterObject>>>>,
 }
 
 /// Why a look at a cluster ended early; it is tried again.
@@ -84,7 +88,24 @@ impl Shared {
             looks: Looks::default(),
             definitions: Definitions::default(),
             watches,
+            known: Mutex::default(),
         }
+    }
+
+    fn knows(&self, store: Store<Known<ClusterObject>>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.push(store);
+    }
+
+    /// How many clusters are known, are being looked at, and wait to be looked at again after a failure; one that is gone
+    /// waits for nothing.
+    pub(crate) fn count(&self) -> (usize, usize, usize) {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        self.looks.count(|name| {
+            let (namespace, name) = name.split_once('/').unwrap_or_default();
+            let reference = ObjectRef::new(name).within(namespace);
+            known.iter().any(|store| store.get(&reference).is_some())
+        })
     }
 }
 
@@ -177,7 +198,9 @@ async fn watch(
     };
     let config = Config::default().concurrency(CONCURRENCY).debounce(GATHER);
     let metrics = shared.metrics.clone();
-    Controller::new(clusters, pages)
+    let controller = Controller::new(clusters, pages);
+    shared.knows(controller.store());
+    controller
         .with_config(config)
         .owns(api::<StatefulSet>(client, namespace), ours.clone())
         .owns(api::<Service>(client, namespace), ours.clone())
@@ -195,7 +218,11 @@ async fn watch(
         .graceful_shutdown_on(shutdown)
         .run(look, failed, shared.clone())
         .for_each(|result| {
-            if let Err(error) = result {
+            if let Err(controller::Error::ObjectNotFound(gone)) = &result {
+                // Something of a cluster that is gone has changed, or a look at it was to be tried again: as it is to be.
+                let namespace = gone.namespace.as_deref().unwrap_or_default();
+                shared.looks.forget(&format!("{namespace}/{}", gone.name));
+            } else if let Err(error) = result {
                 metrics.watch_errors.inc();
                 tracing::debug!(%error, "a watch or a look failed");
             }
@@ -218,12 +245,29 @@ async fn look(found: Arc<Known<ClusterObject>>, shared: Arc<Shared>) -> Result<A
     let generation = found.metadata.generation;
     shared.looks.begin(&name, generation, Instant::now());
     let timer = shared.metrics.durations.start_timer();
-    let result = reconcile(&found.metadata, &shared).instrument(span).await;
+    let result = async {
+        match reconcile(&found.metadata, &shared).await {
+            // What is asked for something of it fails when it goes meanwhile, which is no failure.
+            Err(_) if is_gone(&found.metadata, &shared).await => Ok(Action::await_change()),
+            result => result,
+        }
+    };
+    let result = result.instrument(span).await;
     timer.observe_duration();
     shared.looks.end(&name, result.is_ok());
     let outcome = if result.is_ok() { "ok" } else { "error" };
     shared.metrics.looks.with_label_values(&[outcome]).inc();
     result
+}
+
+/// Whether there is no such cluster any more, or it is about to go.
+async fn is_gone(found: &ObjectMeta, shared: &Shared) -> bool {
+    let namespace = found.namespace.as_deref().unwrap_or_default();
+    let objects = Objects::new(shared.client.clone(), namespace);
+    let name = found.name.as_deref().unwrap_or_default();
+    objects.cluster(name).await.is_ok_and(|cluster| {
+        cluster.is_none_or(|cluster| cluster.metadata.deletion_timestamp.is_some())
+    })
 }
 
 fn failed(found: Arc<Known<ClusterObject>>, error: &Error, shared: Arc<Shared>) -> Action {
@@ -291,6 +335,10 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
         shared.metrics.writes.inc();
         match done {
             Ok(()) => {}
+            Err(kube::Error::Api(why)) if is_of_ending_namespace(&why) => {
+                tracing::debug!(why.message, "the namespace is being deleted");
+                observed.namespace_ends = true;
+            }
             Err(kube::Error::Api(why)) if is_refusal(&why) => refused = Some(why),
             Err(error) => return Err(error.into()),
         }
@@ -309,11 +357,22 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
     }
     match refused {
         Some(why) => Err(Error::Api(kube::Error::Api(why))),
+        // Nothing more is to be done, ever; what goes meanwhile is told by watches.
+        None if observed.namespace_ends => Ok(Action::requeue(LOOK_AGAIN)),
         None => {
             let pause = look_again(&status, Timestamp::now());
             Ok(Action::requeue(pause.mul_f64(rand::random_range(1.0..1.5))))
         }
     }
+}
+
+/// Whether nothing can be made in the namespace, because it is being deleted: what isn't gone yet of the cluster will be.
+fn is_of_ending_namespace(why: &KubeStatus) -> bool {
+    let causes = why.details.iter().flat_map(|details| &details.causes);
+    why.code == 403
+        && causes
+            .into_iter()
+            .any(|cause| cause.reason == NAMESPACE_ENDS)
 }
 
 /// Whether the same request will be refused again, until somebody changes something. A conflict and too many
@@ -346,131 +405,14 @@ async fn publish(shared: &Shared, cluster: &ClusterObject, status: &Status) {
             action: condition.type_.clone(),
             secondary: None,
         };
-        if let Err(error) = shared.recorder.publish(&event, &reference).await {
-            tracing::warn!(%error, "an event was not taken");
+        match shared.recorder.publish(&event, &reference).await {
+            Ok(()) => {}
+            // No event either.
+            Err(kube::Error::Api(why)) if is_of_ending_namespace(&why) => return,
+            Err(error) => tracing::warn!(%error, "an event was not taken"),
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_does_not_serve_is_looked_at_soon_and_then_less_often() {
-        use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-        let at = |second| Timestamp::from_second(second).unwrap();
-        let condition = |type_: &str, status: &str, since| Condition {
-            type_: type_.into(),
-            status: status.into(),
-            reason: "x".into(),
-            message: String::new(),
-            observed_generation: None,
-            last_transition_time: Time(at(since)),
-        };
-        for (serves, waits, now, seconds) in [
-            ("True", "False", 1_001, 600),
-            ("False", "False", 1_001, 12),
-            ("False", "False", 1_100, 100),
-            ("False", "False", 9_000, 600),
-            ("False", "False", 999, 12),
-            // The pods of a server more can't be made, as nobody tells the operator.
-            ("True", "True", 2_001, 12),
-            ("True", "True", 2_100, 100),
-            ("False", "True", 2_100, 100),
-        ] {
-            let status = Status {
-                conditions: vec![
-                    condition("Available", serves, 1_000),
-                    condition("Progressing", waits, 2_000),
-                ],
-                ..Status::default()
-            };
-            let pause = look_again(&status, at(now));
-            assert_eq!(pause.as_secs(), seconds, "{serves} {waits} {now}");
-        }
-        // Nothing tells of definitions that come later.
-        for reason in ["WaitingForDefinitions", "WaitingForPermission"] {
-            let mut waits = condition("Monitored", "False", 2_000);
-            waits.reason = reason.into();
-            let status = Status {
-                conditions: vec![condition("Available", "True", 1_000), waits],
-                ..Status::default()
-            };
-            assert_eq!(look_again(&status, at(9_000)).as_secs(), 40);
-        }
-    }
-
-    /// An API server with one cluster, of a version that this operator doesn't know.
-    fn with_a_newer_cluster() -> Client {
-        let newer = r#"{"apiVersion": "percolator.dev/v1alpha1", "kind": "PercolatorCluster",
-            "metadata": {"name": "newer", "namespace": "n"},
-            "spec": {"tablets": {"storage": {"engine": "stone"}}}}"#;
-        let gone = r#"{"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
-            "message": "gone", "reason": "NotFound", "code": 404}"#;
-        let answer = move |request: hyper::Request<kube::client::Body>| {
-            let is_there = request.uri().path().ends_with("/newer");
-            let (status, text) = if is_there { (200, newer) } else { (404, gone) };
-            let body = kube::client::Body::from(text.as_bytes().to_vec());
-            let answer = hyper::Response::builder().status(status).body(body);
-            std::future::ready(answer)
-        };
-        Client::new(tower::service_fn(answer), "n")
-    }
-
-    #[tokio::test]
-    async fn a_cluster_that_does_not_parse_holds_up_no_other() {
-        let settings = Settings {
-            image: "percolator:1".into(),
-        };
-        let shared = Shared::new(
-            with_a_newer_cluster(),
-            settings,
-            "me",
-            Metrics::new().unwrap(),
-            Watches::default(),
-        );
-        let shared = Arc::new(shared);
-        let found = |name: &str| {
-            let metadata = ObjectMeta {
-                name: Some(name.into()),
-                namespace: Some("n".into()),
-                generation: Some(1),
-                ..ObjectMeta::default()
-            };
-            Arc::new(Known::<ClusterObject>::new(metadata))
-        };
-        for failures in 1..=3 {
-            let error = look(found("newer"), shared.clone()).await.unwrap_err();
-            assert!(error.to_string().contains("stone"), "{error}");
-            let again = failed(found("newer"), &error, shared.clone());
-            assert_ne!(again, Action::await_change(), "{failures}");
-            look(found("another"), shared.clone()).await.unwrap();
-        }
-        assert_eq!(shared.looks.standstill(Instant::now()), None);
-        let text = percolator_telemetry::text(&shared.metrics.registry).unwrap();
-        assert!(
-            text.contains("reconciles_total{result=\"error\"} 3"),
-            "{text}"
-        );
-        assert!(text.contains("reconciles_total{result=\"ok\"} 3"), "{text}");
-    }
-
-    #[test]
-    fn what_goes_by_itself_is_no_refusal() {
-        let of = |code, message: &str| {
-            let status = KubeStatus::failure(message, "why");
-            is_refusal(&status.with_code(code))
-        };
-        assert!([403, 422, 400].into_iter().all(|code| of(code, "")));
-        assert!(
-            ![401, 404, 409, 429, 500, 503]
-                .into_iter()
-                .any(|code| of(code, ""))
-        );
-        assert!(of(
-            500,
-            "failed to create typed patch object (n/demo; apps/v1, Kind=StatefulSet): duplicate entries"
-        ));
-    }
-}
+mod tests;

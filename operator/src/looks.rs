@@ -95,16 +95,29 @@ impl Looks {
         books.untold = untold;
     }
 
-    /// How many clusters are known, are being looked at, and wait to be looked at again after a failure.
-    pub(crate) fn count(&self) -> (usize, usize, usize) {
+    /// There is no such cluster any more.
+    pub(crate) fn forget(&self, cluster: &str) {
+        let mut books = self.books();
+        let known = books.clusters.get(cluster);
+        if known.is_some_and(|cluster| cluster.under_way_since.is_none()) {
+            books.clusters.remove(cluster);
+        }
+    }
+
+    /// How many clusters are known, are being looked at, and wait to be looked at again after a failure, which only one
+    /// that `is_there` does.
+    pub(crate) fn count(&self, is_there: impl Fn(&str) -> bool) -> (usize, usize, usize) {
         let books = self.books();
         let clusters = books.clusters.values();
         let looking = |cluster: &&Cluster| cluster.under_way_since.is_some();
-        let retrying = |cluster: &&Cluster| !looking(cluster) && cluster.failures > 0;
+        let retrying = books
+            .clusters
+            .iter()
+            .filter(|(name, cluster)| !looking(cluster) && cluster.failures > 0 && is_there(name));
         (
             clusters.len(),
-            clusters.clone().filter(looking).count(),
-            clusters.filter(retrying).count(),
+            clusters.filter(looking).count(),
+            retrying.count(),
         )
     }
 
@@ -203,16 +216,19 @@ mod tests {
         for cluster in ["a/a", "a/b", "a/c"] {
             looks.begin(cluster, Some(1), now);
         }
-        assert_eq!(looks.count(), (3, 3, 0));
+        assert_eq!(looks.count(|_| true), (3, 3, 0));
         looks.end("a/a", true);
         looks.end("a/b", false);
         looks.failed("a/b", now, 1.0);
-        assert_eq!(looks.count(), (3, 1, 1));
+        assert_eq!(looks.count(|_| true), (3, 1, 1));
+        assert_eq!(looks.count(|name| name != "a/b"), (3, 1, 0), "it is gone");
         looks.begin("a/b", Some(1), now);
-        assert_eq!(looks.count(), (3, 2, 0));
+        assert_eq!(looks.count(|_| true), (3, 2, 0));
         looks.end("a/b", true);
         looks.end("a/c", true);
-        assert_eq!(looks.count(), (3, 0, 0));
+        assert_eq!(looks.count(|_| true), (3, 0, 0));
+        looks.forget("a/b");
+        assert_eq!(looks.count(|_| true), (2, 0, 0));
     }
 
     #[test]

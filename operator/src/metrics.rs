@@ -10,7 +10,6 @@ use percolator_telemetry::{
 };
 
 use crate::controller::Shared;
-use crate::looks::Looks;
 
 /// The operator's metrics.
 #[derive(Clone)]
@@ -51,9 +50,8 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// The books of looks, as they are now.
-    fn show(&self, looks: &Looks) {
-        let (clusters, looking, retrying) = looks.count();
+    /// How many clusters are known, looked at, and tried again.
+    fn show(&self, (clusters, looking, retrying): (usize, usize, usize)) {
         let whole = |count| i64::try_from(count).unwrap_or(i64::MAX);
         self.clusters.set(whole(clusters));
         for (state, count) in names::QUEUE_STATES.iter().zip([looking, retrying]) {
@@ -76,7 +74,7 @@ pub(crate) fn pages(shared: &Arc<Shared>) -> Pages {
     Pages {
         registry: shared.metrics.registry.clone(),
         role: "operator",
-        refresh: Box::new(move || shown.metrics.show(&shown.looks)),
+        refresh: Box::new(move || shown.metrics.show(shown.count())),
         ready: Box::new(move || {
             gets_on(&asked).and_then(|()| asked.watches.failing().map_or(Ok(()), Err))
         }),

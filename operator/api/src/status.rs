@@ -113,7 +113,7 @@ pub enum Reason {
     GrowingVolumes,
     /// Claims that never had a volume make room for those that the spec asks for now.
     ReplacingClaims,
-    /// Objects of a former cluster of this name are still being removed.
+    /// Objects of a former cluster of this name, or all of the namespace, are still being removed.
     WaitingForRemoval,
     /// Nothing is wrong that the operator could see.
     AsExpected,

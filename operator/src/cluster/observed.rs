@@ -31,6 +31,8 @@ pub(crate) struct Observed {
     pub(crate) said: BTreeMap<String, String>,
     /// Why Kubernetes doesn't make a StatefulSet's pods, by the set.
     pub(crate) refused_pods: BTreeMap<String, String>,
+    /// Nothing can be made any more, because the namespace is being deleted.
+    pub(crate) namespace_ends: bool,
 }
 
 impl Observed {

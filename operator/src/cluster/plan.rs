@@ -68,6 +68,11 @@ pub(crate) fn plan(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed
     if !plan.conflicts.is_empty() {
         return plan;
     }
+    if observed.namespace_ends {
+        let message = "the namespace is being deleted: nothing more can be made in it".to_owned();
+        plan.waits = Some((Reason::WaitingForRemoval, message));
+        return plan;
+    }
     if !former.is_empty() {
         let message = format!(
             "waiting until Kubernetes has removed what a former cluster of this name had: {}",

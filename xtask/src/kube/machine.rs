@@ -5,13 +5,16 @@ use std::{
     io::ErrorKind,
     os::unix::{fs::FileTypeExt as _, net::UnixStream},
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
+use super::sh;
+
 /// What nodes' networks need, and what kubelets set wherever they run.
-const SETTINGS: [&str; 7] = [
+pub(super) const SETTINGS: [&str; 7] = [
     "net/ipv4/ip_forward",
     "vm/overcommit_memory",
     "vm/panic_on_oom",
@@ -21,7 +24,7 @@ const SETTINGS: [&str; 7] = [
     "kernel/keys/root_maxbytes",
 ];
 /// Folders that the nodes' programs make wherever they run; those within come first.
-const FOLDERS: [&str; 17] = [
+pub(super) const FOLDERS: [&str; 17] = [
     "/var/log/containers",
     "/var/log/pods",
     "/var/lib/kubelet/device-plugins",
@@ -41,6 +44,9 @@ const FOLDERS: [&str; 17] = [
     "/run/containerd",
 ];
 
+/// What `ip netns add` makes, and mounts onto itself, where nobody has yet.
+const NAMESPACES: &str = "/run/netns";
+
 /// Folders of sockets whose names don't say whose they are.
 const SOCKETS: [&str; 2] = ["/run/containerd/s", "/var/lib/kubelet/device-plugins"];
 
@@ -51,6 +57,9 @@ struct Before {
     settings: Vec<(PathBuf, String)>,
     /// Folders that weren't there.
     missing: Vec<PathBuf>,
+    /// Whether nothing was mounted where network namespaces have their names.
+    #[serde(default)]
+    no_namespaces: bool,
 }
 
 impl Before {
@@ -66,6 +75,7 @@ impl Before {
         Self {
             settings: settings.collect(),
             missing: folders.filter(|folder| !folder.exists()).collect(),
+            no_namespaces: false,
         }
     }
 
@@ -77,11 +87,29 @@ impl Before {
                     .with_context(|| format!("cannot write {}", file.display()))?;
             }
         }
+        if self.no_namespaces {
+            unmount_if_empty(Path::new(NAMESPACES));
+        }
         for folder in &self.missing {
             // Whoever else uses it by now keeps it.
             let _ = fs::remove_dir(folder);
         }
         Ok(())
+    }
+}
+
+fn is_mounted(place: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let mut places = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+    places.any(|mounted| Path::new(mounted) == place)
+}
+
+/// Unless somebody has network namespaces there by now.
+fn unmount_if_empty(place: &Path) {
+    let is_empty = fs::read_dir(place).is_ok_and(|mut names| names.next().is_none());
+    if is_empty && is_mounted(place) {
+        // Whoever has just made one keeps it: the kernel says that it is busy then.
+        let _ = sh::output(Command::new("umount").arg(place));
     }
 }
 
@@ -92,7 +120,9 @@ fn file(folder: &Path) -> PathBuf {
 /// Writes down how the machine is, in the cluster's folder.
 pub(crate) fn remember(folder: &Path) -> anyhow::Result<()> {
     let settings = SETTINGS.map(|name| Path::new("/proc/sys").join(name));
-    let before = Before::now(settings.into_iter(), FOLDERS.into_iter().map(PathBuf::from));
+    let folders = FOLDERS.into_iter().chain([NAMESPACES]).map(PathBuf::from);
+    let mut before = Before::now(settings.into_iter(), folders);
+    before.no_namespaces = !is_mounted(Path::new(NAMESPACES));
     // Under its name only when it's whole.
     let part = folder.join("before.part");
     fs::write(&part, serde_json::to_vec(&before)?)?;

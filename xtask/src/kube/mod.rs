@@ -2,12 +2,14 @@
 //! container engine, no virtual machine: every node is a network namespace with a containerd and a kubelet.
 
 mod crowd;
+pub(crate) mod lock;
 mod machine;
 pub(crate) mod nodes;
 pub(crate) mod oci;
 mod pki;
 pub(crate) mod programs;
 pub(crate) mod sh;
+pub(crate) mod traces;
 mod volumes;
 
 use std::{
@@ -80,11 +82,16 @@ pub(crate) enum KubeCommand {
 pub(crate) fn run(context: &Context, command: &KubeCommand) -> anyhow::Result<ExitCode> {
     match command {
         KubeCommand::Up { nodes } => {
+            let _alone = lock::take("cargo xtask kube up", Duration::ZERO)?;
             let kube = up(context, *nodes)?;
             println!("{}", kube.kubectl(["get", "nodes", "-o", "wide"])?);
             println!("to use it: eval \"$(cargo xtask kube env)\"");
         }
-        KubeCommand::Down => down()?,
+        KubeCommand::Down if !is_any() => {}
+        KubeCommand::Down => {
+            let _alone = lock::take("cargo xtask kube down", Duration::ZERO)?;
+            down()?;
+        }
         KubeCommand::Load { image } => {
             let kube = Kube::running(context)?;
             kube.load(image)?;
@@ -105,13 +112,15 @@ pub(crate) fn run(context: &Context, command: &KubeCommand) -> anyhow::Result<Ex
             let folder =
                 |program: &Path| program.parent().map(|folder| folder.display().to_string());
             println!(
-                "export KUBECONFIG={} PATH={}:{}:$PATH",
+                "export KUBECONFIG={} KUBECACHEDIR={} PATH={}:{}:$PATH",
                 kube.kubeconfig().display(),
+                kube.cache().display(),
                 folder(&kube.programs.of("kubectl")).unwrap_or_default(),
                 folder(&kube.programs.helm()).unwrap_or_default(),
             );
         }
         KubeCommand::Crowd { clusters, idle } => {
+            let _alone = lock::take("cargo xtask kube crowd", Duration::ZERO)?;
             crowd::run(context, *clusters, Duration::from_secs(*idle))?;
         }
         KubeCommand::Volumes => volumes::run(&Kube::running(context)?)?,
@@ -148,6 +157,16 @@ impl Kube {
         self.folder.join("admin.conf")
     }
 
+    /// Where kubectl and helm keep what they have heard of the API server: it goes with the cluster.
+    pub(crate) fn cache(&self) -> PathBuf {
+        self.folder.join("cache")
+    }
+
+    /// What the API server was asked by the operator. Tests look for it beside the configuration.
+    fn audit(&self) -> PathBuf {
+        self.folder.join("audit.log")
+    }
+
     fn server(&self) -> String {
         format!("https://{HUB}:{PORT}")
     }
@@ -160,6 +179,7 @@ impl Kube {
     pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.env("KUBECONFIG", self.kubeconfig());
+        command.env("KUBECACHEDIR", self.cache());
         command
     }
 
@@ -201,7 +221,7 @@ impl Kube {
     }
 }
 
-/// Starts a cluster; one that runs already goes first.
+/// Starts a cluster; one that runs already goes first. The caller has the lock.
 pub(crate) fn up(context: &Context, count: u32) -> anyhow::Result<Kube> {
     if let Some(why) = programs::why_not(context) {
         bail!("no Kubernetes can be run here: {why}");
@@ -276,6 +296,17 @@ fn start_all(kube: &Kube, context: &Context, count: u32) -> anyhow::Result<()> {
     })
 }
 
+/// What the operator asks for, and nobody else: where the chart is installed by this project's pages.
+const AUDIT: &str = "
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+  userGroups: ['system:serviceaccounts:percolator-system']
+- level: None
+";
+
 /// As network storage does it: a volume can be had from any node, and can grow.
 const STORAGE_CLASS: &str = "
 apiVersion: storage.k8s.io/v1
@@ -335,6 +366,8 @@ fn control_plane(kube: &Kube) -> anyhow::Result<()> {
         "--unsafe-no-fsync",
     ]);
     start(&mut etcd, &kube.log("etcd"))?;
+    let policy = kube.folder.join("audit.yaml");
+    fs::write(&policy, AUDIT).with_context(|| format!("cannot write {}", policy.display()))?;
     let p = p.display();
     let mut apiserver = Command::new(kube.programs.of("kube-apiserver"));
     apiserver.args([
@@ -358,6 +391,10 @@ fn control_plane(kube: &Kube) -> anyhow::Result<()> {
         // As OpenShift has it: who lets an object block its owner's deletion has to be allowed to.
         "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement".into(),
         "--allow-privileged=true".into(),
+        format!("--audit-policy-file={}", policy.display()),
+        format!("--audit-log-path={}", kube.audit().display()),
+        // All of it is read at the end.
+        "--audit-log-maxsize=4000".into(),
     ]);
     start(&mut apiserver, &kube.log("apiserver"))?;
     wait(READY, || {
@@ -413,10 +450,16 @@ fn control_plane(kube: &Kube) -> anyhow::Result<()> {
     start(&mut scheduler, &kube.log("scheduler"))
 }
 
-/// Stops whatever a cluster of ours left running, and removes what it made. Harmless when there is none.
+/// Whether there is anything of a cluster of ours.
+fn is_any() -> bool {
+    Path::new(FOLDER).exists() || nodes::are_any()
+}
+
+/// Stops whatever a cluster of ours left running, and removes what it made. Harmless when there is none. The caller has
+/// the lock.
 pub(crate) fn down() -> anyhow::Result<()> {
     let folder = Path::new(FOLDER);
-    if !folder.exists() && !nodes::are_any() {
+    if !is_any() {
         return Ok(());
     }
     let mark = sh::MARK;

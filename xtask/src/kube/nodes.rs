@@ -19,7 +19,7 @@ const PREFIX: &str = "percolator-kube";
 /// Of links, whose names have 15 letters at the most.
 const LINK: &str = "perc-kube";
 /// Where their sockets are, and what runs on them.
-const RUN: &str = "/run/percolator-kube";
+pub(super) const RUN: &str = "/run/percolator-kube";
 /// What the machine's routes are marked with, a number that nobody else is known to use.
 const ROUTES: &str = "proto 213";
 

@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 
+use super::sh::sh;
 use crate::{cmd::Cmd, context::Context};
 
 /// Programs that Debian's packages have: what shows that one is there, and the package.
@@ -213,11 +214,48 @@ impl Groups {
     }
 }
 
+/// What nodes do that a container's root may not: what it is, and how to try it without a trace. Programs that aren't
+/// installed yet are not tried.
+const DEEDS: [(&str, &str); 6] = [
+    ("network namespaces", "unshare --net true"),
+    (
+        "mounts",
+        "unshare --mount mount -t tmpfs percolator-kube /tmp",
+    ),
+    (
+        "links between network namespaces",
+        "command -v ip > /dev/null || exit 0; unshare --net ip link add probe-1 type veth peer name probe-2",
+    ),
+    (
+        "bridges",
+        "command -v ip > /dev/null || exit 0; unshare --net ip link add probe type bridge",
+    ),
+    (
+        "firewall rules",
+        "command -v iptables > /dev/null || exit 0; unshare --net iptables -A FORWARD -i probe -j DROP",
+    ),
+    (
+        "control groups",
+        "cd /sys/fs/cgroup/pids; mkdir percolator-kube-probe; rmdir percolator-kube-probe",
+    ),
+];
+
+/// The first thing that this process may not do, and in what words it was refused.
+fn refusal<'a>(deeds: &[(&'a str, &str)]) -> Option<(&'a str, String)> {
+    deeds.iter().find_map(|(what, script)| {
+        let error = sh(script).err()?;
+        let said = error.root_cause().to_string();
+        Some((*what, said.lines().collect::<Vec<_>>().join(" ")))
+    })
+}
+
 /// What a machine has that a Kubernetes needs.
 #[derive(Clone, Debug)]
 struct Machine {
     is_linux: bool,
     is_root: bool,
+    /// Something that this process may not make, though it is root, and why.
+    refused: Option<(&'static str, String)>,
     groups: Groups,
     has_go: bool,
     /// All that Go is for was built earlier.
@@ -231,10 +269,15 @@ struct Machine {
 impl Machine {
     fn find(context: &Context) -> Self {
         let works = |program: &str, argument| Cmd::new(program).args([argument]).works();
+        let is_root = Cmd::new("sh").args(["-c", "test $(id -u) = 0"]).works();
+        let groups = Groups::find(Path::new("/sys/fs/cgroup"));
+        // Where something else is in the way, it stands for this.
+        let is_to_be_tried = cfg!(target_os = "linux") && is_root && groups == Groups::V1;
         Self {
             is_linux: cfg!(target_os = "linux"),
-            is_root: Cmd::new("sh").args(["-c", "test $(id -u) = 0"]).works(),
-            groups: Groups::find(Path::new("/sys/fs/cgroup")),
+            is_root,
+            refused: is_to_be_tried.then(|| refusal(&DEEDS)).flatten(),
+            groups,
             has_go: works("go", "version"),
             is_built: Programs::find(context).is_ok_and(|programs| programs.are_built()),
             has_compiler: works("cc", "--version"),
@@ -254,6 +297,12 @@ impl Machine {
         let mut lacks: Vec<String> = Vec::new();
         if !self.is_root {
             lacks.push("it needs root, for network namespaces and containers".to_owned());
+        }
+        if let Some((what, said)) = &self.refused {
+            lacks.push(format!(
+                "this machine doesn't let its root make {what} ({said}), as in a container without privileges: take a \
+                 machine, or a container that may"
+            ));
         }
         let groups = match self.groups {
             Groups::V1 => None,
@@ -300,6 +349,7 @@ mod tests {
     const ABLE: Machine = Machine {
         is_linux: true,
         is_root: true,
+        refused: None,
         groups: Groups::V1,
         has_go: true,
         is_built: false,
@@ -314,13 +364,14 @@ mod tests {
         let mut built = ABLE;
         (built.has_go, built.is_built) = (false, true);
         assert_eq!(built.lacks(), Vec::<String>::new());
-        let mut changed: [(Machine, &str); 6] = [
-            (ABLE, "root"),
+        let mut changed: [(Machine, &str); 7] = [
+            (ABLE, "needs root"),
             (ABLE, "systemd.unified_cgroup_hierarchy=0"),
             (ABLE, "none are mounted"),
             (ABLE, "install Go"),
             (ABLE, "gcc and libc6-dev"),
             (ABLE, "package etcd-server"),
+            (ABLE, "make mounts (permission denied)"),
         ];
         changed[0].0.is_root = false;
         changed[1].0.groups = Groups::V2;
@@ -328,6 +379,7 @@ mod tests {
         changed[3].0.has_go = false;
         changed[4].0.has_compiler = false;
         changed[5].0.has_apt = false;
+        changed[6].0.refused = Some(("mounts", "permission denied".to_owned()));
         for (machine, words) in changed {
             let lacks = machine.lacks();
             assert!(
@@ -340,6 +392,19 @@ mod tests {
         assert_eq!(nothing.lacks().len(), 2);
         nothing.is_linux = false;
         assert_eq!(nothing.lacks(), ["it needs Linux"]);
+    }
+
+    #[test]
+    fn the_first_thing_that_is_refused_is_told() {
+        let deeds = [
+            ("this", "true"),
+            ("that", "echo not permitted >&2; echo really >&2; false"),
+            ("more", "false"),
+        ];
+        let (what, said) = refusal(&deeds).unwrap();
+        assert_eq!(what, "that");
+        assert!(said.contains("not permitted really"), "{said}");
+        assert_eq!(refusal(&deeds[..1]), None);
     }
 
     #[test]

@@ -6,7 +6,8 @@ use anyhow::Context as _;
 
 use crate::{
     context::Context,
-    image, kube,
+    image,
+    kube::{self, traces::Traces},
     parts::{Report, unit},
     programs::TestProgram,
     promtool,
@@ -16,6 +17,8 @@ use crate::{
 const PACKAGE: &str = "percolator-e2e";
 const IMAGE: &str = concat!("localhost/percolator:", env!("CARGO_PKG_VERSION"));
 const OTHER_IMAGE: &str = "localhost/percolator:other";
+/// The test program that is to run last.
+const LAST: &str = "rights";
 const LIMIT: Duration = Duration::from_secs(1_500);
 
 /// Whether this is a program that the part runs, and no other part.
@@ -33,12 +36,18 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
         return Ok("nothing: no Kubernetes can be run here".to_owned());
     }
     let built = report.step("build", |_| context.built())?;
-    let programs: Vec<&TestProgram> = built.tests.iter().filter(|test| is_it(test)).collect();
+    let mut programs: Vec<&TestProgram> = built.tests.iter().filter(|test| is_it(test)).collect();
+    // It looks at what the others made the operator do.
+    programs.sort_by_key(|program| program.name == LAST);
     anyhow::ensure!(!programs.is_empty(), "cargo has not built {PACKAGE}");
     report.step("Kubernetes' programs", |_| {
         kube::programs::install_packages()?;
         kube::programs::Programs::build(context)
     })?;
+    // Whoever runs them in another checkout of this machine would end ours, or we theirs.
+    let _alone = kube::lock::take("the tests on Kubernetes", LIMIT * 2)?;
+    kube::down()?;
+    let before = Traces::now();
     let kube = report.step("kube up", |_| kube::up(context, 3))?;
     let result = (|| {
         report.step("images", |_| {
@@ -59,6 +68,7 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
         let path = path.into_string().ok().context("PATH isn't UTF-8")?;
         let mut variables = vec![
             ("KUBECONFIG", kube.kubeconfig().display().to_string()),
+            ("KUBECACHEDIR", kube.cache().display().to_string()),
             ("PERCOLATOR_E2E_IMAGE", IMAGE.to_owned()),
             ("PERCOLATOR_E2E_OTHER_IMAGE", OTHER_IMAGE.to_owned()),
             ("PATH", path),
@@ -86,5 +96,25 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
     })();
     let down = report.step("kube down", |_| kube::down());
     result.and(down)?;
+    report.step("what is left", |_| nothing_is_left(&before))?;
     Ok(report.tests())
+}
+
+/// The machine is as it was before.
+fn nothing_is_left(before: &Traces) -> anyhow::Result<()> {
+    let differences = before.wait_until_as_before();
+    for difference in &differences {
+        println!("  {difference}");
+    }
+    match kube::traces::other_containers() {
+        Some(socket) if !differences.is_empty() => {
+            println!("not counted: containers of {socket} come and go meanwhile");
+        }
+        _ => anyhow::ensure!(
+            differences.is_empty(),
+            "after `kube down` the machine is not what it was: {}",
+            differences.join("; ")
+        ),
+    }
+    Ok(())
 }

@@ -1,0 +1,246 @@
+//! Whether a cluster's `Available` tells the truth all the way, and not only where a test waits for it: held against the
+//! pods, from one moment to the next.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::watched::Watched;
+use crate::{Namespace, condition, is_ending, say};
+
+/// The truth may take as long: a lease may have to run out first, before another operator says anything.
+const MAY_LAST: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// What stood still for longer has heard nothing meanwhile, and neither has the operator.
+const LOOK_MAX: Duration = Duration::from_secs(1);
+/// The roles, as in a spec and as in labels.
+const ROLES: [(&str, &str); 3] = [
+    ("gcMaster", "gc-master"),
+    ("oracle", "tso"),
+    ("tablets", "tablet"),
+];
+
+/// What there is at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Moment {
+    /// Of `Available`, where it is about the newest spec.
+    told: Option<bool>,
+    /// The pods of each role that are ready, and how many there are to be.
+    serving: [(u64, u64); 3],
+}
+
+impl Moment {
+    fn of(cluster: &Value, pods: &[Value]) -> Self {
+        let told = condition(cluster, "Available")
+            .filter(|told| told["observedGeneration"] == cluster["metadata"]["generation"])
+            .map(|told| told["status"] == "True");
+        let name = &cluster["metadata"]["name"];
+        let serving = ROLES.map(|(role, component)| {
+            let serves = |pod: &&Value| {
+                let labels = &pod["metadata"]["labels"];
+                labels["app.kubernetes.io/instance"] == *name
+                    && labels["app.kubernetes.io/component"] == component
+                    && !is_ending(pod)
+                    && condition(pod, "Ready").is_some_and(|ready| ready["status"] == "True")
+            };
+            let ready = pods.iter().filter(serves).count();
+            let asked = cluster["spec"][role]["replicas"].as_u64();
+            (u64::try_from(ready).unwrap_or_default(), asked.unwrap_or(1))
+        });
+        Self { told, serving }
+    }
+
+    /// What is not true of what is told.
+    fn lie(&self) -> Option<&'static str> {
+        let is_whole = self.serving.iter().all(|(ready, asked)| ready >= asked);
+        let lacks_role = self.serving.iter().any(|(ready, _)| *ready == 0);
+        match self.told {
+            Some(true) if lacks_role => Some("Available is True, and a role has no ready pod"),
+            Some(false) if is_whole => Some("Available is False, and all pods are ready"),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Moment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let told = match self.told {
+            Some(true) => "True",
+            Some(false) => "False",
+            None => "not told of the newest spec",
+        };
+        write!(f, "Available {told}; ready:")?;
+        ROLES
+            .iter()
+            .zip(self.serving)
+            .try_for_each(|((_, role), (ready, asked))| write!(f, " {role} {ready} of {asked}"))
+    }
+}
+
+/// What was seen of a cluster, from one moment to the next.
+#[derive(Debug, Default)]
+struct Told {
+    last: Option<Moment>,
+    /// For how long the last moment's lie has lasted.
+    lasts: Duration,
+    turns: u32,
+    timeline: String,
+    /// The first that lasted too long.
+    lie: Option<&'static str>,
+}
+
+impl Told {
+    fn look(&mut self, moment: Option<Moment>, since_last: Duration, since_start: Duration) {
+        let before = self.last.as_ref().and_then(Moment::lie);
+        let lie = moment.as_ref().and_then(Moment::lie);
+        self.lasts = match lie.is_some() && lie == before {
+            true => self.lasts + since_last.min(LOOK_MAX),
+            false => Duration::ZERO,
+        };
+        if self.lasts > MAY_LAST && self.lie.is_none() {
+            self.lie = lie;
+            let at = since_start.as_secs_f64();
+            let _ = writeln!(
+                self.timeline,
+                "{at:8.1} s: {} for {MAY_LAST:?}",
+                lie.unwrap_or_default()
+            );
+        }
+        if moment != self.last {
+            let told = |moment: &Option<Moment>| moment.as_ref().and_then(|moment| moment.told);
+            self.turns += u32::from(told(&moment) != told(&self.last));
+            let at = since_start.as_secs_f64();
+            let text = moment
+                .as_ref()
+                .map_or("no cluster".to_owned(), Moment::to_string);
+            let _ = writeln!(self.timeline, "{at:8.1} s: {text}");
+            self.last = moment;
+        }
+    }
+}
+
+/// Follows a cluster for as long as it is there.
+#[derive(Debug)]
+pub struct Truth {
+    told: Arc<Mutex<Told>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Truth {
+    /// From now on.
+    pub fn follow(space: &Namespace, cluster: &str) -> Self {
+        let watched = Watched::begin(space.name(), &["percolatorclusters", "pods"]);
+        watched.wait_until_told();
+        let (told, stop) = (Arc::<Mutex<Told>>::default(), Arc::<AtomicBool>::default());
+        let (kept, stopped, name) = (told.clone(), stop.clone(), cluster.to_owned());
+        let thread = std::thread::spawn(move || {
+            let (started, mut last) = (Instant::now(), Instant::now());
+            while !stopped.load(Ordering::Relaxed) {
+                let clusters = watched.now("percolatorclusters");
+                let cluster = clusters.iter().find(|it| it["metadata"]["name"] == *name);
+                let pods = watched.now("pods");
+                let moment = cluster.map(|cluster| Moment::of(cluster, &pods));
+                let mut told = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                told.look(moment, last.elapsed(), started.elapsed());
+                drop(told);
+                last = Instant::now();
+                std::thread::sleep(LOOK_EVERY);
+            }
+        });
+        Self {
+            told,
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    /// Nothing that was told was untrue for long.
+    pub fn holds(self) {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let timeline = &told.timeline;
+        assert_eq!(told.lie, None, "on the way:\n{timeline}");
+        say(&format!(
+            "Available was followed all the way: it turned {} times, and told the truth",
+            told.turns
+        ));
+    }
+}
+
+impl Drop for Truth {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moment(told: Option<bool>, ready: [u64; 3]) -> Option<Moment> {
+        Some(Moment {
+            told,
+            serving: ready.map(|ready| (ready, 1)),
+        })
+    }
+
+    #[test]
+    fn what_is_told_is_held_against_the_pods() {
+        let lie = |told, ready| moment(told, ready).and_then(|moment| moment.lie());
+        assert!(lie(Some(true), [1, 0, 1]).is_some());
+        assert!(lie(Some(false), [1, 1, 1]).is_some());
+        assert_eq!(lie(Some(false), [1, 0, 1]), None);
+        assert_eq!(lie(Some(true), [1, 1, 1]), None);
+        assert_eq!(lie(None, [0, 0, 0]), None);
+    }
+
+    #[test]
+    fn a_moment_is_read_from_objects() {
+        let object = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
+        let cluster = object(
+            r#"{"metadata": {"name": "a", "generation": 2}, "spec": {"tablets": {"replicas": 2}},
+            "status": {"conditions": [{"type": "Available", "status": "True", "observedGeneration": 2}]}}"#,
+        );
+        let pod = |component: &str, more: &str| {
+            object(&format!(
+                r#"{{"metadata": {{"labels": {{"app.kubernetes.io/instance": "a",
+                "app.kubernetes.io/component": "{component}"}}{more}}},
+                "status": {{"conditions": [{{"type": "Ready", "status": "True"}}]}}}}"#
+            ))
+        };
+        let ending = r#", "deletionTimestamp": "2026""#;
+        let pods = [pod("tablet", ""), pod("tablet", ending), pod("tso", "")];
+        let found = Moment::of(&cluster, &pods);
+        assert_eq!(found.told, Some(true));
+        assert_eq!(found.serving, [(0, 1), (1, 1), (1, 2)]);
+    }
+
+    #[test]
+    fn only_what_lasts_is_a_lie_and_no_time_in_which_all_stood_still() {
+        let seconds = Duration::from_secs;
+        let mut told = Told::default();
+        let mut look = |moment, since_last| {
+            told.look(moment, since_last, Duration::ZERO);
+            told.lie
+        };
+        let lie = || moment(Some(false), [1, 1, 1]);
+        look(lie(), seconds(1));
+        assert_eq!(look(lie(), seconds(1_000)), None, "all stood still");
+        for _ in 0..29 {
+            assert_eq!(look(lie(), seconds(1)), None);
+        }
+        look(moment(Some(true), [1, 1, 1]), seconds(1));
+        for _ in 0..31 {
+            assert_eq!(look(lie(), seconds(1)), None);
+        }
+        assert!(look(lie(), seconds(1)).is_some());
+        assert!(told.timeline.contains("tablet 1 of 1"), "{}", told.timeline);
+    }
+}

@@ -1,0 +1,163 @@
+//! What becomes of a namespace's objects, as the API server tells of it: each change with the moment at which this process
+//! heard of it, by one clock.
+
+use std::collections::BTreeMap;
+use std::io::BufReader;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::wait;
+
+/// A watch that ended begins anew after this.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// A change.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// When it was heard of.
+    pub at: Instant,
+    /// The object, as it is then; nothing where it has gone.
+    pub object: Option<Value>,
+    /// Its kind's name in commands, and its own.
+    pub name: (&'static str, String),
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    /// In the order in which they were heard of.
+    changes: Vec<Seen>,
+    now: BTreeMap<(&'static str, String), Value>,
+    /// The kinds whose watches tell.
+    begun: Vec<&'static str>,
+    /// What tells at the moment.
+    running: BTreeMap<&'static str, Child>,
+}
+
+/// Watches of one namespace; they end with the value.
+#[derive(Debug)]
+pub struct Watched {
+    books: Arc<Mutex<Books>>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+fn lock(books: &Mutex<Books>) -> MutexGuard<'_, Books> {
+    books.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Watched {
+    /// Watches these kinds.
+    pub fn begin(namespace: &str, kinds: &[&'static str]) -> Self {
+        let (books, stop) = (Arc::<Mutex<Books>>::default(), Arc::<AtomicBool>::default());
+        let threads = kinds.iter().map(|&kind| {
+            let (books, stop, namespace) = (books.clone(), stop.clone(), namespace.to_owned());
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    watch(&namespace, kind, &books, &stop);
+                    std::thread::sleep(PAUSE);
+                }
+            })
+        });
+        let threads = threads.collect();
+        Self {
+            books,
+            stop,
+            threads,
+        }
+    }
+
+    /// Waits until each watch has told of something.
+    pub(crate) fn wait_until_told(&self) {
+        let kinds = self.threads.len();
+        wait("the watches to tell", || {
+            match lock(&self.books).begun.len() {
+                begun if begun == kinds => Ok(()),
+                begun => Err(format!("{begun} of {kinds} do")),
+            }
+        });
+    }
+
+    /// All changes by now, in the order in which they were heard of.
+    pub fn changes(&self) -> Vec<Seen> {
+        lock(&self.books).changes.clone()
+    }
+
+    /// The objects of a kind, as they were last heard of.
+    pub(crate) fn now(&self, kind: &str) -> Vec<Value> {
+        let books = lock(&self.books);
+        let of_kind = books.now.iter().filter(|((of, _), _)| *of == kind);
+        of_kind.map(|(_, object)| object.clone()).collect()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for child in lock(&self.books).running.values_mut() {
+            // It may have ended by itself.
+            let _ = child.kill();
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Until the watch ends, which the API server brings about now and then.
+fn watch(namespace: &str, kind: &'static str, books: &Mutex<Books>, stop: &AtomicBool) {
+    let watch = ["--watch", "--output-watch-events", "-o", "json"];
+    let child = Command::new("kubectl")
+        .args(["-n", namespace, "get", kind])
+        .args(watch)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(mut child) = child else { return };
+    let Some(said) = child.stdout.take() else {
+        return;
+    };
+    {
+        let mut books = lock(books);
+        books.running.insert(kind, child);
+        // What is there is told anew.
+        books.now.retain(|(of, _), _| *of != kind);
+        // Whoever ends all of them has not seen this one.
+        if stop.load(Ordering::Relaxed) {
+            books
+                .running
+                .values_mut()
+                .for_each(|child| drop(child.kill()));
+        }
+    }
+    let said = BufReader::new(said);
+    for event in serde_json::Deserializer::from_reader(said).into_iter::<Value>() {
+        let (at, Ok(mut event)) = (Instant::now(), event) else {
+            break;
+        };
+        let object = event["object"].take();
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let name = (kind, name.to_owned());
+        let is_gone = event["type"] == "DELETED";
+        let mut books = lock(books);
+        if !books.begun.contains(&kind) {
+            books.begun.push(kind);
+        }
+        match is_gone {
+            true => books.now.remove(&name),
+            false => books.now.insert(name.clone(), object.clone()),
+        };
+        let object = (!is_gone).then_some(object);
+        books.changes.push(Seen { at, object, name });
+    }
+    let child = lock(books).running.remove(kind);
+    if let Some(mut child) = child {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}

@@ -1,0 +1,132 @@
+//! The chart, with every set of values: what it makes is as it was reviewed, and Kubernetes takes it. `cargo xtask test e2e`
+//! runs it.
+
+use percolator_e2e::{Kube, OPERATOR, TIMEOUT, kubectl, wait};
+
+#[test]
+fn the_chart_is_valid_with_every_value() {
+    let Some(kube) = Kube::find() else { return };
+    let chart = kube.chart();
+    let everything = format!("{chart}/ci/everything.yaml");
+    for values in [&[][..], &["-f", &everything]] {
+        let mut arguments = vec!["lint", "--strict", &chart];
+        arguments.extend(values);
+        kube.helm(&arguments).expect("helm lint");
+    }
+    // What a release is made of, so that a change is seen in review.
+    for (values, golden) in [
+        (&[][..], "e2e/testdata/chart.yaml"),
+        (&["-f", &everything], "e2e/testdata/chart-everything.yaml"),
+    ] {
+        let mut arguments = vec!["template", "percolator", &chart, "-n", OPERATOR];
+        arguments.extend(values);
+        let made = kube.helm(&arguments).expect("helm template") + "\n";
+        let path = kube.root.join(golden);
+        if std::env::var_os("REWRITE").is_some_and(|value| value == "1") {
+            std::fs::write(&path, &made).expect(golden);
+        }
+        let kept = std::fs::read_to_string(&path).expect(golden);
+        let differs = made
+            .lines()
+            .zip(kept.lines())
+            .find(|(made, kept)| made != kept);
+        assert!(
+            made == kept,
+            "{golden} is not what the chart makes: {differs:?}; `REWRITE=1 cargo xtask test e2e` writes it anew"
+        );
+    }
+    // Several operators keep apart, and one at a time is drained; one alone never stands in a drain's way.
+    for (replicas, are_apart) in [("replicas=1", false), ("replicas=2", true)] {
+        let made = kube.helm(&["template", "x", &chart, "--set", replicas]);
+        let made = made.expect("helm template");
+        for part in ["podAntiAffinity:", "kind: PodDisruptionBudget"] {
+            let is_there = made.lines().any(|line| line.trim() == part);
+            assert_eq!(is_there, are_apart, "{replicas}: {part}");
+        }
+    }
+    for (wrong, said) in [
+        ("replicas=many", "replicas"),
+        ("log.level=loud", "level"),
+        ("image.digest=1.2.3", "digest"),
+        ("imagePulPolicy=Never", "imagePulPolicy"),
+        ("namespaces={Upper}", "namespaces"),
+    ] {
+        let error = kube
+            .helm(&["template", "x", &chart, "--set", wrong])
+            .expect_err(wrong);
+        assert!(error.contains(said), "{wrong}: {error}");
+    }
+    dry_run(&kube);
+}
+
+/// Every file of values that the chart has for tests.
+fn values_files(chart: &str) -> Vec<String> {
+    let files = std::fs::read_dir(format!("{chart}/ci")).expect("the chart's values for tests");
+    let files = files.map(|file| file.expect("a file").path().display().to_string());
+    let files: Vec<String> = files.filter(|file| file.ends_with(".yaml")).collect();
+    assert!(!files.is_empty(), "{chart}/ci is empty");
+    files
+}
+
+/// Definitions of the Prometheus operator's that the chart has objects of; they go away with the value.
+struct Definitions(Vec<String>);
+
+impl Definitions {
+    fn install(kube: &Kube) -> Self {
+        let file = |kind| {
+            let file = format!("monitoring.coreos.com_{kind}.yaml");
+            kube.definitions.join(file).display().to_string()
+        };
+        let definitions = Self(["servicemonitors", "prometheusrules"].map(file).into());
+        for file in &definitions.0 {
+            kubectl(&["apply", "--server-side", "-f", file]).expect("a definition");
+            kubectl(&["wait", "--for=condition=Established", TIMEOUT, "-f", file])
+                .expect("a definition that counts");
+        }
+        definitions
+    }
+}
+
+impl Drop for Definitions {
+    fn drop(&mut self) {
+        for file in &self.0 {
+            let _ = kubectl(&["delete", "--ignore-not-found", "-f", file]);
+        }
+    }
+}
+
+/// What Kubernetes itself has to say, of everything that it knows: of every file of values, of none, and of others.
+fn dry_run(kube: &Kube) {
+    let (chart, _definitions) = (kube.chart(), Definitions::install(kube));
+    // Roles are for namespaces that are there, and these stand in the values.
+    let _spaces = ["blue", "green"].map(|name| kube.namespace(name));
+    let files = values_files(&chart);
+    let files = files.iter().map(|file| vec!["-f", file]);
+    let sets = [
+        "replicas=2",
+        "namespaces={default}",
+        "log.format=text",
+        "serviceAccount.create=false",
+        "rbac.create=false",
+    ];
+    let sets = sets.into_iter().map(|set| vec!["--set", set]);
+    for values in files.chain(sets).chain([Vec::new()]) {
+        let template = ["template", "dry", &chart, "-n", "default", "--include-crds"];
+        let manifest = kube.helm(&[&template[..], &values].concat());
+        let manifest = manifest.expect("helm template");
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        std::io::Write::write_all(&mut file, manifest.as_bytes()).expect("a file");
+        let path = file.path().display().to_string();
+        let apply = [
+            "apply",
+            "--server-side",
+            "--force-conflicts",
+            "--field-manager=helm",
+        ];
+        let dry = ["--dry-run=server", "--validate=strict", "-f", &path];
+        // A definition that has just been removed may be known still, or one that was made not yet.
+        wait(&format!("{values:?} to be taken"), || {
+            kubectl(&[&apply[..], &dry].concat())
+        });
+    }
+}

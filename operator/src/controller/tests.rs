@@ -1,0 +1,211 @@
+//! Looks at clusters, with API servers made up.
+
+use super::*;
+
+#[test]
+fn what_does_not_serve_is_looked_at_soon_and_then_less_often() {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+    let at = |second| Timestamp::from_second(second).unwrap();
+    let condition = |type_: &str, status: &str, since| Condition {
+        type_: type_.into(),
+        status: status.into(),
+        reason: "x".into(),
+        message: String::new(),
+        observed_generation: None,
+        last_transition_time: Time(at(since)),
+    };
+    for (serves, waits, now, seconds) in [
+        ("True", "False", 1_001, 600),
+        ("False", "False", 1_001, 12),
+        ("False", "False", 1_100, 100),
+        ("False", "False", 9_000, 600),
+        ("False", "False", 999, 12),
+        // The pods of a server more can't be made, as nobody tells the operator.
+        ("True", "True", 2_001, 12),
+        ("True", "True", 2_100, 100),
+        ("False", "True", 2_100, 100),
+    ] {
+        let status = Status {
+            conditions: vec![
+                condition("Available", serves, 1_000),
+                condition("Progressing", waits, 2_000),
+            ],
+            ..Status::default()
+        };
+        let pause = look_again(&status, at(now));
+        assert_eq!(pause.as_secs(), seconds, "{serves} {waits} {now}");
+    }
+    // Nothing tells of definitions that come later.
+    for reason in ["WaitingForDefinitions", "WaitingForPermission"] {
+        let mut waits = condition("Monitored", "False", 2_000);
+        waits.reason = reason.into();
+        let status = Status {
+            conditions: vec![condition("Available", "True", 1_000), waits],
+            ..Status::default()
+        };
+        assert_eq!(look_again(&status, at(9_000)).as_secs(), 40);
+    }
+}
+
+/// An API server with one cluster, of a version that this operator doesn't know.
+fn with_a_newer_cluster() -> Client {
+    let newer = r#"{"apiVersion": "percolator.dev/v1alpha1", "kind": "PercolatorCluster",
+        "metadata": {"name": "newer", "namespace": "n"},
+        "spec": {"tablets": {"storage": {"engine": "stone"}}}}"#;
+    let gone = r#"{"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
+        "message": "gone", "reason": "NotFound", "code": 404}"#;
+    let answer = move |request: hyper::Request<kube::client::Body>| {
+        let is_there = request.uri().path().ends_with("/newer");
+        let (status, text) = if is_there { (200, newer) } else { (404, gone) };
+        let body = kube::client::Body::from(text.as_bytes().to_vec());
+        let answer = hyper::Response::builder().status(status).body(body);
+        std::future::ready(answer)
+    };
+    Client::new(tower::service_fn(answer), "n")
+}
+
+/// What looks share, of this API server.
+fn shared(client: Client) -> Arc<Shared> {
+    let settings = Settings {
+        image: "percolator:1".into(),
+    };
+    let metrics = Metrics::new().unwrap();
+    let shared = Shared::new(client, settings, "me", metrics, Watches::default());
+    Arc::new(shared)
+}
+
+fn found(name: &str) -> Arc<Known<ClusterObject>> {
+    let metadata = ObjectMeta {
+        name: Some(name.into()),
+        namespace: Some("n".into()),
+        generation: Some(1),
+        ..ObjectMeta::default()
+    };
+    Arc::new(Known::new(metadata))
+}
+
+/// An API server with a cluster of this name and none of what it needs, that refuses to make anything in this way, and
+/// keeps what it is asked to write.
+fn that_refuses(name: &'static str, why: &'static str) -> (Client, Arc<Mutex<Vec<String>>>) {
+    let writes = Arc::<Mutex<Vec<String>>>::default();
+    let written = writes.clone();
+    let answer = move |request: hyper::Request<kube::client::Body>| {
+        let path = request.uri().path().to_owned();
+        let cluster = format!(
+            r#"{{"apiVersion": "percolator.dev/v1alpha1", "kind": "PercolatorCluster",
+            "metadata": {{"name": "{name}", "namespace": "n", "uid": "u", "generation": 1}}, "spec": {{}}}}"#
+        );
+        let failure = |code: u16, rest: &str| {
+            let text = format!(
+                r#"{{"apiVersion": "v1", "kind": "Status", "metadata": {{}}, "status": "Failure", "message": "no",
+                "code": {code}, {rest}}}"#
+            );
+            (code, text)
+        };
+        let is_list = ["pods", "persistentvolumeclaims", "events"]
+            .iter()
+            .any(|kind| path.ends_with(kind));
+        let (status, text) = if request.method() != hyper::Method::GET {
+            written.lock().unwrap().push(path.clone());
+            match path.ends_with("/status") {
+                true => (200, cluster),
+                false => failure(403, why),
+            }
+        } else if path.ends_with(&format!("/percolatorclusters/{name}")) {
+            (200, cluster)
+        } else if is_list {
+            (
+                200,
+                r#"{"apiVersion": "v1", "kind": "List", "metadata": {}, "items": []}"#.to_owned(),
+            )
+        } else {
+            failure(404, r#""reason": "NotFound""#)
+        };
+        let body = kube::client::Body::from(text.into_bytes());
+        let answer = hyper::Response::builder().status(status).body(body);
+        std::future::ready(answer)
+    };
+    (Client::new(tower::service_fn(answer), "n"), writes)
+}
+
+#[tokio::test]
+async fn the_end_of_a_namespace_is_waited_for_and_no_failure() {
+    let ends =
+        r#""reason": "Forbidden", "details": {"causes": [{"reason": "NamespaceTerminating"}]}"#;
+    let (client, writes) = that_refuses("mine", ends);
+    let shared = self::shared(client);
+    let again = look(found("mine"), shared.clone()).await;
+    assert_eq!(again.expect("no failure"), Action::requeue(LOOK_AGAIN));
+    // What the first refusal says counts for the rest; and the status tells.
+    let writes = std::mem::take(&mut *writes.lock().unwrap());
+    let (status, made): (Vec<_>, Vec<_>) =
+        writes.iter().partition(|path| path.ends_with("/status"));
+    assert!(status.len() == 1 && made.len() == 2, "{writes:?}");
+    let text = percolator_telemetry::text(&shared.metrics.registry).unwrap();
+    assert!(
+        text.contains("reconciles_total{result=\"error\"} 0"),
+        "{text}"
+    );
+
+    // Others who may not are told.
+    let (client, _) = that_refuses("mine", r#""reason": "Forbidden""#);
+    let error = look(found("mine"), self::shared(client)).await;
+    error.expect_err("a refusal");
+}
+
+#[tokio::test]
+async fn what_fails_of_a_cluster_that_goes_is_no_failure() {
+    // It is gone when its objects are asked for.
+    let (client, _) = that_refuses("another", r#""reason": "Forbidden""#);
+    let shared = shared(client);
+    look(found("mine"), shared.clone()).await.expect("gone");
+    assert!(is_gone(&found("mine").metadata, &shared).await);
+    assert!(!is_gone(&found("another").metadata, &shared).await);
+    // And one that failed waits for nothing any more, when no watch knows it.
+    shared.looks.failed("n/mine", Instant::now(), 1.0);
+    assert_eq!(shared.count().2, 0);
+    let mut watched = kube::runtime::reflector::store::Writer::default();
+    shared.known.lock().unwrap().push(watched.as_reader());
+    let known = (*found("mine")).clone();
+    watched.apply_watcher_event(&watcher::Event::Apply(known.clone()));
+    assert_eq!(shared.count().2, 1);
+    watched.apply_watcher_event(&watcher::Event::Delete(known));
+    assert_eq!(shared.count().2, 0);
+}
+
+#[tokio::test]
+async fn a_cluster_that_does_not_parse_holds_up_no_other() {
+    let shared = shared(with_a_newer_cluster());
+    for failures in 1..=3 {
+        let error = look(found("newer"), shared.clone()).await.unwrap_err();
+        assert!(error.to_string().contains("stone"), "{error}");
+        let again = failed(found("newer"), &error, shared.clone());
+        assert_ne!(again, Action::await_change(), "{failures}");
+        look(found("another"), shared.clone()).await.unwrap();
+    }
+    assert_eq!(shared.looks.standstill(Instant::now()), None);
+    let text = percolator_telemetry::text(&shared.metrics.registry).unwrap();
+    assert!(
+        text.contains("reconciles_total{result=\"error\"} 3"),
+        "{text}"
+    );
+    assert!(text.contains("reconciles_total{result=\"ok\"} 3"), "{text}");
+}
+
+#[test]
+fn what_goes_by_itself_is_no_refusal() {
+    let of = |code, message: &str| {
+        let status = KubeStatus::failure(message, "why");
+        is_refusal(&status.with_code(code))
+    };
+    assert!([403, 422, 400].into_iter().all(|code| of(code, "")));
+    assert!(
+        ![401, 404, 409, 429, 500, 503]
+            .into_iter()
+            .any(|code| of(code, ""))
+    );
+    assert!(of(
+        500,
+        "failed to create typed patch object (n/demo; apps/v1, Kind=StatefulSet): duplicate entries"
+    ));
+}
