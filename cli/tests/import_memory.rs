@@ -10,7 +10,7 @@ use support::{Cluster, wait_for};
 const ROWS: usize = 150_000;
 /// Of a row, about.
 const ROW_BYTES: usize = 1000;
-/// 32 MiB of records that wait, what is under way to the servers, and the program itself. All rows at a time
+/// 8 MiB of records that wait, what is under way to the servers, and the program itself. All rows at a time
 /// would need more than that for their bytes alone.
 const MEMORY_KIB_MAX: u64 = 128 << 10;
 

@@ -419,9 +419,13 @@ impl Router {
         }
         let router = self.clone();
         let clear = async move {
-            let cleared = router.resolve_rows(start_ts, ending, table, rows).await;
-            if let Err(why) = cleared {
-                tracing::debug!(%start_ts, %why, "left for others to clear");
+            match router.resolve_rows(start_ts, ending, table, rows).await {
+                Ok(cleared) => {
+                    if let Some(metrics) = router.metrics() {
+                        metrics.resolved(ending, cleared);
+                    }
+                }
+                Err(why) => tracing::debug!(%start_ts, %why, "left for others to clear"),
             }
             router.clearing.lock().remove(&key);
         };

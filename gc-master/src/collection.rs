@@ -118,6 +118,9 @@ impl Directory {
             Progress::Resolved(sweep) => {
                 self.collection.resolving = None;
                 self.collection.blocked = None;
+                if self.paused() {
+                    return None;
+                }
                 // A tablet server that has come since has to be looked through too.
                 let still = self.to_resolve()?;
                 let as_before = still.below >= sweep.below && still.servers == sweep.servers;
@@ -135,7 +138,7 @@ impl Directory {
                     self.collection.resolving = None;
                 }
                 let before = self.collection.blocked.take();
-                let same = before.filter(|it| it.server == server);
+                let same = before.filter(|it| it.server == server && it.start_ts == start_ts);
                 self.collection.blocked = Some(Blocked {
                     since: same.map_or(now, |before| before.since),
                     server,

@@ -200,11 +200,12 @@ mod tests {
     fn a_lock_is_told_of_with_its_transaction_and_since_when() {
         let mut directory = begun();
         let start_ts = Timestamp::from_millis(5);
-        let blocked = |what: &str| Progress::Blocked {
+        let of = |start_ts: Timestamp, what: &str| Progress::Blocked {
             server: "tablet-0".into(),
             what: what.into(),
             start_ts,
         };
+        let blocked = |what: &str| of(start_ts, what);
         directory.collect(LATER, blocked("once"));
         let later = LATER + Duration::from_secs(7);
         directory.collect(later, blocked("again"));
@@ -219,6 +220,9 @@ mod tests {
                 since: Duration::from_secs(7),
             }]
         );
+        // Another one is in the way since it is told of.
+        directory.collect(later, of(start_ts.next(), "another"));
+        assert_eq!(directory.holds(later)[0].since, Duration::ZERO);
         let request = v1::SessionRequest {
             session: 1,
             floor: NOW.as_u64(),

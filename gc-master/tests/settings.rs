@@ -222,3 +222,42 @@ fn values_out_of_bounds_are_refused_whoever_says_them() {
         assert!(Manifest::decode(text.as_bytes()).is_err(), "{text}");
     }
 }
+
+#[test]
+fn a_pause_counts_for_a_sweep_that_is_under_way() {
+    let mut world = World::new(1);
+    world.now = Duration::from_secs(100);
+    let points = |world: &World| world.directory.truth().unwrap().gc.points();
+    let sweep = |world: &mut World, second: u64| {
+        let progress = Progress::Time(oracle(second));
+        let sweep = world.directory.collect(world.now, progress);
+        let taken = points(world).barrier;
+        let server = world.points.entry("tablet-0".into()).or_default();
+        server.barrier = taken;
+        world.beat_all();
+        sweep
+    };
+    assert!(sweep(&mut world, 0).is_none(), "nobody has the barrier yet");
+    let begun = sweep(&mut world, 0).expect("its locks are to be resolved");
+    let pause = |paused| Change {
+        paused: Some(paused),
+        ..Change::default()
+    };
+    world
+        .directory
+        .set_collection(world.now, pause(true))
+        .unwrap();
+    let done = Progress::Resolved(begun);
+    world.directory.collect(world.now, done);
+    assert_eq!(points(&world).ready, Timestamp::ZERO);
+
+    world
+        .directory
+        .set_collection(world.now, pause(false))
+        .unwrap();
+    let begun = sweep(&mut world, 0).expect("it is swept again");
+    let done = Progress::Resolved(begun);
+    world.directory.collect(world.now, done);
+    assert_eq!(points(&world).ready, points(&world).barrier);
+    assert!(points(&world).ready > Timestamp::ZERO);
+}

@@ -259,7 +259,9 @@ async fn end_whole(
             "either all of the file is in, or nothing; importing again is harmless"
         }
         // Somebody has ended it, or servers were away: it isn't the file's fault.
-        Some((error, _)) if may_pass(error) || error.retryable() => {
+        Some((error, _))
+            if may_pass(error) || error.retryable() || matches!(error, Error::Ended) =>
+        {
             "nothing of the file is in, not even the lines before; import again"
         }
         _ => {
@@ -357,6 +359,8 @@ async fn load(
             }
         }
     }
+    // Told in the same moment in which all was read.
+    end.interrupted |= stop.try_recv().is_ok();
     // What the thread said last. Once it's told to stop it may hang in a read, and has nothing to say.
     while reading && !end.interrupted && end.failure.is_none() {
         match reports.recv().await {

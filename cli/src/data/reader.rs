@@ -19,7 +19,7 @@ use super::records::{Record, Shape};
 use super::source::{Bad, Source};
 
 /// Bytes of records that are read and not yet committed.
-const WAITING_BYTES_MAX: u32 = 16 << 20;
+const WAITING_BYTES_MAX: u32 = 8 << 20;
 /// What a record needs beside its bytes.
 const RECORD_BYTES: usize = 128;
 const READ_BYTES: usize = 256 << 10;
