@@ -129,9 +129,13 @@ impl Runner {
 
     /// Why the next change could not be made durable, if so: for want of room, before the master has to stop for it.
     pub(crate) fn writable(&self) -> Result<(), String> {
-        let state = self.state();
-        let length = std::fs::metadata(state.file.path()).map_or(0, |file| file.len());
-        percolator_telemetry::writable(state.folder.path(), length + ROOM_BYTES)
+        // Nobody else waits where the disk hangs.
+        let (file, folder) = {
+            let state = self.state();
+            (state.file.path().to_owned(), state.folder.path().to_owned())
+        };
+        let length = std::fs::metadata(file).map_or(0, |file| file.len());
+        percolator_telemetry::writable(&folder, length + ROOM_BYTES)
     }
 
     /// Told of every change of the durable state.

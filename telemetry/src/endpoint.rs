@@ -43,6 +43,8 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// How a server begins to say why it isn't ready, where that is because its data are lost: people have to do something
 /// then, so that programs tell it from all else by that.
 pub const DATA_LOST: &str = "data lost: ";
+/// What /readyz begins with where a server serves, and its volume has no room for more.
+pub const NO_ROOM: &str = "no room: ";
 
 /// What is to be shown. The functions are called on the endpoint's thread.
 pub struct Pages {

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use prometheus::IntGauge;
 
+use crate::endpoint::NO_ROOM;
+
 /// Why a server could not write that many bytes into this folder, for people; nothing where it could, or where the volume
 /// can't be looked at.
 ///
@@ -25,7 +27,7 @@ pub fn writable(folder: &Path, bytes: u64) -> Result<(), String> {
     }
     if free < bytes {
         return Err(format!(
-            "the volume of {} is full: {free} bytes are left, and {bytes} are needed",
+            "{NO_ROOM}the volume of {} is full: {free} bytes are left, and {bytes} are needed",
             folder.display()
         ));
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use percolator_api::PercolatorCluster;
 use percolator_client::Client;
-use percolator_telemetry::endpoint::{self, DATA_LOST};
+use percolator_telemetry::endpoint::{self, DATA_LOST, NO_ROOM};
 use percolator_telemetry::logs;
 
 use crate::errors::CannotRun;
@@ -303,7 +303,12 @@ async fn ready(master: &str, running: &[Running]) -> anyhow::Result<()> {
     bail!("the cluster was not ready within {READY_WITHIN:?}: {seen}")
 }
 
-/// What a server still waits for, by its own words; lost data doesn't come by waiting.
+/// Whether what a server says doesn't pass by waiting: lost data doesn't come, and room is made by whoever reaches the cluster.
+fn lasts(said: &str) -> bool {
+    said.starts_with(DATA_LOST) || said.starts_with(NO_ROOM)
+}
+
+/// What a server still waits for, by its own words.
 async fn not_ready(running: &[Running]) -> Option<String> {
     for server in running {
         let Some(address) = &server.metrics else {
@@ -311,7 +316,7 @@ async fn not_ready(running: &[Running]) -> Option<String> {
         };
         let asked = endpoint::get(address, "/readyz");
         let why = match tokio::time::timeout(ANSWERS_WITHIN, asked).await {
-            Ok(Ok(said)) if said.status == 200 || said.body.starts_with(DATA_LOST) => continue,
+            Ok(Ok(said)) if said.status == 200 || lasts(&said.body) => continue,
             Ok(Ok(said)) => said.body.trim().to_owned(),
             Ok(Err(error)) => format!("{address}: {error}"),
             Err(_) => format!("{address} does not answer"),

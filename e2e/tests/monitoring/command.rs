@@ -61,32 +61,41 @@ fn program() -> PathBuf {
     folder.expect("a folder").join("percolator")
 }
 
-/// A cluster whose master's port is forwarded, and the metrics of some of its servers.
-pub(crate) struct Seen {
-    master: Forwarded,
-    metrics: Vec<(String, Forwarded)>,
+/// A cluster that is looked at through forwarded ports: of its master, and for the metrics of some of its servers. Each
+/// look has its own: kubectl ends one for good when the pod's side resets a connection.
+pub(crate) struct Seen<'a> {
+    space: &'a Namespace,
+    cluster: &'a str,
+    servers: &'a [&'a str],
 }
 
-impl Seen {
-    pub(crate) fn new(space: &Namespace, cluster: &str, servers: &[&str]) -> Self {
-        let metrics = servers.iter().map(|server| {
-            let pod = format!("{cluster}-{server}");
-            let forwarded = Forwarded::to(space, &format!("pod/{pod}"), 9090);
-            (pod, forwarded)
-        });
+impl<'a> Seen<'a> {
+    pub(crate) fn new(space: &'a Namespace, cluster: &'a str, servers: &'a [&'a str]) -> Self {
         Self {
-            master: Forwarded::to(space, &format!("service/{cluster}"), 7400),
-            metrics: metrics.collect(),
+            space,
+            cluster,
+            servers,
         }
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
+        let cluster = self.cluster;
+        let master = Forwarded::to(self.space, &format!("service/{cluster}"), 7400);
+        let metrics: Vec<(String, Forwarded)> = self
+            .servers
+            .iter()
+            .map(|server| {
+                let pod = format!("{cluster}-{server}");
+                let forwarded = Forwarded::to(self.space, &format!("pod/{pod}"), 9090);
+                (pod, forwarded)
+            })
+            .collect();
         let mut command = Command::new(program());
         command
-            .args(["-c", &self.master.address])
+            .args(["-c", &master.address])
             .args(arguments)
             .stdin(Stdio::null());
-        for (server, forwarded) in &self.metrics {
+        for (server, forwarded) in &metrics {
             command.args(["--metrics", &format!("{server}={}", forwarded.address)]);
         }
         command.output().expect("the program lies beside the tests")
@@ -127,7 +136,13 @@ impl Seen {
 
 /// A bundle has what kubectl tells of the cluster, all of it.
 pub(crate) fn check_bundle(space: &Namespace, cluster: &str) {
-    let folder = tempfile::tempdir().expect("a folder");
+    wait("a bundle with all that kubectl tells", || {
+        look_into_bundle(space, cluster)
+    });
+}
+
+fn look_into_bundle(space: &Namespace, cluster: &str) -> Result<(), String> {
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let file = folder.path().join("bundle.tar.gz");
     let made = Command::new(program())
         .args(["-c", "127.0.0.1:1", "debug", "bundle", "--patience", "1s"])
@@ -137,7 +152,11 @@ pub(crate) fn check_bundle(space: &Namespace, cluster: &str) {
         .arg(&file)
         .output();
     let made = made.expect("the program lies beside the tests");
-    assert!(made.status.success(), "{made:?}");
+    let holds = |is_so: bool, what: String| match is_so {
+        true => Ok(()),
+        false => Err(format!("{what}: {made:?}")),
+    };
+    holds(made.status.success(), "it was not made".into())?;
     let unpacked = Command::new("tar")
         .arg("-xzf")
         .arg(&file)
@@ -147,7 +166,7 @@ pub(crate) fn check_bundle(space: &Namespace, cluster: &str) {
     assert!(unpacked.expect("tar").success());
     let read = |name: &str| {
         let path = folder.path().join("percolator-debug").join(name);
-        std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{name}: {error}: {made:?}"))
+        std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}: {made:?}"))
     };
     for (name, words) in [
         ("kubernetes/percolatorcluster.json", "PercolatorCluster"),
@@ -157,23 +176,24 @@ pub(crate) fn check_bundle(space: &Namespace, cluster: &str) {
         ("kubernetes/events.json", "-tso-0"),
         ("kubernetes/operator-pods.json", "percolator-operator"),
     ] {
-        assert!(read(name).contains(words), "{name}: {}", read(name));
+        let said = read(name)?;
+        holds(
+            said.contains(words),
+            format!("no {words} in {name}: {said}"),
+        )?;
     }
+    let pods = read("kubernetes/pods.json")?;
+    let pods: Value = serde_json::from_str(&pods).map_err(|error| error.to_string())?;
     for server in ["gc-master-0", "tso-0", "tablet-0"] {
-        let pods: Value = serde_json::from_str(&read("kubernetes/pods.json")).expect("JSON");
         let pod = format!("{cluster}-{server}");
-        let mut items = pods["items"].as_array().expect("pods").iter();
+        let mut items = pods["items"].as_array().into_iter().flatten();
         let found = items.find(|it| it["metadata"]["name"] == pod.as_str());
-        let container = &found.expect("a pod")["spec"]["containers"][0]["name"];
-        let container = container.as_str().expect("a name");
-        let log = read(&format!("logs/{pod}.{container}.log"));
-        assert!(
-            log.contains(&format!("\"server\":\"{pod}\"")),
-            "{pod}: {log}"
-        );
+        let container = found.and_then(|pod| pod["spec"]["containers"][0]["name"].as_str());
+        let container = container.ok_or_else(|| format!("no pod {pod}: {pods}"))?;
+        let log = read(&format!("logs/{pod}.{container}.log"))?;
+        let says = format!("\"server\":\"{pod}\"");
+        holds(log.contains(&says), format!("{pod}: {log}"))?;
     }
-    let refused = folder
-        .path()
-        .join("percolator-debug/kubernetes/refused.txt");
-    assert!(!refused.exists(), "{made:?}");
+    let refused = read("kubernetes/refused.txt").ok();
+    holds(refused.is_none(), format!("{refused:?}"))
 }

@@ -274,9 +274,14 @@ fn expected() -> BTreeSet<(String, String)> {
 }
 
 /// Whether an alert says something of what the faults don't touch: the volumes of these tests are folders of this
-/// machine's disk, and what others write there is a trend too. The small volume alone is a file system.
+/// machine's disk, and what others write there is a trend too, the small volume alone is a file system; and on a disk that
+/// stands still for seconds requests are slow, and limits late.
 fn is_of_this_machine(firing: &Firing) -> bool {
-    firing.alert == "PercolatorDiskFilling" && firing.cluster != "full"
+    match &*firing.alert {
+        "PercolatorDiskFilling" => firing.cluster != "full",
+        "PercolatorSlowRequests" | "PercolatorOracleLimitNear" => true,
+        _ => false,
+    }
 }
 
 /// All that has fired since Prometheus was started, but what is of this machine.
