@@ -7,6 +7,7 @@
 //! deleted and made again at once. What happens to nodes, the upgrade of the operator, and Kubernetes' refusals run without
 //! it, in the other files.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use percolator_e2e::application::Application;
@@ -14,7 +15,7 @@ use percolator_e2e::audit::{Audit, Request};
 use percolator_e2e::{
     Kube, Namespace, OPERATOR, TIMEOUT, kill_operators, kubectl, nodes, say, small, wait,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const DEPLOYMENT: &str = "deployment/percolator-percolator-operator";
 const LEASE: &str = "percolator-percolator-operator";
@@ -135,15 +136,34 @@ fn kill_at_each_write(space: &Namespace, change: impl FnOnce()) {
 fn another_operator_acts() {
     kill_operators();
     wait("another operator to act", || {
-        let lease = ["get", "lease", LEASE, "--ignore-not-found", "-o"];
-        let holder = ask_operator(&[&lease[..], &["jsonpath={.spec.holderIdentity}"]].concat())?;
+        let lease = ["get", "lease", LEASE, "--ignore-not-found", "-o", "json"];
+        let lease = ask_operator(&lease)?;
+        let lease: Value = serde_json::from_str(&lease).unwrap_or_default();
+        let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
         let pods = ask_operator(&["get", "pods", "-o", "name"])?;
         if pods.lines().any(|pod| pod == format!("pod/{holder}")) {
             return Ok(());
         }
-        ask_operator(&["delete", "lease", LEASE, "--ignore-not-found"])?;
-        Err(format!("{holder} of {pods}"))
+        // One that nobody holds, or that isn't there, keeps nobody waiting.
+        if !holder.is_empty() {
+            end_lease(&lease["metadata"])?;
+        }
+        Err(format!("'{holder}' of {pods}"))
     });
+}
+
+/// Deletes the operator's lease, unless somebody has written it since it was read.
+fn end_lease(read: &Value) -> Result<(), String> {
+    let options = json!({
+        "kind": "DeleteOptions",
+        "apiVersion": "v1",
+        "preconditions": {"uid": read["uid"], "resourceVersion": read["resourceVersion"]},
+    });
+    let mut file = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+    write!(file, "{options}").map_err(|error| error.to_string())?;
+    let body = file.path().display().to_string();
+    let path = format!("/apis/coordination.k8s.io/v1/namespaces/{OPERATOR}/leases/{LEASE}");
+    kubectl(&["delete", "--raw", &path, "-f", &body]).map(drop)
 }
 
 /// With pods that are killed and an operator that is killed, each change ends where the spec says.

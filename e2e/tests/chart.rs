@@ -80,8 +80,10 @@ impl Definitions {
         let definitions = Self(["servicemonitors", "prometheusrules"].map(file).into());
         for file in &definitions.0 {
             kubectl(&["apply", "--server-side", "-f", file]).expect("a definition");
-            kubectl(&["wait", "--for=condition=Established", TIMEOUT, "-f", file])
-                .expect("a definition that counts");
+            // One that was only just made has no conditions, which kubectl calls an error, and doesn't wait.
+            wait("a definition that counts", || {
+                kubectl(&["wait", "--for=condition=Established", TIMEOUT, "-f", file])
+            });
         }
         definitions
     }

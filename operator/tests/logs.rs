@@ -29,7 +29,12 @@ fn the_logs_level_changes_without_a_restart_and_each_line_says_who_tells_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let (config, level) = (folder.path().join("config"), folder.path().join("level"));
     std::fs::write(&config, KUBECONFIG).expect("writable");
-    let say = |words: &str| std::fs::write(&level, words).expect("writable");
+    // At once, as a ConfigMap's files change: a file that is written is empty first, which is a level too.
+    let beside = folder.path().join("beside");
+    let say = |words: &str| {
+        std::fs::write(&beside, words).expect("writable");
+        std::fs::rename(&beside, &level).expect("writable");
+    };
     say(DETAILED);
     let child = Command::new(env!("CARGO_BIN_EXE_percolator-operator"))
         .args(["--listen", "127.0.0.1:0", "--identity", "operator-7"])

@@ -14,7 +14,9 @@ use crate::Quantity;
 use crate::definition::rules;
 use crate::quantity::{BILLION, Number};
 
-/// When to pull an image.
+// Of a field that may be null, the definition and the reference show this text, and not the field's own.
+/// When to pull the image: Always, IfNotPresent or Never. Changing it restarts the servers, one after the other. Default:
+/// Kubernetes' own, Always for the tag latest and IfNotPresent for others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PullPolicy {
     /// At each start of a container.

@@ -82,6 +82,8 @@ pub(crate) enum KubeCommand {
 pub(crate) fn run(context: &Context, command: &KubeCommand) -> anyhow::Result<ExitCode> {
     match command {
         KubeCommand::Up { nodes } => {
+            // Who isn't root may not even take the lock.
+            programs::is_possible(context)?;
             let _alone = lock::take("cargo xtask kube up", Duration::ZERO)?;
             let kube = up(context, *nodes)?;
             println!("{}", kube.kubectl(["get", "nodes", "-o", "wide"])?);
@@ -120,6 +122,7 @@ pub(crate) fn run(context: &Context, command: &KubeCommand) -> anyhow::Result<Ex
             );
         }
         KubeCommand::Crowd { clusters, idle } => {
+            programs::is_possible(context)?;
             let _alone = lock::take("cargo xtask kube crowd", Duration::ZERO)?;
             crowd::run(context, *clusters, Duration::from_secs(*idle))?;
         }
@@ -221,11 +224,8 @@ impl Kube {
     }
 }
 
-/// Starts a cluster; one that runs already goes first. The caller has the lock.
+/// Starts a cluster; one that runs already goes first. The caller has the lock, and knows that one can be run here.
 pub(crate) fn up(context: &Context, count: u32) -> anyhow::Result<Kube> {
-    if let Some(why) = programs::why_not(context) {
-        bail!("no Kubernetes can be run here: {why}");
-    }
     programs::install_packages()?;
     let kube = Kube {
         folder: FOLDER.into(),
@@ -451,7 +451,7 @@ fn control_plane(kube: &Kube) -> anyhow::Result<()> {
 }
 
 /// Whether there is anything of a cluster of ours.
-fn is_any() -> bool {
+pub(crate) fn is_any() -> bool {
     Path::new(FOLDER).exists() || nodes::are_any()
 }
 

@@ -15,9 +15,9 @@ use super::{
 };
 
 /// What begins the names of all that nodes have on this machine: network namespaces, links, control groups.
-const PREFIX: &str = "percolator-kube";
+pub(super) const PREFIX: &str = "percolator-kube";
 /// Of links, whose names have 15 letters at the most.
-const LINK: &str = "perc-kube";
+pub(super) const LINK: &str = "perc-kube";
 /// Where their sockets are, and what runs on them.
 pub(super) const RUN: &str = "/run/percolator-kube";
 /// What the machine's routes are marked with, a number that nobody else is known to use.

@@ -188,6 +188,15 @@ pub(crate) fn why_not(context: &Context) -> Option<String> {
     (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
+/// # Errors
+/// No Kubernetes can be run here.
+pub(crate) fn is_possible(context: &Context) -> anyhow::Result<()> {
+    match why_not(context) {
+        Some(why) => bail!("no Kubernetes can be run here: {why}"),
+        None => Ok(()),
+    }
+}
+
 /// The control groups of a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Groups {
@@ -234,11 +243,15 @@ const DEEDS: [(&str, &str); 6] = [
         "firewall rules",
         "command -v iptables > /dev/null || exit 0; unshare --net iptables -A FORWARD -i probe -j DROP",
     ),
-    (
-        "control groups",
-        "cd /sys/fs/cgroup/pids; mkdir percolator-kube-probe; rmdir percolator-kube-probe",
-    ),
+    ("control groups", GROUP),
 ];
+
+/// Others may try it at the same time, each with a name of its own; what those left that were killed goes.
+const GROUP: &str = "cd /sys/fs/cgroup/pids; name=percolator-kube-probe; own=$name-$$
+for old in $name*; do
+  if [ $old = $own ] || [ ! -d /proc/${old##*-} ]; then rmdir $old 2> /dev/null || true; fi
+done
+mkdir $own; rmdir $own";
 
 /// The first thing that this process may not do, and in what words it was refused.
 fn refusal<'a>(deeds: &[(&'a str, &str)]) -> Option<(&'a str, String)> {
@@ -405,6 +418,31 @@ mod tests {
         assert_eq!(what, "that");
         assert!(said.contains("not permitted really"), "{said}");
         assert_eq!(refusal(&deeds[..1]), None);
+    }
+
+    #[test]
+    fn control_groups_are_tried_beside_others_and_what_was_left_goes() {
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = temporary.path().display().to_string();
+        let script = GROUP.replace("/sys/fs/cgroup/pids", &folder);
+        // No process has a number like this.
+        let left = ["percolator-kube-probe", "percolator-kube-probe-99999999"];
+        let running = format!("percolator-kube-probe-{}", std::process::id());
+        let stay = ["percolator-kube-node-1", &running, "system.slice"];
+        for name in left.iter().chain(&stay) {
+            fs::create_dir(temporary.path().join(name)).unwrap();
+        }
+        for _ in 0..2 {
+            assert_eq!(refusal(&[("groups", &script)]), None);
+            let names = fs::read_dir(temporary.path()).unwrap();
+            let mut names: Vec<_> = names.map(|name| name.unwrap().file_name()).collect();
+            names.sort();
+            let mut stay = stay.map(std::ffi::OsString::from);
+            stay.sort();
+            assert_eq!(names, stay);
+        }
+        let none = GROUP.replace("/sys/fs/cgroup/pids", &format!("{folder}/none"));
+        assert!(refusal(&[("groups", &none)]).is_some());
     }
 
     #[test]

@@ -9,12 +9,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{FOLDER, HUB, PORT, machine, nodes, sh};
+use super::{FOLDER, HUB, HUB_NETWORK, PORT, machine, nodes, sh};
 
 /// The kernel takes its time to remove what nobody uses any more.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Below the folders that nodes' programs use, so many levels are looked at.
 const DEPTH: u32 = 4;
+/// What is in the names of all that a cluster has on a machine, and of a kube-proxy's chains.
+const NAMES: [&str; 3] = [nodes::PREFIX, nodes::LINK, "KUBE-"];
+/// Of nodes, pods and services.
+const NETWORKS: [&str; 3] = [HUB_NETWORK, "10.244", "10.96"];
+/// Where network namespaces have their names.
+const NAMESPACES: &str = "/run/netns";
+/// How lines begin.
+const NAMESPACE: &str = "network namespace ";
+const SETTING: &str = "setting ";
+/// Only those that are marked as ours have lines.
+const PROCESS: &str = "process ";
 /// Of other container engines: what they run comes and goes.
 const OTHERS: [&str; 3] = [
     "/run/containerd/containerd.sock",
@@ -42,11 +53,8 @@ impl Traces {
                 .lines()
                 .map(|route| format!("route {}", route.trim())),
         );
-        for (what, folder) in [
-            ("link", "/sys/class/net"),
-            ("network namespace", "/run/netns"),
-        ] {
-            lines.extend(names(Path::new(folder)).map(|name| format!("{what} {name}")));
+        for (what, folder) in [("link ", "/sys/class/net"), (NAMESPACE, NAMESPACES)] {
+            lines.extend(names(Path::new(folder)).map(|name| format!("{what}{name}")));
         }
         // Those of the machine's services come and go further down.
         for controller in fs::read_dir("/sys/fs/cgroup")
@@ -63,11 +71,11 @@ impl Traces {
         }
         for name in machine::SETTINGS {
             let value = fs::read_to_string(Path::new("/proc/sys").join(name)).unwrap_or_default();
-            lines.insert(format!("setting {name} {}", value.trim()));
+            lines.insert(format!("{SETTING}{name} {}", value.trim()));
         }
         for folder in machine::FOLDERS
             .into_iter()
-            .chain([FOLDER, nodes::RUN, "/run/netns"])
+            .chain([FOLDER, nodes::RUN, NAMESPACES])
         {
             note(Path::new(folder), DEPTH, &mut lines);
         }
@@ -84,29 +92,80 @@ impl Traces {
             marked
                 .unwrap_or_default()
                 .lines()
-                .map(|pid| format!("process {pid}")),
+                .map(|pid| format!("{PROCESS}{pid}")),
         );
         Self(lines)
     }
 
-    /// What differs now, a line each: `+ ` is there now, and `- ` was before.
-    pub(crate) fn differences(&self, before: &Self) -> Vec<String> {
-        let added = self.0.difference(&before.0).map(|line| format!("+ {line}"));
-        let gone = before.0.difference(&self.0).map(|line| format!("- {line}"));
-        added.chain(gone).collect()
+    /// What differs now.
+    pub(crate) fn differences(&self, before: &Self) -> Differences {
+        let added = self.0.difference(&before.0);
+        let added = added.map(|line| (format!("+ {line}"), self.is_left(line)));
+        // We put settings back, and take away nothing that we haven't made.
+        let gone = before.0.difference(&self.0);
+        let gone = gone.map(|line| (format!("- {line}"), is_setting(line)));
+        let (ours, of_others): (Vec<_>, Vec<_>) = added.chain(gone).partition(|(_, is)| *is);
+        let lines = |told: Vec<(String, bool)>| told.into_iter().map(|(line, _)| line).collect();
+        Differences {
+            ours: lines(ours),
+            of_others: lines(of_others),
+        }
     }
 
-    /// Waits until the machine is as it was; gives what differs still.
-    pub(crate) fn wait_until_as_before(&self) -> Vec<String> {
+    /// Whether a line that wasn't there before is what a cluster of ours left.
+    fn is_left(&self, line: &str) -> bool {
+        // Whoever has a namespace by now keeps the folder, whoever made it.
+        let mut kinds = ["file ", "mount "].into_iter();
+        let is_folder = kinds.any(|kind| line.strip_prefix(kind) == Some(NAMESPACES));
+        let is_foreign = |line: &String| line.starts_with(NAMESPACE) && !is_ours(line);
+        is_ours(line) || is_folder && !self.0.iter().any(is_foreign)
+    }
+
+    /// Waits until nothing of ours is left; gives what differs still.
+    pub(crate) fn wait_until_as_before(&self) -> Differences {
         let started = Instant::now();
         loop {
             let differences = Self::now().differences(self);
-            if differences.is_empty() || started.elapsed() > PATIENCE {
+            if differences.ours.is_empty() || started.elapsed() > PATIENCE {
                 return differences;
             }
             thread::sleep(Duration::from_millis(500));
         }
     }
+}
+
+/// How two looks at a machine differ, a line each: `+ ` is there now, and `- ` was before.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Differences {
+    /// What a cluster of ours left.
+    pub(crate) ours: Vec<String>,
+    /// What others did meanwhile: a login mounts a folder, a VPN adds routes.
+    pub(crate) of_others: Vec<String>,
+}
+
+/// Whether this is a setting that nodes change.
+fn is_setting(line: &str) -> bool {
+    line.starts_with(SETTING)
+}
+
+/// Whether this is something that only we make, by its name, its address, or the place where it is.
+fn is_ours(line: &str) -> bool {
+    let is_named = NAMES.iter().any(|name| line.contains(name));
+    // 110.96.0.1 is none.
+    let mut words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '.');
+    let has_address = words.any(|word| {
+        let mut networks = NETWORKS.iter();
+        networks.any(|network| {
+            let rest = word.strip_prefix(network);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
+    });
+    let is_in_folder = line.split(' ').any(|word| {
+        let mut folders = machine::FOLDERS.into_iter();
+        folders.any(|folder| Path::new(word).starts_with(folder))
+    });
+    let is_process = line.starts_with(PROCESS);
+    is_named || has_address || is_in_folder || is_process || is_setting(line)
 }
 
 /// The one of another container engine, whose containers come and go meanwhile.
@@ -162,16 +221,80 @@ fn rules(program: &str, said: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
+    fn traces(lines: &[&str]) -> Traces {
+        Traces(lines.iter().map(|&line| line.into()).collect())
+    }
+
     #[test]
     fn what_was_added_and_what_is_gone_is_told() {
-        let traces = |lines: &[&str]| Traces(lines.iter().map(|&line| line.into()).collect());
         let before = traces(&["link lo", "link eth0"]);
         let after = traces(&["link lo", "link perc-kube"]);
-        assert_eq!(before.differences(&before), [""; 0]);
-        assert_eq!(
-            after.differences(&before),
-            ["+ link perc-kube", "- link eth0"]
+        assert_eq!(before.differences(&before), Differences::default());
+        let told = after.differences(&before);
+        assert_eq!(told.ours, ["+ link perc-kube"]);
+        assert_eq!(told.of_others, ["- link eth0"]);
+    }
+
+    #[test]
+    fn what_a_cluster_leaves_is_ours() {
+        let none = traces(&[]);
+        for line in [
+            "mount /var/lib/percolator-kube/node-1/kubelet/pods/x",
+            "mount /var/lib/kubelet/pods/x",
+            "mount /run/netns",
+            "link perc-kube-1",
+            "network namespace percolator-kube-node-1",
+            "control group /sys/fs/cgroup/pids/percolator-kube-node-1",
+            "iptables-save nat chain KUBE-SERVICES",
+            "iptables-save filter -A FORWARD -i perc-kube ! -o perc-kube -j DROP",
+            "iptables-save filter -A FORWARD -d 10.96.0.1/32 -j DROP",
+            "route 10.244.1.0/24 via 172.30.0.11 dev eth0",
+            "route blackhole 10.244.0.0/16 proto 213",
+            "file /var/lib/cni",
+            "file /run/netns",
+            "file /root/.kube/cache/discovery/172.30.0.1_6443",
+            "process 4711",
+        ] {
+            let told = traces(&[line]).differences(&none);
+            assert_eq!(told.ours, [format!("+ {line}")], "{told:?}");
+            assert_eq!(told.of_others, [""; 0]);
+            // What was there before us, we don't owe to anybody.
+            let told = none.differences(&traces(&[line]));
+            assert_eq!(told.ours, [""; 0]);
+            assert_eq!(told.of_others, [format!("- {line}")]);
+        }
+        let (off, on) = (
+            "setting net/ipv4/ip_forward 0",
+            "setting net/ipv4/ip_forward 1",
         );
+        let told = traces(&[on]).differences(&traces(&[off]));
+        assert_eq!(told.ours, [format!("+ {on}"), format!("- {off}")]);
+        assert_eq!(told.of_others, [""; 0]);
+    }
+
+    #[test]
+    fn what_others_do_meanwhile_is_told_and_not_ours() {
+        let none = traces(&[]);
+        let foreign = [
+            "control group /sys/fs/cgroup/systemd/user.slice",
+            "file /run/netns",
+            "iptables-save filter -A INPUT -s 110.96.0.1/32 -j DROP",
+            "iptables-save filter -A INPUT -s 10.2.10.244/32 -j DROP",
+            "iptables-save filter chain ufw-user-input",
+            "link tun0",
+            "mount /run/netns",
+            "mount /run/user/1000",
+            "mount /var/lib/kubelets",
+            "network namespace vpn",
+            "route 10.8.0.0/24 dev tun0 proto kernel scope link src 10.8.0.2",
+            "route 172.30.01.0/24 dev tun0",
+        ];
+        let told = traces(&foreign).differences(&none);
+        assert_eq!(told.ours, [""; 0]);
+        assert_eq!(told.of_others.len(), foreign.len());
+        let told = none.differences(&traces(&foreign));
+        assert_eq!(told.ours, [""; 0]);
+        assert_eq!(told.of_others.len(), foreign.len());
     }
 
     #[test]

@@ -40,12 +40,16 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
     // It looks at what the others made the operator do.
     programs.sort_by_key(|program| program.name == LAST);
     anyhow::ensure!(!programs.is_empty(), "cargo has not built {PACKAGE}");
+    // Whoever runs them in another checkout of this machine would end ours, or we theirs; and two would install packages, or
+    // build the same programs.
+    let _alone = kube::lock::take("the tests on Kubernetes", LIMIT * 2)?;
     report.step("Kubernetes' programs", |_| {
         kube::programs::install_packages()?;
         kube::programs::Programs::build(context)
     })?;
-    // Whoever runs them in another checkout of this machine would end ours, or we theirs.
-    let _alone = kube::lock::take("the tests on Kubernetes", LIMIT * 2)?;
+    if kube::is_any() {
+        println!("a Kubernetes for tests was left up on this machine: it is stopped");
+    }
     kube::down()?;
     let before = Traces::now();
     let kube = report.step("kube up", |_| kube::up(context, 3))?;
@@ -100,9 +104,13 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
     Ok(report.tests())
 }
 
-/// The machine is as it was before.
+/// The machine is as it was before, but for what others did meanwhile.
 fn nothing_is_left(before: &Traces) -> anyhow::Result<()> {
     let differences = before.wait_until_as_before();
+    for difference in &differences.of_others {
+        println!("  of others: {difference}");
+    }
+    let differences = differences.ours;
     for difference in &differences {
         println!("  {difference}");
     }
@@ -112,7 +120,7 @@ fn nothing_is_left(before: &Traces) -> anyhow::Result<()> {
         }
         _ => anyhow::ensure!(
             differences.is_empty(),
-            "after `kube down` the machine is not what it was: {}",
+            "after `kube down` there is something left on the machine: {}",
             differences.join("; ")
         ),
     }
