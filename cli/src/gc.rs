@@ -47,7 +47,7 @@ Examples:
   percolator gc set --life-time 90s
   percolator gc set --max-hold 6h     end the gc-lock of whoever reads for longer
   percolator gc set --max-hold 0s     no limit
-  percolator gc set --pause true      nothing is collected any more, and nothing more is refused
+  percolator gc set --pause true      nothing more is refused, and no more may be collected
   percolator gc set --pause false     go on")]
     Set(SetArgs),
     /// Walk everything that is stored, slowly, and see that collection misses nothing.

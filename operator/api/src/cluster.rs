@@ -56,7 +56,7 @@ pub struct Metadata {
 }
 
 /// What a cluster is to be. A local cluster (`percolator up`) takes the oracle's window, garbage collection, the
-/// tablet servers' number, engine and cache, and with `--processes` the log's level from it, and ignores what is about
+/// tablet servers' number, engine and cache, and the log's level from it, and ignores what is about
 /// pods.
 // Unknown fields are passed over, here and in all that is below: the API server writes the defaults of a newer
 // definition into every object, and an older operator has to read it. Manifests are checked by their own reader.
@@ -198,7 +198,7 @@ pub struct Gc {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-validations" = rules(&[("duration(self) == duration('0s') || (duration(self) >= duration('1s') && duration(self) <= duration('8784h'))", "must be from 1s to 8784h, or 0s")])))]
     pub max_hold: Option<Duration>,
-    /// Collect nothing, and refuse no more than is refused already. Default: what `percolator gc set` has set, or
+    /// Refuse no more, and collect no more than may go already. Default: what `percolator gc set` has set, or
     /// else false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
