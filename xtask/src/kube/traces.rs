@@ -252,7 +252,7 @@ mod tests {
             "route blackhole 10.244.0.0/16 proto 213",
             "file /var/lib/cni",
             "file /run/netns",
-            "file /root/.kube/cache/discovery/172.30.0.1_6443",
+            "file /srv/.kube/cache/discovery/172.30.0.1_6443",
             "process 4711",
         ] {
             let told = traces(&[line]).differences(&none);
