@@ -187,8 +187,12 @@ fn an_atomic_import_that_stops_says_that_nothing_is_in() {
     indexes_agree(&cluster);
 }
 
-/// An import that has read a file, and goes on until its input ends.
-fn under_way(cluster: &Cluster) -> (Child, ChildStdin, Vec<u8>) {
+/// A cluster of processes, and an import that has read a file, and goes on until its input ends.
+fn under_way() -> (Cluster, Child, ChildStdin, Vec<u8>) {
+    let cluster = Cluster::processes();
+    cluster
+        .run(&["table", "create", "t", "--split-at", "02"])
+        .ok();
     let import = [&IMPORT[..], &["--atomic", "-"]].concat();
     let mut import = cluster
         .command(&import)
@@ -198,18 +202,14 @@ fn under_way(cluster: &Cluster) -> (Child, ChildStdin, Vec<u8>) {
         .spawn()
         .expect("the import runs");
     let mut input = import.stdin.take().expect("a pipe");
-    let rows = std::fs::read(file(cluster, 1)).expect("a file");
+    let rows = std::fs::read(file(&cluster, 1)).expect("a file");
     input.write_all(&rows).expect("it reads");
-    (import, input, rows)
+    (cluster, import, input, rows)
 }
 
 #[test]
 fn an_atomic_import_that_is_told_to_stop_takes_back_what_it_wrote() {
-    let cluster = Cluster::processes();
-    cluster
-        .run(&["table", "create", "t", "--split-at", "02"])
-        .ok();
-    let (import, _input, _) = under_way(&cluster);
+    let (cluster, import, _input, _) = under_way();
     wait_for("its locks to be there", || {
         (locks(&cluster) > 0).then_some(())
     });
@@ -228,11 +228,7 @@ fn an_atomic_import_that_is_told_to_stop_takes_back_what_it_wrote() {
 
 #[test]
 fn an_atomic_import_that_is_ended_by_hand_leaves_no_trace() {
-    let cluster = Cluster::processes();
-    cluster
-        .run(&["table", "create", "t", "--split-at", "02"])
-        .ok();
-    let (import, mut input, rows) = under_way(&cluster);
+    let (cluster, import, mut input, rows) = under_way();
     let listed = || -> Vec<Value> {
         let listed = cluster.run(&["txn", "list", "-o", "json"]).ok();
         serde_json::from_str(&listed).expect("JSON")

@@ -420,11 +420,7 @@ impl Router {
         let router = self.clone();
         let clear = async move {
             match router.resolve_rows(start_ts, ending, table, rows).await {
-                Ok(cleared) => {
-                    if let Some(metrics) = router.metrics() {
-                        metrics.resolved(ending, cleared);
-                    }
-                }
+                Ok(cleared) => router.resolved(ending, cleared),
                 Err(why) => tracing::debug!(%start_ts, %why, "left for others to clear"),
             }
             router.clearing.lock().remove(&key);

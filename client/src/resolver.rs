@@ -108,9 +108,7 @@ impl Router {
         let Some(first) = met.first() else {
             return Ok(());
         };
-        if let Some(metrics) = self.metrics() {
-            metrics.resolved(ending, met.len() as u64);
-        }
+        self.resolved(ending, met.len() as u64);
         let start_ts = first.lock.start_ts.as_u64();
         let build = |cells: Vec<(usize, v1::CellRef)>| {
             let cells = cells.into_iter().map(|(_, cell)| cell).collect();

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use percolator_protocol::safe_point::TooOld;
+use percolator_protocol::txn::Ending;
 use percolator_protocol::types::{Cell, TableId, Timestamp};
 use percolator_telemetry::trace::Tracer;
 use percolator_wire::v1;
@@ -225,6 +226,13 @@ impl Router {
     /// Where to count, if anybody wants that.
     pub(crate) fn metrics(&self) -> Option<&Metrics> {
         self.measured.get()
+    }
+
+    /// Counts locks of others that were cleared, if anybody wants that.
+    pub(crate) fn resolved(&self, ending: Ending, locks: u64) {
+        if let Some(metrics) = self.metrics() {
+            metrics.resolved(ending, locks);
+        }
     }
 
     /// Counts a commit as going on.

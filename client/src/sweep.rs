@@ -164,9 +164,7 @@ impl Router {
             let start_ts = first.lock.start_ts;
             cleared += self.resolve_rows(start_ts, ending, table, rows).await?;
         }
-        if let Some(metrics) = self.metrics() {
-            metrics.resolved(ending, cleared);
-        }
+        self.resolved(ending, cleared);
         Ok(cleared)
     }
 

@@ -185,15 +185,7 @@ fn an_application_runs_through_everything() {
     wait("a look that writes nothing", || {
         let before = (version()?, operator_metric("writes_total")?);
         let (looked, now) = (looks()?, seen.next().unwrap_or_default());
-        // The operator looks, because a pod of the cluster changes, and has nothing to write.
-        let annotation = format!("looked-at={now}");
-        space.kubectl(&[
-            "annotate",
-            "--overwrite",
-            "pod",
-            "demo-tablet-0",
-            &annotation,
-        ])?;
+        have_it_looked_at(&space, &now.to_string())?;
         wait("a look", || match looks()? {
             now if now > looked => Ok(()),
             now => Err(format!("{now} looks")),
@@ -209,6 +201,19 @@ fn an_application_runs_through_everything() {
         "resident memory of the operator: {:.1} MiB",
         operator_memory_mib()
     ));
+}
+
+/// The operator looks, because a pod of the cluster changes, and has nothing to write.
+fn have_it_looked_at(space: &Namespace, value: &str) -> Result<(), String> {
+    let annotation = format!("looked-at={value}");
+    let annotate = [
+        "annotate",
+        "--overwrite",
+        "pod",
+        "demo-tablet-0",
+        &annotation,
+    ];
+    space.kubectl(&annotate).map(drop)
 }
 
 /// The lease is renewed every two seconds.
@@ -227,14 +232,7 @@ fn stands_still(space: &Namespace) {
         };
         if after.iter().filter(is_look).count() == 0 {
             now += 1;
-            let annotation = format!("looked-at=again-{now}");
-            space.kubectl(&[
-                "annotate",
-                "--overwrite",
-                "pod",
-                "demo-tablet-0",
-                &annotation,
-            ])?;
+            have_it_looked_at(space, &format!("again-{now}"))?;
         }
         let is_renewal =
             |request: &&Request| request.is_about_lease() && request.deed.verb == "update";

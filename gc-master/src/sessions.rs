@@ -85,6 +85,12 @@ impl Sessions {
         sessions.map(|session| session.transactions.len()).sum()
     }
 
+    /// Those that weren't.
+    fn unnamed(&self) -> u64 {
+        let sessions = self.by_id.values();
+        sessions.map(|session| u64::from(session.unnamed)).sum()
+    }
+
     /// Who has named this transaction.
     pub(crate) fn owner_of(&self, start_ts: Timestamp) -> Option<v1::Owner> {
         let mut sessions = self.by_id.values();
@@ -180,12 +186,7 @@ impl Directory {
         Ok(v1::TransactionsResponse {
             gc_locks: all.iter().take(most).map(gc_lock).collect(),
             more: all.len() > most,
-            unnamed: self
-                .sessions
-                .by_id
-                .values()
-                .map(|it| u64::from(it.unnamed))
-                .sum(),
+            unnamed: self.sessions.unnamed(),
         })
     }
 

@@ -373,15 +373,12 @@ fn end(mut log: Vec<u8>) -> Vec<u8> {
 fn tail(log: &Path) -> io::Result<Vec<u8>> {
     let mut file = std::fs::File::open(log)?;
     let length = file.metadata()?.len();
-    let from = length.saturating_sub(LOG_BYTES_MAX);
-    file.seek(SeekFrom::Start(from))?;
-    let mut text = Vec::new();
-    file.take(LOG_BYTES_MAX).read_to_end(&mut text)?;
-    if from > 0 {
-        let line = text.iter().position(|byte| *byte == b'\n');
-        text.drain(..line.map_or(0, |end| end + 1));
-    }
-    Ok(text)
+    // One byte more: it tells that the log doesn't begin there.
+    let bytes = LOG_BYTES_MAX + 1;
+    file.seek(SeekFrom::Start(length.saturating_sub(bytes)))?;
+    let mut log = Vec::new();
+    file.take(bytes).read_to_end(&mut log)?;
+    Ok(end(log))
 }
 
 /// What the processes say of their builds.

@@ -45,7 +45,7 @@ pub(super) const FOLDERS: [&str; 17] = [
 ];
 
 /// What `ip netns add` makes, and mounts onto itself, where nobody has yet.
-const NAMESPACES: &str = "/run/netns";
+pub(super) const NAMESPACES: &str = "/run/netns";
 
 /// Folders of sockets whose names don't say whose they are.
 const SOCKETS: [&str; 2] = ["/run/containerd/s", "/var/lib/kubelet/device-plugins"];
@@ -98,10 +98,14 @@ impl Before {
     }
 }
 
+/// Where something is mounted, by the kernel's table.
+pub(super) fn mounted(table: &str) -> impl Iterator<Item = &str> {
+    table.lines().filter_map(|line| line.split(' ').nth(1))
+}
+
 fn is_mounted(place: &Path) -> bool {
-    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-    let mut places = mounts.lines().filter_map(|line| line.split(' ').nth(1));
-    places.any(|mounted| Path::new(mounted) == place)
+    let table = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    mounted(&table).any(|mounted| Path::new(mounted) == place)
 }
 
 /// Unless somebody has network namespaces there by now.

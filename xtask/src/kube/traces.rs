@@ -9,7 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{FOLDER, HUB, HUB_NETWORK, PORT, machine, nodes, sh};
+use super::machine::{self, NAMESPACES};
+use super::{FOLDER, HUB, HUB_NETWORK, PORT, nodes, sh};
 
 /// The kernel takes its time to remove what nobody uses any more.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -19,8 +20,6 @@ const DEPTH: u32 = 4;
 const NAMES: [&str; 3] = [nodes::PREFIX, nodes::LINK, "KUBE-"];
 /// Of nodes, pods and services.
 const NETWORKS: [&str; 3] = [HUB_NETWORK, "10.244", "10.96"];
-/// Where network namespaces have their names.
-const NAMESPACES: &str = "/run/netns";
 /// How lines begin.
 const NAMESPACE: &str = "network namespace ";
 const SETTING: &str = "setting ";
@@ -193,8 +192,7 @@ fn note(path: &Path, depth: u32, lines: &mut BTreeSet<String>) {
 
 /// Where something is mounted.
 fn mounts(table: &str) -> impl Iterator<Item = String> {
-    let places = table.lines().filter_map(|line| line.split(' ').nth(1));
-    places.map(|place| format!("mount {place}"))
+    machine::mounted(table).map(|place| format!("mount {place}"))
 }
 
 /// The rules, and the chains that aren't the kernel's own: those of a table are shown as soon as anybody looks at it.
