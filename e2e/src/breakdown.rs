@@ -67,6 +67,11 @@ fn steps(changes: &[Seen], cluster: &str) -> Option<Vec<(String, Duration)>> {
     Some(steps)
 }
 
+/// All of the operator's own share.
+pub fn share(changes: &[Seen], cluster: &str) -> Option<Duration> {
+    Some(steps(changes, cluster)?.iter().map(|(_, took)| *took).sum())
+}
+
 /// What took how long since `start`, to read.
 pub fn text(changes: &[Seen], cluster: &str, start: Instant) -> String {
     let after = |moment: Option<Instant>| match moment {

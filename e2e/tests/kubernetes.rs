@@ -1,7 +1,7 @@
 //! The chart, the operator and its clusters on a real Kubernetes of three nodes. `cargo xtask test e2e` runs it.
 
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use percolator_e2e::application::Application;
 use percolator_e2e::audit::{Audit, Request, counts};
@@ -10,6 +10,9 @@ use percolator_e2e::watched::Watched;
 use percolator_e2e::{
     Kube, Namespace, OPERATOR, TIMEOUT, breakdown, kill_operators, kubectl, nodes, say, small, wait,
 };
+
+/// The operator's own share of a start takes no longer, or it is told why.
+const LONG: Duration = Duration::from_secs(3);
 
 fn example(kube: &Kube) -> String {
     std::fs::read_to_string(kube.root.join("examples/cluster.yaml")).expect("the example")
@@ -33,6 +36,14 @@ fn an_application_runs_through_everything() {
     space.wait_until_up_to_date("demo");
     for line in breakdown::text(&watched.changes(), "demo", started).lines() {
         say(line);
+    }
+    if breakdown::share(&watched.changes(), "demo").is_none_or(|share| share > LONG) {
+        let about = |what: &[&str]| {
+            kubectl(&[&["-n", OPERATOR], what].concat()).unwrap_or_else(|error| error)
+        };
+        let selector = "-lapp.kubernetes.io/name=percolator-operator";
+        say(&about(&["get", "pods,leases", "-o", "wide"]));
+        say(&about(&["logs", selector, "--prefix", "--tail=60"]));
     }
     drop(watched);
     let truth = Truth::follow(&space, "demo");

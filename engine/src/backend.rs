@@ -38,8 +38,9 @@ pub type Rest<'a> = &'a dyn Fn(Step) -> ControlFlow<()>;
 pub struct Step {
     /// How long it took.
     pub took: Duration,
-    /// Others will soon have to wait for the end of this work.
-    pub haste: bool,
+    /// How much of the time there is left until others will have to wait for the end of this work, about: 1 is all of
+    /// it, 0 none.
+    pub leisure: f64,
 }
 
 /// What a checkpoint achieved.
@@ -92,6 +93,13 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// [`Error::Full`].
     fn check_room(&self, _bytes: usize) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Writes what was applied to the device, where the store would keep it back until there is much of it. Called
+    /// between the steps of a checkpoint: kernels let nobody else have a processor for milliseconds while they write
+    /// much at once.
+    fn write_out(&self) -> Result<(), Error> {
         Ok(())
     }
 

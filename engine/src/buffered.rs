@@ -8,7 +8,7 @@
 //!
 //! Memory: the changes since the last checkpoint, some 150 bytes each and their keys and values; twice
 //! that while a checkpoint is being made. It rests between its steps as long as the next buffer is less
-//! than half full. When it still takes longer than that takes to fill, commits wait for it.
+//! than half full, the less the fuller that is. When it still takes longer than that takes to fill, commits wait for it.
 //!
 //! A store may break on a full disk (sled does for good). So a checkpoint asks for room before each of
 //! its steps, and where there is none it ends there; the next one goes on. Meanwhile commits don't wait:
@@ -27,10 +27,13 @@ use crate::{
     read::{bounds, is_empty_range, successor},
 };
 
-/// Puts and deletes that go into the store as one step of a checkpoint: a millisecond or two of sled's.
-const FLUSH_OPS: usize = 128;
+/// Puts and deletes that go into the store as one step of a checkpoint: some 200 us of sled's, which those who need the
+/// processor may have to wait for.
+const FLUSH_OPS: usize = 16;
 /// And their bytes: one more put may go over it.
-const FLUSH_BYTES: usize = 1 << 20;
+const FLUSH_BYTES: usize = 256 << 10;
+/// After so many steps what they have changed is written to the device: some 100 KiB.
+const STEPS_WRITTEN: u32 = 4;
 /// What an entry costs beyond its key and value, in bytes: the map's nodes, and their counts of users.
 const ENTRY_BYTES: usize = 150;
 
@@ -236,6 +239,7 @@ impl<S: ConcurrentStore> Buffered<S> {
     ) -> Result<ControlFlow<()>, Error> {
         let done = position.clone();
         let mut batch = Batch::default();
+        let mut steps = 0_u32;
         let mut apply = |batch: &mut Batch, last: Option<(Column, &Key)>| {
             self.store.check_room(batch.size_bytes())?;
             let began = Instant::now();
@@ -244,9 +248,14 @@ impl<S: ConcurrentStore> Buffered<S> {
                 .map(|(column, key)| (column, key.clone()))
                 .or(position.take());
             // Not beside the call: the tables would stay locked for as long as it rests.
-            let haste = self.tables.read().active.bytes >= self.buffer_bytes / 2;
+            let buffered = self.tables.read().active.bytes;
+            let leisure = (1.0 - 2.0 * buffered as f64 / self.buffer_bytes as f64).max(0.0);
+            steps += 1;
+            if leisure > 0.0 && steps.is_multiple_of(STEPS_WRITTEN) {
+                self.store.write_out()?;
+            }
             let took = began.elapsed();
-            Ok::<_, Error>(rest(Step { took, haste }))
+            Ok::<_, Error>(rest(Step { took, leisure }))
         };
         let mut last = None;
         for column in Column::ALL {

@@ -32,9 +32,10 @@ pub trait Disk: Send + Sync {
     fn sync_folder(&self) -> io::Result<()>;
     /// Free space in bytes, if that can be told.
     fn free_bytes(&self) -> io::Result<Option<u64>>;
-    /// Makes ready, where that helps, what the next file of about `bytes` is created from. Takes its time.
-    fn prepare(&self, bytes: u64) -> io::Result<()> {
-        let _ = bytes;
+    /// Makes ready, where that helps, what the next file of about `bytes` is created from. Takes its time, and rests
+    /// between parts `rests` times as long as each took.
+    fn prepare(&self, bytes: u64, rests: u32) -> io::Result<()> {
+        let _ = (bytes, rests);
         Ok(())
     }
 }
@@ -55,8 +56,9 @@ const SPARE: &str = "spare";
 const SPARE_NEW: &str = "spare.new";
 /// Smaller files are not kept as a spare.
 const SPARE_BYTES_MIN: u64 = 1 << 20;
-/// A spare is filled and synced in parts of this size, so that commits meanwhile don't wait long.
-const SPARE_PART_BYTES: usize = 256 << 10;
+/// A spare is filled and synced in parts of this size, so that nobody waits long meanwhile: neither commits, nor those
+/// whose processor the system takes while it writes.
+const SPARE_PART_BYTES: usize = 64 << 10;
 /// No spare is made where it would take more than this part of the free space.
 const SPARE_PART_OF_FREE: u64 = 16;
 
@@ -134,12 +136,12 @@ impl Disk for StdDisk {
         free_bytes(&self.folder).map(Some)
     }
 
-    fn prepare(&self, bytes: u64) -> io::Result<()> {
+    fn prepare(&self, bytes: u64, rests: u32) -> io::Result<()> {
         if !self.wants_spare(bytes)? {
             return Ok(());
         }
         let new = self.folder.join(SPARE_NEW);
-        let filled = fill(&new, bytes).and_then(|()| fs::rename(&new, self.folder.join(SPARE)));
+        let filled = fill(&new, bytes, rests).and_then(|()| fs::rename(&new, self.folder.join(SPARE)));
         if filled.is_err() {
             let _ = fs::remove_file(&new);
         }
@@ -147,7 +149,7 @@ impl Disk for StdDisk {
     }
 }
 
-fn fill(path: &Path, bytes: u64) -> io::Result<()> {
+fn fill(path: &Path, bytes: u64, rests: u32) -> io::Result<()> {
     let file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -156,9 +158,11 @@ fn fill(path: &Path, bytes: u64) -> io::Result<()> {
     let zeros = vec![0; SPARE_PART_BYTES];
     let mut at = 0;
     while at < bytes {
+        let began = Instant::now();
         file.write_all_at(&zeros, at)?;
         file.sync_data()?;
         at += zeros.len() as u64;
+        std::thread::sleep(began.elapsed() * rests);
     }
     file.sync_all()
 }

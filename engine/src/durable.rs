@@ -29,8 +29,11 @@ use crate::{
 
 /// A checkpoint that found no room is tried again after this, or when a segment of the log is full.
 const RETRY: Duration = Duration::from_secs(1);
-/// A checkpoint in the background rests this many times as long as it works: a quarter of a processor.
-const RESTS: u32 = 3;
+/// A checkpoint in the background rests this many times as long as it works, with all the time in the world: it has a
+/// twelfth of a processor and of the device then.
+const RESTS: f64 = 11.0;
+/// And so does what it prepares for the log, which is needed sooner.
+const PREPARING_RESTS: u32 = 2;
 /// How much less a processor is the checkpoint's than that of those who answer requests, as nice(2) counts.
 const CHECKPOINT_NICE: i32 = 10;
 /// For so long a close brings the store up to date. What is left, the next open replays from the log.
@@ -128,7 +131,7 @@ impl<B: Backend> Durable<B> {
         let replayed = replay(&*disk, path, |group| backend.apply(group))?;
         let next = replayed.segments.back().map_or(1, |(last, _)| last + 1);
         // Without it the segment is as good, and slower.
-        let _ = disk.prepare(options.segment_bytes);
+        let _ = disk.prepare(options.segment_bytes, 0);
         let log = Log::start(
             Arc::clone(&disk),
             path,
@@ -313,8 +316,9 @@ impl<B: Backend> Shared<B> {
     fn rest(&self, step: Step) -> ControlFlow<()> {
         let mut orders = self.orders.lock();
         let ends = |orders: &Orders| orders.stop || self.closed.load(Ordering::Acquire);
-        if !ends(&orders) && !step.haste {
-            self.changed.wait_for(&mut orders, step.took * RESTS);
+        let rest = step.took.mul_f64(RESTS * step.leisure);
+        if !ends(&orders) && !rest.is_zero() {
+            self.changed.wait_for(&mut orders, rest);
         }
         match ends(&orders) {
             true => ControlFlow::Break(()),
@@ -326,7 +330,7 @@ impl<B: Backend> Shared<B> {
         // What found no room the last time.
         let mut waiting: Option<u64> = None;
         loop {
-            let _ = self.disk.prepare(self.segment_bytes);
+            let _ = self.disk.prepare(self.segment_bytes, PREPARING_RESTS);
             let through = {
                 let mut orders = self.orders.lock();
                 loop {

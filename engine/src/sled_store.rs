@@ -371,6 +371,11 @@ impl Store for SledStore {
         Ok(())
     }
 
+    /// Otherwise it writes 512 KiB at a time.
+    fn write_out(&self) -> Result<(), Error> {
+        self.db.flush().map(drop).map_err(self.fail())
+    }
+
     fn checkpoint(&self, _rest: Rest<'_>) -> Result<Checkpoint, Error> {
         self.db.flush().map_err(self.fail())?;
         self.sync_files()

@@ -32,6 +32,12 @@ pub fn run_on_current_thread<F: Future>(name: &str, future: F) -> Result<F::Outp
     Ok(output)
 }
 
+/// Has the system give this process memory in small pages, and those that it starts. A large one is cleared all at
+/// once, for milliseconds in which its thread answers nobody. Where the system can't, nothing is worse than before.
+pub fn small_pages() {
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
+}
+
 /// How a program ends: an error is one line on standard error, as people read it, and exit code 1.
 pub fn exit_code<E: Display>(result: Result<(), E>) -> ExitCode {
     match result {

@@ -409,7 +409,7 @@ impl Disk for SimDisk {
         Ok(self.space())
     }
 
-    fn prepare(&self, bytes: u64) -> io::Result<()> {
+    fn prepare(&self, bytes: u64, _rests: u32) -> io::Result<()> {
         let mut state = self.0.lock();
         if state.wants_spare() {
             state.begin()?;

@@ -8,7 +8,7 @@ use percolator_engine::{Batch, Engine};
 use percolator_protocol::actions::CellView;
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
-use percolator_protocol::types::{Cell, Effect, Timestamp, WriteKind};
+use percolator_protocol::types::{Cell, Effect, Lock, Timestamp, WriteKind};
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
@@ -234,16 +234,34 @@ impl Ground<'_> {
         commit_ts: Option<Timestamp>,
     ) -> Result<CellView, Error> {
         self.probe.loading();
-        let view = store::view(
-            self.engine,
-            self.filter,
-            self.records,
-            key,
-            start_ts,
-            commit_ts,
-        );
+        let view = store::lock(self.engine, self.filter, key)
+            .and_then(|lock| self.view_beside(lock, key, start_ts, commit_ts));
         self.probe.loaded();
         view
+    }
+
+    /// The same, where the cell's lock is known.
+    pub(crate) fn view_of_locked(
+        &self,
+        key: &[u8],
+        lock: Lock,
+        start_ts: Timestamp,
+        commit_ts: Option<Timestamp>,
+    ) -> Result<CellView, Error> {
+        self.probe.loading();
+        let view = self.view_beside(Some(lock), key, start_ts, commit_ts);
+        self.probe.loaded();
+        view
+    }
+
+    fn view_beside(
+        &self,
+        lock: Option<Lock>,
+        key: &[u8],
+        start_ts: Timestamp,
+        commit_ts: Option<Timestamp>,
+    ) -> Result<CellView, Error> {
+        store::view(self.engine, self.records, key, lock, start_ts, commit_ts)
     }
 }
 

@@ -95,6 +95,7 @@ struct Arguments {
 /// Runs it, by the arguments of the process, to its end.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    percolator_server::small_pages();
     percolator_server::logs::init(Who {
         role: "tablet",
         server: arguments.server.clone(),

@@ -23,7 +23,7 @@ use crate::work::{Work, commit_timestamp, invalid, timestamp};
 use crate::{Error, Refusal};
 
 /// Locks of its transaction that a piece resolves where others are there: nobody waits long behind it.
-pub(crate) const LOCKS_BESIDE: usize = 16;
+pub(crate) const LOCKS_BESIDE: usize = 8;
 /// For each of those it may look at so many, whosever they are.
 const SEEN: usize = 32;
 
@@ -32,10 +32,17 @@ const SEEN: usize = 32;
 pub(crate) struct Piece {
     start_ts: Timestamp,
     ending: Ending,
-    /// Keys of the cells that have them.
-    cells: Vec<Vec<u8>>,
+    cells: Vec<Found>,
     /// There may be more behind this cell.
     resume: Option<Cell>,
+}
+
+/// A cell that has one of them.
+#[derive(Debug)]
+struct Found {
+    cell_key: Vec<u8>,
+    /// As it was found. `None`: the piece has waited for its latches since, and it is looked at again.
+    lock: Option<Lock>,
 }
 
 impl Piece {
@@ -44,16 +51,17 @@ impl Piece {
         let cells = self
             .cells
             .iter()
-            .filter_map(|key| key::decode_cell(key).ok());
+            .filter_map(|found| key::decode_cell(&found.cell_key).ok());
         cells.map(|cell| latches::row(cell.table.0, &cell.row))
     }
 
-    /// What it holds in memory.
-    pub(crate) fn size_bytes(&self) -> usize {
-        self.cells
-            .iter()
-            .map(|key| size_of::<Vec<u8>>() + key.len())
-            .sum()
+    /// It waits for others, who may change its cells. Returns what it holds in memory then.
+    pub(crate) fn wait(&mut self) -> usize {
+        let held = |found: &mut Found| {
+            found.lock = None;
+            size_of::<Found>() + found.cell_key.len()
+        };
+        self.cells.iter_mut().map(held).sum()
     }
 }
 
@@ -96,14 +104,18 @@ pub(crate) fn find(
         .map_err(Error::from)?;
     for (seen, pair) in (1..).zip(pairs) {
         let (key, record) = pair.map_err(Error::from)?;
-        let is_its = Lock::decode(record).map_err(Error::from)?.start_ts == start_ts;
+        let lock = Lock::decode(record).map_err(Error::from)?;
+        let is_its = lock.start_ts == start_ts;
         let found = piece.cells.len() + usize::from(is_its);
         let enough = seen >= most * SEEN || found >= most;
         if enough {
             piece.resume = Some(key::decode_cell(&key).map_err(Error::from)?);
         }
         if is_its {
-            piece.cells.push(key.to_vec());
+            piece.cells.push(Found {
+                cell_key: key.to_vec(),
+                lock: Some(lock),
+            });
         }
         if enough {
             break;
@@ -128,8 +140,12 @@ pub(crate) fn decide(
     let mut decision = Decision::new();
     let mut resolved = 0;
     let skipped = mutants::on(Mutant::ResolveSkipsPiece) && piece.resume.is_some();
-    for cell_key in piece.cells.iter().filter(|_| !skipped) {
-        let view = ground.view(cell_key, piece.start_ts, commit_ts)?;
+    for Found { cell_key, lock } in piece.cells.into_iter().filter(|_| !skipped) {
+        let view = match lock {
+            // Nobody has changed the cell since it was found: this has had its latch since then.
+            Some(lock) => ground.view_of_locked(&cell_key, lock, piece.start_ts, commit_ts)?,
+            None => ground.view(&cell_key, piece.start_ts, commit_ts)?,
+        };
         let effects = resolve(&view, piece.start_ts, piece.ending);
         if effects.is_empty() {
             continue;
@@ -137,8 +153,8 @@ pub(crate) fn decide(
         resolved += 1;
         decision
             .versions
-            .extend(Version::of_commit(cell_key, &effects));
-        decision.add(ground, cell_key, true, effects);
+            .extend(Version::of_commit(&cell_key, &effects));
+        decision.add(ground, &cell_key, true, effects);
     }
     decision.answer = Some(Body::Resolve(v1::ResolveResponse {
         resolved,

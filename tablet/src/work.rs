@@ -314,7 +314,7 @@ impl Work {
             | Operation::Points(_)
             | Operation::Settings(_)
             | Operation::Collect(_) => 0,
-            Operation::Resolve(piece) => piece.size_bytes(),
+            Operation::Resolve(piece) => piece.wait(),
         };
         size_of::<Self>() + held
     }

@@ -150,6 +150,26 @@ fn its_locks_are_found_and_committed_piece_by_piece() {
 }
 
 #[test]
+fn a_piece_that_has_waited_for_its_rows_looks_at_them_again() {
+    let mut server = flushed(Limits::default());
+    // On its way to the disk while the locks are looked for.
+    server.send(flush("d", "2", 2));
+    let asked = server.send(Ask::Resolve(v1::ResolveRequest {
+        start_ts: START,
+        commit_ts: 20,
+        ..Default::default()
+    }));
+    assert!(server.answer(asked).is_none(), "d's row is taken");
+    server.settle();
+    let Some(Body::Resolve(answer)) = server.answer(asked) else {
+        panic!("no answer");
+    };
+    assert_eq!(answer.resolved, 7);
+    assert_eq!(server.value("d", 20).as_deref(), Some("2"));
+    assert_eq!(server.value("e", 20).as_deref(), Some("1"));
+}
+
+#[test]
 fn rolled_back_it_reads_that_and_nothing_else() {
     let mut server = flushed(Limits::default());
     let own = Ask::Get(v1::GetRequest {

@@ -14,6 +14,9 @@ use crate::{load, resolve};
 
 /// So many bytes are as much work as a cell, in memory and on the disk.
 const BYTES_OF_A_CELL: usize = 16 << 10;
+/// To resolve a lock is as much work as to write so many cells: it goes, its record comes, and what that hides is looked
+/// up. And nobody waits for it.
+const CELLS_OF_A_LOCK: usize = 2;
 
 /// A request that waits for its turn.
 pub(super) struct Waiting {
@@ -133,7 +136,7 @@ impl Core {
                 let bytes: usize = sizes.sum();
                 prewrite.mutations.len().max(bytes / BYTES_OF_A_CELL)
             }
-            _ => self.resolved_at_once(),
+            _ => CELLS_OF_A_LOCK * self.resolved_at_once(),
         }
     }
 
