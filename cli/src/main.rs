@@ -257,7 +257,10 @@ async fn run(
         Command::Scan(args) => cells::scan(&client, args, output).await,
         Command::Outcome(args) => cells::outcome(&client, args, output).await,
         Command::Shell(args) => shell::run(&client, args, output).await,
-        Command::Import(args) => data::import::run(&client, args, output).await,
+        Command::Import(args) => {
+            percolator_server::small_pages();
+            data::import::run(&client, args, output).await
+        }
         Command::Export(args) => data::export::run(&client, args, output).await,
         Command::CheckIndex(args) => data::check_index::run(&client, args, output).await,
         Command::Bench(args) => bench::run(cluster, &client, args, output).await,

@@ -141,7 +141,8 @@ impl Disk for StdDisk {
             return Ok(());
         }
         let new = self.folder.join(SPARE_NEW);
-        let filled = fill(&new, bytes, rests).and_then(|()| fs::rename(&new, self.folder.join(SPARE)));
+        let filled =
+            fill(&new, bytes, rests).and_then(|()| fs::rename(&new, self.folder.join(SPARE)));
         if filled.is_err() {
             let _ = fs::remove_file(&new);
         }

@@ -32,8 +32,8 @@ pub fn run_on_current_thread<F: Future>(name: &str, future: F) -> Result<F::Outp
     Ok(output)
 }
 
-/// Has the system give this process memory in small pages, and those that it starts. A large one is cleared all at
-/// once, for milliseconds in which its thread answers nobody. Where the system can't, nothing is worse than before.
+/// Has the system give this process memory in small pages, and those that it starts. A large one takes its room whole, and
+/// is cleared at once, for milliseconds in which its thread answers nobody. Where the system can't, nothing is worse.
 pub fn small_pages() {
     let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
