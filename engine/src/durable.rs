@@ -32,7 +32,9 @@ const RETRY: Duration = Duration::from_secs(1);
 /// A checkpoint in the background rests this many times as long as it works, with all the time in the world: it has a
 /// twelfth of a processor and of the device then.
 const RESTS: f64 = 11.0;
-/// And so does what it prepares for the log, which is needed sooner.
+/// At a time no longer than this, however long a disk took for a step.
+const REST_MAX: Duration = Duration::from_millis(100);
+/// What is prepared for the log rests less: it is needed sooner.
 const PREPARING_RESTS: u32 = 2;
 /// How much less a processor is the checkpoint's than that of those who answer requests, as nice(2) counts.
 const CHECKPOINT_NICE: i32 = 10;
@@ -64,6 +66,8 @@ struct Shared<B> {
     /// Why it stopped: the first failure that left something unknown.
     poison: OnceLock<String>,
     closed: AtomicBool,
+    /// The last group found no room: a checkpoint may make some, and takes no time to rest.
+    short_of_room: AtomicBool,
     orders: Mutex<Orders>,
     changed: Condvar,
     checkpoints: Checkpoints,
@@ -150,6 +154,7 @@ impl<B: Backend> Durable<B> {
             segment_bytes: options.segment_bytes,
             poison: OnceLock::new(),
             closed: AtomicBool::new(false),
+            short_of_room: AtomicBool::new(false),
             orders: Mutex::new(Orders::default()),
             changed: Condvar::new(),
             checkpoints,
@@ -207,8 +212,12 @@ impl<B: Backend> Shared<B> {
             return Err(Error::Closed);
         }
         match log.append(group) {
-            Ok(()) => {}
+            Ok(()) => self.short_of_room.store(false, Ordering::Relaxed),
             Err(AppendError::Refused(error)) => {
+                if matches!(error, Error::Full { .. }) {
+                    self.short_of_room.store(true, Ordering::Relaxed);
+                    self.changed.notify_all();
+                }
                 // The log may be what fills the disk. Not for a little of it: groups that may spend the reserve go
                 // on in between, and a file for each of them would fill it.
                 let much = log.len() >= self.segment_bytes / 16 && log.len() > 0;
@@ -316,7 +325,10 @@ impl<B: Backend> Shared<B> {
     fn rest(&self, step: Step) -> ControlFlow<()> {
         let mut orders = self.orders.lock();
         let ends = |orders: &Orders| orders.stop || self.closed.load(Ordering::Acquire);
-        let rest = step.took.mul_f64(RESTS * step.leisure);
+        let rest = match self.short_of_room.load(Ordering::Relaxed) {
+            true => Duration::ZERO,
+            false => REST_MAX.min(step.took.mul_f64(RESTS * step.leisure)),
+        };
         if !ends(&orders) && !rest.is_zero() {
             self.changed.wait_for(&mut orders, rest);
         }
@@ -427,6 +439,7 @@ impl<B: Backend> Engine for Durable<B> {
         if self.shared.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        drop(self.shared.orders.lock());
         self.shared.changed.notify_all();
         self.shared.check()?;
         let last = {

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use percolator_engine::{
     Batch, Buffered, Checkpoint, Column, ConcurrentStore, Direction, Error, Key, MemoryStore, Rest,
@@ -177,10 +177,22 @@ fn reads_as_a_plain_store_while_checkpoints_are_made() {
     }
 }
 
-/// A store that has no room at every other question, or so.
+/// A store that has no room at every other question, or so, and counts how often it is to write.
 struct Tight {
     store: MemoryStore,
-    answers: Mutex<StdRng>,
+    /// Without it, there is always room.
+    answers: Option<Mutex<StdRng>>,
+    writes: Arc<AtomicUsize>,
+}
+
+impl Tight {
+    fn new(seed: Option<u64>) -> Self {
+        Self {
+            store: MemoryStore::default(),
+            answers: seed.map(|seed| Mutex::new(StdRng::seed_from_u64(seed))),
+            writes: Arc::default(),
+        }
+    }
 }
 
 impl ConcurrentStore for Tight {}
@@ -212,7 +224,8 @@ impl Store for Tight {
     }
 
     fn check_room(&self, bytes: usize) -> Result<(), Error> {
-        if self.answers.lock().expect("the generator").random() {
+        let has_room = |answers: &Mutex<StdRng>| answers.lock().expect("the generator").random();
+        if self.answers.as_ref().is_none_or(has_room) {
             return Ok(());
         }
         Err(Error::Full {
@@ -220,6 +233,11 @@ impl Store for Tight {
             needed_bytes: bytes as u64,
             reserve_bytes: 0,
         })
+    }
+
+    fn write_out(&self) -> Result<(), Error> {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     fn apply(&self, group: &[Batch]) -> Result<(), Error> {
@@ -238,10 +256,7 @@ impl Store for Tight {
 #[test]
 fn checkpoints_that_find_no_room_lose_nothing_and_hold_up_nobody() {
     let mut rng = StdRng::seed_from_u64(seed());
-    let tight = Tight {
-        store: MemoryStore::default(),
-        answers: Mutex::new(StdRng::seed_from_u64(rng.random())),
-    };
+    let tight = Tight::new(Some(rng.random()));
     // So small that commits would wait all the time.
     let store = Buffered::new(tight, 100).expect("a store");
     let mut model = Model::new();
@@ -263,11 +278,7 @@ fn checkpoints_that_find_no_room_lose_nothing_and_hold_up_nobody() {
 
 #[test]
 fn a_checkpoint_goes_on_where_the_last_one_found_no_room() {
-    let tight = Tight {
-        store: MemoryStore::default(),
-        answers: Mutex::new(StdRng::seed_from_u64(seed())),
-    };
-    let store = Buffered::new(tight, 1 << 30).expect("a store");
+    let store = Buffered::new(Tight::new(Some(seed())), 1 << 30).expect("a store");
     // Many steps of a checkpoint, which one run of good luck doesn't make.
     let mut batch = Batch::default();
     for i in 0..8_000_u32 {
@@ -330,6 +341,58 @@ fn a_checkpoint_rests_while_there_is_room_for_more() {
         })
         .expect("made");
     assert_eq!(hasty.get(), steps.get() - 1, "the next buffer is half full");
+}
+
+#[test]
+fn a_checkpoint_writes_as_it_goes_while_there_is_time_and_rests_the_less_the_less_there_is() {
+    const BUFFER_BYTES: usize = 8 << 20;
+    let put = |store: &Buffered<Tight>, from: u32, to: u32| {
+        let mut batch = Batch::default();
+        for i in from..to {
+            batch.put(Column::Data, i.to_be_bytes().to_vec(), vec![0; 64]);
+        }
+        store.apply(&[batch]).expect("applied");
+    };
+    let writes = |fills: bool| {
+        let tight = Tight::new(None);
+        let writes = tight.writes.clone();
+        let store = Buffered::new(tight, BUFFER_BYTES).expect("a store");
+        put(&store, 0, 10_000);
+        let mut seen = Vec::new();
+        let told = Mutex::new(&mut seen);
+        let made = store.checkpoint(&|step| {
+            let mut told = told.lock().expect("the steps");
+            let count = u32::try_from(told.len()).expect("few");
+            told.push(step.leisure);
+            if fills {
+                put(&store, 100 * count, 100 * (count + 1));
+            }
+            ControlFlow::Continue(())
+        });
+        made.expect("made");
+        (seen, writes.load(Ordering::Relaxed))
+    };
+    let (alone, written) = writes(false);
+    assert!(alone.iter().all(|leisure| *leisure == 1.0), "{alone:?}");
+    assert!(
+        (alone.len() / 8..alone.len()).contains(&written),
+        "{written}"
+    );
+    let (beside, written_beside) = writes(true);
+    assert_eq!(beside.first(), Some(&1.0));
+    assert!(
+        beside.is_sorted_by(|one, next| one >= next),
+        "it falls: {beside:?}"
+    );
+    assert!(
+        beside.iter().any(|leisure| (0.2..0.8).contains(leisure)),
+        "by and by: {beside:?}"
+    );
+    assert_eq!(beside.last(), Some(&0.0));
+    assert!(
+        written_beside < written,
+        "{written_beside} of {written}: in haste it doesn't wait for the device"
+    );
 }
 
 #[test]

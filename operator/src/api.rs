@@ -108,6 +108,10 @@ impl Objects {
                 Err(kube::Error::Api(status)) if status.code == 403 && key.0.is_of_monitoring() => {
                     Ok(Some((key, Err(Lack::Permission))))
                 }
+                // Not the object: that would be a Status with this reason. Its definition has gone since it was asked for.
+                Err(kube::Error::Api(status)) if status.code == 404 && key.0.is_of_monitoring() => {
+                    Ok(Some((key, Err(Lack::Definition))))
+                }
                 Err(error) => Err(error),
             }
         });
@@ -245,7 +249,8 @@ impl Objects {
                 tracing::info!(kind = kind.kind, name, "removed");
                 Ok(())
             }
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            // By its code: without its definition the answer is no Status.
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             Err(error) => Err(error),
         }
     }

@@ -249,6 +249,12 @@ impl Ground<'_> {
         commit_ts: Option<Timestamp>,
     ) -> Result<CellView, Error> {
         self.probe.loading();
+        // Asked all the same in tests, so that every one of them sees that nothing comes in between.
+        debug_assert!(
+            mutants::on(Mutant::NoLatches)
+                || store::stored_lock(self.engine, key)?.as_ref() == Some(&lock),
+            "a lock that has changed since it was found"
+        );
         let view = self.view_beside(Some(lock), key, start_ts, commit_ts);
         self.probe.loaded();
         view

@@ -2,10 +2,10 @@
 //! transaction doesn't remember them one by one.
 //!
 //! It goes in pieces. Each looks through some of the locks, which takes no latch, and is then a request like
-//! others: it waits for the latches of the rows that it found, looks at them again, and goes to the disk with a
-//! group. Who asked goes on behind it. What is prewritten and not yet durable is not found, and need not be: a
-//! transaction commits when all that it has prewritten was answered, and of one that was rolled back whoever
-//! meets a late lock is told so by its primary.
+//! others: it takes the latches of the rows that it found, looks at them again where it had to wait for them,
+//! and goes to the disk with a group. Who asked goes on behind it. What is prewritten and not yet durable is not
+//! found, and need not be: a transaction commits when all that it has prewritten was answered, and of one that
+//! was rolled back whoever meets a late lock is told so by its primary.
 
 use percolator_engine::{Column, Direction};
 use percolator_protocol::actions::resolve;

@@ -286,8 +286,8 @@ impl Work {
         rows
     }
 
-    /// Copies what lies in the message that the request came with, which may be much larger than it, and
-    /// returns the bytes of the copy.
+    /// It has to wait for its rows, which may change meanwhile: forgets what it knows of them. Copies what lies in the
+    /// message that the request came with, which may be much larger than it, and returns the bytes of the copy.
     pub(crate) fn detach(&mut self) -> usize {
         fn copy(bytes: &mut Bytes) -> usize {
             *bytes = Bytes::copy_from_slice(bytes);

@@ -84,9 +84,22 @@ fn found(name: &str) -> Arc<Known<ClusterObject>> {
     Arc::new(Known::new(metadata))
 }
 
+/// Of a refusal, because the namespace is being deleted.
+const NAMESPACE_ENDING: &str =
+    r#""reason": "Forbidden", "details": {"causes": [{"reason": "NamespaceTerminating"}]}"#;
+
 /// An API server with a cluster of this name and none of what it needs, that refuses to make anything in this way, and
 /// keeps what it is asked to write.
 fn that_refuses(name: &'static str, why: &'static str) -> (Client, Arc<Mutex<Vec<String>>>) {
+    that_refuses_and(name, why, |_| None)
+}
+
+/// The same, but for paths that have an answer of their own here.
+fn that_refuses_and(
+    name: &'static str,
+    why: &'static str,
+    own: fn(&str) -> Option<(u16, &'static str)>,
+) -> (Client, Arc<Mutex<Vec<String>>>) {
     let writes = Arc::<Mutex<Vec<String>>>::default();
     let written = writes.clone();
     let answer = move |request: hyper::Request<kube::client::Body>| {
@@ -105,7 +118,9 @@ fn that_refuses(name: &'static str, why: &'static str) -> (Client, Arc<Mutex<Vec
         let is_list = ["pods", "persistentvolumeclaims", "events"]
             .iter()
             .any(|kind| path.ends_with(kind));
-        let (status, text) = if request.method() != hyper::Method::GET {
+        let (status, text) = if let Some((status, text)) = own(&path) {
+            (status, text.to_owned())
+        } else if request.method() != hyper::Method::GET {
             written.lock().unwrap().push(path.clone());
             match path.ends_with("/status") {
                 true => (200, cluster),
@@ -130,9 +145,7 @@ fn that_refuses(name: &'static str, why: &'static str) -> (Client, Arc<Mutex<Vec
 
 #[tokio::test]
 async fn the_end_of_a_namespace_is_waited_for_and_no_failure() {
-    let ends =
-        r#""reason": "Forbidden", "details": {"causes": [{"reason": "NamespaceTerminating"}]}"#;
-    let (client, writes) = that_refuses("mine", ends);
+    let (client, writes) = that_refuses("mine", NAMESPACE_ENDING);
     let shared = self::shared(client);
     let again = look(found("mine"), shared.clone()).await;
     assert_eq!(again.expect("no failure"), Action::requeue(LOOK_AGAIN));
@@ -151,6 +164,29 @@ async fn the_end_of_a_namespace_is_waited_for_and_no_failure() {
     let (client, _) = that_refuses("mine", r#""reason": "Forbidden""#);
     let error = look(found("mine"), self::shared(client)).await;
     error.expect_err("a refusal");
+}
+
+#[tokio::test]
+async fn a_definition_that_goes_holds_up_no_cluster() {
+    // It was there a moment ago; an API server says so in words, and not as a Status.
+    let (client, writes) = that_refuses_and("mine", NAMESPACE_ENDING, |path| {
+        if path.ends_with("/apis/monitoring.coreos.com/v1") {
+            Some((
+                200,
+                r#"{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "monitoring.coreos.com/v1",
+                "resources": [{"name": "prometheusrules", "singularName": "prometheusrule", "namespaced": true,
+                    "kind": "PrometheusRule", "verbs": ["get"]}]}"#,
+            ))
+        } else if path.contains("/prometheusrules/") {
+            Some((404, "404 page not found\n"))
+        } else {
+            None
+        }
+    });
+    let again = look(found("mine"), shared(client)).await;
+    assert_eq!(again.expect("no failure"), Action::requeue(LOOK_AGAIN));
+    let writes = writes.lock().unwrap();
+    assert!(writes.len() > 1, "it is made: {writes:?}");
 }
 
 #[tokio::test]
