@@ -67,9 +67,13 @@ fn steps(changes: &[Seen], cluster: &str) -> Option<Vec<(String, Duration)>> {
     Some(steps)
 }
 
+fn total(steps: &[(String, Duration)]) -> Duration {
+    steps.iter().map(|(_, took)| *took).sum()
+}
+
 /// All of the operator's own share.
 pub fn share(changes: &[Seen], cluster: &str) -> Option<Duration> {
-    Some(steps(changes, cluster)?.iter().map(|(_, took)| *took).sum())
+    steps(changes, cluster).map(|steps| total(&steps))
 }
 
 /// What took how long since `start`, to read.
@@ -99,7 +103,7 @@ pub fn text(changes: &[Seen], cluster: &str, start: Instant) -> String {
     }
     match steps(changes, cluster) {
         Some(steps) => {
-            let all: Duration = steps.iter().map(|(_, took)| *took).sum();
+            let all = total(&steps);
             let _ = writeln!(text, "the operator's own share: {:.2} s", all.as_secs_f64());
             for (what, took) in steps {
                 let _ = writeln!(text, "    {:6.2} {what}", took.as_secs_f64());

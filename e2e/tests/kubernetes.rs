@@ -34,10 +34,11 @@ fn an_application_runs_through_everything() {
         started.elapsed().as_secs_f64()
     ));
     space.wait_until_up_to_date("demo");
-    for line in breakdown::text(&watched.changes(), "demo", started).lines() {
+    let changes = watched.changes();
+    for line in breakdown::text(&changes, "demo", started).lines() {
         say(line);
     }
-    if breakdown::share(&watched.changes(), "demo").is_none_or(|share| share > LONG) {
+    if breakdown::share(&changes, "demo").is_none_or(|share| share > LONG) {
         let about = |what: &[&str]| {
             kubectl(&[&["-n", OPERATOR], what].concat()).unwrap_or_else(|error| error)
         };

@@ -439,6 +439,7 @@ impl<B: Backend> Engine for Durable<B> {
         if self.shared.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        // Whoever is about to rest sees that it is closed, or hears this.
         drop(self.shared.orders.lock());
         self.shared.changed.notify_all();
         self.shared.check()?;

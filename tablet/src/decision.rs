@@ -233,41 +233,36 @@ impl Ground<'_> {
         start_ts: Timestamp,
         commit_ts: Option<Timestamp>,
     ) -> Result<CellView, Error> {
-        self.probe.loading();
-        let view = store::lock(self.engine, self.filter, key)
-            .and_then(|lock| self.view_beside(lock, key, start_ts, commit_ts));
-        self.probe.loaded();
-        view
+        self.view_knowing(None, key, start_ts, commit_ts)
     }
 
-    /// The same, where the cell's lock is known.
-    pub(crate) fn view_of_locked(
-        &self,
-        key: &[u8],
-        lock: Lock,
-        start_ts: Timestamp,
-        commit_ts: Option<Timestamp>,
-    ) -> Result<CellView, Error> {
-        self.probe.loading();
-        // Asked all the same in tests, so that every one of them sees that nothing comes in between.
-        debug_assert!(
-            mutants::on(Mutant::NoLatches)
-                || store::stored_lock(self.engine, key)?.as_ref() == Some(&lock),
-            "a lock that has changed since it was found"
-        );
-        let view = self.view_beside(Some(lock), key, start_ts, commit_ts);
-        self.probe.loaded();
-        view
-    }
-
-    fn view_beside(
+    /// The same, where the cell's lock may be known.
+    pub(crate) fn view_knowing(
         &self,
         lock: Option<Lock>,
         key: &[u8],
         start_ts: Timestamp,
         commit_ts: Option<Timestamp>,
     ) -> Result<CellView, Error> {
-        store::view(self.engine, self.records, key, lock, start_ts, commit_ts)
+        self.probe.loading();
+        // Asked all the same in tests, so that every one of them sees that nothing comes in between.
+        debug_assert!(
+            lock.is_none()
+                || mutants::on(Mutant::NoLatches)
+                || store::stored_lock(self.engine, key)? == lock,
+            "a lock that has changed since it was found"
+        );
+        let view = store::view(
+            self.engine,
+            self.filter,
+            self.records,
+            lock,
+            key,
+            start_ts,
+            commit_ts,
+        );
+        self.probe.loaded();
+        view
     }
 }
 

@@ -141,11 +141,8 @@ pub(crate) fn decide(
     let mut resolved = 0;
     let skipped = mutants::on(Mutant::ResolveSkipsPiece) && piece.resume.is_some();
     for Found { cell_key, lock } in piece.cells.into_iter().filter(|_| !skipped) {
-        let view = match lock {
-            // Nobody has changed the cell since it was found: this has had its latch since then.
-            Some(lock) => ground.view_of_locked(&cell_key, lock, piece.start_ts, commit_ts)?,
-            None => ground.view(&cell_key, piece.start_ts, commit_ts)?,
-        };
+        // A lock that is known still is as it was found: this has had its cell's latch since then.
+        let view = ground.view_knowing(lock, &cell_key, piece.start_ts, commit_ts)?;
         let effects = resolve(&view, piece.start_ts, piece.ending);
         if effects.is_empty() {
             continue;

@@ -89,29 +89,22 @@ const MARKS_ARE_WRONG: [Mutant; 3] = [
     Mutant::HighTsNotEachTime,
 ];
 
-/// The cell's lock, before a rule is asked.
-pub(crate) fn lock(
-    engine: &dyn Engine,
-    filter: &LockFilter,
-    cell_key: &[u8],
-) -> Result<Option<Lock>, Error> {
-    match filter.may_hold_hash(latches::hash(&[cell_key])) {
-        true => stored_lock(engine, cell_key),
-        false => Ok(None),
-    }
-}
-
-/// The cell's state as far as the transaction `start_ts` is concerned; `lock` is the cell's. `records` has the highest
-/// timestamps of write records, by the hash of the cell's key.
+/// The cell's state as far as the transaction `start_ts` is concerned; `known` is the cell's lock, where it need not be
+/// asked for. `records` has the highest timestamps of write records, by the hash of the cell's key.
 pub(crate) fn view(
     engine: &dyn Engine,
+    filter: &LockFilter,
     records: &Marks,
+    known: Option<Lock>,
     cell_key: &[u8],
-    lock: Option<Lock>,
     start_ts: Timestamp,
     commit_ts: Option<Timestamp>,
 ) -> Result<CellView, Error> {
     let hash = latches::hash(&[cell_key]);
+    let lock = match known {
+        None if filter.may_hold_hash(hash) => stored_lock(engine, cell_key)?,
+        known => known,
+    };
     let newest = key::version(cell_key.to_vec(), Timestamp::MAX);
     let mut behind = key::version(cell_key.to_vec(), start_ts);
     behind.push(0);
