@@ -10,6 +10,7 @@
 pub mod application;
 pub mod audit;
 pub mod breakdown;
+pub mod late;
 pub mod nodes;
 pub mod prometheus;
 pub mod truth;
@@ -18,6 +19,7 @@ pub mod watched;
 use std::ffi::OsStr;
 use std::io::Write as _;
 use std::process::Command;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -30,8 +32,10 @@ pub const PATIENCE: Duration = Duration::from_secs(180);
 /// One look takes no longer, but where the machine, or what is looked at, stood still.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
-/// The namespace and the name of the operator's release.
+/// The namespace of the operator's release.
 pub const OPERATOR: &str = "percolator-system";
+/// The operator's release.
+const RELEASE: &str = "percolator";
 
 /// The program, in every pod.
 const PROGRAM: &str = "/usr/local/bin/percolator";
@@ -87,17 +91,22 @@ impl Kube {
 
     /// Installs the operator, or brings it up to date, with these values on top of the test's.
     pub fn install(&self, more: &[&str]) {
+        self.install_release(RELEASE, OPERATOR, more);
+    }
+
+    /// Installs a release of the chart, or brings it up to date, with these values on top of the test's.
+    fn install_release(&self, release: &str, namespace: &str, more: &[&str]) {
         let repository = self.image.rsplit_once(':').expect("an image has a tag").0;
         let repository = format!("image.repository={repository}");
         let chart = self.chart();
-        let mut arguments = vec!["upgrade", "--install", "percolator", &chart, "-n", OPERATOR];
+        let mut arguments = vec!["upgrade", "--install", release, &chart, "-n", namespace];
         arguments.extend(["--create-namespace", "--wait", TIMEOUT]);
         arguments.extend(["--set", &repository]);
         arguments.extend(more);
         self.helm(&arguments).expect("helm upgrade --install");
         // Helm doesn't wait for those of before, which may be about to do something still.
         wait("the operators of before to end", || {
-            let pods = kubectl(&["-n", OPERATOR, "get", "pods", "-o", "json"])?;
+            let pods = kubectl(&["-n", namespace, "get", "pods", "-o", "json"])?;
             match items(&pods)?.iter().find(|pod| is_ending(pod)) {
                 Some(pod) => Err(pod["metadata"]["name"].to_string()),
                 None => Ok(()),
@@ -124,13 +133,14 @@ pub fn skip(why: &str) {
     println!("SKIPPED: {why}");
 }
 
-/// Tells whoever watches what happens.
+/// Tells whoever watches what happens, and how long after the first that was told.
 #[allow(
     clippy::print_stdout,
     reason = "tests that take minutes say what they do"
 )]
 pub fn say(what: &str) {
-    println!("  {what}");
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    println!("  {:5.0} s  {what}", START.elapsed().as_secs_f64());
 }
 
 fn output(command: &mut Command) -> Result<String, String> {
@@ -263,14 +273,11 @@ impl Namespace {
         ] {
             println!("{}", self.kubectl(arguments).unwrap_or_else(|error| error));
         }
-        let logs = [
-            "-n",
-            OPERATOR,
-            "logs",
-            "deploy/percolator-percolator-operator",
-            "--tail=30",
-        ];
-        println!("{}", kubectl(&logs).unwrap_or_else(|error| error));
+        for namespace in [OPERATOR, late::LATE] {
+            let selector = "-lapp.kubernetes.io/name=percolator-operator";
+            let logs = ["-n", namespace, "logs", selector, "--tail=30", "--prefix"];
+            println!("{}", kubectl(&logs).unwrap_or_else(|error| error));
+        }
     }
 
     /// Applies a manifest.

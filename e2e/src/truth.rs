@@ -1,4 +1,4 @@
-//! Whether a cluster's `Available` tells the truth all the way, and not only where a test waits for it: held against the
+//! Whether a cluster's conditions tell the truth all the way, and not only where a test waits for them: held against the
 //! pods, from one moment to the next.
 
 use std::fmt::Write as _;
@@ -24,20 +24,44 @@ const ROLES: [(&str, &str); 3] = [
     ("tablets", "tablet"),
 ];
 
+/// The conditions that are followed.
+const FOLLOWED: [&str; 3] = ["Available", "Progressing", "Degraded"];
+
 /// What there is at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Moment {
-    /// Of `Available`, where it is about the newest spec.
-    told: Option<bool>,
+    /// Whether each of those that are followed is true, where it is about the newest spec.
+    told: [Option<bool>; FOLLOWED.len()],
     /// The pods of each role that are ready, and how many there are to be.
-    serving: [(u64, u64); 3],
+    serving: [(u64, u64); ROLES.len()],
 }
+
+type IsTold = fn(&Moment) -> bool;
+
+/// What is not true of what is told, of a cluster whose spec is good.
+const LIES: [(&str, IsTold); 4] = [
+    ("Available is True, and a role has no ready pod", |moment| {
+        moment.told[0] == Some(true) && moment.serving.iter().any(|(ready, _)| *ready == 0)
+    }),
+    ("Available is False, and all pods are ready", |moment| {
+        moment.told[0] == Some(false) && moment.is_whole()
+    }),
+    (
+        "Progressing is False, and pods are missing or not ready",
+        |moment| moment.told[1] == Some(false) && !moment.is_whole(),
+    ),
+    ("Degraded is True, and all pods are ready", |moment| {
+        moment.told[2] == Some(true) && moment.is_whole()
+    }),
+];
 
 impl Moment {
     fn of(cluster: &Value, pods: &[Value]) -> Self {
-        let told = condition(cluster, "Available")
-            .filter(|told| told["observedGeneration"] == cluster["metadata"]["generation"])
-            .map(|told| told["status"] == "True");
+        let told = FOLLOWED.map(|kind| {
+            condition(cluster, kind)
+                .filter(|told| told["observedGeneration"] == cluster["metadata"]["generation"])
+                .map(|told| told["status"] == "True")
+        });
         let name = &cluster["metadata"]["name"];
         let serving = ROLES.map(|(role, component)| {
             let serves = |pod: &&Value| {
@@ -54,26 +78,22 @@ impl Moment {
         Self { told, serving }
     }
 
-    /// What is not true of what is told.
-    fn lie(&self) -> Option<&'static str> {
-        let is_whole = self.serving.iter().all(|(ready, asked)| ready >= asked);
-        let lacks_role = self.serving.iter().any(|(ready, _)| *ready == 0);
-        match self.told {
-            Some(true) if lacks_role => Some("Available is True, and a role has no ready pod"),
-            Some(false) if is_whole => Some("Available is False, and all pods are ready"),
-            _ => None,
-        }
+    fn is_whole(&self) -> bool {
+        self.serving.iter().all(|(ready, asked)| ready >= asked)
     }
 }
 
 impl std::fmt::Display for Moment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let told = match self.told {
-            Some(true) => "True",
-            Some(false) => "False",
-            None => "not told of the newest spec",
-        };
-        write!(f, "Available {told}; ready:")?;
+        for (kind, told) in FOLLOWED.iter().zip(self.told) {
+            let told = match told {
+                Some(true) => "True",
+                Some(false) => "False",
+                None => "not told of the newest spec",
+            };
+            write!(f, "{kind} {told}; ")?;
+        }
+        f.write_str("ready:")?;
         ROLES
             .iter()
             .zip(self.serving)
@@ -85,8 +105,8 @@ impl std::fmt::Display for Moment {
 #[derive(Debug, Default)]
 struct Told {
     last: Option<Moment>,
-    /// For how long the last moment's lie has lasted.
-    lasts: Duration,
+    /// For how long each lie has lasted.
+    lasts: [Duration; LIES.len()],
     turns: u32,
     timeline: String,
     /// The first that lasted too long.
@@ -95,25 +115,21 @@ struct Told {
 
 impl Told {
     fn look(&mut self, moment: Option<Moment>, since_last: Duration, since_start: Duration) {
-        let before = self.last.as_ref().and_then(Moment::lie);
-        let lie = moment.as_ref().and_then(Moment::lie);
-        self.lasts = match lie.is_some() && lie == before {
-            true => self.lasts + since_last.min(LOOK_MAX),
-            false => Duration::ZERO,
-        };
-        if self.lasts > MAY_LAST && self.lie.is_none() {
-            self.lie = lie;
-            let at = since_start.as_secs_f64();
-            let _ = writeln!(
-                self.timeline,
-                "{at:8.1} s: {} for {MAY_LAST:?}",
-                lie.unwrap_or_default()
-            );
+        let at = since_start.as_secs_f64();
+        for ((lie, is_told), lasts) in LIES.iter().zip(&mut self.lasts) {
+            let is_told = |moment: &Option<Moment>| moment.as_ref().is_some_and(is_told);
+            *lasts = match is_told(&moment) && is_told(&self.last) {
+                true => *lasts + since_last.min(LOOK_MAX),
+                false => Duration::ZERO,
+            };
+            if *lasts > MAY_LAST && self.lie.is_none() {
+                self.lie = Some(lie);
+                let _ = writeln!(self.timeline, "{at:8.1} s: {lie} for {MAY_LAST:?}");
+            }
         }
         if moment != self.last {
-            let told = |moment: &Option<Moment>| moment.as_ref().and_then(|moment| moment.told);
+            let told = |moment: &Option<Moment>| moment.as_ref().map(|moment| moment.told);
             self.turns += u32::from(told(&moment) != told(&self.last));
-            let at = since_start.as_secs_f64();
             let text = moment
                 .as_ref()
                 .map_or("no cluster".to_owned(), Moment::to_string);
@@ -165,7 +181,8 @@ impl Truth {
         let timeline = &told.timeline;
         assert_eq!(told.lie, None, "on the way:\n{timeline}");
         say(&format!(
-            "Available was followed all the way: it turned {} times, and told the truth",
+            "{} were followed all the way: they turned {} times, and told the truth",
+            FOLLOWED.join(", "),
             told.turns
         ));
     }
@@ -184,21 +201,29 @@ impl Drop for Truth {
 mod tests {
     use super::*;
 
-    fn moment(told: Option<bool>, ready: [u64; 3]) -> Option<Moment> {
-        Some(Moment {
+    fn moment(told: [Option<bool>; 3], ready: [u64; 3]) -> Moment {
+        Moment {
             told,
             serving: ready.map(|ready| (ready, 1)),
-        })
+        }
     }
 
     #[test]
     fn what_is_told_is_held_against_the_pods() {
-        let lie = |told, ready| moment(told, ready).and_then(|moment| moment.lie());
-        assert!(lie(Some(true), [1, 0, 1]).is_some());
-        assert!(lie(Some(false), [1, 1, 1]).is_some());
-        assert_eq!(lie(Some(false), [1, 0, 1]), None);
-        assert_eq!(lie(Some(true), [1, 1, 1]), None);
-        assert_eq!(lie(None, [0, 0, 0]), None);
+        const WHOLE: [u64; 3] = [1, 1, 1];
+        const LACKING: [u64; 3] = [1, 0, 1];
+        let (yes, no) = (Some(true), Some(false));
+        let lies = |told, ready| {
+            let moment = moment(told, ready);
+            LIES.map(|(_, is_told)| is_told(&moment))
+        };
+        assert_eq!(lies([yes, no, no], WHOLE), [false; 4]);
+        assert_eq!(lies([no, yes, yes], LACKING), [false; 4]);
+        assert_eq!(lies([None; 3], LACKING), [false; 4]);
+        assert_eq!(lies([yes, yes, no], LACKING), [true, false, false, false]);
+        assert_eq!(lies([no, yes, no], WHOLE), [false, true, false, false]);
+        assert_eq!(lies([no, no, no], LACKING), [false, false, true, false]);
+        assert_eq!(lies([yes, no, yes], WHOLE), [false, false, false, true]);
     }
 
     #[test]
@@ -206,7 +231,9 @@ mod tests {
         let object = |text: &str| serde_json::from_str::<Value>(text).expect("JSON");
         let cluster = object(
             r#"{"metadata": {"name": "a", "generation": 2}, "spec": {"tablets": {"replicas": 2}},
-            "status": {"conditions": [{"type": "Available", "status": "True", "observedGeneration": 2}]}}"#,
+            "status": {"conditions": [{"type": "Available", "status": "True", "observedGeneration": 2},
+            {"type": "Degraded", "status": "True", "observedGeneration": 1},
+            {"type": "Progressing", "status": "False", "observedGeneration": 2}]}}"#,
         );
         let pod = |component: &str, more: &str| {
             object(&format!(
@@ -218,7 +245,7 @@ mod tests {
         let ending = r#", "deletionTimestamp": "2026""#;
         let pods = [pod("tablet", ""), pod("tablet", ending), pod("tso", "")];
         let found = Moment::of(&cluster, &pods);
-        assert_eq!(found.told, Some(true));
+        assert_eq!(found.told, [Some(true), Some(false), None]);
         assert_eq!(found.serving, [(0, 1), (1, 1), (1, 2)]);
     }
 
@@ -230,17 +257,20 @@ mod tests {
             told.look(moment, since_last, Duration::ZERO);
             told.lie
         };
-        let lie = || moment(Some(false), [1, 1, 1]);
-        look(lie(), seconds(1));
-        assert_eq!(look(lie(), seconds(1_000)), None, "all stood still");
+        let unavailable = || Some(moment([Some(false), None, None], [1, 1, 1]));
+        look(unavailable(), seconds(1));
+        assert_eq!(look(unavailable(), seconds(1_000)), None, "all stood still");
         for _ in 0..29 {
-            assert_eq!(look(lie(), seconds(1)), None);
+            assert_eq!(look(unavailable(), seconds(1)), None);
         }
-        look(moment(Some(true), [1, 1, 1]), seconds(1));
+        look(
+            Some(moment([Some(true), None, None], [1, 1, 1])),
+            seconds(1),
+        );
         for _ in 0..31 {
-            assert_eq!(look(lie(), seconds(1)), None);
+            assert_eq!(look(unavailable(), seconds(1)), None);
         }
-        assert!(look(lie(), seconds(1)).is_some());
+        assert!(look(unavailable(), seconds(1)).is_some());
         assert!(told.timeline.contains("tablet 1 of 1"), "{}", told.timeline);
     }
 }

@@ -1,7 +1,18 @@
 //! Specs that can't be carried out, and what becomes of a cluster whose storage fails: conditions say what is wrong, and
-//! going back is enough. `cargo xtask test e2e` runs it.
+//! going back is enough. All of it with a prompt operator and with one that hears of everything late, side by side.
+//! `cargo xtask test e2e` runs it.
 
-use percolator_e2e::{Kube, kubectl, say, small, wait};
+use std::sync::{Mutex, PoisonError};
+
+use percolator_e2e::late::PromptAndLate;
+use percolator_e2e::{Kube, Namespace, kubectl, small, wait};
+
+/// For whoever changes the storage class, which all have in common.
+static STORAGE_CLASS: Mutex<()> = Mutex::new(());
+
+fn say(space: &Namespace, what: &str) {
+    percolator_e2e::say(&format!("{}: {what}", space.name()));
+}
 
 /// Whether volumes of the class that these tests use can grow.
 fn expansion(may: bool) {
@@ -12,13 +23,36 @@ fn expansion(may: bool) {
 #[test]
 fn bad_specs_are_refused_or_told_of_and_good_ones_recover() {
     let Some(kube) = Kube::find() else { return };
-    kube.install(&[]);
-    let space = kube.namespace("bad-specs");
+    let both = PromptAndLate::begin(&kube, "bad-specs", &[]);
+    std::thread::scope(|threads| {
+        for space in both.spaces() {
+            threads.spawn(|| of_pods(space));
+            threads.spawn(|| of_storage(&kube, space));
+        }
+    });
+}
+
+/// Of one cluster, whose servers or pods can't be as it says.
+fn of_pods(space: &Namespace) {
     space.apply(&small("bad", "")).expect("a cluster");
     space.wait_until_up_to_date("bad");
-    let lives = space.lives("bad");
+    are_refused(space);
+    have_no_pods(space);
+    have_a_server_that_crashes(space);
+}
 
-    say("refused by the API server");
+/// Of two, whose volumes can't be as they say.
+fn of_storage(kube: &Kube, space: &Namespace) {
+    space.apply(&small("full", "")).expect("a cluster");
+    space.wait_until_up_to_date("full");
+    have_no_volumes(space);
+    have_no_storage_class(space);
+    come_back_empty(kube, space);
+}
+
+fn are_refused(space: &Namespace) {
+    let lives = space.lives("bad");
+    say(space, "refused by the API server");
     for (spec, said) in [
         (r#"{"tablets":{"replicas":0}}"#, "from 1 to 1000"),
         (r#"{"oracle":{"replicas":2}}"#, "standby oracles"),
@@ -56,7 +90,7 @@ fn bad_specs_are_refused_or_told_of_and_good_ones_recover() {
     assert!(error.contains("starting with a letter"), "{error}");
     assert_eq!(space.lives("bad"), lives);
 
-    say("refused by the operator");
+    say(space, "refused by the operator");
     space
         .change(
             "bad",
@@ -69,8 +103,10 @@ fn bad_specs_are_refused_or_told_of_and_good_ones_recover() {
         .expect("back");
     space.wait_until_up_to_date("bad");
     assert_eq!(space.lives("bad"), lives);
+}
 
-    say("an image that doesn't exist");
+fn have_no_pods(space: &Namespace) {
+    say(space, "an image that doesn't exist");
     space
         .change(
             "bad",
@@ -91,7 +127,7 @@ fn bad_specs_are_refused_or_told_of_and_good_ones_recover() {
         .expect("back");
     space.wait_until_up_to_date("bad");
 
-    say("resources that don't fit");
+    say(space, "resources that don't fit");
     space
         .change(
             "bad",
@@ -107,7 +143,7 @@ fn bad_specs_are_refused_or_told_of_and_good_ones_recover() {
         .expect("back");
     space.wait_until_up_to_date("bad");
 
-    say("pods that can't be made");
+    say(space, "pods that can't be made");
     for (pod, words) in [
         (r#"{"serviceAccountName":"nobody"}"#, "nobody"),
         (
@@ -130,8 +166,13 @@ fn bad_specs_are_refused_or_told_of_and_good_ones_recover() {
             .expect("back");
         space.wait_until_up_to_date("bad");
     }
+}
 
-    say("a server that crashes: its last words are in the condition, and stay there");
+fn have_a_server_that_crashes(space: &Namespace) {
+    say(
+        space,
+        "a server that crashes: its last words are in the condition, and stay there",
+    );
     space
         .change("bad", r#"{"oracle":{"pod":{"securityContext":{"runAsUser":1000,"runAsNonRoot":true,"seccompProfile":{"type":"RuntimeDefault"}}}}}"#)
         .expect("a user who may not read the volume");
@@ -141,55 +182,60 @@ fn bad_specs_are_refused_or_told_of_and_good_ones_recover() {
         .change("bad", r#"{"oracle":{"pod":{"securityContext":null}}}"#)
         .expect("back");
     space.wait_until_up_to_date("bad");
+}
 
-    say("a size that the storage can't grow to, and back");
+fn have_no_volumes(space: &Namespace) {
+    say(space, "a size that the storage can't grow to, and back");
     let size = |size: &str| format!(r#"{{"tablets":{{"storage":{{"size":"{size}"}}}}}}"#);
+    let alone = STORAGE_CLASS.lock().unwrap_or_else(PoisonError::into_inner);
     expansion(false);
-    space.change("bad", &size("512Mi")).expect("a size");
-    space.wait_for("bad", "Degraded", "True", "ApplyRefused");
+    space.change("full", &size("512Mi")).expect("a size");
+    space.wait_for("full", "Degraded", "True", "ApplyRefused");
     space
-        .change("bad", &size("256Mi"))
+        .change("full", &size("256Mi"))
         .expect("the size that it has");
-    space.wait_until_up_to_date("bad");
-    let error = space.change("bad", &size("128Mi")).expect_err("less");
+    space.wait_until_up_to_date("full");
+    let error = space.change("full", &size("128Mi")).expect_err("less");
     assert!(error.contains("must not shrink"), "{error}");
     expansion(true);
+    drop(alone);
 
-    say("more tablet servers than volumes, and back");
-    let quota = "{apiVersion: v1, kind: ResourceQuota, metadata: {name: few}, spec: {hard: {persistentvolumeclaims: '4'}}}";
+    say(space, "more tablet servers than volumes, and back");
+    let quota = "{apiVersion: v1, kind: ResourceQuota, metadata: {name: few}, spec: {hard: {persistentvolumeclaims: '7'}}}";
     space.apply(quota).expect("a quota");
+    // Three claims of this cluster, and three of the other one.
     wait("it to count", || {
         let quota = space.get("resourcequota", "few")?;
         match quota["status"]["used"]["persistentvolumeclaims"].as_str() {
-            Some("3") => Ok(()),
+            Some("6") => Ok(()),
             other => Err(format!("{other:?}")),
         }
     });
     space
-        .kubectl(&["scale", "perc", "bad", "--replicas=30"])
+        .kubectl(&["scale", "perc", "full", "--replicas=30"])
         .expect("too many");
-    space.wait_for_words("bad", "Degraded", "PodsRefused", &["bad-tablet"]);
+    space.wait_for_words("full", "Degraded", "PodsRefused", &["full-tablet"]);
     wait("one more to have a volume", || {
-        let status = space.get("perc", "bad")?["status"]["tablets"].clone();
+        let status = space.get("perc", "full")?["status"]["tablets"].clone();
         match status["volumes"].as_i64() {
             Some(volumes) if volumes > 1 => Ok(()),
             _ => Err(status.to_string()),
         }
     });
-    space.wait_for("bad", "Available", "True", "AllServersReady");
+    space.wait_for("full", "Available", "True", "AllServersReady");
     let error = space
-        .kubectl(&["scale", "perc", "bad", "--replicas=1"])
+        .kubectl(&["scale", "perc", "full", "--replicas=1"])
         .expect_err("one more has a volume by now");
     assert!(error.contains("must not shrink"), "{error}");
     // Kubernetes makes pods at a time: which of them has got the one claim that was left is not said.
-    let status = space.get("perc", "bad").expect("a cluster")["status"].clone();
+    let status = space.get("perc", "full").expect("a cluster")["status"].clone();
     let volumes = status["tablets"]["volumes"].as_i64().expect("a number");
     space
-        .kubectl(&["scale", "perc", "bad", &format!("--replicas={volumes}")])
+        .kubectl(&["scale", "perc", "full", &format!("--replicas={volumes}")])
         .expect("as many as have volumes");
     // Before, more of them would be made without the quota.
     wait("as few of them", || {
-        let set = space.get("statefulset", "bad-tablet")?;
+        let set = space.get("statefulset", "full-tablet")?;
         match set["spec"]["replicas"].as_i64() == Some(volumes) {
             true => Ok(()),
             false => Err(set["spec"]["replicas"].to_string()),
@@ -198,9 +244,11 @@ fn bad_specs_are_refused_or_told_of_and_good_ones_recover() {
     space
         .kubectl(&["delete", "resourcequota", "few"])
         .expect("gone");
-    space.wait_until_up_to_date("bad");
+    space.wait_until_up_to_date("full");
+}
 
-    say("a storage class that doesn't exist");
+fn have_no_storage_class(space: &Namespace) {
+    say(space, "a storage class that doesn't exist");
     let manifest = small("nowhere", "").replace("size: 16Mi", "size: 16Mi, storageClassName: none");
     space.apply(&manifest).expect("a cluster");
     space.wait_for("nowhere", "Degraded", "True", "PodUnschedulable");
@@ -215,10 +263,12 @@ fn bad_specs_are_refused_or_told_of_and_good_ones_recover() {
         error.contains("must not change once there are volumes"),
         "{error}"
     );
+}
 
-    say("a tablet server whose volume comes back empty");
+fn come_back_empty(kube: &Kube, space: &Namespace) {
+    say(space, "a tablet server whose volume comes back empty");
     let table = ["-c", "nowhere:7400", "table", "create", "rows"];
-    space.start(&kube, "table", &table);
+    space.start(kube, "table", &table);
     assert!(space.wait_for_end("table").0);
     space
         .kubectl(&["delete", "pvc", "data-nowhere-tablet-0", "--wait=false"])

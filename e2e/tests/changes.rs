@@ -1,17 +1,18 @@
 //! What happens on the way from one spec to the next: settings that restart nobody, servers that are told to stop, and
 //! an operator that hears of everything late, or is killed in the middle. `cargo xtask test e2e` runs it.
 //!
-//! Under the operator's test-only switch, by which watches tell of everything three seconds late, run: scaling out, killed
-//! pods of each role, volumes that grow, a bad spec and back, another image with the operator stopped in the middle and
-//! with the operator killed after each of its writes, settings with and without a restart, a pause, and a cluster that is
-//! deleted and made again at once. What happens to nodes, the upgrade of the operator, and Kubernetes' refusals run without
-//! it, in the other files.
+//! Under the operator's test-only switch, by which watches tell of everything three seconds late, run here: scaling out,
+//! killed pods of each role, volumes that grow, a bad spec and back, another image with the operator stopped in the middle
+//! and with the operator killed after each of its writes, settings with and without a restart, another version of the
+//! operator, a pause, and a cluster that is deleted and made again at once. Bad specs of every kind and what happens to
+//! nodes run in the other files, with and without it side by side.
 
 use std::io::Write as _;
 use std::time::Duration;
 
 use percolator_e2e::application::Application;
 use percolator_e2e::audit::{Audit, Request};
+use percolator_e2e::late::LateOperator;
 use percolator_e2e::{
     Kube, Namespace, OPERATOR, TIMEOUT, kill_operators, kubectl, nodes, say, small, wait,
 };
@@ -27,37 +28,6 @@ fn operator(arguments: &[&str]) -> String {
 
 fn ask_operator(arguments: &[&str]) -> Result<String, String> {
     kubectl(&[&["-n", OPERATOR], arguments].concat())
-}
-
-/// An operator that hears of everything some seconds late; it goes away with the value.
-struct LateWatches<'a>(&'a Kube);
-
-impl<'a> LateWatches<'a> {
-    fn begin(kube: &'a Kube) -> Self {
-        kube.install(&[]);
-        let late = Self(kube);
-        let switch = "PERCOLATOR_OPERATOR_TEST_WATCH_DELAY=3";
-        operator(&["set", "env", DEPLOYMENT, switch]);
-        operator(&["rollout", "status", DEPLOYMENT, TIMEOUT]);
-        wait("the switch", || {
-            let log = ask_operator(&["logs", DEPLOYMENT, "--tail=20"])?;
-            if log.contains("watches tell of changes late") {
-                Ok(())
-            } else {
-                Err(log)
-            }
-        });
-        late
-    }
-}
-
-impl Drop for LateWatches<'_> {
-    fn drop(&mut self) {
-        // What was changed here isn't the chart's: the next test installs it anew.
-        let _ = self
-            .0
-            .helm(&["uninstall", "percolator", "-n", OPERATOR, "--wait"]);
-    }
 }
 
 fn image(object: &Value) -> &Value {
@@ -166,9 +136,20 @@ fn end_lease(read: &Value) -> Result<(), String> {
     kubectl(&["delete", "--raw", &path, "-f", &body]).map(drop)
 }
 
+/// Waits until a label of the cluster's service says so.
+fn wait_for_team(space: &Namespace, team: &str) {
+    wait("the label", || {
+        let service = space.get("service", "demo")?;
+        match &service["metadata"]["labels"]["team"] {
+            found if found == team => Ok(()),
+            other => Err(other.to_string()),
+        }
+    });
+}
+
 /// With pods that are killed and an operator that is killed, each change ends where the spec says.
 fn late_and_killed(kube: &Kube) {
-    let late = LateWatches::begin(kube);
+    let late = LateOperator::begin(kube);
     let space = kube.namespace("late");
     space.apply(&small("demo", "")).expect("a cluster");
     space.wait_until_up_to_date("demo");
@@ -260,6 +241,26 @@ fn late_and_killed(kube: &Kube) {
         changed.len() == 1 && changed[0].starts_with("demo-tso-0 "),
         "{changed:?}"
     );
+    application.goes_on();
+
+    say("late: another version of the operator, and nobody restarts");
+    let lives = space.lives("demo");
+    let tag = other.rsplit_once(':').expect("a tag").1;
+    // What isn't the chart's stays as it is, and that is the switch.
+    kube.install(&["--set", &format!("image.tag={tag}")]);
+    let found = operator(&[
+        "get",
+        DEPLOYMENT,
+        "-o",
+        "jsonpath={.spec.template.spec.containers[0]}",
+    ]);
+    let (is_late, is_other) = (found.contains("TEST_WATCH_DELAY"), found.contains(other));
+    assert!(is_late && is_other, "{found}");
+    let settings = r#"{"service":{"labels":{"team":"newer"}}}"#;
+    space.change("demo", settings).expect("a label");
+    wait_for_team(&space, "newer");
+    space.wait_until_up_to_date("demo");
+    assert_eq!(space.lives("demo"), lives);
     application.ends_well();
 
     say("late: paused, nothing happens, whatever is asked for; and then it does");
@@ -267,15 +268,9 @@ fn late_and_killed(kube: &Kube) {
     let team = r#"{"paused":true,"service":{"labels":{"team":"late"}}}"#;
     space.change("demo", team).expect("paused");
     space.wait_for("demo", "Progressing", "False", "PausedBySpec");
-    let label = || {
-        wait("the service", || space.get("service", "demo"))["metadata"]["labels"]["team"].clone()
-    };
-    assert_eq!(label(), "early");
+    wait_for_team(&space, "newer");
     space.change("demo", r#"{"paused":false}"#).expect("on");
-    wait("the label", || match label() {
-        label if label == "late" => Ok(()),
-        other => Err(other.to_string()),
-    });
+    wait_for_team(&space, "late");
     space.wait_until_up_to_date("demo");
     assert_eq!(space.lives("demo"), lives);
 

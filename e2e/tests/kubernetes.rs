@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use percolator_e2e::application::Application;
 use percolator_e2e::audit::{Audit, Request, counts};
+use percolator_e2e::late::PromptAndLate;
 use percolator_e2e::truth::Truth;
 use percolator_e2e::watched::Watched;
 use percolator_e2e::{
@@ -295,28 +296,44 @@ fn operator_memory_mib() -> f64 {
 fn nodes_come_and_go() {
     let Some(kube) = Kube::find() else { return };
     // Should the one that acts be cut off, the other takes over.
-    kube.install(&["--set", "replicas=2"]);
-    let space = kube.namespace("nodes");
-    space.apply(&example(&kube)).expect("the example");
-    space.wait_until_up_to_date("demo");
-    let application = Application::start(&kube, &space, "demo", 100, 4);
-    let truth = Truth::follow(&space, "demo");
+    let both = PromptAndLate::begin(&kube, "nodes", &["--set", "replicas=2"]);
+    let spaces = both.spaces();
+    for space in spaces {
+        space.apply(&example(&kube)).expect("the example");
+    }
+    let applications = spaces.map(|space| {
+        space.wait_until_up_to_date("demo");
+        Application::start(&kube, space, "demo", 100, 4)
+    });
+    let truths = spaces.map(|space| Truth::follow(space, "demo"));
+    let unavailable = || {
+        for space in spaces {
+            space.wait_for("demo", "Available", "False", "ServersNotReady");
+        }
+    };
+    let available = || {
+        for space in spaces {
+            space.wait_until_up_to_date("demo");
+        }
+    };
 
     say("a node is cut off, and comes back");
     nodes::cable(2, false);
-    space.wait_for("demo", "Available", "False", "ServersNotReady");
+    unavailable();
     nodes::cable(2, true);
-    space.wait_until_up_to_date("demo");
-    application.goes_on();
+    available();
+    applications.iter().for_each(Application::goes_on);
 
     say("a node loses its power, and comes back");
     let dead = nodes::cut_power(3);
-    space.wait_for("demo", "Available", "False", "ServersNotReady");
+    unavailable();
     dead.power_on();
-    space.wait_until_up_to_date("demo");
-    truth.holds();
-    application.ends_well();
-    space.all_money_is_there("demo", 100);
+    available();
+    truths.into_iter().for_each(Truth::holds);
+    applications.into_iter().for_each(Application::ends_well);
+    for space in spaces {
+        space.all_money_is_there("demo", 100);
+    }
 }
 
 #[test]
@@ -397,6 +414,26 @@ fn clusters_keep_to_themselves() {
     green.change("mine", r#"{"paused":false}"#).expect("on");
     green.wait_until_up_to_date("mine");
     assert_eq!(green.lives("mine").len(), 4);
+
+    say(
+        "accounts of its own are not needed any more: each server runs as another one, and they go",
+    );
+    let account = "{apiVersion: v1, kind: ServiceAccount, metadata: {name: theirs}}";
+    green.apply(account).expect("an account");
+    let of_pod = r#"{"pod":{"serviceAccountName":"theirs"}}"#;
+    let spec = ["oracle", "gcMaster", "tablets"].map(|role| format!(r#""{role}":{of_pod}"#));
+    let spec = format!("{{{}}}", spec.join(","));
+    green.change("mine", &spec).expect("an account");
+    green.wait_until_up_to_date("mine");
+    wait("the end of its own account", || {
+        match green
+            .kubectl(&["get", "serviceaccounts", "-o", "name"])?
+            .as_str()
+        {
+            "serviceaccount/default\nserviceaccount/theirs" => Ok(()),
+            other => Err(other.to_owned()),
+        }
+    });
 
     say("deleted, and made again at once: claims stay, and all of them are taken up again");
     green.kubectl(&["delete", "perc", "mine"]).expect("gone");

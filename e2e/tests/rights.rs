@@ -10,7 +10,7 @@ use serde_json::Value;
 const NAME: &str = "percolator-percolator-operator";
 
 /// What the role grants and the tests don't see used each time: the resource, the verb, and why it is granted.
-const NOT_SEEN: [(&str, &str, &str); 8] = [
+const NOT_SEEN: [(&str, &str, &str); 5] = [
     (
         "percolatorclusters/finalizers",
         "update",
@@ -19,17 +19,6 @@ const NOT_SEEN: [(&str, &str, &str); 8] = [
     ("configmaps", "delete", TAKEN_UP),
     ("services", "delete", TAKEN_UP),
     ("poddisruptionbudgets", "delete", TAKEN_UP),
-    ("serviceaccounts", "delete", TAKEN_UP),
-    (
-        "podmonitors",
-        "delete",
-        "when a cluster asks for none any more",
-    ),
-    (
-        "prometheusrules",
-        "delete",
-        "when a cluster asks for none any more",
-    ),
     (
         "events",
         "patch",

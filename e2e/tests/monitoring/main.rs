@@ -129,6 +129,30 @@ fn check_monitor(space: &Namespace) {
     assert_eq!(found, expected);
 }
 
+/// What isn't asked for any more goes, and comes back when it is.
+fn check_removal(space: &Namespace) {
+    say("monitoring is not asked for any more, and then it is");
+    let monitoring = |is_asked: bool| {
+        let switch = format!(r#"{{"enabled":{is_asked}}}"#);
+        let spec =
+            format!(r#"{{"monitoring":{{"podMonitor":{switch},"prometheusRule":{switch}}}}}"#);
+        space.change("calm", &spec).expect("monitoring");
+    };
+    monitoring(false);
+    wait("the end of what isn't asked for", || {
+        match space
+            .kubectl(&["get", "podmonitors,prometheusrules", "-o", "name"])?
+            .as_str()
+        {
+            "" => Ok(()),
+            left => Err(left.to_owned()),
+        }
+    });
+    space.wait_for("calm", "Monitored", "False", "NotAskedFor");
+    monitoring(true);
+    space.wait_for("calm", "Monitored", "True", "AsAskedFor");
+}
+
 /// Starts a bank that shows its client's metrics.
 fn start_bank<'a>(kube: &Kube, space: &'a Namespace, cluster: &str) -> Application<'a> {
     let metrics = format!("0.0.0.0:{BANK_PORT}");
@@ -190,6 +214,7 @@ fn every_expression_is_answered_and_alerts_fire_by_their_faults() {
     // Nothing told the operator of the definitions: it looks by itself.
     space.wait_for("calm", "Monitored", "True", "AsAskedFor");
     check_monitor(&space);
+    check_removal(&space);
     let rules = rules::files(&kube, &space, "calm");
     let Some(prometheus) = Prometheus::start(&configuration(&kube), &rules, &[SPACE, OPERATOR])
     else {
