@@ -75,7 +75,7 @@ async fn list(admin: &Admin, limit: u32, output: Output) -> anyhow::Result<ExitC
             "start_ts": txn.start_ts.to_string(),
             "age_ms": ms,
             "locks": txn.locks,
-            "primary": txn.primary.as_ref().map(ToString::to_string),
+            "primary": txn.primary,
             "owner": txn.owner.as_ref().map(owner_json),
         })
     };

@@ -83,6 +83,19 @@ impl Directory {
             .map(|table| TableId(table.id))
     }
 
+    /// What a table is called; its number, where that isn't known.
+    pub(crate) fn named(&self, table: TableId) -> String {
+        let known = self.tables.values().find(|known| known.id == table.0);
+        known.map_or_else(|| format!("number {}", table.0), |known| known.name.clone())
+    }
+
+    /// A cell for people to read: as its own text, with the table's name for its number.
+    pub(crate) fn text(&self, cell: &Cell) -> String {
+        let text = cell.to_string();
+        let rest = text.split_once('/').map_or("", |(_, rest)| rest);
+        format!("{}/{rest}", self.named(cell.table))
+    }
+
     /// Whether the table is on its way out: its tablets tell what became of transactions, and no more.
     pub(crate) fn being_deleted(&self, table: TableId) -> bool {
         self.tables
@@ -289,6 +302,20 @@ mod tests {
             tablets: vec![tablet(2, "d", "f"), tablet(1, "", "b")],
             ..v1::DirectoryResponse::default()
         })
+    }
+
+    #[test]
+    fn a_cell_is_named_with_its_table() {
+        let mut directory = with_a_gap();
+        let cell = Cell::new(TableId(1), "r/1", "c");
+        assert_eq!(directory.text(&cell), "number 1/r/1:c");
+        let accounts = v1::TableInfo {
+            id: 1,
+            name: "accounts".into(),
+            ..v1::TableInfo::default()
+        };
+        directory.tables.insert("accounts".into(), accounts);
+        assert_eq!(directory.text(&cell), "accounts/r/1:c");
     }
 
     #[test]

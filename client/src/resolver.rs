@@ -180,9 +180,12 @@ impl Router {
                     return Ok(None);
                 }
                 ReadNext::Wait if deadline.passed(&*self.transport) => {
+                    let directory = self.directory();
                     let last = format!(
                         "cell {} is locked by transaction {} (primary {}), which is being committed",
-                        met.cell, met.lock.start_ts, met.lock.primary
+                        directory.text(&met.cell),
+                        met.lock.start_ts,
+                        directory.text(&met.lock.primary)
                     );
                     return Err(deadline.error(&*self.transport, DOING, CallError::GaveUp(last)));
                 }

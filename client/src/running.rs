@@ -24,8 +24,8 @@ pub struct RunningTxn {
     pub owner: Option<Owner>,
     /// Its locks, as far as they were counted.
     pub locks: u64,
-    /// Where it is decided, if it has locks.
-    pub primary: Option<Cell>,
+    /// The cell where it is decided, if it has locks: `table/row:column`, with the escapes of [`Cell`]'s own text.
+    pub primary: Option<String>,
 }
 
 /// The transactions that run.
@@ -85,7 +85,7 @@ impl Admin {
                 .each_lock(&server, Timestamp::MAX, PAGES_MAX, async |locks| {
                     for ((start_ts, primary), locks) in locks {
                         let txn = txns.entry(start_ts).or_insert_with(|| entry(start_ts));
-                        txn.primary = Some(primary);
+                        txn.primary = Some(self.router.directory().text(&primary));
                         txn.locks += locks.len() as u64;
                     }
                     Ok(())

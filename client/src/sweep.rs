@@ -392,9 +392,11 @@ impl Router {
             }
             Ok(Status::Alive { .. } | Status::PrimaryPending) => {
                 let start_ts = first.lock.start_ts;
+                let directory = self.directory();
                 let what = format!(
                     "cell {} is locked by transaction {start_ts}, which is being committed (its primary is {})",
-                    first.cell, first.lock.primary
+                    directory.text(&first.cell),
+                    directory.text(&first.lock.primary)
                 );
                 return Ok(Err(Locked { what, start_ts }));
             }

@@ -196,7 +196,7 @@ impl Trace {
         if !known && state.owners.len() >= OWNERS_MAX {
             state.owners_more += 1;
         } else if !known {
-            let table = directory.name_of(lock.primary.table);
+            let table = directory.named(lock.primary.table);
             state.owners.insert(lock.start_ts, table);
         }
     }
@@ -264,7 +264,7 @@ impl Step<'_> {
     pub(crate) fn about(&self, lock: &Lock, directory: &Directory) {
         if let Some(span) = &self.span {
             span.say(key::OWNER_START_TS, lock.start_ts.to_string());
-            span.say(key::OWNER_TABLE, directory.name_of(lock.primary.table));
+            span.say(key::OWNER_TABLE, directory.named(lock.primary.table));
         }
     }
 
@@ -362,12 +362,6 @@ impl Directory {
         };
         let tables = self.tables.values().filter(has_one);
         tables.map(|table| table.name.as_str()).collect()
-    }
-
-    /// What a table is called; its number, where that isn't known.
-    fn name_of(&self, table: TableId) -> String {
-        let known = self.tables.values().find(|known| known.id == table.0);
-        known.map_or_else(|| format!("number {}", table.0), |known| known.name.clone())
     }
 }
 

@@ -446,6 +446,18 @@ impl Cluster {
         (self.keeper, session)
     }
 
+    /// A session of a client's process that has come to its end, or is started for it.
+    pub fn last_session(self: &Arc<Self>, world: &Arc<World>) -> (NodeId, Session) {
+        let node = self.clients[0];
+        if !world.is_up(node) {
+            world.start(node, None, Box::new(|_| {}));
+        }
+        let life = self.life("client-0");
+        let library = self.client(world, node, &life);
+        let session = self.session(world, library, "client-0.last".to_owned(), &life);
+        (node, session)
+    }
+
     /// A name for the next life of a process, or burst.
     fn life(&self, name: &str) -> String {
         let mut lives = self.lives.lock();

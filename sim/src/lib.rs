@@ -30,6 +30,7 @@ pub mod nemesis;
 pub mod network;
 pub mod noticed;
 pub mod of_use;
+mod orphan;
 pub mod plan;
 pub mod proof;
 pub mod recorder;

@@ -62,6 +62,7 @@ pub fn all() -> Vec<Use> {
             S::Rule(M::LocksNeverExpire),
             None,
         ),
+        ("liveness: readers", S::Rule(M::LocksNeverExpire), None),
         ("append", S::Rule(M::NoConflictCheck), Some("append")),
         ("bank: the total", S::Rule(M::NoConflictCheck), Some("bank")),
         ("counter", S::Rule(M::LostAnswerIsFailure), Some("counter")),

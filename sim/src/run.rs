@@ -18,6 +18,7 @@ use crate::history::{Record, forget_deleted};
 use crate::invariants::liveness;
 use crate::nemesis;
 use crate::network::Network;
+use crate::orphan;
 use crate::plan::Plan;
 use crate::recorder::Session;
 use crate::rng::Rng;
@@ -106,7 +107,8 @@ fn carry_out(world: &Arc<World>, plan: &Plan, history: &mut Vec<Record>) {
         && recover(world, &cluster)
         && clear(world, &cluster)
         && look(world, &cluster)
-        && write_everywhere(world, &cluster);
+        && write_everywhere(world, &cluster)
+        && orphan::reads(world, &cluster);
     *history = cluster.recorder.take();
     if !steps {
         return;
@@ -253,7 +255,7 @@ fn write_everywhere(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
 }
 
 /// Has something done by the client that sees to things, again where it fails, within a bound.
-fn keeper<T: Send + 'static>(
+pub(crate) fn keeper<T: Send + 'static>(
     world: &Arc<World>,
     cluster: &Arc<Cluster>,
     doing: &'static str,

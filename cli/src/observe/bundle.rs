@@ -161,7 +161,7 @@ async fn txns(admin: &Admin, with_keys: bool) -> Value {
             "age_ms": page::age_ms(running.now, txn.start_ts),
             "locks": txn.locks,
             "owner": txn.owner.as_ref().map(owner_json),
-            "primary": primary.map(ToString::to_string),
+            "primary": primary,
         })
     });
     let uncounted = running.uncounted.iter().map(|(server, _)| server);

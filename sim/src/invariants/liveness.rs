@@ -15,8 +15,12 @@ const BOUND: Duration = Duration::from_secs(60);
 const PROGRESS: &str = "liveness: progress";
 const ENDS: &str = "liveness: ends";
 const SERVES: &str = "liveness: the cluster serves";
+const READERS: &str = "liveness: readers";
 /// Their names.
-pub(super) const NAMES: [&str; 3] = [PROGRESS, ENDS, SERVES];
+pub(super) const NAMES: [&str; 4] = [PROGRESS, ENDS, SERVES, READERS];
+
+/// What a read of a well cluster takes, with the pauses before it looks at a lock again.
+const READ: Duration = Duration::from_secs(2);
 
 fn bound(cluster: &Cluster) -> Duration {
     BOUND + cluster.plan.patience
@@ -89,4 +93,31 @@ pub(crate) fn serves(
         );
     }
     false
+}
+
+/// Whoever reads what a dead client has left behind has read it all, none of them later than its locks live.
+pub(crate) fn readers(
+    world: &Arc<World>,
+    cluster: &Arc<Cluster>,
+    all: impl Fn() -> bool,
+    longest: impl Fn() -> Duration,
+) -> bool {
+    let began = world.now();
+    let done = world.run(began + bound(cluster), all);
+    let bound = cluster.plan.lock_ttl + READ;
+    let longest = if done { longest() } else { world.now() - began };
+    if done && longest <= bound {
+        return true;
+    }
+    if world.failure().is_none() {
+        world.fail(
+            READERS,
+            format!(
+                "a reader waited for {} for what a dead client had locked, and locks live for {}",
+                shown(longest),
+                shown(cluster.plan.lock_ttl)
+            ),
+        );
+    }
+    world.failure().is_none()
 }

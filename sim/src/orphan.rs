@@ -1,0 +1,100 @@
+//! The last of a run: a client dies at some moment of a transaction, a large one where clients buffer little, and whoever
+//! reads its cells waits no longer than its locks live.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+use percolator_client::Error;
+
+use crate::cluster::Cluster;
+use crate::invariants::liveness;
+use crate::recorder::Session;
+use crate::rng::Rng;
+use crate::workloads::tagged;
+use crate::world::World;
+
+/// Of each tablet, so many rows: some flushes of those who buffer least.
+const ROWS: u64 = 6;
+/// What no workload expects, and looks at.
+const COLUMN: &str = "orphan";
+/// Nobody has ended by then where answers take as long as they do; in most runs it is in the middle.
+const DIES_BEFORE: Duration = Duration::from_millis(60);
+
+type Cells = Vec<(String, Vec<u8>)>;
+
+/// Rows of every tablet.
+async fn cells(session: &Session) -> Result<Cells, Error> {
+    let tables = session.client.tables().await?;
+    let mut cells = Vec::new();
+    for table in tables.iter().filter(|table| !table.deleting) {
+        for tablet in &table.tablets {
+            cells.extend((0..ROWS).map(|row| {
+                let row = [&tablet.start_row[..], format!("!{row}").as_bytes()].concat();
+                (table.name.clone(), row)
+            }));
+        }
+    }
+    Ok(cells)
+}
+
+async fn write(session: &Session, cells: &Cells) -> Result<(), Error> {
+    let txn = session.begin().await?;
+    for (table, row) in cells {
+        let row = String::from_utf8_lossy(row);
+        txn.put(table, &row, COLUMN, tagged(1, session))?;
+        txn.ready().await?;
+    }
+    txn.commit().await?;
+    Ok(())
+}
+
+/// Leaves the transaction behind, and reads its cells.
+pub(crate) fn reads(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
+    let Some(cells) = crate::run::keeper(world, cluster, "naming tablets", |session| {
+        async move { cells(&session).await }.boxed()
+    }) else {
+        return false;
+    };
+    let (node, session) = cluster.last_session(world);
+    let written = cells.clone();
+    let writes = async move {
+        // It dies: what becomes of it is for the readers.
+        let _ = write(&session, &written).await;
+        // Nothing is rolled back or cleared behind it.
+        std::future::pending::<()>().await;
+    };
+    world.spawn(node, writes.boxed());
+    let dies = DIES_BEFORE.as_micros() as u64;
+    let dies = Rng::new(cluster.plan.seed, "orphan").below(dies);
+    world.run(world.now() + Duration::from_micros(dies), || false);
+    world.note(|| format!("{} is killed", world.name(node)));
+    world.kill(node, false);
+
+    let killed = world.now();
+    let (node, session) = cluster.keeper_session(world);
+    let (ended, longest) = (Arc::new(AtomicUsize::new(0)), Arc::<Mutex<Duration>>::default());
+    let readers = cells.len();
+    for (table, row) in cells {
+        let (session, ended, longest) = (session.clone(), ended.clone(), longest.clone());
+        let reads = async move {
+            let row = String::from_utf8_lossy(&row);
+            let read = async {
+                let txn = session.begin().await?;
+                txn.get(&table, &row, COLUMN).await
+            };
+            if let Err(error) = read.await {
+                session.world.note(|| format!("a reader: {error}"));
+            }
+            let waited = session.world.now().saturating_sub(killed);
+            let mut longest = longest.lock();
+            *longest = (*longest).max(waited);
+            ended.fetch_add(1, Ordering::Relaxed);
+        };
+        world.spawn(node, reads.boxed());
+    }
+    let all = || ended.load(Ordering::Relaxed) == readers;
+    liveness::readers(world, cluster, all, || *longest.lock())
+}
