@@ -5,7 +5,7 @@ mod support;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use support::{Cluster, wait_for};
 
@@ -54,16 +54,17 @@ fn has_bounded_memory(more: &[&str]) {
     wait_for("the import to say that all rows are in", || {
         said.try_iter().find(|line| *line == all)
     });
+    let mut peak = peak_kib(&import).expect("it runs");
     drop(input);
     // Where it is one transaction, it commits now.
-    let mut peak = 0;
+    let ends = Instant::now();
     wait_for("its end", || {
         peak = peak.max(peak_kib(&import).unwrap_or(0));
         std::thread::sleep(Duration::from_millis(10));
         import.try_wait().expect("it is a child")
     });
-    eprintln!("{peak} KiB at the most");
-    assert!((1..MEMORY_KIB_MAX).contains(&peak), "{peak} KiB");
+    eprintln!("{peak} KiB at the most; the end took {:?}", ends.elapsed());
+    assert!(peak < MEMORY_KIB_MAX, "{peak} KiB");
     let ended = import.wait_with_output().expect("it ends");
     let summary = String::from_utf8_lossy(&ended.stdout);
     assert!(ended.status.success(), "{summary}");

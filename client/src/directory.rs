@@ -85,15 +85,24 @@ impl Directory {
 
     /// What a table is called; its number, where that isn't known.
     pub(crate) fn named(&self, table: TableId) -> String {
-        let known = self.tables.values().find(|known| known.id == table.0);
-        known.map_or_else(|| format!("number {}", table.0), |known| known.name.clone())
+        let name = self.name(table).map(str::to_owned);
+        name.unwrap_or_else(|| format!("number {}", table.0))
     }
 
-    /// A cell for people to read: as its own text, with the table's name for its number.
+    fn name(&self, table: TableId) -> Option<&str> {
+        let known = self.tables.values().find(|known| known.id == table.0);
+        known.map(|known| known.name.as_str())
+    }
+
+    /// A cell for people to read, and for commands to take: as its own text, with the table's name for its number. Where the
+    /// name isn't known, or could be a number itself, it stays the number.
     pub(crate) fn text(&self, cell: &Cell) -> String {
         let text = cell.to_string();
-        let rest = text.split_once('/').map_or("", |(_, rest)| rest);
-        format!("{}/{rest}", self.named(cell.table))
+        let name = self.name(cell.table).filter(|name| !is_number(name));
+        match (name, text.split_once('/')) {
+            (Some(name), Some((_, rest))) => format!("{name}/{rest}"),
+            _ => text,
+        }
     }
 
     /// Whether the table is on its way out: its tablets tell what became of transactions, and no more.
@@ -255,6 +264,11 @@ impl Place {
     }
 }
 
+/// Commands that take a table's name or its number take this for a number.
+fn is_number(name: &str) -> bool {
+    name.parse::<u32>().is_ok()
+}
+
 fn no_tablet(table: TableId, row: &[u8]) -> String {
     format!(
         "the master knows no tablet of table {} for row {}",
@@ -308,14 +322,19 @@ mod tests {
     fn a_cell_is_named_with_its_table() {
         let mut directory = with_a_gap();
         let cell = Cell::new(TableId(1), "r/1", "c");
-        assert_eq!(directory.text(&cell), "number 1/r/1:c");
-        let accounts = v1::TableInfo {
-            id: 1,
-            name: "accounts".into(),
-            ..v1::TableInfo::default()
+        assert_eq!(directory.text(&cell), "1/r/1:c");
+        let mut call_it = |name: &str| {
+            let table = v1::TableInfo {
+                id: 1,
+                name: name.into(),
+                ..v1::TableInfo::default()
+            };
+            directory.tables = [(name.to_owned(), table)].into();
+            directory.text(&cell)
         };
-        directory.tables.insert("accounts".into(), accounts);
-        assert_eq!(directory.text(&cell), "accounts/r/1:c");
+        assert_eq!(call_it("accounts"), "accounts/r/1:c");
+        // Who reads it would look for table number 7.
+        assert_eq!(call_it("7"), "1/r/1:c");
     }
 
     #[test]

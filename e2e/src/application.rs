@@ -4,8 +4,8 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,16 @@ pub struct Application<'a> {
     cluster: String,
     accounts: u32,
     writer: Option<Writer>,
+    /// What had gone wrong when that was last told.
+    told: Mutex<Wrong>,
+}
+
+/// What has reached the application.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Wrong {
+    failed: u64,
+    unknown: u64,
+    imports: u64,
 }
 
 /// Writes rows, until it is told to stop.
@@ -36,6 +46,7 @@ pub struct Application<'a> {
 struct Writer {
     thread: JoinHandle<Vec<String>>,
     done: Arc<AtomicU64>,
+    failed: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
 }
 
@@ -75,12 +86,14 @@ impl<'a> Application<'a> {
             cluster: cluster.to_owned(),
             accounts,
             writer: None,
+            told: Mutex::default(),
         };
         started.goes_on();
         started
     }
 
-    /// Waits until more money has moved, and more rows were written, than had by now; then the sum holds, and the index.
+    /// Waits until more money has moved, and more rows were written, than had by now; then the sum holds, and the index. Says
+    /// what went wrong since it was last asked.
     pub fn goes_on(&self) {
         let before = wait("what the bank says", || self.busy_seconds());
         let written = self.writer.as_ref().map(|writer| writer.done());
@@ -97,6 +110,26 @@ impl<'a> Application<'a> {
             self.index_holds();
         }
         self.space.all_money_is_there(&self.cluster, self.accounts);
+        self.say_what_went_wrong();
+    }
+
+    fn say_what_went_wrong(&self) {
+        let log = wait("what the bank says", || {
+            self.space.kubectl(&["logs", self.pod])
+        });
+        let now = Wrong {
+            imports: self.writer.as_ref().map_or(0, |writer| writer.failed()),
+            ..of_bank(&log)
+        };
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        say(&format!(
+            "{}: it goes on; meanwhile {} transfers failed, {} have no known outcome, {} imports failed",
+            self.space.name(),
+            now.failed - told.failed,
+            now.unknown - told.unknown,
+            now.imports - told.imports,
+        ));
+        *told = now;
     }
 
     fn server(&self) -> String {
@@ -160,8 +193,9 @@ impl Drop for Application<'_> {
 
 impl Writer {
     fn start(space: &Namespace, pod: &str, server: &str) -> Self {
-        let (done, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
-        let (counted, stopped) = (done.clone(), stop.clone());
+        let [done, bad] = [Arc::<AtomicU64>::default(), Arc::default()];
+        let stop = Arc::<AtomicBool>::default();
+        let (counted, counted_bad, stopped) = (done.clone(), bad.clone(), stop.clone());
         let ask = ["exec", "-i", pod, "--", PROGRAM, "-q", "-c", server];
         let import = ["import", "--key", "id"];
         let ask = [&ask[..], &import, &TABLE, &INDEX, &["-"]].concat();
@@ -181,18 +215,29 @@ impl Writer {
                     Err(error) => {
                         let after = began.elapsed().as_secs();
                         failed.push(format!("after {after} s: {error}"));
+                        counted_bad.fetch_add(1, Ordering::Relaxed);
                     }
                 }
                 std::thread::sleep(PAUSE);
             }
             failed
         });
-        Self { thread, done, stop }
+        Self {
+            thread,
+            done,
+            failed: bad,
+            stop,
+        }
     }
 
     /// How many imports were answered well.
     fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
+    }
+
+    /// How many were not.
+    fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
     }
 
     /// Stops it, and gives what the failed imports said.
@@ -235,6 +280,22 @@ fn with_input(command: &mut Command, input: &str) -> Result<(), String> {
     }
 }
 
+/// What a bank tells of in the lines of its seconds.
+fn of_bank(log: &str) -> Wrong {
+    let mut wrong = Wrong::default();
+    for line in log.lines().filter(|line| line.contains(" transfers/s")) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        for pair in words.windows(2) {
+            match *pair {
+                ["unknown", count] => wrong.unknown += count.parse().unwrap_or(0),
+                [count, "failed,"] => wrong.failed += count.parse().unwrap_or(0),
+                _ => {}
+            }
+        }
+    }
+    wrong
+}
+
 /// Whether a line of a bank tells of a second in which money moved.
 pub(crate) fn has_transfers(line: &str) -> bool {
     let before = line.split_once(" transfers/s").map(|(before, _)| before);
@@ -259,6 +320,19 @@ mod tests {
         ] {
             assert!(!has_transfers(line), "{line}");
         }
+    }
+
+    #[test]
+    fn what_went_wrong_is_counted() {
+        let log = "made 100 accounts in table bank
+   3 s     1207 transfers/s  p50   2.00 ms  p99   9.00 ms  conflicts 7  unknown 2  sum 5 ok
+   4 s       12 transfers/s  p50   2.00 ms  p99   9.00 ms  conflicts 7  unknown 1  sum 5 ok  3 failed, the last: no answer";
+        let expected = Wrong {
+            failed: 3,
+            unknown: 3,
+            imports: 0,
+        };
+        assert_eq!(of_bank(log), expected);
     }
 
     #[test]

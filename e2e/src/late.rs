@@ -19,7 +19,8 @@ fn make_late(release: &str, namespace: &str) -> Result<(), String> {
     ask(&["set", "env", &deployment, switch])?;
     ask(&["rollout", "status", &deployment, TIMEOUT])?;
     wait("the switch", || {
-        let log = ask(&["logs", &deployment, "--tail=20"])?;
+        // Its first word: others may come behind it by the minute.
+        let log = ask(&["logs", &deployment, "--tail=-1"])?;
         match log.contains("watches tell of changes late") {
             true => Ok(()),
             false => Err(log),
@@ -53,24 +54,39 @@ fn uninstall(kube: &Kube, release: &str, namespace: &str) {
     let _ = kube.helm(&["uninstall", release, "-n", namespace, "--wait"]);
 }
 
-/// Two namespaces with an operator each: a prompt one, and one that hears of everything late. What is done in one is to be
-/// done in the other. They go away with the value.
+/// Namespaces with a prompt operator, and as many with one that hears of everything late: what is done in the ones is to be
+/// done in the others. They go away with the value.
 #[derive(Debug)]
-pub struct PromptAndLate<'a> {
-    kube: &'a Kube,
-    spaces: [Namespace; 2],
+pub struct PromptAndLate<'a, const N: usize> {
+    sides: [[Namespace; N]; 2],
+    /// Goes after them: should a test fail, they tell what it has said.
+    _late: LateRelease<'a>,
 }
 
-impl<'a> PromptAndLate<'a> {
-    /// With these values of both charts.
-    pub fn begin(kube: &'a Kube, name: &str, more: &[&str]) -> Self {
-        let names = [name.to_owned(), format!("{name}-late")];
+/// The late operator's release; it goes away with the value.
+#[derive(Debug)]
+struct LateRelease<'a>(&'a Kube);
+
+impl Drop for LateRelease<'_> {
+    fn drop(&mut self) {
+        uninstall(self.0, LATE, LATE);
+    }
+}
+
+impl<'a, const N: usize> PromptAndLate<'a, N> {
+    /// With these values of both charts. The prompt operator's stays, as it is installed by every test.
+    pub fn begin(kube: &'a Kube, names: [&str; N], more: &[&str]) -> Self {
+        let names = [
+            names.map(str::to_owned),
+            names.map(|name| format!("{name}-late")),
+        ];
+        let made = |names: &[String; N]| names.each_ref().map(|name| kube.namespace(name));
         let both = Self {
-            kube,
-            spaces: names.each_ref().map(|name| kube.namespace(name)),
+            sides: names.each_ref().map(made),
+            _late: LateRelease(kube),
         };
-        for (name, (release, namespace)) in names.iter().zip([(RELEASE, OPERATOR), (LATE, LATE)]) {
-            let namespaces = format!("namespaces={{{name}}}");
+        for (names, (release, namespace)) in names.iter().zip([(RELEASE, OPERATOR), (LATE, LATE)]) {
+            let namespaces = format!("namespaces={{{}}}", names.join(","));
             let values = [&["--set", &namespaces], more].concat();
             kube.install_release(release, namespace, &values);
         }
@@ -78,14 +94,8 @@ impl<'a> PromptAndLate<'a> {
         both
     }
 
-    /// The one with the prompt operator, and the other.
-    pub fn spaces(&self) -> [&Namespace; 2] {
-        self.spaces.each_ref()
-    }
-}
-
-impl Drop for PromptAndLate<'_> {
-    fn drop(&mut self) {
-        uninstall(self.kube, LATE, LATE);
+    /// Those of the prompt operator, and those of the other.
+    pub fn sides(&self) -> &[[Namespace; N]; 2] {
+        &self.sides
     }
 }

@@ -35,14 +35,25 @@ pub(crate) fn connects(node: u32, address: &str, port: u16) -> Result<(), String
         .map_err(|error| format!("{address}:{port} from node-{node}: {error}"))
 }
 
-/// Pulls the cable of a node, or puts it back.
-pub fn cable(node: u32, is_in: bool) {
-    let state = if is_in { "up" } else { "down" };
-    sh(&format!("ip link set perc-kube-{node} {state}"));
-    if is_in {
+/// A node without its cable, until the value goes.
+#[derive(Debug)]
+pub struct CutOff {
+    node: u32,
+}
+
+/// Pulls the cable of a node.
+pub fn cut_off(node: u32) -> CutOff {
+    sh(&format!("ip link set perc-kube-{node} down"));
+    CutOff { node }
+}
+
+impl Drop for CutOff {
+    fn drop(&mut self) {
+        let node = self.node;
         // The machine forgot the way to the node's pods with the link, where it did.
         sh(&format!(
-            "ip route replace 10.244.{node}.0/24 via 172.30.0.1{node}"
+            "ip link set perc-kube-{node} up
+             ip route replace 10.244.{node}.0/24 via 172.30.0.1{node}"
         ));
     }
 }
@@ -50,7 +61,7 @@ pub fn cable(node: u32, is_in: bool) {
 /// What runs on a node, but for containers.
 const PROGRAMS: [&str; 3] = ["containerd", "kubelet", "kube-proxy"];
 
-/// A node whose power was cut: the command lines of what ran on it.
+/// A node whose power was cut, until the value goes: the command lines of what ran on it.
 #[derive(Debug)]
 pub struct Dead {
     node: u32,
@@ -96,9 +107,8 @@ pub fn cut_power(node: u32) -> Dead {
     Dead { node, programs }
 }
 
-impl Dead {
-    /// Starts the node again.
-    pub fn power_on(self) {
+impl Drop for Dead {
+    fn drop(&mut self) {
         let node = self.node;
         for words in &self.programs {
             let mut command = Command::new("nsenter");

@@ -2,7 +2,7 @@
 //! going back is enough. All of it with a prompt operator and with one that hears of everything late, side by side.
 //! `cargo xtask test e2e` runs it.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use percolator_e2e::late::PromptAndLate;
 use percolator_e2e::{Kube, Namespace, kubectl, small, wait};
@@ -14,18 +14,38 @@ fn say(space: &Namespace, what: &str) {
     percolator_e2e::say(&format!("{}: {what}", space.name()));
 }
 
-/// Whether volumes of the class that these tests use can grow.
-fn expansion(may: bool) {
-    let patch = format!(r#"{{"allowVolumeExpansion":{may}}}"#);
-    kubectl(&["patch", "storageclass", "local", "-p", &patch]).expect("the class");
+/// Volumes of the class that these tests use can't grow, as long as the value is there: whoever has it is alone.
+struct NoExpansion(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
+
+impl NoExpansion {
+    fn begin() -> Self {
+        let alone = STORAGE_CLASS.lock().unwrap_or_else(PoisonError::into_inner);
+        let expansion = Self(alone);
+        Self::set(false).expect("the class");
+        expansion
+    }
+
+    fn set(may: bool) -> Result<String, String> {
+        let patch = format!(r#"{{"allowVolumeExpansion":{may}}}"#);
+        kubectl(&["patch", "storageclass", "local", "-p", &patch])
+    }
+}
+
+impl Drop for NoExpansion {
+    fn drop(&mut self) {
+        let set = Self::set(true);
+        if !std::thread::panicking() {
+            set.expect("the class");
+        }
+    }
 }
 
 #[test]
 fn bad_specs_are_refused_or_told_of_and_good_ones_recover() {
     let Some(kube) = Kube::find() else { return };
-    let both = PromptAndLate::begin(&kube, "bad-specs", &[]);
+    let both = PromptAndLate::begin(&kube, ["bad-specs"], &[]);
     std::thread::scope(|threads| {
-        for space in both.spaces() {
+        for [space] in both.sides() {
             threads.spawn(|| of_pods(space));
             threads.spawn(|| of_storage(&kube, space));
         }
@@ -187,8 +207,7 @@ fn have_a_server_that_crashes(space: &Namespace) {
 fn have_no_volumes(space: &Namespace) {
     say(space, "a size that the storage can't grow to, and back");
     let size = |size: &str| format!(r#"{{"tablets":{{"storage":{{"size":"{size}"}}}}}}"#);
-    let alone = STORAGE_CLASS.lock().unwrap_or_else(PoisonError::into_inner);
-    expansion(false);
+    let expansion = NoExpansion::begin();
     space.change("full", &size("512Mi")).expect("a size");
     space.wait_for("full", "Degraded", "True", "ApplyRefused");
     space
@@ -197,8 +216,7 @@ fn have_no_volumes(space: &Namespace) {
     space.wait_until_up_to_date("full");
     let error = space.change("full", &size("128Mi")).expect_err("less");
     assert!(error.contains("must not shrink"), "{error}");
-    expansion(true);
-    drop(alone);
+    drop(expansion);
 
     say(space, "more tablet servers than volumes, and back");
     let quota = "{apiVersion: v1, kind: ResourceQuota, metadata: {name: few}, spec: {hard: {persistentvolumeclaims: '7'}}}";

@@ -4,8 +4,9 @@
 //! Under the operator's test-only switch, by which watches tell of everything three seconds late, run here: scaling out,
 //! killed pods of each role, volumes that grow, a bad spec and back, another image with the operator stopped in the middle
 //! and with the operator killed after each of its writes, settings with and without a restart, another version of the
-//! operator, a pause, and a cluster that is deleted and made again at once. Bad specs of every kind and what happens to
-//! nodes run in the other files, with and without it side by side.
+//! operator, a pause, and a cluster that is deleted and made again at once. Bad specs of every kind, what happens to nodes,
+//! objects of others, clusters of one name, and what deleting leaves behind run in the other files, with and without it side
+//! by side.
 
 use std::io::Write as _;
 use std::time::Duration;

@@ -296,8 +296,8 @@ fn operator_memory_mib() -> f64 {
 fn nodes_come_and_go() {
     let Some(kube) = Kube::find() else { return };
     // Should the one that acts be cut off, the other takes over.
-    let both = PromptAndLate::begin(&kube, "nodes", &["--set", "replicas=2"]);
-    let spaces = both.spaces();
+    let both = PromptAndLate::begin(&kube, ["nodes"], &["--set", "replicas=2"]);
+    let spaces = both.sides().each_ref().map(|[space]| space);
     for space in spaces {
         space.apply(&example(&kube)).expect("the example");
     }
@@ -318,16 +318,16 @@ fn nodes_come_and_go() {
     };
 
     say("a node is cut off, and comes back");
-    nodes::cable(2, false);
+    let off = nodes::cut_off(2);
     unavailable();
-    nodes::cable(2, true);
+    drop(off);
     available();
     applications.iter().for_each(Application::goes_on);
 
     say("a node loses its power, and comes back");
     let dead = nodes::cut_power(3);
     unavailable();
-    dead.power_on();
+    drop(dead);
     available();
     truths.into_iter().for_each(Truth::holds);
     applications.into_iter().for_each(Application::ends_well);
@@ -355,12 +355,9 @@ fn an_operator_of_two_namespaces_leaves_others_alone() {
     other.wait_until_up_to_date("mine");
 }
 
-#[test]
-fn clusters_keep_to_themselves() {
-    let Some(kube) = Kube::find() else { return };
-    kube.install(&["--set", "replicas=2"]);
-    let (blue, green) = (kube.namespace("blue"), kube.namespace("green"));
-
+/// What happens to two clusters of one name, of one operator or of several.
+fn keep_to_themselves(kube: &Kube, blue: &Namespace, green: &Namespace) {
+    let say = |what: &str| say(&format!("{}: {what}", green.name()));
     say("an object of somebody else is left alone");
     blue.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: mine}, data: {a: b}}")
         .expect("a config");
@@ -380,24 +377,20 @@ fn clusters_keep_to_themselves() {
     say("two clusters of one name in two namespaces");
     green.apply(&small("mine", "")).expect("a cluster");
     green.wait_until_up_to_date("mine");
-    for (space, value) in [(&blue, "blue"), (&green, "green")] {
+    for (space, value) in [(blue, "blue"), (green, "green")] {
         let server = "mine:7400";
-        space.start(
-            &kube,
-            "table",
-            &["-c", server, "table", "create", "colours"],
-        );
+        space.start(kube, "table", &["-c", server, "table", "create", "colours"]);
         assert!(space.wait_for_end("table").0);
         space.start(
-            &kube,
+            kube,
             "put",
             &["-c", server, "put", "colours", "mine", "is", value],
         );
         assert!(space.wait_for_end("put").0);
     }
-    for (space, value) in [(&blue, "blue"), (&green, "green")] {
+    for (space, value) in [(blue, "blue"), (green, "green")] {
         space.start(
-            &kube,
+            kube,
             "get",
             &["-c", "mine:7400", "get", "colours", "mine", "is"],
         );
@@ -453,7 +446,7 @@ fn clusters_keep_to_themselves() {
     green.wait_until_up_to_date("mine");
     assert_eq!(green.lives("mine"), lives);
     green.start(
-        &kube,
+        kube,
         "get-again",
         &["-c", "mine:7400", "get", "colours", "mine", "is"],
     );
@@ -467,6 +460,18 @@ fn clusters_keep_to_themselves() {
             claims => Err(claims.to_owned()),
         }
     });
+}
+
+#[test]
+fn clusters_keep_to_themselves() {
+    let Some(kube) = Kube::find() else { return };
+    let both = PromptAndLate::begin(&kube, ["blue", "green"], &["--set", "replicas=2"]);
+    std::thread::scope(|threads| {
+        for [blue, green] in both.sides() {
+            threads.spawn(|| keep_to_themselves(&kube, blue, green));
+        }
+    });
+    let [[_, green], _] = both.sides();
 
     say("without the chart, clusters run on");
     let lives = green.lives("mine");
@@ -474,7 +479,7 @@ fn clusters_keep_to_themselves() {
         .expect("uninstall");
     assert_eq!(green.lives("mine"), lives);
     green.get("perc", "mine").expect("the resource stays");
-    kube.install(&[]);
+    kube.install(&["--set", "namespaces={blue,green}"]);
     green.wait_until_up_to_date("mine");
     assert_eq!(green.lives("mine"), lives);
 }

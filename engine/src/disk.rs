@@ -10,6 +10,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io,
+    ops::ControlFlow,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -32,13 +33,16 @@ pub trait Disk: Send + Sync {
     fn sync_folder(&self) -> io::Result<()>;
     /// Free space in bytes, if that can be told.
     fn free_bytes(&self) -> io::Result<Option<u64>>;
-    /// Makes ready, where that helps, what the next file of about `bytes` is created from. Takes its time, and rests
-    /// between parts `rests` times as long as each took.
-    fn prepare(&self, bytes: u64, rests: u32) -> io::Result<()> {
-        let _ = (bytes, rests);
+    /// Makes ready, where that helps, what the next file of about `bytes` is created from. Takes its time: `rest` is called
+    /// between its parts, with what the last one took, and may break it off. Without, nobody waits for the device meanwhile.
+    fn prepare(&self, bytes: u64, rest: Option<Pause<'_>>) -> io::Result<()> {
+        let _ = (bytes, rest);
         Ok(())
     }
 }
+
+/// Rests between two parts of long work, of which the last took so long; says whether it goes on.
+pub type Pause<'a> = &'a dyn Fn(Duration) -> ControlFlow<()>;
 
 /// A file open for appending.
 pub trait DiskFile: Send {
@@ -59,6 +63,8 @@ const SPARE_BYTES_MIN: u64 = 1 << 20;
 /// A spare is filled and synced in parts of this size, so that nobody waits long meanwhile: neither commits, nor those
 /// whose processor the system takes while it writes.
 const SPARE_PART_BYTES: usize = 64 << 10;
+/// And in larger ones where there is nobody who could wait.
+const SPARE_PART_ALONE_BYTES: usize = 1 << 20;
 /// No spare is made where it would take more than this part of the free space.
 const SPARE_PART_OF_FREE: u64 = 16;
 
@@ -136,13 +142,13 @@ impl Disk for StdDisk {
         free_bytes(&self.folder).map(Some)
     }
 
-    fn prepare(&self, bytes: u64, rests: u32) -> io::Result<()> {
+    fn prepare(&self, bytes: u64, rest: Option<Pause<'_>>) -> io::Result<()> {
         if !self.wants_spare(bytes)? {
             return Ok(());
         }
         let new = self.folder.join(SPARE_NEW);
         let filled =
-            fill(&new, bytes, rests).and_then(|()| fs::rename(&new, self.folder.join(SPARE)));
+            fill(&new, bytes, rest).and_then(|()| fs::rename(&new, self.folder.join(SPARE)));
         if filled.is_err() {
             let _ = fs::remove_file(&new);
         }
@@ -150,20 +156,26 @@ impl Disk for StdDisk {
     }
 }
 
-fn fill(path: &Path, bytes: u64, rests: u32) -> io::Result<()> {
+fn fill(path: &Path, bytes: u64, rest: Option<Pause<'_>>) -> io::Result<()> {
     let file = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
         .open(path)?;
-    let zeros = vec![0; SPARE_PART_BYTES];
+    let part = match rest {
+        Some(_) => SPARE_PART_BYTES,
+        None => SPARE_PART_ALONE_BYTES,
+    };
+    let zeros = vec![0; part];
     let mut at = 0;
     while at < bytes {
         let began = Instant::now();
         file.write_all_at(&zeros, at)?;
         file.sync_data()?;
         at += zeros.len() as u64;
-        std::thread::sleep(began.elapsed() * rests);
+        if rest.is_some_and(|rest| rest(began.elapsed()).is_break()) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
     }
     file.sync_all()
 }
@@ -227,4 +239,46 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: u64 = 2 << 20;
+
+    fn spare(folder: &tempfile::TempDir) -> Vec<(String, u64)> {
+        let files = fs::read_dir(folder.path()).expect("a folder");
+        let files = files.map(|entry| {
+            let entry = entry.expect("a file");
+            let len = entry.metadata().expect("its length").len();
+            (entry.file_name().to_string_lossy().into_owned(), len)
+        });
+        files.collect()
+    }
+
+    #[test]
+    fn a_spare_is_filled_in_parts_with_rests_between() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let disk = StdDisk::open(folder.path()).expect("a disk");
+        let rests = std::cell::Cell::new(0);
+        let rest = |_| {
+            rests.set(rests.get() + 1);
+            ControlFlow::Continue(())
+        };
+        disk.prepare(BYTES, Some(&rest)).expect("a spare");
+        assert_eq!(rests.get(), BYTES / SPARE_PART_BYTES as u64);
+        assert_eq!(spare(&folder), [(SPARE.to_owned(), BYTES)]);
+    }
+
+    #[test]
+    fn a_spare_that_is_broken_off_leaves_nothing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let disk = StdDisk::open(folder.path()).expect("a disk");
+        let broken = disk.prepare(BYTES, Some(&|_| ControlFlow::Break(())));
+        assert!(broken.is_err());
+        assert_eq!(spare(&folder), []);
+        disk.prepare(BYTES, None).expect("a spare");
+        assert_eq!(spare(&folder), [(SPARE.to_owned(), BYTES)]);
+    }
 }

@@ -135,7 +135,7 @@ impl<B: Backend> Durable<B> {
         let replayed = replay(&*disk, path, |group| backend.apply(group))?;
         let next = replayed.segments.back().map_or(1, |(last, _)| last + 1);
         // Without it the segment is as good, and slower.
-        let _ = disk.prepare(options.segment_bytes, 0);
+        let _ = disk.prepare(options.segment_bytes, None);
         let log = Log::start(
             Arc::clone(&disk),
             path,
@@ -214,14 +214,15 @@ impl<B: Backend> Shared<B> {
         match log.append(group) {
             Ok(()) => self.short_of_room.store(false, Ordering::Relaxed),
             Err(AppendError::Refused(error)) => {
-                if matches!(error, Error::Full { .. }) {
-                    self.short_of_room.store(true, Ordering::Relaxed);
+                let is_full = matches!(error, Error::Full { .. });
+                // A checkpoint that rests hears of it once: one that has found no room isn't tried with each refusal.
+                if is_full && !self.short_of_room.swap(true, Ordering::Relaxed) {
                     self.changed.notify_all();
                 }
                 // The log may be what fills the disk. Not for a little of it: groups that may spend the reserve go
                 // on in between, and a file for each of them would fill it.
                 let much = log.len() >= self.segment_bytes / 16 && log.len() > 0;
-                if matches!(error, Error::Full { .. }) && much {
+                if is_full && much {
                     self.next_segment(&mut log)?;
                 }
                 return Err(error);
@@ -325,10 +326,7 @@ impl<B: Backend> Shared<B> {
     fn rest(&self, step: Step) -> ControlFlow<()> {
         let mut orders = self.orders.lock();
         let ends = |orders: &Orders| orders.stop || self.closed.load(Ordering::Acquire);
-        let rest = match self.short_of_room.load(Ordering::Relaxed) {
-            true => Duration::ZERO,
-            false => REST_MAX.min(step.took.mul_f64(RESTS * step.leisure)),
-        };
+        let rest = pause(step, self.short_of_room.load(Ordering::Relaxed));
         if !ends(&orders) && !rest.is_zero() {
             self.changed.wait_for(&mut orders, rest);
         }
@@ -338,11 +336,25 @@ impl<B: Backend> Shared<B> {
         }
     }
 
+    /// Between two parts of what is prepared for the log: not where a checkpoint waits for its turn.
+    fn rest_preparing(&self, took: Duration) -> ControlFlow<()> {
+        let mut orders = self.orders.lock();
+        if !orders.stop && orders.through.is_none() {
+            let rest = REST_MAX.min(took * PREPARING_RESTS);
+            self.changed.wait_for(&mut orders, rest);
+        }
+        match orders.stop {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+
     fn checkpoint_when_asked(&self) {
         // What found no room the last time.
         let mut waiting: Option<u64> = None;
         loop {
-            let _ = self.disk.prepare(self.segment_bytes, PREPARING_RESTS);
+            let rest = |took| self.rest_preparing(took);
+            let _ = self.disk.prepare(self.segment_bytes, Some(&rest));
             let through = {
                 let mut orders = self.orders.lock();
                 loop {
@@ -369,6 +381,15 @@ impl<B: Backend> Shared<B> {
                 waiting = Some(through);
             }
         }
+    }
+}
+
+/// How long a checkpoint in the background rests after a step.
+fn pause(step: Step, is_short_of_room: bool) -> Duration {
+    match is_short_of_room {
+        // It is what makes room.
+        true => Duration::ZERO,
+        false => REST_MAX.min(step.took.mul_f64(RESTS * step.leisure)),
     }
 }
 
@@ -464,5 +485,21 @@ impl<B: Backend> Engine for Durable<B> {
             None | Some(Err(Error::Full { .. })) => Ok(()),
             Some(made) => made,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_rests_by_what_it_took_and_not_where_room_is_short() {
+        let ms = Duration::from_millis;
+        let step = |took, leisure| Step { took, leisure };
+        assert_eq!(pause(step(ms(2), 1.0), false), ms(22));
+        assert_eq!(pause(step(ms(2), 0.5), false), ms(11));
+        assert_eq!(pause(step(ms(2), 0.0), false), Duration::ZERO);
+        assert_eq!(pause(step(ms(500), 1.0), false), REST_MAX);
+        assert_eq!(pause(step(ms(2), 1.0), true), Duration::ZERO);
     }
 }

@@ -40,6 +40,8 @@ const LOOK_SOON: Duration = Duration::from_secs(12);
 const LOOK_FOR_DEFINITIONS: Duration = Duration::from_secs(40);
 /// How often what the watches tell is compared with what there is.
 const COMPARE: Duration = Duration::from_secs(120);
+/// All of them are listed by then, or never.
+const LISTED: Duration = Duration::from_secs(60);
 /// The cause of a refusal, of Kubernetes' plugin NamespaceLifecycle.
 const NAMESPACE_ENDS: &str = "NamespaceTerminating";
 /// How many clusters are asked for at a time, to compare.
@@ -134,9 +136,12 @@ pub(crate) async fn run(
 async fn compare(shared: &Shared, namespaces: &[String]) {
     loop {
         tokio::time::sleep(COMPARE).await;
-        match generations(&shared.client, namespaces).await {
-            Ok(present) => shared.looks.compare(&present),
-            Err(error) => tracing::debug!(%error, "cannot list the clusters"),
+        // A list of which nothing comes any more would end all comparing.
+        let listed = generations(&shared.client, namespaces);
+        match tokio::time::timeout(LISTED, listed).await {
+            Ok(Ok(present)) => shared.looks.compare(&present),
+            Ok(Err(error)) => tracing::debug!(%error, "cannot list the clusters"),
+            Err(_) => tracing::warn!("no answer to a list of the clusters"),
         }
     }
 }

@@ -98,6 +98,7 @@ where
 struct Seen {
     version: Option<String>,
     since: Instant,
+    holder: String,
 }
 
 impl Election {
@@ -110,10 +111,14 @@ impl Election {
         let mut seen = None;
         loop {
             let asked = Instant::now();
-            match self.try_win(&mut seen).await {
-                Ok(true) => return self.term.lasts_until(asked + GIVES_UP),
-                Ok(false) => {}
-                Err(error) => tracing::warn!(%error, lease = self.name, "cannot ask for the lease"),
+            // A connection may go silent without an end: the next request takes another one.
+            match tokio::time::timeout(ANSWERS, self.try_win(&mut seen)).await {
+                Ok(Ok(true)) => return self.term.lasts_until(asked + GIVES_UP),
+                Ok(Ok(false)) => {}
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, lease = self.name, "cannot ask for the lease")
+                }
+                Err(_) => tracing::warn!(lease = self.name, "no answer about the lease"),
             }
             tokio::time::sleep(EVERY).await;
         }
@@ -137,14 +142,20 @@ impl Election {
             Some(seen) if seen.version == version => seen.since,
             _ => {
                 let since = Instant::now();
-                if !holder.is_empty() && holder != self.me {
+                // Told once of each, and not with each of its renewals.
+                let is_known = seen.as_ref().is_some_and(|seen| seen.holder == holder);
+                if !holder.is_empty() && holder != self.me && !is_known {
                     tracing::info!(
                         holder,
                         lease = self.name,
                         "another operator holds the lease"
                     );
                 }
-                *seen = Some(Seen { version, since });
+                *seen = Some(Seen {
+                    version,
+                    since,
+                    holder: holder.clone(),
+                });
                 since
             }
         };
@@ -278,6 +289,30 @@ mod tests {
             before.elapsed()
         );
         assert!(before.elapsed() + ANSWERS < LASTS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_gets_no_answer_asks_again() {
+        let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let counted = asked.clone();
+        let answer = move |request: Request<Body>| {
+            let is_first = counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
+            async move {
+                let (code, text) = match *request.method() {
+                    _ if is_first => std::future::pending().await,
+                    Method::POST => (201, "{\"metadata\": {\"name\": \"l\"}}"),
+                    _ => (404, "{\"code\": 404, \"reason\": \"NotFound\"}"),
+                };
+                let body = Body::from(text.as_bytes().to_vec());
+                Response::builder().status(code).body(body)
+            }
+        };
+        let election = Election {
+            client: Client::new(tower::service_fn(answer), "n"),
+            ..election("l")
+        };
+        let wins = tokio::time::timeout(10 * ANSWERS, election.win());
+        wins.await.expect("the second answer counts");
     }
 
     #[tokio::test(start_paused = true)]

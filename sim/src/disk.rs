@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use percolator_engine::disk::{Disk, DiskFile};
+use percolator_engine::disk::{Disk, DiskFile, Pause};
 use percolator_server::small_file::{Files, NewFile};
 
 use crate::rng::Rng;
@@ -409,7 +409,7 @@ impl Disk for SimDisk {
         Ok(self.space())
     }
 
-    fn prepare(&self, bytes: u64, _rests: u32) -> io::Result<()> {
+    fn prepare(&self, bytes: u64, _rest: Option<Pause<'_>>) -> io::Result<()> {
         let mut state = self.0.lock();
         if state.wants_spare() {
             state.begin()?;

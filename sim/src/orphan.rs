@@ -13,6 +13,7 @@ use crate::cluster::Cluster;
 use crate::invariants::liveness;
 use crate::recorder::Session;
 use crate::rng::Rng;
+use crate::run::keeper;
 use crate::workloads::tagged;
 use crate::world::World;
 
@@ -20,8 +21,10 @@ use crate::world::World;
 const ROWS: u64 = 6;
 /// What no workload expects, and looks at.
 const COLUMN: &str = "orphan";
-/// Nobody has ended by then where answers take as long as they do; in most runs it is in the middle.
-const DIES_BEFORE: Duration = Duration::from_millis(60);
+/// What it takes, about, where answers take as long as they do.
+const LASTS: Duration = Duration::from_millis(60);
+/// A reader who was refused, or had to give up, asks again after this.
+const AGAIN: Duration = Duration::from_millis(20);
 
 type Cells = Vec<(String, Vec<u8>)>;
 
@@ -51,14 +54,29 @@ async fn write(session: &Session, cells: &Cells) -> Result<(), Error> {
     Ok(())
 }
 
+/// Reads it, as often as it takes.
+async fn read(session: &Session, table: &str, row: &str) {
+    loop {
+        let read = async {
+            let txn = session.begin().await?;
+            txn.get(table, row, COLUMN).await
+        };
+        match read.await {
+            Ok(_) => return,
+            Err(error) => session.world.note(|| format!("a reader: {error}")),
+        }
+        session.world.sleep(AGAIN).await;
+    }
+}
+
 /// Leaves the transaction behind, and reads its cells.
 pub(crate) fn reads(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
-    let Some(cells) = crate::run::keeper(world, cluster, "naming tablets", |session| {
+    let Some(cells) = keeper(world, cluster, "naming tablets", |session| {
         async move { cells(&session).await }.boxed()
     }) else {
         return false;
     };
-    let (node, session) = cluster.last_session(world);
+    let (writer, session) = cluster.last_session(world);
     let written = cells.clone();
     let writes = async move {
         // It dies: what becomes of it is for the readers.
@@ -66,34 +84,38 @@ pub(crate) fn reads(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
         // Nothing is rolled back or cleared behind it.
         std::future::pending::<()>().await;
     };
-    world.spawn(node, writes.boxed());
-    let dies = DIES_BEFORE.as_micros() as u64;
-    let dies = Rng::new(cluster.plan.seed, "orphan").below(dies);
-    world.run(world.now() + Duration::from_micros(dies), || false);
-    world.note(|| format!("{} is killed", world.name(node)));
-    world.kill(node, false);
+    world.spawn(writer, writes.boxed());
+    let mut rng = Rng::new(cluster.plan.seed, "orphan");
+    let mut a_moment = || {
+        let moment = rng.below(LASTS.as_micros() as u64);
+        world.run(world.now() + Duration::from_micros(moment), || false);
+        rng.below(2) == 0
+    };
+    let deaf = cluster.tablets[0].node;
+    // One of the servers doesn't hear the last of it: its own calls would arrive without it.
+    if a_moment() {
+        world.network.lock().cut(writer, deaf, true);
+        a_moment();
+    }
+    world.note(|| format!("{} is killed", world.name(writer)));
+    world.kill(writer, false);
+    world.network.lock().cut(writer, deaf, false);
 
     let killed = world.now();
-    let (node, session) = cluster.keeper_session(world);
-    let (ended, longest) = (Arc::new(AtomicUsize::new(0)), Arc::<Mutex<Duration>>::default());
+    let (reader, session) = cluster.keeper_session(world);
+    let (ended, longest) = (
+        Arc::new(AtomicUsize::new(0)),
+        Arc::<Mutex<Duration>>::default(),
+    );
     let readers = cells.len();
     for (table, row) in cells {
         let (session, ended, longest) = (session.clone(), ended.clone(), longest.clone());
         let reads = async move {
-            let row = String::from_utf8_lossy(&row);
-            let read = async {
-                let txn = session.begin().await?;
-                txn.get(&table, &row, COLUMN).await
-            };
-            if let Err(error) = read.await {
-                session.world.note(|| format!("a reader: {error}"));
-            }
-            let waited = session.world.now().saturating_sub(killed);
-            let mut longest = longest.lock();
-            *longest = (*longest).max(waited);
+            read(&session, &table, &String::from_utf8_lossy(&row)).await;
+            *longest.lock() = session.world.now().saturating_sub(killed);
             ended.fetch_add(1, Ordering::Relaxed);
         };
-        world.spawn(node, reads.boxed());
+        world.spawn(reader, reads.boxed());
     }
     let all = || ended.load(Ordering::Relaxed) == readers;
     liveness::readers(world, cluster, all, || *longest.lock())

@@ -108,7 +108,9 @@ fn carry_out(world: &Arc<World>, plan: &Plan, history: &mut Vec<Record>) {
         && clear(world, &cluster)
         && look(world, &cluster)
         && write_everywhere(world, &cluster)
-        && orphan::reads(world, &cluster);
+        && orphan::reads(world, &cluster)
+        // What nobody has read of it.
+        && clear(world, &cluster);
     *history = cluster.recorder.take();
     if !steps {
         return;

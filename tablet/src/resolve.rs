@@ -25,7 +25,7 @@ use crate::{Error, Refusal};
 /// Locks of its transaction that a piece resolves where others are there: nobody waits long behind it.
 pub(crate) const LOCKS_BESIDE: usize = 8;
 /// For each of those it may look at so many, whosever they are.
-const SEEN: usize = 32;
+const SEEN: usize = 64;
 
 /// Locks to resolve.
 #[derive(Debug)]
