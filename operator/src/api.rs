@@ -283,3 +283,31 @@ impl Objects {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An API server that answers everything like this.
+    fn that_says(code: u16, text: &'static str) -> Objects {
+        let answer = move |_: hyper::Request<kube::client::Body>| {
+            let body = kube::client::Body::from(text.as_bytes().to_vec());
+            std::future::ready(hyper::Response::builder().status(code).body(body))
+        };
+        Objects::new(Client::new(tower::service_fn(answer), "n"), "n")
+    }
+
+    #[tokio::test]
+    async fn what_is_gone_with_its_definition_is_removed() {
+        let rule = Kind::PrometheusRule.api();
+        let removed = |objects: Objects| {
+            let rule = rule.clone();
+            async move { objects.remove(&rule, "a", Preconditions::default()).await }
+        };
+        // In words, and not as a Status.
+        let gone = that_says(404, "404 page not found\n");
+        removed(gone).await.expect("it is gone");
+        let refused = that_says(403, "forbidden\n");
+        removed(refused).await.expect_err("a refusal");
+    }
+}

@@ -26,15 +26,26 @@ const LASTS: Duration = Duration::from_millis(60);
 /// A reader who was refused, or had to give up, asks again after this.
 const AGAIN: Duration = Duration::from_millis(20);
 
-type Cells = Vec<(String, Vec<u8>)>;
+/// What the transaction writes.
+#[derive(Clone, Default)]
+struct Cells {
+    /// Tables, and rows of theirs.
+    rows: Vec<(String, Vec<u8>)>,
+    /// The server of the first, which is the transaction's primary.
+    server: String,
+}
 
 /// Rows of every tablet.
 async fn cells(session: &Session) -> Result<Cells, Error> {
-    let tables = session.client.tables().await?;
-    let mut cells = Vec::new();
+    let mut tables = session.client.tables().await?;
+    tables.sort_by_key(|table| table.id);
+    let mut cells = Cells::default();
     for table in tables.iter().filter(|table| !table.deleting) {
         for tablet in &table.tablets {
-            cells.extend((0..ROWS).map(|row| {
+            if cells.rows.is_empty() {
+                cells.server.clone_from(&tablet.server);
+            }
+            cells.rows.extend((0..ROWS).map(|row| {
                 let row = [&tablet.start_row[..], format!("!{row}").as_bytes()].concat();
                 (table.name.clone(), row)
             }));
@@ -45,7 +56,7 @@ async fn cells(session: &Session) -> Result<Cells, Error> {
 
 async fn write(session: &Session, cells: &Cells) -> Result<(), Error> {
     let txn = session.begin().await?;
-    for (table, row) in cells {
+    for (table, row) in &cells.rows {
         let row = String::from_utf8_lossy(row);
         txn.put(table, &row, COLUMN, tagged(1, session))?;
         txn.ready().await?;
@@ -86,20 +97,25 @@ pub(crate) fn reads(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     };
     world.spawn(writer, writes.boxed());
     let mut rng = Rng::new(cluster.plan.seed, "orphan");
+    let servers = &cluster.tablets;
+    let deaf = servers.iter().find(|server| server.name == cells.server);
+    let deaf = deaf.unwrap_or(&servers[0]).node;
+    let cut = |is_cut| world.network.lock().cut(writer, deaf, is_cut);
     let mut a_moment = || {
         let moment = rng.below(LASTS.as_micros() as u64);
         world.run(world.now() + Duration::from_micros(moment), || false);
         rng.below(2) == 0
     };
-    let deaf = cluster.tablets[0].node;
-    // One of the servers doesn't hear the last of it: its own calls would arrive without it.
-    if a_moment() {
-        world.network.lock().cut(writer, deaf, true);
-        a_moment();
+    // Where its server hears nothing of the primary, or not the last of it, all others wait for its time to be up.
+    if cluster.plan.seed.is_multiple_of(2) {
+        cut(true);
+    } else if a_moment() {
+        cut(true);
     }
+    a_moment();
     world.note(|| format!("{} is killed", world.name(writer)));
     world.kill(writer, false);
-    world.network.lock().cut(writer, deaf, false);
+    cut(false);
 
     let killed = world.now();
     let (reader, session) = cluster.keeper_session(world);
@@ -107,8 +123,8 @@ pub(crate) fn reads(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
         Arc::new(AtomicUsize::new(0)),
         Arc::<Mutex<Duration>>::default(),
     );
-    let readers = cells.len();
-    for (table, row) in cells {
+    let readers = cells.rows.len();
+    for (table, row) in cells.rows {
         let (session, ended, longest) = (session.clone(), ended.clone(), longest.clone());
         let reads = async move {
             read(&session, &table, &String::from_utf8_lossy(&row)).await;

@@ -17,7 +17,7 @@ use std::{
     fs,
     net::TcpListener,
     path::{Path, PathBuf},
-    process::{Command, ExitCode},
+    process::{Command, ExitCode, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -49,6 +49,9 @@ pub(crate) enum KubeCommand {
         /// How many nodes, from 1 to 9.
         #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=9))]
         nodes: u32,
+        /// Whoever starts this has the lock: a test.
+        #[arg(long, hide = true)]
+        under_lock: bool,
     },
     /// Stop it, and remove everything that it made, also what a crash left behind.
     Down,
@@ -81,10 +84,11 @@ pub(crate) enum KubeCommand {
 
 pub(crate) fn run(context: &Context, command: &KubeCommand) -> anyhow::Result<ExitCode> {
     match command {
-        KubeCommand::Up { nodes } => {
+        KubeCommand::Up { nodes, under_lock } => {
             // Who isn't root may not even take the lock.
             programs::is_possible(context)?;
-            let _alone = lock::take("cargo xtask kube up", Duration::ZERO)?;
+            let take = || lock::take("cargo xtask kube up", Duration::ZERO);
+            let _alone = (!under_lock).then(take).transpose()?;
             let kube = up(context, *nodes)?;
             println!("{}", kube.kubectl(["get", "nodes", "-o", "wide"])?);
             println!("to use it: eval \"$(cargo xtask kube env)\"");
@@ -453,6 +457,26 @@ fn control_plane(kube: &Kube) -> anyhow::Result<()> {
 /// Whether there is anything of a cluster of ours.
 pub(crate) fn is_any() -> bool {
     Path::new(FOLDER).exists() || nodes::are_any()
+}
+
+/// Begins to start a cluster, and kills what does that in the middle, as a crash would: what it has started stays. The
+/// caller has the lock.
+pub(crate) fn up_killed_in_the_middle() -> anyhow::Result<()> {
+    let mut up = Command::new(std::env::current_exe()?)
+        .args(["kube", "up", "--under-lock"])
+        .stdout(Stdio::null())
+        .spawn()?;
+    // By then the control plane runs, and the nodes are being made.
+    let is_under_way = wait(READY, || match up.try_wait() {
+        Ok(None) if Node(2).socket().exists() => Ok(true),
+        Ok(None) => Err("`kube up` has not come to the second node".to_owned()),
+        _ => Ok(false),
+    });
+    // It may have ended by itself.
+    let _ = up.kill();
+    up.wait()?;
+    anyhow::ensure!(is_under_way?, "`kube up` ended before it was killed");
+    Ok(())
 }
 
 /// Stops whatever a cluster of ours left running, and removes what it made. Harmless when there is none. The caller has

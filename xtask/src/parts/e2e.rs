@@ -52,6 +52,15 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
     }
     kube::down()?;
     let before = Traces::now();
+    report.step("kube up, killed, and down", |_| {
+        kube::up_killed_in_the_middle()?;
+        anyhow::ensure!(
+            kube::is_any(),
+            "a killed `kube up` has left nothing to remove"
+        );
+        kube::down()?;
+        nothing_is_left(&before)
+    })?;
     let kube = report.step("kube up", |_| kube::up(context, 3))?;
     let result = (|| {
         report.step("images", |_| {
