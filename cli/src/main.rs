@@ -245,6 +245,9 @@ async fn run(
     if let Some(waiting) = command.waiting() {
         options.patience = waiting.patience;
     }
+    if let Command::Import(args) = &command {
+        options = args.options(options);
+    }
     let client = match command.patience() {
         Some(patience) => connect.patient_client(options, patience, output).await?,
         None => connect.client(options).await?,

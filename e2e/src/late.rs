@@ -73,6 +73,19 @@ impl Drop for LateRelease<'_> {
     }
 }
 
+/// Does the same with both, at a time.
+pub fn side_by_side<T: Send, R: Send>(both: [T; 2], act: impl Fn(T) -> R + Sync) -> [R; 2] {
+    let act = &act;
+    std::thread::scope(|threads| {
+        let acting = both.map(|one| threads.spawn(move || act(one)));
+        acting.map(|thread| match thread.join() {
+            Ok(result) => result,
+            // As if it were this thread's.
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    })
+}
+
 impl<'a, const N: usize> PromptAndLate<'a, N> {
     /// With these values of both charts. The prompt operator's stays, as it is installed by every test.
     pub fn begin(kube: &'a Kube, names: [&str; N], more: &[&str]) -> Self {
@@ -85,11 +98,13 @@ impl<'a, const N: usize> PromptAndLate<'a, N> {
             sides: names.each_ref().map(made),
             _late: LateRelease(kube),
         };
-        for (names, (release, namespace)) in names.iter().zip([(RELEASE, OPERATOR), (LATE, LATE)]) {
+        let [prompt, late] = &names;
+        let releases = [(RELEASE, OPERATOR, prompt), (LATE, LATE, late)];
+        side_by_side(releases, |(release, namespace, names)| {
             let namespaces = format!("namespaces={{{}}}", names.join(","));
             let values = [&["--set", &namespaces], more].concat();
             kube.install_release(release, namespace, &values);
-        }
+        });
         make_late(LATE, LATE).expect("the switch");
         both
     }
@@ -97,5 +112,11 @@ impl<'a, const N: usize> PromptAndLate<'a, N> {
     /// Those of the prompt operator, and those of the other.
     pub fn sides(&self) -> &[[Namespace; N]; 2] {
         &self.sides
+    }
+
+    /// Those of the prompt operator alone: all else goes.
+    pub fn into_prompt(self) -> [Namespace; N] {
+        let [prompt, _] = self.sides;
+        prompt
     }
 }

@@ -47,6 +47,7 @@ fn bad_specs_are_refused_or_told_of_and_good_ones_recover() {
     std::thread::scope(|threads| {
         for [space] in both.sides() {
             threads.spawn(|| of_pods(space));
+            threads.spawn(|| have_a_server_that_crashes(space));
             threads.spawn(|| of_storage(&kube, space));
         }
     });
@@ -58,7 +59,6 @@ fn of_pods(space: &Namespace) {
     space.wait_until_up_to_date("bad");
     are_refused(space);
     have_no_pods(space);
-    have_a_server_that_crashes(space);
 }
 
 /// Of two, whose volumes can't be as they say.
@@ -189,19 +189,21 @@ fn have_no_pods(space: &Namespace) {
 }
 
 fn have_a_server_that_crashes(space: &Namespace) {
+    space.apply(&small("ill", "")).expect("a cluster");
+    space.wait_until_up_to_date("ill");
     say(
         space,
         "a server that crashes: its last words are in the condition, and stay there",
     );
     space
-        .change("bad", r#"{"oracle":{"pod":{"securityContext":{"runAsUser":1000,"runAsNonRoot":true,"seccompProfile":{"type":"RuntimeDefault"}}}}}"#)
+        .change("ill", r#"{"oracle":{"pod":{"securityContext":{"runAsUser":1000,"runAsNonRoot":true,"seccompProfile":{"type":"RuntimeDefault"}}}}}"#)
         .expect("a user who may not read the volume");
-    let words = ["bad-tso-0", "ermission denied"];
-    space.wait_for_words("bad", "Degraded", "ServerCrashing", &words);
+    let words = ["ill-tso-0", "ermission denied"];
+    space.wait_for_words("ill", "Degraded", "ServerCrashing", &words);
     space
-        .change("bad", r#"{"oracle":{"pod":{"securityContext":null}}}"#)
+        .change("ill", r#"{"oracle":{"pod":{"securityContext":null}}}"#)
         .expect("back");
-    space.wait_until_up_to_date("bad");
+    space.wait_until_up_to_date("ill");
 }
 
 fn have_no_volumes(space: &Namespace) {
@@ -219,13 +221,13 @@ fn have_no_volumes(space: &Namespace) {
     drop(expansion);
 
     say(space, "more tablet servers than volumes, and back");
-    let quota = "{apiVersion: v1, kind: ResourceQuota, metadata: {name: few}, spec: {hard: {persistentvolumeclaims: '7'}}}";
+    let quota = "{apiVersion: v1, kind: ResourceQuota, metadata: {name: few}, spec: {hard: {persistentvolumeclaims: '10'}}}";
     space.apply(quota).expect("a quota");
-    // Three claims of this cluster, and three of the other one.
+    // Three claims of this cluster, and three of each of the other two.
     wait("it to count", || {
         let quota = space.get("resourcequota", "few")?;
         match quota["status"]["used"]["persistentvolumeclaims"].as_str() {
-            Some("6") => Ok(()),
+            Some("9") => Ok(()),
             other => Err(format!("{other:?}")),
         }
     });

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use percolator_e2e::application::Application;
 use percolator_e2e::audit::{Audit, Request, counts};
-use percolator_e2e::late::PromptAndLate;
+use percolator_e2e::late::{PromptAndLate, side_by_side};
 use percolator_e2e::truth::Truth;
 use percolator_e2e::watched::Watched;
 use percolator_e2e::{
@@ -298,31 +298,25 @@ fn nodes_come_and_go() {
     // Should the one that acts be cut off, the other takes over.
     let both = PromptAndLate::begin(&kube, ["nodes"], &["--set", "replicas=2"]);
     let spaces = both.sides().each_ref().map(|[space]| space);
-    for space in spaces {
+    let applications = side_by_side(spaces, |space| {
         space.apply(&example(&kube)).expect("the example");
-    }
-    let applications = spaces.map(|space| {
         space.wait_until_up_to_date("demo");
         Application::start(&kube, space, "demo", 100, 4)
     });
     let truths = spaces.map(|space| Truth::follow(space, "demo"));
     let unavailable = || {
-        for space in spaces {
+        side_by_side(spaces, |space| {
             space.wait_for("demo", "Available", "False", "ServersNotReady");
-        }
+        });
     };
-    let available = || {
-        for space in spaces {
-            space.wait_until_up_to_date("demo");
-        }
-    };
+    let available = || side_by_side(spaces, |space| space.wait_until_up_to_date("demo"));
 
     say("a node is cut off, and comes back");
     let off = nodes::cut_off(2);
     unavailable();
     drop(off);
     available();
-    applications.iter().for_each(Application::goes_on);
+    side_by_side(applications.each_ref(), Application::goes_on);
 
     say("a node loses its power, and comes back");
     let dead = nodes::cut_power(3);
@@ -330,29 +324,10 @@ fn nodes_come_and_go() {
     drop(dead);
     available();
     truths.into_iter().for_each(Truth::holds);
-    applications.into_iter().for_each(Application::ends_well);
+    side_by_side(applications, Application::ends_well);
     for space in spaces {
         space.all_money_is_there("demo", 100);
     }
-}
-
-#[test]
-fn an_operator_of_two_namespaces_leaves_others_alone() {
-    let Some(kube) = Kube::find() else { return };
-    let [one, two, other] = ["one", "two", "other"].map(|name| kube.namespace(name));
-    kube.install(&["--set", "namespaces={one,two}"]);
-    say("with rights in two namespaces, and in no other");
-    other.apply(&small("mine", "")).expect("a cluster");
-    for space in [&one, &two] {
-        space.apply(&small("mine", "")).expect("a cluster");
-        space.wait_until_up_to_date("mine");
-    }
-    let cluster = other.get("perc", "mine").expect("it is there");
-    assert!(cluster["status"].is_null(), "{cluster}");
-    assert_eq!(other.lives("mine"), Vec::<String>::new());
-    // Rights in all namespaces, which others of these tests need.
-    kube.install(&[]);
-    other.wait_until_up_to_date("mine");
 }
 
 /// What happens to two clusters of one name, of one operator or of several.
@@ -466,20 +441,27 @@ fn keep_to_themselves(kube: &Kube, blue: &Namespace, green: &Namespace) {
 fn clusters_keep_to_themselves() {
     let Some(kube) = Kube::find() else { return };
     let both = PromptAndLate::begin(&kube, ["blue", "green"], &["--set", "replicas=2"]);
-    std::thread::scope(|threads| {
-        for [blue, green] in both.sides() {
-            threads.spawn(|| keep_to_themselves(&kube, blue, green));
-        }
+    let other = kube.namespace("other");
+    other.apply(&small("mine", "")).expect("a cluster");
+    side_by_side(both.sides().each_ref(), |[blue, green]| {
+        keep_to_themselves(&kube, blue, green);
     });
-    let [[_, green], _] = both.sides();
+
+    say("with rights in some namespaces, and in no other");
+    let cluster = other.get("perc", "mine").expect("it is there");
+    assert!(cluster["status"].is_null(), "{cluster}");
+    assert_eq!(other.lives("mine"), Vec::<String>::new());
 
     say("without the chart, clusters run on");
+    let [_, green] = both.into_prompt();
     let lives = green.lives("mine");
     kube.helm(&["uninstall", "percolator", "-n", OPERATOR, "--wait"])
         .expect("uninstall");
     assert_eq!(green.lives("mine"), lives);
     green.get("perc", "mine").expect("the resource stays");
-    kube.install(&["--set", "namespaces={blue,green}"]);
+    // With rights in all of them.
+    kube.install(&[]);
     green.wait_until_up_to_date("mine");
     assert_eq!(green.lives("mine"), lives);
+    other.wait_until_up_to_date("mine");
 }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use percolator_client::{Client, Error, Txn};
+use percolator_client::{Client, Error, Options, Txn};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
@@ -97,6 +97,23 @@ pub(crate) struct Args {
     /// Give up when servers are away and nothing has been loaded for this long.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
     pub(crate) patience: Duration,
+}
+
+/// What one transaction of a whole file buffers before it is flushed: as much again is on its way meanwhile, and the import
+/// stays small.
+const WHOLE_BUFFER_BYTES: usize = 8 << 20;
+
+impl Args {
+    /// How its client is to be.
+    pub(crate) fn options(&self, options: Options) -> Options {
+        match self.atomic {
+            true => Options {
+                buffer_bytes: WHOLE_BUFFER_BYTES,
+                ..options
+            },
+            false => options,
+        }
+    }
 }
 
 /// How an import ended, besides its counts.
