@@ -107,9 +107,7 @@ pub(crate) fn reads(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
         rng.below(2) == 0
     };
     // Where its server hears nothing of the primary, or not the last of it, all others wait for its time to be up.
-    if cluster.plan.seed.is_multiple_of(2) {
-        cut(true);
-    } else if a_moment() {
+    if cluster.plan.seed.is_multiple_of(2) || a_moment() {
         cut(true);
     }
     a_moment();

@@ -44,7 +44,7 @@ pub(super) async fn measure(
     output.note("point reads, with nothing else ...");
     let readers = Readers::start(cluster)?;
     tokio::time::sleep(duration).await;
-    let alone = readers.phase("point reads alone");
+    let mut alone = readers.phase();
 
     output.note(&format!(
         "{rows} rows of {VALUE_BYTES} bytes in one transaction ..."
@@ -63,17 +63,28 @@ pub(super) async fn measure(
     }
     txn.commit().await?;
     let took = began.elapsed();
-    let mut beside = readers.phase("point reads beside it");
+    let beside = readers.phase();
     output.note("its locks are resolved ...");
     client.settle().await;
     let settled = began.elapsed();
-    let mut after = readers.phase("point reads while its locks go");
+    let resolved = readers.phase();
+    output.note("point reads, with nothing else once more ...");
+    tokio::time::sleep(duration).await;
+    // A machine is not the same from one minute to the next: what is before counts as what is after.
+    alone.add(&readers.phase());
     readers.end()?;
     watch.abort();
-    for figure in [&mut beside, &mut after] {
+    let alone = alone.figure("point reads alone, before and after");
+    let [beside, resolved] = [
+        (beside, "point reads beside it"),
+        (resolved, "point reads while its locks go"),
+    ]
+    .map(|(phase, name)| {
+        let mut figure = phase.figure(name);
         let ratio = figure.p99_ms / alone.p99_ms.max(0.001);
         figure.ratio = Some((ratio, "the p99 of those alone".into()));
-    }
+        figure
+    });
     let peaks = std::mem::take(&mut *peaks.lock());
     let large = Figure {
         name: format!("rows in one transaction of {rows}"),
@@ -89,7 +100,7 @@ pub(super) async fn measure(
         ),
     };
     Ok(Outcome {
-        figures: vec![large, alone, beside, after],
+        figures: vec![large, alone, beside, resolved],
         memory: vec![(
             "at the most, in the large transaction".into(),
             peaks.servers,
@@ -127,6 +138,37 @@ struct Readers {
     thread: JoinHandle<anyhow::Result<()>>,
 }
 
+/// Reads of some time.
+struct Phase {
+    latency: Histogram<u64>,
+    took: Duration,
+}
+
+impl Phase {
+    /// And those of another time.
+    fn add(&mut self, other: &Self) {
+        // Both have the same bounds.
+        let _ = self.latency.add(&other.latency);
+        self.took += other.took;
+    }
+
+    fn figure(&self, name: &str) -> Figure {
+        let ms = |quantile| self.latency.value_at_quantile(quantile) as f64 / 1e6;
+        Figure {
+            name: name.into(),
+            per_second: self.latency.len() as f64 / self.took.as_secs_f64(),
+            p50_ms: ms(0.5),
+            p99_ms: ms(0.99),
+            ratio: None,
+            note: format!(
+                "{READERS} readers, p99.9 {:.1} ms, longest {:.1} ms",
+                ms(0.999),
+                ms(1.0)
+            ),
+        }
+    }
+}
+
 impl Readers {
     fn start(cluster: &str) -> anyhow::Result<Self> {
         let latency = Histogram::<u64>::new_with_bounds(100, 60_000_000_000, 2)?;
@@ -152,24 +194,15 @@ impl Readers {
     }
 
     /// What there was of reads since the last one; the next phase begins.
-    fn phase(&self, name: &str) -> Figure {
+    fn phase(&self) -> Phase {
         let mut latency = self.latency.lock();
         let since = std::mem::replace(&mut *self.since.lock(), Instant::now());
-        let ms = |quantile| latency.value_at_quantile(quantile) as f64 / 1e6;
-        let figure = Figure {
-            name: name.into(),
-            per_second: latency.len() as f64 / since.elapsed().as_secs_f64(),
-            p50_ms: ms(0.5),
-            p99_ms: ms(0.99),
-            ratio: None,
-            note: format!(
-                "{READERS} readers, p99.9 {:.1} ms, longest {:.1} ms",
-                ms(0.999),
-                ms(1.0)
-            ),
+        let phase = Phase {
+            latency: latency.clone(),
+            took: since.elapsed(),
         };
         latency.reset();
-        figure
+        phase
     }
 
     fn end(self) -> anyhow::Result<()> {
