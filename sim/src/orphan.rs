@@ -111,7 +111,8 @@ pub(crate) fn reads(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
         cut(true);
     }
     a_moment();
-    world.note(|| format!("{} is killed", world.name(writer)));
+    let name = world.name(writer);
+    world.note(|| format!("{name} is killed"));
     world.kill(writer, false);
     cut(false);
 
