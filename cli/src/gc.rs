@@ -399,18 +399,35 @@ pub(crate) fn reasons(status: &GcStatus) -> Vec<Reason> {
             Some(first) => format!("transaction {first}, begun {} ago", age(status, *first)),
             None => format!("a snapshot of {} ago", age(status, holder.floor)),
         };
+        let lease = Duration::from_secs(holder.lease.as_secs().max(1));
+        let lease = humantime::format_duration(lease);
+        let (what, todo) = match holder.released {
+            true => (
+                format!("what {} has named was ended by hand", holder.owner),
+                format!(
+                    "nothing is to be done: it goes on when that process renews its lease, or in {lease}, when the lease ends"
+                ),
+            ),
+            false => (
+                format!(
+                    "{transactions} of {} is still open: it is kept readable until it ends",
+                    holder.owner
+                ),
+                format!(
+                    "end it there, or the process, or its gc-lock with `percolator gc release {named}`; if the process is \
+                     dead, it ends in {lease}, with its lease"
+                ),
+            ),
+        };
         reasons.push(Reason {
             point: "barrier",
             kind: "gc-lock",
-            what: format!(
-                "{transactions} of {} is still open: it is kept readable until it ends",
-                holder.owner
-            ),
-            todo: format!(
-                "end it there, or the process, or its gc-lock with `percolator gc release {named}`"
-            ),
-            usual: false,
+            what,
+            todo,
+            usual: holder.released,
             facts: json!({
+                "lease_ms": millis(holder.lease),
+                "released": holder.released,
                 "session": holder.session.to_string(),
                 "host": holder.owner.host,
                 "process": holder.owner.process,

@@ -11,7 +11,8 @@ use crate::output::{Output, columns};
 
 /// Transactions that run: list them, end one.
 ///
-/// Named are those that have been open for a second, and those with locks.
+/// Named are those with locks, and those that have been open for a second; of the latter a client tells when it renews its
+/// lease, at most 20 seconds later.
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = "\
 Examples:

@@ -93,6 +93,10 @@ pub struct GcHolder {
     pub floor: Timestamp,
     /// Its oldest transactions, those that have lived for a while.
     pub transactions: Vec<Timestamp>,
+    /// How long until its lease ends, if its process is dead; otherwise it is renewed before.
+    pub lease: Duration,
+    /// All that it has named was ended by hand: the barrier follows when its lease is renewed, or ends.
+    pub released: bool,
 }
 
 /// What is in the way.
@@ -189,6 +193,8 @@ impl Admin {
             owner: holder.owner.unwrap_or_default().into(),
             floor: ts(holder.floor),
             transactions: holder.transactions.into_iter().map(ts).collect(),
+            lease: Duration::from_millis(holder.lease_ms.into()),
+            released: holder.released,
         };
         let obstacle = |obstacle: v1::GcObstacle| GcObstacle {
             by: obstacle.by,

@@ -6,6 +6,8 @@
 //! it is covered without being told of. A transaction that is just beginning may have been given its timestamp
 //! before the floor's was: it counts from the last floor on until its own is known.
 //!
+//! A client that has settled gives its lease back, and takes another one with its next transaction.
+//!
 //! Nothing is wrong without a lease: what the barrier has passed is refused by the tablet servers. So the look
 //! before a commit saves work, and names the reason early: where the lease surely holds, no server is asked; where
 //! it may have ended, the lease is renewed first, and the answer says whether the barrier has passed. "Surely" is by
@@ -36,6 +38,8 @@ use crate::transport::Transport;
 const PAUSE: Duration = Duration::from_millis(500);
 /// While a transaction is just beginning, or where the floor was below the barrier.
 const SOON: Duration = Duration::from_millis(20);
+/// Without a lease nothing is to be renewed: whoever begins a transaction says so.
+const RESTS: Duration = Duration::from_secs(60);
 /// A lease is renewed so many times before it would end.
 const RENEWALS: u32 = 3;
 /// Transactions that the master is told of, the oldest; for people to see.
@@ -62,8 +66,6 @@ pub(crate) struct Session {
 #[derive(Clone, Copy, Debug)]
 struct Lease {
     floor: Timestamp,
-    /// When it was asked for, by the client's clock.
-    asked: Duration,
     /// By the client's clock, counted from before the lease was asked for: the master's ends later.
     until: Duration,
 }
@@ -81,8 +83,20 @@ struct State {
     /// A timestamp of the oracle's: whatever begins from now on begins above it.
     covered: Timestamp,
     renewing: bool,
+    /// The lease is to be given back, unless something is begun before.
+    lets_go: bool,
+    /// It was: nothing is renewed until something is begun.
+    rests: bool,
     /// A transaction that is traced waits for the next renewal.
     trace: Option<v1::TraceContext>,
+}
+
+/// What is to be done about a lease.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    Renew,
+    LetGo,
+    Rest,
 }
 
 /// A transaction, or one that is about to begin, as long as it reads or locks.
@@ -200,17 +214,25 @@ impl Session {
         }
     }
 
-    /// Whether the master holds for this client, at this time of the lease clock, what has been there for a while and
-    /// has ended.
-    fn holds_what_has_ended(&self, now: Duration) -> bool {
-        let state = self.state.lock();
-        let Some(lease) = state.lease else {
-            return false;
-        };
-        let covered = state.covered.physical_ms();
-        let behind = covered.saturating_sub(lease.floor.physical_ms());
-        let held = Duration::from_millis(behind) + now.saturating_sub(lease.asked);
-        held >= Duration::from_millis(TOLD_AFTER_MS) && state.living().next().is_none()
+    /// Asks for the lease to be given back. False: there is none, or it holds what is open.
+    fn lets_go(&self) -> bool {
+        let mut state = self.state.lock();
+        state.lets_go = state.renewing && !state.rests && state.begun.is_empty();
+        state.lets_go
+    }
+
+    /// What is to be done about the lease now. From here on nobody counts on one that is to be given back.
+    fn next(&self) -> Next {
+        let mut state = self.state.lock();
+        if std::mem::take(&mut state.lets_go) && state.begun.is_empty() {
+            state.rests = true;
+            state.lease = None;
+            return Next::LetGo;
+        }
+        match state.rests {
+            true => Next::Rest,
+            false => Next::Renew,
+        }
     }
 
     /// The oldest, for people to see, and how many more have lived for as long.
@@ -231,7 +253,12 @@ impl Held {
         let mut state = self.session.state.lock();
         state.release(self.at);
         *state.begun.entry(at).or_default() += 1;
+        // Its own timestamp is a floor; what was known before may be long past.
+        let rested = std::mem::take(&mut state.rests);
         drop(state);
+        if rested {
+            self.session.wanted.notify_one();
+        }
         self.at = at;
         self
     }
@@ -268,15 +295,15 @@ impl Router {
         session.confirm(start_ts, &*self.transport, trace).await
     }
 
-    /// Where no transaction is open any more, the master hears of it now, not with the next renewal: a program that
-    /// ends sends none. Waits for that, for a while.
+    /// Where no transaction is open any more, the lease is given back now, and doesn't hold what has ended until it ends
+    /// itself. Waits for that, for a while.
     pub(crate) async fn let_go(&self) {
         let (session, transport) = (&self.session, &*self.transport);
         let told = async {
             // What was under way already may have been asked for too early.
             loop {
                 let attempted = session.attempted.notified();
-                if !session.holds_what_has_ended(transport.lease_clock()) {
+                if !session.lets_go() {
                     return;
                 }
                 session.wanted.notify_one();
@@ -314,10 +341,20 @@ impl Router {
 
 /// Renews the lease until the client is gone.
 async fn renew(world: Weak<World>, mut ended: watch::Receiver<()>, transport: Arc<dyn Transport>) {
-    let session = transport.random();
+    let mut session = transport.random();
     let owner = owner();
     while let Some(session_of) = world.upgrade().map(|world| world.session.clone()) {
-        let pause = session_of.renew_once(session, &owner, &*transport).await;
+        let pause = match session_of.next() {
+            Next::Renew => session_of.renew_once(session, &owner, &*transport).await,
+            Next::Rest => RESTS,
+            Next::LetGo => {
+                end(session, &*transport).await;
+                // Should that arrive late, it doesn't end what is held by then.
+                session = transport.random();
+                session_of.attempted.notify_waiters();
+                RESTS
+            }
+        };
         tokio::select! {
             biased;
             _ = ended.changed() => {}
@@ -325,6 +362,11 @@ async fn renew(world: Weak<World>, mut ended: watch::Receiver<()>, transport: Ar
             () = transport.sleep(pause.max(Duration::from_millis(1))) => {}
         }
     }
+    end(session, &*transport).await;
+}
+
+/// Gives a lease back.
+async fn end(session: u64, transport: &dyn Transport) {
     let last = v1::SessionRequest {
         session,
         ..v1::SessionRequest::default()
@@ -371,7 +413,6 @@ impl Session {
         };
         let granted = Lease {
             floor,
-            asked: sent,
             until: from + lease,
         };
         self.renewed(barrier, granted);
@@ -410,7 +451,6 @@ mod tests {
     fn lease(floor: u64, until_s: u64) -> Lease {
         Lease {
             floor: ts(floor),
-            asked: Duration::ZERO,
             until: Duration::from_secs(until_s),
         }
     }
@@ -470,6 +510,32 @@ mod tests {
         let _at_the_barrier = session.hold().0.begun(ts(5));
         assert_eq!(session.floor(ts(9)), Some(ts(5)));
         drop(old);
+    }
+
+    #[test]
+    fn a_lease_that_holds_nothing_is_given_back_and_taken_again() {
+        let session = Arc::new(Session::default());
+        assert!(!session.lets_go(), "there is none");
+        let first = session.hold().0.begun(ts(7));
+        session.renewed(ts(2), lease(5, 10));
+        assert!(!session.lets_go(), "it holds a transaction");
+        assert_eq!(session.next(), Next::Renew);
+        drop(first);
+        assert!(session.lets_go());
+        // What begins meanwhile keeps it.
+        let second = session.hold().0;
+        assert_eq!(session.next(), Next::Renew);
+        drop(second);
+        assert!(session.lets_go());
+        assert_eq!(session.next(), Next::LetGo);
+        assert!(!session.is_covered(ts(7), Duration::ZERO));
+        assert!(!session.lets_go(), "it was given back");
+        assert_eq!(session.next(), Next::Rest);
+        let beginning = session.hold().0;
+        assert_eq!(session.next(), Next::Rest, "no floor is known of it yet");
+        let _begun = beginning.begun(ts(9));
+        assert_eq!(session.next(), Next::Renew);
+        assert_eq!(session.floor(ts(10)), Some(ts(9)));
     }
 
     #[test]

@@ -208,7 +208,8 @@ pub fn gc_status(directory: &Directory, now: Duration) -> Result<v1::GcStatusRes
     let truth = directory.truth()?;
     let points = truth.gc.points();
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    let holders = directory.sessions.holders(HOLDERS_MAX);
+    let holders = directory.sessions.holders(points.barrier);
+    let holders = holders.take(HOLDERS_MAX);
     let mut servers = Vec::new();
     for server in truth.tablet_servers() {
         let live = directory.live.get(server);
@@ -246,7 +247,10 @@ pub fn gc_status(directory: &Directory, now: Duration) -> Result<v1::GcStatusRes
                 session: id,
                 owner: Some(session.owner.clone()),
                 floor: session.floor.as_u64(),
-                transactions: session.transactions.clone(),
+                transactions: session.named().collect(),
+                lease_ms: u32::try_from(millis(session.until.saturating_sub(now)))
+                    .unwrap_or(u32::MAX),
+                released: session.is_released(),
             })
             .collect(),
         obstacles: obstacles.map(obstacle).collect(),

@@ -104,7 +104,9 @@ impl Directory {
 
     /// How far the lowest floor of a lease lies behind.
     pub(crate) fn oldest_floor_age(&self) -> Option<Duration> {
-        let (_, session) = self.sessions.holders(1).next()?;
+        let truth = self.truth.as_ref();
+        let barrier = truth.map_or(Timestamp::ZERO, |truth| truth.gc.points().barrier);
+        let (_, session) = self.sessions.holders(barrier).next()?;
         age(self.collection.now, session.floor)
     }
 

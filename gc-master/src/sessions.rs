@@ -40,6 +40,21 @@ pub(crate) struct Sessions {
     ends: BTreeSet<(Duration, u64)>,
 }
 
+impl Session {
+    /// Those that it has named, and that nobody has ended by hand.
+    pub(crate) fn named(&self) -> impl Iterator<Item = u64> {
+        let named = self.transactions.iter().copied();
+        named.filter(|ts| *ts > self.released.as_u64())
+    }
+
+    /// Whether what it holds is what was ended by hand, as far as is known: its floor follows with its next renewal.
+    pub(crate) fn is_released(&self) -> bool {
+        self.released != Timestamp::ZERO
+            && self.floor == self.released.next()
+            && self.named().next().is_none()
+    }
+}
+
 impl Sessions {
     fn remove(&mut self, id: u64) {
         if let Some(session) = self.by_id.remove(&id) {
@@ -69,9 +84,9 @@ impl Sessions {
         self.floors.first().map(|(floor, _)| *floor)
     }
 
-    /// Those with the lowest floors.
-    pub(crate) fn holders(&self, most: usize) -> impl Iterator<Item = (u64, &Session)> {
-        let floors = self.floors.iter().take(most);
+    /// Those whose floors are not below the barrier, the lowest first: what is below is refused already, and holds nothing.
+    pub(crate) fn holders(&self, barrier: Timestamp) -> impl Iterator<Item = (u64, &Session)> {
+        let floors = self.floors.range((barrier, 0)..);
         floors.filter_map(|(_, id)| Some((*id, self.by_id.get(id)?)))
     }
 
@@ -171,12 +186,7 @@ impl Directory {
         self.truth()?;
         let mut all = BTreeSet::new();
         for (id, session) in &self.sessions.by_id {
-            let named = session.transactions.iter().copied();
-            all.extend(
-                named
-                    .filter(|ts| *ts > session.released.as_u64())
-                    .map(|ts| (ts, *id)),
-            );
+            all.extend(session.named().map(|ts| (ts, *id)));
         }
         let gc_lock = |(start_ts, session): &(u64, u64)| v1::GcLock {
             start_ts: *start_ts,

@@ -113,6 +113,8 @@ pub struct Oracle {
     pending: Option<Timestamp>,
     /// When the wall clock was last followed.
     followed: Now,
+    /// From where on time passes slowly, while the wall clock is behind: the time that it had reached, and when.
+    slow_from: Now,
     /// The time by which timestamps are granted, in milliseconds since the Unix epoch.
     time_ms: u64,
     /// Whether the wall clock is ahead of what is believed.
@@ -149,15 +151,17 @@ impl Oracle {
             .max(Timestamp::from_millis(unix_ms))
             .max(Timestamp::ZERO.next());
         let time_ms = next.physical_ms();
+        let started = Now {
+            unix_ms: time_ms,
+            mono_ms: now.mono_ms,
+        };
         Ok(Self {
             settings,
             next,
             durable,
             pending: None,
-            followed: Now {
-                unix_ms: time_ms,
-                mono_ms: now.mono_ms,
-            },
+            followed: started,
+            slow_from: started,
             time_ms,
             jumped: false,
         })
@@ -173,16 +177,25 @@ impl Oracle {
         let expected_ms = self.followed.unix_ms.saturating_add(elapsed_ms);
         let jump_ms_max = self.settings.jump_ms_max;
         let jumped = now.unix_ms > expected_ms.saturating_add(jump_ms_max);
-        let slow_ms = self.followed.unix_ms.saturating_add(elapsed_ms / 2);
+        // Not from when the clock was followed last: while one that had jumped was not, time has passed at the full pace.
+        let slowly_ms = now.mono_ms.saturating_sub(self.slow_from.mono_ms) / 2;
+        let slow_ms = self.slow_from.unix_ms.saturating_add(slowly_ms);
+        let is_slow = !jumped && now.unix_ms < self.time_ms.max(slow_ms);
         let time_ms = if jumped {
             expected_ms
-        } else if now.unix_ms >= self.time_ms.max(slow_ms) {
+        } else if is_slow {
+            slow_ms
+        } else {
             self.followed = now;
             now.unix_ms
-        } else {
-            slow_ms
         };
         self.time_ms = self.time_ms.max(time_ms);
+        if !is_slow {
+            self.slow_from = Now {
+                unix_ms: self.time_ms,
+                mono_ms: now.mono_ms,
+            };
+        }
         // A part of the window stays for the counter: if no limit can be made durable, the time
         // stands still there, and timestamps can be granted for long. A window that is shorter than
         // a write takes would otherwise be used up by time alone, always.
@@ -386,6 +399,28 @@ mod tests {
         let event = oracle.observe(at(T + 10_400, 400));
         let unix_ms = T + 10_400;
         assert_eq!(event, Some(ClockEvent::Followed { unix_ms }));
+    }
+
+    #[test]
+    fn a_clock_that_comes_back_behind_is_waited_for_without_standing_still() {
+        let settings = Settings {
+            window_ms: 60_000,
+            ..Settings::default()
+        };
+        let mut oracle = Oracle::recover(None, at(T, 0), settings).unwrap();
+        extend(&mut oracle);
+        // It isn't followed for 20 s, in which time passes by the monotonic clock.
+        oracle.observe(at(T + 86_400_000, 20_000));
+        assert_eq!(time_of_next(&mut oracle), T + 20_000);
+        // And then it says that there were 5.
+        oracle.observe(at(T + 5_000, 20_000));
+        oracle.observe(at(T + 7_000, 22_000));
+        assert_eq!(time_of_next(&mut oracle), T + 21_000);
+        oracle.observe(at(T + 9_000, 24_000));
+        assert_eq!(time_of_next(&mut oracle), T + 22_000);
+        // At half the pace until it has caught up.
+        oracle.observe(at(T + 40_000, 55_000));
+        assert_eq!(time_of_next(&mut oracle), T + 40_000);
     }
 
     #[test]

@@ -338,6 +338,8 @@ pub(crate) mod tests {
             },
             floor: ts(1_990_000),
             transactions: vec![ts(1_990_000)],
+            lease: Duration::from_secs(48),
+            released: false,
         });
         survey.gc.obstacles.push(GcObstacle {
             server: "tablet-0".into(),
