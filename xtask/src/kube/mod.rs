@@ -40,6 +40,8 @@ const ETCD_PEERS: &str = "127.0.0.1:23800";
 /// machine may have other Kubernetes, and containers of its own.
 const FOLDER: &str = "/var/lib/percolator-kube";
 const READY: Duration = Duration::from_secs(120);
+/// Also where another one has been built over it since it was started.
+const THIS_PROGRAM: &str = "/proc/self/exe";
 
 /// What to do with it.
 #[derive(Debug, clap::Subcommand)]
@@ -280,7 +282,7 @@ fn start_all(kube: &Kube, context: &Context, count: u32) -> anyhow::Result<()> {
     kube.apply(STORAGE_CLASS)?;
     // A copy: the program that runs may be built anew meanwhile, and this one is to go on.
     let us = kube.folder.join("xtask");
-    fs::copy("/proc/self/exe", &us).context("cannot copy this program")?;
+    fs::copy(THIS_PROGRAM, &us).context("cannot copy this program")?;
     let mut volumes = kube.command(&us);
     volumes.args(["kube", "volumes"]);
     start(&mut volumes, &kube.log("volumes"))?;
@@ -462,7 +464,7 @@ pub(crate) fn is_any() -> bool {
 /// Begins to start a cluster, and kills what does that in the middle, as a crash would: what it has started stays. The
 /// caller has the lock.
 pub(crate) fn up_killed_in_the_middle() -> anyhow::Result<()> {
-    let mut up = Command::new(std::env::current_exe()?)
+    let mut up = Command::new(THIS_PROGRAM)
         .args(["kube", "up", "--under-lock"])
         .stdout(Stdio::null())
         .spawn()?;
