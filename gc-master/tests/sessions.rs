@@ -4,7 +4,7 @@ mod world;
 
 use std::time::Duration;
 
-use percolator_gc_master::{Change, Progress};
+use percolator_gc_master::{Change, Progress, gc_status};
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 use world::World;
@@ -75,6 +75,34 @@ fn a_limit_ends_what_is_held_for_longer() {
     };
     world.directory.set_collection(world.now, limit).unwrap();
     assert_eq!(barrier(&mut world), at(NOW_MS - 30_000));
+}
+
+#[test]
+fn who_holds_the_barrier_is_named_and_nobody_whom_it_has_passed() {
+    let mut world = world();
+    let holders = |world: &World| {
+        let status = gc_status(&world.directory, world.now).unwrap();
+        let holders = status.holders.into_iter();
+        let said = |it: v1::GcHolder| (it.session, it.transactions.len(), it.released, it.lease_ms);
+        holders.map(said).collect::<Vec<_>>()
+    };
+    let old = NOW_MS - 60_000;
+    renew(&mut world, 1, old, &[old]);
+    barrier(&mut world);
+    world.now += Duration::from_secs(4);
+    assert_eq!(holders(&world), [(1, 1, false, 6_000)]);
+    world.directory.release(world.now, at(old)).unwrap();
+    assert_eq!(holders(&world), [(1, 0, true, 6_000)]);
+    // It holds what lies right above, until its client is heard.
+    assert_eq!(barrier(&mut world), at(old).next());
+    assert_eq!(holders(&world), [(1, 0, true, 6_000)]);
+    let limit = Change {
+        hold_max: Some(Duration::from_secs(30)),
+        ..Change::default()
+    };
+    world.directory.set_collection(world.now, limit).unwrap();
+    assert_eq!(barrier(&mut world), at(NOW_MS - 30_000));
+    assert_eq!(holders(&world), []);
 }
 
 #[test]
