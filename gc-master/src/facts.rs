@@ -207,7 +207,8 @@ mod tests {
         assert_eq!(facts.barrier_age, Some(facts.life_time));
         assert_eq!(facts.ready_age, None, "there's no tablet server");
 
-        let before = Timestamp::from_millis(NOW.physical_ms() - 4_000_000);
+        // What began where the barrier is now holds it there.
+        let before = directory.truth().unwrap().gc.points().barrier;
         let session = v1::SessionRequest {
             session: 1,
             floor: before.as_u64(),
@@ -215,6 +216,9 @@ mod tests {
             ..v1::SessionRequest::default()
         };
         directory.session(LATER, session).unwrap();
+        assert_eq!(directory.facts(LATER).held_by, Vec::<&str>::new());
+        let later = Timestamp::from_millis(before.physical_ms() + 4_000_000);
+        directory.collect(LATER, Progress::Time(later));
         let facts = directory.facts(LATER);
         assert_eq!(facts.held_by, ["gc_lock"]);
         assert_eq!((facts.sessions, facts.gc_locks), (1, 1));
