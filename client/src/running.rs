@@ -24,7 +24,8 @@ pub struct RunningTxn {
     pub owner: Option<Owner>,
     /// Its locks, as far as they were counted.
     pub locks: u64,
-    /// The cell where it is decided, if it has locks: `table/row:column`, with the table's name, and the escapes of [`Cell`]'s own text.
+    /// The cell where it is decided, if it has locks: `table/row:column`, with the table's name, and the escapes of
+    /// [`Cell`]'s own text.
     pub primary: Option<String>,
 }
 

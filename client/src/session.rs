@@ -300,7 +300,7 @@ impl Router {
     pub(crate) async fn let_go(&self) {
         let (session, transport) = (&self.session, &*self.transport);
         let told = async {
-            // What was under way already may have been asked for too early.
+            // What was under way already was asked for before.
             loop {
                 let attempted = session.attempted.notified();
                 if !session.lets_go() {

@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::{ANSWER_IS_NO, Kube, Namespace, PROGRAM, nodes, outcome, say, server_of, wait};
+use crate::{ANSWER_IS_NO, Kube, Namespace, PROGRAM, lock, nodes, outcome, say, server_of, wait};
 
 /// Longer than any test: it is told to end.
 const DURATION: &str = "3h";
@@ -44,9 +44,10 @@ struct Wrong {
 /// Writes rows, until it is told to stop.
 #[derive(Debug)]
 struct Writer {
-    thread: JoinHandle<Vec<String>>,
+    thread: JoinHandle<()>,
     done: Arc<AtomicU64>,
-    failed: Arc<AtomicU64>,
+    /// What the failed imports said.
+    failed: Arc<Mutex<Vec<String>>>,
     stop: Arc<AtomicBool>,
 }
 
@@ -114,17 +115,14 @@ impl<'a> Application<'a> {
     }
 
     fn say_what_went_wrong(&self) {
-        let log = wait("what the bank says", || {
-            self.space.kubectl(&["logs", self.pod])
-        });
+        let log = wait("what the bank says", || self.log());
         let now = Wrong {
             imports: self.writer.as_ref().map_or(0, |writer| writer.failed()),
             ..of_bank(&log)
         };
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        say(&format!(
-            "{}: it goes on; meanwhile {} transfers failed, {} have no known outcome, {} imports failed",
-            self.space.name(),
+        let mut told = lock(&self.told);
+        self.space.say(&format!(
+            "it goes on; meanwhile {} transfers failed, {} have no known outcome, {} imports failed",
             now.failed - told.failed,
             now.unknown - told.unknown,
             now.imports - told.imports,
@@ -136,9 +134,13 @@ impl<'a> Application<'a> {
         server_of(&self.cluster)
     }
 
+    fn log(&self) -> Result<String, String> {
+        self.space.kubectl(&["logs", self.pod])
+    }
+
     /// Of how many seconds the bank has said that money moved.
     fn busy_seconds(&self) -> Result<usize, String> {
-        let log = self.space.kubectl(&["logs", self.pod])?;
+        let log = self.log()?;
         Ok(log.lines().filter(|line| has_transfers(line)).count())
     }
 
@@ -193,16 +195,15 @@ impl Drop for Application<'_> {
 
 impl Writer {
     fn start(space: &Namespace, pod: &str, server: &str) -> Self {
-        let [done, bad] = [Arc::<AtomicU64>::default(), Arc::default()];
-        let stop = Arc::<AtomicBool>::default();
-        let (counted, counted_bad, stopped) = (done.clone(), bad.clone(), stop.clone());
+        let (done, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let failed = Arc::<Mutex<Vec<String>>>::default();
+        let (counted, kept, stopped) = (done.clone(), failed.clone(), stop.clone());
         let ask = ["exec", "-i", pod, "--", PROGRAM, "-q", "-c", server];
         let import = ["import", "--key", "id"];
         let ask = [&ask[..], &import, &TABLE, &INDEX, &["-"]].concat();
         let ask: Vec<String> = ask.into_iter().map(str::to_owned).collect();
         let namespace = space.name().to_owned();
         let thread = std::thread::spawn(move || {
-            let mut failed = Vec::new();
             for round in 0.. {
                 if stopped.load(Ordering::Relaxed) {
                     break;
@@ -214,18 +215,16 @@ impl Writer {
                     Ok(()) => _ = counted.fetch_add(1, Ordering::Relaxed),
                     Err(error) => {
                         let after = began.elapsed().as_secs();
-                        failed.push(format!("after {after} s: {error}"));
-                        counted_bad.fetch_add(1, Ordering::Relaxed);
+                        lock(&kept).push(format!("after {after} s: {error}"));
                     }
                 }
                 std::thread::sleep(PAUSE);
             }
-            failed
         });
         Self {
             thread,
             done,
-            failed: bad,
+            failed,
             stop,
         }
     }
@@ -237,13 +236,14 @@ impl Writer {
 
     /// How many were not.
     fn failed(&self) -> u64 {
-        self.failed.load(Ordering::Relaxed)
+        lock(&self.failed).len() as u64
     }
 
     /// Stops it, and gives what the failed imports said.
     fn end(self) -> Vec<String> {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().expect("it doesn't panic")
+        self.thread.join().expect("it doesn't panic");
+        std::mem::take(&mut lock(&self.failed))
     }
 }
 

@@ -6,52 +6,51 @@ use crate::{Kube, Namespace, OPERATOR, RELEASE, TIMEOUT, kubectl, wait};
 /// The namespace and the name of a late operator's release, beside a prompt one's.
 pub const LATE: &str = "percolator-late";
 
-/// Of a release of the chart.
-fn deployment(release: &str) -> String {
-    format!("deployment/{release}-percolator-operator")
-}
-
-/// Has a release's operator hear of everything three seconds late, from now on.
-fn make_late(release: &str, namespace: &str) -> Result<(), String> {
-    let (deployment, of) = (deployment(release), ["-n", namespace]);
-    let ask = |arguments: &[&str]| kubectl(&[&of, arguments].concat());
-    let switch = "PERCOLATOR_OPERATOR_TEST_WATCH_DELAY=3";
-    ask(&["set", "env", &deployment, switch])?;
-    ask(&["rollout", "status", &deployment, TIMEOUT])?;
-    wait("the switch", || {
-        // Its first word: others may come behind it by the minute.
-        let log = ask(&["logs", &deployment, "--tail=-1"])?;
-        match log.contains("watches tell of changes late") {
-            true => Ok(()),
-            false => Err(log),
-        }
-    });
-    Ok(())
-}
-
-/// The operator of all namespaces, as long as it hears of everything late; it goes away with the value.
+/// A release whose operator hears of everything three seconds late; it goes away with the value.
 #[derive(Debug)]
-pub struct LateOperator<'a>(&'a Kube);
+pub struct LateOperator<'a> {
+    kube: &'a Kube,
+    release: &'static str,
+    namespace: &'static str,
+}
 
 impl<'a> LateOperator<'a> {
-    /// In the place of a prompt one.
+    /// That of all namespaces, in the place of a prompt one.
     pub fn begin(kube: &'a Kube) -> Self {
         kube.install(&[]);
-        let late = Self(kube);
-        make_late(RELEASE, OPERATOR).expect("the switch");
+        let late = Self {
+            kube,
+            release: RELEASE,
+            namespace: OPERATOR,
+        };
+        late.switch_on();
         late
+    }
+
+    /// Once it is installed.
+    fn switch_on(&self) {
+        let deployment = format!("deployment/{}-percolator-operator", self.release);
+        let ask = |arguments: &[&str]| kubectl(&[&["-n", self.namespace], arguments].concat());
+        let switch = "PERCOLATOR_OPERATOR_TEST_WATCH_DELAY=3";
+        ask(&["set", "env", &deployment, switch]).expect("the switch");
+        ask(&["rollout", "status", &deployment, TIMEOUT]).expect("an operator with the switch");
+        wait("the switch", || {
+            // Its first word: others may come behind it by the minute.
+            let log = ask(&["logs", &deployment, "--tail=-1"])?;
+            match log.contains("watches tell of changes late") {
+                true => Ok(()),
+                false => Err(log),
+            }
+        });
     }
 }
 
 impl Drop for LateOperator<'_> {
     fn drop(&mut self) {
         // What was changed here isn't the chart's: the next test installs it anew.
-        uninstall(self.0, RELEASE, OPERATOR);
+        let uninstall = ["uninstall", self.release, "-n", self.namespace, "--wait"];
+        let _ = self.kube.helm(&uninstall);
     }
-}
-
-fn uninstall(kube: &Kube, release: &str, namespace: &str) {
-    let _ = kube.helm(&["uninstall", release, "-n", namespace, "--wait"]);
 }
 
 /// Namespaces with a prompt operator, and as many with one that hears of everything late: what is done in the ones is to be
@@ -60,17 +59,7 @@ fn uninstall(kube: &Kube, release: &str, namespace: &str) {
 pub struct PromptAndLate<'a, const N: usize> {
     sides: [[Namespace; N]; 2],
     /// Goes after them: should a test fail, they tell what it has said.
-    _late: LateRelease<'a>,
-}
-
-/// The late operator's release; it goes away with the value.
-#[derive(Debug)]
-struct LateRelease<'a>(&'a Kube);
-
-impl Drop for LateRelease<'_> {
-    fn drop(&mut self) {
-        uninstall(self.0, LATE, LATE);
-    }
+    late: LateOperator<'a>,
 }
 
 /// Does the same with both, at a time.
@@ -96,7 +85,11 @@ impl<'a, const N: usize> PromptAndLate<'a, N> {
         let made = |names: &[String; N]| names.each_ref().map(|name| kube.namespace(name));
         let both = Self {
             sides: names.each_ref().map(made),
-            _late: LateRelease(kube),
+            late: LateOperator {
+                kube,
+                release: LATE,
+                namespace: LATE,
+            },
         };
         let [prompt, late] = &names;
         let releases = [(RELEASE, OPERATOR, prompt), (LATE, LATE, late)];
@@ -105,7 +98,7 @@ impl<'a, const N: usize> PromptAndLate<'a, N> {
             let values = [&["--set", &namespaces], more].concat();
             kube.install_release(release, namespace, &values);
         });
-        make_late(LATE, LATE).expect("the switch");
+        both.late.switch_on();
         both
     }
 

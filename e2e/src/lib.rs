@@ -19,7 +19,7 @@ pub mod watched;
 use std::ffi::OsStr;
 use std::io::Write as _;
 use std::process::Command;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -141,6 +141,11 @@ pub fn skip(why: &str) {
 pub fn say(what: &str) {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     println!("  {:5.0} s  {what}", START.elapsed().as_secs_f64());
+}
+
+/// What a thread that has panicked left there is as good as before.
+fn lock<T>(kept: &Mutex<T>) -> MutexGuard<'_, T> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn output(command: &mut Command) -> Result<String, String> {
@@ -293,6 +298,32 @@ impl Namespace {
     pub fn change(&self, cluster: &str, spec: &str) -> Result<String, String> {
         let patch = format!("{{\"spec\":{spec}}}");
         self.kubectl(&["patch", "perc", cluster, "--type=merge", "-p", &patch])
+    }
+
+    /// Tells whoever watches what happens in it.
+    pub fn say(&self, what: &str) {
+        say(&format!("{}: {what}", self.name));
+    }
+
+    /// Waits until the label `team` of a cluster's service says so.
+    pub fn wait_for_team(&self, cluster: &str, team: &str) {
+        wait("the label", || {
+            let service = self.get("service", cluster)?;
+            match &service["metadata"]["labels"]["team"] {
+                found if found == team => Ok(()),
+                other => Err(other.to_string()),
+            }
+        });
+    }
+
+    /// Waits until there is nothing of these kinds in it.
+    pub fn wait_for_none(&self, kinds: &str) {
+        wait(&format!("the end of {kinds}"), || {
+            match self.kubectl(&["get", kinds, "-o", "name"])?.as_str() {
+                "" => Ok(()),
+                left => Err(left.to_owned()),
+            }
+        });
     }
 
     /// An object as JSON.

@@ -3,14 +3,14 @@
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::watched::Watched;
-use crate::{Namespace, condition, is_ending, say};
+use crate::{Namespace, condition, is_ending, lock, say};
 
 /// The truth may take as long: a lease may have to run out first, before another operator says anything.
 const MAY_LAST: Duration = Duration::from_secs(30);
@@ -161,7 +161,7 @@ impl Truth {
                 let cluster = clusters.iter().find(|it| it["metadata"]["name"] == *name);
                 let pods = watched.now("pods");
                 let moment = cluster.map(|cluster| Moment::of(cluster, &pods));
-                let mut told = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut told = lock(&kept);
                 told.look(moment, last.elapsed(), started.elapsed());
                 drop(told);
                 last = Instant::now();
@@ -177,7 +177,7 @@ impl Truth {
 
     /// Nothing that was told was untrue for long.
     pub fn holds(self) {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = lock(&self.told);
         let timeline = &told.timeline;
         assert_eq!(told.lie, None, "on the way:\n{timeline}");
         say(&format!(

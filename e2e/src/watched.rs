@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::io::BufReader;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::wait;
+use crate::{lock, wait};
 
 /// A watch that ended begins anew after this.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -44,10 +44,6 @@ pub struct Watched {
     books: Arc<Mutex<Books>>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
-}
-
-fn lock(books: &Mutex<Books>) -> MutexGuard<'_, Books> {
-    books.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Watched {

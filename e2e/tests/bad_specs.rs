@@ -10,10 +10,6 @@ use percolator_e2e::{Kube, Namespace, kubectl, small, wait};
 /// For whoever changes the storage class, which all have in common.
 static STORAGE_CLASS: Mutex<()> = Mutex::new(());
 
-fn say(space: &Namespace, what: &str) {
-    percolator_e2e::say(&format!("{}: {what}", space.name()));
-}
-
 /// Volumes of the class that these tests use can't grow, as long as the value is there: whoever has it is alone.
 struct NoExpansion(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
 
@@ -72,7 +68,7 @@ fn of_storage(kube: &Kube, space: &Namespace) {
 
 fn are_refused(space: &Namespace) {
     let lives = space.lives("bad");
-    say(space, "refused by the API server");
+    space.say("refused by the API server");
     for (spec, said) in [
         (r#"{"tablets":{"replicas":0}}"#, "from 1 to 1000"),
         (r#"{"oracle":{"replicas":2}}"#, "standby oracles"),
@@ -110,7 +106,7 @@ fn are_refused(space: &Namespace) {
     assert!(error.contains("starting with a letter"), "{error}");
     assert_eq!(space.lives("bad"), lives);
 
-    say(space, "refused by the operator");
+    space.say("refused by the operator");
     space
         .change(
             "bad",
@@ -126,7 +122,7 @@ fn are_refused(space: &Namespace) {
 }
 
 fn have_no_pods(space: &Namespace) {
-    say(space, "an image that doesn't exist");
+    space.say("an image that doesn't exist");
     space
         .change(
             "bad",
@@ -147,7 +143,7 @@ fn have_no_pods(space: &Namespace) {
         .expect("back");
     space.wait_until_up_to_date("bad");
 
-    say(space, "resources that don't fit");
+    space.say("resources that don't fit");
     space
         .change(
             "bad",
@@ -163,7 +159,7 @@ fn have_no_pods(space: &Namespace) {
         .expect("back");
     space.wait_until_up_to_date("bad");
 
-    say(space, "pods that can't be made");
+    space.say("pods that can't be made");
     for (pod, words) in [
         (r#"{"serviceAccountName":"nobody"}"#, "nobody"),
         (
@@ -191,10 +187,7 @@ fn have_no_pods(space: &Namespace) {
 fn have_a_server_that_crashes(space: &Namespace) {
     space.apply(&small("ill", "")).expect("a cluster");
     space.wait_until_up_to_date("ill");
-    say(
-        space,
-        "a server that crashes: its last words are in the condition, and stay there",
-    );
+    space.say("a server that crashes: its last words are in the condition, and stay there");
     space
         .change("ill", r#"{"oracle":{"pod":{"securityContext":{"runAsUser":1000,"runAsNonRoot":true,"seccompProfile":{"type":"RuntimeDefault"}}}}}"#)
         .expect("a user who may not read the volume");
@@ -207,7 +200,7 @@ fn have_a_server_that_crashes(space: &Namespace) {
 }
 
 fn have_no_volumes(space: &Namespace) {
-    say(space, "a size that the storage can't grow to, and back");
+    space.say("a size that the storage can't grow to, and back");
     let size = |size: &str| format!(r#"{{"tablets":{{"storage":{{"size":"{size}"}}}}}}"#);
     let expansion = NoExpansion::begin();
     space.change("full", &size("512Mi")).expect("a size");
@@ -220,7 +213,7 @@ fn have_no_volumes(space: &Namespace) {
     assert!(error.contains("must not shrink"), "{error}");
     drop(expansion);
 
-    say(space, "more tablet servers than volumes, and back");
+    space.say("more tablet servers than volumes, and back");
     let quota = "{apiVersion: v1, kind: ResourceQuota, metadata: {name: few}, spec: {hard: {persistentvolumeclaims: '10'}}}";
     space.apply(quota).expect("a quota");
     // Three claims of this cluster, and three of each of the other two.
@@ -268,7 +261,7 @@ fn have_no_volumes(space: &Namespace) {
 }
 
 fn have_no_storage_class(space: &Namespace) {
-    say(space, "a storage class that doesn't exist");
+    space.say("a storage class that doesn't exist");
     let manifest = small("nowhere", "").replace("size: 16Mi", "size: 16Mi, storageClassName: none");
     space.apply(&manifest).expect("a cluster");
     space.wait_for("nowhere", "Degraded", "True", "PodUnschedulable");
@@ -286,7 +279,7 @@ fn have_no_storage_class(space: &Namespace) {
 }
 
 fn come_back_empty(kube: &Kube, space: &Namespace) {
-    say(space, "a tablet server whose volume comes back empty");
+    space.say("a tablet server whose volume comes back empty");
     let table = ["-c", "nowhere:7400", "table", "create", "rows"];
     space.start(kube, "table", &table);
     assert!(space.wait_for_end("table").0);

@@ -137,17 +137,6 @@ fn end_lease(read: &Value) -> Result<(), String> {
     kubectl(&["delete", "--raw", &path, "-f", &body]).map(drop)
 }
 
-/// Waits until a label of the cluster's service says so.
-fn wait_for_team(space: &Namespace, team: &str) {
-    wait("the label", || {
-        let service = space.get("service", "demo")?;
-        match &service["metadata"]["labels"]["team"] {
-            found if found == team => Ok(()),
-            other => Err(other.to_string()),
-        }
-    });
-}
-
 /// With pods that are killed and an operator that is killed, each change ends where the spec says.
 fn late_and_killed(kube: &Kube) {
     let late = LateOperator::begin(kube);
@@ -259,7 +248,7 @@ fn late_and_killed(kube: &Kube) {
     assert!(is_late && is_other, "{found}");
     let settings = r#"{"service":{"labels":{"team":"newer"}}}"#;
     space.change("demo", settings).expect("a label");
-    wait_for_team(&space, "newer");
+    space.wait_for_team("demo", "newer");
     space.wait_until_up_to_date("demo");
     assert_eq!(space.lives("demo"), lives);
     application.ends_well();
@@ -269,9 +258,9 @@ fn late_and_killed(kube: &Kube) {
     let team = r#"{"paused":true,"service":{"labels":{"team":"late"}}}"#;
     space.change("demo", team).expect("paused");
     space.wait_for("demo", "Progressing", "False", "PausedBySpec");
-    wait_for_team(&space, "newer");
+    space.wait_for_team("demo", "newer");
     space.change("demo", r#"{"paused":false}"#).expect("on");
-    wait_for_team(&space, "late");
+    space.wait_for_team("demo", "late");
     space.wait_until_up_to_date("demo");
     assert_eq!(space.lives("demo"), lives);
 

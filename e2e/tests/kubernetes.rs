@@ -76,13 +76,7 @@ fn an_application_runs_through_everything() {
     space
         .change("demo", r#"{"service":{"labels":{"team":"a"}}}"#)
         .expect("a label");
-    wait("the label", || {
-        let service = space.get("service", "demo")?;
-        match service["metadata"]["labels"]["team"].as_str() {
-            Some("a") => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    });
+    space.wait_for_team("demo", "a");
     space.wait_until_up_to_date("demo");
     assert_eq!(space.lives("demo"), lives);
     application.goes_on();
@@ -163,13 +157,7 @@ fn an_application_runs_through_everything() {
     space
         .change("demo", r#"{"service":{"labels":{"team":"c"}}}"#)
         .expect("a label");
-    wait("the label", || {
-        let service = space.get("service", "demo")?;
-        match service["metadata"]["labels"]["team"].as_str() {
-            Some("c") => Ok(()),
-            other => Err(format!("{other:?}")),
-        }
-    });
+    space.wait_for_team("demo", "c");
     space.wait_until_up_to_date("demo");
     assert_eq!(space.lives("demo"), lives);
     application.goes_on();
@@ -332,7 +320,7 @@ fn nodes_come_and_go() {
 
 /// What happens to two clusters of one name, of one operator or of several.
 fn keep_to_themselves(kube: &Kube, blue: &Namespace, green: &Namespace) {
-    let say = |what: &str| say(&format!("{}: {what}", green.name()));
+    let say = |what: &str| green.say(what);
     say("an object of somebody else is left alone");
     blue.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: mine}, data: {a: b}}")
         .expect("a config");
@@ -429,12 +417,7 @@ fn keep_to_themselves(kube: &Kube, blue: &Namespace, green: &Namespace) {
 
     say("deleted: claims go");
     blue.kubectl(&["delete", "perc", "mine"]).expect("gone");
-    wait("the end of its claims", || {
-        match blue.kubectl(&["get", "pvc", "-o", "name"])?.as_str() {
-            "" => Ok(()),
-            claims => Err(claims.to_owned()),
-        }
-    });
+    blue.wait_for_none("pvc");
 }
 
 #[test]

@@ -213,8 +213,7 @@ impl Directory {
         self.truth()?;
         self.sessions.expire(now);
         let holds = |session: &Session| {
-            session.floor == start_ts
-                || session.released < start_ts && session.transactions.contains(&start_ts.as_u64())
+            session.floor == start_ts || session.named().any(|named| named == start_ts.as_u64())
         };
         let sessions = self.sessions.by_id.iter();
         let held: Vec<(u64, Session)> = sessions

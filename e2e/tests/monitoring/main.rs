@@ -139,15 +139,7 @@ fn check_removal(space: &Namespace) {
         space.change("calm", &spec).expect("monitoring");
     };
     monitoring(false);
-    wait("the end of what isn't asked for", || {
-        match space
-            .kubectl(&["get", "podmonitors,prometheusrules", "-o", "name"])?
-            .as_str()
-        {
-            "" => Ok(()),
-            left => Err(left.to_owned()),
-        }
-    });
+    space.wait_for_none("podmonitors,prometheusrules");
     space.wait_for("calm", "Monitored", "False", "NotAskedFor");
     monitoring(true);
     space.wait_for("calm", "Monitored", "True", "AsAskedFor");
