@@ -11,6 +11,7 @@ use percolator_wire::v1::response::Body;
 use crate::connection::{Why, failed};
 use crate::directory::Group;
 use crate::metrics;
+use crate::retry::Seen;
 use crate::router::{Answered, CallError, Deadline, Router};
 use crate::trace::Trace;
 use crate::transport::Lost;
@@ -22,6 +23,8 @@ const AT_A_TIME: usize = 2;
 pub(crate) enum Attempt {
     Done(Body),
     Again(String),
+    /// As Again; the server has the tablets, and too much to do.
+    Busy(String),
     /// As Again; no answer came.
     Lost(String),
     /// As Again; and nothing was sent.
@@ -120,7 +123,7 @@ impl Router {
                     )),
                     Some(Kind::OtherServer(other)) => Attempt::Again(format!("{address}: {other}")),
                     Some(Kind::TooOld(too_old)) => Attempt::TooOld(too_old.into()),
-                    Some(Kind::Busy(why)) => Attempt::Again(format!("{address} is busy: {why}")),
+                    Some(Kind::Busy(why)) => Attempt::Busy(format!("{address} is busy: {why}")),
                     Some(Kind::Failed(failed)) => {
                         Attempt::Again(format!("{address}: {}", failed.message))
                     }
@@ -217,22 +220,28 @@ pub(crate) fn sort(
     attempts: Vec<(Vec<usize>, Attempt)>,
     answered: &mut Vec<Answered>,
     frozen: &mut Vec<usize>,
-) -> (Vec<usize>, String) {
+) -> (Vec<usize>, Seen) {
     let mut again = Vec::new();
-    let mut last = String::new();
+    let mut last = Seen::default();
     for (indices, attempt) in attempts {
         match attempt {
             Attempt::Done(body) => answered.push((indices, Ok(body))),
             Attempt::Invalid(why) => answered.push((indices, Err(CallError::Invalid(why)))),
             Attempt::TooOld(too_old) => answered.push((indices, Err(CallError::TooOld(too_old)))),
+            Attempt::Busy(why) => {
+                again.extend(indices);
+                if matches!(last, Seen::Busy(_)) {
+                    last = Seen::Busy(why);
+                }
+            }
             Attempt::Again(why) | Attempt::Lost(why) | Attempt::NeverSent(why) => {
                 again.extend(indices);
-                last = why;
+                last = Seen::Other(why);
             }
             Attempt::Frozen(why) => {
                 frozen.extend(&indices);
                 again.extend(indices);
-                last = why;
+                last = Seen::Other(why);
             }
         }
     }

@@ -497,6 +497,7 @@ impl Client {
         {
             Attempt::Done(body) => Ok(body),
             Attempt::Again(why)
+            | Attempt::Busy(why)
             | Attempt::Lost(why)
             | Attempt::NeverSent(why)
             | Attempt::Frozen(why) => Err(Error::Unavailable(why)),

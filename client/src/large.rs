@@ -30,7 +30,7 @@ use crate::client::Options;
 use crate::commit::{Commit, Flush};
 use crate::error::Conflict;
 use crate::resolver::unexpected;
-use crate::retry::Retry;
+use crate::retry::{Retry, Seen, Turn};
 use crate::router::{CallError, Going, Router};
 use crate::session::Held;
 use crate::txn::{Inner, Tables};
@@ -347,7 +347,9 @@ impl Router {
         };
         let mut after = None;
         let mut resolved = 0;
-        let mut retry = Retry::new(self, self.deadline(PIECE_PATIENCE));
+        let mut deadline = self.deadline(PIECE_PATIENCE);
+        let mut retry = Retry::new(self, deadline);
+        let mut turn: Option<Turn<'_>> = None;
         loop {
             let directory = self.directory();
             let (tablet, attempt) = match directory.locate(table, &at) {
@@ -363,15 +365,24 @@ impl Router {
                         end_row: end.clone(),
                         after: after.clone(),
                     });
-                    let deadline = self.deadline(PIECE_PATIENCE);
-                    let attempt = self.send(address, refs, ask, deadline).await;
+                    if turn.as_ref().is_none_or(|turn| turn.tablet() != tablet.id) {
+                        drop(turn.take());
+                        let next = self.turns.at(tablet.id);
+                        turn = deadline.within(&*self.transport, next).await;
+                    }
+                    let attempt = match turn {
+                        Some(_) => self.send(address, refs, ask, deadline).await,
+                        None => Attempt::NeverSent("others had their turn before".to_owned()),
+                    };
                     (Some(tablet.clone()), attempt)
                 }
                 Err(no_place) => (None, Attempt::Again(no_place.0)),
             };
             let last = match (tablet, attempt) {
                 (Some(tablet), Attempt::Done(Body::Resolve(piece))) => {
-                    retry = Retry::new(self, self.deadline(PIECE_PATIENCE));
+                    deadline = self.deadline(PIECE_PATIENCE);
+                    retry = Retry::new(self, deadline);
+                    turn = None;
                     after = piece.resume;
                     resolved += u64::from(piece.resolved);
                     if after.is_none() {
@@ -388,7 +399,10 @@ impl Router {
                 (_, Attempt::TooOld(too_old)) => return Err(CallError::TooOld(too_old)),
                 // Whoever deletes the table resolves what is left of its transactions elsewhere.
                 (_, Attempt::Frozen(_)) => return Ok(resolved),
-                (_, Attempt::Again(why) | Attempt::Lost(why) | Attempt::NeverSent(why)) => why,
+                (_, Attempt::Busy(why)) => Seen::Busy(why),
+                (_, Attempt::Again(why) | Attempt::Lost(why) | Attempt::NeverSent(why)) => {
+                    Seen::Other(why)
+                }
             };
             if let Some(directory) = retry.look_again(last).await?
                 && directory.deleted(table)

@@ -88,7 +88,11 @@ impl Attempt {
         match self {
             Self::Done(_) => "ok",
             Self::Lost(_) | Self::NeverSent(_) => "lost",
-            Self::Again(_) | Self::Frozen(_) | Self::Invalid(_) | Self::TooOld(_) => "refused",
+            Self::Again(_)
+            | Self::Busy(_)
+            | Self::Frozen(_)
+            | Self::Invalid(_)
+            | Self::TooOld(_) => "refused",
         }
     }
 }

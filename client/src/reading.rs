@@ -135,9 +135,12 @@ impl Inner {
             Some(Attempt::Done(Body::GetOne(response))) if response.locked.is_none() => {
                 return Ok(response.value);
             }
-            Some(Attempt::Again(why) | Attempt::Lost(why) | Attempt::NeverSent(why))
-                if deadline.passed(&*self.router.transport) =>
-            {
+            Some(
+                Attempt::Again(why)
+                | Attempt::Busy(why)
+                | Attempt::Lost(why)
+                | Attempt::NeverSent(why),
+            ) if deadline.passed(&*self.router.transport) => {
                 return Err(self.failed(deadline, CallError::GaveUp(why)));
             }
             _ => {}

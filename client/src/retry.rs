@@ -1,17 +1,78 @@
 //! Trying again until a deadline: the one loop's pause that all calls share.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::OwnedMutexGuard;
 
 use crate::directory::Directory;
 use crate::router::{CallError, Deadline, Router};
 use crate::transport::Backoff;
+
+/// What was seen of a try that is made again.
+pub(crate) enum Seen {
+    /// The server has what it was asked about, and too much else to do.
+    Busy(String),
+    /// It may have moved.
+    Other(String),
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self::Busy(String::new())
+    }
+}
 
 /// A call that is tried until its deadline, with growing pauses.
 pub(crate) struct Retry<'a> {
     router: &'a Router,
     deadline: Deadline,
     backoff: Backoff,
+}
+
+/// Of what is done in the background at a tablet, one request of a client goes at a time, in turn: were all of them
+/// tried again and again by themselves while the server is busy, it would be kept busy with refusing them.
+#[derive(Default)]
+pub(crate) struct Turns(Mutex<BTreeMap<u64, Arc<tokio::sync::Mutex<()>>>>);
+
+/// A turn, until it is dropped.
+pub(crate) struct Turn<'a> {
+    turns: &'a Turns,
+    tablet: u64,
+    _guard: OwnedMutexGuard<()>,
+}
+
+impl Turns {
+    /// The next turn at this tablet.
+    pub(crate) async fn at(&self, tablet: u64) -> Turn<'_> {
+        let turn = self.0.lock().entry(tablet).or_default().clone();
+        Turn {
+            turns: self,
+            tablet,
+            _guard: turn.lock_owned().await,
+        }
+    }
+}
+
+impl Turn<'_> {
+    pub(crate) fn tablet(&self) -> u64 {
+        self.tablet
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut turns = self.turns.0.lock();
+        // This one's guard, and nobody's else: nobody waits.
+        if turns
+            .get(&self.tablet)
+            .is_some_and(|turn| Arc::strong_count(turn) == 2)
+        {
+            turns.remove(&self.tablet);
+        }
+    }
 }
 
 impl<'a> Retry<'a> {
@@ -36,16 +97,25 @@ impl<'a> Retry<'a> {
         waited.ok_or(CallError::GaveUp(last))
     }
 
-    /// [`Self::pause`], and then asks the master where things are: whoever doesn't answer may have moved.
-    /// `None`: the master is away, which leaves us with what we know.
+    /// [`Self::pause`], and then asks the master where things are: whoever doesn't answer may have moved. Who is
+    /// busy has not, and many ask it at once: they don't all go to the master.
+    /// `None`: the master is away or wasn't asked, which leaves us with what we know.
     ///
     /// # Errors
     /// As [`Self::pause`].
     pub(crate) async fn look_again(
         &mut self,
-        last: String,
+        last: Seen,
     ) -> Result<Option<Arc<Directory>>, CallError> {
-        self.pause(last).await?;
-        Ok(self.router.refresh_by(self.deadline).await.ok())
+        match last {
+            Seen::Busy(last) => {
+                self.pause(last).await?;
+                Ok(None)
+            }
+            Seen::Other(last) => {
+                self.pause(last).await?;
+                Ok(self.router.refresh_by(self.deadline).await.ok())
+            }
+        }
     }
 }

@@ -22,7 +22,7 @@ use crate::Error;
 use crate::attempts::sort;
 use crate::directory::{Directory, Group};
 use crate::metrics::Metrics;
-use crate::retry::Retry;
+use crate::retry::{Retry, Seen, Turns};
 use crate::session::Session;
 use crate::trace::Trace;
 use crate::transport::{MasterError, Transport};
@@ -63,6 +63,8 @@ pub(crate) struct World {
     background: watch::Sender<usize>,
     /// What others have left that is cleared in the background: which transaction's, in which tablet.
     pub(crate) clearing: Mutex<BTreeSet<(Timestamp, u64)>>,
+    /// Whose turn it is to resolve locks in a tablet.
+    pub(crate) turns: Turns,
     /// Where the application wants it.
     pub(crate) measured: OnceLock<Metrics>,
     /// Where the application wants traces.
@@ -201,6 +203,7 @@ impl Router {
             lives: RwLock::default(),
             background: watch::Sender::new(0),
             clearing: Mutex::default(),
+            turns: Turns::default(),
             measured: OnceLock::new(),
             tracer: OnceLock::new(),
         };
@@ -346,7 +349,7 @@ impl Router {
                     let attempts = self.attempts(groups, build, deadline).await;
                     sort(attempts, &mut answered, &mut frozen)
                 }
-                Err(no_place) => (waiting, no_place.0),
+                Err(no_place) => (waiting, Seen::Other(no_place.0)),
             };
             if again.is_empty() {
                 return answered;

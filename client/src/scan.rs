@@ -14,7 +14,7 @@ use crate::Error;
 use crate::attempts::Attempt;
 use crate::directory::prefix_end;
 use crate::resolver::unexpected;
-use crate::retry::Retry;
+use crate::retry::{Retry, Seen};
 use crate::router::{CallError, Deadline};
 use crate::txn::{Inner, OwnWrite};
 
@@ -223,7 +223,10 @@ impl Scan {
                     let error = CallError::BeingDeleted(self.table);
                     return Err(deadline.error(&*router.transport, "scanning", error));
                 }
-                (_, Attempt::Again(why) | Attempt::Lost(why) | Attempt::NeverSent(why)) => why,
+                (_, Attempt::Busy(why)) => Seen::Busy(why),
+                (_, Attempt::Again(why) | Attempt::Lost(why) | Attempt::NeverSent(why)) => {
+                    Seen::Other(why)
+                }
             };
             let error = match retry.look_again(last).await {
                 Ok(Some(directory)) if directory.deleted(self.table) => {

@@ -20,7 +20,7 @@ use crate::attempts::Attempt;
 use crate::directory::Directory;
 use crate::network::Network;
 use crate::resolver::{malformed, unexpected};
-use crate::retry::Retry;
+use crate::retry::{Retry, Seen};
 use crate::router::{CallError, Deadline, Router, master_message};
 use crate::transport::{Backoff, Transport};
 
@@ -218,13 +218,14 @@ impl Router {
                         Attempt::Done(body) => return Ok(body),
                         Attempt::Invalid(why) => return Err(CallError::Invalid(why)),
                         Attempt::TooOld(too_old) => return Err(CallError::TooOld(too_old)),
+                        Attempt::Busy(why) => Seen::Busy(why),
                         Attempt::Again(why)
                         | Attempt::Lost(why)
                         | Attempt::NeverSent(why)
-                        | Attempt::Frozen(why) => why,
+                        | Attempt::Frozen(why) => Seen::Other(why),
                     }
                 }
-                _ => "the master has not heard it since its own start".to_owned(),
+                _ => Seen::Other("the master has not heard it since its own start".to_owned()),
             };
             retry.look_again(last).await?;
         }

@@ -12,6 +12,7 @@ use percolator_client::transport::{BoxFuture, Lost, MasterError, Transport};
 use percolator_client::{Client, Error, Options, Timestamp};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
 
 const SERVERS: [&str; 2] = ["tablet-0", "tablet-1"];
@@ -30,11 +31,17 @@ struct Server {
     prewrites: usize,
     prewritten: usize,
     committed: usize,
+    /// Requests to resolve locks, and how many of them there were at a time.
+    resolves: usize,
+    resolving: usize,
+    most_resolving: usize,
 }
 
-/// Servers that say yes to everything, after a while.
+/// Servers that say yes to everything, after a while, or that they are busy.
 struct Yes {
     takes: Duration,
+    busy: bool,
+    directories: AtomicU64,
     began: Instant,
     timestamps: AtomicU64,
     servers: Mutex<HashMap<String, Server>>,
@@ -42,10 +49,12 @@ struct Yes {
 
 impl Yes {
     async fn answer(&self, address: &str, request: v1::Request) -> v1::Response {
+        let resolves = usize::from(matches!(&request.body, Some(Ask::Resolve(_))));
         let cells = match &request.body {
             Some(Ask::Prewrite(prewrite)) => prewrite.mutations.len(),
             Some(Ask::Commit(commit)) => commit.cells.len(),
             Some(Ask::Rollback(rollback)) => rollback.cells.len(),
+            Some(Ask::Resolve(_)) => 0,
             other => panic!("{other:?} is asked of a transaction that writes blindly"),
         };
         {
@@ -55,17 +64,25 @@ impl Yes {
             server.prewrites += usize::from(matches!(&request.body, Some(Ask::Prewrite(_))));
             server.cells += cells;
             server.most_cells = server.most_cells.max(server.cells);
+            server.resolves += resolves;
+            server.resolving += resolves;
+            server.most_resolving = server.most_resolving.max(server.resolving);
         }
         tokio::time::sleep(self.takes).await;
         let mut servers = self.servers.lock();
         let server = servers.entry(address.to_owned()).or_default();
         server.cells -= cells;
+        server.resolving -= resolves;
         let body = match request.body {
+            Some(Ask::Rollback(_)) => Body::Rollback(v1::RollbackResponse::default()),
+            _ if self.busy => Body::Error(v1::RequestError {
+                kind: Some(Kind::Busy("there is too much to do".into())),
+            }),
+            Some(Ask::Resolve(_)) => Body::Resolve(v1::ResolveResponse::default()),
             Some(Ask::Prewrite(_)) => {
                 server.prewritten += cells;
                 Body::Prewrite(v1::PrewriteResponse::default())
             }
-            Some(Ask::Rollback(_)) => Body::Rollback(v1::RollbackResponse::default()),
             _ => {
                 server.committed += cells;
                 Body::Commit(v1::CommitResponse {
@@ -150,6 +167,7 @@ impl Transport for Yes {
             tablets: tablets.collect(),
             ..v1::DirectoryResponse::default()
         };
+        self.directories.fetch_add(1, Ordering::Relaxed);
         async move { Ok(directory) }.boxed()
     }
 
@@ -189,8 +207,14 @@ fn row(number: u32) -> String {
 }
 
 fn servers(takes: Duration) -> Arc<Yes> {
+    servers_that_are(false, takes)
+}
+
+fn servers_that_are(busy: bool, takes: Duration) -> Arc<Yes> {
     Arc::new(Yes {
         takes,
+        busy,
+        directories: AtomicU64::new(0),
         began: Instant::now(),
         timestamps: AtomicU64::new(0),
         servers: Mutex::default(),
@@ -250,4 +274,47 @@ async fn no_server_has_more_than_a_few_pieces_of_a_transaction_in_hand() {
         );
     }
     assert_eq!(servers.servers.lock().len(), SERVERS.len());
+}
+
+#[tokio::test]
+async fn a_busy_server_is_not_flooded_by_what_gives_up() {
+    const TXNS: u32 = 50;
+    let servers = servers_that_are(true, Duration::from_millis(1));
+    let options = Options {
+        patience: Duration::from_millis(50),
+        buffer_bytes: 1,
+        lock_ttl: Duration::from_secs(600),
+        ..Options::default()
+    };
+    let client = Client::over(servers.clone(), options);
+    let go_on = (0..TXNS).map(|number| {
+        let client = client.clone();
+        async move {
+            let txn = client.begin().await.expect("a timestamp");
+            for column in [b"a".as_slice(), b"b"] {
+                let put = txn.put("t", row(number), column, b"v".as_slice());
+                put.expect("it is kept");
+            }
+            let error = txn.commit().await.expect_err("nothing can be written");
+            assert!(error.to_string().contains("too much to do"), "{error}");
+        }
+    });
+    futures_util::future::join_all(go_on).await;
+    // Each has rolled back its primary, and wants to resolve what else it may have left there.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    {
+        let servers = servers.servers.lock();
+        let server = &servers[SERVERS[0]];
+        let seen = (server.resolves, server.most_resolving);
+        assert!(
+            server.resolves > 0 && server.most_resolving == 1,
+            "{seen:?}"
+        );
+    }
+    // It is known where everything is.
+    let directories = servers.directories.load(Ordering::Relaxed);
+    assert!(
+        directories <= u64::from(TXNS),
+        "{directories} for {TXNS} transactions"
+    );
 }

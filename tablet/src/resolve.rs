@@ -19,13 +19,18 @@ use crate::decision::{Decision, Ground};
 use crate::latches::{self, RowHash};
 use crate::store::{self, Version};
 use crate::tablets;
-use crate::work::{Work, commit_timestamp, invalid, timestamp};
+use crate::work::{commit_timestamp, invalid, timestamp};
 use crate::{Error, Refusal};
 
 /// Locks of its transaction that a piece resolves where others are there: nobody waits long behind it.
 pub(crate) const LOCKS_BESIDE: usize = 8;
 /// For each of those it may look at so many, whosever they are.
 const SEEN: usize = 64;
+/// To resolve a lock is as much work as to write so many cells: it goes, its record comes, and what that hides is looked
+/// up. And nobody waits for it.
+pub(crate) const CELLS_OF_A_LOCK: usize = 2;
+/// So many locks that are looked at are as much work as a cell.
+const SEEN_OF_A_CELL: usize = SEEN / CELLS_OF_A_LOCK;
 
 /// Locks to resolve.
 #[derive(Debug)]
@@ -33,6 +38,8 @@ pub(crate) struct Piece {
     start_ts: Timestamp,
     ending: Ending,
     cells: Vec<Found>,
+    /// Locks that were looked at, whosever they are.
+    seen: usize,
     /// There may be more behind this cell.
     resume: Option<Cell>,
 }
@@ -46,6 +53,12 @@ struct Found {
 }
 
 impl Piece {
+    /// How much work it is, in cells that are written: of a transaction that left nothing here, next to none.
+    pub(crate) fn work(&self) -> usize {
+        let resolved = CELLS_OF_A_LOCK * self.cells.len();
+        resolved.max(self.seen / SEEN_OF_A_CELL).max(1)
+    }
+
     /// The rows of its cells, to be latched. One that can't be read is found when the piece is decided.
     pub(crate) fn rows(&self) -> impl Iterator<Item = RowHash> {
         let cells = self
@@ -65,13 +78,13 @@ impl Piece {
     }
 }
 
-/// Finds the next piece, of so many locks at the most.
+/// Finds the next piece, of so many locks at the most, and the tablet that it is in.
 pub(crate) fn find(
     ground: Ground<'_>,
     refs: Vec<v1::TabletRef>,
     request: v1::ResolveRequest,
     most: usize,
-) -> Result<Work, Refusal> {
+) -> Result<(v1::TabletRef, Piece), Refusal> {
     let start_ts = timestamp(request.start_ts, "start_ts")?;
     let ending = match request.commit_ts {
         0 => Ending::RolledBack,
@@ -96,18 +109,20 @@ pub(crate) fn find(
         start_ts,
         ending,
         cells: Vec::new(),
+        seen: 0,
         resume: None,
     };
     let pairs = ground
         .engine
         .scan(Column::Lock, &start, &end, Direction::Forward)
         .map_err(Error::from)?;
-    for (seen, pair) in (1..).zip(pairs) {
+    for pair in pairs {
         let (key, record) = pair.map_err(Error::from)?;
         let lock = Lock::decode(record).map_err(Error::from)?;
         let is_its = lock.start_ts == start_ts;
         let found = piece.cells.len() + usize::from(is_its);
-        let enough = seen >= most * SEEN || found >= most;
+        piece.seen += 1;
+        let enough = piece.seen >= most * SEEN || found >= most;
         if enough {
             piece.resume = Some(key::decode_cell(&key).map_err(Error::from)?);
         }
@@ -121,7 +136,7 @@ pub(crate) fn find(
             break;
         }
     }
-    Ok(Work::resolve(asked, piece))
+    Ok((asked, piece))
 }
 
 /// Decides the piece; it holds its latches.

@@ -211,6 +211,28 @@ fn what_is_not_served_is_not_resolved() {
 }
 
 #[test]
+fn to_find_nothing_to_resolve_is_next_to_no_work() {
+    let waiting = |start_ts| {
+        let mut server = flushed(Limits::default());
+        // Somebody else is there.
+        server.send(Ask::Get(v1::GetRequest {
+            start_ts: 5,
+            cells: vec![cell("c")],
+            ..Default::default()
+        }));
+        for _ in 0..10 {
+            server.send(Ask::Resolve(v1::ResolveRequest {
+                start_ts,
+                ..Default::default()
+            }));
+        }
+        server.core.held().bulk.count
+    };
+    assert_eq!(waiting(START + 1), 0);
+    assert!(waiting(START) > 0, "these find locks");
+}
+
+#[test]
 fn those_that_wait_for_their_turn_take_nobody_elses_room() {
     let mut server = Server::within(Limits {
         queued_bytes: 300,

@@ -14,9 +14,6 @@ use crate::{load, resolve};
 
 /// So many bytes are as much work as a cell, in memory and on the disk.
 const BYTES_OF_A_CELL: usize = 16 << 10;
-/// To resolve a lock is as much work as to write so many cells: it goes, its record comes, and what that hides is looked
-/// up. And nobody waits for it.
-const CELLS_OF_A_LOCK: usize = 2;
 
 /// A request that waits for its turn.
 pub(super) struct Waiting {
@@ -124,11 +121,14 @@ impl Core {
     }
 
     fn take_bulk(&mut self, to: Asker, request: v1::Request, note: Note, out: &mut Vec<Reply>) {
-        self.pace.spent_bulk(self.cells(&request));
+        // What a resolve comes to is known when its locks are found.
+        if !matches!(request.body, Some(Body::Resolve(_))) {
+            self.pace.spent_bulk(self.cells(&request));
+        }
         self.take(to, request, note, out);
     }
 
-    /// That one of these requests is about; more, where they are large.
+    /// That one of these requests is about, at the most; more, where they are large.
     fn cells(&self, request: &v1::Request) -> usize {
         match &request.body {
             Some(Body::Prewrite(prewrite)) => {
@@ -136,7 +136,7 @@ impl Core {
                 let bytes: usize = sizes.sum();
                 prewrite.mutations.len().max(bytes / BYTES_OF_A_CELL)
             }
-            _ => CELLS_OF_A_LOCK * self.resolved_at_once(),
+            _ => resolve::CELLS_OF_A_LOCK * self.resolved_at_once(),
         }
     }
 

@@ -226,7 +226,11 @@ impl Core {
             Err(Unread::Reads(refs, body)) => reads::answer(self.ground(), self.raw, &refs, body),
             Err(Unread::Resolves(refs, request)) => {
                 match resolve::find(self.ground(), refs, request, self.resolved_at_once()) {
-                    Ok(work) => return self.enqueue(Some(to), id, note, work, out),
+                    Ok((tablet, piece)) => {
+                        self.pace.spent_bulk(piece.work());
+                        let work = Work::resolve(tablet, piece);
+                        return self.enqueue(Some(to), id, note, work, out);
+                    }
                     Err(refusal) => Err(refusal),
                 }
             }
