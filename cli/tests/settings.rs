@@ -118,6 +118,11 @@ fn servers_that_share_a_process_follow_the_level_and_say_who_they_are() {
         .collect();
     assert_eq!(told, Vec::<&String>::new());
 
+    // What doesn't count while it runs is told.
+    say("  gc: {}\n  oracle: {window: 2s}\n");
+    cluster.wait_for_line("what waits for a start", |line| {
+        line.starts_with("spec.oracle.window: another value counts when")
+    });
     say("  log: {level: debug}\n");
     let changed = |from: &str, to: &str| {
         let change = format!("\"message\":\"log level\",\"from\":\"{from}\",\"to\":\"{to}\"");

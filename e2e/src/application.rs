@@ -13,9 +13,11 @@ use crate::{ANSWER_IS_NO, Kube, Namespace, PROGRAM, lock, nodes, outcome, say, s
 
 /// Longer than any test: it is told to end.
 const DURATION: &str = "3h";
+/// Transfers in a second, of all clients: whoever is away for a moment is missed, and the machine has other things to do.
+const RATE: &str = "200";
 /// Rows that every import writes, in one transaction.
 const ROWS: u64 = 40;
-/// Between two imports: the machine has other things to do.
+/// Between two imports, for the same reason.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The table of the rows, and the table of the index of their field `email`.
 const TABLE: [&str; 2] = ["--table", "users"];
@@ -78,7 +80,7 @@ impl<'a> Application<'a> {
         let server = server_of(cluster);
         let (number, clients) = (accounts.to_string(), clients.to_string());
         let bank = ["-c", &server, "bank", "--duration", DURATION];
-        let size = ["--accounts", &number, "--clients", &clients];
+        let size = ["--accounts", &number, "--clients", &clients, "--rate", RATE];
         let pod = "bank";
         space.start(kube, pod, &[&bank[..], &size, more].concat());
         let started = Self {
@@ -135,7 +137,7 @@ impl<'a> Application<'a> {
     }
 
     fn log(&self) -> Result<String, String> {
-        self.space.kubectl(&["logs", self.pod])
+        self.space.log(self.pod)
     }
 
     /// Of how many seconds the bank has said that money moved.

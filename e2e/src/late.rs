@@ -91,14 +91,13 @@ impl<'a, const N: usize> PromptAndLate<'a, N> {
                 namespace: LATE,
             },
         };
-        let [prompt, late] = &names;
-        let releases = [(RELEASE, OPERATOR, prompt), (LATE, LATE, late)];
-        side_by_side(releases, |(release, namespace, names)| {
-            let namespaces = format!("namespaces={{{}}}", names.join(","));
-            let values = [&["--set", &namespaces], more].concat();
-            kube.install_release(release, namespace, &values);
+        let [prompt, late] = names.map(|names| format!("namespaces={{{}}}", names.join(",")));
+        let with = |namespaces| [&["--set", namespaces], more].concat();
+        std::thread::scope(|threads| {
+            threads.spawn(|| kube.install(&with(&prompt)));
+            kube.upgrade(LATE, LATE, &with(&late));
+            both.late.switch_on();
         });
-        both.late.switch_on();
         both
     }
 

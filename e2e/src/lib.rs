@@ -7,6 +7,7 @@
     reason = "a test fails by panicking, and says why"
 )]
 
+mod api;
 pub mod application;
 pub mod audit;
 pub mod breakdown;
@@ -19,10 +20,12 @@ pub mod watched;
 use std::ffi::OsStr;
 use std::io::Write as _;
 use std::process::Command;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+use crate::api::Api;
 
 /// Where the restricted pod security standard is enforced: on every namespace of the tests.
 const RESTRICTED: &str = "pod-security.kubernetes.io/enforce=restricted";
@@ -55,6 +58,7 @@ pub struct Kube {
     pub root: std::path::PathBuf,
     /// The folder of the Prometheus operator's definitions.
     pub definitions: std::path::PathBuf,
+    api: Arc<Api>,
 }
 
 impl Kube {
@@ -75,6 +79,7 @@ impl Kube {
             other_image,
             root,
             definitions: definitions.into(),
+            api: Arc::new(Api::start()),
         })
     }
 
@@ -84,6 +89,11 @@ impl Kube {
         chart.display().to_string()
     }
 
+    /// The cluster that README has people apply.
+    pub fn example(&self) -> String {
+        std::fs::read_to_string(self.root.join("examples/cluster.yaml")).expect("the example")
+    }
+
     /// Runs helm.
     pub fn helm(&self, arguments: &[&str]) -> Result<String, String> {
         output(Command::new("helm").args(arguments))
@@ -91,27 +101,26 @@ impl Kube {
 
     /// Installs the operator, or brings it up to date, with these values on top of the test's.
     pub fn install(&self, more: &[&str]) {
-        self.install_release(RELEASE, OPERATOR, more);
-    }
-
-    /// Installs a release of the chart, or brings it up to date, with these values on top of the test's.
-    fn install_release(&self, release: &str, namespace: &str, more: &[&str]) {
-        let repository = self.image.rsplit_once(':').expect("an image has a tag").0;
-        let repository = format!("image.repository={repository}");
-        let chart = self.chart();
-        let mut arguments = vec!["upgrade", "--install", release, &chart, "-n", namespace];
-        arguments.extend(["--create-namespace", "--wait", TIMEOUT]);
-        arguments.extend(["--set", &repository]);
-        arguments.extend(more);
-        self.helm(&arguments).expect("helm upgrade --install");
+        self.upgrade(RELEASE, OPERATOR, &[&["--wait", TIMEOUT], more].concat());
         // Helm doesn't wait for those of before, which may be about to do something still.
         wait("the operators of before to end", || {
-            let pods = kubectl(&["-n", namespace, "get", "pods", "-o", "json"])?;
+            let pods = kubectl(&["-n", OPERATOR, "get", "pods", "-o", "json"])?;
             match items(&pods)?.iter().find(|pod| is_ending(pod)) {
                 Some(pod) => Err(pod["metadata"]["name"].to_string()),
                 None => Ok(()),
             }
         });
+    }
+
+    /// Installs a release of the chart, or brings it up to date, with these arguments on top of the test's.
+    fn upgrade(&self, release: &str, namespace: &str, more: &[&str]) {
+        let repository = self.image.rsplit_once(':').expect("an image has a tag").0;
+        let repository = format!("image.repository={repository}");
+        let chart = self.chart();
+        let mut arguments = vec!["upgrade", "--install", release, &chart, "-n", namespace];
+        arguments.extend(["--create-namespace", "--set", &repository]);
+        arguments.extend(more);
+        self.helm(&arguments).expect("helm upgrade --install");
     }
 
     /// A namespace that goes away with the value.
@@ -123,6 +132,7 @@ impl Kube {
         kubectl(&["label", "namespace", name, RESTRICTED]).expect("a label");
         Namespace {
             name: name.to_owned(),
+            api: self.api.clone(),
         }
     }
 }
@@ -236,6 +246,7 @@ spec:
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
+    api: Arc<Api>,
 }
 
 impl Drop for Namespace {
@@ -328,8 +339,18 @@ impl Namespace {
 
     /// An object as JSON.
     pub fn get(&self, kind: &str, name: &str) -> Result<Value, String> {
-        let text = self.kubectl(&["get", kind, name, "-o", "json"])?;
-        serde_json::from_str(&text).map_err(|error| error.to_string())
+        self.api.object(&self.name, kind, name)
+    }
+
+    /// What a pod has printed.
+    pub fn log(&self, pod: &str) -> Result<String, String> {
+        self.api.log(&self.name, pod)
+    }
+
+    /// A cluster's pods.
+    fn pods(&self, cluster: &str) -> Result<Vec<Value>, String> {
+        let labels = format!("app.kubernetes.io/instance={cluster}");
+        self.api.objects(&self.name, "pod", &labels)
     }
 
     /// Waits until a condition of the cluster, for its newest generation, has this status and this reason.
@@ -444,9 +465,7 @@ impl Namespace {
         let spec = &self.get("perc", cluster)?["spec"];
         let asked = ["tablets", "oracle", "gcMaster"].map(|role| spec[role]["replicas"].as_u64());
         let asked: u64 = asked.into_iter().flatten().sum();
-        let label =
-            format!("app.kubernetes.io/instance={cluster},app.kubernetes.io/name=percolator");
-        let pods = items(&self.kubectl(&["get", "pods", "-l", &label, "-o", "json"])?)?;
+        let pods = self.pods(cluster)?;
         let serves = |pod: &&Value| {
             let ready = condition(pod, "Ready").is_some_and(|ready| ready["status"] == "True");
             ready && !is_ending(pod)
@@ -460,12 +479,17 @@ impl Namespace {
 
     /// The pods' names, with what tells one life of a pod from the next.
     pub fn lives(&self, cluster: &str) -> Vec<String> {
-        let label = format!("app.kubernetes.io/instance={cluster}");
-        let path = "jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} \
-                    {.status.containerStatuses[0].restartCount}{\"\\n\"}{end}";
-        let pods = self.kubectl(&["get", "pods", "-l", &label, "-o", path]);
-        let pods = pods.expect("a list of pods");
-        pods.lines().map(str::to_owned).collect()
+        let pods = self.pods(cluster).expect("a list of pods");
+        let life = |pod: &Value| {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let (name, uid) = (
+                text(&pod["metadata"]["name"]),
+                text(&pod["metadata"]["uid"]),
+            );
+            let restarts = &pod["status"]["containerStatuses"][0]["restartCount"];
+            format!("{name} {uid} {restarts}")
+        };
+        pods.iter().map(life).collect()
     }
 
     /// Starts `percolator` in a pod of its own, on the first node.
@@ -529,7 +553,7 @@ spec:
                 phase => Err(format!("{phase:?}")),
             }
         });
-        let printed = wait("what it printed", || self.kubectl(&["logs", pod]));
+        let printed = wait("what it printed", || self.log(pod));
         (phase == "Succeeded", printed)
     }
 }

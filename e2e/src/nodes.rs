@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::{Namespace, output, wait};
 
 /// What `cargo xtask kube` marks its processes with.
-const MARK: &str = "PERCOLATOR_KUBE";
+pub(crate) const MARK: &str = "PERCOLATOR_KUBE";
 
 fn sh(script: &str) -> String {
     let result = output(Command::new("sh").args(["-euc", script]));

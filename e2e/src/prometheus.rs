@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::{kubectl, skip, wait};
+use crate::{api, kubectl, skip, wait};
 
 /// Where `cargo xtask test e2e` says which program it is.
 const PROGRAM: &str = "PERCOLATOR_PROMETHEUS";
@@ -156,28 +156,7 @@ impl Prometheus {
     }
 
     fn get(&self, path: &str) -> Result<String, String> {
-        let ask = || -> std::io::Result<String> {
-            let mut stream = TcpStream::connect(&self.address)?;
-            stream.set_read_timeout(Some(ANSWER_WITHIN))?;
-            // Of version 1.0: the answer comes in one piece, and ends with the connection.
-            write!(
-                stream,
-                "GET {path} HTTP/1.0\r\nHost: {}\r\n\r\n",
-                self.address
-            )?;
-            let mut text = String::new();
-            stream.read_to_string(&mut text)?;
-            Ok(text)
-        };
-        let text = ask().map_err(|error| format!("{path}: {error}"))?;
-        let (head, body) = text
-            .split_once("\r\n\r\n")
-            .ok_or("half an answer".to_owned())?;
-        if head.split_whitespace().nth(1) == Some("200") {
-            Ok(body.to_owned())
-        } else {
-            Err(format!("{path}: {text}"))
-        }
+        api::get(&self.address, path)
     }
 
     fn data(&self, path: &str) -> Result<Value, String> {

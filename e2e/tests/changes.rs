@@ -329,7 +329,7 @@ const PODS: [&str; 3] = ["demo-gc-master-0", "demo-tso-0", "demo-tablet-0"];
 fn wait_for_settings(space: &Namespace) {
     for pod in PODS {
         wait(&format!("the level of {pod}"), || {
-            let log = space.kubectl(&["logs", pod])?;
+            let log = space.log(pod)?;
             if log.contains(r#""message":"log level","from":"info","to":"debug""#) {
                 Ok(())
             } else {

@@ -5,19 +5,14 @@ use std::time::{Duration, Instant};
 
 use percolator_e2e::application::Application;
 use percolator_e2e::audit::{Audit, Request, counts};
-use percolator_e2e::late::{PromptAndLate, side_by_side};
 use percolator_e2e::truth::Truth;
 use percolator_e2e::watched::Watched;
 use percolator_e2e::{
-    Kube, Namespace, OPERATOR, TIMEOUT, breakdown, kill_operators, kubectl, nodes, say, small, wait,
+    Kube, Namespace, OPERATOR, TIMEOUT, breakdown, kill_operators, kubectl, say, wait,
 };
 
 /// The operator's own share of a start takes no longer, or it is told why.
 const LONG: Duration = Duration::from_secs(3);
-
-fn example(kube: &Kube) -> String {
-    std::fs::read_to_string(kube.root.join("examples/cluster.yaml")).expect("the example")
-}
 
 #[test]
 fn an_application_runs_through_everything() {
@@ -28,7 +23,7 @@ fn an_application_runs_through_everything() {
     kube.helm(&["test", "percolator", "-n", OPERATOR])
         .expect("helm test");
     let started = Instant::now();
-    space.apply(&example(&kube)).expect("the example");
+    space.apply(&kube.example()).expect("the example");
     space.wait_for("demo", "Available", "True", "AllServersReady");
     say(&format!(
         "apply to available: {:.1} s",
@@ -277,174 +272,4 @@ fn operator_memory_mib() -> f64 {
         .nth(1)
         .and_then(|kib| kib.parse().ok());
     kib.map_or(f64::NAN, |kib: f64| kib / 1024.0)
-}
-
-/// Nodes other than the first, which applications run on.
-#[test]
-fn nodes_come_and_go() {
-    let Some(kube) = Kube::find() else { return };
-    // Should the one that acts be cut off, the other takes over.
-    let both = PromptAndLate::begin(&kube, ["nodes"], &["--set", "replicas=2"]);
-    let spaces = both.sides().each_ref().map(|[space]| space);
-    let applications = side_by_side(spaces, |space| {
-        space.apply(&example(&kube)).expect("the example");
-        space.wait_until_up_to_date("demo");
-        Application::start(&kube, space, "demo", 100, 4)
-    });
-    let truths = spaces.map(|space| Truth::follow(space, "demo"));
-    let unavailable = || {
-        side_by_side(spaces, |space| {
-            space.wait_for("demo", "Available", "False", "ServersNotReady");
-        });
-    };
-    let available = || side_by_side(spaces, |space| space.wait_until_up_to_date("demo"));
-
-    say("a node is cut off, and comes back");
-    let off = nodes::cut_off(2);
-    unavailable();
-    drop(off);
-    available();
-    side_by_side(applications.each_ref(), Application::goes_on);
-
-    say("a node loses its power, and comes back");
-    let dead = nodes::cut_power(3);
-    unavailable();
-    drop(dead);
-    available();
-    truths.into_iter().for_each(Truth::holds);
-    side_by_side(applications, Application::ends_well);
-    for space in spaces {
-        space.all_money_is_there("demo", 100);
-    }
-}
-
-/// What happens to two clusters of one name, of one operator or of several.
-fn keep_to_themselves(kube: &Kube, blue: &Namespace, green: &Namespace) {
-    let say = |what: &str| green.say(what);
-    say("an object of somebody else is left alone");
-    blue.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: mine}, data: {a: b}}")
-        .expect("a config");
-    blue.apply(&small("mine", "  claims: {whenDeleted: Delete}"))
-        .expect("a cluster");
-    blue.wait_for("mine", "Degraded", "True", "ObjectConflict");
-    let config = blue.get("configmap", "mine").expect("it is there");
-    assert_eq!(config["data"]["a"], "b");
-    assert!(blue.get("statefulset", "mine-gc-master").is_err());
-    blue.kubectl(&["delete", "configmap", "mine"])
-        .expect("gone");
-    // Nothing tells the operator of the end of what isn't its own: it looks again by and by, or with a change.
-    blue.kubectl(&["annotate", "perc", "mine", "look=again"])
-        .expect("an annotation");
-    blue.wait_until_up_to_date("mine");
-
-    say("two clusters of one name in two namespaces");
-    green.apply(&small("mine", "")).expect("a cluster");
-    green.wait_until_up_to_date("mine");
-    for (space, value) in [(blue, "blue"), (green, "green")] {
-        let server = "mine:7400";
-        space.start(kube, "table", &["-c", server, "table", "create", "colours"]);
-        assert!(space.wait_for_end("table").0);
-        space.start(
-            kube,
-            "put",
-            &["-c", server, "put", "colours", "mine", "is", value],
-        );
-        assert!(space.wait_for_end("put").0);
-    }
-    for (space, value) in [(blue, "blue"), (green, "green")] {
-        space.start(
-            kube,
-            "get",
-            &["-c", "mine:7400", "get", "colours", "mine", "is"],
-        );
-        assert_eq!(space.wait_for_end("get"), (true, value.to_owned()));
-    }
-
-    say("paused: nothing happens; and then it does");
-    green
-        .change("mine", r#"{"paused":true,"tablets":{"replicas":2}}"#)
-        .expect("paused");
-    green.wait_for("mine", "Paused", "True", "PausedBySpec");
-    green.wait_for("mine", "Progressing", "False", "PausedBySpec");
-    assert_eq!(green.lives("mine").len(), 3);
-    green.change("mine", r#"{"paused":false}"#).expect("on");
-    green.wait_until_up_to_date("mine");
-    assert_eq!(green.lives("mine").len(), 4);
-
-    say(
-        "accounts of its own are not needed any more: each server runs as another one, and they go",
-    );
-    let account = "{apiVersion: v1, kind: ServiceAccount, metadata: {name: theirs}}";
-    green.apply(account).expect("an account");
-    let of_pod = r#"{"pod":{"serviceAccountName":"theirs"}}"#;
-    let spec = ["oracle", "gcMaster", "tablets"].map(|role| format!(r#""{role}":{of_pod}"#));
-    let spec = format!("{{{}}}", spec.join(","));
-    green.change("mine", &spec).expect("an account");
-    green.wait_until_up_to_date("mine");
-    wait("the end of its own account", || {
-        match green
-            .kubectl(&["get", "serviceaccounts", "-o", "name"])?
-            .as_str()
-        {
-            "serviceaccount/default\nserviceaccount/theirs" => Ok(()),
-            other => Err(other.to_owned()),
-        }
-    });
-
-    say("deleted, and made again at once: claims stay, and all of them are taken up again");
-    green.kubectl(&["delete", "perc", "mine"]).expect("gone");
-    green.apply(&small("mine", "")).expect("one server less");
-    let words = ["must be at least 2", "data-mine-tablet-1"];
-    green.wait_for_words("mine", "Degraded", "InvalidSpec", &words);
-    let again = small("mine", "").replace("replicas: 1", "replicas: 2");
-    green.apply(&again).expect("the same again");
-    green.wait_until_up_to_date("mine");
-
-    say("deleted without what it had: that is taken up, and nobody restarts");
-    let lives = green.lives("mine");
-    let orphan = ["delete", "perc", "mine", "--cascade=orphan"];
-    green.kubectl(&orphan).expect("gone");
-    assert_eq!(green.lives("mine"), lives);
-    green.apply(&again).expect("the same again");
-    green.wait_until_up_to_date("mine");
-    assert_eq!(green.lives("mine"), lives);
-    green.start(
-        kube,
-        "get-again",
-        &["-c", "mine:7400", "get", "colours", "mine", "is"],
-    );
-    assert_eq!(green.wait_for_end("get-again"), (true, "green".to_owned()));
-
-    say("deleted: claims go");
-    blue.kubectl(&["delete", "perc", "mine"]).expect("gone");
-    blue.wait_for_none("pvc");
-}
-
-#[test]
-fn clusters_keep_to_themselves() {
-    let Some(kube) = Kube::find() else { return };
-    let both = PromptAndLate::begin(&kube, ["blue", "green"], &["--set", "replicas=2"]);
-    let other = kube.namespace("other");
-    other.apply(&small("mine", "")).expect("a cluster");
-    side_by_side(both.sides().each_ref(), |[blue, green]| {
-        keep_to_themselves(&kube, blue, green);
-    });
-
-    say("with rights in some namespaces, and in no other");
-    let cluster = other.get("perc", "mine").expect("it is there");
-    assert!(cluster["status"].is_null(), "{cluster}");
-    assert_eq!(other.lives("mine"), Vec::<String>::new());
-
-    say("without the chart, clusters run on");
-    let [_, green] = both.into_prompt();
-    let lives = green.lives("mine");
-    kube.helm(&["uninstall", "percolator", "-n", OPERATOR, "--wait"])
-        .expect("uninstall");
-    assert_eq!(green.lives("mine"), lives);
-    green.get("perc", "mine").expect("the resource stays");
-    // With rights in all of them.
-    kube.install(&[]);
-    green.wait_until_up_to_date("mine");
-    assert_eq!(green.lives("mine"), lives);
-    other.wait_until_up_to_date("mine");
 }

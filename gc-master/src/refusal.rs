@@ -3,8 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use humantime::format_duration;
+
 use crate::names::{CUTS_MAX, NAME_BYTES_MAX};
 use crate::settings::{LIFE_TIME_MAX, LIFE_TIME_MIN};
+
+/// Seconds.
+const DAY: u64 = 24 * 3600;
 
 /// Why a request is not carried out. Nothing has changed then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,13 +67,13 @@ pub enum Refusal {
     #[error("the session is refused: {wrong}")]
     Session { wrong: String },
     #[error(
-        "a life time of {} s is refused: it may be from {} s to {} s", .asked.as_secs_f64(),
-        LIFE_TIME_MIN.as_secs(), LIFE_TIME_MAX.as_secs()
+        "a life time of {} is refused: it may be from {}s to {} days", format_duration(*.asked),
+        LIFE_TIME_MIN.as_secs(), LIFE_TIME_MAX.as_secs() / DAY
     )]
     LifeTime { asked: Duration },
     #[error(
-        "a limit of {} s on how long a gc-lock may be held is refused: it may be from {} s to {} s, or 0 s for none",
-        .asked.as_secs_f64(), LIFE_TIME_MIN.as_secs(), LIFE_TIME_MAX.as_secs()
+        "a limit of {} on how long a gc-lock may be held is refused: it may be from {}s to {} days, or 0s for none",
+        format_duration(*.asked), LIFE_TIME_MIN.as_secs(), LIFE_TIME_MAX.as_secs() / DAY
     )]
     HoldMax { asked: Duration },
     /// What the manifest says wins.

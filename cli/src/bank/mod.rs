@@ -38,6 +38,7 @@ const AFTER_THE_END: Duration = Duration::from_secs(15);
 Examples:
   percolator bank
   percolator bank --accounts 1000 --clients 8 --duration 1m
+  percolator bank --rate 100 --duration 1h      a little of it, to look at
   percolator bank --ledger transfers.jsonl      keep what was answered
   percolator bank --history history.jsonl       then: percolator history check history.jsonl
   percolator bank --verify transfers.jsonl      ... and hold it against the cluster; every bank on the
@@ -51,6 +52,9 @@ pub(crate) struct Args {
     /// How many clients transfer at the same time.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     clients: u32,
+    /// Begin at most so many transfers a second, of all clients together. Default: as many as they can.
+    #[arg(long, value_name = "TRANSFERS", value_parser = clap::value_parser!(u32).range(1..))]
+    rate: Option<u32>,
     /// How long, for example 10s or 5m.
     #[arg(long, default_value = "10s", value_parser = humantime::parse_duration)]
     duration: Duration,
@@ -139,6 +143,7 @@ pub(crate) async fn measure(
     let args = Args {
         accounts,
         clients,
+        rate: None,
         duration,
         table: format!("bank-{accounts}"),
         check_every: Duration::from_secs(1),
@@ -181,6 +186,9 @@ async fn transfer(
             written: written.clone(),
             stats: stats.clone(),
             number,
+            every: args
+                .rate
+                .map(|rate| Duration::from_secs(1) * args.clients / rate),
         };
         workers.push(local.spawn_local(worker.run(end)));
     }
@@ -238,12 +246,23 @@ struct Worker {
     written: Written,
     stats: Stats,
     number: u32,
+    /// From the begin of one of its transfers to the next, at least.
+    every: Option<Duration>,
 }
 
 impl Worker {
     async fn run(self, end: Instant) -> anyhow::Result<()> {
         let mut rng = rand::rng();
+        // Clients don't begin all at once.
+        let mut next = Instant::now() + self.every.unwrap_or_default().mul_f64(rng.random());
         while Instant::now() < end {
+            if let Some(every) = self.every {
+                tokio::time::sleep_until(next.min(end).into()).await;
+                if next >= end {
+                    break;
+                }
+                next = Instant::now() + every;
+            }
             let transfer = Transfer {
                 from: rng.random_range(0..self.accounts.count),
                 to: rng.random_range(0..self.accounts.count - 1),

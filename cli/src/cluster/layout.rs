@@ -168,6 +168,32 @@ impl Layout {
         })
     }
 
+    /// What a manifest says otherwise, and counts when the cluster is started again.
+    pub(crate) fn differences(&self, manifest: &PercolatorCluster) -> Vec<&'static str> {
+        let (storage, oracle) = (&manifest.spec.tablets.storage, &manifest.spec.oracle);
+        let differ = [
+            ("metadata.name", self.name != manifest.metadata.name),
+            (
+                "spec.tablets.replicas",
+                self.tablets != manifest.spec.tablets.replicas,
+            ),
+            (
+                "spec.tablets.storage.engine",
+                self.engine.name() != storage.engine.name(),
+            ),
+            (
+                "spec.tablets.storage.cacheSize",
+                self.cache_bytes != storage.cache_size.bytes(),
+            ),
+            (
+                "spec.oracle.window",
+                self.window_ms != oracle.window.as_millis(),
+            ),
+        ];
+        let differ = differ.into_iter().filter(|(_, differs)| *differs);
+        differ.map(|(field, _)| field).collect()
+    }
+
     /// Keeps in the folder what the next start is to be held against.
     pub(crate) fn remember(&self) -> anyhow::Result<()> {
         let cluster = Remembered {

@@ -198,7 +198,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// Some of what the manifest says counts from when it is changed, without a restart.
+/// Some of what the manifest says counts from when it is changed, without a restart. Of the rest it is said that it doesn't.
 async fn follow(file: Option<PathBuf>, layout: &Layout, output: Output) {
     let file = file.filter(|file| file.as_os_str() != "-");
     let Some(file) = file else {
@@ -214,16 +214,20 @@ async fn follow(file: Option<PathBuf>, layout: &Layout, output: Output) {
                 followed.store(&layout.data_dir)?;
                 last = followed;
             }
-            Ok(())
+            Ok(layout.differences(&manifest.cluster))
         });
-        let error = changed
-            .err()
-            .map(|error| format!("{error:#}"))
-            .unwrap_or_default();
-        if told != error && !error.is_empty() {
-            output.note(&format!("{error}\nit goes on as it was"));
+        let tell = match changed {
+            Ok(differences) if differences.is_empty() => String::new(),
+            Ok(differences) => format!(
+                "{}: another value counts when `percolator up` is started again; until then it goes on as it was",
+                differences.join(", ")
+            ),
+            Err(error) => format!("{error:#}\nit goes on as it was"),
+        };
+        if told != tell && !tell.is_empty() {
+            output.note(&tell);
         }
-        told = error;
+        told = tell;
     }
 }
 

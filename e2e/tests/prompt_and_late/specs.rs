@@ -1,10 +1,8 @@
 //! Specs that can't be carried out, and what becomes of a cluster whose storage fails: conditions say what is wrong, and
-//! going back is enough. All of it with a prompt operator and with one that hears of everything late, side by side.
-//! `cargo xtask test e2e` runs it.
+//! going back is enough.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use percolator_e2e::late::PromptAndLate;
 use percolator_e2e::{Kube, Namespace, kubectl, small, wait};
 
 /// For whoever changes the storage class, which all have in common.
@@ -36,17 +34,16 @@ impl Drop for NoExpansion {
     }
 }
 
-#[test]
-fn bad_specs_are_refused_or_told_of_and_good_ones_recover() {
-    let Some(kube) = Kube::find() else { return };
-    let both = PromptAndLate::begin(&kube, ["bad-specs"], &[]);
+/// Three clusters at a time; they go in the end.
+pub(super) fn are_told_of(kube: &Kube, space: &Namespace) {
     std::thread::scope(|threads| {
-        for [space] in both.sides() {
-            threads.spawn(|| of_pods(space));
-            threads.spawn(|| have_a_server_that_crashes(space));
-            threads.spawn(|| of_storage(&kube, space));
-        }
+        threads.spawn(|| of_pods(space));
+        threads.spawn(|| have_a_server_that_crashes(space));
+        threads.spawn(|| of_storage(kube, space));
     });
+    space
+        .kubectl(&["delete", "perc", "--all", "--wait=false"])
+        .expect("they go");
 }
 
 /// Of one cluster, whose servers or pods can't be as it says.

@@ -1,0 +1,49 @@
+//! What holds for a prompt operator holds for one that hears of everything late: bad specs of every kind, clusters of one
+//! name and what deleting leaves behind, and what happens to nodes, with both side by side. And each of them looks after its
+//! own namespaces, and after no other. `cargo xtask test e2e` runs it.
+
+mod neighbours;
+mod nodes;
+mod specs;
+
+use percolator_e2e::late::{PromptAndLate, side_by_side};
+use percolator_e2e::{Kube, OPERATOR, say, small};
+
+#[test]
+fn what_holds_for_a_prompt_operator_holds_for_a_late_one() {
+    let Some(kube) = Kube::find() else { return };
+    // Should the one that acts be cut off, the other takes over.
+    let names = ["bad-specs", "blue", "green", "nodes"];
+    let both = PromptAndLate::begin(&kube, names, &["--set", "replicas=2"]);
+    let sides = both.sides().each_ref();
+    let other = kube.namespace("other");
+    other.apply(&small("mine", "")).expect("a cluster");
+
+    side_by_side(sides, |[bad, blue, green, nodes]| {
+        nodes.apply(&kube.example()).expect("the example");
+        std::thread::scope(|threads| {
+            threads.spawn(|| specs::are_told_of(&kube, bad));
+            threads.spawn(|| neighbours::keep_to_themselves(&kube, blue, green));
+        });
+        nodes.wait_until_up_to_date("demo");
+    });
+    nodes::come_and_go(&kube, sides.map(|[_, _, _, nodes]| nodes));
+
+    say("with rights in some namespaces, and in no other");
+    let cluster = other.get("perc", "mine").expect("it is there");
+    assert!(cluster["status"].is_null(), "{cluster}");
+    assert_eq!(other.lives("mine"), Vec::<String>::new());
+
+    say("without the chart, clusters run on");
+    let [_, _, green, _] = both.into_prompt();
+    let lives = green.lives("mine");
+    kube.helm(&["uninstall", "percolator", "-n", OPERATOR, "--wait"])
+        .expect("uninstall");
+    assert_eq!(green.lives("mine"), lives);
+    green.get("perc", "mine").expect("the resource stays");
+    // With rights in all of them.
+    kube.install(&[]);
+    green.wait_until_up_to_date("mine");
+    assert_eq!(green.lives("mine"), lives);
+    other.wait_until_up_to_date("mine");
+}
