@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::nodes::MARK;
 
 /// Whoever doesn't answer within this is asked again.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// Kinds that are looked at, and where they are.
 const KINDS: [(&str, &str, &str); 8] = [

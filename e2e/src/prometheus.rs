@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::fs;
-use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -21,8 +20,6 @@ use crate::{api, kubectl, skip, wait};
 const PROGRAM: &str = "PERCOLATOR_PROMETHEUS";
 /// How often pods are asked for.
 const DISCOVER_EVERY: Duration = Duration::from_secs(1);
-/// One answer may take as long.
-const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// A running Prometheus; it ends with the value.
 #[derive(Debug)]
