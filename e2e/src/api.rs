@@ -14,7 +14,7 @@ use crate::nodes::MARK;
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// Kinds that are looked at, and where they are.
-const KINDS: [(&str, &str, &str); 8] = [
+const KINDS: [(&str, &str, &str); 10] = [
     ("perc", "apis/percolator.dev/v1alpha1", "percolatorclusters"),
     ("statefulset", "apis/apps/v1", "statefulsets"),
     ("pod", "api/v1", "pods"),
@@ -23,6 +23,12 @@ const KINDS: [(&str, &str, &str); 8] = [
     ("serviceaccount", "api/v1", "serviceaccounts"),
     ("configmap", "api/v1", "configmaps"),
     ("resourcequota", "api/v1", "resourcequotas"),
+    ("podmonitor", "apis/monitoring.coreos.com/v1", "podmonitors"),
+    (
+        "prometheusrule",
+        "apis/monitoring.coreos.com/v1",
+        "prometheusrules",
+    ),
 ];
 
 /// A `kubectl proxy`, which ends with the value.
