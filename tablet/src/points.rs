@@ -75,6 +75,13 @@ impl Kept {
         }
     }
 
+    /// What the disk has, also where it doesn't count yet. Where room is short, batches don't go there in the order in
+    /// which they were decided: one that comes later must not take back what another one has raised since.
+    pub(crate) fn written(&self) -> Points {
+        let pending = self.pending.map(|(_, points)| points);
+        pending.map_or(self.durable, |points| self.durable.raised(points))
+    }
+
     /// What is refused, and what is no longer known.
     pub(crate) fn now(&self) -> Points {
         Points {

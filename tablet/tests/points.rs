@@ -4,11 +4,12 @@ mod support;
 
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
+use percolator_tablet::core::Order;
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
-use support::{Server, cell, prewrite};
+use support::{LIFE, ME, Server, cell, me, prewrite, tablet};
 
 fn points(barrier: u64, ready: u64) -> Points {
     Points {
@@ -64,6 +65,29 @@ fn a_record_of_the_points_takes_nothing_back_that_is_on_its_way() {
     // Before that is durable.
     reach(&mut server, points(40, 0));
     server.settle();
+    assert_eq!(reported(&server), (40, 20));
+    server.start_again();
+    assert_eq!(reported(&server), (40, 20));
+}
+
+/// Where room is short, what ends something goes before what is new, whichever was decided first.
+#[test]
+fn a_record_that_waited_for_room_takes_nothing_back() {
+    let mut server = Server::new();
+    server.send(prewrite("b", "1", 10));
+    assert_eq!(server.commit_group_short_of_room(), 1, "there is no room");
+    reach(&mut server, points(20, 10));
+    let order = Order::Create {
+        tablet: tablet(2, 5, "m", "z"),
+        made: false,
+        barrier: Timestamp::from_u64(30),
+    };
+    let Server { core, replies, .. } = &mut server;
+    core.order(ME, 7, Some(me(LIFE)), order, replies);
+    reach(&mut server, points(40, 20));
+    assert_eq!(server.commit_group_short_of_room(), 2, "points alone");
+    // There is room again.
+    assert_eq!(server.commit_group(), 1, "the tablet");
     assert_eq!(reported(&server), (40, 20));
     server.start_again();
     assert_eq!(reported(&server), (40, 20));

@@ -282,6 +282,13 @@ impl Core {
         }
         self.collect_along();
         self.committing = self.next_group();
+        let mut written = self.points.written();
+        for decided in &mut self.committing {
+            if let Some(decided_then) = decided.decision.points {
+                written = written.raised(decided_then);
+                points::write(&mut decided.decision.batch, written);
+            }
+        }
         let mut group: Vec<Batch> = self
             .committing
             .iter_mut()
