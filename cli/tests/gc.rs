@@ -504,6 +504,7 @@ fn a_reader_of_a_bank_is_never_refused_and_never_wrong_however_long_it_takes() {
             assert_eq!(seen, vec![EACH.to_string(); 20]);
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
+        assert!(!moving.is_finished(), "no transfer was refused");
         moving.abort();
         let _ = moving.await;
         let now = status(&cluster).await;

@@ -349,6 +349,7 @@ impl Router {
         let mut resolved = 0;
         let mut deadline = self.deadline(PIECE_PATIENCE);
         let mut retry = Retry::new(self, deadline);
+        // Once the server was busy, until it has done a piece.
         let mut turn: Option<Turn<'_>> = None;
         loop {
             let directory = self.directory();
@@ -365,15 +366,8 @@ impl Router {
                         end_row: end.clone(),
                         after: after.clone(),
                     });
-                    if turn.as_ref().is_none_or(|turn| turn.tablet() != tablet.id) {
-                        drop(turn.take());
-                        let next = self.turns.at(tablet.id);
-                        turn = deadline.within(&*self.transport, next).await;
-                    }
-                    let attempt = match turn {
-                        Some(_) => self.send(address, refs, ask, deadline).await,
-                        None => Attempt::NeverSent("others had their turn before".to_owned()),
-                    };
+                    let patience = self.deadline(PIECE_PATIENCE);
+                    let attempt = self.send(address, refs, ask, patience).await;
                     (Some(tablet.clone()), attempt)
                 }
                 Err(no_place) => (None, Attempt::Again(no_place.0)),
@@ -399,10 +393,21 @@ impl Router {
                 (_, Attempt::TooOld(too_old)) => return Err(CallError::TooOld(too_old)),
                 // Whoever deletes the table resolves what is left of its transactions elsewhere.
                 (_, Attempt::Frozen(_)) => return Ok(resolved),
-                (_, Attempt::Busy(why)) => Seen::Busy(why),
-                (_, Attempt::Again(why) | Attempt::Lost(why) | Attempt::NeverSent(why)) => {
-                    Seen::Other(why)
+                (Some(tablet), Attempt::Busy(why)) => {
+                    if turn.as_ref().is_none_or(|turn| turn.tablet() != tablet.id) {
+                        drop(turn.take());
+                        let next = self.turns.at(tablet.id);
+                        turn = deadline.within(&*self.transport, next).await;
+                    }
+                    Seen::Busy(why)
                 }
+                (
+                    _,
+                    Attempt::Busy(why)
+                    | Attempt::Again(why)
+                    | Attempt::Lost(why)
+                    | Attempt::NeverSent(why),
+                ) => Seen::Other(why),
             };
             if let Some(directory) = retry.look_again(last).await?
                 && directory.deleted(table)

@@ -32,8 +32,8 @@ pub(crate) struct Retry<'a> {
     backoff: Backoff,
 }
 
-/// Of what is done in the background at a tablet, one request of a client goes at a time, in turn: were all of them
-/// tried again and again by themselves while the server is busy, it would be kept busy with refusing them.
+/// Of what a client does in the background at a tablet whose server is busy, one request at a time is made again, in turn:
+/// were all of them tried again and again by themselves, the server would be kept busy with refusing them.
 #[derive(Default)]
 pub(crate) struct Turns(Mutex<BTreeMap<u64, Arc<tokio::sync::Mutex<()>>>>);
 

@@ -253,10 +253,12 @@ impl Held {
         let mut state = self.session.state.lock();
         state.release(self.at);
         *state.begun.entry(at).or_default() += 1;
-        // Its own timestamp is a floor; what was known before may be long past.
+        // Its own timestamp is a floor; what was known before may be long past. And of one that begins below what the master
+        // knows, it is to be told before the barrier gets there.
+        let is_below = state.lease.as_ref().is_some_and(|lease| at < lease.floor);
         let rested = std::mem::take(&mut state.rests);
         drop(state);
-        if rested {
+        if rested || is_below {
             self.session.wanted.notify_one();
         }
         self.at = at;

@@ -31,10 +31,8 @@ struct Server {
     prewrites: usize,
     prewritten: usize,
     committed: usize,
-    /// Requests to resolve locks, and how many of them there were at a time.
+    /// Requests to resolve locks.
     resolves: usize,
-    resolving: usize,
-    most_resolving: usize,
 }
 
 /// Servers that say yes to everything, after a while, or that they are busy.
@@ -65,14 +63,11 @@ impl Yes {
             server.cells += cells;
             server.most_cells = server.most_cells.max(server.cells);
             server.resolves += resolves;
-            server.resolving += resolves;
-            server.most_resolving = server.most_resolving.max(server.resolving);
         }
         tokio::time::sleep(self.takes).await;
         let mut servers = self.servers.lock();
         let server = servers.entry(address.to_owned()).or_default();
         server.cells -= cells;
-        server.resolving -= resolves;
         let body = match request.body {
             Some(Ask::Rollback(_)) => Body::Rollback(v1::RollbackResponse::default()),
             _ if self.busy => Body::Error(v1::RequestError {
@@ -305,11 +300,9 @@ async fn a_busy_server_is_not_flooded_by_what_gives_up() {
     {
         let servers = servers.servers.lock();
         let server = &servers[SERVERS[0]];
-        let seen = (server.resolves, server.most_resolving);
-        assert!(
-            server.resolves > 0 && server.most_resolving == 1,
-            "{seen:?}"
-        );
+        // Each once, and then one after the other, and not all of them again and again.
+        let (seen, txns) = (server.resolves, TXNS as usize);
+        assert!((txns..3 * txns).contains(&seen), "{seen}");
     }
     // It is known where everything is.
     let directories = servers.directories.load(Ordering::Relaxed);

@@ -246,7 +246,8 @@ fn of_cluster(metadata: &ObjectMeta) -> Option<ObjectRef<Known<ClusterObject>>> 
 
 async fn look(found: Arc<Known<ClusterObject>>, shared: Arc<Shared>) -> Result<Action, Error> {
     let name = full_name(&found.metadata);
-    let span = tracing::info_span!("cluster", name);
+    // Whatever is told from some level on, is told of it.
+    let span = tracing::error_span!("cluster", name);
     let generation = found.metadata.generation;
     shared.looks.begin(&name, generation, Instant::now());
     let timer = shared.metrics.durations.start_timer();

@@ -107,6 +107,20 @@ impl Object {
                     .map_or(is_empty(wanted), |live| contains(live, wanted))
             })
     }
+
+    /// Whether the object that is there would be met by this one, but for what is at this place.
+    pub(crate) fn differs_only_at(&self, place: &str, live: &Value) -> bool {
+        let mut asked = self.clone();
+        let value = &mut asked.value;
+        if let (Some(own), Some(live)) = (value.pointer_mut(place), live.pointer(place)) {
+            own.clone_from(live);
+        }
+        if let Some(annotations) = value["metadata"]["annotations"].as_object_mut() {
+            annotations.remove(ASKED);
+        }
+        value["metadata"]["annotations"][ASKED] = json!(fingerprint(value));
+        asked.is_met_by(live)
+    }
 }
 
 /// Whether `live` has all of `wanted`: what else is there was filled in by the API server or by others.

@@ -10,6 +10,9 @@ use super::names::Role;
 use super::object::{Kind, Object};
 use super::observed::{self, Observed, Standing, is_leaving};
 
+/// What becomes of the claims of a set.
+const CLAIMS_KEPT: &str = "/spec/persistentVolumeClaimRetentionPolicy";
+
 /// What to do now, and what has to wait.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Plan {
@@ -94,7 +97,9 @@ pub(crate) fn plan(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed
             plan.waits = make_room(cluster, *role, set, observed, &mut plan);
         }
         let is_as_wanted = !differs(&set);
-        if !is_as_wanted && plan.waits.is_none() {
+        // That restarts nobody; and whoever says that claims are to stay may delete the cluster next.
+        let is_of_claims = |live| set.differs_only_at(CLAIMS_KEPT, live);
+        if !is_as_wanted && (plan.waits.is_none() || live.is_some_and(is_of_claims)) {
             plan.apply.push(set.clone());
         }
         let is_settled = is_as_wanted && live.is_some_and(observed::is_settled);

@@ -275,6 +275,23 @@ fn a_new_image_goes_from_role_to_role() {
 }
 
 #[test]
+fn that_claims_stay_is_asked_of_every_role_at_once() {
+    let mut world = World::all_ready();
+    let master = (Kind::StatefulSet, Role::GcMaster.set("demo"));
+    let master = world.observed.objects.get_mut(&master).expect("a set");
+    master["status"]["readyReplicas"] = json!(0);
+    world.change(|cluster| cluster.spec.claims.when_deleted = percolator_api::Retention::Delete);
+    let sets = Role::ALL.map(|role| role.set("demo"));
+    assert_eq!(world.step().0, sets);
+    // What restarts servers goes one role after the other, with it or without.
+    world.change(|cluster| {
+        cluster.spec.claims.when_deleted = percolator_api::Retention::Retain;
+        cluster.spec.image = Some("percolator:other".into());
+    });
+    assert_eq!(world.step().0, sets[..1]);
+}
+
+#[test]
 fn a_bad_image_stops_at_the_first_role_and_a_good_one_recovers() {
     let mut world = World::all_ready();
     world.change(|cluster| cluster.spec.image = Some("percolator:none".into()));

@@ -46,7 +46,7 @@ pub(super) fn worst(observed: &Observed, now: Timestamp) -> Option<(Reason, Stri
 /// Pods whose servers run and aren't ready, and where each says why.
 pub(crate) fn to_ask(observed: &Observed) -> Vec<(String, String)> {
     let pods = observed.pods.iter().filter(|pod| {
-        let container = pod.pointer("/status/containerStatuses/0");
+        let container = server(pod);
         container.is_some_and(|it| it["started"] == true && it["ready"] == false)
     });
     let address = |pod: &Value| {
@@ -137,7 +137,7 @@ fn of_pod(pod: &Value, now: Timestamp) -> Option<(Reason, String)> {
             ),
         ));
     }
-    let container = pod.pointer("/status/containerStatuses/0")?;
+    let container = server(pod)?;
     let waiting = container.pointer("/state/waiting");
     let reason = waiting.and_then(|waiting| waiting["reason"].as_str());
     if let Some(reason) = reason.filter(|reason| IMAGE_REASONS.contains(reason)) {
@@ -159,6 +159,16 @@ fn of_pod(pod: &Value, now: Timestamp) -> Option<(Reason, String)> {
     }
     // In the same words whether Kubernetes waits for its next start or not.
     Some(crashing(name, container, "it ends again and again"))
+}
+
+/// What is told of the container of a pod's server; others may have been added to it.
+fn server(pod: &Value) -> Option<&Value> {
+    let role = pod.pointer("/metadata/labels/app.kubernetes.io~1component");
+    let all = pod.pointer("/status/containerStatuses")?.as_array()?;
+    let its = all
+        .iter()
+        .find(|it| role.is_some_and(|role| it["name"] == *role));
+    its.or(all.first())
 }
 
 /// Between two starts of a server that ends each time, its container runs, or has just ended.

@@ -30,6 +30,26 @@ fn troubles_of_pods_are_told() {
     }
 }
 
+/// A mesh adds a container, and Kubernetes tells of containers by their names.
+#[test]
+fn a_server_that_crashes_beside_others_in_its_pod_is_told_of() {
+    let mut world = World::all_ready();
+    world.pod(
+        "demo-tablet-1",
+        json!({"containerStatuses": [
+            {"name": "proxy", "ready": true, "started": true, "state": {"running": {}}},
+            {"name": "tablet", "state": {"waiting": {"reason": "CrashLoopBackOff"}}},
+        ]}),
+    );
+    let pod = world.observed.pods.last_mut().expect("it is there");
+    pod["metadata"]["labels"] = json!({"app.kubernetes.io/component": "tablet"});
+    world.step();
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(true, Reason::ServerCrashing)
+    );
+}
+
 /// Between two starts, its container runs for a moment, or has just ended: that is no recovery.
 #[test]
 fn a_server_that_crashes_does_not_seem_well_between_two_starts() {
