@@ -29,6 +29,19 @@ impl Batch {
         });
     }
 
+    /// As [`Self::put`], in the place of what the batch says of the key already: it doesn't grow by that.
+    pub fn put_again(&mut self, column: Column, key: impl Into<Key>, value: impl Into<Value>) {
+        let (key, value) = (key.into(), value.into());
+        let same = |op: &&mut Op| op.column == column && op.key == key;
+        match self.ops.iter_mut().rfind(same) {
+            Some(op) => {
+                self.size_bytes += value.len();
+                self.size_bytes -= op.value.replace(value).map_or(0, |old| old.len());
+            }
+            None => self.put(column, key, value),
+        }
+    }
+
     /// Removes `key`; nothing happens if it is not there.
     pub fn delete(&mut self, column: Column, key: impl Into<Key>) {
         self.push(Op {
@@ -80,5 +93,27 @@ impl Batch {
     pub(crate) fn push(&mut self, op: Op) {
         self.size_bytes += op.key.len() + op.value.as_ref().map_or(0, Value::len);
         self.ops.push(op);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_again_takes_the_place_of_what_was_said_last() {
+        let mut batch = Batch::default();
+        batch.put(Column::Meta, b"a".to_vec(), b"old".to_vec());
+        batch.delete(Column::Lock, b"a".to_vec());
+        for value in [b"longer".as_slice(), b"new"] {
+            batch.put_again(Column::Meta, b"a".to_vec(), value.to_vec());
+        }
+        batch.put_again(Column::Lock, b"a".to_vec(), b"lock".to_vec());
+        batch.put_again(Column::Meta, b"b".to_vec(), b"other".to_vec());
+        let mut plain = Batch::default();
+        plain.put(Column::Meta, b"a".to_vec(), b"new".to_vec());
+        plain.put(Column::Lock, b"a".to_vec(), b"lock".to_vec());
+        plain.put(Column::Meta, b"b".to_vec(), b"other".to_vec());
+        assert_eq!(batch, plain);
     }
 }

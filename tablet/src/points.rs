@@ -6,6 +6,7 @@ use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 
 use crate::Error;
+use crate::decision::Decision;
 use crate::latches::Ticket;
 
 /// Where they are kept: the barrier, then the ready point, eight bytes each.
@@ -75,11 +76,18 @@ impl Kept {
         }
     }
 
-    /// What the disk has, also where it doesn't count yet. Where room is short, batches don't go there in the order in
-    /// which they were decided: one that comes later must not take back what another one has raised since.
-    pub(crate) fn written(&self) -> Points {
+    /// These go to the disk next. Where room is short, that isn't the order in which they were decided: none of their
+    /// records takes back what another one has raised since.
+    pub(crate) fn take_nothing_back<'a>(&self, group: impl Iterator<Item = &'a mut Decision>) {
+        // What the disk has, also where it doesn't count yet.
         let pending = self.pending.map(|(_, points)| points);
-        pending.map_or(self.durable, |points| self.durable.raised(points))
+        let mut written = pending.map_or(self.durable, |points| self.durable.raised(points));
+        for decision in group {
+            if let Some(points) = decision.points {
+                written = written.raised(points);
+                write(&mut decision.batch, written);
+            }
+        }
     }
 
     /// What is refused, and what is no longer known.
@@ -98,7 +106,7 @@ pub(crate) fn write(batch: &mut Batch, points: Points) {
         false => POINTS,
     };
     let bytes = [points.barrier, points.ready].map(|point| point.as_u64().to_be_bytes());
-    batch.put(Column::Meta, key, bytes.concat());
+    batch.put_again(Column::Meta, key, bytes.concat());
 }
 
 fn decode(stored: &[u8]) -> Option<Points> {

@@ -282,13 +282,8 @@ impl Core {
         }
         self.collect_along();
         self.committing = self.next_group();
-        let mut written = self.points.written();
-        for decided in &mut self.committing {
-            if let Some(decided_then) = decided.decision.points {
-                written = written.raised(decided_then);
-                points::write(&mut decided.decision.batch, written);
-            }
-        }
+        let decisions = self.committing.iter_mut().map(|it| &mut it.decision);
+        self.points.take_nothing_back(decisions);
         let mut group: Vec<Batch> = self
             .committing
             .iter_mut()
