@@ -215,7 +215,7 @@ fn values_out_of_bounds_are_refused_whoever_says_them() {
         for field in ["lifeTimeMs", "maxHoldMs"] {
             let text = format!(r#"{{"{field}": {millis}}}"#);
             let error = Manifest::decode(text.as_bytes()).unwrap_err().to_string();
-            assert!(error.contains("from 1 s to"), "{error}");
+            assert!(error.contains("from 1s to 366 days"), "{error}");
         }
     }
     for text in ["", "7", r#"{"lifetime": 1000}"#] {
