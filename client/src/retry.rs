@@ -107,15 +107,14 @@ impl<'a> Retry<'a> {
         &mut self,
         last: Seen,
     ) -> Result<Option<Arc<Directory>>, CallError> {
-        match last {
-            Seen::Busy(last) => {
-                self.pause(last).await?;
-                Ok(None)
-            }
-            Seen::Other(last) => {
-                self.pause(last).await?;
-                Ok(self.router.refresh_by(self.deadline).await.ok())
-            }
-        }
+        let (last, may_have_moved) = match last {
+            Seen::Busy(last) => (last, false),
+            Seen::Other(last) => (last, true),
+        };
+        self.pause(last).await?;
+        Ok(match may_have_moved {
+            true => self.router.refresh_by(self.deadline).await.ok(),
+            false => None,
+        })
     }
 }

@@ -87,8 +87,7 @@ impl Object {
             metadata["labels"][key] = label.clone();
         }
         metadata["ownerReferences"] = json!([owner]);
-        let mark = fingerprint(&value);
-        value["metadata"]["annotations"][ASKED] = json!(mark);
+        mark(&mut value);
         Self {
             kind,
             name: name.to_owned(),
@@ -115,12 +114,18 @@ impl Object {
         if let (Some(own), Some(live)) = (value.pointer_mut(place), live.pointer(place)) {
             own.clone_from(live);
         }
-        if let Some(annotations) = value["metadata"]["annotations"].as_object_mut() {
-            annotations.remove(ASKED);
-        }
-        value["metadata"]["annotations"][ASKED] = json!(fingerprint(value));
+        mark(value);
         asked.is_met_by(live)
     }
+}
+
+/// Marks an object with all that is asked for, in the place of what it was marked with before.
+fn mark(value: &mut Value) {
+    let annotations = value.pointer_mut("/metadata/annotations");
+    if let Some(annotations) = annotations.and_then(Value::as_object_mut) {
+        annotations.remove(ASKED);
+    }
+    value["metadata"]["annotations"][ASKED] = json!(fingerprint(value));
 }
 
 /// Whether `live` has all of `wanted`: what else is there was filled in by the API server or by others.
