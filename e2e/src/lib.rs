@@ -11,6 +11,7 @@ mod api;
 pub mod application;
 pub mod audit;
 pub mod breakdown;
+mod followed;
 pub mod late;
 pub mod nodes;
 pub mod prometheus;
@@ -20,7 +21,7 @@ pub mod watched;
 use std::ffi::OsStr;
 use std::io::Write as _;
 use std::process::Command;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -73,6 +74,7 @@ impl Kube {
             skip("there is no Kubernetes to test on: cargo xtask test e2e starts one");
             return None;
         };
+        keep_failures();
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         Some(Self {
             image,
@@ -141,6 +143,22 @@ impl Kube {
 #[allow(clippy::print_stdout, reason = "the word that xtask listens for")]
 pub fn skip(why: &str) {
     println!("SKIPPED: {why}");
+}
+
+/// What has failed in this program.
+static FAILURES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Other threads may go on for minutes behind a failure, and much is told of what there was: its words are said again
+/// behind all that.
+fn keep_failures() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let as_ever = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |failure| {
+            lock(&FAILURES).push(failure.to_string());
+            as_ever(failure);
+        }));
+    });
 }
 
 /// Tells whoever watches what happens, and how long after the first that was told.
@@ -294,6 +312,10 @@ impl Namespace {
             let logs = ["-n", namespace, "logs", selector, "--tail=30", "--prefix"];
             println!("{}", kubectl(&logs).unwrap_or_else(|error| error));
         }
+        // Whoever sees only the end sees what it was.
+        for failure in lock(&FAILURES).iter() {
+            println!("FAILURE: {failure}");
+        }
     }
 
     /// Applies a manifest.
@@ -391,24 +413,6 @@ impl Namespace {
                 false => Err(message),
             }
         });
-    }
-
-    /// Follows what a cluster's `Available` is, from now on.
-    pub fn follow(&self, cluster: &str) -> Followed {
-        let file = tempfile::NamedTempFile::new().expect("a file");
-        let path = "jsonpath={.status.conditions[?(@.type==\"Available\")].status}{\"\\n\"}";
-        let kubectl = Command::new("kubectl")
-            .args([
-                "-n", &self.name, "get", "perc", cluster, "--watch", "-o", path,
-            ])
-            .stdout(file.reopen().expect("a file"))
-            .spawn()
-            .expect("kubectl");
-        let followed = Followed { kubectl, file };
-        wait("the first word", || {
-            followed.said().map(drop).ok_or("none".to_owned())
-        });
-        followed
     }
 
     /// Looks whether all the money of a bank of so many accounts is there, while others may move it.
@@ -555,40 +559,6 @@ spec:
         });
         let printed = wait("what it printed", || self.log(pod));
         (phase == "Succeeded", printed)
-    }
-}
-
-/// What a cluster's `Available` has been since it is followed; nobody follows it any more when this goes.
-#[derive(Debug)]
-pub struct Followed {
-    kubectl: std::process::Child,
-    file: tempfile::NamedTempFile,
-}
-
-impl Followed {
-    /// None before the first word.
-    fn said(&self) -> Option<String> {
-        let text = std::fs::read_to_string(self.file.path()).unwrap_or_default();
-        Some(text).filter(|text| !text.is_empty())
-    }
-
-    /// Waits until it has said that the cluster isn't available.
-    pub fn has_seen_it_unavailable(self) {
-        wait("Available to be False on the way", || {
-            let said = self.said().unwrap_or_default();
-            match said.lines().any(|line| line == "False") {
-                true => Ok(()),
-                false => Err(said),
-            }
-        });
-    }
-}
-
-impl Drop for Followed {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.kubectl.kill();
-        let _ = self.kubectl.wait();
     }
 }
 

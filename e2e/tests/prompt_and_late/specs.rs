@@ -222,7 +222,7 @@ fn have_no_volumes(space: &Namespace) {
         }
     });
     space
-        .kubectl(&["scale", "perc", "full", "--replicas=30"])
+        .kubectl(&["scale", "perc", "full", "--replicas=4"])
         .expect("too many");
     space.wait_for_words("full", "Degraded", "PodsRefused", &["full-tablet"]);
     wait("one more to have a volume", || {
@@ -254,6 +254,9 @@ fn have_no_volumes(space: &Namespace) {
     space
         .kubectl(&["delete", "resourcequota", "few"])
         .expect("gone");
+    // Kubernetes tries again later each time, up to a quarter of an hour, but with a change of the set at once.
+    let look = ["annotate", "statefulset", "full-tablet", "look=again"];
+    space.kubectl(&look).expect("an annotation");
     space.wait_until_up_to_date("full");
 }
 
