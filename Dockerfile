@@ -9,29 +9,31 @@
 #
 # `cargo xtask image` makes the same image without a container engine; that one is tested on a Kubernetes.
 
-# Both images are of one Debian release: the programs need the C library that they were linked with.
 FROM rust:1-slim-bookworm AS build
 WORKDIR /src
 COPY . .
 # The commit, for percolator_build_info: docker build --build-arg PERCOLATOR_REVISION=$(git rev-parse HEAD) .
 ARG PERCOLATOR_REVISION=unknown
 ENV PERCOLATOR_REVISION=$PERCOLATOR_REVISION
-RUN cargo build --release --locked \
-    && mkdir /programs /data \
-    && cd target/release \
-    && cp percolator percolator-operator /programs/ \
-    && strip /programs/* \
-    && cd /programs \
+RUN cargo build --release --locked
+# All that there is in the image: the programs, the libraries that they were linked with, a user who isn't root, and a
+# folder that every user may write to.
+RUN mkdir -p /image/usr/local/bin /image/etc /image/tmp /image/data \
+    && chmod 1777 /image/tmp /image/data \
+    && cp target/release/percolator target/release/percolator-operator /image/usr/local/bin/ \
+    && strip /image/usr/local/bin/* \
+    && ldd /image/usr/local/bin/* | grep -o '/[^ :]*[.]so[^ :]*' | sort -u | xargs cp -L --parents -t /image \
+    && printf 'root:x:0:0::/:/\nnonroot:x:65532:65532::/:/\n' > /image/etc/passwd \
+    && cd /image/usr/local/bin \
     && ln -s percolator percolator-tso \
     && ln -s percolator percolator-tablet \
     && ln -s percolator percolator-gc-master
 
-# No shell, no package manager, and a user who isn't root.
-FROM gcr.io/distroless/cc-debian12:nonroot
-COPY --from=build /programs/ /usr/local/bin/
-# What servers keep, ./percolator-data unless they are told otherwise, lies in a volume: not in the container,
-# and in a folder that their user may write to.
-COPY --from=build --chown=65532:65532 /data /data
+# No shell, no package manager.
+FROM scratch
+COPY --from=build /image/ /
+ENV PATH=/usr/local/bin
+# What servers keep, ./percolator-data unless they are told otherwise, lies in a volume: not in the container.
 VOLUME /data
 WORKDIR /data
 USER 65532:65532

@@ -32,7 +32,7 @@ use crate::api::Api;
 const RESTRICTED: &str = "pod-security.kubernetes.io/enforce=restricted";
 
 /// A condition that isn't met by then won't be.
-pub const PATIENCE: Duration = Duration::from_secs(180);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 /// One look takes no longer, but where the machine, or what is looked at, stood still.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
@@ -46,7 +46,7 @@ const PROGRAM: &str = "/usr/local/bin/percolator";
 /// What ends a command that has found money lost, or rows that disagree.
 const ANSWER_IS_NO: i32 = 7;
 /// Of Helm and of rollouts: as long as conditions are waited for.
-pub const TIMEOUT: &str = "--timeout=180s";
+pub const TIMEOUT: &str = "--timeout=300s";
 
 /// What `cargo xtask test e2e` has made ready.
 #[derive(Clone, Debug)]
@@ -119,8 +119,11 @@ impl Kube {
         let repository = self.image.rsplit_once(':').expect("an image has a tag").0;
         let repository = format!("image.repository={repository}");
         let chart = self.chart();
+        // The operator's pods hold what is asked of those of clusters.
+        let _ = kubectl(&["create", "namespace", namespace]);
+        kubectl(&["label", "--overwrite", "namespace", namespace, RESTRICTED]).expect("a label");
         let mut arguments = vec!["upgrade", "--install", release, &chart, "-n", namespace];
-        arguments.extend(["--create-namespace", "--set", &repository]);
+        arguments.extend(["--set", &repository]);
         arguments.extend(more);
         self.helm(&arguments).expect("helm upgrade --install");
     }

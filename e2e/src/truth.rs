@@ -34,15 +34,23 @@ struct Moment {
     told: [Option<bool>; FOLLOWED.len()],
     /// The pods of each role that are ready, and how many there are to be.
     serving: [(u64, u64); ROLES.len()],
+    /// How many tablet servers have ever served.
+    joined: u64,
 }
 
 type IsTold = fn(&Moment) -> bool;
 
 /// What is not true of what is told, of a cluster whose spec is good.
 const LIES: [(&str, IsTold); 4] = [
-    ("Available is True, and a role has no ready pod", |moment| {
-        moment.told[0] == Some(true) && moment.serving.iter().any(|(ready, _)| *ready == 0)
-    }),
+    (
+        "Available is True, and a server that has served isn't ready",
+        |moment| {
+            let [.., (tablets, asked)] = moment.serving;
+            let have_rows = moment.joined.min(asked);
+            let is_away = moment.serving.iter().any(|(ready, _)| *ready == 0);
+            moment.told[0] == Some(true) && (is_away || tablets < have_rows)
+        },
+    ),
     ("Available is False, and all pods are ready", |moment| {
         moment.told[0] == Some(false) && moment.is_whole()
     }),
@@ -75,7 +83,12 @@ impl Moment {
             let asked = cluster["spec"][role]["replicas"].as_u64();
             (u64::try_from(ready).unwrap_or_default(), asked.unwrap_or(1))
         });
-        Self { told, serving }
+        let joined = cluster["status"]["tablets"]["joined"].as_u64();
+        Self {
+            told,
+            serving,
+            joined: joined.unwrap_or_default(),
+        }
     }
 
     fn is_whole(&self) -> bool {
@@ -175,11 +188,12 @@ impl Truth {
         }
     }
 
-    /// Nothing that was told was untrue for long.
+    /// Nothing that was told was untrue for long, and what happened meanwhile was told.
     pub fn holds(self) {
         let told = lock(&self.told);
         let timeline = &told.timeline;
         assert_eq!(told.lie, None, "on the way:\n{timeline}");
+        assert!(told.turns > 1, "nothing turned on the way:\n{timeline}");
         say(&format!(
             "{} were followed all the way: they turned {} times, and told the truth",
             FOLLOWED.join(", "),
@@ -205,6 +219,7 @@ mod tests {
         Moment {
             told,
             serving: ready.map(|ready| (ready, 1)),
+            joined: 1,
         }
     }
 
@@ -224,6 +239,18 @@ mod tests {
         assert_eq!(lies([no, yes, no], WHOLE), [false, true, false, false]);
         assert_eq!(lies([no, no, no], LACKING), [false, false, true, false]);
         assert_eq!(lies([yes, no, yes], WHOLE), [false, false, false, true]);
+        let one_of_three = Moment {
+            serving: [(1, 1), (1, 1), (2, 3)],
+            joined: 3,
+            ..moment([yes, yes, no], WHOLE)
+        };
+        let told = |moment: &Moment| LIES.map(|(_, is_told)| is_told(moment))[0];
+        assert!(told(&one_of_three));
+        let not_yet = Moment {
+            joined: 2,
+            ..one_of_three
+        };
+        assert!(!told(&not_yet));
     }
 
     #[test]
@@ -233,7 +260,7 @@ mod tests {
             r#"{"metadata": {"name": "a", "generation": 2}, "spec": {"tablets": {"replicas": 2}},
             "status": {"conditions": [{"type": "Available", "status": "True", "observedGeneration": 2},
             {"type": "Degraded", "status": "True", "observedGeneration": 1},
-            {"type": "Progressing", "status": "False", "observedGeneration": 2}]}}"#,
+            {"type": "Progressing", "status": "False", "observedGeneration": 2}], "tablets": {"joined": 2}}}"#,
         );
         let pod = |component: &str, more: &str| {
             object(&format!(
@@ -247,6 +274,7 @@ mod tests {
         let found = Moment::of(&cluster, &pods);
         assert_eq!(found.told, [Some(true), Some(false), None]);
         assert_eq!(found.serving, [(0, 1), (1, 1), (1, 2)]);
+        assert_eq!(found.joined, 2);
     }
 
     #[test]

@@ -8,13 +8,16 @@ use k8s_openapi::api::core::v1::{Event as CoreEvent, PersistentVolumeClaim, Pod}
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
 use kube::api::{ApiResource, ObjectMeta};
+use kube::core::Status as KubeStatus;
 use kube::{Client, Resource as _};
-use percolator_api::{ClusterObject, Status};
+use percolator_api::{ClusterObject, Quantity, Status};
 use percolator_telemetry::endpoint;
 use serde_json::{Value, json};
 
-use crate::cluster::{self, Kind, Lack, MANAGER, Observed, Plan, Settings};
+use crate::cluster::{self, Kind, Lack, MANAGER, Object, Observed, Plan, Refusal, Settings};
 
+/// The cause of a refusal, of Kubernetes' plugin NamespaceLifecycle.
+const NAMESPACE_ENDS: &str = "NamespaceTerminating";
 /// How long a server may take to say why it isn't ready: it may be nowhere near.
 const WORDS_WITHIN: Duration = Duration::from_secs(1);
 
@@ -27,6 +30,43 @@ async fn words(address: &str) -> Option<String> {
 
 fn text(object: &Value, path: &str) -> Option<String> {
     object.pointer(path)?.as_str().map(str::to_owned)
+}
+
+fn claims_api() -> ApiResource {
+    ApiResource::erase::<PersistentVolumeClaim>(&())
+}
+
+/// What was refused, if that is how it ended; another failure ends the look.
+fn refusal(
+    result: kube::Result<()>,
+    refused: impl FnOnce(String) -> Refusal,
+) -> kube::Result<Option<Refusal>> {
+    match result {
+        Ok(()) => Ok(None),
+        Err(kube::Error::Api(why)) if is_refusal(&why) && !is_of_ending_namespace(&why) => {
+            Ok(Some(refused(why.message)))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether nothing can be made in the namespace, because it is being deleted: what isn't gone yet of the cluster will be.
+pub(crate) fn is_of_ending_namespace(why: &KubeStatus) -> bool {
+    let causes = why.details.iter().flat_map(|details| &details.causes);
+    why.code == 403
+        && causes
+            .into_iter()
+            .any(|cause| cause.reason == NAMESPACE_ENDS)
+}
+
+/// Whether the same request will be refused again, until somebody changes something. A conflict and too many
+/// requests go by themselves.
+fn is_refusal(why: &KubeStatus) -> bool {
+    // What can't be merged, such as lists with two elements of one name, and what a webhook is asked about that doesn't
+    // answer, are internal errors to an API server.
+    let lasts = ["typed patch", "calling webhook"];
+    let lasts = why.code == 500 && lasts.iter().any(|words| why.message.contains(words));
+    lasts || matches!(why.code, 400..=499) && !matches!(why.code, 401 | 404 | 409 | 429)
 }
 
 /// The API server, for one namespace.
@@ -134,7 +174,7 @@ impl Objects {
             lacking,
             ..Observed::default()
         };
-        let claims = self.kind(&ApiResource::erase::<PersistentVolumeClaim>(&()));
+        let claims = self.kind(&claims_api());
         let unknown = cluster::claims_to_ask_for(cluster, &observed);
         let unknown = unknown.iter().map(|name| claims.get_opt(name));
         for claim in try_join_all(unknown).await?.into_iter().flatten() {
@@ -166,49 +206,30 @@ impl Objects {
         Ok(list.items.into_iter().map(|event| json!(event)).collect())
     }
 
-    /// Does what was planned, and notes in `observed` what is there then.
+    /// Does what was planned, and notes in `observed` what is there then. What is refused keeps nothing else from being
+    /// done; what it is for the Prometheus operator comes last.
     ///
     /// # Errors
-    /// The first that the API server refuses, or doesn't answer: the rest is not done then.
-    pub(crate) async fn carry_out(&self, plan: &Plan, observed: &mut Observed) -> kube::Result<()> {
-        for object in &plan.apply {
-            let mut value = object.value.clone();
-            let mut parameters = PatchParams::apply(MANAGER);
-            // The very object that was looked at; and where there was none, somebody else may have made one since.
-            if let Some(live) = observed.get(object.kind, &object.name) {
-                value["metadata"]["uid"] = live["metadata"]["uid"].clone();
-                parameters = parameters.force();
-            }
-            let applied = self
-                .kind(&object.kind.api())
-                .patch(&object.name, &parameters, &Patch::Apply(value))
-                .await?;
-            tracing::info!(kind = object.kind.name(), name = object.name, "applied");
-            observed
-                .objects
-                .insert((object.kind, object.name.clone()), json!(applied));
+    /// The API server doesn't answer, or takes nothing more in this namespace: the rest is not done then.
+    pub(crate) async fn carry_out(
+        &self,
+        plan: &Plan,
+        observed: &mut Observed,
+    ) -> kube::Result<Vec<Refusal>> {
+        let mut refused = Vec::new();
+        let (of_monitoring, objects): (Vec<&Object>, Vec<_>) = plan
+            .apply
+            .iter()
+            .partition(|object| object.kind.is_of_monitoring());
+        for object in objects {
+            refused.extend(refusal(
+                self.apply(object, observed).await,
+                Refusal::of_servers,
+            )?);
         }
-        let claims = ApiResource::erase::<PersistentVolumeClaim>(&());
-        let as_manager = PatchParams {
-            field_manager: Some(MANAGER.to_owned()),
-            ..PatchParams::default()
-        };
         for (name, size) in &plan.grow {
-            let change =
-                json!({"spec": {"resources": {"requests": {"storage": size.to_string()}}}});
-            let grown = self
-                .kind(&claims)
-                .patch(name, &as_manager, &Patch::Merge(change))
-                .await?;
-            tracing::info!(claim = name, %size, "asked for a larger volume");
-            let grown = json!(grown);
-            let known = observed
-                .claims
-                .iter_mut()
-                .find(|claim| cluster::name(claim) == name);
-            if let Some(known) = known {
-                *known = grown;
-            }
+            let grown = self.grow(name, *size, observed).await;
+            refused.extend(refusal(grown, Refusal::of_servers)?);
         }
         for (kind, name) in &plan.remove {
             let live = &observed.objects[&(*kind, name.clone())];
@@ -216,19 +237,64 @@ impl Objects {
                 uid: text(live, "/metadata/uid"),
                 resource_version: None,
             };
-            self.remove(&kind.api(), name, only).await?;
+            let removed = self.remove(&kind.api(), name, only).await;
+            let of_kind = match kind.is_of_monitoring() {
+                true => Refusal::of_monitoring,
+                false => Refusal::of_servers,
+            };
+            refused.extend(refusal(removed, of_kind)?);
         }
         for name in &plan.release {
-            let claims_of_name = observed.claims.iter();
-            let live = claims_of_name
-                .clone()
-                .find(|claim| cluster::name(claim) == name);
+            let claims = observed.claims.iter();
+            let live = claims.clone().find(|claim| cluster::name(claim) == name);
             // As it was looked at: it may have a volume by now.
             let only = Preconditions {
                 uid: live.and_then(|live| text(live, "/metadata/uid")),
                 resource_version: live.and_then(|live| text(live, "/metadata/resourceVersion")),
             };
-            self.remove(&claims, name, only).await?;
+            let removed = self.remove(&claims_api(), name, only).await;
+            refused.extend(refusal(removed, Refusal::of_servers)?);
+        }
+        for object in of_monitoring {
+            let applied = self.apply(object, observed).await;
+            refused.extend(refusal(applied, Refusal::of_monitoring)?);
+        }
+        Ok(refused)
+    }
+
+    async fn apply(&self, object: &Object, observed: &mut Observed) -> kube::Result<()> {
+        let mut value = object.value.clone();
+        let mut parameters = PatchParams::apply(MANAGER);
+        // The very object that was looked at; and where there was none, somebody else may have made one since.
+        if let Some(live) = observed.get(object.kind, &object.name) {
+            value["metadata"]["uid"] = live["metadata"]["uid"].clone();
+            parameters = parameters.force();
+        }
+        let applied = self
+            .kind(&object.kind.api())
+            .patch(&object.name, &parameters, &Patch::Apply(value))
+            .await?;
+        tracing::info!(kind = object.kind.name(), name = object.name, "applied");
+        observed
+            .objects
+            .insert((object.kind, object.name.clone()), json!(applied));
+        Ok(())
+    }
+
+    async fn grow(&self, name: &str, size: Quantity, observed: &mut Observed) -> kube::Result<()> {
+        let as_manager = PatchParams {
+            field_manager: Some(MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let change = json!({"spec": {"resources": {"requests": {"storage": size.to_string()}}}});
+        let grown = self
+            .kind(&claims_api())
+            .patch(name, &as_manager, &Patch::Merge(change))
+            .await?;
+        tracing::info!(claim = name, %size, "asked for a larger volume");
+        let mut claims = observed.claims.iter_mut();
+        if let Some(known) = claims.find(|claim| cluster::name(claim) == name) {
+            *known = json!(grown);
         }
         Ok(())
     }
@@ -286,6 +352,8 @@ impl Objects {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
 
     /// An API server that answers everything like this.
@@ -309,5 +377,82 @@ mod tests {
         removed(gone).await.expect("it is gone");
         let refused = that_says(403, "forbidden\n");
         removed(refused).await.expect_err("a refusal");
+    }
+
+    #[test]
+    fn what_goes_by_itself_is_no_refusal() {
+        let of = |code, message: &str| {
+            let status = KubeStatus::failure(message, "why");
+            is_refusal(&status.with_code(code))
+        };
+        assert!([403, 422, 400].into_iter().all(|code| of(code, "")));
+        assert!(
+            ![401, 404, 409, 429, 500, 503]
+                .into_iter()
+                .any(|code| of(code, ""))
+        );
+        assert!(of(
+            500,
+            "Internal error occurred: failed calling webhook \"policies\": no endpoints"
+        ));
+        assert!(of(
+            500,
+            "failed to create typed patch object (n/demo; apps/v1, Kind=StatefulSet): duplicate entries"
+        ));
+    }
+
+    /// What is refused hides nothing else, and what is for the Prometheus operator is done last.
+    #[tokio::test]
+    async fn what_is_refused_keeps_nothing_else_from_being_done() {
+        let asked = Arc::<Mutex<Vec<String>>>::default();
+        let noted = asked.clone();
+        let answer = move |request: hyper::Request<kube::client::Body>| {
+            let path = request.uri().path();
+            let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+            noted.lock().unwrap().push(name.clone());
+            let (code, text) = match &*name {
+                "bad" => {
+                    let refusal = r#"{"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
+                        "message": "failed calling webhook", "reason": "InternalError", "code": 500}"#;
+                    (500, refusal.to_owned())
+                }
+                _ => (
+                    200,
+                    format!(
+                        r#"{{"apiVersion": "v1", "kind": "X", "metadata": {{"name": "{name}"}}}}"#
+                    ),
+                ),
+            };
+            let body = kube::client::Body::from(text.into_bytes());
+            std::future::ready(hyper::Response::builder().status(code).body(body))
+        };
+        let objects = Objects::new(Client::new(tower::service_fn(answer), "n"), "n");
+        let object = |kind, name: &str| Object::new(kind, name, json!({}), &json!({}), json!({}));
+        let plan = Plan {
+            apply: vec![
+                object(Kind::Service, "bad"),
+                object(Kind::Service, "good"),
+                object(Kind::PrometheusRule, "bad"),
+                object(Kind::PodMonitor, "monitor"),
+            ],
+            grow: ["bad", "claim"]
+                .map(|name| (name.to_owned(), "1Gi".parse().unwrap()))
+                .into(),
+            release: vec!["unused".to_owned()],
+            ..Plan::default()
+        };
+        let refused = objects.carry_out(&plan, &mut Observed::default()).await;
+        let why = || "failed calling webhook".to_owned();
+        assert_eq!(
+            refused.expect("no other failure"),
+            [
+                Refusal::of_servers(why()),
+                Refusal::of_servers(why()),
+                Refusal::of_monitoring(why()),
+            ]
+        );
+        let asked = asked.lock().unwrap();
+        let expected = ["bad", "good", "bad", "claim", "unused", "bad", "monitor"];
+        assert_eq!(*asked, expected);
     }
 }

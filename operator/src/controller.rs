@@ -10,7 +10,6 @@ use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service,
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams, ObjectMeta};
-use kube::core::Status as KubeStatus;
 use kube::runtime::controller::{self, Action, Config, Controller};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -18,9 +17,10 @@ use kube::runtime::watcher;
 use kube::{Client, Resource};
 use percolator_api::{ClusterObject, ConditionType, Reason, Status};
 use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
 use tracing::Instrument as _;
 
-use crate::api::Objects;
+use crate::api::{Objects, is_of_ending_namespace};
 use crate::cluster::{self, Decision, MANAGER, Settings, full_name};
 use crate::definitions::Definitions;
 use crate::known::Known;
@@ -28,7 +28,7 @@ use crate::looks::Looks;
 use crate::metrics::Metrics;
 use crate::watches::Watches;
 
-/// How many clusters are looked at a time.
+/// How many clusters are looked at a time, of all namespaces together.
 const CONCURRENCY: u16 = 8;
 /// What happens to a cluster within this is looked at once: its objects come in bursts.
 const GATHER: Duration = Duration::from_millis(50);
@@ -36,14 +36,12 @@ const GATHER: Duration = Duration::from_millis(50);
 const LOOK_AGAIN: Duration = Duration::from_secs(600);
 /// What goes on for too long, while servers don't serve, is found out by then, at first.
 const LOOK_SOON: Duration = Duration::from_secs(12);
-/// Definitions and permissions that are waited for come without a word.
-const LOOK_FOR_DEFINITIONS: Duration = Duration::from_secs(40);
+/// Definitions and permissions that are waited for come without a word; so goes what is somebody else's.
+const LOOK_FOR_OTHERS: Duration = Duration::from_secs(40);
 /// How often what the watches tell is compared with what there is.
 const COMPARE: Duration = Duration::from_secs(120);
 /// All of them are listed by then, or never.
 const LISTED: Duration = Duration::from_secs(60);
-/// The cause of a refusal, of Kubernetes' plugin NamespaceLifecycle.
-const NAMESPACE_ENDS: &str = "NamespaceTerminating";
 /// How many clusters are asked for at a time, to compare.
 const COMPARED_AT_A_TIME: u32 = 100;
 /// How many objects come at a time when a watch begins: that many are in memory whole.
@@ -58,6 +56,8 @@ pub(crate) struct Shared {
     pub(crate) looks: Looks,
     definitions: Definitions,
     pub(crate) watches: Watches,
+    /// Every namespace that is watched by itself has a controller of its own, and they share these.
+    slots: Semaphore,
     /// The clusters that watches have told of, and that aren't gone.
     known: Mutex<Vec<Store<Known<ClusterObject>>>>,
 }
@@ -68,6 +68,9 @@ pub(crate) enum Error {
     /// The API server didn't do what it was asked for.
     #[error("{0}")]
     Api(#[from] kube::Error),
+    /// It refused some of that, until somebody changes something.
+    #[error("refused: {0}")]
+    Refused(String),
 }
 
 impl Shared {
@@ -90,6 +93,7 @@ impl Shared {
             looks: Looks::default(),
             definitions: Definitions::default(),
             watches,
+            slots: Semaphore::new(CONCURRENCY.into()),
             known: Mutex::default(),
         }
     }
@@ -249,6 +253,7 @@ async fn look(found: Arc<Known<ClusterObject>>, shared: Arc<Shared>) -> Result<A
     // Whatever is told from some level on, is told of it.
     let span = tracing::error_span!("cluster", name);
     let generation = found.metadata.generation;
+    let _slot = shared.slots.acquire().await;
     shared.looks.begin(&name, generation, Instant::now());
     let timer = shared.metrics.durations.start_timer();
     let result = async {
@@ -287,14 +292,18 @@ fn failed(found: Arc<Known<ClusterObject>>, error: &Error, shared: Arc<Shared>) 
 /// When to look again though nothing happened: the longer servers have not served, or something has been waited for, the
 /// less is to be expected of the next moment.
 fn look_again(status: &Status, now: Timestamp) -> Duration {
-    let waited_for =
-        [Reason::WaitingForDefinitions, Reason::WaitingForPermission].map(Reason::name);
+    let waited_for = [
+        Reason::WaitingForDefinitions,
+        Reason::WaitingForPermission,
+        Reason::ObjectConflict,
+    ]
+    .map(Reason::name);
     let most = match status
         .conditions
         .iter()
         .any(|condition| waited_for.contains(&condition.reason))
     {
-        true => LOOK_FOR_DEFINITIONS,
+        true => LOOK_FOR_OTHERS,
         false => LOOK_AGAIN,
     };
     let waits = status.conditions.iter().filter(|condition| {
@@ -332,7 +341,7 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
         .observe(&cluster, &shared.settings, lacking, now)
         .await?;
     let decision = cluster::decide(&cluster, &observed, &shared.settings);
-    let mut refused = None;
+    let mut refused = Vec::new();
     if let Decision::Do(plan) = &decision
         && !plan.is_idle()
         && !cluster.spec.paused
@@ -340,12 +349,11 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
         let done = objects.carry_out(plan, &mut observed).await;
         shared.metrics.writes.inc();
         match done {
-            Ok(()) => {}
+            Ok(by_the_api_server) => refused = by_the_api_server,
             Err(kube::Error::Api(why)) if is_of_ending_namespace(&why) => {
                 tracing::debug!(why.message, "the namespace is being deleted");
                 observed.namespace_ends = true;
             }
-            Err(kube::Error::Api(why)) if is_refusal(&why) => refused = Some(why),
             Err(error) => return Err(error.into()),
         }
     }
@@ -354,15 +362,15 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
         &observed,
         &shared.settings,
         &decision,
-        refused.as_ref().map(|why| why.message.as_str()),
+        &refused,
         Timestamp::now(),
     );
     if objects.tell(&cluster, &status).await? {
         shared.metrics.writes.inc();
         publish(shared, &cluster, &status).await;
     }
-    match refused {
-        Some(why) => Err(Error::Api(kube::Error::Api(why))),
+    match refused.into_iter().next() {
+        Some(refusal) => Err(Error::Refused(refusal.why)),
         // Nothing more is to be done, ever; what goes meanwhile is told by watches.
         None if observed.namespace_ends => Ok(Action::requeue(LOOK_AGAIN)),
         None => {
@@ -370,23 +378,6 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
             Ok(Action::requeue(pause.mul_f64(rand::random_range(1.0..1.5))))
         }
     }
-}
-
-/// Whether nothing can be made in the namespace, because it is being deleted: what isn't gone yet of the cluster will be.
-fn is_of_ending_namespace(why: &KubeStatus) -> bool {
-    let causes = why.details.iter().flat_map(|details| &details.causes);
-    why.code == 403
-        && causes
-            .into_iter()
-            .any(|cause| cause.reason == NAMESPACE_ENDS)
-}
-
-/// Whether the same request will be refused again, until somebody changes something. A conflict and too many
-/// requests go by themselves.
-fn is_refusal(why: &KubeStatus) -> bool {
-    // What can't be merged, such as lists with two elements of one name, is an internal error to an API server.
-    let cannot_be_merged = why.code == 500 && why.message.contains("typed patch");
-    cannot_be_merged || matches!(why.code, 400..=499) && !matches!(why.code, 401 | 404 | 409 | 429)
 }
 
 /// Events for `kubectl describe`. One that is lost is no harm: the status says the same.

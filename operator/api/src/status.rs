@@ -131,8 +131,12 @@ pub enum Reason {
     ImageUnavailable,
     /// No node takes a pod.
     PodUnschedulable,
+    /// Kubernetes hears nothing of a pod's node.
+    NodeUnreachable,
     /// A server ends again and again.
     ServerCrashing,
+    /// A pod has a node, and doesn't start there.
+    PodNotStarted,
     /// The spec says `paused: true`.
     PausedBySpec,
     /// The spec doesn't say so.
@@ -149,7 +153,7 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 26] = [
         Self::AllServersReady,
         Self::ServersNotReady,
         Self::UpToDate,
@@ -167,7 +171,9 @@ impl Reason {
         Self::PodsRefused,
         Self::ImageUnavailable,
         Self::PodUnschedulable,
+        Self::NodeUnreachable,
         Self::ServerCrashing,
+        Self::PodNotStarted,
         Self::PausedBySpec,
         Self::NotPaused,
         Self::AsAskedFor,

@@ -25,9 +25,9 @@ use serde_json::Value;
 pub(crate) use build::Settings;
 pub(crate) use monitored::Lack;
 pub(crate) use names::{MANAGER, selector, selector_text};
-pub(crate) use object::Kind;
+pub(crate) use object::{Kind, Object};
 pub(crate) use observed::{Observed, name};
-pub(crate) use plan::Plan;
+pub(crate) use plan::{Plan, Refusal};
 pub(crate) use status::turned;
 pub(crate) use trouble::{last_refusal, to_ask, without_pods};
 
@@ -107,7 +107,7 @@ pub(crate) fn status_after(
     observed: &Observed,
     settings: &Settings,
     decision: &Decision,
-    refused: Option<&str>,
+    refused: &[Refusal],
     now: Timestamp,
 ) -> Status {
     let outcome = match decision {
@@ -121,11 +121,7 @@ pub(crate) fn status_after(
         }
         Decision::Do(plan) => plan.clone(),
     };
-    let outcome = match refused {
-        Some(why) => Outcome::Refused(&outcome, why),
-        None => Outcome::Planned(&outcome),
-    };
-    status::status(cluster, observed, &outcome, now)
+    status::status(cluster, observed, &Outcome::Planned(&outcome, refused), now)
 }
 
 /// Whether what the API server remembers of pods and claims, which may be a moment old, is not enough: something is

@@ -14,6 +14,8 @@ pub(crate) enum Lack {
     Definition,
     /// The operator may not.
     Permission,
+    /// Somebody else's object has the name.
+    Name,
 }
 
 pub(super) type Said = (bool, Reason, String);
@@ -28,7 +30,7 @@ pub(super) fn monitored(is_asked_for: bool, is_paused: bool, outcome: &Outcome<'
         Outcome::Invalid(_) => {
             return not_now(Reason::InvalidSpec, "the spec is good; see Degraded");
         }
-        Outcome::Planned(plan) | Outcome::Refused(plan, _) => plan,
+        Outcome::Planned(plan, _) => plan,
     };
     if !plan.conflicts.is_empty() {
         return not_now(Reason::ObjectConflict, "the conflict is gone; see Degraded");
@@ -40,17 +42,20 @@ pub(super) fn monitored(is_asked_for: bool, is_paused: bool, outcome: &Outcome<'
         .apply
         .iter()
         .any(|object| object.kind.is_of_monitoring());
-    match (is_missing, outcome) {
-        (false, _) => {
-            let message = "what spec.monitoring asks for is there".to_owned();
-            (true, Reason::AsAskedFor, message)
+    if !is_missing {
+        let message = "what spec.monitoring asks for is there".to_owned();
+        return (true, Reason::AsAskedFor, message);
+    }
+    if is_paused {
+        return not_now(Reason::PausedBySpec, "spec.paused is false");
+    }
+    let refused = outcome.refused(true);
+    match refused.is_empty() {
+        true => not_now(Reason::ApplyRefused, "the operator looks again"),
+        false => {
+            let message = format!("the API server refuses: {refused}; look at spec.monitoring");
+            (false, Reason::ApplyRefused, message)
         }
-        (true, Outcome::Refused(..)) => not_now(
-            Reason::ApplyRefused,
-            "the API server takes it; see Degraded",
-        ),
-        (true, _) if is_paused => not_now(Reason::PausedBySpec, "spec.paused is false"),
-        (true, _) => not_now(Reason::ApplyRefused, "the operator looks again"),
     }
 }
 
@@ -68,6 +73,15 @@ fn lacking(plan: &Plan) -> Option<Said> {
         kinds.map(|(kind, _)| kind.name()).collect()
     };
     let (undefined, forbidden) = (of(Lack::Definition), of(Lack::Permission));
+    let named = of(Lack::Name);
+    if !named.is_empty() {
+        let message = format!(
+            "{} of the cluster's name is there, and not made by it: delete or rename that, or set enabled to false in \
+             spec.monitoring; it is looked for every minute",
+            named.join(" and ")
+        );
+        return Some((false, Reason::ObjectConflict, message));
+    }
     if !undefined.is_empty() {
         let ApiResource { api_version, .. } = Kind::PodMonitor.api();
         let message = format!(

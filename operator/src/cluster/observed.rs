@@ -204,6 +204,14 @@ pub(crate) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> 
         .find(|condition| condition["type"] == kind)
 }
 
+/// Of a pod's containers, or what is told of them, that of its server: others may have been added.
+pub(crate) fn of_server<'a>(pod: &Value, containers: &'a [Value]) -> Option<&'a Value> {
+    let role = pod.pointer("/metadata/labels/app.kubernetes.io~1component");
+    let mut all = containers.iter();
+    let its = all.find(|it| role.is_some_and(|role| it["name"] == *role));
+    its.or(containers.first())
+}
+
 fn is_ready(pod: &Value) -> bool {
     condition(pod, "Ready").is_some_and(|condition| condition["status"] == "True")
 }

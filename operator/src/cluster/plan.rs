@@ -40,6 +40,31 @@ pub(crate) enum Conflict {
     Claim(String),
 }
 
+/// What the API server refused to do of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// It is for the Prometheus operator, and no server is the worse for it.
+    pub(crate) is_of_monitoring: bool,
+    /// The API server's words.
+    pub(crate) why: String,
+}
+
+impl Refusal {
+    pub(crate) fn of_servers(why: String) -> Self {
+        Self {
+            is_of_monitoring: false,
+            why,
+        }
+    }
+
+    pub(crate) fn of_monitoring(why: String) -> Self {
+        Self {
+            is_of_monitoring: true,
+            why,
+        }
+    }
+}
+
 impl Plan {
     /// Whether there is nothing to write.
     pub(crate) fn is_idle(&self) -> bool {
@@ -56,6 +81,10 @@ pub(crate) fn plan(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed
     for object in wanted.all() {
         let live = observed.get(object.kind, &object.name);
         match live.map(|live| observed::standing(live, cluster)) {
+            // No reason to leave the servers alone.
+            Some(Standing::Foreign) if object.kind.is_of_monitoring() => {
+                plan.lacking.push((object.kind, Lack::Name));
+            }
             Some(Standing::Foreign) => {
                 let conflict = Conflict::Object(object.kind, object.name.clone());
                 plan.conflicts.push(conflict);
@@ -108,9 +137,10 @@ pub(crate) fn plan(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed
         }
     }
     for object in &wanted.monitoring {
+        let is_lacking = plan.lacking.iter().any(|(kind, _)| *kind == object.kind);
         match observed.lacking.get(&object.kind) {
             Some(lack) => plan.lacking.push((object.kind, *lack)),
-            None if differs(&object) => plan.apply.push(object.clone()),
+            None if !is_lacking && differs(&object) => plan.apply.push(object.clone()),
             None => {}
         }
     }

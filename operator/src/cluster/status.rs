@@ -1,6 +1,8 @@
 //! The status, from what was asked for and what is there: pure. "Now" is an argument, and stands in a status only
 //! where a condition turned.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use percolator_api::{ClusterObject, ConditionType, Problem, Reason, RoleStatus, Status};
@@ -9,7 +11,7 @@ use serde_json::Value;
 use super::monitored::{self, Said};
 use super::names::{self, PORT, Role};
 use super::observed::{self, Observed};
-use super::plan::{Conflict, Plan};
+use super::plan::{Conflict, Plan, Refusal};
 use super::trouble;
 
 /// How the steps before ended.
@@ -17,15 +19,30 @@ use super::trouble;
 pub(crate) enum Outcome<'a> {
     /// The spec can't be carried out.
     Invalid(&'a [Problem]),
-    /// This was to be done.
-    Planned(&'a Plan),
-    /// The API server refused to do it, and says why.
-    Refused(&'a Plan, &'a str),
+    /// This was to be done, and that of it the API server refused.
+    Planned(&'a Plan, &'a [Refusal]),
+}
+
+impl Outcome<'_> {
+    /// Why the API server refused what is for the Prometheus operator, or all else; nothing where it did not.
+    pub(super) fn refused(&self, is_of_monitoring: bool) -> String {
+        let refused = match self {
+            Self::Invalid(_) => &[],
+            Self::Planned(_, refused) => *refused,
+        };
+        let refused = refused
+            .iter()
+            .filter(|it| it.is_of_monitoring == is_of_monitoring);
+        let why: BTreeSet<&str> = refused.map(|it| &*it.why).collect();
+        Vec::from_iter(why).join("; ")
+    }
 }
 
 /// The longest message of a condition that is of any use, in characters.
 const MESSAGE_CHARS_MAX: usize = 1_000;
 
+/// As many pods of a role are named.
+const NAMED_MAX: usize = 3;
 /// `sha256:` and twelve digits.
 const DIGEST_CHARS: usize = 19;
 
@@ -64,11 +81,23 @@ pub(crate) fn status(
         };
         // At first all of them.
         let counting = if joined == 0 { desired } else { joined };
-        ((0..counting).all(serves), status)
+        let missing = (0..counting).filter(|ordinal| !serves(*ordinal));
+        let missing = missing.map(|ordinal| format!("{}-{ordinal}", role.set(name)));
+        (missing.collect::<Vec<_>>(), status)
     };
-    let (tablets_serve, tablets) = role(Role::Tablet, |status| &status.tablets);
-    let (oracle_serves, oracle) = role(Role::Oracle, |status| &status.oracle);
-    let (master_serves, gc_master) = role(Role::GcMaster, |status| &status.gc_master);
+    let (tablets_missing, tablets) = role(Role::Tablet, |status| &status.tablets);
+    let (oracles_missing, oracle) = role(Role::Oracle, |status| &status.oracle);
+    let (masters_missing, gc_master) = role(Role::GcMaster, |status| &status.gc_master);
+    let missing = [
+        (Role::GcMaster, "master", masters_missing),
+        (Role::Oracle, "oracle", oracles_missing),
+        (Role::Tablet, "tablet servers", tablets_missing),
+    ];
+    let missing = missing.map(|(role, plural, pods)| Missing {
+        role: plural,
+        has_set: observed.own_set(cluster, role).is_some(),
+        pods,
+    });
     let mut status = Status {
         observed_generation: cluster.metadata.generation,
         conditions: Vec::new(),
@@ -90,9 +119,7 @@ pub(crate) fn status(
         .into_iter()
         .map(|kind| {
             let (is_true, reason, message) = match kind {
-                ConditionType::Available => {
-                    available(&status, [master_serves, oracle_serves, tablets_serve])
-                }
+                ConditionType::Available => available(&status, &missing, observed, now),
                 ConditionType::Progressing => progressing(spec.paused, outcome),
                 ConditionType::Degraded => degraded(name, observed, outcome, now),
                 ConditionType::Paused => paused(spec.paused),
@@ -138,10 +165,10 @@ fn role_status(set: Option<&Value>, desired: i32) -> RoleStatus {
 
 /// The tag of the image of the pods, or of each of them, where they differ.
 fn version(observed: &Observed) -> Option<String> {
-    let images = observed
-        .pods
-        .iter()
-        .map(|pod| pod.pointer("/spec/containers/0/image")?.as_str());
+    let images = observed.pods.iter().map(|pod| {
+        let containers = pod.pointer("/spec/containers")?.as_array()?;
+        observed::of_server(pod, containers)?["image"].as_str()
+    });
     let mut versions: Vec<&str> = images.flatten().map(tag_or_digest).collect();
     versions.sort_unstable();
     versions.dedup();
@@ -162,19 +189,41 @@ fn tag_or_digest(image: &str) -> &str {
     name.split_once(':').map_or(digest, |(_, tag)| tag)
 }
 
-/// `serve` says of the master, the oracle and the tablet servers whether those serve that have to.
-fn available(status: &Status, serve: [bool; 3]) -> Said {
-    let roles = [
-        ("master", &status.gc_master),
-        ("oracle", &status.oracle),
-        ("tablet servers", &status.tablets),
-    ];
-    let missing = roles.iter().zip(serve).filter(|(_, serves)| !serves);
-    let missing: Vec<String> = missing
-        .map(|((name, role), _)| format!("{name} {}", role.summary))
+/// The servers of a role that don't serve, and have to.
+struct Missing {
+    role: &'static str,
+    /// Before that there is no pod to speak of.
+    has_set: bool,
+    pods: Vec<String>,
+}
+
+impl Missing {
+    fn text(&self, summary: &str, observed: &Observed, now: Timestamp) -> String {
+        let mut text = format!("{} {summary}", self.role);
+        if !self.has_set {
+            return text;
+        }
+        let named = self.pods.iter().take(NAMED_MAX);
+        let named = named.map(|pod| format!("{pod}: {}", trouble::why_not(observed, pod, now)));
+        text += &format!(" ({})", named.collect::<Vec<_>>().join("; "));
+        if self.pods.len() > NAMED_MAX {
+            text.pop();
+            text += &format!("; and {} more)", self.pods.len() - NAMED_MAX);
+        }
+        text
+    }
+}
+
+/// `missing` is of the master, the oracle and the tablet servers.
+fn available(status: &Status, missing: &[Missing; 3], observed: &Observed, now: Timestamp) -> Said {
+    let of_roles = [&status.gc_master, &status.oracle, &status.tablets];
+    let lacking = missing.iter().zip(of_roles);
+    let lacking = lacking.filter(|(missing, _)| !missing.pods.is_empty());
+    let texts: Vec<String> = lacking
+        .map(|(missing, role)| missing.text(&role.summary, observed, now))
         .collect();
-    if !missing.is_empty() {
-        let message = format!("ready: {}", missing.join(", "));
+    if !texts.is_empty() {
+        let message = format!("ready: {}", texts.join(", "));
         return (false, Reason::ServersNotReady, message);
     }
     let added = status.tablets.desired - status.tablets.joined;
@@ -194,7 +243,7 @@ fn progressing(is_paused: bool, outcome: &Outcome<'_>) -> Said {
             let message = "nothing is changed until the spec is good; see Degraded".to_owned();
             return (false, Reason::InvalidSpec, message);
         }
-        Outcome::Planned(plan) | Outcome::Refused(plan, _) => plan,
+        Outcome::Planned(plan, _) => plan,
     };
     if !plan.conflicts.is_empty() {
         let message = "nothing is changed until the conflict is gone; see Degraded".to_owned();
@@ -246,15 +295,16 @@ fn degraded(cluster: &str, observed: &Observed, outcome: &Outcome<'_>, now: Time
             let problems: Vec<String> = problems.iter().map(Problem::to_string).collect();
             return (true, Reason::InvalidSpec, problems.join("; "));
         }
-        Outcome::Planned(plan) | Outcome::Refused(plan, _) if !plan.conflicts.is_empty() => {
+        Outcome::Planned(plan, _) if !plan.conflicts.is_empty() => {
             let message = conflict_message(cluster, &plan.conflicts);
             return (true, Reason::ObjectConflict, message);
         }
-        Outcome::Refused(_, why) => {
-            let message = format!("the API server refuses: {why}");
-            return (true, Reason::ApplyRefused, message);
-        }
-        Outcome::Planned(_) => {}
+        Outcome::Planned(..) => {}
+    }
+    let refused = outcome.refused(false);
+    if !refused.is_empty() {
+        let message = format!("the API server refuses: {refused}");
+        return (true, Reason::ApplyRefused, message);
     }
     match trouble::worst(observed, now) {
         Some((reason, message)) => (true, reason, message),

@@ -6,11 +6,11 @@ mod monitoring;
 mod others;
 mod troubles;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use percolator_api::{ClusterObject, Quantity, Reason, Status};
 use serde_json::{Value, json};
 
 use super::build::tests::{EXAMPLE, cluster};
-use super::object::Object;
 use super::*;
 
 const SETTINGS_IMAGE: &str = "percolator:test";
@@ -19,6 +19,8 @@ const SETTINGS_IMAGE: &str = "percolator:test";
 struct World {
     cluster: ClusterObject,
     observed: Observed,
+    /// What the API server has refused last.
+    refused: Vec<Refusal>,
     now: i64,
 }
 
@@ -27,6 +29,7 @@ impl World {
         Self {
             cluster: cluster(EXAMPLE),
             observed: Observed::default(),
+            refused: Vec::new(),
             now: 1_000,
         }
     }
@@ -111,7 +114,7 @@ impl World {
             &self.observed,
             &settings,
             decision,
-            None,
+            &self.refused,
             now,
         )
     }
@@ -131,7 +134,8 @@ impl World {
     /// A pod is as this says.
     fn pod(&mut self, name: &str, status: Value) {
         self.observed.pods.retain(|pod| super::name(pod) != name);
-        let pod = json!({"metadata": {"name": name}, "status": status});
+        let spec = json!({"nodeName": "node-1"});
+        let pod = json!({"metadata": {"name": name}, "spec": spec, "status": status});
         self.observed.pods.push(pod);
     }
 
@@ -188,10 +192,18 @@ impl World {
     }
 
     fn condition(&self, kind: &str) -> (bool, String) {
+        let condition = self.told(kind);
+        (condition.status == "True", condition.reason.clone())
+    }
+
+    fn message(&self, kind: &str) -> &str {
+        &self.told(kind).message
+    }
+
+    fn told(&self, kind: &str) -> &Condition {
         let status = self.cluster.status.as_ref().expect("a status");
         let condition = status.conditions.iter().find(|found| found.type_ == kind);
-        let condition = condition.expect("every condition is there");
-        (condition.status == "True", condition.reason.clone())
+        condition.expect("every condition is there")
     }
 }
 

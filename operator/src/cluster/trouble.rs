@@ -10,6 +10,8 @@ use super::observed::{self, Observed, condition};
 
 /// What lasts for so long doesn't pass by itself: volumes are made, nodes come, pods are made again.
 const PASSES_SECONDS: i64 = 10;
+/// A pod that has found its node has its volume and its image by then, as a rule.
+const STARTS_SECONDS: i64 = 120;
 /// A server that has run for so long since its last end doesn't end again and again: Kubernetes thinks so, too.
 const RUNS_SECONDS: i64 = 600;
 /// A server that has ended once may have been killed; from this many on there's a pattern.
@@ -116,6 +118,55 @@ pub(crate) fn last_refusal(events: &[Value]) -> Option<String> {
     Some(message.to_owned())
 }
 
+/// Why a pod of a cluster doesn't serve, in some words: the same ones for as long as it is so.
+pub(super) fn why_not(observed: &Observed, pod: &str, now: Timestamp) -> String {
+    let mut pods = observed.pods.iter();
+    let Some(found) = pods.find(|found| observed::name(found) == pod) else {
+        return "isn't there".to_owned();
+    };
+    if observed::is_leaving(found) {
+        return "is ending".to_owned();
+    }
+    let Some(node) = found.pointer("/spec/nodeName").and_then(Value::as_str) else {
+        return "waits for a node".to_owned();
+    };
+    if is_cut_off(found) {
+        return format!("its node {node} doesn't answer");
+    }
+    let container = server(found);
+    let waits = container.and_then(|it| it.pointer("/state/waiting/reason")?.as_str());
+    let what = match (waits, container) {
+        (Some("CrashLoopBackOff"), _) => "ends again and again",
+        (_, Some(container)) if ends_again_and_again(container, now) => "ends again and again",
+        (Some(reason), _) if !USUAL_REASONS.contains(&reason) => image_reason(reason),
+        (None, Some(container)) if container.pointer("/state/running").is_some() => {
+            "runs, and isn't ready"
+        }
+        _ => "starts",
+    };
+    format!("{what} on node {node}")
+}
+
+/// Whether Kubernetes hears nothing of the pod's node: it has taken the pod's readiness from it then, though its containers
+/// were ready at last.
+fn is_cut_off(pod: &Value) -> bool {
+    let is =
+        |kind: &str, status: &str| condition(pod, kind).is_some_and(|it| it["status"] == status);
+    let has_gates = pod
+        .pointer("/spec/readinessGates")
+        .and_then(Value::as_array)
+        .is_some_and(|gates| !gates.is_empty());
+    is("Ready", "False") && is("ContainersReady", "True") && !has_gates
+}
+
+/// Between two tries an image's reason is another one.
+fn image_reason(reason: &str) -> &str {
+    match reason {
+        "ErrImagePull" => "ImagePullBackOff",
+        other => other,
+    }
+}
+
 fn seconds_since(time: &Value, now: Timestamp) -> Option<i64> {
     let time = time.as_str()?.parse::<Timestamp>().ok()?;
     Some(now.as_second() - time.as_second())
@@ -137,22 +188,58 @@ fn of_pod(pod: &Value, now: Timestamp) -> Option<(Reason, String)> {
             ),
         ));
     }
-    let container = server(pod)?;
-    let waiting = container.pointer("/state/waiting");
-    let reason = waiting.and_then(|waiting| waiting["reason"].as_str());
+    let node = pod.pointer("/spec/nodeName")?.as_str()?;
+    let since = |kind: &str| {
+        let since = condition(pod, kind).map(|it| &it["lastTransitionTime"]);
+        since.and_then(|since| seconds_since(since, now))
+    };
+    if is_cut_off(pod) && since("Ready").is_none_or(|seconds| seconds >= PASSES_SECONDS) {
+        return Some((
+            Reason::NodeUnreachable,
+            format!(
+                "node {node} of pod {name} doesn't answer: bring it back; or, if it is surely off, kubectl delete node \
+                 {node}, and Kubernetes starts the pod elsewhere if its volume can follow"
+            ),
+        ));
+    }
+    let container = server(pod);
+    let reason = container.and_then(|it| it.pointer("/state/waiting/reason")?.as_str());
+    let is_to_start = !observed::is_leaving(pod)
+        && match container {
+            None => true,
+            Some(_) => reason.is_some_and(|reason| USUAL_REASONS.contains(&reason)),
+        };
+    if is_to_start {
+        // Whatever happened to it last.
+        let conditions = [
+            "PodScheduled",
+            "PodReadyToStartContainers",
+            "Initialized",
+            "Ready",
+        ];
+        let since = conditions.into_iter().filter_map(since).min();
+        return since.filter(|seconds| *seconds >= STARTS_SECONDS).map(|_| {
+            let message = format!(
+                "pod {name} has not started on node {node} for two minutes: its volume or its image isn't there, or the \
+                 node doesn't answer; kubectl describe pod {name} says more"
+            );
+            (Reason::PodNotStarted, message)
+        });
+    }
+    let container = container?;
     if let Some(reason) = reason.filter(|reason| IMAGE_REASONS.contains(reason)) {
         let image = container["image"].as_str().unwrap_or_default();
         return Some((
             Reason::ImageUnavailable,
             format!(
-                "pod {name} can't get its image {image} ({reason}); look at spec.image, \
-                 spec.imagePullPolicy and spec.imagePullSecrets"
+                "pod {name} can't get its image {image} ({}); look at spec.image, \
+                 spec.imagePullPolicy and spec.imagePullSecrets",
+                image_reason(reason)
             ),
         ));
     }
     match reason {
         Some("CrashLoopBackOff") => {}
-        Some(reason) if USUAL_REASONS.contains(&reason) => return None,
         Some(reason) => return Some(crashing(name, container, reason)),
         None if !ends_again_and_again(container, now) => return None,
         None => {}
@@ -161,14 +248,10 @@ fn of_pod(pod: &Value, now: Timestamp) -> Option<(Reason, String)> {
     Some(crashing(name, container, "it ends again and again"))
 }
 
-/// What is told of the container of a pod's server; others may have been added to it.
+/// What is told of the container of a pod's server.
 fn server(pod: &Value) -> Option<&Value> {
-    let role = pod.pointer("/metadata/labels/app.kubernetes.io~1component");
     let all = pod.pointer("/status/containerStatuses")?.as_array()?;
-    let its = all
-        .iter()
-        .find(|it| role.is_some_and(|role| it["name"] == *role));
-    its.or(all.first())
+    observed::of_server(pod, all)
 }
 
 /// Between two starts of a server that ends each time, its container runs, or has just ended.

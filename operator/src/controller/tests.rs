@@ -36,7 +36,11 @@ fn what_does_not_serve_is_looked_at_soon_and_then_less_often() {
         assert_eq!(pause.as_secs(), seconds, "{serves} {waits} {now}");
     }
     // Nothing tells of definitions that come later.
-    for reason in ["WaitingForDefinitions", "WaitingForPermission"] {
+    for reason in [
+        "WaitingForDefinitions",
+        "WaitingForPermission",
+        "ObjectConflict",
+    ] {
         let mut waits = condition("Monitored", "False", 2_000);
         waits.reason = reason.into();
         let status = Status {
@@ -226,22 +230,4 @@ async fn a_cluster_that_does_not_parse_holds_up_no_other() {
         "{text}"
     );
     assert!(text.contains("reconciles_total{result=\"ok\"} 3"), "{text}");
-}
-
-#[test]
-fn what_goes_by_itself_is_no_refusal() {
-    let of = |code, message: &str| {
-        let status = KubeStatus::failure(message, "why");
-        is_refusal(&status.with_code(code))
-    };
-    assert!([403, 422, 400].into_iter().all(|code| of(code, "")));
-    assert!(
-        ![401, 404, 409, 429, 500, 503]
-            .into_iter()
-            .any(|code| of(code, ""))
-    );
-    assert!(of(
-        500,
-        "failed to create typed patch object (n/demo; apps/v1, Kind=StatefulSet): duplicate entries"
-    ));
 }

@@ -19,6 +19,8 @@ use crate::context::Context;
 const LISTEN: &str = "127.0.0.1:18080";
 const NAMESPACE: &str = "crowd";
 const PATIENCE: Duration = Duration::from_secs(1_200);
+/// What the operator may take of memory for one cluster, and for as many as it is made for.
+const RESIDENT_MIB_MAX: [f64; 2] = [20.0, 40.0];
 /// A file with more clusters than this takes kubectl long to read.
 const CLUSTERS_A_FILE: u32 = 250;
 
@@ -84,7 +86,8 @@ fn measure(
     apply(kube, 0..1)?;
     looked_at(kube, 1)?;
     thread::sleep(idle);
-    print("1 cluster", &operator.sample()?);
+    let [of_one, of_all] = RESIDENT_MIB_MAX;
+    print("1 cluster", &operator.sample()?, of_one)?;
     let started = Instant::now();
     apply(kube, 1..clusters)?;
     let applied = started.elapsed();
@@ -96,7 +99,7 @@ fn measure(
     );
     thread::sleep(idle);
     let before = operator.sample()?;
-    print(&format!("{clusters} clusters"), &before);
+    print(&format!("{clusters} clusters"), &before, of_all)?;
     thread::sleep(idle);
     let after = operator.sample()?;
     let minutes = idle.as_secs_f64() / 60.0;
@@ -106,11 +109,19 @@ fn measure(
         (after.requests - before.requests) / minutes,
         (after.writes - before.writes) / minutes,
     );
+    anyhow::ensure!(
+        after.writes <= before.writes,
+        "nothing changes, and it writes: {} says what",
+        kube.audit().display()
+    );
     Ok(())
 }
 
-fn print(what: &str, sample: &Sample) {
-    println!("{what}: {:.1} MiB resident", sample.resident_mib);
+fn print(what: &str, sample: &Sample, mib_max: f64) -> anyhow::Result<()> {
+    let mib = sample.resident_mib;
+    println!("{what}: {mib:.1} MiB resident");
+    anyhow::ensure!(mib <= mib_max, "that is more than {mib_max} MiB");
+    Ok(())
 }
 
 /// Makes the clusters of these numbers. No class makes volumes for them: there are no nodes to have them.

@@ -117,10 +117,56 @@ fn an_object_of_somebody_else_is_left_alone() {
     world.observed.objects.insert(key.clone(), theirs.clone());
     assert_eq!(world.step(), (vec![], false));
     ask(&mut world, true);
-    world.step();
+    // The other one is made, and so is all else: the servers have nothing to do with it.
+    assert_eq!(world.step().0, ["demo"]);
+    assert_eq!(kinds(&world), BOTH);
     assert_eq!(
         world.condition("Monitored"),
         reason(false, Reason::ObjectConflict)
     );
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(false, Reason::AsExpected)
+    );
+    world.change(|cluster| cluster.spec.image = Some("percolator:other".into()));
+    assert_eq!(world.step().0, ["demo-gc-master"]);
     assert_eq!(world.observed.objects[&key], theirs);
+    world.observed.objects.remove(&key);
+    assert_eq!(world.step().0, ["demo"]);
+    assert_eq!(
+        world.condition("Monitored"),
+        reason(true, Reason::AsAskedFor)
+    );
+}
+
+#[test]
+fn what_is_refused_is_told_where_it_belongs() {
+    let mut world = World::all_ready();
+    ask(&mut world, true);
+    world.refused = vec![Refusal::of_monitoring("no rules here".into())];
+    // As it is when nothing could be made.
+    lack(&mut world, Lack::Permission);
+    let decision = decide(&world.cluster, &world.observed, &World::settings());
+    world.observed.lacking.clear();
+    world.cluster.status = Some(world.status_of(&decision));
+    assert_eq!(
+        world.condition("Monitored"),
+        reason(false, Reason::ApplyRefused)
+    );
+    assert!(world.message("Monitored").contains("no rules here"));
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(false, Reason::AsExpected)
+    );
+    let refusals = ["claim b", "claim a", "claim b"].map(|why| Refusal::of_servers(why.into()));
+    world.refused.extend(refusals);
+    world.cluster.status = Some(world.status_of(&decision));
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(true, Reason::ApplyRefused)
+    );
+    assert_eq!(
+        world.message("Degraded"),
+        "the API server refuses: claim a; claim b"
+    );
 }

@@ -30,6 +30,120 @@ fn troubles_of_pods_are_told() {
     }
 }
 
+/// Of what lasts only: `second` is that of the pod's conditions, and it is looked at at 1,009 at first.
+fn at(second: i64) -> String {
+    Timestamp::from_second(second).unwrap().to_string()
+}
+
+#[test]
+fn a_node_that_does_not_answer_is_named() {
+    let mut world = World::all_ready();
+    let told = |containers: &str, since| {
+        json!({"conditions": [
+            {"type": "Ready", "status": "False", "lastTransitionTime": at(since)},
+            {"type": "ContainersReady", "status": containers},
+        ], "containerStatuses": [{"ready": true, "state": {"running": {}}}]})
+    };
+    world.pod("demo-tablet-1", told("True", world.now));
+    world.step();
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(false, Reason::AsExpected)
+    );
+    let message = world.message("Available");
+    assert_eq!(
+        message,
+        "ready: tablet servers 3/3 (demo-tablet-1: its node node-1 doesn't answer)"
+    );
+    world.now += 10;
+    world.step();
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(true, Reason::NodeUnreachable)
+    );
+    let message = world.message("Degraded");
+    assert!(message.contains("kubectl delete node node-1"), "{message}");
+    // It says itself that it isn't ready.
+    world.pod("demo-tablet-1", told("False", 0));
+    world.step();
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(false, Reason::AsExpected)
+    );
+    assert_eq!(
+        world.message("Available"),
+        "ready: tablet servers 3/3 (demo-tablet-1: runs, and isn't ready on node node-1)"
+    );
+}
+
+#[test]
+fn a_pod_that_does_not_start_is_told_of_when_that_lasts() {
+    for containers in [
+        json!(null),
+        json!([{"state": {"waiting": {"reason": "ContainerCreating"}}}]),
+    ] {
+        let mut world = World::all_ready();
+        let conditions = json!([
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": at(100)},
+            // Its node was off meanwhile.
+            {"type": "Ready", "status": "False", "lastTransitionTime": at(world.now)},
+        ]);
+        world.pod(
+            "demo-tablet-1",
+            json!({"conditions": conditions, "containerStatuses": containers}),
+        );
+        world.step();
+        assert_eq!(
+            world.condition("Degraded"),
+            reason(false, Reason::AsExpected)
+        );
+        let message = world.message("Available");
+        assert!(
+            message.ends_with("(demo-tablet-1: starts on node node-1)"),
+            "{message}"
+        );
+        world.now += 120;
+        world.step();
+        assert_eq!(
+            world.condition("Degraded"),
+            reason(true, Reason::PodNotStarted)
+        );
+    }
+}
+
+#[test]
+fn an_image_that_is_tried_again_and_again_is_told_of_once() {
+    let mut world = World::all_ready();
+    let waits = |reason: &str| json!({"containerStatuses": [{"image": "x:1", "state": {"waiting": {"reason": reason}}}]});
+    world.pod("demo-tablet-1", waits("ErrImagePull"));
+    world.step();
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(true, Reason::ImageUnavailable)
+    );
+    world.pod("demo-tablet-1", waits("ImagePullBackOff"));
+    assert_eq!(world.step(), (vec![], false), "the same is told");
+}
+
+#[test]
+fn of_many_pods_some_are_named() {
+    let mut world = World::all_ready();
+    for ordinal in 0..3 {
+        world
+            .observed
+            .pods
+            .retain(|pod| super::name(pod) != format!("demo-tablet-{ordinal}"));
+    }
+    world.serves("demo-tso-0", false);
+    world.change(|cluster| cluster.spec.paused = true);
+    world.step();
+    assert_eq!(
+        world.message("Available"),
+        "ready: oracle 1/1 (demo-tso-0: starts on node node-1), tablet servers 3/3 (demo-tablet-0: isn't there; \
+         demo-tablet-1: isn't there; demo-tablet-2: isn't there)"
+    );
+}
+
 /// A mesh adds a container, and Kubernetes tells of containers by their names.
 #[test]
 fn a_server_that_crashes_beside_others_in_its_pod_is_told_of() {
