@@ -12,7 +12,7 @@ use crate::truth::Truth;
 
 /// The longest lease of a session; shorter where the life time is. A program that stands still for longer, as one
 /// whose output nobody reads, may find its transactions too old.
-const LEASE_MAX: Duration = Duration::from_secs(60);
+pub(crate) const LEASE_MAX: Duration = Duration::from_secs(60);
 /// The longest pause between two steps; shorter where the life time is short. Each step is written down by the
 /// master and by every tablet server.
 const PAUSE_MAX: Duration = Duration::from_secs(5);

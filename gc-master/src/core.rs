@@ -10,7 +10,7 @@ use std::time::Duration;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 
-use crate::collection::Collection;
+use crate::collection::{Collection, LEASE_MAX};
 use crate::events::{Action, Command, Effects, Heard, Heartbeat, Note, Report, Start};
 use crate::progress::Progressed;
 use crate::refusal::Refusal;
@@ -128,7 +128,12 @@ impl Directory {
             } => directory.take_over(cluster_id, Duration::ZERO),
             Start::Rebuild { cluster_id: None } => {}
         }
-        directory.collection.granted_before = directory.longest_lease();
+        let is_rebuilt = directory.truth.as_ref().is_none_or(|truth| truth.rebuilt);
+        // How long leases were is lost with the rest: the life time that servers still know may be a shortened one.
+        directory.collection.granted_before = match is_rebuilt {
+            true => LEASE_MAX,
+            false => directory.longest_lease(),
+        };
         Ok(directory)
     }
 

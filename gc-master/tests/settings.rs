@@ -117,16 +117,23 @@ fn the_barrier_stays_until_a_rebuilt_master_has_heard_what_was_set() {
 
 #[test]
 fn a_master_that_finds_its_cluster_late_waits_for_the_sessions_from_then_on() {
-    let (mut world, kept) = rebuilt(Change::default());
-    world.now = Duration::from_secs(500);
-    for server in ["tablet-0", "tablet-1"] {
-        beat_with(&mut world, server, &kept);
-    }
-    let barrier = |world: &World| world.directory.truth().unwrap().gc.points().barrier;
-    for (later, moves) in [(2, false), (59, false), (61, true)] {
-        let now = world.now + Duration::from_secs(later);
-        world.directory.collect(now, Progress::Time(oracle(later)));
-        assert_eq!(barrier(&world) > Timestamp::ZERO, moves, "{later} s");
+    // How long leases were before the life time was shortened is lost.
+    for set in [Change::default(), life_time(Duration::from_secs(1))] {
+        let (mut world, kept) = rebuilt(set);
+        world.now = Duration::from_secs(500);
+        for server in ["tablet-0", "tablet-1"] {
+            beat_with(&mut world, server, &kept);
+        }
+        let barrier = |world: &World| world.directory.truth().unwrap().gc.points().barrier;
+        for (later, moves) in [(2, false), (59, false), (61, true)] {
+            let now = world.now + Duration::from_secs(later);
+            world.directory.collect(now, Progress::Time(oracle(later)));
+            assert_eq!(
+                barrier(&world) > Timestamp::ZERO,
+                moves,
+                "{set:?}: {later} s"
+            );
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use percolator_telemetry::who;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::Error;
 
@@ -13,11 +14,13 @@ use crate::Error;
 const LEFTOVER: Duration = Duration::from_secs(5);
 
 /// Runs the future to its end on this thread: on few cores one thread that serves requests where
-/// it reads them is faster than workers that hand them over.
+/// it reads them is faster than workers that hand them over. The process may have as many connections then as the system
+/// lets it have if it asks.
 ///
 /// # Errors
 /// [`Error::Runtime`] if the system gives no runtime.
 pub fn run_on_current_thread<F: Future>(name: &str, future: F) -> Result<F::Output, Error> {
+    many_connections();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_name(name)
@@ -30,6 +33,17 @@ pub fn run_on_current_thread<F: Future>(name: &str, future: F) -> Result<F::Outp
     let output = runtime.block_on(future);
     runtime.shutdown_timeout(LEFTOVER);
     Ok(output)
+}
+
+/// Systems give a process 1,024 open files where it doesn't ask for more, for the sake of programs that need it so.
+fn many_connections() {
+    let limits = getrlimit(Resource::Nofile);
+    let all = Rlimit {
+        current: limits.maximum,
+        ..limits
+    };
+    // At worst it has as many as before.
+    let _ = setrlimit(Resource::Nofile, all);
 }
 
 /// Has the system give this process memory in small pages, and those that it starts. A large one takes its room whole, and

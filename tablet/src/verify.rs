@@ -9,7 +9,7 @@ use percolator_protocol::types::{Cell, Lock, Timestamp, Write, WriteKind, key};
 use percolator_wire::v1;
 
 use crate::decision::Ground;
-use crate::index::Entry;
+use crate::index::{Entry, Hidden};
 use crate::store::version_record;
 use crate::work::invalid;
 use crate::{Error, Refusal};
@@ -134,8 +134,13 @@ impl Looked<'_> {
     ) -> Result<(), Error> {
         let shows = |write: &Write| matches!(write.kind, WriteKind::Put | WriteKind::Delete);
         for (at, (ts, write)) in records.iter().enumerate() {
-            let hides = records[at + 1..].iter().any(|(_, older)| shows(older));
-            if (write.kind != WriteKind::Put || hides) && !self.is_indexed(cell_key, *ts)? {
+            let older = records[at + 1..].iter().find(|(_, older)| shows(older));
+            let said = self.said(cell_key, *ts)?;
+            if said.is_some_and(|said| self.would_lose(said, *ts, older, records)) {
+                let what = "the index says that this version hides another one than it does: that would go, or never will";
+                self.find(place, *ts, what);
+            }
+            if (write.kind != WriteKind::Put || older.is_some()) && said.is_none() {
                 let what = match write.kind {
                     WriteKind::Put => {
                         "this version hides older ones, and the index doesn't say so: they are never collected"
@@ -153,8 +158,29 @@ impl Looked<'_> {
         Ok(())
     }
 
-    /// Whether an entry of this time names the cell: the entry's first cell is that or one before it, mostly the next.
-    fn is_indexed(&self, cell_key: &[u8], ts: Timestamp) -> Result<bool, Error> {
+    /// Whether an entry of this time names what is not hidden then. Collection goes by its word, without a look at the cell.
+    /// What it names may be gone already, with others of its cell.
+    fn would_lose(
+        &self,
+        said: Hidden,
+        ts: Timestamp,
+        older: Option<&(Timestamp, Write)>,
+        records: &[(Timestamp, Write)],
+    ) -> bool {
+        let Hidden::Version { commit_ts, .. } = said else {
+            return false;
+        };
+        let is_there = records.iter().any(|(there, _)| *there == commit_ts);
+        match older {
+            Some((older, write)) if is_there || ts >= self.ground.points.ready => {
+                said != Hidden::of(*older, write)
+            }
+            _ => is_there || commit_ts >= ts,
+        }
+    }
+
+    /// What entries of this time say of the cell: an entry's first cell is that or one before it, mostly the next.
+    fn said(&self, cell_key: &[u8], ts: Timestamp) -> Result<Option<Hidden>, Error> {
         let start = ts.as_u64().to_be_bytes();
         let end = [&start, cell_key, &[0]].concat();
         let entries = self
@@ -163,11 +189,12 @@ impl Looked<'_> {
         for pair in entries {
             let (key, value) = pair?;
             let entry = Entry::decode(&key, value)?;
-            if entry.items.iter().any(|item| item.cell_key == cell_key) {
-                return Ok(true);
+            let mut of_cell = entry.items.iter().filter(|item| item.cell_key == cell_key);
+            if let Some(item) = of_cell.next() {
+                return Ok(Some(item.hidden));
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// Long values. `Some`: the last key.

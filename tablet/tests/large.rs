@@ -264,6 +264,10 @@ fn those_that_wait_for_their_turn_take_nobody_elses_room() {
     for kind in busy {
         assert!(matches!(&kind, Kind::Busy(_)), "{kind:?}");
     }
+    // Who asks the wrong server isn't told to ask it again.
+    let elsewhere = server.send_to(9, 1, flush("d", "1", 1));
+    let kind = refused(server.answer(elsewhere));
+    assert!(matches!(kind, Kind::NotServed(_)), "{kind:?}");
     // Who writes a row still does.
     let write = server.send(prewrite("e", "other", 11));
     while server.commit_group() > 0 {}

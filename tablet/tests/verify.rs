@@ -123,6 +123,39 @@ fn what_the_index_lacks_is_noticed() {
     }
 }
 
+/// What collection would go by, without a look at the data.
+#[test]
+fn an_entry_that_names_another_version_is_noticed() {
+    // An item that shares its key with its entry, and names a version of this time, with a short value of one byte or a
+    // long one.
+    let item = |commit_ts: u64, long: Option<u64>| {
+        let shared = u8::try_from(row_key(b"b").len()).expect("short");
+        let kind = if long.is_some() { 2 } else { 1 };
+        let mut item = vec![shared, 0, kind];
+        item.extend(commit_ts.to_be_bytes());
+        item.push(u8::from(long.is_none()));
+        item.extend(long.iter().flat_map(|ts| ts.to_be_bytes()));
+        item
+    };
+    for (at, said, is_wrong) in [
+        (13, item(11, None), false),
+        (15, item(13, Some(12)), false),
+        // Itself, the newest, one that is hidden already, and a value of another transaction.
+        (13, item(13, None), true),
+        (13, item(15, None), true),
+        (15, item(11, None), true),
+        (15, item(13, None), true),
+        (15, item(13, Some(10)), true),
+    ] {
+        let mut server = server();
+        damage(&server, |batch| batch.put(Column::Garbage, entry(at), said));
+        let found = wrong(&mut server);
+        let names = format!("{at} the index says that this version hides another");
+        assert_eq!(found.len(), usize::from(is_wrong), "{found:?}");
+        assert!(found.iter().all(|it| it.starts_with(&names)), "{found:?}");
+    }
+}
+
 #[test]
 fn an_entry_of_no_record_and_a_value_of_none_are_noticed() {
     let mut server = server();

@@ -1,5 +1,6 @@
 //! What garbage collection costs: those who read and write beside it, and the master that keeps the gc-locks.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -130,9 +131,9 @@ async fn mix(
     Ok(vec![reads, writes])
 }
 
-/// Sessions that hold gc-locks at the master, and renew them as clients do.
+/// Sessions that hold gc-locks at the master, and renew them as clients do, each by a connection of its own.
 pub(super) async fn sessions(
-    admin: Admin,
+    connect: impl Fn() -> Result<Admin, percolator_client::Error>,
     smoke: bool,
     duration: Duration,
     output: Output,
@@ -143,8 +144,7 @@ pub(super) async fn sessions(
         (10_000, 100_000)
     };
     output.note(&format!("{sessions} sessions with {locks} gc-locks ..."));
-    let now = admin.gc_status().await?.now.as_u64();
-    let admin = std::sync::Arc::new(admin);
+    let now = connect()?.gc_status().await?.now.as_u64();
     let request = move |session: u64| v1::SessionRequest {
         session,
         owner: Some(v1::Owner {
@@ -158,14 +158,16 @@ pub(super) async fn sessions(
         unnamed: 0,
     };
     let mut lease = Duration::ZERO;
+    let mut begun = Vec::new();
     for session in 1..=sessions {
+        let admin = Arc::new(connect()?);
         let told = admin.session(request(session)).await?;
         lease = Duration::from_millis(told.lease_ms.into());
+        begun.push((session, admin));
     }
     let every = lease / 3;
     let mut renewing = JoinSet::new();
-    for session in 1..=sessions {
-        let admin = admin.clone();
+    for (session, admin) in begun.iter().cloned() {
         let first = every.mul_f64(rand::rng().random_range(0.0..1.0));
         renewing.spawn(async move {
             tokio::time::sleep(first).await;
@@ -182,14 +184,14 @@ pub(super) async fn sessions(
             .into_iter()
             .find(|process| process.name.contains("gc-master"))
     };
-    let begun = Instant::now();
+    let since = Instant::now();
     let first =
         master().context("the servers have to be processes: `percolator up --processes`")?;
     tokio::time::sleep(duration).await;
     let last = master().context("the master has ended")?;
-    let took = begun.elapsed().as_secs_f64();
+    let took = since.elapsed().as_secs_f64();
     renewing.shutdown().await;
-    for session in 1..=sessions {
+    for (session, admin) in begun {
         let last = v1::SessionRequest {
             session,
             ..v1::SessionRequest::default()

@@ -158,7 +158,9 @@ pub(crate) async fn run(
     if args.what == What::Gc {
         let admin = Admin::connect(cluster)?;
         figures.extend(collection::beside(client, &admin, args.smoke, duration, output).await?);
-        figures.push(collection::sessions(admin, args.smoke, duration, output).await?);
+        figures.push(
+            collection::sessions(|| Admin::connect(cluster), args.smoke, duration, output).await?,
+        );
     }
     if does(What::Overhead) || does(What::Reads) || args.what == What::Writes {
         let table = access::prepare(client, args.smoke, output).await?;

@@ -89,6 +89,11 @@ impl Core {
         if now || self.failed.is_some() {
             return self.take_bulk(to, request, note, out);
         }
+        let mut asked = request.tablets.iter();
+        if asked.any(|tablet| self.tablets.serving(tablet).is_err()) {
+            // Who asks the wrong server is told that at once.
+            return self.take(to, request, note, out);
+        }
         let bytes = request.encoded_len();
         let id = request.id;
         let waiting = self.bulk.len();

@@ -422,12 +422,12 @@ impl Core {
             let refusal = Refusal::failed(failed.clone());
             return self.answer(to, id, note, Err(refusal), out);
         }
-        if let Some(limit) = self.limit_reached(waiting) {
-            return self.refuse(to, id, note, limit, out);
-        }
-        // Rows are latched by their table, which only a tablet that is served tells.
+        // Rows are latched by their table; and who asks the wrong server is told that, however busy this one is.
         if let Err(not_served) = work.served_by(&self.tablets) {
             return self.answer(to, id, note, Err(not_served.into()), out);
+        }
+        if let Some(limit) = self.limit_reached(waiting) {
+            return self.refuse(to, id, note, limit, out);
         }
         let rows = if mutants::on(Mutant::NoLatches) {
             Vec::new()
