@@ -189,10 +189,10 @@ impl Server {
         }
     }
 
-    /// Writes every so many-th row, in transactions of two phases.
-    fn write(&mut self, rows: u64, every: usize) {
+    /// Writes every so many-th row, in transactions of two phases with so many rows each.
+    fn write(&mut self, rows: u64, every: usize, at_a_time: usize) {
         let numbers: Vec<u64> = (0..rows).step_by(every).collect();
-        for (at, numbers) in (1..).zip(numbers.chunks(AT_A_TIME)) {
+        for (at, numbers) in (1..).zip(numbers.chunks(at_a_time)) {
             let start_ts = self.ts;
             self.ts += 2;
             let cell = |number: &u64| v1::CellRef {
@@ -268,10 +268,11 @@ impl Server {
     }
 }
 
-fn operations(arguments: &Arguments) {
+/// `at_a_time`: rows of each transaction that overwrites some.
+fn operations(arguments: &Arguments, at_a_time: usize) {
     let mut server = Server::new(EngineKind::Memory, arguments.value);
-    server.write(arguments.rows, 1);
-    server.write(arguments.rows, 100);
+    server.write(arguments.rows, 1, AT_A_TIME);
+    server.write(arguments.rows, 100, at_a_time);
     let before = server.operations();
     let records = server
         .engine
@@ -285,7 +286,8 @@ fn operations(arguments: &Arguments) {
     let index = server.operations() - before;
     assert_eq!(collected, garbage, "everything is collected");
     println!(
-        "{} rows, {collected} hidden versions: collection takes {index} engine operations, a full scan {full}: {:.2} %",
+        "{} rows, {collected} hidden versions, by transactions of {at_a_time}: collection takes {index} engine operations, a \
+         full scan {full}: {:.2} %",
         arguments.rows,
         100.0 * index as f64 / full as f64
     );
@@ -293,14 +295,14 @@ fn operations(arguments: &Arguments) {
 
 fn disk(arguments: &Arguments) {
     let mut server = Server::new(arguments.engine, arguments.value);
-    server.write(arguments.rows, 1);
+    server.write(arguments.rows, 1, AT_A_TIME);
     let once = server.mebibytes();
     println!(
         "{} rows on {}, written once: {once:.0} MiB",
         arguments.rows, arguments.engine
     );
     for round in 1..=arguments.rounds {
-        server.write(arguments.rows, 1);
+        server.write(arguments.rows, 1, AT_A_TIME);
         let collected = server.collect();
         let now = server.mebibytes();
         println!("overwritten {round} times, {collected} versions collected: {now:.0} MiB");
@@ -312,7 +314,11 @@ fn disk(arguments: &Arguments) {
 fn main() {
     let arguments = Arguments::parse();
     match arguments.what {
-        What::Operations => operations(&arguments),
+        What::Operations => {
+            for at_a_time in [AT_A_TIME, 1] {
+                operations(&arguments, at_a_time);
+            }
+        }
         What::Disk => disk(&arguments),
     }
 }
