@@ -20,7 +20,8 @@ RUN cargo build --release --locked
 # folder that every user may write to.
 RUN mkdir -p /image/usr/local/bin /image/etc /image/tmp /image/data \
     && chmod 1777 /image/tmp /image/data \
-    && cp target/release/percolator target/release/percolator-operator /image/usr/local/bin/ \
+    && cd target/release \
+    && cp percolator percolator-operator /image/usr/local/bin/ \
     && strip /image/usr/local/bin/* \
     && ldd /image/usr/local/bin/* | grep -o '/[^ :]*[.]so[^ :]*' | sort -u | xargs cp -L --parents -t /image \
     && printf 'root:x:0:0::/:/\nnonroot:x:65532:65532::/:/\n' > /image/etc/passwd \

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 
 use crate::{Error, Options, Server, Settings};
 use clap::Parser;
-use percolator_server::{announce, exit_code, logs, run_on_current_thread, signals};
+use percolator_server::{
+    announce, exit_code, logs, many_connections, run_on_current_thread, signals,
+};
 use percolator_telemetry::otlp;
 use percolator_telemetry::who::Who;
 
@@ -98,6 +100,7 @@ Examples:
 /// Runs it, by the arguments of the process, to its end.
 pub fn main() -> ExitCode {
     let flags = Flags::parse();
+    many_connections();
     logs::init(Who {
         role: "gc-master",
         server: flags.server.clone(),

@@ -1,7 +1,7 @@
 //! The API server: reading what is there of a cluster, and carrying out what was decided.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::{join_all, try_join, try_join_all};
 use k8s_openapi::api::core::v1::{Event as CoreEvent, PersistentVolumeClaim, Pod};
@@ -16,8 +16,12 @@ use serde_json::{Value, json};
 
 use crate::cluster::{self, Kind, Lack, MANAGER, Object, Observed, Plan, Refusal, Settings};
 
+/// In an API server's words, before the name of a webhook that it can't ask.
+const FAILED_WEBHOOK: &str = "failed calling webhook \"";
 /// The cause of a refusal, of Kubernetes' plugin NamespaceLifecycle.
 const NAMESPACE_ENDS: &str = "NamespaceTerminating";
+/// What is refused may take as long each time, as a webhook that nobody answers for: the rest is tried with the next look.
+const REFUSALS_TAKE: Duration = Duration::from_secs(20);
 /// How long a server may take to say why it isn't ready: it may be nowhere near.
 const WORDS_WITHIN: Duration = Duration::from_secs(1);
 
@@ -44,10 +48,20 @@ fn refusal(
     match result {
         Ok(()) => Ok(None),
         Err(kube::Error::Api(why)) if is_refusal(&why) && !is_of_ending_namespace(&why) => {
-            Ok(Some(refused(why.message)))
+            tracing::info!(why.message, "refused");
+            Ok(Some(refused(lasting_words(&why.message).to_owned())))
         }
         Err(error) => Err(error),
     }
+}
+
+/// What is the same each time: behind the name of a webhook that can't be asked there may be times and ports.
+fn lasting_words(message: &str) -> &str {
+    let end = message.find(FAILED_WEBHOOK).and_then(|at| {
+        let name = at + FAILED_WEBHOOK.len();
+        Some(name + message[name..].find('"')? + 1)
+    });
+    end.map_or(message, |end| &message[..end])
 }
 
 /// Whether nothing can be made in the namespace, because it is being deleted: what isn't gone yet of the cluster will be.
@@ -64,7 +78,7 @@ pub(crate) fn is_of_ending_namespace(why: &KubeStatus) -> bool {
 fn is_refusal(why: &KubeStatus) -> bool {
     // What can't be merged, such as lists with two elements of one name, and what a webhook is asked about that doesn't
     // answer, are internal errors to an API server.
-    let lasts = ["typed patch", "calling webhook"];
+    let lasts = ["typed patch", FAILED_WEBHOOK];
     let lasts = why.code == 500 && lasts.iter().any(|words| why.message.contains(words));
     lasts || matches!(why.code, 400..=499) && !matches!(why.code, 401 | 404 | 409 | 429)
 }
@@ -207,7 +221,7 @@ impl Objects {
     }
 
     /// Does what was planned, and notes in `observed` what is there then. What is refused keeps nothing else from being
-    /// done; what it is for the Prometheus operator comes last.
+    /// done, but StatefulSets where that is something that their pods need; what is for the Prometheus operator comes last.
     ///
     /// # Errors
     /// The API server doesn't answer, or takes nothing more in this namespace: the rest is not done then.
@@ -221,13 +235,24 @@ impl Objects {
             .apply
             .iter()
             .partition(|object| object.kind.is_of_monitoring());
+        let began = Instant::now();
+        let is_long = |refused: &[Refusal]| !refused.is_empty() && began.elapsed() > REFUSALS_TAKE;
         for object in objects {
+            if is_long(&refused) {
+                return Ok(refused);
+            }
+            if object.kind == Kind::StatefulSet && !refused.is_empty() {
+                continue;
+            }
             refused.extend(refusal(
                 self.apply(object, observed).await,
                 Refusal::of_servers,
             )?);
         }
         for (name, size) in &plan.grow {
+            if is_long(&refused) {
+                return Ok(refused);
+            }
             let grown = self.grow(name, *size, observed).await;
             refused.extend(refusal(grown, Refusal::of_servers)?);
         }
@@ -413,7 +438,7 @@ mod tests {
             let (code, text) = match &*name {
                 "bad" => {
                     let refusal = r#"{"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
-                        "message": "failed calling webhook", "reason": "InternalError", "code": 500}"#;
+                        "message": "failed calling webhook \"w\": it is 8:15", "reason": "InternalError", "code": 500}"#;
                     (500, refusal.to_owned())
                 }
                 _ => (
@@ -432,6 +457,7 @@ mod tests {
             apply: vec![
                 object(Kind::Service, "bad"),
                 object(Kind::Service, "good"),
+                object(Kind::StatefulSet, "waits"),
                 object(Kind::PrometheusRule, "bad"),
                 object(Kind::PodMonitor, "monitor"),
             ],
@@ -442,7 +468,7 @@ mod tests {
             ..Plan::default()
         };
         let refused = objects.carry_out(&plan, &mut Observed::default()).await;
-        let why = || "failed calling webhook".to_owned();
+        let why = || "failed calling webhook \"w\"".to_owned();
         assert_eq!(
             refused.expect("no other failure"),
             [

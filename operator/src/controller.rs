@@ -374,8 +374,11 @@ async fn reconcile(found: &ObjectMeta, shared: &Shared) -> Result<Action, Error>
         // Nothing more is to be done, ever; what goes meanwhile is told by watches.
         None if observed.namespace_ends => Ok(Action::requeue(LOOK_AGAIN)),
         None => {
-            let pause = look_again(&status, Timestamp::now());
-            Ok(Action::requeue(pause.mul_f64(rand::random_range(1.0..1.5))))
+            let now = Timestamp::now();
+            let pause = look_again(&status, now).mul_f64(rand::random_range(1.0..1.5));
+            let due =
+                cluster::due_in(&observed, now).map(|seconds| Duration::from_secs(seconds + 1));
+            Ok(Action::requeue(due.map_or(pause, |due| pause.min(due))))
         }
     }
 }

@@ -19,6 +19,6 @@ pub use health::Probe;
 pub use listen::{announce, listen};
 pub use percolator_telemetry::logs;
 pub use recovering::while_recovering;
-pub use runtime::{exit_code, run_on_current_thread, small_pages};
+pub use runtime::{exit_code, many_connections, run_on_current_thread, small_pages};
 pub use serve::{serve, serve_when};
 pub use small_file::{SmallFile, SmallTruth};

@@ -14,13 +14,11 @@ use crate::Error;
 const LEFTOVER: Duration = Duration::from_secs(5);
 
 /// Runs the future to its end on this thread: on few cores one thread that serves requests where
-/// it reads them is faster than workers that hand them over. The process may have as many connections then as the system
-/// lets it have if it asks.
+/// it reads them is faster than workers that hand them over.
 ///
 /// # Errors
 /// [`Error::Runtime`] if the system gives no runtime.
 pub fn run_on_current_thread<F: Future>(name: &str, future: F) -> Result<F::Output, Error> {
-    many_connections();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_name(name)
@@ -35,8 +33,9 @@ pub fn run_on_current_thread<F: Future>(name: &str, future: F) -> Result<F::Outp
     Ok(output)
 }
 
-/// Systems give a process 1,024 open files where it doesn't ask for more, for the sake of programs that need it so.
-fn many_connections() {
+/// Has the system let this process have as many connections as it may. It has 1,024 open files where it doesn't ask for
+/// more, for the sake of programs that need it so: whoever starts others doesn't ask.
+pub fn many_connections() {
     let limits = getrlimit(Resource::Nofile);
     let all = Rlimit {
         current: limits.maximum,

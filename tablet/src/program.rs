@@ -96,6 +96,7 @@ struct Arguments {
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     percolator_server::small_pages();
+    percolator_server::many_connections();
     percolator_server::logs::init(Who {
         role: "tablet",
         server: arguments.server.clone(),

@@ -135,12 +135,17 @@ impl Looked<'_> {
         let shows = |write: &Write| matches!(write.kind, WriteKind::Put | WriteKind::Delete);
         for (at, (ts, write)) in records.iter().enumerate() {
             let older = records[at + 1..].iter().find(|(_, older)| shows(older));
-            let said = self.said(cell_key, *ts)?;
+            // To find nothing is to look through all entries of that time.
+            let is_indexed = write.kind != WriteKind::Put || older.is_some();
+            let said = match is_indexed {
+                true => self.said(cell_key, *ts)?,
+                false => None,
+            };
             if said.is_some_and(|said| self.would_lose(said, *ts, older, records)) {
                 let what = "the index says that this version hides another one than it does: that would go, or never will";
                 self.find(place, *ts, what);
             }
-            if (write.kind != WriteKind::Put || older.is_some()) && said.is_none() {
+            if is_indexed && said.is_none() {
                 let what = match write.kind {
                     WriteKind::Put => {
                         "this version hides older ones, and the index doesn't say so: they are never collected"
@@ -172,7 +177,7 @@ impl Looked<'_> {
         };
         let is_there = records.iter().any(|(there, _)| *there == commit_ts);
         match older {
-            Some((older, write)) if is_there || ts >= self.ground.points.ready => {
+            Some((older, write)) if is_there || ts > self.ground.points.ready => {
                 said != Hidden::of(*older, write)
             }
             _ => is_there || commit_ts >= ts,

@@ -10,7 +10,9 @@ use crate::clock::{Clock, SystemClock, WrongClock};
 use crate::{Error, Options, Server};
 use clap::Parser;
 use percolator_protocol::oracle::Settings;
-use percolator_server::{announce, exit_code, logs, run_on_current_thread, signals};
+use percolator_server::{
+    announce, exit_code, logs, many_connections, run_on_current_thread, signals,
+};
 use percolator_telemetry::otlp;
 use percolator_telemetry::who::Who;
 
@@ -154,6 +156,7 @@ impl Flags {
 /// Runs it, by the arguments of the process, to its end.
 pub fn main() -> ExitCode {
     let flags = Flags::parse();
+    many_connections();
     let clock: Arc<dyn Clock> = match &flags.test_clock {
         Some(file) => Arc::new(WrongClock {
             offset_ms: file.clone(),

@@ -1,9 +1,10 @@
 //! What garbage collection costs: those who read and write beside it, and the master that keeps the gc-locks.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use percolator_client::{Admin, Client, GcChange, GcStatus};
 use percolator_wire::v1;
 use rand::RngExt;
@@ -161,6 +162,7 @@ pub(super) async fn sessions(
         transactions: (0..locks / sessions).map(|number| now + number).collect(),
         unnamed: 0,
     };
+    percolator_server::many_connections();
     let mut lease = Duration::ZERO;
     let mut begun = Vec::new();
     for session in 1..=sessions {
@@ -170,14 +172,17 @@ pub(super) async fn sessions(
         begun.push((session, admin));
     }
     let every = lease / 3;
+    let renewed = Arc::new(AtomicU64::new(0));
     let mut renewing = JoinSet::new();
     for (session, admin) in begun.iter().cloned() {
         let first = every.mul_f64(rand::rng().random_range(0.0..1.0));
+        let renewed = renewed.clone();
         renewing.spawn(async move {
             tokio::time::sleep(first).await;
             loop {
                 // One that is lost is made up for by the next.
-                let _ = admin.session(request(session)).await;
+                let told = admin.session(request(session)).await;
+                renewed.fetch_add(u64::from(told.is_ok()), Ordering::Relaxed);
                 tokio::time::sleep(every).await;
             }
         });
@@ -194,7 +199,13 @@ pub(super) async fn sessions(
     tokio::time::sleep(duration).await;
     let last = master().context("the master has ended")?;
     let took = since.elapsed().as_secs_f64();
+    let renewals = renewed.load(Ordering::Relaxed) as f64 / took;
     renewing.shutdown().await;
+    let there = connect()?.gc_status().await?.sessions;
+    ensure!(
+        u64::from(there) >= sessions,
+        "of {sessions} sessions {there} are there"
+    );
     for (session, admin) in begun {
         let last = v1::SessionRequest {
             session,
@@ -204,7 +215,7 @@ pub(super) async fn sessions(
     }
     Ok(Figure {
         name: format!("{sessions} sessions, {locks} gc-locks"),
-        per_second: sessions as f64 / every.as_secs_f64(),
+        per_second: renewals,
         p50_ms: 0.0,
         p99_ms: 0.0,
         ratio: None,

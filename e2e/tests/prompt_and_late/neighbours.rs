@@ -16,9 +16,7 @@ pub(super) fn keep_to_themselves(kube: &Kube, blue: &Namespace, green: &Namespac
     assert!(blue.get("statefulset", "mine-gc-master").is_err());
     blue.kubectl(&["delete", "configmap", "mine"])
         .expect("gone");
-    // Nothing tells the operator of the end of what isn't its own: it looks again by and by, or with a change.
-    blue.kubectl(&["annotate", "perc", "mine", "look=again"])
-        .expect("an annotation");
+    // Nothing tells the operator of the end of what isn't its own: it looks for it.
     blue.wait_until_up_to_date("mine");
 
     say("two clusters of one name in two namespaces");

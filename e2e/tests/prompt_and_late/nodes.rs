@@ -19,6 +19,10 @@ pub(super) fn come_and_go(kube: &Kube, spaces: [&Namespace; 2]) {
     say("a node is cut off, and comes back");
     let off = nodes::cut_off(2);
     unavailable();
+    side_by_side(spaces, |space| {
+        let node = ["node-2", "kubectl delete node"];
+        space.wait_for_words("demo", "Degraded", "NodeUnreachable", &node);
+    });
     drop(off);
     available();
     side_by_side(applications.each_ref(), Application::goes_on);

@@ -29,7 +29,7 @@ pub(crate) use object::{Kind, Object};
 pub(crate) use observed::{Observed, name};
 pub(crate) use plan::{Plan, Refusal};
 pub(crate) use status::turned;
-pub(crate) use trouble::{last_refusal, to_ask, without_pods};
+pub(crate) use trouble::{due_in, last_refusal, to_ask, without_pods};
 
 use names::Role;
 use status::Outcome;

@@ -22,6 +22,11 @@ pub(super) type Said = (bool, Reason, String);
 
 /// The condition, of objects that the spec asks for.
 pub(super) fn monitored(is_asked_for: bool, is_paused: bool, outcome: &Outcome<'_>) -> Said {
+    let refused = outcome.refused(true);
+    if !refused.is_empty() {
+        let message = format!("the API server refuses: {refused}; look at spec.monitoring");
+        return (false, Reason::ApplyRefused, message);
+    }
     if !is_asked_for {
         let message = "spec.monitoring asks for nothing".to_owned();
         return (false, Reason::NotAskedFor, message);
@@ -34,6 +39,9 @@ pub(super) fn monitored(is_asked_for: bool, is_paused: bool, outcome: &Outcome<'
     };
     if !plan.conflicts.is_empty() {
         return not_now(Reason::ObjectConflict, "the conflict is gone; see Degraded");
+    }
+    if let Some((Reason::WaitingForRemoval, message)) = &plan.waits {
+        return (false, Reason::WaitingForRemoval, message.clone());
     }
     if let Some(said) = lacking(plan) {
         return said;
@@ -49,14 +57,7 @@ pub(super) fn monitored(is_asked_for: bool, is_paused: bool, outcome: &Outcome<'
     if is_paused {
         return not_now(Reason::PausedBySpec, "spec.paused is false");
     }
-    let refused = outcome.refused(true);
-    match refused.is_empty() {
-        true => not_now(Reason::ApplyRefused, "the operator looks again"),
-        false => {
-            let message = format!("the API server refuses: {refused}; look at spec.monitoring");
-            (false, Reason::ApplyRefused, message)
-        }
-    }
+    not_now(Reason::ApplyRefused, "the operator looks again")
 }
 
 fn not_now(reason: Reason, until: &str) -> Said {

@@ -259,6 +259,10 @@ fn progressing(is_paused: bool, outcome: &Outcome<'_>) -> Said {
     }
     match &plan.waits {
         Some((reason, message)) => (true, *reason, message.clone()),
+        None if !outcome.refused(false).is_empty() => {
+            let message = "waiting until the API server takes what it refuses; see Degraded";
+            (true, Reason::ApplyRefused, message.to_owned())
+        }
         None => {
             let message = "the cluster is what the spec says".to_owned();
             (false, Reason::UpToDate, message)

@@ -124,18 +124,19 @@ pub(super) fn why_not(observed: &Observed, pod: &str, now: Timestamp) -> String 
     let Some(found) = pods.find(|found| observed::name(found) == pod) else {
         return "isn't there".to_owned();
     };
+    let node = node(found);
+    // Kubernetes lets it end some minutes later, and still nobody hears of it.
+    if is_cut_off(found) {
+        return format!("its node {} doesn't answer", node.unwrap_or_default());
+    }
     if observed::is_leaving(found) {
         return "is ending".to_owned();
     }
-    let Some(node) = found.pointer("/spec/nodeName").and_then(Value::as_str) else {
+    let Some(node) = node else {
         return "waits for a node".to_owned();
     };
-    if is_cut_off(found) {
-        return format!("its node {node} doesn't answer");
-    }
     let container = server(found);
-    let waits = container.and_then(|it| it.pointer("/state/waiting/reason")?.as_str());
-    let what = match (waits, container) {
+    let what = match (container.and_then(waits_for), container) {
         (Some("CrashLoopBackOff"), _) => "ends again and again",
         (_, Some(container)) if ends_again_and_again(container, now) => "ends again and again",
         (Some(reason), _) if !USUAL_REASONS.contains(&reason) => image_reason(reason),
@@ -172,44 +173,45 @@ fn seconds_since(time: &Value, now: Timestamp) -> Option<i64> {
     Some(now.as_second() - time.as_second())
 }
 
-fn of_pod(pod: &Value, now: Timestamp) -> Option<(Reason, String)> {
-    let name = observed::name(pod);
-    let unscheduled = condition(pod, "PodScheduled").filter(|condition| {
-        let since = seconds_since(&condition["lastTransitionTime"], now);
-        condition["reason"] == "Unschedulable"
-            && since.is_none_or(|seconds| seconds >= PASSES_SECONDS)
-    });
-    if let Some(condition) = unscheduled {
-        let why = condition["message"].as_str().unwrap_or_default();
-        return Some((
-            Reason::PodUnschedulable,
-            format!(
-                "no node takes pod {name}: {why}; look at spec.*.pod and spec.*.storage, or add nodes"
-            ),
-        ));
-    }
-    let node = pod.pointer("/spec/nodeName")?.as_str()?;
-    let since = |kind: &str| {
-        let since = condition(pod, kind).map(|it| &it["lastTransitionTime"]);
-        since.and_then(|since| seconds_since(since, now))
-    };
-    if is_cut_off(pod) && since("Ready").is_none_or(|seconds| seconds >= PASSES_SECONDS) {
-        return Some((
-            Reason::NodeUnreachable,
-            format!(
-                "node {node} of pod {name} doesn't answer: bring it back; or, if it is surely off, kubectl delete node \
-                 {node}, and Kubernetes starts the pod elsewhere if its volume can follow"
-            ),
-        ));
-    }
-    let container = server(pod);
-    let reason = container.and_then(|it| it.pointer("/state/waiting/reason")?.as_str());
-    let is_to_start = !observed::is_leaving(pod)
-        && match container {
-            None => true,
-            Some(_) => reason.is_some_and(|reason| USUAL_REASONS.contains(&reason)),
+fn node(pod: &Value) -> Option<&str> {
+    pod.pointer("/spec/nodeName")?.as_str()
+}
+
+/// What passes by itself as a rule.
+struct Lasting {
+    /// What it is where it doesn't.
+    reason: Reason,
+    /// For how many seconds it has lasted, and for how many it may.
+    seconds: i64,
+    may_last: i64,
+}
+
+impl Lasting {
+    fn of(pod: &Value, now: Timestamp) -> Option<Self> {
+        let since = |kind: &str| {
+            let since = condition(pod, kind).map(|it| &it["lastTransitionTime"]);
+            since.and_then(|since| seconds_since(since, now))
         };
-    if is_to_start {
+        let scheduled = condition(pod, "PodScheduled");
+        if scheduled.is_some_and(|it| it["reason"] == "Unschedulable") {
+            return Some(Self {
+                reason: Reason::PodUnschedulable,
+                seconds: since("PodScheduled").unwrap_or(PASSES_SECONDS),
+                may_last: PASSES_SECONDS,
+            });
+        }
+        node(pod)?;
+        if is_cut_off(pod) {
+            return Some(Self {
+                reason: Reason::NodeUnreachable,
+                seconds: since("Ready").unwrap_or(PASSES_SECONDS),
+                may_last: PASSES_SECONDS,
+            });
+        }
+        let starts = match server(pod) {
+            None => true,
+            Some(container) => waits_for(container).is_some_and(|it| USUAL_REASONS.contains(&it)),
+        };
         // Whatever happened to it last.
         let conditions = [
             "PodScheduled",
@@ -218,15 +220,55 @@ fn of_pod(pod: &Value, now: Timestamp) -> Option<(Reason, String)> {
             "Ready",
         ];
         let since = conditions.into_iter().filter_map(since).min();
-        return since.filter(|seconds| *seconds >= STARTS_SECONDS).map(|_| {
-            let message = format!(
+        (starts && !observed::is_leaving(pod)).then_some(Self {
+            reason: Reason::PodNotStarted,
+            seconds: since.unwrap_or_default(),
+            may_last: STARTS_SECONDS,
+        })
+    }
+}
+
+/// In how many seconds something will be wrong that isn't yet, unless it passes: nothing tells of that.
+pub(crate) fn due_in(observed: &Observed, now: Timestamp) -> Option<u64> {
+    let lasting = observed.pods.iter().filter_map(|pod| Lasting::of(pod, now));
+    let left = lasting.map(|it| it.may_last - it.seconds);
+    left.filter_map(|seconds| u64::try_from(seconds).ok().filter(|left| *left > 0))
+        .min()
+}
+
+/// Why a container waits.
+fn waits_for(container: &Value) -> Option<&str> {
+    container.pointer("/state/waiting/reason")?.as_str()
+}
+
+fn of_pod(pod: &Value, now: Timestamp) -> Option<(Reason, String)> {
+    let name = observed::name(pod);
+    if let Some(lasting) = Lasting::of(pod, now) {
+        if lasting.seconds < lasting.may_last {
+            return None;
+        }
+        let node = node(pod).unwrap_or_default();
+        let message = match lasting.reason {
+            Reason::PodUnschedulable => {
+                let why = condition(pod, "PodScheduled").map(|it| it["message"].as_str());
+                let why = why.flatten().unwrap_or_default();
+                format!(
+                    "no node takes pod {name}: {why}; look at spec.*.pod and spec.*.storage, or add nodes"
+                )
+            }
+            Reason::NodeUnreachable => format!(
+                "node {node} of pod {name} doesn't answer: bring it back; or, if it is surely off, kubectl delete node \
+                 {node}, and Kubernetes starts the pod elsewhere if its volume can follow"
+            ),
+            _ => format!(
                 "pod {name} has not started on node {node} for two minutes: its volume or its image isn't there, or the \
                  node doesn't answer; kubectl describe pod {name} says more"
-            );
-            (Reason::PodNotStarted, message)
-        });
+            ),
+        };
+        return Some((lasting.reason, message));
     }
-    let container = container?;
+    let container = server(pod)?;
+    let reason = waits_for(container);
     if let Some(reason) = reason.filter(|reason| IMAGE_REASONS.contains(reason)) {
         let image = container["image"].as_str().unwrap_or_default();
         return Some((
@@ -240,9 +282,9 @@ fn of_pod(pod: &Value, now: Timestamp) -> Option<(Reason, String)> {
     }
     match reason {
         Some("CrashLoopBackOff") => {}
+        _ if ends_again_and_again(container, now) => {}
         Some(reason) => return Some(crashing(name, container, reason)),
-        None if !ends_again_and_again(container, now) => return None,
-        None => {}
+        None => return None,
     }
     // In the same words whether Kubernetes waits for its next start or not.
     Some(crashing(name, container, "it ends again and again"))

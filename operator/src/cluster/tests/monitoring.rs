@@ -169,4 +169,15 @@ fn what_is_refused_is_told_where_it_belongs() {
         world.message("Degraded"),
         "the API server refuses: claim a; claim b"
     );
+    assert_eq!(
+        world.condition("Progressing"),
+        reason(true, Reason::ApplyRefused)
+    );
+    // Also where what nobody asks for any more can't be removed.
+    ask(&mut world, false);
+    world.cluster.status = Some(world.status_of(&decision));
+    assert_eq!(
+        world.condition("Monitored"),
+        reason(false, Reason::ApplyRefused)
+    );
 }
