@@ -346,3 +346,47 @@ async fn wait_for_put(client: &Client) {
         }
     }
 }
+
+/// How many connections of this process lead to this port.
+fn connections_to(port: u16) -> usize {
+    let files = std::fs::read_dir("/proc/self/fd").expect("open files");
+    let links = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+    let sockets: Vec<String> = links.map(|link| link.display().to_string()).collect();
+    let all = std::fs::read_to_string("/proc/net/tcp").expect("connections");
+    let of_port = format!(":{port:04X}");
+    let is_ours = |line: &&str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (Some(to), Some(state), Some(inode)) = (words.get(2), words.get(3), words.get(9))
+        else {
+            return false;
+        };
+        to.ends_with(&of_port) && *state == "01" && sockets.contains(&format!("socket:[{inode}]"))
+    };
+    all.lines().filter(is_ours).count()
+}
+
+/// A master has as many clients as there are processes, and each asks it three times a minute.
+#[test]
+fn a_client_keeps_no_connection_to_the_master() {
+    let cluster = Cluster::processes();
+    cluster.run(&["table", "create", "accounts"]).ok();
+    let port = cluster.master.rsplit_once(':').expect("a port").1;
+    let port = port.parse().expect("a number");
+    let stream = TcpStream::connect(&cluster.master).expect("connected");
+    assert_eq!(connections_to(port), 1);
+    drop(stream);
+    block_on(async {
+        let client = Client::connect(&cluster.master).await.expect("connected");
+        // Its lease is renewed from now on.
+        let txn = client.begin().await.expect("begun");
+        let read = txn.get("accounts", "a", "b").await;
+        assert_eq!(read.expect("a read"), None);
+        let began = Instant::now();
+        while connections_to(port) > 0 {
+            assert!(began.elapsed() < support::PATIENCE, "it is kept");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let again = txn.get("accounts", "a", "b").await;
+        assert_eq!(again.expect("a read"), None);
+    });
+}

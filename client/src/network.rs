@@ -1,7 +1,7 @@
 //! The world of a real client: servers over TCP, the machine's monotonic clock, its randomness, tokio.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -23,12 +23,57 @@ const MASTER_TIMEOUT: Duration = Duration::from_secs(5);
 const DIRECTORY_BYTES_MAX: usize = 256 << 20;
 
 pub(crate) struct Network {
-    master_address: String,
-    master: MasterClient<Channel>,
+    master: Arc<Master>,
     oracle: OracleClient,
     connections: Mutex<HashMap<String, Arc<Connection>>>,
     patience: Duration,
     started: Instant,
+}
+
+/// The way to the master. Clients ask it so rarely, most of them three times a minute, that none keeps a connection: the
+/// master would have as many as there are clients, at 23 KiB each.
+struct Master {
+    address: String,
+    endpoint: Endpoint,
+    /// Those who ask at a time share one.
+    shared: Mutex<Weak<MasterClient<Channel>>>,
+}
+
+impl Master {
+    fn client(&self) -> Arc<MasterClient<Channel>> {
+        let mut shared = self.shared.lock();
+        if let Some(client) = shared.upgrade() {
+            return client;
+        }
+        let client = MasterClient::new(self.endpoint.connect_lazy());
+        let client = Arc::new(client.max_decoding_message_size(DIRECTORY_BYTES_MAX));
+        *shared = Arc::downgrade(&client);
+        client
+    }
+
+    /// Asks it; the connection ends with the last of those who ask.
+    async fn ask<T, F>(
+        &self,
+        ask: impl FnOnce(MasterClient<Channel>) -> F,
+    ) -> Result<T, MasterError>
+    where
+        F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    {
+        let client = self.client();
+        let answer = ask((*client).clone()).await;
+        answer
+            .map(tonic::Response::into_inner)
+            .map_err(|status| master_error(&self.address, &status))
+    }
+
+    async fn directory(
+        &self,
+        trace: Option<v1::TraceContext>,
+    ) -> Result<v1::DirectoryResponse, MasterError> {
+        let request = traced(v1::DirectoryRequest {}, trace);
+        self.ask(|mut client| async move { client.directory(request).await })
+            .await
+    }
 }
 
 impl Network {
@@ -45,21 +90,23 @@ impl Network {
         if !is_address(master) {
             return Err(no_address());
         }
-        let channel = Endpoint::from_shared(format!("http://{master}"))
+        let endpoint = Endpoint::from_shared(format!("http://{master}"))
             .map_err(|_| no_address())?
             .connect_timeout(Duration::from_secs(2))
             .timeout(MASTER_TIMEOUT)
-            .tcp_nodelay(true)
-            .connect_lazy();
-        let client = MasterClient::new(channel).max_decoding_message_size(DIRECTORY_BYTES_MAX);
+            .tcp_nodelay(true);
+        let master = Arc::new(Master {
+            address: master.to_owned(),
+            endpoint,
+            shared: Mutex::default(),
+        });
         let oracle = {
-            let (client, master) = (client.clone(), master.to_owned());
+            let master = master.clone();
             let address = move || {
-                let (client, master) = (client.clone(), master.clone());
+                let master = master.clone();
                 async move {
-                    let directory = directory(client, &master, None)
-                        .await
-                        .map_err(crate::router::master_message)?;
+                    let directory = master.directory(None).await;
+                    let directory = directory.map_err(crate::router::master_message)?;
                     crate::directory::Directory::new(directory)
                         .oracle()
                         .map(str::to_owned)
@@ -71,8 +118,7 @@ impl Network {
             OracleClient::with_deadline(address, patience * 9 / 10)
         };
         Ok(Self {
-            master_address: master.to_owned(),
-            master: client,
+            master,
             oracle,
             connections: Mutex::default(),
             patience,
@@ -95,16 +141,21 @@ impl Network {
 
 impl Network {
     pub(crate) async fn gc_status(&self) -> Result<v1::GcStatusResponse, MasterError> {
-        let asked = self.master.clone().gc_status(v1::GcStatusRequest {}).await;
-        self.answered(asked)
+        let request = v1::GcStatusRequest {};
+        let master = &self.master;
+        master
+            .ask(|mut client| async move { client.gc_status(request).await })
+            .await
     }
 
     pub(crate) async fn set_gc(
         &self,
         request: v1::SetGcRequest,
     ) -> Result<v1::SetGcResponse, MasterError> {
-        let asked = self.master.clone().set_gc(request).await;
-        self.answered(asked)
+        let master = &self.master;
+        master
+            .ask(|mut client| async move { client.set_gc(request).await })
+            .await
     }
 
     pub(crate) async fn transactions(
@@ -112,8 +163,10 @@ impl Network {
         limit: u32,
     ) -> Result<v1::TransactionsResponse, MasterError> {
         let request = v1::TransactionsRequest { limit };
-        let asked = self.master.clone().transactions(request).await;
-        self.answered(asked)
+        let master = &self.master;
+        master
+            .ask(|mut client| async move { client.transactions(request).await })
+            .await
     }
 
     pub(crate) async fn release_gc_lock(
@@ -123,17 +176,10 @@ impl Network {
         let request = v1::ReleaseGcLockRequest {
             start_ts: start_ts.as_u64(),
         };
-        let asked = self.master.clone().release_gc_lock(request).await;
-        self.answered(asked)
-    }
-
-    fn answered<T>(
-        &self,
-        answer: Result<tonic::Response<T>, tonic::Status>,
-    ) -> Result<T, MasterError> {
-        answer
-            .map(tonic::Response::into_inner)
-            .map_err(|status| master_error(&self.master_address, &status))
+        let master = &self.master;
+        master
+            .ask(|mut client| async move { client.release_gc_lock(request).await })
+            .await
     }
 }
 
@@ -148,18 +194,6 @@ fn is_address(text: &str) -> bool {
             });
         !host.is_empty() && bare && port.parse::<u16>().is_ok_and(|port| port != 0)
     })
-}
-
-async fn directory(
-    mut client: MasterClient<Channel>,
-    address: &str,
-    trace: Option<v1::TraceContext>,
-) -> Result<v1::DirectoryResponse, MasterError> {
-    client
-        .directory(traced(v1::DirectoryRequest {}, trace))
-        .await
-        .map(tonic::Response::into_inner)
-        .map_err(|status| master_error(address, &status))
 }
 
 /// A request that says in which trace it is, if in one.
@@ -214,7 +248,7 @@ impl Transport for Network {
         &self,
         trace: Option<v1::TraceContext>,
     ) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>> {
-        directory(self.master.clone(), &self.master_address, trace).boxed()
+        self.master.directory(trace).boxed()
     }
 
     fn session(
@@ -222,36 +256,31 @@ impl Transport for Network {
         request: v1::SessionRequest,
         trace: Option<v1::TraceContext>,
     ) -> BoxFuture<'_, Result<v1::SessionResponse, MasterError>> {
-        let mut client = self.master.clone();
-        async move {
-            let asked = client.session(traced(request, trace)).await;
-            self.answered(asked)
-        }
-        .boxed()
+        let request = traced(request, trace);
+        let asked = self
+            .master
+            .ask(|mut client| async move { client.session(request).await });
+        asked.boxed()
     }
 
     fn create_table(
         &self,
         request: v1::CreateTableRequest,
     ) -> BoxFuture<'_, Result<v1::CreateTableResponse, MasterError>> {
-        let mut client = self.master.clone();
-        async move {
-            let asked = client.create_table(request).await;
-            self.answered(asked)
-        }
-        .boxed()
+        let asked = self
+            .master
+            .ask(|mut client| async move { client.create_table(request).await });
+        asked.boxed()
     }
 
     fn delete_table(
         &self,
         request: v1::DeleteTableRequest,
     ) -> BoxFuture<'_, Result<v1::DeleteTableResponse, MasterError>> {
-        let mut client = self.master.clone();
-        async move {
-            let asked = client.delete_table(request).await;
-            self.answered(asked)
-        }
-        .boxed()
+        let asked = self
+            .master
+            .ask(|mut client| async move { client.delete_table(request).await });
+        asked.boxed()
     }
 
     fn now(&self) -> Duration {
@@ -269,7 +298,7 @@ impl Transport for Network {
     /// In a thread. An application's runtime may stand still for longer than a lease: a program whose output nobody
     /// reads, on a runtime of one thread, or a task that computes.
     fn spawn_apart(&self, work: Apart) -> Result<(), Apart> {
-        let (master, patience) = (self.master_address.clone(), self.patience);
+        let (master, patience) = (self.master.address.clone(), self.patience);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
