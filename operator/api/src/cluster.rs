@@ -288,7 +288,7 @@ pub struct Storage {
     /// Memory for the store's cache, in bytes for each server, at least 1Mi. Changing it restarts
     /// the tablet servers, one at a time. Default: 256Mi.
     ///
-    /// A server needs more than that: some 20Mi at rest without data, and sled keeps its table of all pages
+    /// A server needs more than that: some 55Mi at rest without data, and sled keeps its table of all pages
     /// beside its cache. After 1,000,000 rows of 200 bytes, written in random order on one server, VmRSS was 255Mi
     /// at rest (388Mi at its most) with a cache of 16Mi, and 632Mi (710Mi) with one of 256Mi; started again and
     /// read once, 368Mi. To measure: `grep -E 'VmRSS|VmHWM' /proc/$(pgrep -f percolator-tablet)/status` behind
