@@ -98,6 +98,8 @@ enum Event {
 fn bank_keeps_every_answer_while_servers_are_killed_and_stopped_and_clients_are_killed() {
     let mut choices = Choices::from_env();
     let cluster = Cluster::processes();
+    // Collection goes on all the time; longer than anybody stands still.
+    cluster.run(&["gc", "set", "--life-time", "10s"]).ok();
     let mut bank = Bank::start(&cluster);
     bank.wait_for(100);
     let mut events = Deck::new(
@@ -135,6 +137,7 @@ fn bank_keeps_every_answer_while_servers_are_killed_and_stopped_and_clients_are_
     assert_eq!(summary["wrong_sums"], 0, "{summary}");
     assert_eq!(summary["failed"], 0, "{summary}");
     readers_get_through(&cluster);
+    nothing_is_overlooked(&cluster);
 }
 
 /// Fails where a client has ended, which none does by itself.
@@ -153,6 +156,11 @@ fn readers_get_through(cluster: &Cluster) {
     for table in ["bank", "bank-ledger"] {
         cluster.run(&["scan", table, "--reverse"]).ok();
     }
+}
+
+/// What collection goes by, and what is stored, agree.
+fn nothing_is_overlooked(cluster: &Cluster) {
+    eprintln!("{}", cluster.run(&["gc", "verify"]).ok());
 }
 
 /// The package database of this machine, a JSON object a line. Without dpkg: rows of the same shape.
@@ -274,6 +282,7 @@ fn import_and_bank_survive_the_death_of_each_server_and_of_themselves() {
     }
     bank.answers_hold(&cluster);
     readers_get_through(&cluster);
+    nothing_is_overlooked(&cluster);
 }
 
 /// The rows, whatever their order and that of their fields.

@@ -73,6 +73,8 @@ fn indexes_agree(cluster: &Cluster) {
         "section=by_section",
     ];
     cluster.run(&check).ok();
+    // Nor is anything stored that collection would overlook.
+    cluster.run(&["gc", "verify"]).ok();
 }
 
 /// Locks of all servers.

@@ -108,6 +108,8 @@ fn dry_run(kube: &Kube) {
         "replicas=2",
         "namespaces={default}",
         "log.format=text",
+        "leaderElection.lease=own",
+        "metrics.dashboards.enabled=true,metrics.dashboards.labels.grafana_dashboard=null",
         "serviceAccount.create=false",
         "rbac.create=false",
     ];

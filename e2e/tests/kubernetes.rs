@@ -69,10 +69,15 @@ fn an_application_runs_through_everything() {
     let lives = space.lives("demo");
     assert_eq!(lives.len(), 6);
     space
-        .change("demo", r#"{"service":{"labels":{"team":"a"}}}"#)
+        .change(
+            "demo",
+            r#"{"service":{"labels":{"team":"a"}},"tablets":{"service":{"annotations":{"team":"a"}}}}"#,
+        )
         .expect("a label");
     space.wait_for_team("demo", "a");
     space.wait_until_up_to_date("demo");
+    let service = space.get("service", "demo-tablet").expect("a service");
+    assert_eq!(service["metadata"]["annotations"]["team"], "a", "{service}");
     assert_eq!(space.lives("demo"), lives);
     application.goes_on();
 

@@ -96,10 +96,9 @@ impl Directory {
                     .take_if(|blocked| blocked.server == ORACLE);
                 self.collection.now = self.collection.now.max(oracle);
                 self.wait_for_ready(oracle);
-                let truth = self.truth.as_ref()?;
                 // A rebuilt directory learns from the tablet servers what was set: a barrier that has moved too far
                 // never goes back.
-                if self.paused() || truth.rebuilt && !self.has_heard_all(now) {
+                if self.may_lack_points(now) || self.paused() {
                     self.collection.blocked = None;
                     return None;
                 }
@@ -147,6 +146,38 @@ impl Directory {
                 });
                 None
             }
+        }
+    }
+
+    /// Whether tablet servers may know of points and settings that this directory, which is a rebuilt one, doesn't. That
+    /// they don't any more is kept: a server that is away when the master starts again is waited for by nobody.
+    pub(crate) fn may_lack_points(&mut self, now: Duration) -> bool {
+        if !self.lacks_points() {
+            return false;
+        }
+        let lacks = !self.has_heard_all(now);
+        if let Some(truth) = &mut self.truth
+            && !lacks
+        {
+            truth.gc.heard_all = true;
+            self.dirty = true;
+        }
+        lacks
+    }
+
+    /// As it was found the last time.
+    pub(crate) fn lacks_points(&self) -> bool {
+        let truth = self.truth.as_ref();
+        truth.is_some_and(|truth| truth.rebuilt && !truth.gc.heard_all)
+    }
+
+    /// From now on tablet servers may know of points and settings that this directory doesn't. How long leases were is not
+    /// known either: the life time that servers still know may be a shortened one.
+    pub(crate) fn distrust_points(&mut self) {
+        self.collection.granted_before = LEASE_MAX;
+        self.keep_longest_lease(LEASE_MAX);
+        if let Some(truth) = &mut self.truth {
+            truth.gc.heard_all = false;
         }
     }
 
@@ -261,6 +292,13 @@ impl Directory {
     pub(crate) fn are_heard(&self, truth: &Truth) -> bool {
         let servers = truth.tablet_servers();
         servers.iter().all(|server| self.reported(server).is_some())
+    }
+
+    /// The tablet servers that are known of and have not been heard since this start.
+    pub(crate) fn unheard(&self) -> Vec<String> {
+        let servers = self.truth.iter().flat_map(Truth::tablet_servers);
+        let unheard = servers.filter(|server| self.reported(server).is_none());
+        unheard.map(String::from).collect()
     }
 
     /// The barrier that a tablet server has durably; none where it has not been heard.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 
-use crate::collection::{Collection, LEASE_MAX};
+use crate::collection::Collection;
 use crate::events::{Action, Command, Effects, Heard, Heartbeat, Note, Report, Start};
 use crate::progress::Progressed;
 use crate::refusal::Refusal;
@@ -128,12 +128,7 @@ impl Directory {
             } => directory.take_over(cluster_id, Duration::ZERO),
             Start::Rebuild { cluster_id: None } => {}
         }
-        let is_rebuilt = directory.truth.as_ref().is_none_or(|truth| truth.rebuilt);
-        // How long leases were is lost with the rest: the life time that servers still know may be a shortened one.
-        directory.collection.granted_before = match is_rebuilt {
-            true => LEASE_MAX,
-            false => directory.longest_lease(),
-        };
+        directory.collection.granted_before = directory.longest_lease();
         Ok(directory)
     }
 
@@ -242,6 +237,8 @@ impl Directory {
         self.dirty |= truth.awaited.remove(&beat.server);
         for peer in &beat.peers {
             if !truth.servers.contains_key(peer) && truth.awaited.insert(peer.clone()) {
+                // It may know more than all that were heard.
+                truth.gc.heard_all = false;
                 self.dirty = true;
             }
         }
@@ -380,15 +377,15 @@ impl Directory {
         });
         self.truth = Some(Truth::rebuilt(cluster_id, self.random));
         self.settled_at = now + SILENCE_MAX;
-        self.dirty = true;
+        self.distrust_points();
     }
 
-    /// From now on ids may be around that this directory never gave.
-    pub(crate) fn distrust_ids(&mut self) {
+    /// This directory is older than what servers know: ids may be around that it never gave.
+    pub(crate) fn distrust(&mut self) {
         if let Some(truth) = &mut self.truth {
             truth.distrust_ids(self.random);
-            self.dirty = true;
         }
+        self.distrust_points();
     }
 
     /// After a table's tablets changed: whether it is ready, or gone.

@@ -92,9 +92,8 @@ impl Directory {
 
     /// What a master waits for that was started a while ago.
     fn starting(&self, truth: &Truth, now: Duration) -> Option<String> {
-        if truth.rebuilt && !self.has_heard_all(now) {
-            let unheard = truth.tablet_servers().into_iter();
-            let unheard: Vec<&str> = unheard.filter(|it| self.reported(it).is_none()).collect();
+        if self.lacks_points() && !self.has_heard_all(now) {
+            let unheard = self.unheard();
             return Some(match unheard.is_empty() {
                 true => {
                     "the master has lost its state, and waits for servers that may come back".into()

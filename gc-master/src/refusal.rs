@@ -115,6 +115,13 @@ pub enum Refusal {
         name: String,
         servers: BTreeSet<String>,
     },
+    /// What they keep would be lost.
+    #[error(
+        "nothing of collection can be set before this master, which has lost its state, has heard from {}: what was set \
+         before is there. Neither point moves meanwhile",
+        .servers.join(", ")
+    )]
+    UnheardOfSettings { servers: Vec<String> },
     #[error("there is no table {name}")]
     NoSuchTable { name: String },
     #[error("no tablet server is up to hold the table: {known}")]

@@ -164,7 +164,7 @@ impl Directory {
                     self.settle(*id);
                 }
                 None => {
-                    self.distrust_ids();
+                    self.distrust();
                     self.remove_table(*id);
                 }
             }
@@ -178,7 +178,7 @@ impl Directory {
 
     /// A table that the directory has never heard of: it is older than what the servers hold.
     fn adopt_table(&mut self, server: &str, report: &Report) {
-        self.distrust_ids();
+        self.distrust();
         let Some(truth) = &mut self.truth else { return };
         let name = free_name(truth, &report.table_name, report.table);
         self.effects.notes.push(Note::Adopted {

@@ -167,7 +167,7 @@ impl Directory {
                 },
             ),
         }
-        if self.truth()?.rebuilt && !self.has_heard_all(now) {
+        if self.may_lack_points(now) {
             // Its floor counts, but whether it is refused already is not known yet.
             let until = self.settled_at;
             return Err(Refusal::Settling { until });

@@ -159,7 +159,8 @@ impl Directory {
     ///
     /// # Errors
     /// [`Refusal::LifeTime`], [`Refusal::HoldMax`], [`Refusal::OfManifest`], [`Refusal::NoState`]; and
-    /// [`Refusal::Settling`] of a master that has lost its state and may not know yet what was set.
+    /// [`Refusal::Settling`] or [`Refusal::UnheardOfSettings`] of a master that has lost its state and may not know yet
+    /// what was set.
     pub fn set_collection(&mut self, now: Duration, change: Change) -> Result<(), Refusal> {
         check(change.life_time, change.hold_max)?;
         for field in self.manifest.fields() {
@@ -173,9 +174,18 @@ impl Directory {
             }
         }
         let until = self.settled_at;
+        // What it leaves open would be lost: servers take a newer record as a whole.
+        if self.may_lack_points(now) {
+            let servers = self.unheard();
+            return Err(match servers.is_empty() {
+                true => Refusal::Settling { until },
+                false => Refusal::UnheardOfSettings { servers },
+            });
+        }
         let time = self.collection.now.as_u64();
         let truth = self.truth.as_mut().ok_or(Refusal::NoState)?;
-        if truth.rebuilt && (now < until || time == 0) {
+        // Newer than what somebody keeps of whom this directory has never heard.
+        if truth.rebuilt && time == 0 {
             return Err(Refusal::Settling { until });
         }
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);

@@ -61,6 +61,10 @@ pub struct Gc {
     /// long as leases are now.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lease_ms: u64,
+    /// Of a rebuilt directory: every tablet server was heard since then, so the points and the settings are the newest that
+    /// any of them knows.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub heard_all: bool,
     /// What was set.
     #[serde(default, skip_serializing_if = "Kept::is_default")]
     pub set: Kept,

@@ -2,6 +2,7 @@
 
 mod world;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use percolator_gc_master::{Change, Kept, LIFE_TIME, Manifest, Progress, Refusal};
@@ -162,12 +163,85 @@ fn a_rebuilt_master_grants_no_lease_before_it_knows_the_barrier() {
     assert_eq!(told.barrier, far.barrier.as_u64());
 }
 
+/// It has heard everybody once, and keeps that: when it starts again, a tablet server that is away holds nothing up, and
+/// leases are as long as it granted them.
+#[test]
+fn a_rebuilt_master_that_has_heard_everybody_starts_again_as_any_other() {
+    let short = Duration::from_secs(5);
+    let (mut world, kept) = rebuilt(life_time(short));
+    for server in ["tablet-0", "tablet-1"] {
+        beat_with(&mut world, server, &kept);
+    }
+    let collect = |world: &mut World, second: u64| {
+        world.now = Duration::from_secs(second);
+        world
+            .directory
+            .collect(world.now, Progress::Time(oracle(second)));
+        world.carry_out();
+        world.directory.truth().unwrap().gc.clone()
+    };
+    assert!(collect(&mut world, 2).heard_all);
+    // Somebody knows of one more, which may know more than all of these; until it is heard.
+    let mut beat = world.heartbeat_of("tablet-1");
+    beat.peers.insert("tablet-9".into());
+    world.directory.heartbeat(world.now, beat).unwrap();
+    assert!(!collect(&mut world, 3).heard_all);
+    world.servers.insert("tablet-9".into(), BTreeMap::new());
+    beat_with(&mut world, "tablet-9", &kept);
+    let before = collect(&mut world, 61);
+    assert_eq!(before.points().barrier, oracle(56));
+    assert_eq!(before.lease_ms, 60_000);
+    // Nobody can have a lease of before any more.
+    assert_eq!(collect(&mut world, 122).lease_ms, 5_000);
+    world.restart();
+    beat_with(&mut world, "tablet-1", &kept);
+    let session = v1::SessionRequest {
+        session: 7,
+        floor: oracle(200).as_u64(),
+        ..v1::SessionRequest::default()
+    };
+    world.now = Duration::from_secs(2);
+    world.directory.session(world.now, session).unwrap();
+    let started = world.directory.truth().unwrap().gc.points().barrier;
+    let mut barrier_at = |second: u64| {
+        let time = Progress::Time(oracle(200 + second));
+        world.directory.collect(Duration::from_secs(second), time);
+        world.directory.truth().unwrap().gc.points().barrier
+    };
+    assert_eq!(barrier_at(4), started);
+    assert_eq!(barrier_at(6), oracle(200));
+}
+
+/// A record of settings is newer or older as a whole.
+#[test]
+fn what_is_set_at_a_rebuilt_master_takes_the_place_of_nothing_that_it_has_not_heard() {
+    let (mut world, kept) = rebuilt(life_time(DAY));
+    beat_with(&mut world, "tablet-1", &Kept::default());
+    world.now = Duration::from_secs(100);
+    let pause = Change {
+        paused: Some(true),
+        ..Change::default()
+    };
+    world
+        .directory
+        .collect(world.now, Progress::Time(oracle(0)));
+    let early = world.directory.set_collection(world.now, pause);
+    let early = early.unwrap_err().to_string();
+    assert!(early.contains("has heard from tablet-0:"), "{early}");
+    beat_with(&mut world, "tablet-0", &kept);
+    world.directory.set_collection(world.now, pause).unwrap();
+    assert!(world.directory.paused());
+    assert_eq!(world.directory.life_time(), DAY);
+}
+
 #[test]
 fn what_is_set_at_a_rebuilt_master_is_newer_than_what_was_set_before() {
     let (mut world, mut kept) = rebuilt(life_time(DAY));
-    kept.revision = 5;
+    beat_with(&mut world, "tablet-0", &Kept::default());
     beat_with(&mut world, "tablet-1", &Kept::default());
     world.now = Duration::from_secs(100);
+    // Of a master of before that nobody had heard since.
+    kept.revision = 5;
     let set = |world: &mut World| {
         world
             .directory

@@ -230,7 +230,7 @@ impl Objects {
         plan: &Plan,
         observed: &mut Observed,
     ) -> kube::Result<Vec<Refusal>> {
-        let mut refused = Vec::new();
+        let (mut refused, mut altered) = (Vec::new(), Vec::new());
         let (of_monitoring, objects): (Vec<&Object>, Vec<_>) = plan
             .apply
             .iter()
@@ -244,10 +244,11 @@ impl Objects {
             if object.kind == Kind::StatefulSet && !refused.is_empty() {
                 continue;
             }
-            refused.extend(refusal(
-                self.apply(object, observed).await,
-                Refusal::of_servers,
-            )?);
+            match self.apply(object, observed).await {
+                // The next ones are of no less use for it.
+                Ok(Some(otherwise)) => altered.push(Refusal::of_servers(otherwise)),
+                applied => refused.extend(refusal(applied.map(drop), Refusal::of_servers)?),
+            }
         }
         for (name, size) in &plan.grow {
             if is_long(&refused) {
@@ -281,13 +282,21 @@ impl Objects {
             refused.extend(refusal(removed, Refusal::of_servers)?);
         }
         for object in of_monitoring {
-            let applied = self.apply(object, observed).await;
-            refused.extend(refusal(applied, Refusal::of_monitoring)?);
+            match self.apply(object, observed).await {
+                Ok(Some(otherwise)) => altered.push(Refusal::of_monitoring(otherwise)),
+                applied => refused.extend(refusal(applied.map(drop), Refusal::of_monitoring)?),
+            }
         }
+        refused.append(&mut altered);
         Ok(refused)
     }
 
-    async fn apply(&self, object: &Object, observed: &mut Observed) -> kube::Result<()> {
+    /// `Some`: it was taken, and is not as it was asked for.
+    async fn apply(
+        &self,
+        object: &Object,
+        observed: &mut Observed,
+    ) -> kube::Result<Option<String>> {
         let mut value = object.value.clone();
         let mut parameters = PatchParams::apply(MANAGER);
         // The very object that was looked at; and where there was none, somebody else may have made one since.
@@ -299,11 +308,19 @@ impl Objects {
             .kind(&object.kind.api())
             .patch(&object.name, &parameters, &Patch::Apply(value))
             .await?;
-        tracing::info!(kind = object.kind.name(), name = object.name, "applied");
+        let (kind, name) = (object.kind.name(), &object.name);
+        tracing::info!(kind, name, "applied");
+        let applied = json!(applied);
+        let otherwise = object.differs_at(&applied).map(|place| {
+            format!(
+                "{kind} {name} is kept otherwise than it is asked for, at {place}: what changes it there, an admission \
+                 webhook as a rule, must leave it alone, or the spec ask for what it makes of it"
+            )
+        });
         observed
             .objects
-            .insert((object.kind, object.name.clone()), json!(applied));
-        Ok(())
+            .insert((object.kind, name.clone()), applied);
+        Ok(otherwise)
     }
 
     async fn grow(&self, name: &str, size: Quantity, observed: &mut Observed) -> kube::Result<()> {
@@ -435,28 +452,36 @@ mod tests {
             let path = request.uri().path();
             let name = path.rsplit('/').next().unwrap_or_default().to_owned();
             noted.lock().unwrap().push(name.clone());
-            let (code, text) = match &*name {
-                "bad" => {
-                    let refusal = r#"{"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
-                        "message": "failed calling webhook \"w\": it is 8:15", "reason": "InternalError", "code": 500}"#;
-                    (500, refusal.to_owned())
-                }
-                _ => (
-                    200,
-                    format!(
-                        r#"{{"apiVersion": "v1", "kind": "X", "metadata": {{"name": "{name}"}}}}"#
-                    ),
-                ),
-            };
-            let body = kube::client::Body::from(text.into_bytes());
-            std::future::ready(hyper::Response::builder().status(code).body(body))
+            async move {
+                let asked = request.into_body().collect_bytes().await.expect("a body");
+                let asked = String::from_utf8_lossy(&asked).into_owned();
+                let (code, text) = match &*name {
+                    "bad" => {
+                        let refusal = r#"{"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
+                            "message": "failed calling webhook \"w\": it is 8:15", "reason": "InternalError", "code": 500}"#;
+                        (500, refusal.to_owned())
+                    }
+                    "altered" => (200, asked.replace("image-a", "image-b")),
+                    "claim" | "unused" => {
+                        let empty = r#"{"apiVersion": "v1", "kind": "X", "metadata": {}}"#;
+                        (200, empty.to_owned())
+                    }
+                    _ => (200, asked),
+                };
+                let body = kube::client::Body::from(text.into_bytes());
+                hyper::Response::builder().status(code).body(body)
+            }
         };
         let objects = Objects::new(Client::new(tower::service_fn(answer), "n"), "n");
-        let object = |kind, name: &str| Object::new(kind, name, json!({}), &json!({}), json!({}));
+        let object = |kind, name: &str| {
+            let body = json!({"spec": {"image": "image-a"}});
+            Object::new(kind, name, json!({}), &json!({}), body)
+        };
         let plan = Plan {
             apply: vec![
                 object(Kind::Service, "bad"),
                 object(Kind::Service, "good"),
+                object(Kind::Service, "altered"),
                 object(Kind::StatefulSet, "waits"),
                 object(Kind::PrometheusRule, "bad"),
                 object(Kind::PodMonitor, "monitor"),
@@ -469,8 +494,12 @@ mod tests {
         };
         let refused = objects.carry_out(&plan, &mut Observed::default()).await;
         let why = || "failed calling webhook \"w\"".to_owned();
+        let mut refused = refused.expect("no other failure");
+        let altered = refused.pop().expect("what was altered").why;
+        let says = "Service altered is kept otherwise than it is asked for, at .spec.image: ";
+        assert!(altered.starts_with(says), "{altered}");
         assert_eq!(
-            refused.expect("no other failure"),
+            refused,
             [
                 Refusal::of_servers(why()),
                 Refusal::of_servers(why()),
@@ -478,7 +507,9 @@ mod tests {
             ]
         );
         let asked = asked.lock().unwrap();
-        let expected = ["bad", "good", "bad", "claim", "unused", "bad", "monitor"];
+        let expected = [
+            "bad", "good", "altered", "bad", "claim", "unused", "bad", "monitor",
+        ];
         assert_eq!(*asked, expected);
     }
 }

@@ -143,41 +143,60 @@ async fn compare(shared: &Shared, namespaces: &[String]) {
         // A list of which nothing comes any more would end all comparing.
         let listed = generations(&shared.client, namespaces);
         match tokio::time::timeout(LISTED, listed).await {
-            Ok(Ok(present)) => shared.looks.compare(&present),
-            Ok(Err(error)) => tracing::debug!(%error, "cannot list the clusters"),
+            Ok((present, unknown)) => {
+                let is_unknown = |name: &str| {
+                    unknown.iter().any(|namespace| {
+                        namespace.is_none_or(|it| name.split('/').next() == Some(it))
+                    })
+                };
+                shared.looks.compare(&present, |name| !is_unknown(name));
+            }
             Err(_) => tracing::warn!("no answer to a list of the clusters"),
         }
     }
 }
 
-/// All clusters by their full names, and their generations.
-async fn generations(
+/// Clusters by their full names, and their generations; and the namespaces that tell of none, as one whose role is gone:
+/// `None` for all.
+async fn generations<'a>(
     client: &Client,
-    namespaces: &[String],
-) -> kube::Result<BTreeMap<String, i64>> {
-    let mut found = BTreeMap::new();
-    let apis: Vec<Api<ClusterObject>> = match namespaces {
-        [] => vec![Api::all(client.clone())],
-        names => names
-            .iter()
-            .map(|name| Api::namespaced(client.clone(), name))
-            .collect(),
+    namespaces: &'a [String],
+) -> (BTreeMap<String, i64>, Vec<Option<&'a str>>) {
+    let (mut found, mut unknown) = (BTreeMap::new(), Vec::new());
+    let all: Vec<Option<&str>> = match namespaces {
+        [] => vec![None],
+        names => names.iter().map(|name| Some(name.as_str())).collect(),
     };
-    for api in apis {
-        let mut page = ListParams::default().limit(COMPARED_AT_A_TIME);
-        loop {
-            let list = api.list_metadata(&page).await?;
-            found.extend(list.items.iter().map(|cluster| {
-                let generation = cluster.metadata.generation.unwrap_or_default();
-                (full_name(&cluster.metadata), generation)
-            }));
-            match list.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => page = page.continue_token(&token),
-                None => break,
+    for namespace in all {
+        let api = match namespace {
+            None => Api::all(client.clone()),
+            Some(name) => Api::namespaced(client.clone(), name),
+        };
+        match generations_of(&api).await {
+            Ok(of_namespace) => found.extend(of_namespace),
+            Err(error) => {
+                tracing::debug!(%error, namespace, "cannot list the clusters");
+                unknown.push(namespace);
             }
         }
     }
-    Ok(found)
+    (found, unknown)
+}
+
+async fn generations_of(api: &Api<ClusterObject>) -> kube::Result<BTreeMap<String, i64>> {
+    let mut found = BTreeMap::new();
+    let mut page = ListParams::default().limit(COMPARED_AT_A_TIME);
+    loop {
+        let list = api.list_metadata(&page).await?;
+        found.extend(list.items.iter().map(|cluster| {
+            let generation = cluster.metadata.generation.unwrap_or_default();
+            (full_name(&cluster.metadata), generation)
+        }));
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(found),
+        }
+    }
 }
 
 async fn watch(

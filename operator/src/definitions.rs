@@ -18,29 +18,41 @@ pub(crate) struct Definitions {
 }
 
 impl Definitions {
-    /// The kinds that there are no definitions of.
+    /// The kinds that there are no definitions of. Where the API server doesn't say, what it said before counts.
     ///
     /// # Errors
-    /// The API server doesn't answer.
+    /// The API server doesn't answer, and never has.
     pub(crate) async fn lacking(&self, client: &Client) -> kube::Result<BTreeMap<Kind, Lack>> {
         let now = Instant::now();
-        if let Some((at, lacking)) = &*self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        let last = self
+            .last
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if let Some((at, lacking)) = &last
             && now.duration_since(*at) < GOOD_FOR
         {
             return Ok(lacking.clone());
         }
         let version = Kind::PodMonitor.api().api_version;
-        let known: Vec<String> = match client.list_api_group_resources(&version).await {
-            Ok(list) => list.resources.into_iter().map(|kind| kind.kind).collect(),
+        let all_lack = |lack| Kind::OF_MONITORING.map(|kind| (kind, lack)).into();
+        let mut lacking: BTreeMap<Kind, Lack> = all_lack(Lack::Definition);
+        match client.list_api_group_resources(&version).await {
+            Ok(list) => lacking.retain(|kind, _| {
+                let mut known = list.resources.iter();
+                !known.any(|known| known.kind == kind.name())
+            }),
             // In words, and not as a Status: there's nothing at all of this group.
-            Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
-            Err(error) => return Err(error),
-        };
-        let lacking: BTreeMap<Kind, Lack> = Kind::OF_MONITORING
-            .into_iter()
-            .filter(|kind| !known.iter().any(|known| known == kind.name()))
-            .map(|kind| (kind, Lack::Definition))
-            .collect();
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            // No reason to leave the servers alone.
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                lacking = all_lack(Lack::Permission)
+            }
+            Err(error) => match last {
+                Some((_, known)) => lacking = known,
+                None => return Err(error),
+            },
+        }
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, lacking.clone()));
         Ok(lacking)
     }
@@ -75,6 +87,11 @@ mod tests {
             let found: Vec<_> = found.expect("an answer").into_keys().collect();
             assert_eq!(found, expected);
         }
+        let forbidden = Definitions::default()
+            .lacking(&that_says(403, "forbidden\n"))
+            .await;
+        let mut forbidden = forbidden.expect("an answer").into_values();
+        assert!(forbidden.all(|lack| lack == Lack::Permission));
     }
 
     #[tokio::test]
@@ -88,5 +105,11 @@ mod tests {
             .expect("an answer");
         let second = definitions.lacking(&that_says(503, "later")).await;
         assert_eq!(second.expect("the one before"), first);
+        // Also when it is old: a group that doesn't answer is no reason to leave all clusters alone.
+        if let Some((at, _)) = &mut *definitions.last.lock().unwrap() {
+            *at = at.checked_sub(2 * GOOD_FOR).expect("a clock that has run");
+        }
+        let third = definitions.lacking(&that_says(503, "later")).await;
+        assert_eq!(third.expect("the one before"), first);
     }
 }

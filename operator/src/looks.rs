@@ -73,12 +73,13 @@ impl Looks {
         (failures, at.saturating_duration_since(now))
     }
 
-    /// Compares what the API server has with what the watch has told: all clusters, and their generations. What it
-    /// hasn't told from one comparison to the next, it won't. Clusters that are gone are forgotten.
-    pub(crate) fn compare(&self, present: &BTreeMap<String, i64>) {
+    /// Compares what the API server has with what the watch has told: clusters, and their generations. What it
+    /// hasn't told from one comparison to the next, it won't. Those that are gone are forgotten, of which it `is_known`
+    /// whether they are.
+    pub(crate) fn compare(&self, present: &BTreeMap<String, i64>, is_known: impl Fn(&str) -> bool) {
         let mut books = self.books();
         books.clusters.retain(|name, cluster| {
-            present.contains_key(name) || cluster.under_way_since.is_some()
+            present.contains_key(name) || cluster.under_way_since.is_some() || !is_known(name)
         });
         let mut untold = None;
         for (name, generation) in present {
@@ -249,11 +250,11 @@ mod tests {
         let looks = Looks::default();
         let now = Instant::now();
         looks.begin("a/a", Some(1), now);
-        looks.compare(&present(&[("a/a", 2)]));
+        looks.compare(&present(&[("a/a", 2)]), |_| true);
         looks.begin("a/a", Some(2), now);
-        looks.compare(&present(&[("a/a", 3)]));
+        looks.compare(&present(&[("a/a", 3)]), |_| true);
         assert_eq!(looks.standstill(now), None, "what was waited for was told");
-        looks.compare(&present(&[("a/a", 4)]));
+        looks.compare(&present(&[("a/a", 4)]), |_| true);
         assert!(looks.standstill(now).is_some());
     }
 
@@ -267,16 +268,16 @@ mod tests {
         };
         look("a/a", 1);
         look("a/b", 1);
-        looks.compare(&present(&[("a/a", 1), ("a/b", 1)]));
-        looks.compare(&present(&[("a/a", 2), ("a/b", 1)]));
+        looks.compare(&present(&[("a/a", 1), ("a/b", 1)]), |_| true);
+        looks.compare(&present(&[("a/a", 2), ("a/b", 1)]), |_| true);
         assert_eq!(looks.standstill(now), None, "it may be on its way");
         // A look that wasn't the watch's doing doesn't count.
         look("a/a", 1);
-        looks.compare(&present(&[("a/a", 3), ("a/b", 1)]));
+        looks.compare(&present(&[("a/a", 3), ("a/b", 1)]), |_| true);
         let told = looks.standstill(now).expect("a standstill");
         assert!(told.contains("a/a"), "{told}");
         look("a/a", 3);
-        looks.compare(&present(&[("a/a", 3)]));
+        looks.compare(&present(&[("a/a", 3)]), |_| true);
         assert_eq!(looks.standstill(now), None);
         assert_eq!(looks.books().clusters.len(), 1, "a/b is gone");
     }

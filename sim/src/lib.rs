@@ -44,6 +44,7 @@ pub mod store;
 pub mod subject;
 pub mod trace;
 pub mod transport;
+mod verified;
 pub mod watch;
 pub mod words;
 pub mod workloads;

@@ -24,6 +24,7 @@ use crate::recorder::Session;
 use crate::rng::Rng;
 use crate::sabotage;
 use crate::trace::{Keep, Trace};
+use crate::verified::verified;
 use crate::workloads::{self, Workload, tagged};
 use crate::world::{Failure, World};
 
@@ -110,7 +111,8 @@ fn carry_out(world: &Arc<World>, plan: &Plan, history: &mut Vec<Record>) {
         && write_everywhere(world, &cluster)
         && orphan::reads(world, &cluster)
         // What nobody has read of it.
-        && clear(world, &cluster);
+        && clear(world, &cluster)
+        && verified(world, &cluster);
     *history = cluster.recorder.take();
     if !steps {
         return;

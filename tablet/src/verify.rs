@@ -2,7 +2,7 @@
 //! there would never be collected, and space be lost for good. In pieces, each from one snapshot of the engine, so
 //! that requests come in between; whoever asks goes through the parts one after the other, at its own pace.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use percolator_engine::{Column, Direction, Key, Read, Value};
 use percolator_protocol::types::{Cell, Lock, Timestamp, Write, WriteKind, key};
@@ -35,7 +35,7 @@ pub(crate) fn look(
     };
     let after = &request.after[..];
     let resume = match part {
-        v1::VerifyPart::Records => looked.records(after)?,
+        v1::VerifyPart::Records => looked.records(At::decode(after)?)?,
         v1::VerifyPart::Values => looked.values(after)?,
         v1::VerifyPart::Index => looked.index(after)?,
         v1::VerifyPart::Unspecified => return Err(invalid("no part is to be looked at")),
@@ -57,6 +57,51 @@ struct Looked<'a> {
 
 /// The tablet's number, and the cell.
 type Place = (u64, Cell);
+
+/// A cell of which records were looked at.
+struct SeenCell {
+    key: Vec<u8>,
+    place: Place,
+    /// The newest version, or delete, of those.
+    older: Option<(Timestamp, Write)>,
+}
+
+/// Where a piece of the records ended.
+struct At {
+    /// Its last record: what is below is still to be looked at. Empty: all.
+    key: Key,
+    /// The newest version, or delete, of the record's cell up to there.
+    older: Option<Timestamp>,
+}
+
+impl At {
+    fn encode(&self) -> Key {
+        // No version is of time zero.
+        let older = self.older.unwrap_or_default().as_u64();
+        [&older.to_be_bytes()[..], &self.key].concat().into()
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, Refusal> {
+        if bytes.is_empty() {
+            return Ok(Self {
+                key: Key::default(),
+                older: None,
+            });
+        }
+        let (older, record) = bytes.split_first_chunk().ok_or_else(nowhere)?;
+        let cell = key::split_version(record).map_err(|_| nowhere())?.0;
+        key::decode_cell(cell).map_err(|_| nowhere())?;
+        let older = Timestamp::from_u64(u64::from_be_bytes(*older));
+        Ok(Self {
+            key: Key::copy_from_slice(record),
+            older: (older != Timestamp::ZERO).then_some(older),
+        })
+    }
+}
+
+fn nowhere() -> Refusal {
+    invalid("no piece has ended there: begin anew")
+}
 
 impl Looked<'_> {
     fn place(&self, cell_key: &[u8]) -> Result<Place, Error> {
@@ -98,90 +143,108 @@ impl Looked<'_> {
         Ok(pairs.map(|pair| pair.map_err(Error::from)))
     }
 
-    /// The records of whole cells. `Some`: the last key.
-    fn records(&mut self, after: &[u8]) -> Result<Option<Key>, Error> {
-        let mut cells: BTreeMap<Vec<u8>, Vec<(Timestamp, Write)>> = BTreeMap::new();
+    /// Records, oldest first within a cell and cells backward: what a record hides has been met by then, so that a piece
+    /// may end within a cell, however many records that has. `Some`: where it ends.
+    fn records(&mut self, At { key: end, older }: At) -> Result<Option<Key>, Error> {
+        let mut cell = match older {
+            Some(ts) => Some(self.cell_of(&end, ts)?),
+            None => None,
+        };
         let mut last = None;
-        for (seen, pair) in (0..).zip(self.pairs(Column::Write, after)?) {
+        let pairs = self
+            .engine
+            .scan(Column::Write, &[], &end, Direction::Reverse)?;
+        for pair in pairs.take(PAIRS) {
             let pair = pair?;
-            let cell_key = key::split_version(&pair.0)?.0.to_vec();
-            if seen >= PAIRS && !cells.contains_key(&cell_key) {
-                break;
+            let key = pair.0.clone();
+            let cell_key = key::split_version(&key)?.0;
+            if cell.as_ref().is_none_or(|it| it.key != cell_key) {
+                cell = Some(SeenCell {
+                    key: cell_key.to_vec(),
+                    place: self.place(cell_key)?,
+                    older: None,
+                });
             }
-            last = Some((seen, pair.0.clone()));
-            let record = version_record(pair)?;
-            cells.entry(cell_key).or_default().push(record);
-        }
-        for (cell_key, records) in cells {
-            let place = self.place(&cell_key)?;
-            self.tablet(place.0).seen += records.len() as u64;
-            // The rows of tablets that are dropped go as a whole.
-            if place.0 != 0 {
-                self.cell(&place, &cell_key, &records)?;
+            let (ts, write) = version_record(pair)?;
+            if let Some(cell) = &mut cell {
+                self.tablet(cell.place.0).seen += 1;
+                // The rows of tablets that are dropped go as a whole.
+                if cell.place.0 != 0 {
+                    self.record(cell, ts, &write)?;
+                }
+                if matches!(write.kind, WriteKind::Put | WriteKind::Delete) {
+                    cell.older = Some((ts, write));
+                }
+                let older = cell.older.as_ref().map(|(ts, _)| *ts);
+                last = Some((last.map_or(1, |(seen, _)| seen + 1), At { key, older }));
             }
         }
         Ok(last
-            .filter(|(seen, _)| seen + 1 >= PAIRS)
-            .map(|(_, key)| key))
+            .filter(|(seen, _)| *seen >= PAIRS)
+            .map(|(_, at)| at.encode()))
     }
 
-    /// One cell's records, newest first.
-    fn cell(
-        &mut self,
-        place: &Place,
-        cell_key: &[u8],
-        records: &[(Timestamp, Write)],
-    ) -> Result<(), Error> {
-        let shows = |write: &Write| matches!(write.kind, WriteKind::Put | WriteKind::Delete);
-        for (at, (ts, write)) in records.iter().enumerate() {
-            let older = records[at + 1..].iter().find(|(_, older)| shows(older));
-            // To find nothing is to look through all entries of that time.
-            let is_indexed = write.kind != WriteKind::Put || older.is_some();
-            let said = match is_indexed {
-                true => self.said(cell_key, *ts)?,
-                false => None,
+    /// A cell in whose middle a piece ended: what it may hide may have been collected since, and all older ones with it.
+    fn cell_of(&self, record: &[u8], older: Timestamp) -> Result<SeenCell, Error> {
+        let key = key::split_version(record)?.0.to_vec();
+        let stored = key::version(key.clone(), older);
+        let write = match self.engine.get(Column::Write, &stored)? {
+            Some(value) => Some(version_record((stored.into(), value))?),
+            None => None,
+        };
+        Ok(SeenCell {
+            place: self.place(&key)?,
+            key,
+            older: write,
+        })
+    }
+
+    /// One record.
+    fn record(&mut self, cell: &SeenCell, ts: Timestamp, write: &Write) -> Result<(), Error> {
+        let (place, older) = (&cell.place, cell.older.as_ref());
+        // To find nothing is to look through all entries of that time.
+        let is_indexed = write.kind != WriteKind::Put || older.is_some();
+        let said = match is_indexed {
+            true => self.said(&cell.key, ts)?,
+            false => None,
+        };
+        if let Some(said) = said
+            && self.would_lose(said, ts, cell)?
+        {
+            let what = "the index says that this version hides another one than it does: that would go, or never will";
+            self.find(place, ts, what);
+        }
+        if is_indexed && said.is_none() {
+            let what = match write.kind {
+                WriteKind::Put => {
+                    "this version hides older ones, and the index doesn't say so: they are never collected"
+                }
+                _ => "this record is not in the index: it is never collected",
             };
-            if said.is_some_and(|said| self.would_lose(said, *ts, older, records)) {
-                let what = "the index says that this version hides another one than it does: that would go, or never will";
-                self.find(place, *ts, what);
-            }
-            if is_indexed && said.is_none() {
-                let what = match write.kind {
-                    WriteKind::Put => {
-                        "this version hides older ones, and the index doesn't say so: they are never collected"
-                    }
-                    _ => "this record is not in the index: it is never collected",
-                };
-                self.find(place, *ts, what);
-            }
-            let is_long = write.kind == WriteKind::Put && write.short_value.is_none();
-            let value = || key::version(cell_key.to_vec(), write.start_ts);
-            if is_long && self.engine.get(Column::Data, &value())?.is_none() {
-                self.find(place, *ts, "the value of this version is missing");
-            }
+            self.find(place, ts, what);
+        }
+        let is_long = write.kind == WriteKind::Put && write.short_value.is_none();
+        let value = || key::version(cell.key.clone(), write.start_ts);
+        if is_long && self.engine.get(Column::Data, &value())?.is_none() {
+            self.find(place, ts, "the value of this version is missing");
         }
         Ok(())
     }
 
     /// Whether an entry of this time names what is not hidden then. Collection goes by its word, without a look at the cell.
     /// What it names may be gone already, with others of its cell.
-    fn would_lose(
-        &self,
-        said: Hidden,
-        ts: Timestamp,
-        older: Option<&(Timestamp, Write)>,
-        records: &[(Timestamp, Write)],
-    ) -> bool {
+    fn would_lose(&self, said: Hidden, ts: Timestamp, cell: &SeenCell) -> Result<bool, Error> {
         let Hidden::Version { commit_ts, .. } = said else {
-            return false;
+            return Ok(false);
         };
-        let is_there = records.iter().any(|(there, _)| *there == commit_ts);
-        match older {
+        let named = key::version(cell.key.clone(), commit_ts);
+        let is_there = self.engine.get(Column::Write, &named)?.is_some();
+        Ok(match &cell.older {
             Some((older, write)) if is_there || ts > self.ground.points.ready => {
                 said != Hidden::of(*older, write)
             }
             _ => is_there || commit_ts >= ts,
-        }
+        })
     }
 
     /// What entries of this time say of the cell: an entry's first cell is that or one before it, mostly the next.
@@ -211,8 +274,6 @@ impl Looked<'_> {
         let resume = (keys.len() >= PAIRS)
             .then(|| keys.last().cloned())
             .flatten();
-        // Those that records of their cells know, of the cell that was last looked at.
-        let mut known: (Vec<u8>, BTreeSet<Timestamp>) = Default::default();
         for stored in &keys {
             // The benchmark's plain keys are none of ours.
             let Ok((cell_key, start_ts)) = key::split_version(stored) else {
@@ -222,10 +283,7 @@ impl Looked<'_> {
                 continue;
             };
             self.tablet(place.0).seen += 1;
-            if known.0 != cell_key {
-                known = (cell_key.to_vec(), self.with_values(cell_key)?);
-            }
-            if place.0 != 0 && !known.1.contains(&start_ts) {
+            if place.0 != 0 && !self.is_somebodys(cell_key, start_ts)? {
                 let what = "this value belongs to no record and to no lock: it is never collected";
                 self.find(&place, start_ts, what);
             }
@@ -233,24 +291,29 @@ impl Looked<'_> {
         Ok(resume)
     }
 
-    /// The transactions whose values a cell's records and its lock name.
-    fn with_values(&self, cell_key: &[u8]) -> Result<BTreeSet<Timestamp>, Error> {
-        let mut known = BTreeSet::new();
-        if let Some(lock) = self.engine.get(Column::Lock, cell_key)? {
-            known.insert(Lock::decode(lock)?.start_ts);
+    /// Whether the value belongs to the cell's lock, or to a record of it. That is the next above it as a rule: what
+    /// another transaction committed above began above, too, and rollbacks alone lie between.
+    fn is_somebodys(&self, cell_key: &[u8], start_ts: Timestamp) -> Result<bool, Error> {
+        if let Some(lock) = self.engine.get(Column::Lock, cell_key)?
+            && Lock::decode(lock)?.start_ts == start_ts
+        {
+            return Ok(true);
         }
         let newest = key::version(cell_key.to_vec(), Timestamp::MAX);
-        let behind = key::behind_cell(cell_key.to_vec());
+        let own = key::version(cell_key.to_vec(), start_ts);
         for pair in self
             .engine
-            .scan(Column::Write, &newest, &behind, Direction::Forward)?
+            .scan(Column::Write, &newest, &own, Direction::Reverse)?
         {
             let (_, write) = version_record(pair?)?;
-            if write.kind == WriteKind::Put && write.short_value.is_none() {
-                known.insert(write.start_ts);
+            if write.start_ts == start_ts {
+                return Ok(write.kind == WriteKind::Put && write.short_value.is_none());
+            }
+            if write.kind != WriteKind::Rollback && write.start_ts > start_ts {
+                break;
             }
         }
-        Ok(known)
+        Ok(false)
     }
 
     /// Entries. `Some`: the last key.

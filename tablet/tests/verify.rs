@@ -29,6 +29,7 @@ fn walk(server: &mut Server, part: Part) -> (u64, u64, Vec<String>) {
         };
         for tablet in looked.tablets {
             assert_eq!(tablet.tablet_id, 1);
+            assert!(tablet.seen <= 1_200, "{tablet:?}");
             seen += tablet.seen;
             waiting += tablet.waiting;
         }
@@ -202,6 +203,48 @@ fn a_walk_in_many_pieces_sees_everything_once() {
     assert_eq!(walk(&mut server, Part::Records), (2100, 0, Vec::new()));
     assert_eq!(walk(&mut server, Part::Values), (2100, 0, Vec::new()));
     assert_eq!(walk(&mut server, Part::Index), (1400, 0, Vec::new()));
+}
+
+/// As that of a row that serves as a mutex: a piece ends within it, and the next one knows what its records hide.
+#[test]
+fn a_cell_with_more_records_than_a_piece_is_walked_in_pieces() {
+    const RECORDS: u64 = 3_500;
+    // Below all of them, among them, and above.
+    for put in [50, 1_500, 10_000] {
+        let mut server = server();
+        server.put("b", LONG, put, put + 1);
+        let mut records = 5;
+        for start_ts in (100..100 + RECORDS).filter(|ts| *ts != put && *ts != put + 1) {
+            server.ask(Ask::Rollback(v1::RollbackRequest {
+                start_ts,
+                cells: vec![cell("b")],
+            }));
+            records += 1;
+        }
+        assert_eq!(walk(&mut server, Part::Records), (records, 0, Vec::new()));
+        assert_eq!(walk(&mut server, Part::Values), (2, 0, Vec::new()));
+        damage(&server, |batch| {
+            batch.delete(Column::Garbage, entry(put + 1))
+        });
+        let found = wrong(&mut server);
+        let says = format!("{} this version hides older ones", put + 1);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with(&says), "{found:?}");
+    }
+}
+
+#[test]
+fn a_walk_goes_on_only_where_a_piece_has_ended() {
+    let mut server = server();
+    for after in [&b"short"[..], b"longer than a version of a cell is"] {
+        let answer = server.ask(Ask::Verify(v1::VerifyRequest {
+            to: Some(me(LIFE)),
+            part: Part::Records.into(),
+            after: Bytes::from_static(after),
+        }));
+        let said = format!("{answer:?}");
+        assert!(said.contains("begin anew"), "{said}");
+    }
 }
 
 /// Cells of one request share an entry of the index; which one a cell's hidden version is in is found.

@@ -36,6 +36,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
+{{- define "percolator-operator.lease" -}}
+{{- default (include "percolator-operator.fullname" .) .Values.leaderElection.lease }}
+{{- end }}
+
 {{- define "percolator-operator.image" -}}
 {{- with .Values.image }}
 {{- .repository }}{{ if or .tag (not .digest) }}:{{ default $.Chart.AppVersion .tag }}{{ end }}{{ with .digest }}@{{ . }}{{ end }}

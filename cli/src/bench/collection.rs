@@ -11,7 +11,7 @@ use rand::RngExt;
 use tokio::task::JoinSet;
 
 use super::access::{COLUMN, blind_write, row, value};
-use super::workers::{self, Timed};
+use super::workers::{self, Calls, Timed};
 use super::{Figure, memory};
 use crate::output::Output;
 
@@ -23,7 +23,7 @@ const BATCH: u32 = 1_000;
 /// Collection begins within this.
 const BEGINS_WITHIN: Duration = Duration::from_secs(60);
 
-/// Reads and writes of single rows, while collection goes as fast as it can, and with it paused before and after.
+/// Reads and writes of single rows, in rounds while collection goes as fast as it can, and in rounds with it paused.
 pub(super) async fn beside(
     client: &Client,
     admin: &Admin,
@@ -59,33 +59,35 @@ pub(super) async fn beside(
             client.transact(write).await?;
         }
     }
-    output.note("reads and writes, collection paused ...");
-    let paused = mix(client, rows, duration, "paused").await?;
-    output.note("reads and writes, collection as fast as it can ...");
-    admin.set_gc(pause(false)).await?;
-    let begun = Instant::now();
-    let at_first = collected(&before);
-    let mut status = admin.gc_status().await?;
-    while collected(&status) == at_first {
-        if begun.elapsed() > BEGINS_WITHIN {
-            bail!("collection did not begin within {BEGINS_WITHIN:?}");
+    // Servers change while they run, by what they hold and by what their store does: one kind of round between the others.
+    let rounds: &[bool] = match smoke {
+        true => &[false, true],
+        false => &[false, true, true, false, false, true, true, false],
+    };
+    let mut paused = [Calls::new(), Calls::new()];
+    let mut collecting = [Calls::new(), Calls::new()];
+    let (mut versions, mut took) = (0, 0.0);
+    for (number, collects) in rounds.iter().enumerate() {
+        let how = if *collects {
+            "as fast as it can"
+        } else {
+            "paused"
+        };
+        let of = rounds.len();
+        output.note(&format!(
+            "round {} of {of}, collection {how} ...",
+            number + 1
+        ));
+        admin.set_gc(pause(!collects)).await?;
+        if *collects {
+            let from = begun(admin).await?;
+            let since = Instant::now();
+            mix(client, rows, duration, &mut collecting).await?;
+            versions += collected(&admin.gc_status().await?) - from;
+            took += since.elapsed().as_secs_f64();
+        } else {
+            mix(client, rows, duration, &mut paused).await?;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        status = admin.gc_status().await?;
-    }
-    let (from, since) = (collected(&status), Instant::now());
-    let mut figures = mix(client, rows, duration, "collecting").await?;
-    let status = admin.gc_status().await?;
-    let rate = (collected(&status) - from) as f64 / since.elapsed().as_secs_f64();
-    // Servers change while they run, by what they hold and by what their store does: before and after.
-    admin.set_gc(pause(true)).await?;
-    output.note("reads and writes, collection paused again ...");
-    let again = mix(client, rows, duration, "paused again").await?;
-    for (figure, (paused, again)) in figures.iter_mut().zip(paused.iter().zip(&again)) {
-        figure.note = format!(
-            "p99 is {:.2} of that paused; {rate:.0} versions collected a second",
-            2.0 * figure.p99_ms / (paused.p99_ms + again.p99_ms)
-        );
     }
     admin
         .set_gc(GcChange {
@@ -94,46 +96,68 @@ pub(super) async fn beside(
             ..GcChange::default()
         })
         .await?;
-    Ok(paused.into_iter().chain(figures).chain(again).collect())
+    let mut figures = Vec::new();
+    for (kind, (paused, collecting)) in ["reads", "writes"]
+        .iter()
+        .zip(paused.iter().zip(&collecting))
+    {
+        let paused = paused.figure(format!("{kind}, paused"));
+        let mut collecting = collecting.figure(format!("{kind}, collecting"));
+        collecting.note = format!(
+            "p99 is {:.2} of that paused; {:.0} versions collected a second",
+            collecting.p99_ms / paused.p99_ms,
+            versions as f64 / took
+        );
+        figures.extend([paused, collecting]);
+    }
+    Ok(figures)
+}
+
+/// What was collected when collection has begun.
+async fn begun(admin: &Admin) -> anyhow::Result<u64> {
+    let begun = Instant::now();
+    let at_first = collected(&admin.gc_status().await?);
+    loop {
+        let now = collected(&admin.gc_status().await?);
+        if now != at_first {
+            return Ok(now);
+        }
+        if begun.elapsed() > BEGINS_WITHIN {
+            bail!("collection did not begin within {BEGINS_WITHIN:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 fn collected(status: &GcStatus) -> u64 {
     status.servers.iter().map(|server| server.collected).sum()
 }
 
+/// A round, added to those of before: reads, and writes.
 async fn mix(
     client: &Client,
     rows: u32,
     duration: Duration,
-    when: &str,
-) -> anyhow::Result<Vec<Figure>> {
+    calls: &mut [Calls; 2],
+) -> anyhow::Result<()> {
     let (reader, writer) = (client.clone(), client.clone());
-    let reads = workers::run(
-        format!("reads, {when}"),
-        CALLERS,
-        duration,
-        Timed::Each,
-        move |_| {
-            let client = reader.clone();
-            async move {
-                let txn = client.begin().await?;
-                let row = row(rand::rng().random_range(0..rows));
-                txn.get(TABLE, row, COLUMN).await.map(drop)
-            }
-        },
-    );
-    let writes = workers::run(
-        format!("writes, {when}"),
-        CALLERS,
-        duration,
-        Timed::Each,
-        move |_| {
-            let client = writer.clone();
-            async move { blind_write(&client, TABLE, rows).await }
-        },
-    );
+    let reads = workers::calls(CALLERS, duration, Timed::Each, move |_| {
+        let client = reader.clone();
+        async move {
+            let txn = client.begin().await?;
+            let row = row(rand::rng().random_range(0..rows));
+            txn.get(TABLE, row, COLUMN).await.map(drop)
+        }
+    });
+    let writes = workers::calls(CALLERS, duration, Timed::Each, move |_| {
+        let client = writer.clone();
+        async move { blind_write(&client, TABLE, rows).await }
+    });
     let (reads, writes) = tokio::try_join!(reads, writes)?;
-    Ok(vec![reads, writes])
+    let [all_reads, all_writes] = calls;
+    all_reads.add(&reads);
+    all_writes.add(&writes);
+    Ok(())
 }
 
 /// Sessions that hold gc-locks at the master, and renew them as clients do, each by a connection of its own.

@@ -7,11 +7,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 use percolator_client::{Client, Error};
 use rand::RngExt;
 
+use super::workers::Calls;
 use super::{Figure, memory};
 use crate::output::Output;
 
@@ -74,13 +74,13 @@ pub(super) async fn measure(
     alone.add(&readers.phase());
     readers.end()?;
     watch.abort();
-    let alone = alone.figure("point reads alone, before and after");
+    let alone = figure(&alone, "point reads alone, before and after");
     let [beside, resolved] = [
         (beside, "point reads beside it"),
         (resolved, "point reads while its locks go"),
     ]
     .map(|(phase, name)| {
-        let mut figure = phase.figure(name);
+        let mut figure = figure(&phase, name);
         let ratio = figure.p99_ms / alone.p99_ms.max(0.001);
         figure.ratio = Some((ratio, "the p99 of those alone".into()));
         figure
@@ -131,50 +131,29 @@ async fn prepare(client: &Client) -> anyhow::Result<()> {
 
 /// Those who read rows that are there, until they are ended.
 struct Readers {
-    /// How long reads took since the last phase began.
-    latency: Arc<Mutex<Histogram<u64>>>,
+    /// Reads since the last phase began.
+    reads: Arc<Mutex<Calls>>,
     since: Mutex<Instant>,
     stopped: Arc<AtomicBool>,
     thread: JoinHandle<anyhow::Result<()>>,
 }
 
 /// Reads of some time.
-struct Phase {
-    latency: Histogram<u64>,
-    took: Duration,
-}
-
-impl Phase {
-    /// And those of another time.
-    fn add(&mut self, other: &Self) {
-        // Both have the same bounds.
-        let _ = self.latency.add(&other.latency);
-        self.took += other.took;
-    }
-
-    fn figure(&self, name: &str) -> Figure {
-        let ms = |quantile| self.latency.value_at_quantile(quantile) as f64 / 1e6;
-        Figure {
-            name: name.into(),
-            per_second: self.latency.len() as f64 / self.took.as_secs_f64(),
-            p50_ms: ms(0.5),
-            p99_ms: ms(0.99),
-            ratio: None,
-            note: format!(
-                "{READERS} readers, p99.9 {:.1} ms, longest {:.1} ms",
-                ms(0.999),
-                ms(1.0)
-            ),
-        }
-    }
+fn figure(reads: &Calls, name: &str) -> Figure {
+    let mut figure = reads.figure(name);
+    figure.note = format!(
+        "{READERS} readers, p99.9 {:.1} ms, longest {:.1} ms",
+        reads.ms(0.999),
+        reads.ms(1.0)
+    );
+    figure
 }
 
 impl Readers {
     fn start(cluster: &str) -> anyhow::Result<Self> {
-        let latency = Histogram::<u64>::new_with_bounds(100, 60_000_000_000, 2)?;
-        let latency = Arc::new(Mutex::new(latency));
+        let reads = Arc::new(Mutex::new(Calls::new()));
         let stopped = Arc::new(AtomicBool::new(false));
-        let (cluster, times, stop) = (cluster.to_owned(), latency.clone(), stopped.clone());
+        let (cluster, times, stop) = (cluster.to_owned(), reads.clone(), stopped.clone());
         let thread = std::thread::Builder::new()
             .name("readers".into())
             .spawn(move || {
@@ -186,7 +165,7 @@ impl Readers {
                 })?
             })?;
         Ok(Self {
-            latency,
+            reads,
             since: Mutex::new(Instant::now()),
             stopped,
             thread,
@@ -194,15 +173,10 @@ impl Readers {
     }
 
     /// What there was of reads since the last one; the next phase begins.
-    fn phase(&self) -> Phase {
-        let mut latency = self.latency.lock();
+    fn phase(&self) -> Calls {
+        let mut reads = self.reads.lock();
         let since = std::mem::replace(&mut *self.since.lock(), Instant::now());
-        let phase = Phase {
-            latency: latency.clone(),
-            took: since.elapsed(),
-        };
-        latency.reset();
-        phase
+        std::mem::replace(&mut *reads, Calls::new()).within(since.elapsed())
     }
 
     fn end(self) -> anyhow::Result<()> {
@@ -214,11 +188,7 @@ impl Readers {
     }
 }
 
-async fn read(
-    client: &Client,
-    times: &Mutex<Histogram<u64>>,
-    stopped: &AtomicBool,
-) -> Result<(), Error> {
+async fn read(client: &Client, times: &Mutex<Calls>, stopped: &AtomicBool) -> Result<(), Error> {
     while !stopped.load(Ordering::Relaxed) {
         let row = there(rand::rng().random_range(0..THERE));
         let begun = Instant::now();
@@ -226,8 +196,7 @@ async fn read(
         if txn.get(TABLE, row, COLUMN).await?.is_none() {
             return Err(Error::application("a row of the benchmark is missing"));
         }
-        let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        times.lock().saturating_record(nanos);
+        times.lock().record(begun.elapsed());
         tokio::time::sleep(PAUSE).await;
     }
     Ok(())

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Monitoring;
 use crate::definition::rules;
-use crate::pod::{Claims, ClientService, Log, Pod, PullPolicy, SecretName, Volume};
+use crate::pod::{Claims, Log, Pod, PullPolicy, SecretName, Service, Volume};
 use crate::status::Status;
 use crate::{Duration, Quantity};
 
@@ -165,12 +165,12 @@ pub struct Spec {
     /// Leave everything as it is: the operator changes nothing of this cluster, and goes on to say
     /// how it is. Default: false.
     pub paused: bool,
-    /// What becomes of the volumes' claims.
+    /// What becomes of the volumes' claims, of all roles alike: one role's data is of no use without the others'.
     pub claims: Claims,
     /// What the servers log.
     pub log: Log,
-    /// The service that clients connect to.
-    pub service: ClientService,
+    /// The service that clients connect to: it has the cluster's name, and leads to the master.
+    pub service: Service,
     /// What is made for the Prometheus operator.
     pub monitoring: Monitoring,
     /// The timestamp oracle.
@@ -239,6 +239,8 @@ pub struct Oracle {
     pub window: Duration,
     /// The volume for the durable limit of timestamps.
     pub storage: Volume,
+    /// The service that gives the oracle's pod a name.
+    pub service: Service,
     /// The oracle's pod.
     pub pod: Pod,
 }
@@ -249,6 +251,7 @@ impl Default for Oracle {
             replicas: 1,
             window: Duration::from_millis(3_000),
             storage: Volume::default(),
+            service: Service::default(),
             pod: Pod::default(),
         }
     }
@@ -264,6 +267,8 @@ pub struct Tablets {
     pub replicas: u32,
     /// What each tablet server keeps its data in.
     pub storage: Storage,
+    /// The service that gives the tablet servers' pods names.
+    pub service: Service,
     /// The tablet servers' pods.
     pub pod: Pod,
 }
@@ -273,6 +278,7 @@ impl Default for Tablets {
         Self {
             replicas: 3,
             storage: Storage::default(),
+            service: Service::default(),
             pod: Pod::default(),
         }
     }
@@ -288,7 +294,7 @@ pub struct Storage {
     /// Memory for the store's cache, in bytes for each server, at least 1Mi. Changing it restarts
     /// the tablet servers, one at a time. Default: 256Mi.
     ///
-    /// A server needs more than that: some 55Mi at rest without data, and sled keeps its table of all pages
+    /// A server needs more than that: some 20Mi at rest without data, and sled keeps its table of all pages
     /// beside its cache. After 1,000,000 rows of 200 bytes, written in random order on one server, VmRSS was 255Mi
     /// at rest (388Mi at its most) with a cache of 16Mi, and 632Mi (710Mi) with one of 256Mi; started again and
     /// read once, 368Mi. To measure: `grep -E 'VmRSS|VmHWM' /proc/$(pgrep -f percolator-tablet)/status` behind
@@ -355,6 +361,8 @@ pub struct GcMaster {
     pub replicas: u32,
     /// The volume for the directory.
     pub storage: Volume,
+    /// The service that gives the master's pod a name.
+    pub service: Service,
     /// The master's pod.
     pub pod: Pod,
 }
@@ -364,6 +372,7 @@ impl Default for GcMaster {
         Self {
             replicas: 1,
             storage: Volume::default(),
+            service: Service::default(),
             pod: Pod::default(),
         }
     }

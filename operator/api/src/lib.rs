@@ -24,8 +24,8 @@ pub use duration::{Duration, DurationError};
 pub use manifest::ManifestError;
 pub use monitoring::{Monitoring, PodMonitor, PrometheusRule};
 pub use pod::{
-    Amount, Claims, ClientService, Log, LogFormat, LogLevel, Pod, PullPolicy, Resources, Retention,
-    SecretName, Volume,
+    Amount, Claims, Log, LogFormat, LogLevel, Pod, PullPolicy, Resources, Retention, SecretName,
+    Service, Volume,
 };
 pub use quantity::{Quantity, QuantityError};
 pub use status::{ConditionType, Reason, RoleStatus, Status};

@@ -150,11 +150,11 @@ impl LogFormat {
     }
 }
 
-/// The service that clients connect to: it has the cluster's name, and leads to the master.
+/// How a service is marked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct ClientService {
-    /// More labels of the service. Default: none.
+pub struct Service {
+    /// More labels of the service; not those that every object of the cluster has. Default: none.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     /// Annotations of the service. Default: none.
@@ -251,10 +251,10 @@ pub struct Amount(pub String);
 
 impl Amount {
     /// Whether a manifest may have it: a number, if need be with m or one of the suffixes of a [`Quantity`], of at most
-    /// 2^64 - 1.
+    /// 2^63 - 1: of more than that the API server makes that.
     pub fn is_valid(&self) -> bool {
         Number::read(&self.0).is_some_and(|number| {
-            let most = u128::from(u64::MAX) * BILLION;
+            let most = u128::from(i64::MAX.unsigned_abs()) * BILLION;
             let is_fine = ["u", "n"].contains(&number.suffix);
             !is_fine && number.billionths.is_some_and(|amount| amount <= most)
         })
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn what_is_no_amount_is_refused() {
-        for text in ["2", "500m", "1.5", "1Gi", "18446744073709551615"] {
+        for text in ["2", "500m", "1.5", "1Gi", "9223372036854775807"] {
             assert!(amount(text).is_valid(), "{text}");
         }
         for text in [
@@ -363,8 +363,8 @@ mod tests {
             "1e3",
             "-1",
             "+1",
-            "18446744073709551616",
-            "16Ei",
+            "9223372036854775808",
+            "8Ei",
         ] {
             assert!(!amount(text).is_valid(), "{text}");
         }

@@ -43,8 +43,17 @@ const LIFE_TIME_MAX: Duration = Duration::from_millis(8_784 * 3_600_000);
 const CACHE_SIZE_MIN: Quantity = Quantity::from_bytes(1 << 20);
 const SIZE_MIN: Quantity = Quantity::from_bytes(64 << 20);
 const SMALL_SIZE_MIN: Quantity = Quantity::from_bytes(16 << 20);
-/// The operator's own labels: it finds pods by them.
-const RESERVED_PREFIXES: [&str; 2] = ["app.kubernetes.io/", "percolator.dev/"];
+/// The operator's own labels, and those that it may have one day: it finds pods by them.
+const RESERVED_PREFIXES: [&str; 2] = ["app.kubernetes.io/", OWN_PREFIX];
+const OWN_PREFIX: &str = "percolator.dev/";
+/// What it marks its objects with.
+const OWN_LABELS: [&str; 5] = [
+    "app.kubernetes.io/name",
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/component",
+    "app.kubernetes.io/part-of",
+    "app.kubernetes.io/managed-by",
+];
 /// The operator's own variables.
 const RESERVED_VARIABLES: &str = "PERCOLATOR_";
 const POD_NAME: &str = "POD_NAME";
@@ -214,6 +223,36 @@ impl Spec {
             }
             check_pod(&format!("spec.{role}.pod"), pod, problems);
         }
+        let monitoring = &spec.monitoring;
+        for (path, labels) in [
+            ("service", &spec.service.labels),
+            ("oracle.service", &spec.oracle.service.labels),
+            ("tablets.service", &tablets.service.labels),
+            ("gcMaster.service", &spec.gc_master.service.labels),
+            ("monitoring.podMonitor", &monitoring.pod_monitor.labels),
+            (
+                "monitoring.prometheusRule",
+                &monitoring.prometheus_rule.labels,
+            ),
+        ] {
+            let own = |key: &str| OWN_LABELS.contains(&key) || key.starts_with(OWN_PREFIX);
+            check_labels(&format!("spec.{path}"), labels, own, problems);
+        }
+    }
+}
+
+/// What the operator marks its objects with is not for others to say.
+fn check_labels(
+    path: &str,
+    labels: &BTreeMap<String, String>,
+    own: impl Fn(&str) -> bool,
+    problems: &mut Problems,
+) {
+    for key in labels.keys().filter(|key| own(key)) {
+        problems.add(
+            format!("{path}.labels.{key}"),
+            "is the operator's own: choose another one".into(),
+        );
     }
 }
 
@@ -234,17 +273,12 @@ fn check_pod(path: &str, pod: &Pod, problems: &mut Problems) {
             }
         }
     }
-    for key in pod.labels.keys() {
-        if RESERVED_PREFIXES
+    let is_reserved = |key: &str| {
+        RESERVED_PREFIXES
             .iter()
             .any(|prefix| key.starts_with(prefix))
-        {
-            problems.add(
-                format!("{path}.labels.{key}"),
-                "is the operator's own: choose another prefix".into(),
-            );
-        }
-    }
+    };
+    check_labels(path, &pod.labels, is_reserved, problems);
     let variables = pod.env.iter().map(|variable| variable.name.as_str());
     check_names(&format!("{path}.env"), "name", variables, problems);
     let constraints = pod.topology_spread_constraints.iter().flatten();

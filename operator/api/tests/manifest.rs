@@ -461,7 +461,7 @@ fn lists_of_kubernetes_own_types_are_read_and_their_mistakes_named() {
         ),
         (
             "{labels: {percolator.dev/x: z}}",
-            "line 6: spec.tablets.pod.labels.percolator.dev/x: is the operator's own: choose another prefix",
+            "line 6: spec.tablets.pod.labels.percolator.dev/x: is the operator's own: choose another one",
         ),
         (
             "{env: [{name: PERCOLATOR_LOG}]}",

@@ -74,13 +74,11 @@ pub(crate) fn names_needed(
 }
 
 /// The names of claims that the cluster's StatefulSets would take up, where they are there, and that aren't known to be
-/// its own: those of sets that aren't there yet.
+/// its own: those of sets that aren't there yet, and of servers that a set doesn't have yet.
 pub(crate) fn claims_to_ask_for(cluster: &ClusterObject, observed: &Observed) -> Vec<String> {
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
     let known: BTreeSet<&str> = observed.claims.iter().map(observed::name).collect();
-    let roles = Role::ALL.into_iter();
-    let without_set = roles.filter(|role| observed.set(name, *role).is_none());
-    let claims = without_set.flat_map(|role| {
+    let claims = Role::ALL.into_iter().flat_map(|role| {
         let ordinals = 0..role.asked(&cluster.spec).replicas;
         ordinals.map(move |ordinal| names::claim(name, role, ordinal))
     });

@@ -1,6 +1,6 @@
 //! What the objects of a cluster are called, and how they are found.
 
-use percolator_api::{Pod, Quantity, Spec};
+use percolator_api::{Pod, Quantity, Service, Spec};
 use serde_json::{Value, json};
 
 /// Who writes what we write: one field manager for everything.
@@ -56,6 +56,7 @@ impl Role {
                 replicas: spec.gc_master.replicas,
                 size: spec.gc_master.storage.size,
                 class: spec.gc_master.storage.storage_class_name.as_deref(),
+                service: &spec.gc_master.service,
                 pod: &spec.gc_master.pod,
             },
             Self::Oracle => Asked {
@@ -63,6 +64,7 @@ impl Role {
                 replicas: spec.oracle.replicas,
                 size: spec.oracle.storage.size,
                 class: spec.oracle.storage.storage_class_name.as_deref(),
+                service: &spec.oracle.service,
                 pod: &spec.oracle.pod,
             },
             Self::Tablet => Asked {
@@ -70,6 +72,7 @@ impl Role {
                 replicas: spec.tablets.replicas,
                 size: spec.tablets.storage.size,
                 class: spec.tablets.storage.storage_class_name.as_deref(),
+                service: &spec.tablets.service,
                 pod: &spec.tablets.pod,
             },
         }
@@ -85,6 +88,7 @@ pub(crate) struct Asked<'a> {
     /// The volumes' size and class.
     pub(crate) size: Quantity,
     pub(crate) class: Option<&'a str>,
+    pub(crate) service: &'a Service,
     pub(crate) pod: &'a Pod,
 }
 

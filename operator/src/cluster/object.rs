@@ -107,6 +107,18 @@ impl Object {
             })
     }
 
+    /// The place where the object that is there isn't as this one, as `.spec.replicas`: the first one.
+    pub(crate) fn differs_at(&self, live: &Value) -> Option<String> {
+        let wanted = self.value.as_object().into_iter().flatten();
+        // What is asked for is marked with a number that says nothing to people.
+        let wanted = wanted.filter(|(field, _)| !["apiVersion", "kind"].contains(&field.as_str()));
+        let wanted: Value = wanted
+            .map(|(field, value)| (field.clone(), value.clone()))
+            .collect::<serde_json::Map<_, _>>()
+            .into();
+        differs_at(live, &wanted).filter(|_| !self.is_met_by(live))
+    }
+
     /// Whether the object that is there would be met by this one, but for what is at this place.
     pub(crate) fn differs_only_at(&self, place: &str, live: &Value) -> bool {
         let mut asked = self.clone();
@@ -134,8 +146,12 @@ fn contains(live: &Value, wanted: &Value) -> bool {
         (Value::Object(live), Value::Object(wanted)) => wanted.iter().all(|(key, wanted)| {
             // What is empty isn't kept by the API server.
             live.get(key).map_or(is_empty(wanted), |live| {
-                let are_amounts = key == "limits" || key == "requests";
-                contains(live, wanted) || (are_amounts && are_same_amounts(live, wanted))
+                contains(live, wanted)
+                    || match key.as_str() {
+                        "limits" | "requests" => are_same_amounts(live, wanted),
+                        "divisor" => amount(wanted).is_some_and(|it| amount(live) == Some(it)),
+                        _ => false,
+                    }
             })
         }),
         // Kubernetes tells these elements apart by it: others may have added some.
@@ -162,12 +178,39 @@ fn are_named(elements: &[Value]) -> bool {
     !elements.is_empty() && elements.iter().all(is_named)
 }
 
+/// The place of what is there and is not as it is wanted: the first one.
+fn differs_at(live: &Value, wanted: &Value) -> Option<String> {
+    let inner = |key: String, live: Option<&Value>, wanted: &Value| {
+        let rest = live.and_then(|live| differs_at(live, wanted));
+        Some(format!("{key}{}", rest.unwrap_or_default()))
+    };
+    match (live, wanted) {
+        (Value::Object(live), Value::Object(wanted)) => {
+            let differs = |(key, value): &(&String, &Value)| {
+                let one = Value::Object([((*key).clone(), (*value).clone())].into_iter().collect());
+                !contains(&Value::Object(live.clone()), &one)
+            };
+            let (key, wanted) = wanted.iter().find(differs)?;
+            inner(format!(".{key}"), live.get(key), wanted)
+        }
+        (Value::Array(live), Value::Array(wanted)) if live.len() == wanted.len() => {
+            let differs = |(_, (live, wanted)): &(usize, (&Value, &Value))| !contains(live, wanted);
+            let (at, (live, wanted)) = live.iter().zip(wanted).enumerate().find(differs)?;
+            inner(format!("[{at}]"), Some(live), wanted)
+        }
+        _ => None,
+    }
+}
+
+fn amount(value: &Value) -> Option<Amount> {
+    value.as_str().map(|text| Amount(text.to_owned()))
+}
+
 /// Amounts of resources, which the API server writes in a form of its own.
 fn are_same_amounts(live: &Value, wanted: &Value) -> bool {
     let (Some(live), Some(wanted)) = (live.as_object(), wanted.as_object()) else {
         return false;
     };
-    let amount = |value: &Value| value.as_str().map(|text| Amount(text.to_owned()));
     wanted.iter().all(|(resource, wanted)| {
         let live = live.get(resource);
         live.is_some_and(|live| {
@@ -287,6 +330,25 @@ mod tests {
         }
         let text = |value: &str| object(json!({"env": [{"name": "A", "value": value}]}));
         assert!(!text("1000").is_met_by(&with_mark(&text("1000"), &text("1k"))));
+    }
+
+    #[test]
+    fn what_is_kept_otherwise_is_named() {
+        let wanted = object(
+            json!({"spec": {"list": [{"image": "a"}, {"image": "b"}], "divisor": "1024Ki"}}),
+        );
+        let mut live = wanted.value.clone();
+        live["spec"]["divisor"] = json!("1Mi");
+        assert_eq!(wanted.differs_at(&live), None);
+        live["spec"]["list"][1]["image"] = json!("mirror/b");
+        assert_eq!(
+            wanted.differs_at(&live).as_deref(),
+            Some(".spec.list[1].image")
+        );
+        live["spec"]["list"] = json!([{"image": "a"}]);
+        assert_eq!(wanted.differs_at(&live).as_deref(), Some(".spec.list"));
+        live["spec"] = json!({});
+        assert_eq!(wanted.differs_at(&live).as_deref(), Some(".spec.divisor"));
     }
 
     /// The other's body with the mark of what was asked.

@@ -67,6 +67,12 @@ impl Observed {
         claims
     }
 
+    /// Whether a server of the role has a volume: also where its claim is to go, which stays for as long as its pod does.
+    fn keeps_data(&self, cluster: &str, role: Role) -> bool {
+        let mut claims = self.claims_of(cluster, role).into_values();
+        claims.any(has_volume)
+    }
+
     /// How many servers there are up to the last one that has, or had, a volume: what lies there may be all there is of
     /// some rows.
     pub(crate) fn volumes(&self, cluster: &str, role: Role) -> u32 {
@@ -111,7 +117,7 @@ impl Observed {
     ) -> Option<Value> {
         let set = self.set(cluster, role)?;
         let is_asked_for = made_with(set) == Some((asked.class, asked.size));
-        if !is_asked_for && self.volumes(cluster, role) == 0 {
+        if !is_asked_for && !self.keeps_data(cluster, role) {
             return None;
         }
         let template = set.pointer(CLAIM_TEMPLATE)?;
@@ -190,10 +196,14 @@ pub(crate) fn is_leaving(object: &Value) -> bool {
     object.pointer("/metadata/deletionTimestamp").is_some()
 }
 
-/// Whether a claim has, or had, a volume: a server may have written to it.
+/// Whether a claim has, or had, a volume: a server may have written to it. One that is made of a snapshot or of another
+/// claim is as good as that, before it has one.
 pub(crate) fn has_volume(claim: &Value) -> bool {
     let phase = claim.pointer("/status/phase").and_then(Value::as_str);
-    claim.pointer("/spec/volumeName").is_some() || phase.is_some_and(|phase| phase != "Pending")
+    ["volumeName", "dataSource", "dataSourceRef"]
+        .iter()
+        .any(|field| claim["spec"].get(field).is_some())
+        || phase.is_some_and(|phase| phase != "Pending")
 }
 
 /// A condition of an object's status.

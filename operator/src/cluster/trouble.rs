@@ -323,7 +323,25 @@ fn crashing(pod: &str, container: &Value, reason: &str) -> (Reason, String) {
         Reason::ServerCrashing,
         format!(
             "pod {pod} doesn't run ({reason}): {}",
-            words.unwrap_or_default().trim()
+            last_words(words.unwrap_or_default())
         ),
     )
+}
+
+/// What a server said last, the same with each of its ends: without the time.
+fn last_words(log: &str) -> String {
+    let Some(line) = log.lines().map(str::trim).rfind(|line| !line.is_empty()) else {
+        return String::new();
+    };
+    let Ok(Value::Object(event)) = serde_json::from_str(line) else {
+        let (first, rest) = line.split_once(' ').unwrap_or_default();
+        let is_time = first.parse::<Timestamp>().is_ok();
+        return if is_time { rest.trim() } else { line }.to_owned();
+    };
+    let told = ["message", "error"].map(|field| event.get(field).and_then(Value::as_str));
+    let told: Vec<&str> = told.into_iter().flatten().collect();
+    match told.is_empty() {
+        true => line.to_owned(),
+        false => told.join(": "),
+    }
 }

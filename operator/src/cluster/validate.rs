@@ -52,16 +52,18 @@ pub(crate) fn validate(cluster: &ClusterObject, observed: &Observed) -> Vec<Prob
         let asked = role.asked(&cluster.spec);
         let path = format!("spec.{}.storage", asked.path);
         let claimed = observed.claimed(name, role);
-        if let Some(largest) = claimed.filter(|largest| *largest > asked.size) {
+        let made_with = observed
+            .own_set(cluster, role)
+            .and_then(observed::made_with);
+        // Whoever else grew a claim did no harm: servers that are there keep what they have.
+        let is_shrunk = made_with.is_none_or(|(_, size)| asked.size < size);
+        if let Some(largest) = claimed.filter(|largest| *largest > asked.size && is_shrunk) {
             let size = asked.size;
             add(
                 &format!("{path}.size"),
                 format!("{size} must be at least {largest}: volumes can only grow"),
             );
         }
-        let made_with = observed
-            .own_set(cluster, role)
-            .and_then(observed::made_with);
         if let Some((class, _)) = made_with
             && claimed.is_some()
             && class != asked.class

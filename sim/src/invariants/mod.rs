@@ -104,6 +104,7 @@ pub trait Invariant: Send {
 }
 
 pub(crate) use durable::NAME as DURABLE;
+pub(crate) use nothing_overlooked::NAME as NOTHING_OVERLOOKED;
 
 /// The names of all there are, also of what is no [`Invariant`] and of what workloads look at.
 pub fn names() -> Vec<&'static str> {

@@ -11,11 +11,13 @@ use percolator_tablet::index::Entry;
 use super::Invariant;
 use crate::watch::{Content, End};
 
+pub(crate) const NAME: &str = "nothing is overlooked";
+
 pub(super) struct NothingOverlooked;
 
 impl Invariant for NothingOverlooked {
     fn name(&self) -> &'static str {
-        "nothing is overlooked"
+        NAME
     }
 
     fn at_end(&mut self, end: &End<'_>) -> Result<(), String> {

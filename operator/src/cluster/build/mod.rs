@@ -100,15 +100,6 @@ impl Builder<'_> {
         Object::new(kind, name, labels, &self.owner, body)
     }
 
-    /// The cluster's labels, beside those that the spec asks for.
-    fn labels_with(&self, more: &BTreeMap<String, String>) -> Value {
-        let mut labels = json!(more);
-        for (key, label) in names::labels(self.name).as_object().into_iter().flatten() {
-            labels[key] = label.clone();
-        }
-        labels
-    }
-
     fn common(&self, kind: Kind, body: Value) -> Object {
         self.object(kind, self.name, names::labels(self.name), body)
     }
@@ -145,7 +136,7 @@ impl Builder<'_> {
         self.object(
             Kind::Service,
             self.name,
-            self.labels_with(&service.labels),
+            with(names::labels(self.name), &service.labels),
             json!({
                 "metadata": {"annotations": service.annotations},
                 "spec": {
@@ -159,20 +150,24 @@ impl Builder<'_> {
 
     /// Gives each pod a name that outlives it. Also while it isn't ready: servers look for each other then.
     fn headless_service(&self, role: Role) -> Object {
+        let service = role.asked(&self.cluster.spec).service;
         self.object(
             Kind::Service,
             &role.set(self.name),
-            names::role_labels(self.name, role),
-            json!({"spec": {
-                "type": "ClusterIP",
-                "clusterIP": "None",
-                "publishNotReadyAddresses": true,
-                "selector": names::role_selector(self.name, role),
-                "ports": [
-                    {"name": "grpc", "port": PORT, "targetPort": "grpc", "protocol": "TCP"},
-                    {"name": "metrics", "port": METRICS_PORT, "targetPort": "metrics", "protocol": "TCP"},
-                ],
-            }}),
+            with(names::role_labels(self.name, role), &service.labels),
+            json!({
+                "metadata": {"annotations": service.annotations},
+                "spec": {
+                    "type": "ClusterIP",
+                    "clusterIP": "None",
+                    "publishNotReadyAddresses": true,
+                    "selector": names::role_selector(self.name, role),
+                    "ports": [
+                        {"name": "grpc", "port": PORT, "targetPort": "grpc", "protocol": "TCP"},
+                        {"name": "metrics", "port": METRICS_PORT, "targetPort": "metrics", "protocol": "TCP"},
+                    ],
+                },
+            }),
         )
     }
 
@@ -188,4 +183,12 @@ impl Builder<'_> {
             }}),
         )
     }
+}
+
+/// These labels, and those that the spec asks for.
+fn with(mut own: Value, more: &BTreeMap<String, String>) -> Value {
+    for (key, label) in more {
+        own[key] = json!(label);
+    }
+    own
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::names;
 use super::super::object::{Kind, Object};
-use super::Builder;
+use super::{Builder, with};
 
 /// The chart's alerts, of all clusters.
 const ALERTS: &str = include_str!("../../../../charts/percolator-operator/files/alerts.yaml");
@@ -38,7 +38,7 @@ impl Builder<'_> {
     }
 
     fn monitored(&self, kind: Kind, more: &BTreeMap<String, String>, spec: Value) -> Object {
-        let labels = self.labels_with(more);
+        let labels = with(names::labels(self.name), more);
         self.object(kind, self.name, labels, json!({"spec": spec}))
     }
 

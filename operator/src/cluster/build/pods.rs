@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::names::{self, CLAIM, METRICS_PORT, PORT, Role};
 use super::super::object::{Kind, Object};
 use super::super::observed::{DEFAULT_IMAGE_KEPT, Observed};
-use super::{Builder, GC, LOG_LEVEL, NEW_CLUSTER};
+use super::{Builder, GC, LOG_LEVEL, NEW_CLUSTER, with};
 
 /// Nobody's number, and no user's of a node.
 const USER: u32 = 65532;
@@ -62,11 +62,7 @@ impl Builder<'_> {
 
     fn template(&self, role: Role) -> Value {
         let pod = role.asked(&self.cluster.spec).pod;
-        let mut labels = json!(pod.labels);
-        let own = names::role_labels(self.name, role);
-        for (key, label) in own.as_object().into_iter().flatten() {
-            labels[key] = label.clone();
-        }
+        let labels = with(names::role_labels(self.name, role), &pod.labels);
         let mut template = json!({
             "metadata": {"labels": labels},
             "spec": {

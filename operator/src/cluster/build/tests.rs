@@ -34,6 +34,7 @@ spec:
     podMonitor: {enabled: true, interval: 15s, labels: {release: prometheus}}
     prometheusRule: {enabled: true, labels: {release: prometheus}}
   oracle:
+    service: {labels: {tier: time}, annotations: {note: c}}
     window: 500ms
     storage: {size: 100Mi, storageClassName: fast}
   gcMaster:
@@ -224,11 +225,21 @@ fn what_restarts_is_what_the_table_says() {
         "service": {"labels": {"a": "b"}, "annotations": {"a": "b"}},
         "monitoring": {"podMonitor": {"enabled": true}, "prometheusRule": {"enabled": true}},
         "gc": {"lifeTime": "7m", "maxHold": "1h", "paused": true},
-        "oracle": {"window": "1s", "storage": {"size": "2Gi"}, "pod": {"priorityClassName": "a"}},
-        "gcMaster": {"storage": {"size": "2Gi"}, "pod": {"containerSecurityContext": {"runAsUser": 7}}},
+        "oracle": {
+            "window": "1s",
+            "storage": {"size": "2Gi"},
+            "service": {"labels": {"a": "b"}},
+            "pod": {"priorityClassName": "a"},
+        },
+        "gcMaster": {
+            "storage": {"size": "2Gi"},
+            "service": {"annotations": {"a": "b"}},
+            "pod": {"containerSecurityContext": {"runAsUser": 7}},
+        },
         "tablets": {
             "replicas": 9,
             "storage": {"size": "20Gi", "cacheSize": "1Gi"},
+            "service": {"labels": {"a": "b"}, "annotations": {"a": "b"}},
             "pod": {"env": [{"name": "A", "value": "b"}]},
         },
     });
@@ -307,10 +318,10 @@ fn what_restarts_is_what_the_table_says() {
     }
 }
 
-/// The fields that have a value, a role's pod as one.
+/// The fields that have a value, a pod and a service as one.
 fn leaves(path: &str, value: &Value, found: &mut Vec<(String, Value)>) {
     match value {
-        Value::Object(fields) if !path.ends_with("pod") => {
+        Value::Object(fields) if !path.ends_with("pod") && !path.ends_with("service") => {
             for (name, field) in fields {
                 let dot = if path.is_empty() { "" } else { "." };
                 leaves(&format!("{path}{dot}{name}"), field, found);

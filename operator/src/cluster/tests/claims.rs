@@ -168,3 +168,69 @@ fn a_size_that_claims_cannot_have_can_be_taken_back() {
         reason(false, Reason::UpToDate)
     );
 }
+
+/// By mistake: a claim that is to go stays for as long as its pod does, and the server serves on.
+#[test]
+fn a_claim_that_is_to_go_keeps_its_statefulset() {
+    let mut world = World::all_ready();
+    world.change(|cluster| cluster.spec.gc_master.storage.size = Quantity::from_bytes(2 << 30));
+    world.step();
+    for claim in &mut world.observed.claims {
+        if super::name(claim).contains("gc-master") {
+            claim["metadata"]["deletionTimestamp"] = json!("now");
+        }
+    }
+    let written = world.step().0;
+    assert!(
+        written.iter().all(|name| !name.starts_with('-')),
+        "{written:?}"
+    );
+    assert!(world.condition("Available").0);
+}
+
+/// It waits for its first pod, as its class says: what it is made of is there already.
+#[test]
+fn a_claim_that_is_made_of_a_snapshot_is_taken_up() {
+    for field in ["dataSource", "dataSourceRef"] {
+        let mut world = World::new();
+        claim(&mut world, "data-demo-tablet-3", "Pending");
+        let restored = world.observed.claims.last_mut().expect("a claim");
+        restored["spec"][field] = json!({"kind": "VolumeSnapshot", "name": "a"});
+        world.step();
+        let message = said(&world);
+        assert!(message.contains("3 must be at least 4"), "{message}");
+        world.change(|cluster| cluster.spec.tablets.replicas = 4);
+        for role in Role::ALL {
+            let written = world.step().0;
+            assert!(
+                written.iter().all(|name| !name.starts_with('-')),
+                "{written:?}"
+            );
+            world.ready(role);
+        }
+    }
+}
+
+/// As by whoever watches how full volumes are: that the spec asks for less is no reason to leave the cluster alone.
+#[test]
+fn a_claim_that_somebody_else_grew_is_left_as_it_is() {
+    let mut world = World::all_ready();
+    for claim in &mut world.observed.claims {
+        claim["spec"]["resources"]["requests"]["storage"] = json!("20Gi");
+        claim["status"]["capacity"] = json!({"storage": "20Gi"});
+    }
+    assert_eq!(world.step().0, Vec::<String>::new());
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(false, Reason::AsExpected)
+    );
+    world.change(|cluster| cluster.spec.tablets.replicas = 4);
+    assert_eq!(world.step().0, ["demo-tablet"]);
+    world.change(|cluster| cluster.spec.tablets.storage.size = Quantity::from_bytes(5 << 30));
+    world.step();
+    assert!(
+        said(&world).contains("must be at least 20Gi"),
+        "{}",
+        said(&world)
+    );
+}

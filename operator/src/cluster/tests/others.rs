@@ -59,10 +59,21 @@ fn a_claim_without_labels_is_not_taken_up() {
     assert!(!world.observed.is_new("demo"));
     assert!(world.step().0.contains(&"demo-gc-master".to_owned()));
     // What sets there are have made their claims with labels.
-    let world = World::all_ready();
+    let mut world = World::all_ready();
     assert_eq!(
         claims_to_ask_for(&world.cluster, &world.observed),
         Vec::<String>::new()
+    );
+    // But they would take up somebody else's for a server more.
+    world.change(|cluster| cluster.spec.tablets.replicas = 4);
+    let asked = claims_to_ask_for(&world.cluster, &world.observed);
+    assert_eq!(asked, ["data-demo-tablet-3"]);
+    let claim = json!({"metadata": {"name": "data-demo-tablet-3"}, "spec": {"volumeName": "v"}});
+    note_claim(&world.cluster, &mut world.observed, claim);
+    assert_eq!(world.step().0, Vec::<String>::new());
+    assert_eq!(
+        world.condition("Degraded"),
+        reason(true, Reason::ObjectConflict)
     );
 }
 

@@ -30,6 +30,39 @@ fn troubles_of_pods_are_told() {
     }
 }
 
+/// The end of a server's log: what counts stands in its last line, and is told in the same words each time.
+#[test]
+fn a_server_that_ends_again_and_again_has_its_last_words_told() {
+    let lines = |last: &str| format!("{{\"message\":\"{}\"}}\n{last}\n", "begins ".repeat(200));
+    for (log, said) in [
+        (
+            lines(
+                r#"{"timestamp":"2026-01-01T00:00:00Z","level":"ERROR","message":"stopping","error":"no room"}"#,
+            ),
+            "stopping: no room",
+        ),
+        (
+            lines("2026-01-01T00:00:00.000000Z ERROR stopping error=no room"),
+            "ERROR stopping error=no room",
+        ),
+        (
+            lines("error: the folder is another's"),
+            "error: the folder is another's",
+        ),
+        (lines(r#"{"level":"ERROR"}"#), r#"{"level":"ERROR"}"#),
+    ] {
+        let mut world = World::all_ready();
+        let status = json!({"containerStatuses": [{
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "lastState": {"terminated": {"message": log}},
+        }]});
+        world.pod("demo-tablet-1", status);
+        world.step();
+        let message = world.message("Degraded");
+        assert!(message.ends_with(&format!(": {said}")), "{message}");
+    }
+}
+
 /// Of what lasts only: `second` is that of the pod's conditions, and it is looked at at 1,009 at first.
 fn at(second: i64) -> String {
     Timestamp::from_second(second).unwrap().to_string()
