@@ -122,7 +122,8 @@ pub(crate) async fn run(
         let names: Vec<String> = owners.iter().map(ToString::to_string).collect();
         let text = match names.is_empty() {
             true => format!(
-                "nobody holds a gc-lock at {start_ts}; `percolator gc why-blocked` names those in the way"
+                "nobody is known to hold a gc-lock at {start_ts}: of each client the 100 oldest are; \
+                 `percolator gc why-blocked` names those in the way"
             ),
             false => format!("ended: the gc-lock of {}", names.join(", ")),
         };

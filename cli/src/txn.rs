@@ -12,7 +12,8 @@ use crate::output::{Output, columns};
 /// Transactions that run: list them, end one.
 ///
 /// Named are those with locks, and those that have been open for a second; of the latter a client tells when it renews its
-/// lease, at most 20 seconds later.
+/// lease, at most 20 seconds later, and of its 100 oldest. A gc-lock lasts for as long as its lease, which its client renews
+/// while it lives.
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -53,7 +54,7 @@ pub(crate) async fn run(
 async fn list(admin: &Admin, limit: u32, output: Output) -> anyhow::Result<ExitCode> {
     let running = admin.running(limit).await?;
     let mut rows = vec![
-        ["START_TS", "AGE", "LOCKS", "OWNER"]
+        ["START_TS", "AGE", "LOCKS", "LEASE", "OWNER"]
             .map(str::to_owned)
             .to_vec(),
     ];
@@ -62,6 +63,8 @@ async fn list(admin: &Admin, limit: u32, output: Output) -> anyhow::Result<ExitC
             txn.start_ts.to_string(),
             age_at(running.now, txn.start_ts),
             txn.locks.to_string(),
+            txn.lease
+                .map_or_else(|| "-".to_owned(), |lease| format!("{} s", lease.as_secs())),
             txn.owner
                 .as_ref()
                 .map_or_else(|| "-".to_owned(), ToString::to_string),
@@ -78,6 +81,7 @@ async fn list(admin: &Admin, limit: u32, output: Output) -> anyhow::Result<ExitC
             "locks": txn.locks,
             "primary": txn.primary,
             "owner": txn.owner.as_ref().map(owner_json),
+            "lease_ms": txn.lease.map(|lease| lease.as_millis()),
         })
     };
     let txns: Vec<Value> = running.txns.iter().map(of).collect();
@@ -112,7 +116,8 @@ async fn abort(admin: &Admin, start_ts: Timestamp, output: Output) -> anyhow::Re
             false,
         ),
         None if ended.owners.is_empty() => (
-            "nothing is found of it: it has ended, or is too young to be told of".to_owned(),
+            "nothing is found of it: it has ended, or is too young to be told of, or not among the 100 oldest of its client"
+                .to_owned(),
             "not found",
             false,
         ),

@@ -365,11 +365,13 @@ fn transactions_are_listed_and_ended_and_so_are_their_gc_locks() {
         })
         .await;
         assert_eq!(listed["owner"]["process"], std::process::id());
+        let lease = listed["lease_ms"].as_u64().expect("a lease");
+        assert!((1..=60_000).contains(&lease), "{listed}");
         let said = run(&cluster, &["gc", "release", &start_ts]).await.ok();
         assert!(said.contains("ended: the gc-lock of"), "{said}");
         let said = run(&cluster, &["gc", "release", "1"]).await;
         assert!(
-            said.code() == 7 && said.out.contains("nobody holds"),
+            said.code() == 7 && said.out.contains("nobody is known to hold"),
             "{said:?}"
         );
         let set = ["gc", "set", "--life-time", "1s"];

@@ -2,6 +2,7 @@
 //! locks; and to end one of them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use percolator_protocol::txn::{Ending, MetLock};
 use percolator_protocol::types::{Cell, Timestamp};
@@ -22,6 +23,8 @@ pub struct RunningTxn {
     pub start_ts: Timestamp,
     /// Who holds a gc-lock for it. `None`: nobody, or it is too young to be told of.
     pub owner: Option<Owner>,
+    /// When that gc-lock ends, unless its client renews it.
+    pub lease: Option<Duration>,
     /// Its locks, as far as they were counted.
     pub locks: u64,
     /// The cell where it is decided, if it has locks: `table/row:column`, with the table's name, and the escapes of
@@ -80,6 +83,7 @@ impl Admin {
             let start_ts = Timestamp::from_u64(gc_lock.start_ts);
             let txn = txns.entry(start_ts).or_insert_with(|| entry(start_ts));
             txn.owner = gc_lock.owner.map(Owner::from);
+            txn.lease = Some(Duration::from_millis(gc_lock.lease_ms.into()));
         }
         for server in self.tablet_servers().await? {
             let counted = self

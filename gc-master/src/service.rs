@@ -160,7 +160,7 @@ impl Master for Service {
         let most = usize::try_from(request.into_inner().limit).unwrap_or(usize::MAX);
         let named = self
             .runner
-            .look(|directory, _| directory.transactions(most.min(NAMED_MAX)))??;
+            .look(|directory, now| directory.transactions(now, most.min(NAMED_MAX)))??;
         Ok(Response::new(named))
     }
 

@@ -112,10 +112,6 @@ impl Sessions {
         let named = sessions.find(|it| it.transactions.contains(&start_ts.as_u64()));
         named.map(|session| session.owner.clone())
     }
-
-    fn owner(&self, id: u64) -> Option<v1::Owner> {
-        self.by_id.get(&id).map(|session| session.owner.clone())
-    }
 }
 
 impl Directory {
@@ -182,16 +178,25 @@ impl Directory {
     ///
     /// # Errors
     /// [`Refusal::NoState`].
-    pub fn transactions(&self, most: usize) -> Result<v1::TransactionsResponse, Refusal> {
+    pub fn transactions(
+        &self,
+        now: Duration,
+        most: usize,
+    ) -> Result<v1::TransactionsResponse, Refusal> {
         self.truth()?;
         let mut all = BTreeSet::new();
         for (id, session) in &self.sessions.by_id {
             all.extend(session.named().map(|ts| (ts, *id)));
         }
-        let gc_lock = |(start_ts, session): &(u64, u64)| v1::GcLock {
-            start_ts: *start_ts,
-            session: *session,
-            owner: self.sessions.owner(*session),
+        let gc_lock = |(start_ts, id): &(u64, u64)| {
+            let session = self.sessions.by_id.get(id);
+            let left = session.map(|session| session.until.saturating_sub(now));
+            v1::GcLock {
+                start_ts: *start_ts,
+                session: *id,
+                owner: session.map(|session| session.owner.clone()),
+                lease_ms: u32::try_from(left.unwrap_or_default().as_millis()).unwrap_or(u32::MAX),
+            }
         };
         Ok(v1::TransactionsResponse {
             gc_locks: all.iter().take(most).map(gc_lock).collect(),

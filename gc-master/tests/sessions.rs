@@ -112,15 +112,23 @@ fn a_gc_lock_that_is_ended_by_hand_stays_ended_and_others_stay() {
     renew(&mut world, 1, old, &[old, young]);
     renew(&mut world, 2, young, &[young]);
     let named = |world: &World| {
-        let named = world.directory.transactions(10).unwrap().gc_locks;
+        let named = world
+            .directory
+            .transactions(world.now, 10)
+            .unwrap()
+            .gc_locks;
         named
             .iter()
             .map(|one| (one.session, Timestamp::from_u64(one.start_ts).physical_ms()))
             .collect::<Vec<_>>()
     };
     assert_eq!(named(&world), [(1, old), (1, young), (2, young)]);
-    let listed = world.directory.transactions(2).unwrap();
+    let listed = world.directory.transactions(world.now, 2).unwrap();
     assert!(listed.more);
+    assert!(
+        listed.gc_locks.iter().all(|one| one.lease_ms == 60_000),
+        "{listed:?}"
+    );
     assert_eq!(listed.unnamed, 3, "the first one has more than it names");
     let ended = world.directory.release(world.now, at(old)).unwrap();
     assert_eq!(ended.owners.len(), 1);
@@ -150,7 +158,14 @@ fn a_master_that_starts_knows_which_gc_locks_were_ended_by_hand() {
     world.now = Duration::from_secs(1);
     // Its client doesn't know yet, and comes back with it.
     renew(&mut world, 1, old, &[old]);
-    assert_eq!(world.directory.transactions(10).unwrap().gc_locks, []);
+    assert_eq!(
+        world
+            .directory
+            .transactions(world.now, 10)
+            .unwrap()
+            .gc_locks,
+        []
+    );
     world.now = Duration::from_secs(100);
     renew(&mut world, 1, old, &[old]);
     assert_eq!(barrier(&mut world), at(old).next());
