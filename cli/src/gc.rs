@@ -453,7 +453,11 @@ pub(crate) fn reasons(status: &GcStatus) -> Vec<Reason> {
                 "nothing but the life time, {}",
                 humantime::format_duration(status.life_time)
             ),
-            todo: "change it with `percolator gc set --life-time`".to_owned(),
+            todo: match status.of_manifest.iter().any(|field| field == "lifeTime") {
+                true => "change it with spec.gc.lifeTime in the manifest",
+                false => "change it with `percolator gc set --life-time`",
+            }
+            .to_owned(),
             usual: true,
             facts: json!({"life_time_ms": life_ms}),
         });

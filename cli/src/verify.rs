@@ -17,10 +17,10 @@ const SHOWN_MAX: usize = 100;
 /// What to verify.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Wait so many times as long as each piece took before the next: 0 is as fast as can be.
+    /// Wait so many times as long as each piece took before the next, a whole number: 0 is as fast as can be.
     #[arg(long, value_name = "NUMBER", default_value_t = 3)]
     pace: u32,
-    /// Go on from where an earlier walk was, as it said.
+    /// Go on from where an earlier walk was, as it said: SERVER/PART/KEY. What lies before is not looked at again.
     #[arg(long, value_name = "POSITION", value_parser = position)]
     resume: Option<Position>,
 }
@@ -67,11 +67,19 @@ pub(crate) async fn run(admin: &Admin, args: Args, output: Output) -> anyhow::Re
     let done = match walk.await {
         Ok(done) => done,
         Err(error) => {
-            output.note(&format!("to go on: --resume '{}'", text(&last)));
+            if last != Position::default() {
+                output.note(&format!("to go on: --resume '{}'", text(&last)));
+            }
             return Err(error.into());
         }
     };
-    output.result(&shown_as(&done), &json_of(&done))?;
+    let from_there = if from == Position::default() {
+        ""
+    } else {
+        ", from there on"
+    };
+    let text = format!("{}{from_there}", shown_as(&done));
+    output.result(&text, &json_of(&done))?;
     Ok(answered(done.wrong() == 0))
 }
 

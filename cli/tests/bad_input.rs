@@ -90,6 +90,25 @@ fn a_port_in_use() {
     assert!(!folder.path().join("new").exists());
 }
 
+/// A second start in the folder of a cluster that runs changes nothing of that.
+#[test]
+fn a_data_folder_whose_cluster_runs() {
+    let cluster = support::Cluster::processes();
+    let data = cluster.data_dir.display().to_string();
+    let file = |name: &str| std::fs::read_to_string(cluster.data_dir.join(name)).expect(name);
+    let before = ["gc.json", "log-level", "servers.json"].map(file);
+    let manifest = cluster.data_dir.join("../other.yaml");
+    let text = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: local}\n\
+                spec: {gc: {lifeTime: 1s}, log: {level: debug}}\n";
+    std::fs::write(&manifest, text).expect("writable");
+    let manifest = manifest.display().to_string();
+    for mode in [&[][..], &["--processes"][..]] {
+        let up = ["up", "--port", "0", "-f", &manifest, "--data-dir", &data];
+        percolator(&[&up[..], mode].concat()).refused(1, &["in use", &data]);
+    }
+    assert_eq!(["gc.json", "log-level", "servers.json"].map(file), before);
+}
+
 /// The programs of the servers lie beside the command, or not: then nothing is made, so that the next start is none
 /// in a folder of other things.
 #[test]

@@ -146,7 +146,7 @@ impl fmt::Display for Conflict {
             ),
             Self::RolledBack { cell } => write!(
                 f,
-                "this transaction was rolled back on cell {cell} by an older one, or for taking too long"
+                "this transaction was rolled back on cell {cell} by an older one, by hand, or for taking too long"
             ),
         }
     }

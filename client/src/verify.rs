@@ -71,7 +71,7 @@ impl Admin {
     /// than a piece took to wait before the next: 3 takes a quarter of a server's time at the most.
     ///
     /// # Errors
-    /// A tablet server isn't reached. The position that was told last is the one to go on from.
+    /// [`Error::Invalid`]: there is no such position. A tablet server isn't reached. The position that was told last is the one to go on from.
     pub async fn verify_gc(
         &self,
         from: &Position,
@@ -81,6 +81,13 @@ impl Admin {
         let mut done = Verification::default();
         let mut servers = self.tablet_servers().await?;
         servers.sort();
+        if !from.server.is_empty() && !servers.contains(&from.server) {
+            return Err(Error::Invalid(format!(
+                "there is no tablet server {}: there are {}",
+                from.server,
+                servers.join(", ")
+            )));
+        }
         for server in servers.into_iter().filter(|server| *server >= from.server) {
             let is_first = server == from.server;
             let first_part = if is_first { from.part } else { 0 };

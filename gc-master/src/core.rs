@@ -65,7 +65,7 @@ impl Default for Settings {
 #[derive(Debug)]
 pub(crate) struct Live {
     incarnation: u64,
-    heard_at: Duration,
+    pub(crate) heard_at: Duration,
     /// The tablet servers that it durably knows of.
     pub(crate) peers: BTreeSet<String>,
     /// Tablets that it owns and did not report: since when, and whether that was noted.

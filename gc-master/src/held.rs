@@ -104,8 +104,11 @@ impl Directory {
                 ),
             });
         }
-        // Before it has ever moved, nothing is old enough to be kept back.
-        if truth.gc.barrier == 0 {
+        // Before it has ever moved, nothing may be old enough to be kept back.
+        let since = Timestamp::from_u64(truth.gc.since).physical_ms();
+        let age = self.collection.now.physical_ms().saturating_sub(since);
+        let is_old = truth.gc.since != 0 && Duration::from_millis(age) > self.life_time();
+        if truth.gc.barrier == 0 && !is_old {
             return None;
         }
         let left = self.leases_end_at().saturating_sub(now);
@@ -131,9 +134,11 @@ impl Directory {
             };
             let behind = self.reported(server).unwrap_or_default() < points.barrier;
             if behind && !self.is_alive(server, now) {
+                let heard_at = self.live.get(server).map(|live| live.heard_at);
                 return Some(Hold {
                     by: "server_down",
                     what: "the tablet server does not answer".into(),
+                    since: now.saturating_sub(heard_at.unwrap_or_default()),
                     ..hold
                 });
             }

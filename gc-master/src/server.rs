@@ -258,7 +258,12 @@ async fn watch_manifest(path: Option<PathBuf>, runner: Arc<Runner>) {
     loop {
         match read_manifest(&path) {
             Ok(manifest) if last.as_ref() != Some(&manifest) => {
-                tracing::info!(?manifest, "garbage collection, as the manifest says it");
+                tracing::info!(
+                    life_time_ms = manifest.life_time_ms,
+                    max_hold_ms = manifest.max_hold_ms,
+                    paused = manifest.paused,
+                    "garbage collection, as the manifest says it"
+                );
                 told.clear();
                 last = Some(manifest.clone());
                 let taken = runner.step(|directory, _| directory.take_manifest(manifest));

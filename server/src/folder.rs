@@ -13,7 +13,8 @@ use crate::small_file::{StdFiles, replace_durably, sync_parent};
 /// The format of folders that this program reads and writes.
 pub const FORMAT: u32 = 1;
 
-const LOCK: &str = "LOCK";
+/// The file by which a process has a folder for itself.
+pub const LOCK: &str = "LOCK";
 const IDENTITY: &str = "IDENTITY";
 
 /// A server's folder, locked for as long as this lives.
@@ -124,7 +125,11 @@ impl Folder {
     }
 }
 
-fn lock(folder: &Path, server: &str) -> Result<File, Error> {
+/// Locks a folder for as long as the file lives.
+///
+/// # Errors
+/// [`Error::FolderInUse`], and the errors of files.
+pub fn lock(folder: &Path, server: &str) -> Result<File, Error> {
     let path = folder.join(LOCK);
     const PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
     const TRIES: u32 = 100;

@@ -11,6 +11,7 @@ use percolator_client::Error;
 
 use crate::cluster::Cluster;
 use crate::invariants::liveness;
+use crate::plan::Fault;
 use crate::recorder::Session;
 use crate::rng::Rng;
 use crate::run::keeper;
@@ -23,6 +24,8 @@ const ROWS: u64 = 6;
 const COLUMN: &str = "orphan";
 /// What it takes, about, where answers take as long as they do.
 const LASTS: Duration = Duration::from_millis(60);
+/// As long as a pause of the oracle's lasts at the slowest pace that clocks have.
+const SLOW_SLEEPS: Duration = Duration::from_secs(4);
 /// A reader who was refused, or had to give up, asks again after this.
 const AGAIN: Duration = Duration::from_millis(20);
 
@@ -87,6 +90,11 @@ pub(crate) fn reads(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     }) else {
         return false;
     };
+    if cluster.plan.faults.contains(&Fault::ClockPace) {
+        // What sleeps by a clock that went slowly when it began sleeps on by that, here alone; of the oracle, time hangs on
+        // it.
+        world.run(world.now() + SLOW_SLEEPS, || false);
+    }
     let (writer, session) = cluster.last_session(world);
     let written = cells.clone();
     let writes = async move {

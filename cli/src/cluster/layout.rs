@@ -1,12 +1,14 @@
 //! Which servers a local cluster has, where they listen and where their data lies.
 
+use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use percolator_api::PercolatorCluster;
 use percolator_engine::EngineKind;
-use percolator_server::{SmallFile, SmallTruth as _};
+use percolator_server::{SmallFile, SmallTruth as _, folder};
 use serde::{Deserialize, Serialize};
 
 use super::followed::{self, Followed};
@@ -28,6 +30,8 @@ pub(crate) struct Layout {
     pub(crate) raw: bool,
     /// What counts without a restart.
     pub(crate) followed: Followed,
+    /// The folder is this process', until the last of these is gone.
+    _lock: Arc<File>,
 }
 
 /// How a cluster is to be run.
@@ -125,9 +129,9 @@ impl Layout {
             );
         }
         if new
-            && names
-                .iter()
-                .any(|name| name != LOGS && !followed::is_ours(name))
+            && names.iter().any(|name| {
+                ![LOGS, folder::LOCK].contains(&name.as_str()) && !followed::is_ours(name)
+            })
         {
             bail!(
                 "{} holds other things and no cluster: choose an empty folder, or one that is yet to be made, with \
@@ -154,7 +158,10 @@ impl Layout {
                 data_dir.display()
             );
         }
+        // Before anything is written that another one's servers read.
+        let lock = folder::lock(&data_dir, "this cluster")?;
         Ok(Self {
+            _lock: Arc::new(lock),
             data_dir,
             name: manifest.metadata.name.clone(),
             new,

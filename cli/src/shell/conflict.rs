@@ -39,7 +39,7 @@ fn text(conflict: &Conflict, tables: &[Table]) -> String {
             name(cell)
         ),
         Conflict::RolledBack { cell } => format!(
-            "this transaction was rolled back on {} by an older one, or for taking too long",
+            "this transaction was rolled back on {} by an older one, by hand, or for taking too long",
             name(cell)
         ),
     }
