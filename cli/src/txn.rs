@@ -22,7 +22,7 @@ Examples:
 pub(crate) enum Command {
     /// The transactions that run, oldest first: whose they are, and how many cells they have locked.
     ///
-    /// Ends with 5 where the locks on a tablet server can't all be counted.
+    /// Ends with 5 where a tablet server doesn't say which locks it has.
     #[command(
         after_help = "Examples:\n  percolator txn list\n  percolator txn list --limit 10 -o json"
     )]
@@ -97,11 +97,14 @@ async fn list(admin: &Admin, limit: u32, output: Output) -> anyhow::Result<ExitC
             running.unnamed
         ));
     }
-    for (server, why) in &running.uncounted {
-        output.note(&format!("locks on {server} are not all counted: {why}"));
+    for server in &running.uncounted {
+        output.note(&format!("{server} has more locks than are counted"));
+    }
+    for (server, why) in &running.unreached {
+        output.note(&format!("locks on {server} are not all known: {why}"));
     }
     // What a script reads is not all there is.
-    Ok(match running.uncounted.is_empty() {
+    Ok(match running.unreached.is_empty() {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(5),
     })

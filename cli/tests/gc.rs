@@ -441,11 +441,16 @@ fn what_is_stored_is_verified() {
             }
         }
         run(&cluster, &["delete", TABLE, "joe"]).await.ok();
-        let nowhere = run(&cluster, &["gc", "verify", "--resume", "tablet-99/0/"]).await;
-        assert!(
-            nowhere.code() == 2 && nowhere.err.contains("there is no tablet server tablet-99"),
-            "{nowhere:?}"
-        );
+        for (at, says) in [
+            ("tablet-99/0/", "there is no tablet server tablet-99"),
+            ("tablet-0/3/", "there is no part 3"),
+        ] {
+            let nowhere = run(&cluster, &["gc", "verify", "--resume", at]).await;
+            assert!(
+                nowhere.code() == 2 && nowhere.err.contains(says),
+                "{nowhere:?}"
+            );
+        }
         let said = run(&cluster, &["gc", "verify", "-o", "json"]).await.ok();
         let found: Value = serde_json::from_str(&said).expect("JSON");
         assert_eq!(found["wrong"], 0, "{said}");

@@ -43,8 +43,10 @@ pub struct RunningTxns {
     pub more: bool,
     /// Others that have lived for a while and that their clients don't name: each names its 100 oldest.
     pub unnamed: u64,
-    /// Servers whose locks are not counted, or not all of them, and why.
-    pub uncounted: Vec<(String, String)>,
+    /// Servers that have more locks than are counted.
+    pub uncounted: Vec<String>,
+    /// Servers whose locks are not known, or not all of them, and why.
+    pub unreached: Vec<(String, String)>,
 }
 
 /// What became of a transaction that was to be ended.
@@ -98,10 +100,8 @@ impl Admin {
                 .await;
             match counted {
                 Ok(true) => {}
-                Ok(false) => running
-                    .uncounted
-                    .push((server, "it has more locks than are counted".into())),
-                Err(error) => running.uncounted.push((server, error.to_string())),
+                Ok(false) => running.uncounted.push(server),
+                Err(error) => running.unreached.push((server, error.to_string())),
             }
         }
         let most = usize::try_from(most).unwrap_or(usize::MAX);

@@ -78,6 +78,13 @@ impl Admin {
         pace: u32,
         mut at: impl FnMut(&Position, &Verification),
     ) -> Result<Verification, Error> {
+        if from.part >= PARTS.len() {
+            return Err(Error::Invalid(format!(
+                "there is no part {}: they are 0 to {}",
+                from.part,
+                PARTS.len() - 1
+            )));
+        }
         let mut done = Verification::default();
         let mut servers = self.tablet_servers().await?;
         servers.sort();

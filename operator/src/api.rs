@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join_all, try_join, try_join_all};
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::{Event as CoreEvent, PersistentVolumeClaim, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
@@ -22,6 +23,8 @@ const FAILED_WEBHOOK: &str = "failed calling webhook \"";
 const NAMESPACE_ENDS: &str = "NamespaceTerminating";
 /// What is refused may take as long each time, as a webhook that nobody answers for: the rest is tried with the next look.
 const REFUSALS_TAKE: Duration = Duration::from_secs(20);
+/// Claims of a thousand servers may be asked for.
+const ASKED_AT_A_TIME: usize = 16;
 /// How long a server may take to say why it isn't ready: it may be nowhere near.
 const WORDS_WITHIN: Duration = Duration::from_secs(1);
 
@@ -190,8 +193,9 @@ impl Objects {
         };
         let claims = self.kind(&claims_api());
         let unknown = cluster::claims_to_ask_for(cluster, &observed);
-        let unknown = unknown.iter().map(|name| claims.get_opt(name));
-        for claim in try_join_all(unknown).await?.into_iter().flatten() {
+        let unknown = stream::iter(&unknown).map(|name| claims.get_opt(name));
+        let found: Vec<_> = unknown.buffered(ASKED_AT_A_TIME).try_collect().await?;
+        for claim in found.into_iter().flatten() {
             cluster::note_claim(cluster, &mut observed, json!(claim));
         }
         if cluster::wants_fresh_lists(cluster, &observed, settings) {

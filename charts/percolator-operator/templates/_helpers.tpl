@@ -37,7 +37,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
 {{- define "percolator-operator.lease" -}}
-{{- default (include "percolator-operator.fullname" .) .Values.leaderElection.lease }}
+{{- default (include "percolator-operator.fullname" .) ((.Values.leaderElection).lease) }}
 {{- end }}
 
 {{- define "percolator-operator.image" -}}

@@ -1,6 +1,7 @@
 //! A large transaction, and what it costs those who read the same table meanwhile. They are a client of their own, in
 //! a thread of its own, as another process would be: what they wait for is the cluster, and a processor.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -13,6 +14,7 @@ use rand::RngExt;
 
 use super::workers::Calls;
 use super::{Figure, memory};
+use crate::observe::metrics::{Page, Places, quantile};
 use crate::output::Output;
 
 const TABLE: &str = "bench_large";
@@ -36,15 +38,16 @@ pub(super) struct Outcome {
 pub(super) async fn measure(
     cluster: &str,
     client: &Client,
+    places: Places,
     rows: u32,
     duration: Duration,
     output: Output,
 ) -> anyhow::Result<Outcome> {
     prepare(client).await?;
     output.note("point reads, with nothing else ...");
-    let readers = Readers::start(cluster)?;
+    let mut readers = Readers::start(cluster, places).await?;
     tokio::time::sleep(duration).await;
-    let mut alone = readers.phase();
+    let mut alone = readers.phase().await;
 
     output.note(&format!(
         "{rows} rows of {VALUE_BYTES} bytes in one transaction ..."
@@ -63,24 +66,24 @@ pub(super) async fn measure(
     }
     txn.commit().await?;
     let took = began.elapsed();
-    let beside = readers.phase();
+    let beside = readers.phase().await;
     output.note("its locks are resolved ...");
     client.settle().await;
     let settled = began.elapsed();
-    let resolved = readers.phase();
+    let resolved = readers.phase().await;
     output.note("point reads, with nothing else once more ...");
     tokio::time::sleep(duration).await;
     // A machine is not the same from one minute to the next: what is before counts as what is after.
-    alone.add(&readers.phase());
+    alone.add(readers.phase().await);
     readers.end()?;
     watch.abort();
-    let alone = figure(&alone, "point reads alone, before and after");
+    let alone = alone.figure("point reads alone, before and after");
     let [beside, resolved] = [
         (beside, "point reads beside it"),
         (resolved, "point reads while its locks go"),
     ]
     .map(|(phase, name)| {
-        let mut figure = figure(&phase, name);
+        let mut figure = phase.figure(name);
         let ratio = figure.p99_ms / alone.p99_ms.max(0.001);
         figure.ratio = Some((ratio, "the p99 of those alone".into()));
         figure
@@ -133,24 +136,59 @@ async fn prepare(client: &Client) -> anyhow::Result<()> {
 struct Readers {
     /// Reads since the last phase began.
     reads: Arc<Mutex<Calls>>,
-    since: Mutex<Instant>,
+    since: Instant,
+    places: Places,
+    /// What servers showed of themselves then, by their names.
+    shown: BTreeMap<String, Page>,
     stopped: Arc<AtomicBool>,
     thread: JoinHandle<anyhow::Result<()>>,
 }
 
 /// Reads of some time.
-fn figure(reads: &Calls, name: &str) -> Figure {
-    let mut figure = reads.figure(name);
-    figure.note = format!(
-        "{READERS} readers, p99.9 {:.1} ms, longest {:.1} ms",
-        reads.ms(0.999),
-        reads.ms(1.0)
-    );
-    figure
+struct Phase {
+    reads: Calls,
+    /// What each tablet server showed of itself at its beginning and at its end.
+    shown: Vec<(Page, Page)>,
+}
+
+impl Phase {
+    /// And those of another time.
+    fn add(&mut self, other: Self) {
+        self.reads.add(&other.reads);
+        self.shown.extend(other.shown);
+    }
+
+    fn figure(&self, name: &str) -> Figure {
+        let mut figure = self.reads.figure(name);
+        figure.note = format!(
+            "{READERS} readers, p99.9 {:.1} ms, longest {:.1} ms",
+            self.reads.ms(0.999),
+            self.reads.ms(1.0)
+        );
+        let shown: Vec<(&Page, &Page)> = self.shown.iter().map(|(from, to)| (from, to)).collect();
+        let gets: &[(&str, &[&str])] = &[("method", &["get"])];
+        let within = |part| {
+            quantile(
+                part,
+                &shown,
+                "percolator_tablet_request_duration_seconds",
+                gets,
+            )
+        };
+        // What isn't theirs is the way to them, and waiting for a processor.
+        if let (Some(p99), Some(p999)) = (within(0.99), within(0.999)) {
+            figure.note += &format!(
+                "; of that in the servers p99 up to {:.3} ms, p99.9 up to {:.3} ms",
+                p99 * 1e3,
+                p999 * 1e3
+            );
+        }
+        figure
+    }
 }
 
 impl Readers {
-    fn start(cluster: &str) -> anyhow::Result<Self> {
+    async fn start(cluster: &str, places: Places) -> anyhow::Result<Self> {
         let reads = Arc::new(Mutex::new(Calls::new()));
         let stopped = Arc::new(AtomicBool::new(false));
         let (cluster, times, stop) = (cluster.to_owned(), reads.clone(), stopped.clone());
@@ -166,17 +204,28 @@ impl Readers {
             })?;
         Ok(Self {
             reads,
-            since: Mutex::new(Instant::now()),
+            since: Instant::now(),
+            shown: places.reached().await,
+            places,
             stopped,
             thread,
         })
     }
 
     /// What there was of reads since the last one; the next phase begins.
-    fn phase(&self) -> Calls {
-        let mut reads = self.reads.lock();
-        let since = std::mem::replace(&mut *self.since.lock(), Instant::now());
-        std::mem::replace(&mut *reads, Calls::new()).within(since.elapsed())
+    async fn phase(&mut self) -> Phase {
+        let since = std::mem::replace(&mut self.since, Instant::now());
+        let reads = std::mem::replace(&mut *self.reads.lock(), Calls::new());
+        let now = self.places.reached().await;
+        let mut before = std::mem::replace(&mut self.shown, now.clone());
+        let shown = now
+            .into_iter()
+            .filter_map(|(server, page)| Some((before.remove(&server)?, page)))
+            .collect();
+        Phase {
+            reads: reads.within(since.elapsed()),
+            shown,
+        }
     }
 
     fn end(self) -> anyhow::Result<()> {

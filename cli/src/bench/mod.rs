@@ -14,6 +14,7 @@ use percolator_client::{Admin, Client};
 use serde_json::{Value, json};
 
 use crate::bank;
+use crate::observe::metrics::Where;
 use crate::output::{Output, columns};
 
 /// What to measure.
@@ -42,6 +43,8 @@ pub(crate) struct Args {
     /// Only see that everything can be measured: a fraction of a second for each.
     #[arg(long)]
     smoke: bool,
+    #[command(flatten)]
+    metrics: Where,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, clap::ValueEnum)]
@@ -176,7 +179,15 @@ pub(crate) async fn run(
     }
     if args.what == What::Large {
         let rows = if args.smoke { 20_000 } else { args.rows };
-        let outcome = large::measure(cluster, client, rows, duration, output).await?;
+        let outcome = large::measure(
+            cluster,
+            client,
+            args.metrics.find(cluster),
+            rows,
+            duration,
+            output,
+        )
+        .await?;
         figures.extend(outcome.figures);
         memory.extend(outcome.memory);
     }

@@ -79,12 +79,7 @@ impl Layout {
         let data_dir = data_dir
             .canonicalize()
             .with_context(|| format!("cannot use the data folder {}", data_dir.display()))?;
-        let folders = std::fs::read_dir(&data_dir)
-            .with_context(|| format!("cannot read the data folder {}", data_dir.display()))?;
-        let mut names = Vec::new();
-        for folder in folders {
-            names.push(folder?.file_name().to_string_lossy().into_owned());
-        }
+        let names = names_in(&data_dir)?;
         let remembered = remembered(&data_dir)?;
         let engine = spec.tablets.storage.engine.name();
         if let Some(cluster) = &remembered {
@@ -160,6 +155,12 @@ impl Layout {
         }
         // Before anything is written that another one's servers read.
         let lock = folder::lock(&data_dir, "this cluster")?;
+        if names_in(&data_dir)? != names {
+            bail!(
+                "another cluster has run in {} just now: try again",
+                data_dir.display()
+            );
+        }
         Ok(Self {
             _lock: Arc::new(lock),
             data_dir,
@@ -231,6 +232,19 @@ impl Layout {
     pub(crate) fn tablet_servers(&self) -> impl Iterator<Item = String> + use<> {
         (0..self.tablets).map(|number| format!("tablet-{number}"))
     }
+}
+
+/// What lies in a data folder, but for its lock, in order.
+fn names_in(data_dir: &Path) -> anyhow::Result<Vec<String>> {
+    let entries = std::fs::read_dir(data_dir)
+        .with_context(|| format!("cannot read the data folder {}", data_dir.display()))?;
+    let mut names = Vec::new();
+    for entry in entries {
+        names.push(entry?.file_name().to_string_lossy().into_owned());
+    }
+    names.retain(|name| name != folder::LOCK);
+    names.sort_unstable();
+    Ok(names)
 }
 
 fn address(first_port: u16, number: u16) -> anyhow::Result<SocketAddr> {

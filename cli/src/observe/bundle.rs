@@ -164,7 +164,8 @@ async fn txns(admin: &Admin, with_keys: bool) -> Value {
             "primary": primary,
         })
     });
-    let uncounted = running.uncounted.iter().map(|(server, _)| server);
+    let unreached = running.unreached.iter().map(|(server, _)| server);
+    let uncounted = running.uncounted.iter().chain(unreached);
     json!({
         "transactions": txns.collect::<Vec<_>>(),
         "more": running.more,

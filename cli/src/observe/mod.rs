@@ -5,7 +5,7 @@
 
 pub(crate) mod bundle;
 mod kubernetes;
-mod metrics;
+pub(crate) mod metrics;
 mod page;
 mod problems;
 mod redact;

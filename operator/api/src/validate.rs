@@ -44,13 +44,11 @@ const CACHE_SIZE_MIN: Quantity = Quantity::from_bytes(1 << 20);
 const SIZE_MIN: Quantity = Quantity::from_bytes(64 << 20);
 const SMALL_SIZE_MIN: Quantity = Quantity::from_bytes(16 << 20);
 /// The operator's own labels, and those that it may have one day: it finds pods by them.
-const RESERVED_PREFIXES: [&str; 2] = ["app.kubernetes.io/", OWN_PREFIX];
-const OWN_PREFIX: &str = "percolator.dev/";
-/// What it marks its objects with.
-const OWN_LABELS: [&str; 5] = [
+const RESERVED_PREFIXES: [&str; 2] = ["app.kubernetes.io/", "percolator.dev/"];
+/// What it marks all its objects with.
+const OWN_LABELS: [&str; 4] = [
     "app.kubernetes.io/name",
     "app.kubernetes.io/instance",
-    "app.kubernetes.io/component",
     "app.kubernetes.io/part-of",
     "app.kubernetes.io/managed-by",
 ];
@@ -235,7 +233,10 @@ impl Spec {
                 &monitoring.prometheus_rule.labels,
             ),
         ] {
-            let own = |key: &str| OWN_LABELS.contains(&key) || key.starts_with(OWN_PREFIX);
+            let is_of_role = path.ends_with(".service");
+            let own = |key: &str| {
+                OWN_LABELS.contains(&key) || (is_of_role && key == "app.kubernetes.io/component")
+            };
             check_labels(&format!("spec.{path}"), labels, own, problems);
         }
     }

@@ -79,7 +79,10 @@ pub(crate) fn claims_to_ask_for(cluster: &ClusterObject, observed: &Observed) ->
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
     let known: BTreeSet<&str> = observed.claims.iter().map(observed::name).collect();
     let claims = Role::ALL.into_iter().flat_map(|role| {
-        let ordinals = 0..role.asked(&cluster.spec).replicas;
+        let set = observed.set(name, role);
+        let at = |path| set.map_or(0, |set| observed::number(set, path));
+        let has = at("/spec/replicas").max(at("/status/replicas"));
+        let ordinals = u32::try_from(has).unwrap_or(0)..role.asked(&cluster.spec).replicas;
         ordinals.map(move |ordinal| names::claim(name, role, ordinal))
     });
     claims.filter(|claim| !known.contains(&**claim)).collect()

@@ -14,6 +14,10 @@ use super::object::{ASKED, Kind};
 /// The annotation of StatefulSets that has what [`Observed::default_image`] gives, should the configuration get lost.
 pub(crate) const DEFAULT_IMAGE_KEPT: &str = "percolator.dev/default-image";
 
+/// The annotation of StatefulSets that has the size which was last asked of their volumes: a set's own template keeps the
+/// first one.
+pub(crate) const SIZE_ASKED: &str = "percolator.dev/volume-size";
+
 /// The objects of a cluster as the API server has them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observed {
@@ -146,6 +150,13 @@ pub(crate) fn made_with(set: &Value) -> Option<(Option<&str>, Quantity)> {
     let template = set.pointer(CLAIM_TEMPLATE)?;
     let size = template.pointer("/resources/requests/storage")?.as_str()?;
     Some((template["storageClassName"].as_str(), size.parse().ok()?))
+}
+
+/// How much was last asked of a StatefulSet's volumes.
+pub(crate) fn last_size(set: &Value) -> Option<Quantity> {
+    let kept = set["metadata"]["annotations"][SIZE_ASKED].as_str();
+    let kept = kept.and_then(|size| size.parse().ok());
+    kept.or_else(|| Some(made_with(set)?.1))
 }
 
 /// Whose an object is that has a name which a cluster needs.

@@ -328,11 +328,35 @@ fn crashing(pod: &str, container: &Value, reason: &str) -> (Reason, String) {
     )
 }
 
-/// What a server said last, the same with each of its ends: without the time.
+/// What a server said last of why it ended, the same with each of its ends: without the time.
 fn last_words(log: &str) -> String {
-    let Some(line) = log.lines().map(str::trim).rfind(|line| !line.is_empty()) else {
-        return String::new();
+    let lines: Vec<&str> = log.lines().map(str::trim).collect();
+    // What a panic says stands on the line behind its place.
+    let panic = lines
+        .iter()
+        .rposition(|line| line.contains(" panicked at "));
+    let panic = panic.map(|at| {
+        let what = lines.get(at + 1).copied().unwrap_or_default();
+        format!("{} {what}", lines[at]).trim().to_owned()
+    });
+    // Behind it there may be how the program is to be used.
+    let error = lines.iter().rfind(|line| line.starts_with("error:"));
+    let says_why = |line: &&&str| {
+        let is_advice = ["note:", "For more information"]
+            .iter()
+            .any(|advice| line.starts_with(advice));
+        !line.is_empty() && !is_advice
     };
+    let last = || lines.iter().rfind(says_why);
+    match (panic, error.or_else(last)) {
+        (Some(panic), _) => panic,
+        (None, Some(line)) => without_time(line),
+        (None, None) => String::new(),
+    }
+}
+
+/// A line of a server's log.
+fn without_time(line: &str) -> String {
     let Ok(Value::Object(event)) = serde_json::from_str(line) else {
         let (first, rest) = line.split_once(' ').unwrap_or_default();
         let is_time = first.parse::<Timestamp>().is_ok();

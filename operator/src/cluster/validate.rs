@@ -52,11 +52,11 @@ pub(crate) fn validate(cluster: &ClusterObject, observed: &Observed) -> Vec<Prob
         let asked = role.asked(&cluster.spec);
         let path = format!("spec.{}.storage", asked.path);
         let claimed = observed.claimed(name, role);
-        let made_with = observed
-            .own_set(cluster, role)
-            .and_then(observed::made_with);
+        let set = observed.own_set(cluster, role);
+        let made_with = set.and_then(observed::made_with);
         // Whoever else grew a claim did no harm: servers that are there keep what they have.
-        let is_shrunk = made_with.is_none_or(|(_, size)| asked.size < size);
+        let last = set.and_then(observed::last_size);
+        let is_shrunk = last.is_none_or(|last| asked.size < last);
         if let Some(largest) = claimed.filter(|largest| *largest > asked.size && is_shrunk) {
             let size = asked.size;
             add(

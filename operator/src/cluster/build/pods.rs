@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::names::{self, CLAIM, METRICS_PORT, PORT, Role};
 use super::super::object::{Kind, Object};
-use super::super::observed::{DEFAULT_IMAGE_KEPT, Observed};
+use super::super::observed::{DEFAULT_IMAGE_KEPT, Observed, SIZE_ASKED};
 use super::{Builder, GC, LOG_LEVEL, NEW_CLUSTER, with};
 
 /// Nobody's number, and no user's of a node.
@@ -37,7 +37,10 @@ impl Builder<'_> {
             Kind::StatefulSet,
             &role.set(self.name),
             names::role_labels(self.name, role),
-            json!({"metadata": {"annotations": {DEFAULT_IMAGE_KEPT: self.default_image}}, "spec": {
+            json!({"metadata": {"annotations": {
+                DEFAULT_IMAGE_KEPT: self.default_image,
+                SIZE_ASKED: asked.size.to_string(),
+            }}, "spec": {
                 "serviceName": role.set(self.name),
                 "replicas": asked.replicas,
                 // A pod that can't start must not keep others from starting, nor a better template from it.

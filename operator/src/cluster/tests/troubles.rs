@@ -50,6 +50,18 @@ fn a_server_that_ends_again_and_again_has_its_last_words_told() {
             "error: the folder is another's",
         ),
         (lines(r#"{"level":"ERROR"}"#), r#"{"level":"ERROR"}"#),
+        (
+            lines(
+                "error: unexpected argument '--x' found\n\nUsage: a [OPTIONS]\n\nFor more information, try '--help'.",
+            ),
+            "error: unexpected argument '--x' found",
+        ),
+        (
+            lines(
+                "thread 'main' panicked at src/a.rs:1:2:\nno room\nnote: run with `RUST_BACKTRACE=1`",
+            ),
+            "thread 'main' panicked at src/a.rs:1:2: no room",
+        ),
     ] {
         let mut world = World::all_ready();
         let status = json!({"containerStatuses": [{
