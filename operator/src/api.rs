@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join_all, try_join, try_join_all};
-use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::{Event as CoreEvent, PersistentVolumeClaim, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions};
@@ -193,10 +192,11 @@ impl Objects {
         };
         let claims = self.kind(&claims_api());
         let unknown = cluster::claims_to_ask_for(cluster, &observed);
-        let unknown = stream::iter(&unknown).map(|name| claims.get_opt(name));
-        let found: Vec<_> = unknown.buffered(ASKED_AT_A_TIME).try_collect().await?;
-        for claim in found.into_iter().flatten() {
-            cluster::note_claim(cluster, &mut observed, json!(claim));
+        for names in unknown.chunks(ASKED_AT_A_TIME) {
+            let found = try_join_all(names.iter().map(|name| claims.get_opt(name))).await?;
+            for claim in found.into_iter().flatten() {
+                cluster::note_claim(cluster, &mut observed, json!(claim));
+            }
         }
         if cluster::wants_fresh_lists(cluster, &observed, settings) {
             (observed.pods, observed.claims) = self.pods_and_claims(&of_cluster, true).await?;

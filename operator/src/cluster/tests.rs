@@ -408,18 +408,28 @@ fn servers_that_are_added_count_when_they_have_served() {
 }
 
 #[test]
-fn volumes_grow_and_sets_stay_as_they_are() {
+fn volumes_grow_and_what_sets_make_stays_as_it_is() {
     let mut world = World::all_ready();
+    let spec = |world: &World| {
+        let set = world.observed.get(Kind::StatefulSet, "demo-tablet");
+        set.expect("a set")["spec"].clone()
+    };
+    let before = spec(&world);
     world.change(|cluster| cluster.spec.tablets.storage.size = Quantity::from_bytes(11 << 30));
     let (applied, _) = world.step();
+    assert_eq!(spec(&world), before);
     assert_eq!(
         applied,
         [
+            // It keeps what was asked for.
+            "demo-tablet",
             "data-demo-tablet-0",
             "data-demo-tablet-1",
             "data-demo-tablet-2"
         ]
     );
+    world.ready(Role::Tablet);
+    world.step();
     assert_eq!(
         world.condition("Progressing"),
         reason(true, Reason::GrowingVolumes)
