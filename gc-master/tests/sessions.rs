@@ -126,7 +126,7 @@ fn a_gc_lock_that_is_ended_by_hand_stays_ended_and_others_stay() {
     let listed = world.directory.transactions(world.now, 2).unwrap();
     assert!(listed.more);
     assert!(
-        listed.gc_locks.iter().all(|one| one.lease_ms == 60_000),
+        listed.gc_locks.iter().all(|one| one.lease_ms == 10_000),
         "{listed:?}"
     );
     assert_eq!(listed.unnamed, 3, "the first one has more than it names");
