@@ -139,6 +139,15 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 256Mi}}}
         folder(space, "data-full-tablet-1"),
         VOLUME_MIB,
     ));
+    // Without the cluster's labels it would be in the way.
+    let label = ["label", "pvc", "data-full-tablet-1"];
+    let labels = [
+        "app.kubernetes.io/name=percolator",
+        "app.kubernetes.io/instance=full",
+    ];
+    space
+        .kubectl(&[&label[..], &labels].concat())
+        .expect("labels");
     space
         .change("full", r#"{"tablets":{"replicas":2}}"#)
         .expect("a tablet server more");
