@@ -98,7 +98,11 @@ impl Directory {
                 self.wait_for_ready(oracle);
                 // A rebuilt directory learns from the tablet servers what was set: a barrier that has moved too far
                 // never goes back.
-                if self.may_lack_points(now) || self.paused() {
+                let lacks_points = self.may_lack_points(now);
+                if !lacks_points {
+                    self.keep_heard_all();
+                }
+                if lacks_points || self.paused() {
                     self.collection.blocked = None;
                     return None;
                 }
@@ -149,26 +153,23 @@ impl Directory {
         }
     }
 
-    /// Whether tablet servers may know of points and settings that this directory, which is a rebuilt one, doesn't. That
-    /// they don't any more is kept: a server that is away when the master starts again is waited for by nobody.
-    pub(crate) fn may_lack_points(&mut self, now: Duration) -> bool {
-        if !self.lacks_points() {
-            return false;
-        }
-        let lacks = !self.has_heard_all(now);
+    /// Whether tablet servers may know of points and settings that this directory, which is a rebuilt one, doesn't.
+    pub(crate) fn may_lack_points(&self, now: Duration) -> bool {
+        let truth = self.truth.as_ref();
+        let lacks = truth.is_some_and(|truth| truth.rebuilt && !truth.gc.heard_all);
+        lacks && !self.has_heard_all(now)
+    }
+
+    /// That a rebuilt directory has heard everybody is kept: a server that is away when the master starts again is waited
+    /// for by nobody.
+    fn keep_heard_all(&mut self) {
         if let Some(truth) = &mut self.truth
-            && !lacks
+            && truth.rebuilt
+            && !truth.gc.heard_all
         {
             truth.gc.heard_all = true;
             self.dirty = true;
         }
-        lacks
-    }
-
-    /// As it was found the last time.
-    pub(crate) fn lacks_points(&self) -> bool {
-        let truth = self.truth.as_ref();
-        truth.is_some_and(|truth| truth.rebuilt && !truth.gc.heard_all)
     }
 
     /// From now on tablet servers may know of points and settings that this directory doesn't. How long leases were is not

@@ -92,7 +92,7 @@ impl Directory {
 
     /// What a master waits for that was started a while ago.
     fn starting(&self, truth: &Truth, now: Duration) -> Option<String> {
-        if self.lacks_points() && !self.has_heard_all(now) {
+        if self.may_lack_points(now) {
             let unheard = self.unheard();
             return Some(match unheard.is_empty() {
                 true => {

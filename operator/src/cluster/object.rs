@@ -97,26 +97,21 @@ impl Object {
 
     /// Whether the object that is there has everything that this one asks for, and was asked for nothing else.
     pub(crate) fn is_met_by(&self, live: &Value) -> bool {
-        let wanted = self.value.as_object().into_iter().flatten();
-        wanted
-            // In lists, objects don't say of what kind they are.
-            .filter(|(field, _)| *field != "apiVersion" && *field != "kind")
-            .all(|(field, wanted)| {
-                live.get(field)
-                    .map_or(is_empty(wanted), |live| contains(live, wanted))
-            })
+        self.asked().all(|(field, wanted)| has(live, field, wanted))
     }
 
     /// The place where the object that is there isn't as this one, as `.spec.replicas`: the first one.
     pub(crate) fn differs_at(&self, live: &Value) -> Option<String> {
-        let wanted = self.value.as_object().into_iter().flatten();
-        // What is asked for is marked with a number that says nothing to people.
-        let wanted = wanted.filter(|(field, _)| !["apiVersion", "kind"].contains(&field.as_str()));
-        let wanted: Value = wanted
-            .map(|(field, value)| (field.clone(), value.clone()))
-            .collect::<serde_json::Map<_, _>>()
-            .into();
-        differs_at(live, &wanted).filter(|_| !self.is_met_by(live))
+        let (field, wanted) = self
+            .asked()
+            .find(|(field, wanted)| !has(live, field, wanted))?;
+        Some(place(format!(".{field}"), live.get(field), wanted))
+    }
+
+    fn asked(&self) -> impl Iterator<Item = (&String, &Value)> {
+        let fields = self.value.as_object().into_iter().flatten();
+        // In lists, objects don't say of what kind they are.
+        fields.filter(|(field, _)| *field != "apiVersion" && *field != "kind")
     }
 
     /// Whether the object that is there would be met by this one, but for what is at this place.
@@ -143,17 +138,9 @@ fn mark(value: &mut Value) {
 /// Whether `live` has all of `wanted`: what else is there was filled in by the API server or by others.
 fn contains(live: &Value, wanted: &Value) -> bool {
     match (live, wanted) {
-        (Value::Object(live), Value::Object(wanted)) => wanted.iter().all(|(key, wanted)| {
-            // What is empty isn't kept by the API server.
-            live.get(key).map_or(is_empty(wanted), |live| {
-                contains(live, wanted)
-                    || match key.as_str() {
-                        "limits" | "requests" => are_same_amounts(live, wanted),
-                        "divisor" => amount(wanted).is_some_and(|it| amount(live) == Some(it)),
-                        _ => false,
-                    }
-            })
-        }),
+        (Value::Object(_), Value::Object(fields)) => {
+            fields.iter().all(|(key, wanted)| has(live, key, wanted))
+        }
         // Kubernetes tells these elements apart by it: others may have added some.
         (Value::Array(live), Value::Array(wanted)) if are_named(wanted) => {
             let mut live = live.iter();
@@ -178,27 +165,39 @@ fn are_named(elements: &[Value]) -> bool {
     !elements.is_empty() && elements.iter().all(is_named)
 }
 
-/// The place of what is there and is not as it is wanted: the first one.
-fn differs_at(live: &Value, wanted: &Value) -> Option<String> {
-    let inner = |key: String, live: Option<&Value>, wanted: &Value| {
-        let rest = live.and_then(|live| differs_at(live, wanted));
-        Some(format!("{key}{}", rest.unwrap_or_default()))
-    };
+/// Whether `live` has what is wanted of a field.
+fn has(live: &Value, key: &str, wanted: &Value) -> bool {
+    // What is empty isn't kept by the API server.
+    live.get(key).map_or(is_empty(wanted), |live| {
+        contains(live, wanted)
+            || match key {
+                "limits" | "requests" => are_same_amounts(live, wanted),
+                "divisor" => amount(wanted).is_some_and(|it| amount(live) == Some(it)),
+                _ => false,
+            }
+    })
+}
+
+/// Where below `at`, what is there isn't as it is wanted: the first place.
+fn place(at: String, live: Option<&Value>, wanted: &Value) -> String {
+    let Some(live) = live else { return at };
     match (live, wanted) {
-        (Value::Object(live), Value::Object(wanted)) => {
-            let differs = |(key, value): &(&String, &Value)| {
-                let one = Value::Object([((*key).clone(), (*value).clone())].into_iter().collect());
-                !contains(&Value::Object(live.clone()), &one)
-            };
-            let (key, wanted) = wanted.iter().find(differs)?;
-            inner(format!(".{key}"), live.get(key), wanted)
+        (Value::Object(_), Value::Object(fields)) => {
+            match fields.iter().find(|(key, wanted)| !has(live, key, wanted)) {
+                Some((key, wanted)) => place(format!("{at}.{key}"), live.get(key), wanted),
+                None => at,
+            }
         }
-        (Value::Array(live), Value::Array(wanted)) if live.len() == wanted.len() => {
-            let differs = |(_, (live, wanted)): &(usize, (&Value, &Value))| !contains(live, wanted);
-            let (at, (live, wanted)) = live.iter().zip(wanted).enumerate().find(differs)?;
-            inner(format!("[{at}]"), Some(live), wanted)
+        (Value::Array(all), Value::Array(wanted)) if all.len() == wanted.len() => {
+            let mut pairs = all.iter().zip(wanted).enumerate();
+            match pairs.find(|(_, (live, wanted))| !contains(live, wanted)) {
+                Some((index, (live, wanted))) => {
+                    place(format!("{at}[{index}]"), Some(live), wanted)
+                }
+                None => at,
+            }
         }
-        _ => None,
+        _ => at,
     }
 }
 
