@@ -42,18 +42,36 @@ fn claims_api() -> ApiResource {
     ApiResource::erase::<PersistentVolumeClaim>(&())
 }
 
-/// What was refused, if that is how it ended; another failure ends the look.
-fn refusal(
-    result: kube::Result<()>,
-    refused: impl FnOnce(String) -> Refusal,
-) -> kube::Result<Option<Refusal>> {
-    match result {
-        Ok(()) => Ok(None),
-        Err(kube::Error::Api(why)) if is_refusal(&why) && !is_of_ending_namespace(&why) => {
-            tracing::info!(why.message, "refused");
-            Ok(Some(refused(lasting_words(&why.message).to_owned())))
+/// What the API server said to what was asked of it.
+#[derive(Default)]
+struct Answers {
+    refused: Vec<Refusal>,
+    /// What it took, and keeps otherwise than it was asked for.
+    altered: Vec<Refusal>,
+}
+
+impl Answers {
+    /// Another failure than a refusal ends the look.
+    fn add(
+        &mut self,
+        answer: kube::Result<Option<String>>,
+        of_kind: impl FnOnce(String) -> Refusal,
+    ) -> kube::Result<()> {
+        match answer {
+            Ok(None) => {}
+            Ok(Some(otherwise)) => self.altered.push(of_kind(otherwise)),
+            Err(kube::Error::Api(why)) if is_refusal(&why) && !is_of_ending_namespace(&why) => {
+                tracing::info!(why.message, "refused");
+                let words = lasting_words(&why.message).to_owned();
+                self.refused.push(of_kind(words));
+            }
+            Err(error) => return Err(error),
         }
-        Err(error) => Err(error),
+        Ok(())
+    }
+
+    fn all(self) -> Vec<Refusal> {
+        [self.refused, self.altered].concat()
     }
 }
 
@@ -234,32 +252,30 @@ impl Objects {
         plan: &Plan,
         observed: &mut Observed,
     ) -> kube::Result<Vec<Refusal>> {
-        let (mut refused, mut altered) = (Vec::new(), Vec::new());
+        let mut answers = Answers::default();
         let (of_monitoring, objects): (Vec<&Object>, Vec<_>) = plan
             .apply
             .iter()
             .partition(|object| object.kind.is_of_monitoring());
         let began = Instant::now();
-        let is_long = |refused: &[Refusal]| !refused.is_empty() && began.elapsed() > REFUSALS_TAKE;
+        let is_long =
+            |answers: &Answers| !answers.refused.is_empty() && began.elapsed() > REFUSALS_TAKE;
         for object in objects {
-            if is_long(&refused) {
-                return Ok(refused);
+            if is_long(&answers) {
+                return Ok(answers.all());
             }
-            if object.kind == Kind::StatefulSet && !refused.is_empty() {
+            // One that is kept otherwise is of no less use to the next.
+            if object.kind == Kind::StatefulSet && !answers.refused.is_empty() {
                 continue;
             }
-            match self.apply(object, observed).await {
-                // The next ones are of no less use for it.
-                Ok(Some(otherwise)) => altered.push(Refusal::of_servers(otherwise)),
-                applied => refused.extend(refusal(applied.map(drop), Refusal::of_servers)?),
-            }
+            answers.add(self.apply(object, observed).await, Refusal::of_servers)?;
         }
         for (name, size) in &plan.grow {
-            if is_long(&refused) {
-                return Ok(refused);
+            if is_long(&answers) {
+                return Ok(answers.all());
             }
             let grown = self.grow(name, *size, observed).await;
-            refused.extend(refusal(grown, Refusal::of_servers)?);
+            answers.add(grown.map(|()| None), Refusal::of_servers)?;
         }
         for (kind, name) in &plan.remove {
             let live = &observed.objects[&(*kind, name.clone())];
@@ -272,7 +288,7 @@ impl Objects {
                 true => Refusal::of_monitoring,
                 false => Refusal::of_servers,
             };
-            refused.extend(refusal(removed, of_kind)?);
+            answers.add(removed.map(|()| None), of_kind)?;
         }
         for name in &plan.release {
             let claims = observed.claims.iter();
@@ -283,16 +299,12 @@ impl Objects {
                 resource_version: live.and_then(|live| text(live, "/metadata/resourceVersion")),
             };
             let removed = self.remove(&claims_api(), name, only).await;
-            refused.extend(refusal(removed, Refusal::of_servers)?);
+            answers.add(removed.map(|()| None), Refusal::of_servers)?;
         }
         for object in of_monitoring {
-            match self.apply(object, observed).await {
-                Ok(Some(otherwise)) => altered.push(Refusal::of_monitoring(otherwise)),
-                applied => refused.extend(refusal(applied.map(drop), Refusal::of_monitoring)?),
-            }
+            answers.add(self.apply(object, observed).await, Refusal::of_monitoring)?;
         }
-        refused.append(&mut altered);
-        Ok(refused)
+        Ok(answers.all())
     }
 
     /// `Some`: it was taken, and is not as it was asked for.
