@@ -142,6 +142,13 @@ impl Entry {
         entries
     }
 
+    /// What it says of a cell.
+    pub(crate) fn says(&self, cell_key: &[u8]) -> Option<Hidden> {
+        let at = self.items.partition_point(|item| item.cell_key < cell_key);
+        let item = self.items.get(at)?;
+        (item.cell_key == cell_key).then_some(item.hidden)
+    }
+
     /// Its key: with no items, the first that there may be.
     pub(crate) fn key(&self) -> Vec<u8> {
         let first = self.items.first().map_or(&[][..], |item| &item.cell_key);

@@ -2,7 +2,7 @@
 //! there would never be collected, and space be lost for good. In pieces, each from one snapshot of the engine, so
 //! that requests come in between; whoever asks goes through the parts one after the other, at its own pace.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use percolator_engine::{Column, Direction, Key, Read, Value};
 use percolator_protocol::types::{Cell, Lock, Timestamp, Write, WriteKind, key};
@@ -16,6 +16,8 @@ use crate::{Error, Refusal};
 
 /// Pairs of a piece: some milliseconds.
 const PAIRS: usize = 1_000;
+/// Entries of the index that are kept for the next records: these are of neighbouring cells, mostly in the same entry.
+const RECENT_MAX: usize = 4;
 /// Findings that are named.
 const FINDINGS_MAX: usize = 100;
 
@@ -32,6 +34,7 @@ pub(crate) fn look(
         engine: &*snapshot,
         tablets: BTreeMap::new(),
         findings: Vec::new(),
+        recent: VecDeque::new(),
     };
     let after = &request.after[..];
     let resume = match part {
@@ -53,6 +56,8 @@ struct Looked<'a> {
     engine: &'a dyn Read,
     tablets: BTreeMap<u64, v1::VerifiedTablet>,
     findings: Vec<v1::VerifyFinding>,
+    /// Entries in which cells were found, the last one first.
+    recent: VecDeque<Entry>,
 }
 
 /// The tablet's number, and the cell.
@@ -248,7 +253,11 @@ impl Looked<'_> {
     }
 
     /// What entries of this time say of the cell: an entry's first cell is that or one before it, mostly the next.
-    fn said(&self, cell_key: &[u8], ts: Timestamp) -> Result<Option<Hidden>, Error> {
+    fn said(&mut self, cell_key: &[u8], ts: Timestamp) -> Result<Option<Hidden>, Error> {
+        let mut recent = self.recent.iter().filter(|entry| entry.ts == ts);
+        if let Some(hidden) = recent.find_map(|entry| entry.says(cell_key)) {
+            return Ok(Some(hidden));
+        }
         let start = ts.as_u64().to_be_bytes();
         let end = [&start, cell_key, &[0]].concat();
         let entries = self
@@ -257,9 +266,10 @@ impl Looked<'_> {
         for pair in entries {
             let (key, value) = pair?;
             let entry = Entry::decode(&key, value)?;
-            let mut of_cell = entry.items.iter().filter(|item| item.cell_key == cell_key);
-            if let Some(item) = of_cell.next() {
-                return Ok(Some(item.hidden));
+            if let Some(hidden) = entry.says(cell_key) {
+                self.recent.truncate(RECENT_MAX - 1);
+                self.recent.push_front(entry);
+                return Ok(Some(hidden));
             }
         }
         Ok(None)
