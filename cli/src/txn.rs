@@ -12,8 +12,8 @@ use crate::output::{Output, columns};
 /// Transactions that run: list them, end one.
 ///
 /// Named are those with locks, and those that have been open for a second; of the latter a client tells when it renews its
-/// lease, at most 20 seconds later, and of its 100 oldest. A gc-lock lasts for as long as its lease, which its client renews
-/// while it lives.
+/// lease, at most 20 seconds later, and of its 100 oldest. Whose a large one is, it tells at once. A gc-lock lasts for as
+/// long as its lease, which its client renews while it lives.
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = "\
 Examples:

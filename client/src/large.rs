@@ -131,11 +131,15 @@ pub(crate) struct Driver {
     pub(crate) options: Options,
     pub(crate) start_ts: Timestamp,
     pub(crate) began: Duration,
+    /// What was written to. A table that is deleted and created again under its name meanwhile is another one: half of the
+    /// transaction would be in it.
+    pub(crate) tables: Mutex<BTreeMap<String, TableId>>,
 }
 
 impl Driver {
     /// Until the transaction is committed, or gone: then what it has flushed is rolled back.
     pub(crate) async fn run(self, mut orders: mpsc::UnboundedReceiver<Order>) {
+        self.router.session.flushes(self.start_ts);
         let large = Mutex::new(None);
         tokio::select! {
             biased;
@@ -206,7 +210,12 @@ impl Driver {
         let patience = self.options.patience;
         let mut mutations = Vec::new();
         for (name, cells) in tables {
-            let table = self.router.table(name, patience).await?;
+            let known = self.tables.lock().get(name).copied();
+            let table = match known {
+                Some(table) => table,
+                None => self.router.table(name, patience).await?,
+            };
+            self.tables.lock().insert(name.clone(), table);
             for ((row, column), write) in cells {
                 mutations.push(Mutation {
                     cell: Cell::new(table, row.clone(), column.clone()),
@@ -254,8 +263,8 @@ impl Driver {
         })
     }
 
-    /// Renews the primary's life time while the transaction goes on; ends when that has been rolled back, and the
-    /// transaction knows it.
+    /// Renews the primary's life time while the transaction goes on; ends when that has been rolled back or goes with its
+    /// table, and the transaction knows it.
     async fn keep_alive(&self, large: &Mutex<Option<Arc<Large>>>) {
         let ttl_ms = self.options.lock_ttl_ms();
         let every = Duration::from_millis((ttl_ms / 3).max(1));
@@ -277,13 +286,19 @@ impl Driver {
             };
             let deadline = self.router.deadline(self.options.patience);
             let kept = self.router.call_one(&large.primary, &build, deadline);
-            if let Ok(Body::KeepAlive(kept)) = kept.await
-                && !kept.alive
-            {
-                // Before anything of the transaction goes, as a commit does that waits for its answer.
-                let cell = large.primary.clone();
-                return self.failed(Error::Conflict(Conflict::RolledBack { cell }));
-            }
+            let error = match kept.await {
+                Ok(Body::KeepAlive(kept)) if !kept.alive => {
+                    let cell = large.primary.clone();
+                    Error::Conflict(Conflict::RolledBack { cell })
+                }
+                // It can't be committed any more, and what it still locked would be in the way of the deletion.
+                Err(gone @ (CallError::Deleted(_) | CallError::BeingDeleted(_))) => {
+                    deadline.error(&*self.router.transport, "writing", gone)
+                }
+                _ => continue,
+            };
+            // Before anything of the transaction goes, as a commit does that waits for its answer.
+            return self.failed(error);
         }
     }
 

@@ -579,6 +579,7 @@ impl Inner {
                 options: self.options,
                 start_ts: self.start_ts,
                 began: self.began,
+                tables: Mutex::default(),
             };
             self.router.transport.spawn(driver.run(receiver).boxed());
         }

@@ -281,6 +281,7 @@ async fn end_whole(
         {
             "nothing of the file is in, not even the lines before; import again"
         }
+        None if end.interrupted => "nothing of the file is in; import again",
         _ => {
             "nothing of the file is in, not even the lines before; correct what is wrong and import again"
         }

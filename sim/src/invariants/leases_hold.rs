@@ -1,4 +1,4 @@
-//! A transaction that its client's lease covers is never refused as too old (`client/src/session.rs`; the master holds
+//! A transaction that its client's lease covers is never refused as too old (`client/src/session/`; the master holds
 //! the barrier at or below the floor of every lease, `gc-master/src/sessions.rs`). A lease is a length of time on two
 //! clocks, so it is a promise only where none of them went at a wrong pace.
 
