@@ -343,6 +343,11 @@ fn obstacle_reason(status: &GcStatus, obstacle: &GcObstacle) -> Reason {
         ),
         "oracle" => ("barrier", OBSTACLE, "start it again".to_owned()),
         "server_down" | "server_behind" => ("ready", OBSTACLE, "start it again".to_owned()),
+        "tablets_lost" => (
+            "ready",
+            OBSTACLE,
+            "bring its folder back; or give up what is lost: `percolator table delete --give-up-lost` of these tables".to_owned(),
+        ),
         _ if start_ts != Timestamp::ZERO => (
             "ready",
             OBSTACLE,

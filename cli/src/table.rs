@@ -57,10 +57,16 @@ Examples:
     /// Rows that were committed to other tables together with some of this one stay. That takes every tablet
     /// server: one that is away is named, with exit code 5. Where the command ends early, the table can't be used
     /// any more, and the same command goes on.
-    #[command(after_help = "Example:\n  percolator table delete accounts")]
+    #[command(
+        after_help = "Examples:\n  percolator table delete accounts\n  percolator table delete accounts --give-up-lost"
+    )]
     Delete {
         /// Its name.
         name: String,
+        /// Delete it although a tablet server has lost tablets of it, for good. Locks in other tables about which these would
+        /// have decided are rolled back: what was committed in both may be kept by half.
+        #[arg(long)]
+        give_up_lost: bool,
         #[command(flatten)]
         waiting: Waiting,
     },
@@ -147,8 +153,13 @@ pub(crate) async fn run(
                 }
             }
         }
-        Command::Delete { name, .. } => {
-            client.delete_table(&name).await?;
+        Command::Delete {
+            name, give_up_lost, ..
+        } => {
+            match give_up_lost {
+                true => client.delete_lost_table(&name).await?,
+                false => client.delete_table(&name).await?,
+            }
             match output.format {
                 Format::Text => output.note(&format!("table {name} is deleted")),
                 Format::Json => {

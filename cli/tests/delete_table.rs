@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use percolator_client::{Bytes, Client, Timestamp};
+use percolator_client::{Bytes, Client, Error, Options, Timestamp, Txn};
 use percolator_telemetry::endpoint;
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
@@ -212,7 +212,7 @@ fn a_server_that_is_away_is_named_and_the_same_command_goes_on() {
 
 /// As docs/correctness.md has it: an empty one under its name takes its place, as far as that goes.
 #[test]
-fn a_server_that_is_gone_for_good_is_in_the_way_of_its_own_tables_alone() {
+fn a_server_that_is_gone_for_good_is_in_the_way_until_its_tables_are_given_up() {
     let cluster = Cluster::processes();
     for table in ["a", "b"] {
         cluster.run(&["table", "create", table]).ok();
@@ -246,8 +246,17 @@ fn a_server_that_is_gone_for_good_is_in_the_way_of_its_own_tables_alone() {
     let said = readiness();
     assert!(said.body.starts_with(endpoint::DATA_LOST), "{said:?}");
     assert!(said.body.contains(&format!(" {tablet} ")), "{said:?}");
-    support::wait_for("the table without a tablet there to be deleted", || {
-        (cluster.run(&["table", "delete", "a"]).code() == 0).then_some(())
+    // Locks of its transactions may be in what is lost, and come back.
+    let refused = cluster.run(&["table", "delete", "a"]);
+    refused.refused(
+        5,
+        &[&lost, "lacks tablets that it had", "--give-up-lost` of b"],
+    );
+    support::wait_for("collection to be held, and that to be told of", || {
+        let said = cluster.run(&["gc", "why-blocked"]);
+        said.out
+            .contains("of b: locks of any transaction")
+            .then_some(())
     });
     let refused = cluster.run(&["table", "delete", "b"]);
     let is_lost = format!("tablet {tablet} of table");
@@ -258,6 +267,11 @@ fn a_server_that_is_gone_for_good_is_in_the_way_of_its_own_tables_alone() {
     support::wait_for("the server to be ready", || {
         (readiness().status == 200).then_some(())
     });
+    cluster.run(&["table", "delete", "a"]).ok();
+    cluster
+        .run(&["table", "delete", "b", "--give-up-lost"])
+        .ok();
+    assert_eq!(cluster.run(&["table", "list"]).err, "no tables\n");
 }
 
 /// Clients that write while the table goes, and end all at once: whatever one of them was answered stays.
@@ -303,4 +317,86 @@ fn what_was_answered_committed_while_the_table_went_is_there() {
         .filter(|row| !there.contains(row.as_str()))
         .collect();
     assert!(lost.is_empty(), "{lost:?} of {}", answered.len());
+}
+
+/// A client whose every write is flushed.
+async fn flushing(cluster: &Cluster) -> Client {
+    let options = Options {
+        buffer_bytes: 1,
+        ..Options::default()
+    };
+    let client = Client::connect_with(&cluster.master, options).await;
+    client.expect("connected")
+}
+
+/// Puts a cell, and waits until it is locked.
+async fn flush(txn: &Txn, table: &str, row: &str) -> Result<(), Error> {
+    txn.put(table, row, "c", "1")?;
+    // What is flushed is sent when there is more.
+    txn.put(table, row, "d", "1")?;
+    txn.ready().await
+}
+
+/// Half of it would be in the one, and half in the other.
+#[test]
+fn a_large_transaction_does_not_go_on_in_another_table_of_the_same_name() {
+    let cluster = Cluster::processes();
+    for table in ["a", "t"] {
+        cluster.run(&["table", "create", table]).ok();
+    }
+    block_on(async {
+        let client = flushing(&cluster).await;
+        let txn = client.begin().await.expect("begun");
+        flush(&txn, "a", "primary").await.expect("flushed");
+        flush(&txn, "t", "before").await.expect("flushed");
+        // By the same client, so that it knows of the new one at once.
+        client.delete_table("t").await.expect("deleted");
+        client.create_table("t", &[]).await.expect("created");
+        let written = flush(&txn, "t", "behind").await;
+        let ended = match written {
+            Ok(()) => txn.commit().await.map(drop),
+            Err(error) => Err(error),
+        };
+        let error = ended.expect_err("half of it is gone").to_string();
+        assert!(error.contains("it was deleted"), "{error}");
+        client.settle().await;
+    });
+    for table in ["a", "t"] {
+        assert_eq!(cluster.run(&["scan", table]).out, "", "{table}");
+    }
+}
+
+/// It holds up nobody who deletes the table, and its owner hears of it.
+#[test]
+fn a_large_transaction_ends_with_the_table_of_its_primary() {
+    let cluster = Cluster::processes();
+    for table in ["a", "t"] {
+        cluster.run(&["table", "create", table]).ok();
+    }
+    block_on(async {
+        let client = flushing(&cluster).await;
+        let txn = client.begin().await.expect("begun");
+        flush(&txn, "a", "primary").await.expect("flushed");
+        flush(&txn, "t", "0").await.expect("flushed");
+        let other = Client::connect(&cluster.master).await.expect("connected");
+        let (deleted, ended) = tokio::join!(other.delete_table("a"), async {
+            let began = std::time::Instant::now();
+            for row in 1_u32.. {
+                if let Err(error) = flush(&txn, "t", &row.to_string()).await {
+                    return error.to_string();
+                }
+                let waited = began.elapsed();
+                assert!(waited < support::PATIENCE, "it goes on for {waited:?}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            unreachable!("it goes on and on")
+        });
+        deleted.expect("deleted");
+        assert!(
+            ended.contains("deleted") || ended.contains("rolled back"),
+            "{ended}"
+        );
+        client.settle().await;
+    });
+    assert_eq!(cluster.run(&["scan", "t"]).out, "");
 }

@@ -399,10 +399,25 @@ impl Client {
     /// # Errors
     /// [`Error::UnknownTable`], [`Error::Unavailable`].
     pub async fn delete_table(&self, name: &str) -> Result<(), Error> {
+        self.delete(name, false).await
+    }
+
+    /// The same for a table of which tablet servers have lost tablets, for good. Nobody knows any more which of the
+    /// transactions were committed whose primary lay there. Where they left locks in other tables, these are rolled back:
+    /// so a transaction that was answered as committed may be kept by half, or not at all.
+    ///
+    /// # Errors
+    /// As [`Self::delete_table`].
+    pub async fn delete_lost_table(&self, name: &str) -> Result<(), Error> {
+        self.delete(name, true).await
+    }
+
+    async fn delete(&self, name: &str, give_up_lost: bool) -> Result<(), Error> {
         let transport = &self.router.transport;
         let missing = |error: &MasterError| matches!(error, MasterError::NotFound(_));
         let mut request = v1::DeleteTableRequest {
             name: name.to_owned(),
+            give_up_lost,
             ..v1::DeleteTableRequest::default()
         };
         loop {

@@ -401,7 +401,16 @@ impl Router {
                 );
                 return Ok(Err(Locked { what, start_ts }));
             }
-            Err(error) => return Err(error),
+            Err(error) => {
+                let directory = self.directory();
+                let why = format!(
+                    "what became of transaction {}, which has locked cell {}, can't be asked: its primary is {}, and {error}",
+                    first.lock.start_ts,
+                    directory.text(&first.cell),
+                    directory.text(&first.lock.primary)
+                );
+                return Err(CallError::GaveUp(why));
+            }
         };
         self.clear(&locks, ending, deadline).await?;
         Ok(Ok(None))

@@ -268,9 +268,14 @@ impl Directory {
         }
     }
 
-    /// The locks below what every tablet server refuses, where that is beyond the ready point.
+    /// The locks below what every tablet server refuses, where that is beyond the ready point. Locks of tablets that a
+    /// server has lost may come back with its folder, and then ask for what would have been collected: nobody can see
+    /// to them now.
     fn to_resolve(&self) -> Option<Sweep> {
         let truth = self.truth.as_ref()?;
+        if !self.losers().is_empty() {
+            return None;
+        }
         let servers = truth.tablet_servers();
         let reported = servers.iter().map(|server| self.reported(server));
         let below = safe_point::enforced(reported)?.min(truth.gc.points().barrier);
@@ -281,12 +286,21 @@ impl Directory {
         (below > truth.gc.points().ready).then_some(Sweep { below, servers })
     }
 
-    /// Whether every tablet server that is known of has been heard since this start, and others had time for it.
-    pub(crate) fn has_heard_all(&self, now: Duration) -> bool {
+    /// Whether every tablet server that is known of has been heard since this start, others had time for it, and it is
+    /// not only newcomers that were heard.
+    fn has_heard_all(&self, now: Duration) -> bool {
         let Some(truth) = &self.truth else {
             return false;
         };
-        now >= self.settled_at && !truth.tablet_servers().is_empty() && self.are_heard(truth)
+        now >= self.settled_at && self.are_heard(truth) && self.hears_of_before(truth)
+    }
+
+    /// Whether one of those that were heard was there before this rebuilt directory: it has a barrier, or had tables. Others
+    /// don't know whom else there is.
+    pub(crate) fn hears_of_before(&self, truth: &Truth) -> bool {
+        let mut servers = truth.tablet_servers().into_iter();
+        servers.any(|server| self.reported(server) > Some(Timestamp::ZERO))
+            || truth.tables.keys().any(|table| !truth.gave(*table))
     }
 
     /// Whether every tablet server that is known of has been heard since this start.

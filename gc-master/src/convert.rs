@@ -182,6 +182,7 @@ impl From<Refusal> for Status {
             Refusal::NoState
             | Refusal::Settling { .. }
             | Refusal::Unheard { .. }
+            | Refusal::Lost { .. }
             | Refusal::UnheardOfSettings { .. }
             | Refusal::NoTabletServer { .. } => Code::Unavailable,
             Refusal::Duplicate { .. } | Refusal::TableExists { .. } => Code::AlreadyExists,

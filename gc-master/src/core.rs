@@ -183,6 +183,27 @@ impl Directory {
         told.map(|(tablet, _)| *tablet).collect()
     }
 
+    /// The tablet servers that don't have tablets which they had, and the tables of these; but tables that are being
+    /// deleted, whose rows nobody asks for any more.
+    pub(crate) fn losers(&self) -> BTreeMap<&str, BTreeSet<u32>> {
+        let Some(truth) = &self.truth else {
+            return BTreeMap::new();
+        };
+        let is_kept = |table: &u32| {
+            let table = truth.tables.get(table);
+            table.is_some_and(|table| table.state != TableState::Deleting)
+        };
+        let lost = |(server, live): (&'_ String, &Live)| {
+            let tablets = live.missing.keys().filter_map(|id| truth.tablets.get(id));
+            let tables = tablets.filter(|tablet| tablet.owner == *server);
+            tables.map(|tablet| tablet.table).filter(is_kept).collect()
+        };
+        let losers = self.live.iter().map(|live| (&**live.0, lost(live)));
+        losers
+            .filter(|(_, tables): &(_, BTreeSet<u32>)| !tables.is_empty())
+            .collect()
+    }
+
     /// How long ago the server was heard; none: not since this start.
     pub(crate) fn silence(&self, server: &str, now: Duration) -> Option<Duration> {
         let live = self.live.get(server)?;

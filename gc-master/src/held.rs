@@ -1,5 +1,6 @@
 //! What holds the points of collection back: decided here, for people, who are told of it, and for metrics.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use percolator_protocol::types::Timestamp;
@@ -70,6 +71,7 @@ impl Directory {
             ..Hold::default()
         }));
         holds.extend(self.servers_in_the_way(truth, now));
+        holds.extend(self.lost_tables(truth));
         if let Some(since) = self.collection.resolving {
             let since = now.saturating_sub(since);
             if since >= RESOLVING_MAX {
@@ -95,6 +97,11 @@ impl Directory {
         if self.may_lack_points(now) {
             let unheard = self.unheard();
             return Some(match unheard.is_empty() {
+                true if now >= self.settled_at => {
+                    "the master has lost its state, and waits for a tablet server that was there before: those that it has \
+                     heard are new"
+                        .into()
+                }
                 true => {
                     "the master has lost its state, and waits for servers that may come back".into()
                 }
@@ -124,7 +131,8 @@ impl Directory {
     fn servers_in_the_way(&self, truth: &Truth, now: Duration) -> Vec<Hold> {
         let points = truth.gc.points();
         // Just after the master's start nobody can have been heard.
-        if points.ready >= points.barrier || now < self.settled_at {
+        let moves = points.ready >= points.barrier && !self.may_lack_points(now);
+        if moves || now < self.settled_at {
             return Vec::new();
         }
         let in_the_way = |server: &str| {
@@ -132,7 +140,8 @@ impl Directory {
                 server: server.to_owned(),
                 ..Hold::default()
             };
-            let behind = self.reported(server).unwrap_or_default() < points.barrier;
+            let reported = self.reported(server);
+            let behind = reported.is_none_or(|barrier| barrier < points.barrier);
             if behind && !self.is_alive(server, now) {
                 let heard_at = self.live.get(server).map(|live| live.heard_at);
                 return Some(Hold {
@@ -153,6 +162,23 @@ impl Directory {
         };
         let servers = truth.tablet_servers();
         servers.into_iter().filter_map(in_the_way).collect()
+    }
+
+    /// Tablet servers whose folder is another one now.
+    fn lost_tables(&self, truth: &Truth) -> Vec<Hold> {
+        let lost = |(server, tables): (&str, BTreeSet<u32>)| {
+            let names = tables.iter().map(|id| &*truth.tables[id].name);
+            Hold {
+                by: "tablets_lost",
+                server: server.to_owned(),
+                what: format!(
+                    "the tablet server lacks tablets that it had, of {}: locks of any transaction may be there",
+                    names.collect::<Vec<_>>().join(", ")
+                ),
+                ..Hold::default()
+            }
+        };
+        self.losers().into_iter().map(lost).collect()
     }
 
     /// Who has named this transaction.

@@ -115,6 +115,17 @@ pub enum Refusal {
         name: String,
         servers: BTreeSet<String>,
     },
+    /// The same: its locks may be in the folder that the server has lost, and that may come back.
+    #[error(
+        "the table {name} can't be deleted while {server} lacks tablets that it had: locks of the table's transactions may \
+         be there. Bring the server's folder back; or give up what is lost: `percolator table delete --give-up-lost` of {}",
+        .tables.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+    )]
+    Lost {
+        name: String,
+        server: String,
+        tables: BTreeSet<String>,
+    },
     /// What they keep would be lost.
     #[error(
         "nothing of collection can be set before this master, which has lost its state, has heard from {}: what was set \

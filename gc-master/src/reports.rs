@@ -187,10 +187,13 @@ impl Directory {
             name: name.clone(),
         });
         let state = TableState::Creating;
-        let swept = false;
-        truth
-            .tables
-            .insert(report.table, Table { name, state, swept });
+        let table = Table {
+            name,
+            state,
+            swept: false,
+            given_up: false,
+        };
+        truth.tables.insert(report.table, table);
         truth.met_table(report.table);
         self.dirty = true;
     }
@@ -226,17 +229,22 @@ impl Directory {
     /// A tablet that its owner had and no longer reports is lost, or its creation crossed this
     /// heartbeat on the way: noted when it stays away, and never replaced by an empty one.
     fn watch_missing(&mut self, now: Duration, server: &str, reported: &BTreeSet<u64>) {
-        let (Some(truth), Some(live)) = (&self.truth, self.live.get_mut(server)) else {
+        let (Some(truth), Some(live)) = (&mut self.truth, self.live.get_mut(server)) else {
             return;
         };
         let mut missing = BTreeMap::new();
-        for (id, tablet) in &truth.tablets {
+        for (id, tablet) in &mut truth.tablets {
             if tablet.owner != server || !tablet.made || reported.contains(id) {
                 continue;
             }
             let Some(table) = truth.tables.get(&tablet.table) else {
                 continue;
             };
+            if table.given_up {
+                // Now an empty one may be made; one that is there all the same stays.
+                tablet.made = false;
+                self.dirty = true;
+            }
             if table.state == TableState::Deleting {
                 continue;
             }

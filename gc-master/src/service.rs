@@ -212,14 +212,18 @@ impl Master for Service {
             name,
             swept,
             swept_servers,
+            give_up_lost,
         } = request.into_inner();
         let swept = (swept != 0).then(|| Swept {
             table: swept,
             servers: swept_servers.into_iter().collect(),
         });
-        let id = self
-            .runner
-            .step(|directory, now| directory.delete_table(now, &name, swept.as_ref()))??;
+        let id = self.runner.step(|directory, now| {
+            if give_up_lost {
+                directory.give_up_lost(&name)?;
+            }
+            directory.delete_table(now, &name, swept.as_ref())
+        })??;
         let what = format!("the table {name} is being deleted, and deleting it again goes on");
         let gone = self
             .wait(id, &what, |directory| match directory.table(id) {

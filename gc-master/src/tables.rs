@@ -43,6 +43,7 @@ impl Directory {
             name: name.to_owned(),
             state: TableState::Creating,
             swept: false,
+            given_up: false,
         };
         next.tables.insert(id, table);
         let starts = std::iter::once(Vec::new()).chain(cuts.iter().cloned());
@@ -85,8 +86,8 @@ impl Directory {
     /// gone once the state no longer has it.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchTable`], [`Refusal::NotFrozen`], [`Refusal::Unheard`], [`Refusal::NoState`] and
-    /// [`Refusal::Settling`].
+    /// [`Refusal::NoSuchTable`], [`Refusal::NotFrozen`], [`Refusal::Unheard`], [`Refusal::Lost`], [`Refusal::NoState`]
+    /// and [`Refusal::Settling`].
     pub fn delete_table(
         &mut self,
         now: Duration,
@@ -108,6 +109,20 @@ impl Directory {
             return Err(Refusal::Unheard {
                 name: name.to_owned(),
                 servers: truth.awaited.clone(),
+            });
+        }
+        let losers = self.losers();
+        // One that has lost tablets itself is given up by that.
+        let gives_up = losers.values().any(|tables| tables.contains(&id));
+        if let Some((server, lost)) = losers.first_key_value()
+            && !table.swept
+            && !gives_up
+        {
+            let names = lost.iter().map(|id| truth.tables[id].name.clone());
+            return Err(Refusal::Lost {
+                name: name.to_owned(),
+                server: (*server).to_owned(),
+                tables: names.collect(),
             });
         }
         let frozen = table.swept || self.is_frozen(id);
@@ -136,6 +151,27 @@ impl Directory {
             self.command(now, &owner);
         }
         Ok(id)
+    }
+
+    /// Gives up what owners of this table have lost of it, and from now on everybody may know that: it is to be deleted. What
+    /// they don't have when they are heard the next time is replaced by empty tablets, frozen at once: these say of every
+    /// transaction that it was rolled back, so that it can be deleted to the end.
+    ///
+    /// # Errors
+    /// [`Refusal::NoSuchTable`] and [`Refusal::NoState`].
+    pub fn give_up_lost(&mut self, name: &str) -> Result<(), Refusal> {
+        let id = self.truth()?.table_named(name);
+        let table = self
+            .truth
+            .as_mut()
+            .and_then(|truth| truth.tables.get_mut(&id?));
+        let table = table.ok_or_else(|| Refusal::NoSuchTable {
+            name: name.to_owned(),
+        })?;
+        self.dirty |= !table.given_up;
+        table.state = TableState::Deleting;
+        table.given_up = true;
+        Ok(())
     }
 
     /// The table as it is; none if it is gone.

@@ -103,6 +103,9 @@ pub struct Table {
     /// No lock of another table has its primary here any more: its tablets may go.
     #[serde(default, skip_serializing_if = "is_false")]
     pub swept: bool,
+    /// Whoever deletes it has given up what its owners have lost of it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub given_up: bool,
 }
 
 /// Whether a table may be used.
@@ -440,7 +443,14 @@ mod tests {
         let mut truth = Truth::rebuilt("c0ffee".into(), 7);
         let (name, state) = ("a".into(), TableState::Deleting);
         let swept = true;
-        truth.tables.insert(3, Table { name, state, swept });
+        let given_up = false;
+        let table = Table {
+            name,
+            state,
+            swept,
+            given_up,
+        };
+        truth.tables.insert(3, table);
         truth.deleted_tables.insert(2);
         truth.awaited.insert("tablet-1".into());
         let rows = Rows {

@@ -5,7 +5,7 @@ mod world;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use percolator_gc_master::{Change, Kept, LIFE_TIME, Manifest, Progress, Refusal};
+use percolator_gc_master::{Change, Kept, LIFE_TIME, Manifest, Progress, Refusal, gc_status};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
@@ -74,6 +74,8 @@ fn oracle(second: u64) -> Timestamp {
 fn rebuilt(set: Change) -> (World, Kept) {
     let mut world = World::new(2);
     world.directory.set_collection(world.now, set).unwrap();
+    // Whoever has tables was there before.
+    world.create("a", &["m"]).unwrap();
     world.beat_all();
     let kept = world.beat("tablet-0").unwrap().settings;
     world.lose_state();
@@ -114,6 +116,36 @@ fn the_barrier_stays_until_a_rebuilt_master_has_heard_what_was_set() {
         };
         assert_eq!(barrier(&world), to, "{set:?}");
     }
+}
+
+/// It knows nobody, and nobody whom it knows has told what was set.
+#[test]
+fn a_newcomer_is_not_everybody_for_a_rebuilt_master() {
+    let (mut world, kept) = rebuilt(life_time(DAY));
+    world.servers.insert("tablet-9".into(), BTreeMap::new());
+    world.beat("tablet-9").unwrap();
+    let collect = |world: &mut World, second: u64| {
+        world.now = Duration::from_secs(second);
+        let time = Progress::Time(oracle(second));
+        let sweep = world.directory.collect(world.now, time);
+        let gc = &world.directory.truth().unwrap().gc;
+        (gc.heard_all, gc.points().barrier, sweep)
+    };
+    assert_eq!(collect(&mut world, 100), (false, Timestamp::ZERO, None));
+    let refused = world.directory.set_collection(world.now, life_time(DAY));
+    assert!(matches!(refused, Err(Refusal::Settling { .. })));
+    let status = gc_status(&world.directory, world.now).unwrap();
+    let [starting] = &status.obstacles[..] else {
+        panic!("{:?}", status.obstacles);
+    };
+    assert!(starting.what.contains("those that it has heard are new"));
+    for server in ["tablet-0", "tablet-1"] {
+        beat_with(&mut world, server, &kept);
+    }
+    let (heard_all, barrier, _) = collect(&mut world, 200);
+    assert!(heard_all);
+    let day_before = oracle(200).physical_ms() - DAY.as_secs() * 1_000;
+    assert_eq!(barrier, Timestamp::from_millis(day_before));
 }
 
 #[test]

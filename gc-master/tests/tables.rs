@@ -4,7 +4,8 @@ mod world;
 
 use std::time::Duration;
 
-use percolator_gc_master::{Refusal, SILENCE_MAX, TableState, TabletState};
+use percolator_gc_master::{Progress, Refusal, SILENCE_MAX, TableState, TabletState};
+use percolator_protocol::types::Timestamp;
 use world::World;
 
 #[test]
@@ -310,6 +311,66 @@ fn a_ready_table_is_never_replaced_by_an_empty_one() {
         notes,
         ["tablet-0 no longer reports its tablet 1 of table a: are its data lost?"]
     );
+}
+
+/// Its locks may come back with its folder, and then ask for what became of transactions of long ago.
+#[test]
+fn nothing_is_collected_or_deleted_while_a_server_lacks_what_it_had() {
+    let mut world = World::new(2);
+    world.create("a", &[]).unwrap();
+    world.create("b", &[]).unwrap();
+    assert!(world.servers["tablet-1"].contains_key(&2));
+    let mut second = 3_600;
+    let mut collect = |world: &mut World| {
+        for _ in 0..2 {
+            second += 100;
+            world.now = Duration::from_secs(second);
+            let now = Timestamp::from_millis((1_800_000_000 + second) * 1_000);
+            world.beat_all();
+            if let Some(sweep) = world.directory.collect(world.now, Progress::Time(now)) {
+                world
+                    .directory
+                    .collect(world.now, Progress::Resolved(sweep));
+            }
+            world.carry_out();
+            // Everybody takes the barrier.
+            let points = world.truth().gc.points();
+            for server in ["tablet-0", "tablet-1"] {
+                world.points.insert(server.into(), points);
+            }
+        }
+        world.truth().gc.points().ready
+    };
+    let before = collect(&mut world);
+    assert!(before > Timestamp::ZERO);
+    let taken = std::mem::take(world.servers.get_mut("tablet-1").unwrap());
+    assert_eq!(collect(&mut world), before);
+    let refused = world.freeze("a").unwrap_err().to_string();
+    assert!(
+        refused.contains("while tablet-1 lacks tablets"),
+        "{refused}"
+    );
+    assert!(refused.ends_with("--give-up-lost` of b"), "{refused}");
+    assert_eq!(world.state_of("a"), Some(TableState::Ready));
+    // They come back.
+    world.servers.insert("tablet-1".into(), taken);
+    let ready = collect(&mut world);
+    assert!(ready > before);
+    // They are lost for good.
+    world.servers.get_mut("tablet-1").unwrap().clear();
+    assert_eq!(collect(&mut world), ready);
+    world.freeze("b").unwrap();
+    world.beat_all();
+    assert!(!world.directory.is_frozen(2), "nothing takes their place");
+    assert!(collect(&mut world) > ready);
+    world.directory.give_up_lost("b").unwrap();
+    world.beat_all();
+    assert!(world.directory.is_frozen(2));
+    assert_eq!(world.servers["tablet-1"][&2].state, TabletState::Frozen);
+    assert_eq!(world.delete("b"), Ok(2));
+    assert_eq!(world.delete("a"), Ok(1));
+    assert_eq!(world.truth().tables.len(), 0);
+    world.assert_agreement("when all is deleted");
 }
 
 #[test]

@@ -52,7 +52,7 @@ pub(crate) fn create(
         if made {
             return Err(invalid(format!(
                 "tablet {} of table {} ({}) is lost: this server has said that it has it, and its folder is \
-                 another one now; bring the folder back",
+                 another one now; bring the folder back, or delete the table with --give-up-lost",
                 tablet.id, tablet.table_id, tablet.table_name
             )));
         }

@@ -22,6 +22,7 @@ pub const HOLDERS: &[&str] = &[
     "gc_lock",
     "server_down",
     "server_behind",
+    "tablets_lost",
     "locks",
     "resolving",
     "starting",
@@ -112,7 +113,7 @@ declarations! {
     );
     HELD_BY: Metric::gauge(
         "percolator_gc_master_gc_held",
-        "1 where this holds garbage collection back now. paused: somebody has paused it; oracle: it doesn't answer; gc_lock: a transaction older than the life time holds the barrier; server_down: a tablet server doesn't answer; server_behind: one answers, and doesn't take the barrier; locks: locks of old transactions can't be resolved; resolving: they are being resolved, for more than 10 s; starting: the master waits for the leases of before its start.",
+        "1 where this holds garbage collection back now. paused: somebody has paused it; oracle: it doesn't answer; gc_lock: a transaction older than the life time holds the barrier; server_down: a tablet server doesn't answer; server_behind: one answers, and doesn't take the barrier; tablets_lost: one has lost tablets that it had; locks: locks of old transactions can't be resolved; resolving: they are being resolved, for more than 10 s; starting: the master waits for the leases of before its start.",
     )
     .by(&[Label::one_of("by", HOLDERS)]);
     SESSIONS: Metric::gauge(
