@@ -275,6 +275,70 @@ fn a_server_that_is_gone_for_good_is_in_the_way_until_its_tables_are_given_up() 
 }
 
 /// Clients that write while the table goes, and end all at once: whatever one of them was answered stays.
+/// Its server runs with an empty folder meanwhile, as one whose volume was not mounted.
+#[test]
+fn a_lock_that_comes_back_with_its_folder_is_told_that_it_was_committed() {
+    let cluster = Cluster::processes();
+    for table in ["a", "b"] {
+        cluster.run(&["table", "create", table]).ok();
+    }
+    let (server, written) = block_on(async {
+        let raw = Raw::connect(&cluster).await;
+        raw.write("row", true).await;
+        let server = raw.table("b").await.tablets[0].server.clone();
+        assert_ne!(raw.table("a").await.tablets[0].server, server);
+        (server, raw.timestamp().await)
+    });
+    let folder = cluster.data_dir.join(&server);
+    let aside = cluster.data_dir.join("aside");
+    let restart_with = |change: &dyn Fn() -> std::io::Result<()>| {
+        let pid = cluster.pid(&server);
+        support::signal(pid, "STOP");
+        change().expect("folders");
+        support::signal(pid, "KILL");
+    };
+    let state_of_b = |says: &str| {
+        let listed = cluster.run(&["table", "list"]).ok();
+        listed.contains(says).then_some(())
+    };
+    restart_with(&|| std::fs::rename(&folder, &aside));
+    support::wait_for("the tablet to be missed", || state_of_b("has lost tablet"));
+    // What says that it was committed is hidden, and could be collected by now.
+    cluster.run(&["put", "a", "row", "c", "later"]).ok();
+    cluster.run(&["gc", "set", "--life-time", "1s"]).ok();
+    let ready = || {
+        let status = cluster.run(&["gc", "status", "-o", "json"]).ok();
+        let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+        let point = |name: &str| -> u64 {
+            let text = status[name].as_str().expect("a point");
+            text.parse().expect("a timestamp")
+        };
+        (point("barrier") > written.as_u64()).then(|| point("ready"))
+    };
+    support::wait_for("the barrier to pass the write", ready);
+    // Some more steps of the points.
+    std::thread::sleep(Duration::from_secs(2));
+    let ready = ready().expect("it doesn't go back");
+    assert!(ready < written.as_u64(), "{ready} has passed {written}");
+    restart_with(&|| {
+        std::fs::remove_dir_all(&folder)?;
+        std::fs::rename(&aside, &folder)
+    });
+    support::wait_for("the tablet to be back", || {
+        let listed = cluster.run(&["table", "list", "-o", "json"]).ok();
+        listed.contains("\"lost\":false").then_some(())?;
+        (!listed.contains("\"lost\":true")).then_some(())?;
+        (!listed.contains("\"server_alive\":false")).then_some(())
+    });
+    assert_eq!(cluster.run(&["get", "b", "row", "c"]).ok(), "kept\n");
+    support::wait_for("collection to go on", || {
+        let said = cluster.run(&["gc", "why-blocked"]);
+        (said.code() == 0).then_some(())
+    });
+    assert_eq!(cluster.run(&["get", "b", "row", "c"]).ok(), "kept\n");
+    cluster.run(&["gc", "verify"]).ok();
+}
+
 #[test]
 fn what_was_answered_committed_while_the_table_went_is_there() {
     let cluster = Cluster::processes();

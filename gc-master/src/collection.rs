@@ -295,11 +295,12 @@ impl Directory {
         now >= self.settled_at && self.are_heard(truth) && self.hears_of_before(truth)
     }
 
-    /// Whether one of those that were heard was there before this rebuilt directory: it has a barrier, or had tables. Others
-    /// don't know whom else there is.
-    pub(crate) fn hears_of_before(&self, truth: &Truth) -> bool {
+    /// Whether one of those that were heard was there before this rebuilt directory: it knew the cluster, has a barrier, or
+    /// had tables. Others don't know whom else there is.
+    fn hears_of_before(&self, truth: &Truth) -> bool {
         let mut servers = truth.tablet_servers().into_iter();
-        servers.any(|server| self.reported(server) > Some(Timestamp::ZERO))
+        truth.gc.heard_of_before
+            || servers.any(|server| self.reported(server) > Some(Timestamp::ZERO))
             || truth.tables.keys().any(|table| !truth.gave(*table))
     }
 

@@ -251,6 +251,11 @@ impl Directory {
             address: beat.address,
             adopted: was_adopted || (beat.role == Role::Oracle && beat.cluster_id.is_some()),
         };
+        // A newcomer is told the cluster's id.
+        let is_of_before = !truth.servers.contains_key(&beat.server)
+            && beat.role == Role::Tablet
+            && beat.cluster_id.is_some();
+        truth.gc.heard_of_before |= truth.rebuilt && is_of_before;
         if truth.servers.get(&beat.server) != Some(&heard) {
             truth.servers.insert(beat.server.clone(), heard);
             self.dirty = true;

@@ -65,6 +65,9 @@ pub struct Gc {
     /// any of them knows.
     #[serde(default, skip_serializing_if = "is_false")]
     pub heard_all: bool,
+    /// Of a rebuilt directory: a tablet server was heard that was in the cluster before it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub heard_of_before: bool,
     /// What was set.
     #[serde(default, skip_serializing_if = "Kept::is_default")]
     pub set: Kept,

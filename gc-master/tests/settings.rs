@@ -5,7 +5,7 @@ mod world;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use percolator_gc_master::{Change, Kept, LIFE_TIME, Manifest, Progress, Refusal, gc_status};
+use percolator_gc_master::{Change, Kept, LIFE_TIME, Manifest, Progress, Refusal, Role, gc_status};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
@@ -74,8 +74,6 @@ fn oracle(second: u64) -> Timestamp {
 fn rebuilt(set: Change) -> (World, Kept) {
     let mut world = World::new(2);
     world.directory.set_collection(world.now, set).unwrap();
-    // Whoever has tables was there before.
-    world.create("a", &["m"]).unwrap();
     world.beat_all();
     let kept = world.beat("tablet-0").unwrap().settings;
     world.lose_state();
@@ -123,7 +121,15 @@ fn the_barrier_stays_until_a_rebuilt_master_has_heard_what_was_set() {
 fn a_newcomer_is_not_everybody_for_a_rebuilt_master() {
     let (mut world, kept) = rebuilt(life_time(DAY));
     world.servers.insert("tablet-9".into(), BTreeMap::new());
-    world.beat("tablet-9").unwrap();
+    // The oracle has told which cluster it is.
+    let mut oracle_knows = world.heartbeat_of("tablet-9");
+    oracle_knows.server = "tso-0".into();
+    oracle_knows.role = Role::Oracle;
+    oracle_knows.address = "tso-0:7401".into();
+    world.directory.heartbeat(world.now, oracle_knows).unwrap();
+    let mut newcomer = world.heartbeat_of("tablet-9");
+    newcomer.cluster_id = None;
+    world.directory.heartbeat(world.now, newcomer).unwrap();
     let collect = |world: &mut World, second: u64| {
         world.now = Duration::from_secs(second);
         let time = Progress::Time(oracle(second));
