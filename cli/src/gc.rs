@@ -342,6 +342,9 @@ fn obstacle_reason(status: &GcStatus, obstacle: &GcObstacle) -> Reason {
             "nothing is to be done: `percolator txn list` counts those that are left".to_owned(),
         ),
         "oracle" => ("barrier", OBSTACLE, "start it again".to_owned()),
+        "server_down" if obstacle.server.is_empty() => {
+            ("barrier", OBSTACLE, "start them again".to_owned())
+        }
         "server_down" | "server_behind" => ("ready", OBSTACLE, "start it again".to_owned()),
         "tablets_lost" => (
             "ready",

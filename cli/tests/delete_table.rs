@@ -274,7 +274,6 @@ fn a_server_that_is_gone_for_good_is_in_the_way_until_its_tables_are_given_up() 
     assert_eq!(cluster.run(&["table", "list"]).err, "no tables\n");
 }
 
-/// Clients that write while the table goes, and end all at once: whatever one of them was answered stays.
 /// Its server runs with an empty folder meanwhile, as one whose volume was not mounted.
 #[test]
 fn a_lock_that_comes_back_with_its_folder_is_told_that_it_was_committed() {
@@ -339,6 +338,7 @@ fn a_lock_that_comes_back_with_its_folder_is_told_that_it_was_committed() {
     cluster.run(&["gc", "verify"]).ok();
 }
 
+/// Clients that write while the table goes, and end all at once: whatever one of them was answered stays.
 #[test]
 fn what_was_answered_committed_while_the_table_went_is_there() {
     let cluster = Cluster::processes();

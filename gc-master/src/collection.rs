@@ -116,6 +116,7 @@ impl Directory {
                     return None;
                 }
                 self.collection.resolving.get_or_insert(now);
+                self.unbroken.below = true;
                 Some(sweep)
             }
             Progress::Resolved(sweep) => {
@@ -126,7 +127,9 @@ impl Directory {
                 }
                 // A tablet server that has come since has to be looked through too.
                 let still = self.to_resolve()?;
-                let as_before = still.below >= sweep.below && still.servers == sweep.servers;
+                let as_before = still.below >= sweep.below
+                    && still.servers == sweep.servers
+                    && self.unbroken.below;
                 if as_before || mutants::on(Mutant::ReadyBeforeEveryTablet) {
                     self.move_ready(sweep.below);
                 }

@@ -41,9 +41,20 @@ pub struct Directory {
     pub(crate) effects: Effects,
     pub(crate) sessions: Sessions,
     pub(crate) collection: Collection,
+    pub(crate) unbroken: Unbroken,
     pub(crate) settings: Settings,
     /// What the manifest says.
     pub(crate) manifest: Manifest,
+}
+
+/// Sweeps over all tablet servers during which none has lost tablets: what one had with its own folder, it may not have
+/// shown while it had another.
+#[derive(Debug, Default)]
+pub(crate) struct Unbroken {
+    /// That of the locks below a point.
+    pub(crate) below: bool,
+    /// Those of tables that are being deleted.
+    pub(crate) tables: BTreeSet<u32>,
 }
 
 /// What may be set when a master starts.
@@ -112,6 +123,7 @@ impl Directory {
             effects: Effects::default(),
             sessions: Sessions::default(),
             collection: Collection::default(),
+            unbroken: Unbroken::default(),
             settings,
             manifest: Manifest::default(),
         };

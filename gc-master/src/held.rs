@@ -96,12 +96,11 @@ impl Directory {
     fn starting(&self, truth: &Truth, now: Duration) -> Option<String> {
         if self.may_lack_points(now) {
             let unheard = self.unheard();
+            if unheard.is_empty() && now >= self.settled_at {
+                // It is told of as what has to be started.
+                return None;
+            }
             return Some(match unheard.is_empty() {
-                true if now >= self.settled_at => {
-                    "the master has lost its state, and waits for a tablet server that was there before: those that it has \
-                     heard are new"
-                        .into()
-                }
                 true => {
                     "the master has lost its state, and waits for servers that may come back".into()
                 }
@@ -161,11 +160,23 @@ impl Directory {
             })
         };
         let servers = truth.tablet_servers();
-        servers.into_iter().filter_map(in_the_way).collect()
+        let mut holds: Vec<Hold> = servers.into_iter().filter_map(in_the_way).collect();
+        if self.may_lack_points(now) && self.unheard().is_empty() {
+            holds.push(Hold {
+                by: "server_down",
+                what: "the master has lost its state, and those tablet servers that were there before don't answer, whose names it \
+                       doesn't know. If all are gone for good, so are all rows: begin a new cluster"
+                    .into(),
+                ..Hold::default()
+            });
+        }
+        holds
     }
 
     /// Tablet servers whose folder is another one now.
     fn lost_tables(&self, truth: &Truth) -> Vec<Hold> {
+        // Not for the moment in which a tablet was made and a heartbeat was under way.
+        let is_told = |(server, _): &(&str, BTreeSet<u32>)| !self.lost_tablets(server).is_empty();
         let lost = |(server, tables): (&str, BTreeSet<u32>)| {
             let names = tables.iter().map(|id| &*truth.tables[id].name);
             Hold {
@@ -178,7 +189,11 @@ impl Directory {
                 ..Hold::default()
             }
         };
-        self.losers().into_iter().map(lost).collect()
+        self.losers()
+            .into_iter()
+            .filter(is_told)
+            .map(lost)
+            .collect()
     }
 
     /// Who has named this transaction.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::core::{Directory, Live, SILENCE_MAX};
+use crate::core::{Directory, Live, SILENCE_MAX, Unbroken};
 use crate::events::{Action, Note, Report};
 use crate::names::NAME_BYTES_MAX;
 use crate::truth::{Table, TableState, Tablet, TabletState, Truth};
@@ -240,9 +240,13 @@ impl Directory {
             let Some(table) = truth.tables.get(&tablet.table) else {
                 continue;
             };
-            if table.given_up {
-                // Now an empty one may be made; one that is there all the same stays.
+            // One that was told that its table was swept may have been dropped since.
+            if table.given_up && tablet.state < TabletState::Swept {
+                // Now an empty one may be made; one that is there all the same stays as it is.
                 tablet.made = false;
+                if !table.swept {
+                    tablet.state = TabletState::Serving;
+                }
                 self.dirty = true;
             }
             if table.state == TableState::Deleting {
@@ -258,6 +262,9 @@ impl Directory {
                 });
             }
             missing.insert(*id, (since, told || overdue));
+        }
+        if !missing.is_empty() {
+            self.unbroken = Unbroken::default();
         }
         live.missing = missing;
     }

@@ -219,10 +219,7 @@ impl Master for Service {
             servers: swept_servers.into_iter().collect(),
         });
         let id = self.runner.step(|directory, now| {
-            if give_up_lost {
-                directory.give_up_lost(&name)?;
-            }
-            directory.delete_table(now, &name, swept.as_ref())
+            directory.delete_table(now, &name, swept.as_ref(), give_up_lost)
         })??;
         let what = format!("the table {name} is being deleted, and deleting it again goes on");
         let gone = self

@@ -176,7 +176,10 @@ impl Directory {
         let until = self.settled_at;
         // What it leaves open would be lost: servers take a newer record as a whole.
         if self.may_lack_points(now) {
-            let servers = self.unheard();
+            let mut servers = self.unheard();
+            if servers.is_empty() && now >= until {
+                servers.push("a tablet server that was there before".to_owned());
+            }
             return Err(match servers.is_empty() {
                 true => Refusal::Settling { until },
                 false => Refusal::UnheardOfSettings { servers },

@@ -82,8 +82,11 @@ impl Directory {
     /// ([`Self::is_frozen`]): then no transaction whose primary lies there commits any more. Those that
     /// did commit may have locks in other tables yet, and the table's tablets alone know that they did.
     /// So they go only when the table is named again by its id, `swept`, once those locks are cleared on
-    /// every tablet server ([`Self::to_sweep`]); where a server is left out, nothing changes. The table is
-    /// gone once the state no longer has it.
+    /// every tablet server ([`Self::to_sweep`]); where a server is left out, or has lost tablets meanwhile, nothing changes.
+    /// The table is gone once the state no longer has it.
+    ///
+    /// `give_up_lost`: what owners don't have of it when they are heard the next time is replaced by empty tablets, frozen at
+    /// once. These say of every transaction that it was rolled back, so that the table can be deleted to the end.
     ///
     /// # Errors
     /// [`Refusal::NoSuchTable`], [`Refusal::NotFrozen`], [`Refusal::Unheard`], [`Refusal::Lost`], [`Refusal::NoState`]
@@ -93,6 +96,7 @@ impl Directory {
         now: Duration,
         name: &str,
         swept: Option<&Swept>,
+        give_up_lost: bool,
     ) -> Result<u32, Refusal> {
         // A rebuilt directory must know the servers on which locks are to be looked for.
         self.check_settled(now)?;
@@ -131,7 +135,9 @@ impl Directory {
                 name: name.to_owned(),
             });
         }
-        let is_swept = |name: &str| swept.is_some_and(|swept| swept.servers.contains(name));
+        let is_whole = self.unbroken.tables.contains(&id);
+        let is_swept =
+            |name: &str| is_whole && swept.is_some_and(|swept| swept.servers.contains(name));
         let all_swept = truth.tablet_servers().into_iter().all(is_swept);
         let owners = truth.owners_of(id).into_iter();
         let owners: BTreeSet<String> = owners.map(String::from).collect();
@@ -142,36 +148,19 @@ impl Directory {
         {
             self.dirty |= table.state != TableState::Deleting;
             self.dirty |= all_swept && !table.swept;
+            self.dirty |= give_up_lost && !table.given_up;
+            table.given_up |= give_up_lost;
             table.state = TableState::Deleting;
             table.swept |= all_swept;
         }
+        // Whoever asks sweeps from now on.
+        self.unbroken.tables.insert(id);
         // A rebuilt directory may know no tablet of it.
         self.settle(id);
         for owner in owners {
             self.command(now, &owner);
         }
         Ok(id)
-    }
-
-    /// Gives up what owners of this table have lost of it, and from now on everybody may know that: it is to be deleted. What
-    /// they don't have when they are heard the next time is replaced by empty tablets, frozen at once: these say of every
-    /// transaction that it was rolled back, so that it can be deleted to the end.
-    ///
-    /// # Errors
-    /// [`Refusal::NoSuchTable`] and [`Refusal::NoState`].
-    pub fn give_up_lost(&mut self, name: &str) -> Result<(), Refusal> {
-        let id = self.truth()?.table_named(name);
-        let table = self
-            .truth
-            .as_mut()
-            .and_then(|truth| truth.tables.get_mut(&id?));
-        let table = table.ok_or_else(|| Refusal::NoSuchTable {
-            name: name.to_owned(),
-        })?;
-        self.dirty |= !table.given_up;
-        table.state = TableState::Deleting;
-        table.given_up = true;
-        Ok(())
     }
 
     /// The table as it is; none if it is gone.
@@ -247,6 +236,7 @@ impl Directory {
     pub(crate) fn remove_table(&mut self, id: u32) {
         let Some(truth) = &mut self.truth else { return };
         truth.tables.remove(&id);
+        self.unbroken.tables.remove(&id);
         truth.met_table(id);
         if truth.rebuilt {
             truth.deleted_tables.insert(id);

@@ -139,12 +139,14 @@ fn a_newcomer_is_not_everybody_for_a_rebuilt_master() {
     };
     assert_eq!(collect(&mut world, 100), (false, Timestamp::ZERO, None));
     let refused = world.directory.set_collection(world.now, life_time(DAY));
-    assert!(matches!(refused, Err(Refusal::Settling { .. })));
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("from a tablet server that was there before"));
     let status = gc_status(&world.directory, world.now).unwrap();
-    let [starting] = &status.obstacles[..] else {
+    let [held] = &status.obstacles[..] else {
         panic!("{:?}", status.obstacles);
     };
-    assert!(starting.what.contains("those that it has heard are new"));
+    assert_eq!(held.by, "server_down");
+    assert!(held.what.contains("that were there before don't answer"));
     for server in ["tablet-0", "tablet-1"] {
         beat_with(&mut world, server, &kept);
     }

@@ -226,6 +226,9 @@ fn a_table_is_dropped_when_it_is_frozen_and_was_swept_and_not_before() {
     // Another table of the same name is not the one that was swept.
     let other = Err(Refusal::NoSuchTable { name: "a".into() });
     assert_eq!(world.drop_swept("a", 2), other);
+    // It doesn't know what servers have lost and found while that was done.
+    assert_eq!(world.drop_swept("a", 1), Ok(1));
+    assert_eq!(world.state_of("a"), Some(TableState::Deleting));
     assert_eq!(world.drop_swept("a", 1), Ok(1));
     assert_eq!(world.state_of("a"), None);
     world.assert_agreement("after the drop");
@@ -363,14 +366,71 @@ fn nothing_is_collected_or_deleted_while_a_server_lacks_what_it_had() {
     world.beat_all();
     assert!(!world.directory.is_frozen(2), "nothing takes their place");
     assert!(collect(&mut world) > ready);
-    world.directory.give_up_lost("b").unwrap();
+    // One that has lost nothing isn't deleted by that.
+    world.create("c", &[]).unwrap();
+    world.servers.get_mut("tablet-0").unwrap().clear();
+    world.beat_all();
+    let refused = world.give_up_lost("b").unwrap_err().to_string();
+    assert!(refused.contains("while tablet-0 lacks"), "{refused}");
+    assert!(!world.truth().tables[&2].given_up);
+    for table in ["a", "c", "b"] {
+        world.give_up_lost(table).unwrap();
+    }
     world.beat_all();
     assert!(world.directory.is_frozen(2));
+    // Lost once more, now that it is frozen.
+    world.servers.get_mut("tablet-1").unwrap().clear();
+    world.beat_all();
     assert_eq!(world.servers["tablet-1"][&2].state, TabletState::Frozen);
-    assert_eq!(world.delete("b"), Ok(2));
-    assert_eq!(world.delete("a"), Ok(1));
+    for (table, id) in [("b", 2), ("a", 1), ("c", 3)] {
+        assert_eq!(world.delete(table), Ok(id));
+    }
     assert_eq!(world.truth().tables.len(), 0);
     world.assert_agreement("when all is deleted");
+}
+
+/// What it had with its own folder, it has not shown to whoever looked for locks.
+#[test]
+fn a_sweep_during_which_a_server_had_another_folder_counts_for_nothing() {
+    let mut world = World::new(2);
+    world.create("a", &[]).unwrap();
+    world.create("b", &[]).unwrap();
+    let swap = |world: &mut World| {
+        let taken = std::mem::take(world.servers.get_mut("tablet-1").unwrap());
+        world.beat_all();
+        world.servers.insert("tablet-1".into(), taken);
+        world.beat_all();
+    };
+    world.now = Duration::from_secs(3_600);
+    let now = Timestamp::from_millis(1_800_000_000_000);
+    let barrier = |world: &mut World| {
+        world.beat_all();
+        let swept = world.directory.collect(world.now, Progress::Time(now));
+        world.carry_out();
+        let points = world.truth().gc.points();
+        for server in ["tablet-0", "tablet-1"] {
+            world.points.insert(server.into(), points);
+        }
+        world.beat_all();
+        swept
+    };
+    assert_eq!(barrier(&mut world), None, "nobody has taken it");
+    for (swaps, moves) in [(true, false), (false, true)] {
+        let sweep = barrier(&mut world).expect("there is more to collect");
+        if swaps {
+            swap(&mut world);
+        }
+        let resolved = Progress::Resolved(sweep);
+        world.directory.collect(world.now, resolved);
+        let ready = world.truth().gc.points().ready;
+        assert_eq!(ready > Timestamp::ZERO, moves);
+    }
+    world.freeze("a").unwrap();
+    swap(&mut world);
+    assert_eq!(world.drop_swept("a", 1), Ok(1));
+    assert!(!world.truth().tables[&1].swept);
+    assert_eq!(world.drop_swept("a", 1), Ok(1));
+    assert_eq!(world.state_of("a"), None);
 }
 
 #[test]
@@ -480,6 +540,7 @@ fn a_failure_is_forgotten_with_its_tablet() {
     world.beat_all();
     world.now = 2 * SILENCE_MAX;
     world.beat_all();
+    world.freeze("t").unwrap();
     world.down.push("tablet-0".into());
     world.drop_swept("t", id).unwrap();
     world.beat_all();

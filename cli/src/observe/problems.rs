@@ -82,7 +82,8 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
             ),
             action: format!(
                 "stop {}, and bring its data folder or volume back from a backup; `percolator table list \
-                 --tablets` says which rows these are",
+                 --tablets` says which rows these are. Where there is none, give them up: `percolator table delete \
+                 --give-up-lost`",
                 server.name
             ),
         });

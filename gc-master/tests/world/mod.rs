@@ -147,7 +147,14 @@ impl World {
 
     /// Begins to delete a table.
     pub(crate) fn freeze(&mut self, name: &str) -> Result<u32, Refusal> {
-        let result = self.directory.delete_table(self.now, name, None);
+        let result = self.directory.delete_table(self.now, name, None, false);
+        self.carry_out();
+        result
+    }
+
+    /// The same, and gives up what is lost of it.
+    pub(crate) fn give_up_lost(&mut self, name: &str) -> Result<u32, Refusal> {
+        let result = self.directory.delete_table(self.now, name, None, true);
         self.carry_out();
         result
     }
@@ -166,7 +173,9 @@ impl World {
     ) -> Result<u32, Refusal> {
         let servers = servers.iter().cloned().collect();
         let swept = Swept { table, servers };
-        let result = self.directory.delete_table(self.now, name, Some(&swept));
+        let result = self
+            .directory
+            .delete_table(self.now, name, Some(&swept), false);
         self.carry_out();
         result
     }
