@@ -296,29 +296,31 @@ fn a_lock_that_comes_back_with_its_folder_is_told_that_it_was_committed() {
         change().expect("folders");
         support::signal(pid, "KILL");
     };
-    let state_of_b = |says: &str| {
-        let listed = cluster.run(&["table", "list"]).ok();
-        listed.contains(says).then_some(())
-    };
     restart_with(&|| std::fs::rename(&folder, &aside));
-    support::wait_for("the tablet to be missed", || state_of_b("has lost tablet"));
+    support::wait_for("the tablet to be missed", || {
+        let listed = cluster.run(&["table", "list"]).ok();
+        listed.contains("has lost tablet").then_some(())
+    });
     // What says that it was committed is hidden, and could be collected by now.
     cluster.run(&["put", "a", "row", "c", "later"]).ok();
     cluster.run(&["gc", "set", "--life-time", "1s"]).ok();
-    let ready = || {
+    // The ready point, once the barrier has passed this.
+    let behind = |mark: Timestamp| {
         let status = cluster.run(&["gc", "status", "-o", "json"]).ok();
         let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
         let point = |name: &str| -> u64 {
             let text = status[name].as_str().expect("a point");
             text.parse().expect("a timestamp")
         };
-        (point("barrier") > written.as_u64()).then(|| point("ready"))
+        (point("barrier") > mark.as_u64()).then(|| point("ready"))
     };
-    support::wait_for("the barrier to pass the write", ready);
-    // Some more steps of the points.
-    std::thread::sleep(Duration::from_secs(2));
-    let ready = ready().expect("it doesn't go back");
-    assert!(ready < written.as_u64(), "{ready} has passed {written}");
+    let mut mark = written;
+    // Each time it is a life time later: servers have heard of the barrier of before, and a step has ended.
+    for _ in 0..3 {
+        let ready = support::wait_for("the barrier to go on", || behind(mark));
+        assert!(ready < written.as_u64(), "{ready} has passed {written}");
+        mark = block_on(async { Raw::connect(&cluster).await.timestamp().await });
+    }
     restart_with(&|| {
         std::fs::remove_dir_all(&folder)?;
         std::fs::rename(&aside, &folder)
@@ -383,14 +385,21 @@ fn what_was_answered_committed_while_the_table_went_is_there() {
     assert!(lost.is_empty(), "{lost:?} of {}", answered.len());
 }
 
-/// A client whose every write is flushed.
-async fn flushing(cluster: &Cluster) -> Client {
+/// A transaction whose every write is flushed, with its primary in one table and a row in another.
+async fn large(cluster: &Cluster) -> (Client, Txn) {
     let options = Options {
         buffer_bytes: 1,
         ..Options::default()
     };
     let client = Client::connect_with(&cluster.master, options).await;
-    client.expect("connected")
+    let client = client.expect("connected");
+    for table in ["a", "t"] {
+        client.create_table(table, &[]).await.expect("created");
+    }
+    let txn = client.begin().await.expect("begun");
+    flush(&txn, "a", "primary").await.expect("flushed");
+    flush(&txn, "t", "before").await.expect("flushed");
+    (client, txn)
 }
 
 /// Puts a cell, and waits until it is locked.
@@ -405,14 +414,8 @@ async fn flush(txn: &Txn, table: &str, row: &str) -> Result<(), Error> {
 #[test]
 fn a_large_transaction_does_not_go_on_in_another_table_of_the_same_name() {
     let cluster = Cluster::processes();
-    for table in ["a", "t"] {
-        cluster.run(&["table", "create", table]).ok();
-    }
     block_on(async {
-        let client = flushing(&cluster).await;
-        let txn = client.begin().await.expect("begun");
-        flush(&txn, "a", "primary").await.expect("flushed");
-        flush(&txn, "t", "before").await.expect("flushed");
+        let (client, txn) = large(&cluster).await;
         // By the same client, so that it knows of the new one at once.
         client.delete_table("t").await.expect("deleted");
         client.create_table("t", &[]).await.expect("created");
@@ -434,14 +437,8 @@ fn a_large_transaction_does_not_go_on_in_another_table_of_the_same_name() {
 #[test]
 fn a_large_transaction_ends_with_the_table_of_its_primary() {
     let cluster = Cluster::processes();
-    for table in ["a", "t"] {
-        cluster.run(&["table", "create", table]).ok();
-    }
     block_on(async {
-        let client = flushing(&cluster).await;
-        let txn = client.begin().await.expect("begun");
-        flush(&txn, "a", "primary").await.expect("flushed");
-        flush(&txn, "t", "0").await.expect("flushed");
+        let (client, txn) = large(&cluster).await;
         let other = Client::connect(&cluster.master).await.expect("connected");
         let (deleted, ended) = tokio::join!(other.delete_table("a"), async {
             let began = std::time::Instant::now();

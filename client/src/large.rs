@@ -213,9 +213,12 @@ impl Driver {
             let known = self.tables.lock().get(name).copied();
             let table = match known {
                 Some(table) => table,
-                None => self.router.table(name, patience).await?,
+                None => {
+                    let table = self.router.table(name, patience).await?;
+                    self.tables.lock().insert(name.clone(), table);
+                    table
+                }
             };
-            self.tables.lock().insert(name.clone(), table);
             for ((row, column), write) in cells {
                 mutations.push(Mutation {
                     cell: Cell::new(table, row.clone(), column.clone()),

@@ -320,6 +320,11 @@ impl Directory {
         unheard.map(String::from).collect()
     }
 
+    /// Whether it waits for tablet servers whose names it doesn't know: none of those that were heard was there before.
+    pub(crate) fn waits_for_unknown(&self, now: Duration) -> bool {
+        now >= self.settled_at && self.may_lack_points(now) && self.unheard().is_empty()
+    }
+
     /// The barrier that a tablet server has durably; none where it has not been heard.
     pub(crate) fn reported(&self, server: &str) -> Option<Timestamp> {
         Some(self.live.get(server)?.points.barrier)

@@ -94,12 +94,12 @@ impl Directory {
 
     /// What a master waits for that was started a while ago.
     fn starting(&self, truth: &Truth, now: Duration) -> Option<String> {
+        if self.waits_for_unknown(now) {
+            // They are told of as what has to be started.
+            return None;
+        }
         if self.may_lack_points(now) {
             let unheard = self.unheard();
-            if unheard.is_empty() && now >= self.settled_at {
-                // It is told of as what has to be started.
-                return None;
-            }
             return Some(match unheard.is_empty() {
                 true => {
                     "the master has lost its state, and waits for servers that may come back".into()
@@ -161,7 +161,7 @@ impl Directory {
         };
         let servers = truth.tablet_servers();
         let mut holds: Vec<Hold> = servers.into_iter().filter_map(in_the_way).collect();
-        if self.may_lack_points(now) && self.unheard().is_empty() {
+        if self.waits_for_unknown(now) {
             holds.push(Hold {
                 by: "server_down",
                 what: "the master has lost its state, and those tablet servers that were there before don't answer, whose names it \

@@ -177,7 +177,7 @@ impl Directory {
         // What it leaves open would be lost: servers take a newer record as a whole.
         if self.may_lack_points(now) {
             let mut servers = self.unheard();
-            if servers.is_empty() && now >= until {
+            if self.waits_for_unknown(now) {
                 servers.push("a tablet server that was there before".to_owned());
             }
             return Err(match servers.is_empty() {

@@ -409,7 +409,7 @@ impl Master {
             servers: request.swept_servers.into_iter().collect(),
         });
         let mut begun = self.step(world, running, |directory, now| {
-            directory.delete_table(now, &name, swept.as_ref(), false)
+            directory.delete_table(now, &name, swept.as_ref(), request.give_up_lost)
         })?;
         loop {
             let id = match begun {
@@ -429,7 +429,7 @@ impl Master {
                     let servers = servers.into_iter().collect();
                     swept = Some(Swept { table: id, servers });
                     begun = self.step(world, running, |directory, now| {
-                        directory.delete_table(now, &name, swept.as_ref(), false)
+                        directory.delete_table(now, &name, swept.as_ref(), request.give_up_lost)
                     })?;
                     continue;
                 }
