@@ -45,7 +45,7 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> ExitCode {
         Some(E::Invalid(_) | E::NoSnapshot { .. } | E::NoTransaction { .. }) => ExitCode::from(2),
         Some(E::Conflict(_) | E::TooOld(_)) => ExitCode::from(3),
         Some(E::Unknown { .. }) => ExitCode::from(4),
-        Some(E::Timeout { .. } | E::Unavailable(_)) => ExitCode::from(5),
+        Some(E::Timeout { .. } | E::Unavailable(_) | E::ClusterReplaced(_)) => ExitCode::from(5),
         Some(E::UnknownTable { .. } | E::AlreadyExists(_)) => ExitCode::from(6),
         Some(E::Ended | E::Application(_)) | None => ExitCode::FAILURE,
     }

@@ -252,7 +252,7 @@ fn a_lost_folder_of_any_server() {
         std::fs::rename(data.join(server), &away).expect("there");
         let data_dir = data.display().to_string();
         percolator(&["up", "--port", "0", "--data-dir", &data_dir])
-            .refused(1, &[server, "missing", "backup"]);
+            .refused(1, &[server, "missing", "bring it back"]);
         std::fs::rename(&away, data.join(server)).expect("away");
     }
     for number in 0..3 {
@@ -265,7 +265,7 @@ fn a_lost_folder_of_any_server() {
         "--data-dir",
         &data.display().to_string(),
     ])
-    .refused(1, &["tablet-0", "missing", "backup"]);
+    .refused(1, &["tablet-0", "missing", "bring it back"]);
 }
 
 #[test]
@@ -550,7 +550,10 @@ fn a_cluster_without_one_of_its_folders() {
         let data_dir = folder.path().to_str().expect("a path of text");
         percolator(&["up", "--port", "0", "--data-dir", data_dir]).refused(
             1,
-            &[&format!("the folder of {server} is missing"), "backup"],
+            &[
+                &format!("the folder of {server} is missing"),
+                "bring it back",
+            ],
         );
         std::fs::rename(&away, &there).expect("moved back");
     }

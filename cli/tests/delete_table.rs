@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use percolator_client::{Bytes, Client, Error, Options, Timestamp, Txn};
+use percolator_client::{Bytes, Client, Error, Options, Range, Timestamp, Txn};
 use percolator_telemetry::endpoint;
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
@@ -431,6 +431,39 @@ fn a_large_transaction_does_not_go_on_in_another_table_of_the_same_name() {
     for table in ["a", "t"] {
         assert_eq!(cluster.run(&["scan", table]).out, "", "{table}");
     }
+}
+
+/// What it read is of the one, and what it would write of the other.
+#[test]
+fn a_transaction_does_not_go_on_in_another_table_of_the_same_name() {
+    let cluster = Cluster::processes();
+    block_on(async {
+        let client = Client::connect(&cluster.master).await.expect("connected");
+        client.create_table("t", &[]).await.expect("created");
+        let put = client.begin().await.expect("begun");
+        put.put("t", "r", "c", "old").expect("buffered");
+        put.commit().await.expect("committed");
+        let begin = || async { client.begin().await.expect("begun") };
+        let (read, wrote, scanned) = (begin().await, begin().await, begin().await);
+        let seen = read.get("t", "r", "c").await.expect("read");
+        assert_eq!(seen.as_deref(), Some(&b"old"[..]));
+        read.put("t", "r", "d", "1").expect("buffered");
+        wrote.put("t", "r", "e", "1").expect("buffered");
+        let mut rows = scanned.scan("t", Range::all()).await.expect("scanned");
+        assert!(rows.next().await.expect("scanned").is_some());
+        // By the same client, so that it knows of the new one at once.
+        client.delete_table("t").await.expect("deleted");
+        client.create_table("t", &[]).await.expect("created");
+        client.tables().await.expect("looked up");
+        let again = scanned.get("t", "r", "c").await.map(drop);
+        let (read, wrote) = (read.commit().await, wrote.commit().await);
+        for ended in [again, read.map(drop), wrote.map(drop)] {
+            let error = ended.expect_err("the table is gone").to_string();
+            assert!(error.contains("it was deleted"), "{error}");
+        }
+        client.settle().await;
+    });
+    assert_eq!(cluster.run(&["scan", "t"]).out, "");
 }
 
 /// It holds up nobody who deletes the table, and its owner hears of it.

@@ -266,6 +266,7 @@ impl Admin {
 
 pub(crate) fn error(error: MasterError) -> Error {
     match error {
+        MasterError::Replaced(replaced) => Error::ClusterReplaced(replaced),
         MasterError::Invalid(why) => Error::Invalid(why),
         error => Error::Unavailable(master_message(error)),
     }

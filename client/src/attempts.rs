@@ -3,6 +3,7 @@
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
 use parking_lot::Mutex;
+use percolator_protocol::lease::NotLeased;
 use percolator_protocol::safe_point::TooOld;
 use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
@@ -123,6 +124,9 @@ impl Router {
                     )),
                     Some(Kind::OtherServer(other)) => Attempt::Again(format!("{address}: {other}")),
                     Some(Kind::TooOld(too_old)) => Attempt::TooOld(too_old.into()),
+                    Some(Kind::NotLeased(not)) => {
+                        Attempt::Again(format!("{address}: {}", NotLeased::from(not)))
+                    }
                     Some(Kind::Busy(why)) => Attempt::Busy(format!("{address} is busy: {why}")),
                     Some(Kind::Failed(failed)) => {
                         Attempt::Again(format!("{address}: {}", failed.message))

@@ -559,12 +559,14 @@ impl Client {
     }
 
     fn failed(&self, deadline: Deadline, doing: &'static str, error: CallError) -> Error {
-        deadline.error(&*self.router.transport, doing, error)
+        let error = deadline.error(&*self.router.transport, doing, error);
+        self.router.by_cause(error)
     }
 
     fn refused(&self, name: &str, error: MasterError) -> Error {
         match error {
             MasterError::Unavailable(why) => Error::Unavailable(why),
+            MasterError::Replaced(replaced) => Error::ClusterReplaced(replaced),
             MasterError::Invalid(why) => Error::Invalid(why),
             MasterError::AlreadyExists(why) => Error::AlreadyExists(why),
             MasterError::NotFound(_) => Error::UnknownTable {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use parking_lot::Mutex;
-use percolator_wire::v1;
 use percolator_wire::v1::tablets_client::TabletsClient;
+use percolator_wire::{of_cluster, v1};
 use slab::Slab;
 use tonic::transport::Endpoint;
 
@@ -68,11 +68,13 @@ enum SlotState {
 
 impl Connection {
     /// Connects in the background; requests wait until it is done. Needs a tokio runtime around it.
-    pub(crate) fn open(address: &str) -> Arc<Self> {
+    ///
+    /// `cluster_id`: a server of another cluster refuses it; empty: it isn't known.
+    pub(crate) fn open(address: &str, cluster_id: String) -> Arc<Self> {
         let connection = Arc::new(Self {
             state: Mutex::default(),
         });
-        tokio::spawn(run(connection.clone(), address.to_owned()));
+        tokio::spawn(run(connection.clone(), address.to_owned(), cluster_id));
         connection
     }
 
@@ -308,10 +310,10 @@ fn cost(request: &v1::Request) -> usize {
     }
 }
 
-async fn run(connection: Arc<Connection>, address: String) {
+async fn run(connection: Arc<Connection>, address: String, cluster_id: String) {
     let ended = tokio::select! {
         biased;
-        ended = stream(&connection, &address) => ended,
+        ended = stream(&connection, &address, &cluster_id) => ended,
         // Also while it connects: requests wait from the beginning.
         why = ticks(&connection) => Err(why),
     };
@@ -323,7 +325,7 @@ async fn run(connection: Arc<Connection>, address: String) {
     connection.lose(why);
 }
 
-async fn stream(connection: &Arc<Connection>, address: &str) -> Result<(), Why> {
+async fn stream(connection: &Arc<Connection>, address: &str, cluster_id: &str) -> Result<(), Why> {
     let channel = Endpoint::from_shared(format!("http://{address}"))
         .map_err(|error| Why::Said(format!("not an address: {}", cause(&error))))?
         .connect_timeout(CONNECT_TIMEOUT)
@@ -339,7 +341,7 @@ async fn stream(connection: &Arc<Connection>, address: &str) -> Result<(), Why> 
     let lost = |status: tonic::Status| why_status(&status, KEEPALIVE_INTERVAL + KEEPALIVE_TIMEOUT);
     let mut responses = TabletsClient::new(channel)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
-        .serve(Packs(connection.clone()))
+        .serve(of_cluster(Packs(connection.clone()), cluster_id))
         .await
         .map_err(lost)?
         .into_inner();

@@ -7,6 +7,8 @@ use percolator_protocol::safe_point::TooOld;
 use percolator_protocol::txn::{AbortReason, MetLock, Step};
 use percolator_protocol::types::{Cell, Timestamp};
 
+use crate::transport::Replaced;
+
 /// Why a call failed. Whatever isn't [`Error::Unknown`] says for certain that nothing of the
 /// transaction is or will be visible. Its text says everything: no reason is left for
 /// [`std::error::Error::source`], so that whoever prints both says nothing twice.
@@ -64,6 +66,9 @@ pub enum Error {
     /// A server can't be reached.
     #[error("unavailable: {0}")]
     Unavailable(String),
+    /// The cluster was deleted, and another one answers in its place.
+    #[error(transparent)]
+    ClusterReplaced(Replaced),
     /// The call breaks a documented limit or form.
     #[error("invalid: {0}")]
     Invalid(String),
@@ -226,6 +231,10 @@ mod tests {
                 last: text(),
             },
             Error::Unavailable(text()),
+            Error::ClusterReplaced(Replaced {
+                ours: text(),
+                theirs: "another".into(),
+            }),
             Error::Invalid(text()),
             Error::UnknownTable { name: text() },
             Error::AlreadyExists(text()),
@@ -246,6 +255,7 @@ mod tests {
                 | Error::NoTransaction { .. }
                 | Error::Timeout { .. }
                 | Error::Unavailable(_)
+                | Error::ClusterReplaced(_)
                 | Error::Invalid(_)
                 | Error::UnknownTable { .. }
                 | Error::AlreadyExists(_)

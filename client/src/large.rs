@@ -29,6 +29,7 @@ use crate::attempts::Attempt;
 use crate::client::Options;
 use crate::commit::{Commit, Flush};
 use crate::error::Conflict;
+use crate::pinned::PinnedTables;
 use crate::resolver::unexpected;
 use crate::retry::{Retry, Seen, Turn};
 use crate::router::{CallError, Going, Router};
@@ -131,9 +132,7 @@ pub(crate) struct Driver {
     pub(crate) options: Options,
     pub(crate) start_ts: Timestamp,
     pub(crate) began: Duration,
-    /// What was written to. A table that is deleted and created again under its name meanwhile is another one: half of the
-    /// transaction would be in it.
-    pub(crate) tables: Mutex<BTreeMap<String, TableId>>,
+    pub(crate) tables: Arc<PinnedTables>,
 }
 
 impl Driver {
@@ -210,15 +209,7 @@ impl Driver {
         let patience = self.options.patience;
         let mut mutations = Vec::new();
         for (name, cells) in tables {
-            let known = self.tables.lock().get(name).copied();
-            let table = match known {
-                Some(table) => table,
-                None => {
-                    let table = self.router.table(name, patience).await?;
-                    self.tables.lock().insert(name.clone(), table);
-                    table
-                }
-            };
+            let table = self.tables.table(&self.router, name, patience).await?;
             for ((row, column), write) in cells {
                 mutations.push(Mutation {
                     cell: Cell::new(table, row.clone(), column.clone()),

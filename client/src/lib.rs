@@ -35,6 +35,7 @@ mod large;
 mod metrics;
 mod network;
 pub mod oracle;
+mod pinned;
 mod reading;
 mod resolver;
 mod retry;

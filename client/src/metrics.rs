@@ -152,11 +152,13 @@ impl Txn {
         let router = self.inner.router.clone();
         let (metrics, trace) = (router.metrics(), &router.trace);
         if metrics.is_none() && trace.is_none() {
-            return self.commit_uncounted().await;
+            let result = self.commit_uncounted().await;
+            return result.map_err(|error| router.by_cause(error));
         }
         let start_ts = self.inner.start_ts;
         let began = router.transport.now();
         let result = self.commit_uncounted().await;
+        let result = result.map_err(|error| router.by_cause(error));
         let outcome = outcome(start_ts, &result);
         if let Some(metrics) = metrics {
             let took = router.transport.now().saturating_sub(began);

@@ -1,7 +1,7 @@
 //! The world of a real client: servers over TCP, the machine's monotonic clock, its randomness, tokio.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -15,7 +15,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::connection::{Connection, failed, why_status};
 use crate::oracle::OracleClient;
-use crate::transport::{Apart, BoxFuture, Lost, MasterError, Transport};
+use crate::transport::{Apart, BoxFuture, Lost, MasterError, Replaced, Transport};
 
 /// The master answers within this, or is asked again.
 const MASTER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,6 +35,9 @@ pub(crate) struct Network {
 struct Master {
     address: String,
     endpoint: Endpoint,
+    /// The cluster that it was of at its first answer. What is known of tables and tablets is of that one alone.
+    cluster_id: OnceLock<String>,
+    replaced: OnceLock<Replaced>,
     /// Those who ask at a time share one.
     shared: Mutex<Weak<MasterClient<Channel>>>,
 }
@@ -71,8 +74,18 @@ impl Master {
         trace: Option<v1::TraceContext>,
     ) -> Result<v1::DirectoryResponse, MasterError> {
         let request = traced(v1::DirectoryRequest {}, trace);
-        self.ask(|mut client| async move { client.directory(request).await })
-            .await
+        let directory = self
+            .ask(|mut client| async move { client.directory(request).await })
+            .await?;
+        let ours = self.cluster_id.get_or_init(|| directory.cluster_id.clone());
+        if *ours == directory.cluster_id {
+            return Ok(directory);
+        }
+        let replaced = self.replaced.get_or_init(|| Replaced {
+            ours: ours.clone(),
+            theirs: directory.cluster_id,
+        });
+        Err(MasterError::Replaced(replaced.clone()))
     }
 }
 
@@ -98,6 +111,8 @@ impl Network {
         let master = Arc::new(Master {
             address: master.to_owned(),
             endpoint,
+            cluster_id: OnceLock::new(),
+            replaced: OnceLock::new(),
             shared: Mutex::default(),
         });
         let oracle = {
@@ -133,7 +148,8 @@ impl Network {
         {
             return known.clone();
         }
-        let connection = Connection::open(address);
+        let cluster_id = self.master.cluster_id.get().cloned();
+        let connection = Connection::open(address, cluster_id.unwrap_or_default());
         connections.insert(address.to_owned(), connection.clone());
         connection
     }
@@ -281,6 +297,10 @@ impl Transport for Network {
             .master
             .ask(|mut client| async move { client.delete_table(request).await });
         asked.boxed()
+    }
+
+    fn replaced(&self) -> Option<Replaced> {
+        self.master.replaced.get().cloned()
     }
 
     fn now(&self) -> Duration {

@@ -9,7 +9,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::directory::Directory;
 use crate::router::{CallError, Deadline, Router};
-use crate::transport::Backoff;
+use crate::transport::{Backoff, MasterError};
 
 /// What was seen of a try that is made again.
 pub(crate) enum Seen {
@@ -102,7 +102,7 @@ impl<'a> Retry<'a> {
     /// `None`: the master is away or wasn't asked, which leaves us with what we know.
     ///
     /// # Errors
-    /// As [`Self::pause`].
+    /// As [`Self::pause`]; [`CallError::Replaced`].
     pub(crate) async fn look_again(
         &mut self,
         last: Seen,
@@ -113,7 +113,11 @@ impl<'a> Retry<'a> {
         };
         self.pause(last).await?;
         Ok(match may_have_moved {
-            true => self.router.refresh_by(self.deadline).await.ok(),
+            true => match self.router.refresh_by(self.deadline).await {
+                Ok(directory) => Some(directory),
+                Err(MasterError::Replaced(replaced)) => return Err(CallError::Replaced(replaced)),
+                Err(_) => None,
+            },
             false => None,
         })
     }

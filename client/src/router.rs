@@ -25,7 +25,7 @@ use crate::metrics::Metrics;
 use crate::retry::{Retry, Seen, Turns};
 use crate::session::Session;
 use crate::trace::Trace;
-use crate::transport::{MasterError, Transport};
+use crate::transport::{MasterError, Replaced, Transport};
 
 /// Cells in one request, and bytes of keys and values; a single value may be larger. What is more is cut: others are
 /// to wait behind a few milliseconds' work, not behind a whole transaction.
@@ -101,6 +101,9 @@ pub(crate) enum CallError {
     /// The transaction is too old for what was asked.
     #[error(transparent)]
     TooOld(TooOld),
+    /// The cluster isn't there any more.
+    #[error(transparent)]
+    Replaced(Replaced),
 }
 
 /// When to give up: on the transport's clock.
@@ -183,6 +186,7 @@ impl Deadline {
             },
             CallError::Invalid(why) => Error::Invalid(why),
             CallError::TooOld(too_old) => Error::TooOld(too_old),
+            CallError::Replaced(replaced) => Error::ClusterReplaced(replaced),
             CallError::BeingDeleted(table) => Error::UnknownTable {
                 name: format!("number {}, it is being deleted", table.0),
             },
@@ -267,6 +271,16 @@ impl Router {
         self.directory.read().clone()
     }
 
+    /// The error by its cause, where that is that the cluster isn't there any more.
+    pub(crate) fn by_cause(&self, error: Error) -> Error {
+        match (&error, self.transport.replaced()) {
+            (Error::Timeout { .. } | Error::Unavailable(_), Some(replaced)) => {
+                Error::ClusterReplaced(replaced)
+            }
+            _ => error,
+        }
+    }
+
     /// [`Self::refresh`], for as long as there's time.
     pub(crate) async fn refresh_by(
         &self,
@@ -312,6 +326,9 @@ impl Router {
                         });
                     }
                 },
+                Err(MasterError::Replaced(replaced)) => {
+                    return Err(Error::ClusterReplaced(replaced));
+                }
                 Err(error) => master_message(error),
             };
             if let Err(error) = retry.pause(last).await {
@@ -433,5 +450,6 @@ pub(crate) fn master_message(error: MasterError) -> String {
         | MasterError::Invalid(why)
         | MasterError::AlreadyExists(why)
         | MasterError::NotFound(why) => why,
+        MasterError::Replaced(replaced) => replaced.to_string(),
     }
 }

@@ -40,9 +40,24 @@ impl Lost {
     }
 }
 
+/// Another cluster is where the client's was: that one was deleted, and this one made since.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the client's cluster, {ours}, was replaced: cluster {theirs} answers in its place, and has other tables. Connect a \
+     new client to use that one"
+)]
+pub struct Replaced {
+    /// The client's cluster.
+    pub ours: String,
+    /// The one that answers.
+    pub theirs: String,
+}
+
 /// What the master did not do.
 #[derive(Clone, Debug)]
 pub enum MasterError {
+    /// It is another cluster's.
+    Replaced(Replaced),
     /// It wasn't reached, or is not ready: trying again is harmless.
     Unavailable(String),
     /// It refuses, for this reason.
@@ -93,6 +108,10 @@ pub trait Transport: Send + Sync + 'static {
         &self,
         request: v1::DeleteTableRequest,
     ) -> BoxFuture<'_, Result<v1::DeleteTableResponse, MasterError>>;
+    /// Another cluster has answered in the place of the client's.
+    fn replaced(&self) -> Option<Replaced> {
+        None
+    }
     /// Time since some fixed point; never goes back.
     fn now(&self) -> Duration;
     /// [`Self::now`] for leases: it also runs while the machine is suspended.

@@ -21,6 +21,7 @@ use crate::client::Options;
 use crate::commit::Commit;
 use crate::error::Conflict;
 use crate::large::{Driver, Order};
+use crate::pinned::PinnedTables;
 use crate::reading::RowCache;
 use crate::router::Router;
 use crate::scan::{Range, Scan};
@@ -42,6 +43,7 @@ pub(crate) struct Inner {
     pub(crate) start_ts: Timestamp,
     only_reads: bool,
     began: Duration,
+    tables: Arc<PinnedTables>,
     writes: Mutex<Writes>,
     /// It has begun to flush: its own locks may be met.
     large: AtomicBool,
@@ -116,6 +118,7 @@ impl Txn {
                 start_ts,
                 only_reads,
                 began,
+                tables: Arc::default(),
                 writes: Mutex::default(),
                 large: AtomicBool::new(false),
                 room: Notify::new(),
@@ -470,7 +473,8 @@ impl Inner {
     }
 
     async fn table(&self, name: &str) -> Result<TableId, Error> {
-        self.router.table(name, self.options.patience).await
+        let patience = self.options.patience;
+        self.tables.table(&self.router, name, patience).await
     }
 
     fn own(&self, table: &str, row: &[u8], column: &[u8]) -> Result<Option<OwnWrite>, Error> {
@@ -538,6 +542,7 @@ impl Inner {
         if let Some(why) = cell.invalid() {
             return Err(Error::Invalid(why));
         }
+        self.tables.pin_known(&self.router, table);
         let mut writes = self.writes.lock();
         let writes = &mut *writes;
         self.check_open(writes)?;
@@ -579,7 +584,7 @@ impl Inner {
                 options: self.options,
                 start_ts: self.start_ts,
                 began: self.began,
-                tables: Mutex::default(),
+                tables: self.tables.clone(),
             };
             self.router.transport.spawn(driver.run(receiver).boxed());
         }

@@ -27,8 +27,9 @@ pub trait Disk: Send + Sync {
     fn list(&self) -> io::Result<Vec<String>>;
     /// Removes the file.
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// Cuts the file to `len` bytes and syncs it.
-    fn truncate(&self, name: &str, len: u64) -> io::Result<()>;
+    /// Writes all of the file anew, in its place, and syncs it. What an earlier process could not sync may be read from
+    /// memory and not be on the device, and a sync alone doesn't bring it there.
+    fn rewrite(&self, name: &str, content: &[u8]) -> io::Result<()>;
     /// Makes creations and removals durable.
     fn sync_folder(&self) -> io::Result<()>;
     /// Free space in bytes, if that can be told.
@@ -126,11 +127,13 @@ impl Disk for StdDisk {
         }
     }
 
-    fn truncate(&self, name: &str, len: u64) -> io::Result<()> {
+    fn rewrite(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let file = OpenOptions::new()
             .write(true)
             .open(self.folder.join(name))?;
-        file.set_len(len)?;
+        // In place: a full disk has no room for a copy.
+        file.write_all_at(content, 0)?;
+        file.set_len(content.len() as u64)?;
         file.sync_all()
     }
 

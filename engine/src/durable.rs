@@ -136,7 +136,8 @@ impl<B: Backend> Durable<B> {
         let next = replayed.segments.back().map_or(1, |(last, _)| last + 1);
         // Without it the segment is as good, and slower.
         let _ = disk.prepare(options.segment_bytes, None);
-        let log = Log::start(
+        let torn_bytes = replayed.torn_bytes;
+        let mut log = Log::start(
             Arc::clone(&disk),
             path,
             next,
@@ -146,6 +147,7 @@ impl<B: Backend> Durable<B> {
                 last_bytes: options.last_reserve_bytes.min(options.reserve_bytes),
             },
         )?;
+        log.torn_bytes = torn_bytes;
         let older = log.last_older();
         let shared = Arc::new(Shared {
             backend,
@@ -443,15 +445,16 @@ impl<B: Backend> Engine for Durable<B> {
     }
 
     fn stats(&self) -> Stats {
-        let (log_bytes, syncs, last_sync) = {
+        let (log_bytes, syncs, last_sync, torn_bytes) = {
             let log = self.shared.log.lock();
-            (log.total_bytes(), log.syncs, log.last_sync)
+            (log.total_bytes(), log.syncs, log.last_sync, log.torn_bytes)
         };
         Stats {
             size_bytes: self.shared.backend.size_bytes() + log_bytes,
             log_bytes,
             syncs,
             last_sync,
+            torn_bytes,
             snapshots: self.shared.backend.live_snapshots(),
         }
     }

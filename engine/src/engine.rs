@@ -49,6 +49,9 @@ pub struct Stats {
     pub syncs: u64,
     /// How long the last of them took.
     pub last_sync: Duration,
+    /// Bytes of a record at the end of the log that was not whole when it was opened, and was dropped: of a group that
+    /// was answered to nobody.
+    pub torn_bytes: u64,
     /// Number of snapshots alive.
     pub snapshots: u64,
 }

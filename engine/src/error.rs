@@ -32,8 +32,8 @@ pub enum Error {
     },
     /// A file is not what was written to it.
     #[error(
-        "{} is corrupt at byte {offset}: {detail}; nothing was skipped or repaired: restore the folder from a backup, \
-         or find out what the device did",
+        "{} is corrupt at byte {offset}: {detail}; nothing was skipped or repaired: find out what the device did; \
+         one server's folder can't be restored from a backup alone (docs/correctness.md, by hand)",
         path.display()
     )]
     Corrupt {

@@ -17,7 +17,8 @@ use crate::{
 pub const FORMAT: u32 = 4;
 
 const FORMAT_FILE: &str = "FORMAT";
-const LOCK_FILE: &str = "LOCK";
+/// The file by which a process has a folder for itself.
+pub const LOCK_FILE: &str = "LOCK";
 
 /// What FORMAT says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -49,7 +49,7 @@ pub use engine::{Engine, MAX_GROUP_BYTES, MAX_KEY_BYTES, Stats};
 pub use error::Error;
 #[cfg(feature = "fjall")]
 pub use fjall_store::FjallStore;
-pub use folder::{FORMAT, Identity, adopt_cluster, identity};
+pub use folder::{FORMAT, Identity, LOCK_FILE, adopt_cluster, identity};
 pub use memory::MemoryStore;
 pub use open::open;
 pub use options::{EngineKind, Options, UnknownEngine};

@@ -7,7 +7,7 @@ use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::{self, Points};
 use percolator_protocol::types::Timestamp;
 
-use crate::core::{Directory, SILENCE_MAX};
+use crate::core::Directory;
 use crate::truth::Truth;
 
 /// The longest lease of a session; shorter where the life time is. A program that stands still for longer, as one
@@ -94,7 +94,7 @@ impl Directory {
                 self.collection
                     .blocked
                     .take_if(|blocked| blocked.server == ORACLE);
-                self.collection.now = self.collection.now.max(oracle);
+                self.learn_oracle_time(oracle);
                 self.wait_for_ready(oracle);
                 // A rebuilt directory learns from the tablet servers what was set: a barrier that has moved too far
                 // never goes back.
@@ -218,7 +218,7 @@ impl Directory {
 
     /// When the last of these ends that was not renewed.
     pub(crate) fn leases_end_at(&self) -> Duration {
-        let since = self.settled_at.saturating_sub(SILENCE_MAX);
+        let since = self.known_since();
         since + self.lease().max(self.collection.granted_before)
     }
 
@@ -318,6 +318,15 @@ impl Directory {
         let servers = self.truth.iter().flat_map(Truth::tablet_servers);
         let unheard = servers.filter(|server| self.reported(server).is_none());
         unheard.map(String::from).collect()
+    }
+
+    /// Whom a rebuilt directory waits for, for messages.
+    pub(crate) fn unheard_described(&self, now: Duration) -> Vec<String> {
+        let mut servers = self.unheard();
+        if self.waits_for_unknown(now) {
+            servers.push("a tablet server that was there before".to_owned());
+        }
+        servers
     }
 
     /// Whether it waits for tablet servers whose names it doesn't know: none of those that were heard was there before.

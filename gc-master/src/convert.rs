@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 use tonic::{Code, Status};
 
-use crate::core::Directory;
-use crate::events::{Heartbeat, Report};
+use crate::core::{Directory, HEARTBEAT_INTERVAL};
+use crate::events::{Heard, Heartbeat, Report};
 use crate::held::Hold;
 use crate::refusal::Refusal;
 use crate::truth::{Role, Rows, Table, TableState, Tablet, TabletState, Truth};
@@ -38,6 +39,12 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             points,
             progress: request.progress.unwrap_or_default(),
             settings: request.gc.unwrap_or_default().into(),
+            accepted: request.accepted,
+            replaces: request.replaces,
+            replaces_accepted: request.replaces_accepted,
+            leaving: request.leaving,
+            high_ts: Timestamp::from_u64(request.high_ts),
+            time: Timestamp::from_u64(request.time),
         })
     }
 }
@@ -78,6 +85,24 @@ impl From<Report> for v1::TabletInfo {
             end_row: report.rows.end.into(),
             epoch: report.epoch,
             state: state.into(),
+        }
+    }
+}
+
+impl From<Heard> for v1::HeartbeatResponse {
+    fn from(heard: Heard) -> Self {
+        Self {
+            cluster_id: heard.cluster_id,
+            interval_ms: u32::try_from(HEARTBEAT_INTERVAL.as_millis()).unwrap_or(u32::MAX),
+            tablet_servers: heard.tablet_servers,
+            barrier: heard.points.barrier.as_u64(),
+            ready: heard.points.ready.as_u64(),
+            gc: Some(heard.settings.into()),
+            missing_tablets: heard.missing,
+            lease: heard.leased.until.as_u64(),
+            commits_above: heard.leased.commits_above.as_u64(),
+            timestamps_above: heard.leased.timestamps_above.as_u64(),
+            lease_ms: u32::try_from(heard.leased.lasts.as_millis()).unwrap_or(u32::MAX),
         }
     }
 }
@@ -178,14 +203,19 @@ impl From<Refusal> for Status {
             | Refusal::OfManifest { .. }
             // Not ALREADY_EXISTS: whoever asks again takes that for the outcome of asking first.
             | Refusal::OtherCuts { .. }
-            | Refusal::NotFrozen { .. } => Code::FailedPrecondition,
+            | Refusal::NotFrozen { .. }
+            | Refusal::Duplicate { .. }
+            | Refusal::Replaced { .. }
+            | Refusal::OlderFolder { .. } => Code::FailedPrecondition,
             Refusal::NoState
             | Refusal::Settling { .. }
+            | Refusal::StillLeased { .. }
             | Refusal::Unheard { .. }
             | Refusal::Lost { .. }
             | Refusal::UnheardOfSettings { .. }
+            | Refusal::UnheardOfTables { .. }
             | Refusal::NoTabletServer { .. } => Code::Unavailable,
-            Refusal::Duplicate { .. } | Refusal::TableExists { .. } => Code::AlreadyExists,
+            Refusal::TableExists { .. } => Code::AlreadyExists,
             Refusal::Heartbeat { .. }
             | Refusal::TableName { .. }
             | Refusal::TooManyCuts { .. }

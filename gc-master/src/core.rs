@@ -12,6 +12,7 @@ use percolator_protocol::types::Timestamp;
 
 use crate::collection::Collection;
 use crate::events::{Action, Command, Effects, Heard, Heartbeat, Note, Report, Start};
+use crate::fencing::{LEASE, Leased};
 use crate::progress::Progressed;
 use crate::refusal::Refusal;
 use crate::sessions::Sessions;
@@ -43,6 +44,10 @@ pub struct Directory {
     pub(crate) collection: Collection,
     pub(crate) unbroken: Unbroken,
     pub(crate) settings: Settings,
+    /// No lease that was granted before this start is above this.
+    pub(crate) leased_before: Timestamp,
+    /// That is not known: it is once the oracle's time is.
+    pub(crate) awaits_leases: bool,
     /// What the manifest says.
     pub(crate) manifest: Manifest,
 }
@@ -60,6 +65,8 @@ pub(crate) struct Unbroken {
 /// What may be set when a master starts.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
+    /// How long a server may answer without hearing from the master. Default: 10 seconds.
+    pub lease: Duration,
     /// How long versions are kept, where neither the manifest nor anybody has said it. Default: 10 minutes.
     pub life_time: Duration,
 }
@@ -67,6 +74,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            lease: LEASE,
             life_time: LIFE_TIME,
         }
     }
@@ -88,9 +96,19 @@ pub(crate) struct Live {
     /// The barrier that it was told with its last heartbeat; since when it says that it has not taken one that it was
     /// told.
     told: Timestamp,
+    /// Another incarnation that was heard, and since when.
+    pub(crate) rival: Option<(u64, Duration)>,
+    /// As far as it may answer, by what it was told.
+    pub(crate) leased_to: Timestamp,
     pub(crate) behind_since: Option<Duration>,
     /// What it has to collect, and has collected.
     pub(crate) progress: Progressed,
+}
+
+impl Live {
+    pub(crate) fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
 }
 
 /// How much the directory holds besides its state, and what bounds that.
@@ -125,10 +143,19 @@ impl Directory {
             collection: Collection::default(),
             unbroken: Unbroken::default(),
             settings,
+            leased_before: Timestamp::ZERO,
+            awaits_leases: false,
             manifest: Manifest::default(),
         };
         match start {
-            Start::State(bytes) => directory.truth = Some(Truth::decode(&bytes)?),
+            Start::State(bytes) => {
+                let truth = Truth::decode(&bytes)?;
+                directory.leased_before = Timestamp::from_u64(truth.leased_to);
+                directory.awaits_leases = truth.rebuilt && truth.leased_to == 0;
+                directory.truth = Some(truth);
+                // What was read may not be on the device: a sync of the master before may have failed.
+                directory.dirty = true;
+            }
             Start::NewCluster => {
                 directory.truth = Some(Truth::new(format!("{random:032x}")));
                 // Nobody knows of this cluster yet, so there is nobody to wait for.
@@ -232,36 +259,25 @@ impl Directory {
             let cluster_id = beat.cluster_id.clone().ok_or(Refusal::NoState)?;
             self.take_over(cluster_id, now);
         }
-        let Some(truth) = &mut self.truth else {
+        let Some(truth) = &self.truth else {
             return Err(Refusal::NoState);
         };
         beat.check_cluster(truth)?;
         beat.check_role(truth)?;
-        if let Some(live) = self.live.get(&beat.server) {
-            let first = &truth.servers[&beat.server].address;
-            let silence = now.saturating_sub(live.heard_at);
-            // At one address there is one process: the old one has ended, and left its port.
-            if live.incarnation != beat.incarnation
-                && *first != beat.address
-                && silence < SILENCE_MAX
-            {
-                return Err(Refusal::Duplicate {
-                    server: beat.server,
-                    first: first.clone(),
-                    second: beat.address,
-                    silence_ms: SILENCE_MAX.as_millis(),
-                });
-            }
-        }
+        let unknown_before = self.accept(now, &beat)?;
+        let Some(truth) = &mut self.truth else {
+            return Err(Refusal::NoState);
+        };
 
-        let was_adopted = truth
-            .servers
-            .get(&beat.server)
-            .is_some_and(|known| known.adopted);
+        let known = truth.servers.get(&beat.server);
+        let was_adopted = known.is_some_and(|known| known.adopted);
         let heard = Server {
             role: beat.role,
-            address: beat.address,
+            address: beat.address.clone(),
             adopted: was_adopted || (beat.role == Role::Oracle && beat.cluster_id.is_some()),
+            incarnation: beat.incarnation,
+            high_ts: known.map_or(0, |known| known.high_ts),
+            commits_above: known.map_or(unknown_before.as_u64(), |known| known.commits_above),
         };
         // A newcomer is told the cluster's id.
         let is_of_before = !truth.servers.contains_key(&beat.server)
@@ -281,6 +297,7 @@ impl Directory {
             }
         }
         let mut heard = Heard {
+            leased: Leased::default(),
             missing: Vec::new(),
             points: truth.gc.points().raised(beat.points),
             settings: match beat.settings.revision > truth.gc.set.revision {
@@ -302,6 +319,8 @@ impl Directory {
             conflicts: BTreeSet::new(),
             points: Points::default(),
             told: Timestamp::ZERO,
+            rival: None,
+            leased_to: Timestamp::ZERO,
             behind_since: None,
             progress: Progressed::default(),
         });
@@ -312,6 +331,15 @@ impl Directory {
         live.incarnation = beat.incarnation;
         live.heard_at = now;
         live.points = beat.points;
+        let (server, role) = (beat.server.clone(), beat.role);
+        self.learn_time(&beat);
+        if beat.leaving {
+            self.leave(&beat);
+            return Ok(heard);
+        }
+        let Some(live) = self.live.get_mut(&server) else {
+            return Ok(heard);
+        };
         live.behind_since = match beat.points.barrier >= live.told {
             true => None,
             false => live.behind_since.or(Some(now)),
@@ -333,6 +361,7 @@ impl Directory {
             let missing = live.into_iter().flat_map(|live| live.missing.keys());
             heard.missing = missing.copied().collect();
         }
+        heard.leased = self.grant(&server, role);
         Ok(heard)
     }
 
@@ -408,6 +437,11 @@ impl Directory {
         Ok(())
     }
 
+    /// Since when this master knows its cluster.
+    pub(crate) fn known_since(&self) -> Duration {
+        self.settled_at.saturating_sub(SILENCE_MAX)
+    }
+
     /// Begins a state that holds nothing but the cluster's id.
     fn take_over(&mut self, cluster_id: String, now: Duration) {
         self.effects.notes.push(Note::TookOver {
@@ -415,12 +449,14 @@ impl Directory {
         });
         self.truth = Some(Truth::rebuilt(cluster_id, self.random));
         self.settled_at = now + SILENCE_MAX;
+        self.awaits_leases = true;
         self.distrust_points();
     }
 
     /// This directory is older than what servers know: ids may be around that it never gave.
     pub(crate) fn distrust(&mut self) {
         if let Some(truth) = &mut self.truth {
+            self.awaits_leases |= !truth.rebuilt;
             truth.distrust_ids(self.random);
         }
         self.distrust_points();

@@ -8,6 +8,7 @@ use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 
+use crate::fencing::Leased;
 use crate::settings::Kept;
 use crate::truth::{Role, Rows, TabletState, Truth};
 
@@ -51,6 +52,18 @@ pub struct Heartbeat {
     pub progress: v1::GcProgress,
     /// The settings of garbage collection that it keeps.
     pub settings: Kept,
+    /// The master has answered this incarnation before.
+    pub accepted: bool,
+    /// Earlier incarnations that are surely dead.
+    pub replaces: Vec<u64>,
+    /// A master has accepted the first of these.
+    pub replaces_accepted: bool,
+    /// It has stopped serving, and ends.
+    pub leaving: bool,
+    /// The highest timestamp of a tablet server's durable records, or an oracle's durable limit.
+    pub high_ts: Timestamp,
+    /// An oracle's time.
+    pub time: Timestamp,
 }
 
 /// What a server hears of the master.
@@ -66,6 +79,8 @@ pub struct Heard {
     pub settings: Kept,
     /// Tablets that the server has had, and that the heartbeat didn't name, in order.
     pub missing: Vec<u64>,
+    /// What it may do until it is heard again.
+    pub leased: Leased,
 }
 
 /// What whoever deletes a table has done for that.

@@ -180,6 +180,12 @@ mod tests {
             points: Default::default(),
             progress: v1::GcProgress::default(),
             settings: Default::default(),
+            accepted: false,
+            replaces: Vec::new(),
+            replaces_accepted: false,
+            leaving: false,
+            high_ts: Timestamp::ZERO,
+            time: Timestamp::ZERO,
         };
         directory.heartbeat(LATER, beat).unwrap();
         let paused = Manifest {

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use crate::{Error, Options, Server, Settings};
 use clap::Parser;
@@ -84,6 +85,26 @@ struct Flags {
     /// every second, and wins over `percolator gc set`
     #[arg(long, value_name = "FILE", env = "PERCOLATOR_GC_MASTER_GC_MANIFEST")]
     gc_manifest: Option<PathBuf>,
+
+    /// How long servers may answer without hearing from the master, from 2s to 5m: so long, at the most, one that died
+    /// on another machine is waited for before its successor serves, and so long reads go on while the master is away.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "10s",
+        value_parser = lease,
+        env = "PERCOLATOR_GC_MASTER_LEASE"
+    )]
+    lease: Duration,
+}
+
+/// A lease that servers can renew in time, and that somebody can wait for.
+fn lease(text: &str) -> Result<Duration, String> {
+    let lease = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    match (Duration::from_secs(2)..=Duration::from_secs(300)).contains(&lease) {
+        true => Ok(lease),
+        false => Err("it must be from 2s to 5m".to_owned()),
+    }
 }
 
 const EXAMPLES: &str = "\
@@ -114,7 +135,10 @@ pub fn main() -> ExitCode {
             metrics_listen: flags.metrics_listen,
             traces: otlp::Settings::of(flags.otlp_endpoint, flags.otlp_sample_ratio),
             new_cluster: flags.new_cluster,
-            settings: Settings::default(),
+            settings: Settings {
+                lease: flags.lease,
+                ..Settings::default()
+            },
             manifest: flags.gc_manifest,
         })
         .await?;
@@ -141,5 +165,19 @@ mod tests {
         // As the variable is written: manifests of pods say it either way.
         assert!(flags(&["--new-cluster=true"]));
         assert!(!flags(&["--new-cluster=false"]));
+    }
+
+    #[test]
+    fn the_leases_default_is_the_librarys_and_it_has_bounds() {
+        let lease = |text: &str| {
+            let flags = ["percolator-gc-master", "--data-dir", "x", "--lease", text];
+            Flags::try_parse_from(flags).map(|flags| flags.lease)
+        };
+        let flags = Flags::parse_from(["percolator-gc-master", "--data-dir", "x"]);
+        assert_eq!(flags.lease, Settings::default().lease);
+        assert_eq!(lease("2s").unwrap(), Duration::from_secs(2));
+        for text in ["1s", "6m", "ten"] {
+            assert!(lease(text).is_err(), "{text}");
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use humantime::format_duration;
+use percolator_protocol::types::Timestamp;
 
 use crate::names::{CUTS_MAX, NAME_BYTES_MAX};
 use crate::settings::{LIFE_TIME_MAX, LIFE_TIME_MIN};
@@ -34,14 +35,35 @@ pub enum Refusal {
     },
     /// Two processes use one server's name.
     #[error(
-        "{server} is alive at {first}: a second {server} at {second} is not accepted \
-         until the first has been silent for {silence_ms} ms"
+        "{server} is alive at {first}: a second {server}, at {second}, is not accepted. Stop one of them; one that takes \
+         the other's place has to have its folder or volume"
     )]
     Duplicate {
         server: String,
         first: String,
         second: String,
-        silence_ms: u128,
+    },
+    /// The one that beats was accepted before, and another one is now.
+    #[error(
+        "another {server} has taken the place of this one, which was silent for too long: it must answer nobody any more"
+    )]
+    Replaced { server: String },
+    /// It has to wait, as the one before may still answer.
+    #[error(
+        "the {server} before this one may still answer, as it has not ended in order, and not surely on this machine: \
+         this one is accepted when its lease is over, in {left_ms} ms"
+    )]
+    StillLeased { server: String, left_ms: u128 },
+    /// What was answered would be lost.
+    #[error(
+        "the folder of {server} is older than what it had before: it has reported {reported}, and the folder ends at {has}. \
+         One server can't be brought back to an earlier state alone: bring its last folder or volume back; or start it \
+         with an empty folder, and give up the tables that had tablets there, `percolator table delete --give-up-lost`"
+    )]
+    OlderFolder {
+        server: String,
+        reported: Timestamp,
+        has: Timestamp,
     },
     /// There may be one oracle, or timestamps would not be in order.
     #[error("{second} is not accepted: the cluster's oracle is {first}, and there may be only one")]
@@ -49,7 +71,7 @@ pub enum Refusal {
     /// The oracle belonged to the cluster, and now knows of none.
     #[error(
         "{server} is this cluster's oracle, and has lost its folder: it has forgotten which timestamps it handed \
-         out, and might hand them out again; restore its folder from a backup"
+         out, and might hand them out again; bring its folder or volume back"
     )]
     ForgetfulOracle { server: String },
     /// A server's role does not change.
@@ -133,6 +155,13 @@ pub enum Refusal {
         .servers.join(", ")
     )]
     UnheardOfSettings { servers: Vec<String> },
+    /// Its name may be that of a table that the others have.
+    #[error(
+        "the table {name} can't be created before this master, which has lost its state, has heard from {}: a table of \
+         this name may be there. Start what is missing, then create it again",
+        .servers.join(", ")
+    )]
+    UnheardOfTables { name: String, servers: Vec<String> },
     #[error("there is no table {name}")]
     NoSuchTable { name: String },
     #[error("no tablet server is up to hold the table: {known}")]

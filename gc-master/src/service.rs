@@ -9,7 +9,7 @@ use percolator_wire::v1::master_server::Master;
 use tonic::{Request, Response, Status};
 
 use crate::convert;
-use crate::core::{Directory, HEARTBEAT_INTERVAL};
+use crate::core::Directory;
 use crate::events::{Heartbeat, Swept};
 use crate::refusal::Refusal;
 use crate::runner::Runner;
@@ -96,15 +96,7 @@ impl Master for Service {
         let heard = self
             .runner
             .step(|directory, now| directory.heartbeat(now, beat))??;
-        Ok(Response::new(v1::HeartbeatResponse {
-            cluster_id: heard.cluster_id,
-            tablet_servers: heard.tablet_servers,
-            barrier: heard.points.barrier.as_u64(),
-            ready: heard.points.ready.as_u64(),
-            gc: Some(heard.settings.into()),
-            missing_tablets: heard.missing,
-            interval_ms: u32::try_from(HEARTBEAT_INTERVAL.as_millis()).unwrap_or(u32::MAX),
-        }))
+        Ok(Response::new(heard.into()))
     }
 
     async fn directory(

@@ -176,10 +176,7 @@ impl Directory {
         let until = self.settled_at;
         // What it leaves open would be lost: servers take a newer record as a whole.
         if self.may_lack_points(now) {
-            let mut servers = self.unheard();
-            if self.waits_for_unknown(now) {
-                servers.push("a tablet server that was there before".to_owned());
-            }
+            let servers = self.unheard_described(now);
             return Err(match servers.is_empty() {
                 true => Refusal::Settling { until },
                 false => Refusal::UnheardOfSettings { servers },

@@ -31,6 +31,7 @@ impl Directory {
             return going_on(truth, id, cuts);
         }
         self.check_settled(now)?;
+        self.check_heard_all(now, name)?;
         let mut loads = self.loads(now);
         if loads.is_empty() {
             return Err(self.no_tablet_server(now));
@@ -76,6 +77,18 @@ impl Directory {
             self.command(now, &owner);
         }
         Ok(id)
+    }
+
+    /// Whether a rebuilt directory has heard everybody who may have a table of this name: the rows of that one would
+    /// come back under another name.
+    fn check_heard_all(&self, now: Duration, name: &str) -> Result<(), Refusal> {
+        if !self.may_lack_points(now) {
+            return Ok(());
+        }
+        Err(Refusal::UnheardOfTables {
+            name: name.to_owned(),
+            servers: self.unheard_described(now),
+        })
     }
 
     /// Begins to delete a table, or goes on with it. Answers with its id. Its tablets are frozen first

@@ -43,6 +43,16 @@ pub struct Truth {
     /// Tablet servers that others know of and that this directory has never heard.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub awaited: BTreeSet<String>,
+    /// No tablet server was granted a lease above this.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub leased_to: u64,
+    /// The highest timestamp that tablet servers, or oracles before the one that is accepted, have reported, about: kept
+    /// with other changes.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub highest_seen: u64,
+    /// An oracle that may have been alive when another one took its place has given timestamps up to here.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub oracle_above: u64,
 }
 
 /// How far garbage collection is, and its settings.
@@ -186,6 +196,16 @@ pub struct Server {
     /// the limit of its timestamps: an oracle that knows of no cluster has lost both.
     #[serde(default, skip_serializing_if = "is_false")]
     pub adopted: bool,
+    /// The incarnation that was accepted last: another one is only taken for the server when it can't answer any more.
+    /// Zero: it has ended in order, or there was none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub incarnation: u64,
+    /// The highest timestamp of its durable records that it has reported, about: kept with other changes.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub high_ts: u64,
+    /// It commits no primary at or below this: an earlier incarnation may have answered reads up to it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub commits_above: u64,
 }
 
 /// What a server is.
@@ -249,6 +269,9 @@ impl Truth {
             deleted_tables: BTreeSet::new(),
             gc: Gc::default(),
             awaited: BTreeSet::new(),
+            leased_to: 0,
+            highest_seen: 0,
+            oracle_above: 0,
         }
     }
 
@@ -266,6 +289,7 @@ impl Truth {
             return;
         }
         self.rebuilt = true;
+        self.leased_to = 0;
         let [low, high, a, b, c, d, ..] = random.to_le_bytes();
         let block = u16::from_le_bytes([low, high]).clamp(1, u16::MAX - 1);
         self.next_table_id = u32::from(block) << TABLE_BLOCK_BITS;
@@ -473,6 +497,9 @@ mod tests {
             role: Role::Oracle,
             address: "oracle-0:7401".into(),
             adopted: true,
+            incarnation: u64::MAX,
+            high_ts: u64::MAX,
+            commits_above: u64::MAX,
         };
         truth.servers.insert("oracle-0".into(), oracle);
         assert_eq!(Truth::decode(&truth.encode()).unwrap(), truth);

@@ -86,6 +86,35 @@ fn a_table_is_not_used_before_others_know_of_its_owner() {
     assert!(matches!(world.freeze("a"), Err(Refusal::Unheard { .. })));
 }
 
+/// Its rows would come back under another name, and what is written meanwhile would lie in an empty table of theirs.
+#[test]
+fn a_name_is_not_given_away_before_its_owner_was_heard() {
+    let mut world = World::new(2);
+    world.create("a", &[]).unwrap();
+    world.create("late", &[]).unwrap();
+    assert!(world.servers["tablet-1"].contains_key(&2));
+    world.down.push("tablet-1".into());
+    lose_state_and_settle(&mut world);
+    for name in ["late", "new"] {
+        let refused = world.create(name, &[]).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            format!(
+                "the table {name} can't be created before this master, which has lost its state, has heard from \
+                 tablet-1: a table of this name may be there. Start what is missing, then create it again"
+            )
+        );
+    }
+    world.down.clear();
+    world.beat_all();
+    let exists = Err(Refusal::TableExists {
+        name: "late".into(),
+    });
+    assert_eq!(world.create("late", &[]), exists);
+    assert!(world.create("new", &[]).is_ok());
+    assert_eq!(world.state_of("late"), Some(TableState::Ready));
+}
+
 /// What is left of the table looks like one that was never whole.
 #[test]
 fn a_drop_goes_on_when_the_state_is_lost_in_the_middle() {

@@ -104,13 +104,17 @@ impl Fake {
 
     /// Sends heartbeats, with its address and what it owns, until the test's runtime ends.
     fn beat(&self, master: SocketAddr, cluster_id: Option<String>) {
+        let mut life = percolator_server::Life::without_folder();
+        // On the machine of the one before.
+        life.replaces.push(1);
+        life.replaces_accepted = true;
         let options = percolator_server::heartbeat::Options {
             master: master.to_string(),
             role: v1::Role::Tablet,
             server: self.name.clone(),
             address: self.address.to_string(),
             cluster_id,
-            incarnation: percolator_server::heartbeat::incarnation(),
+            life,
         };
         let owned = self.owned.clone();
         let peers = Arc::<Mutex<Vec<String>>>::default();

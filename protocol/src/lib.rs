@@ -4,10 +4,12 @@
 //! - [`types`]: timestamps, cells, locks, write records, and their stored forms.
 //! - [`actions`]: what a tablet server decides, one rule a file.
 //! - [`txn`]: what a client does to commit, as a state machine.
+//! - [`lease`]: how far a tablet server may answer that may have been replaced.
 //! - [`oracle`]: what the timestamp oracle may hand out.
 //! - [`safe_point`]: how far back transactions may reach, and what may be collected.
 
 pub mod actions;
+pub mod lease;
 #[doc(hidden)]
 pub mod mutants;
 pub mod oracle;

@@ -108,11 +108,15 @@ pub enum Mutant {
     FloorTooHighByOne,
     /// A client counts its lease from the answer on, not from before it asked.
     LeaseFromTheAnswer,
+    /// A tablet server answers whatever it is asked, lease or not.
+    LeaseIgnored,
+    /// The master accepts another incarnation of a server without waiting for the lease of the one before.
+    LeaseNotAwaited,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 50] = [
+    pub const ALL: [Self; 52] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -163,6 +167,8 @@ impl Mutant {
         Self::OwnWritesNotScanned,
         Self::FloorTooHighByOne,
         Self::LeaseFromTheAnswer,
+        Self::LeaseIgnored,
+        Self::LeaseNotAwaited,
     ];
 }
 

@@ -32,13 +32,23 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// A window of 3 s; jumps of up to 10 s; stops of up to a year.
+    /// A window of 3 s; jumps of up to 10 s; stops of up to a day.
     fn default() -> Self {
         Self {
             window_ms: 3_000,
             jump_ms_max: 10_000,
-            stopped_ms_max: 365 * 24 * 60 * 60 * 1_000,
+            stopped_ms_max: 24 * 60 * 60 * 1_000,
         }
+    }
+}
+
+/// A limit counts for at least so long: one that is shorter than a write takes would always have expired.
+const WINDOW_MS_MIN: u64 = 1_000;
+
+impl Settings {
+    /// How long an oracle that starts waits, where the one before it may be alive: until no limit of that one counts.
+    pub fn wait_ms(&self) -> u64 {
+        self.window_ms.max(WINDOW_MS_MIN)
     }
 }
 
@@ -76,10 +86,10 @@ pub enum ClockEvent {
 pub enum RecoverError {
     /// To follow such a clock could never be undone: timestamps do not go back.
     #[error(
-        "the clock says {unix_ms} ms since 1970, {} days after the last limit of this oracle \
-         ({limit_ms} ms), and at most {} days are believed",
-        days(unix_ms - limit_ms),
-        days(*stopped_ms_max)
+        "the clock says {unix_ms} ms since 1970, {} hours after the last limit of this oracle \
+         ({limit_ms} ms), and at most {} hours are believed",
+        hours(unix_ms - limit_ms),
+        hours(*stopped_ms_max)
     )]
     ClockFarAhead {
         /// What the wall clock says, in milliseconds since the Unix epoch.
@@ -97,8 +107,8 @@ pub enum RecoverError {
     },
 }
 
-fn days(ms: u64) -> u64 {
-    ms / (24 * 60 * 60 * 1_000)
+fn hours(ms: u64) -> u64 {
+    ms / (60 * 60 * 1_000)
 }
 
 /// Grants strictly increasing timestamps, across restarts and clock trouble.
@@ -109,6 +119,11 @@ pub struct Oracle {
     next: Timestamp,
     /// Whatever is granted is below.
     durable: Timestamp,
+    /// Until then, on the monotonic clock, it counts: one that started after this one was stopped, or cut off from its
+    /// disk, waits as long.
+    expires_ms: u64,
+    /// What the monotonic clock said last.
+    mono_ms: u64,
     /// The limit that is being made durable.
     pending: Option<Timestamp>,
     /// When the wall clock was last followed.
@@ -159,6 +174,9 @@ impl Oracle {
             settings,
             next,
             durable,
+            // That of an earlier process, for which it isn't this one's.
+            expires_ms: now.mono_ms,
+            mono_ms: now.mono_ms,
             pending: None,
             followed: started,
             slow_from: started,
@@ -173,6 +191,7 @@ impl Oracle {
     /// of the monotonic clock, so that lifetimes of locks still end. A clock that jumps ahead by
     /// more than the bound is not followed.
     pub fn observe(&mut self, now: Now) -> Option<ClockEvent> {
+        self.mono_ms = self.mono_ms.max(now.mono_ms);
         let elapsed_ms = now.mono_ms.saturating_sub(self.followed.mono_ms);
         let expected_ms = self.followed.unix_ms.saturating_add(elapsed_ms);
         let jump_ms_max = self.settings.jump_ms_max;
@@ -219,11 +238,28 @@ impl Oracle {
         event
     }
 
-    /// Up to `count` timestamps, fewer if the limit is near; none if the limit is reached or
+    /// Goes on above this timestamp, where it is behind: somebody has seen it.
+    pub fn raise(&mut self, above: Timestamp) {
+        self.next = self.next.max(above.next());
+        self.time_ms = self.time_ms.max(self.next.physical_ms());
+        if self.slow_from.unix_ms < self.time_ms {
+            // Its own clock is waited for, as one that went back.
+            self.slow_from = Now {
+                unix_ms: self.time_ms,
+                mono_ms: self.mono_ms,
+            };
+        }
+    }
+
+    /// Up to `count` timestamps, fewer if the limit is near; none if the limit is reached or has expired, or
     /// `count` is 0: then wait until [`Self::limit_durable`].
     pub fn grant(&mut self, count: u32) -> Option<Granted> {
         let first = self.next;
-        let left = self.durable.as_u64().saturating_sub(first.as_u64());
+        let left = if self.mono_ms >= self.expires_ms {
+            0
+        } else {
+            self.durable.as_u64().saturating_sub(first.as_u64())
+        };
         let count = u32::try_from(left).unwrap_or(u32::MAX).min(count);
         // The counter carries into the milliseconds by itself: one number holds both.
         self.next = Timestamp::from_u64(first.as_u64() + u64::from(count));
@@ -238,10 +274,14 @@ impl Oracle {
         }
         let window_ms = self.settings.window_ms.max(1);
         let used_ms = self.time_ms.max(self.next.physical_ms());
-        if self.durable > Timestamp::from_millis(used_ms.saturating_add(window_ms / 2)) {
+        let lasts_ms = self.settings.wait_ms();
+        let counts = self.expires_ms > self.mono_ms.saturating_add(lasts_ms / 2);
+        if counts && self.durable > Timestamp::from_millis(used_ms.saturating_add(window_ms / 2)) {
             return None;
         }
         let limit = Timestamp::from_millis(used_ms.saturating_add(window_ms));
+        // One that expires is made durable anew also where the time stands still.
+        let limit = limit.max(self.durable.next());
         self.pending = (limit > self.durable).then_some(limit);
         if mutants::on(Mutant::GrantBeforeDurable) {
             self.durable = limit.max(self.durable);
@@ -249,7 +289,7 @@ impl Oracle {
         self.pending
     }
 
-    /// The limit of the last [`Self::extend`] is durable.
+    /// The limit of the last [`Self::extend`] is durable. Call [`Self::observe`] before: it counts from now on.
     ///
     /// # Panics
     /// If it is another limit: granting below a limit that is not durable would break everything.
@@ -260,6 +300,7 @@ impl Oracle {
             "the limit goes only forward"
         );
         self.durable = limit;
+        self.expires_ms = self.mono_ms.saturating_add(self.settings.wait_ms());
     }
 
     /// The limit of the last [`Self::extend`] may or may not be durable: the one before holds.
@@ -424,27 +465,57 @@ mod tests {
     }
 
     #[test]
-    fn without_a_new_limit_the_time_stands_still_and_the_counter_goes_on() {
+    fn without_a_new_limit_the_time_stands_still_and_then_nothing_is_granted() {
         let mut oracle = started();
-        oracle.observe(at(T + 60_000, 60_000));
+        oracle.observe(at(T + 2_900, 2_900));
         assert!(oracle.extend().is_some());
         oracle.limit_failed();
         assert_eq!(time_of_next(&mut oracle), T + 2_250);
         assert!(oracle.grant(65_536).is_some());
+        // Another one may have been started meanwhile, that has waited for as long.
+        oracle.observe(at(T + 3_000, 3_000));
+        assert_eq!(oracle.grant(1), None);
+        assert_eq!(extend(&mut oracle), Some(T + 6_000));
+        oracle.observe(at(T + 3_001, 3_001));
+        assert_eq!(time_of_next(&mut oracle), T + 3_001);
+    }
+
+    /// A machine that slept, or a process that stood still.
+    #[test]
+    fn a_limit_expires_by_the_clock_that_goes_on() {
+        let mut oracle = started();
+        assert!(oracle.grant(1).is_some());
+        oracle.observe(at(T, 3_000));
+        assert_eq!(oracle.grant(1), None);
+        // Also where its clock stands still.
+        assert!(extend(&mut oracle).is_some());
+        assert!(oracle.grant(1).is_some());
+    }
+
+    #[test]
+    fn goes_on_above_what_others_have_seen() {
+        let mut oracle = started();
+        let seen = Timestamp::from_millis(T + 60_000);
+        oracle.raise(seen);
+        assert_eq!(oracle.grant(1), None, "that limit is not durable");
         assert_eq!(extend(&mut oracle), Some(T + 63_000));
-        oracle.observe(at(T + 60_001, 60_001));
-        assert_eq!(time_of_next(&mut oracle), T + 60_001);
+        assert_eq!(oracle.grant(1).unwrap().first, seen.next());
+        // Its own clock is waited for, at half the pace.
+        oracle.observe(at(T + 1_000, 1_000));
+        assert_eq!(time_of_next(&mut oracle), T + 60_500);
+        oracle.raise(Timestamp::from_millis(T));
+        assert_eq!(time_of_next(&mut oracle), T + 60_500);
     }
 
     #[test]
     fn a_clock_beyond_belief_is_no_start() {
         let settings = Settings::default();
         let limit = Some(Timestamp::from_millis(T));
-        let year = settings.stopped_ms_max;
-        assert!(Oracle::recover(limit, at(T + year, 0), settings).is_ok());
-        let error = Oracle::recover(limit, at(T + year + 1, 0), settings).unwrap_err();
+        let day = settings.stopped_ms_max;
+        assert!(Oracle::recover(limit, at(T + day, 0), settings).is_ok());
+        let error = Oracle::recover(limit, at(T + day + 1, 0), settings).unwrap_err();
         assert!(matches!(error, RecoverError::ClockFarAhead { .. }));
-        assert!(error.to_string().contains("365 days"), "{error}");
+        assert!(error.to_string().contains("at most 24 hours"), "{error}");
         let error = Oracle::recover(None, at(u64::MAX, 0), settings).unwrap_err();
         assert!(matches!(error, RecoverError::ClockOutOfRange { .. }));
     }

@@ -8,7 +8,7 @@ use percolator_wire::v1::{HeartbeatRequest, HeartbeatResponse, Role};
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::{BoxError, Error};
+use crate::{BoxError, Error, Life};
 
 /// Who beats, and to whom.
 #[derive(Clone, Debug)]
@@ -23,13 +23,8 @@ pub struct Options {
     pub address: String,
     /// The cluster that it belongs to; none if it belongs to none yet.
     pub cluster_id: Option<String>,
-    /// A number of this start of the process; see [`incarnation`].
-    pub incarnation: u64,
-}
-
-/// A random number for this start of the process.
-pub fn incarnation() -> u64 {
-    rand::random()
+    /// This start of the process.
+    pub life: Life,
 }
 
 /// An answer must come within this, or the beat is repeated.
@@ -40,6 +35,8 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 /// Whatever the master says, beats are not closer nor further apart than this.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 const INTERVAL_MAX: Duration = Duration::from_secs(60);
+/// A server that stops waits so long for the master.
+const LEAVING_MAX: Duration = Duration::from_millis(500);
 /// After the master has told something new: it waits to hear that it is known.
 const SOON: Duration = Duration::from_millis(20);
 
@@ -85,18 +82,19 @@ async fn beat<E: Into<BoxError>>(
     let mut told = Told::Nothing;
     let mut retry = RETRY_FIRST;
     let mut known = HeartbeatResponse::default();
+    let mut accepted = false;
     loop {
         let request = HeartbeatRequest {
-            cluster_id: cluster_id.clone().unwrap_or_default(),
-            role: options.role.into(),
-            server: options.server.clone(),
-            address: options.address.clone(),
-            incarnation: options.incarnation,
-            ..report()
+            accepted,
+            ..request(&options, cluster_id.clone(), report())
         };
         let pause = match master.heartbeat(request).await {
             Ok(response) => {
                 let response = response.into_inner();
+                if !accepted {
+                    options.life.accepted();
+                    accepted = true;
+                }
                 let learned = &response.cluster_id;
                 let mut interval = Duration::from_millis(response.interval_ms.into());
                 if !learned.is_empty() && cluster_id.as_ref() != Some(learned) {
@@ -150,6 +148,41 @@ async fn beat<E: Into<BoxError>>(
             }
         };
         tokio::time::sleep(pause).await;
+    }
+}
+
+fn request(
+    options: &Options,
+    cluster_id: Option<String>,
+    report: HeartbeatRequest,
+) -> HeartbeatRequest {
+    HeartbeatRequest {
+        cluster_id: cluster_id.unwrap_or_default(),
+        role: options.role.into(),
+        server: options.server.clone(),
+        address: options.address.clone(),
+        incarnation: options.life.incarnation,
+        replaces: options.life.replaces.clone(),
+        replaces_accepted: options.life.replaces_accepted,
+        ..report
+    }
+}
+
+/// Gives the lease back: from now on this server answers nobody, and another one may take its place at once. Without
+/// an answer of the master within a moment, that one waits for the lease's end.
+pub async fn leave(options: &Options, cluster_id: Option<String>, report: HeartbeatRequest) {
+    let Ok(mut master) = connect(&options.master) else {
+        return;
+    };
+    let beat = HeartbeatRequest {
+        accepted: true,
+        leaving: true,
+        ..request(options, cluster_id, report)
+    };
+    match tokio::time::timeout(LEAVING_MAX, master.heartbeat(beat)).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(status)) => tracing::debug!(%status, "the lease is not given back"),
+        Err(_) => tracing::debug!("the master did not answer: the lease is not given back"),
     }
 }
 

@@ -13,7 +13,7 @@ use percolator_client::{Client, Error, Options};
 use percolator_protocol::oracle::Settings;
 
 use crate::disk::{Lie, SimDisk, Space};
-use crate::plan::Plan;
+use crate::plan::{Fault, Plan};
 use crate::recorder::{Recorder, Session};
 use crate::rng::{Dice, Rng};
 use crate::sabotage::Sabotage;
@@ -35,8 +35,10 @@ pub struct Cluster {
     pub oracle: Arc<Oracle>,
     /// The master.
     pub master: Arc<Master>,
-    /// The tablet servers.
-    pub tablets: Vec<Arc<Tablet>>,
+    /// The tablet servers, each where it was started last.
+    pub(crate) tablets: Vec<Mutex<Arc<Tablet>>>,
+    /// Processes of those that were started elsewhere since.
+    pub(crate) left_behind: Mutex<Vec<NodeId>>,
     /// What workers do.
     pub workloads: Vec<Arc<dyn Workload>>,
     /// What they did.
@@ -76,6 +78,7 @@ impl Cluster {
             cluster_id: Mutex::new(None),
             settings: percolator_gc_master::Settings {
                 life_time: plan.life_time,
+                lease: plan.lease,
             },
             highest: highest.clone(),
             two_owners: plan.sabotage == Some(Sabotage::TwoOwners),
@@ -87,32 +90,38 @@ impl Cluster {
             disk: SimDisk::new(&rng("oracle's disk")),
             settings: Settings {
                 window_ms: [50, 400, 3_000][rng("window").below(3) as usize],
+                // Its clock jumps by hours, again and again.
+                stopped_ms_max: 365 * 24 * 60 * 60 * 1_000,
                 ..Settings::default()
             },
+            lives: Arc::default(),
             write: Mutex::new(oracle::WRITE),
             dice: Dice::new(rng("oracle")),
         });
         world.network.lock().listen(oracle::ADDRESS, oracle_node);
-        let tablets: Vec<Arc<Tablet>> = (0..plan.tablet_servers)
+        let tablets: Vec<Mutex<Arc<Tablet>>> = (0..plan.tablet_servers)
             .map(|number| {
                 let name = format!("tablet-{number}");
                 let node = world.add_node(&name);
                 world.network.lock().listen(&tablet::address(&name), node);
-                Arc::new(Tablet {
+                Mutex::new(Arc::new(Tablet {
                     node,
                     master: master_node,
                     image: (rng("stores").below(2) == 0).then(Arc::default),
                     disk: SimDisk::new(&rng(&format!("{name}'s disk"))),
                     dice: Dice::new(rng(&name)),
+                    address: tablet::address(&name),
+                    retired: AtomicBool::new(false),
                     name,
                     sync: Mutex::new(SYNC),
                     limits: plan.limits,
                     window_us: plan.window_us,
                     cluster_id: Mutex::new(None),
+                    lives: Arc::default(),
                     maybe: Mutex::default(),
                     running: Mutex::new(None),
                     tears: plan.sabotage == Some(Sabotage::TornBatch),
-                })
+                }))
             })
             .collect();
         let here = (0..plan.clients).map(|_| Mutex::default()).collect();
@@ -128,6 +137,7 @@ impl Cluster {
             oracle,
             master,
             tablets,
+            left_behind: Mutex::default(),
             names: crate::workloads::all()
                 .iter()
                 .map(|all| all.name())
@@ -154,29 +164,39 @@ impl Cluster {
                 cluster.master.disk.lie(Lie::Folder);
             }
             Some(Sabotage::AnswerBeforeSync) => {
-                let disks = cluster.tablets.iter().map(|tablet| &tablet.disk);
-                disks.for_each(|disk| disk.lie(Lie::Sync));
+                for tablet in cluster.tablets() {
+                    tablet.disk.lie(Lie::Sync);
+                }
             }
             Some(Sabotage::SyncTriedAgain) => {
-                let disks = cluster.tablets.iter().map(|tablet| &tablet.disk);
-                disks.for_each(|disk| disk.lie(Lie::SyncAgain));
+                for tablet in cluster.tablets() {
+                    tablet.disk.lie(Lie::SyncAgain);
+                }
+            }
+            Some(Sabotage::ReplayNotRewritten) => {
+                for tablet in cluster.tablets() {
+                    tablet.disk.lie(Lie::Rewrite);
+                }
             }
             Some(Sabotage::CutNotDone) => {
-                let disks = cluster.tablets.iter().map(|tablet| &tablet.disk);
-                disks.for_each(|disk| disk.lie(Lie::Cut));
+                for tablet in cluster.tablets() {
+                    tablet.disk.lie(Lie::Cut);
+                }
             }
             Some(Sabotage::CheckpointNotDurable) => {
-                let images = cluster
-                    .tablets
+                for image in cluster
+                    .tablets()
                     .iter()
-                    .filter_map(|tablet| tablet.image.as_ref());
-                images.for_each(|image| image.lock().lies = true);
+                    .filter_map(|tablet| tablet.image.as_ref())
+                {
+                    image.lock().lies = true;
+                }
             }
             _ => {}
         }
         cluster.master.boot(world);
         cluster.oracle.boot(world);
-        for tablet in &cluster.tablets {
+        for tablet in cluster.tablets() {
             tablet.boot(world);
         }
         world.start(cluster.keeper, None, Box::new(|_| {}));
@@ -186,7 +206,7 @@ impl Cluster {
     /// All processes that things are done to.
     pub fn nodes(&self) -> Vec<NodeId> {
         let mut nodes = vec![self.master.node, self.oracle.node];
-        nodes.extend(self.tablets.iter().map(|tablet| tablet.node));
+        nodes.extend(self.tablets().iter().map(|tablet| tablet.node));
         nodes.extend(&self.clients);
         nodes
     }
@@ -200,10 +220,11 @@ impl Cluster {
     pub fn links(&self) -> Vec<(NodeId, NodeId)> {
         let (master, oracle) = (self.master.node, self.oracle.node);
         let mut links = vec![(oracle, master)];
-        links.extend(self.tablets.iter().map(|tablet| (tablet.node, master)));
+        let tablets = self.tablets();
+        links.extend(tablets.iter().map(|tablet| (tablet.node, master)));
         for client in &self.clients {
             links.extend([(*client, master), (*client, oracle)]);
-            links.extend(self.tablets.iter().map(|tablet| (*client, tablet.node)));
+            links.extend(tablets.iter().map(|tablet| (*client, tablet.node)));
         }
         // Each has its answers.
         let back: Vec<_> = links.iter().map(|(from, to)| (*to, *from)).collect();
@@ -221,12 +242,22 @@ impl Cluster {
         self.disk(server).set_space(space);
     }
 
-    fn disk(&self, server: usize) -> &SimDisk {
+    fn disk(&self, server: usize) -> SimDisk {
         match server {
-            0 => &self.master.disk,
-            1 => &self.oracle.disk,
-            tablet => &self.tablets[tablet - 2].disk,
+            0 => self.master.disk.clone(),
+            1 => self.oracle.disk.clone(),
+            tablet => self.tablet(tablet - 2).disk.clone(),
         }
+    }
+
+    /// The tablet servers, where they are now.
+    pub fn tablets(&self) -> Vec<Arc<Tablet>> {
+        let tablets = self.tablets.iter();
+        tablets.map(|tablet| tablet.lock().clone()).collect()
+    }
+
+    pub(crate) fn tablet(&self, number: usize) -> Arc<Tablet> {
+        self.tablets[number].lock().clone()
     }
 
     /// From now on a server's disk takes about so much longer; the master stands still while its disk
@@ -235,7 +266,7 @@ impl Cluster {
         match server {
             0 => {}
             1 => *self.oracle.write.lock() = oracle::WRITE + by,
-            tablet => *self.tablets[tablet - 2].sync.lock() = SYNC + by,
+            tablet => *self.tablet(tablet - 2).sync.lock() = SYNC + by,
         }
     }
 
@@ -251,7 +282,7 @@ impl Cluster {
         match server {
             0 => self.master.node,
             1 => self.oracle.node,
-            tablet => self.tablets[tablet - 2].node,
+            tablet => self.tablet(tablet - 2).node,
         }
     }
 
@@ -279,7 +310,7 @@ impl Cluster {
         let boot = move |world: &Arc<World>| match server {
             0 => cluster.master.boot(world),
             1 => cluster.oracle.boot(world),
-            tablet => cluster.tablets[tablet - 2].boot(world),
+            tablet => cluster.tablet(tablet - 2).boot(world),
         };
         world.at(down, Box::new(boot));
     }
@@ -327,6 +358,10 @@ impl Cluster {
             let name = format!("client-{client}.{worker}");
             let number = client * self.plan.workers + worker;
             let session = Session {
+                // Of those that only read, the client never hears that a server has moved.
+                only_reads: self.plan.has(Fault::TwoProcesses)
+                    && client > 0
+                    && client + 1 == self.clients.len(),
                 wrote: self.progress[number].clone(),
                 ..self.session(world, library.clone(), name, &life)
             };
@@ -381,7 +416,10 @@ impl Cluster {
         let mut snapshots = Vec::new();
         let over = || until.is_some_and(|until| session.world.now() >= until);
         while !self.is_stopping() && !over() {
-            let result = if !snapshots.is_empty() && pasts.below(12) == 0 {
+            let result = if session.only_reads && !self.is_healed() {
+                let newest = *self.highest.lock();
+                past::read(&pasts, &self.tables, &[newest]).await
+            } else if !snapshots.is_empty() && pasts.below(12) == 0 {
                 past::read(&pasts, &self.tables, &snapshots).await
             } else {
                 let chosen = self.choose(&choices);
@@ -459,7 +497,7 @@ impl Cluster {
     }
 
     /// A name for the next life of a process, or burst.
-    fn life(&self, name: &str) -> String {
+    pub(crate) fn life(&self, name: &str) -> String {
         let mut lives = self.lives.lock();
         let life = lives.entry(name.to_owned()).or_default();
         *life += 1;
@@ -493,6 +531,7 @@ impl Cluster {
             recorder: self.recorder.clone(),
             rng: Arc::new(Mutex::new(rng)),
             name,
+            only_reads: false,
             wrote: Arc::default(),
         }
     }

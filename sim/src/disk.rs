@@ -10,6 +10,7 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -20,7 +21,7 @@ use crate::rng::Rng;
 
 /// A folder on a simulated device; clones share it.
 #[derive(Clone)]
-pub struct SimDisk(Arc<Mutex<State>>);
+pub struct SimDisk(Arc<Mutex<State>>, Arc<AtomicBool>);
 
 /// How much space is left on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +66,8 @@ pub enum Lie {
     Folder,
     /// To cut a file.
     Cut,
+    /// To write a file anew: it is only cut and synced.
+    Rewrite,
     /// To bring content onto the device, where that has failed: it is tried again, and that is believed.
     SyncAgain,
 }
@@ -139,20 +142,48 @@ impl SimDisk {
 
     /// An empty folder.
     pub fn new(rng: &Rng) -> Self {
-        Self(Arc::new(Mutex::new(State {
-            files: BTreeMap::new(),
-            next_file: 0,
-            names: BTreeMap::new(),
-            names_synced: BTreeMap::new(),
-            renamed: Vec::new(),
-            reuses: rng.stream("reuses").below(3) > 0,
-            crashes: rng.stream("crashes"),
-            errors: rng.stream("errors"),
-            error_ppm: 0,
-            space: Space::Plenty,
-            dies_after: None,
-            lies: None,
-        })))
+        Self(
+            Arc::new(Mutex::new(State {
+                files: BTreeMap::new(),
+                next_file: 0,
+                names: BTreeMap::new(),
+                names_synced: BTreeMap::new(),
+                renamed: Vec::new(),
+                reuses: rng.stream("reuses").below(3) > 0,
+                crashes: rng.stream("crashes"),
+                errors: rng.stream("errors"),
+                error_ppm: 0,
+                space: Space::Plenty,
+                dies_after: None,
+                lies: None,
+            })),
+            Arc::default(),
+        )
+    }
+
+    /// The same folder, for a process of another machine. Whoever had it before can't reach it any more.
+    pub fn move_away(&self) -> Self {
+        // What was not synced is in that machine's memory.
+        self.crash();
+        self.1.store(true, Ordering::Relaxed);
+        Self(self.0.clone(), Arc::default())
+    }
+
+    fn is_gone(&self) -> bool {
+        self.1.load(Ordering::Relaxed)
+    }
+
+    /// Whether an operation is done, is done in part and fails, or fails.
+    fn begin(&self, state: &mut State) -> io::Result<()> {
+        self.check_here()?;
+        state.begin()
+    }
+
+    fn check_here(&self) -> io::Result<()> {
+        match self.is_gone() {
+            true => Err(io::Error::other("the device is at another machine")),
+            false => Ok(()),
+        }
     }
 
     /// From now on so many operations of a million fail.
@@ -167,6 +198,9 @@ impl SimDisk {
 
     /// The machine dies in the middle of the next so many operations.
     pub fn die_within(&self, operations: u64) {
+        if self.is_gone() {
+            return;
+        }
         let mut state = self.0.lock();
         state.dies_after = Some(state.crashes.below(operations));
     }
@@ -188,6 +222,9 @@ impl SimDisk {
     /// The machine has lost its power, and has it again: what wasn't synced is gone, or there in part,
     /// or there.
     pub fn crash(&self) {
+        if self.is_gone() {
+            return;
+        }
         let mut state = self.0.lock();
         let State {
             files,
@@ -214,12 +251,20 @@ impl SimDisk {
         state.dies_after = None;
     }
 
+    /// The process that used it is dead, and the machine is not: what was written is still read, synced or not.
+    pub fn process_died(&self) {
+        if self.is_gone() {
+            return;
+        }
+        self.0.lock().dies_after = None;
+    }
+
     /// One operation of somebody else's on the device.
     ///
     /// # Errors
     /// As the device likes.
     pub fn operate(&self) -> io::Result<()> {
-        self.0.lock().begin()
+        self.begin(&mut self.0.lock())
     }
 
     /// Free space, in bytes, where the device tells.
@@ -339,7 +384,7 @@ impl State {
 impl Disk for SimDisk {
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         let mut state = self.0.lock();
-        state.begin()?;
+        self.begin(&mut state)?;
         if state.names.contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
@@ -359,20 +404,20 @@ impl Disk for SimDisk {
 
     fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         let mut state = self.0.lock();
-        state.begin()?;
+        self.begin(&mut state)?;
         let file = state.number(name)?;
         Ok(state.file(file)?.content.clone())
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
         let mut state = self.0.lock();
-        state.begin()?;
+        self.begin(&mut state)?;
         Ok(state.names.keys().cloned().collect())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut state = self.0.lock();
-        state.begin()?;
+        self.begin(&mut state)?;
         state.number(name)?;
         let change = match state.wants_spare() {
             true => Renamed::Moved(name.to_owned(), SPARE.to_owned()),
@@ -382,19 +427,24 @@ impl Disk for SimDisk {
         Ok(())
     }
 
-    fn truncate(&self, name: &str, len: u64) -> io::Result<()> {
+    fn rewrite(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let mut state = self.0.lock();
-        state.begin()?;
+        self.begin(&mut state)?;
+        let lies = state.lies == Some(Lie::Rewrite);
         let file = state.number(name)?;
         let file = state.file(file)?;
-        file.content.truncate(len as usize);
+        file.content.truncate(content.len());
+        if !lies {
+            file.content.copy_from_slice(content);
+            file.changed(0..content.len());
+        }
         file.synced = file.reachable();
         Ok(())
     }
 
     fn sync_folder(&self) -> io::Result<()> {
         let mut state = self.0.lock();
-        state.begin()?;
+        self.begin(&mut state)?;
         if state.lies == Some(Lie::Folder) {
             return Ok(());
         }
@@ -412,7 +462,7 @@ impl Disk for SimDisk {
     fn prepare(&self, bytes: u64, _rest: Option<Pause<'_>>) -> io::Result<()> {
         let mut state = self.0.lock();
         if state.wants_spare() {
-            state.begin()?;
+            self.begin(&mut state)?;
             state.make(SPARE, vec![0; bytes as usize]);
         }
         Ok(())
@@ -427,7 +477,7 @@ impl Files for SimDisk {
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile>> {
         let mut state = self.0.lock();
-        state.begin()?;
+        self.begin(&mut state)?;
         let name = name_of(path);
         let file = match state.number(&name) {
             // As with other writes, nothing says when the device hears of that.
@@ -446,7 +496,7 @@ impl Files for SimDisk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut state = self.0.lock();
-        state.begin()?;
+        self.begin(&mut state)?;
         let (from, to) = (name_of(from), name_of(to));
         state.number(&from)?;
         state.rename(Renamed::Moved(from, to));
@@ -486,9 +536,10 @@ struct Open {
 
 impl DiskFile for Open {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.disk.check_here()?;
         let mut state = self.disk.0.lock();
         let blocks = state.file(self.file)?.content.len();
-        let begun = match state.begin() {
+        let begun = match self.disk.begin(&mut state) {
             // What is written over needs no room.
             Ok(())
                 if state.space == Space::NoneAndDoesNotTell && self.len + bytes.len() > blocks =>
@@ -517,8 +568,9 @@ impl DiskFile for Open {
     }
 
     fn sync_data(&mut self) -> io::Result<Duration> {
+        self.disk.check_here()?;
         let mut state = self.disk.0.lock();
-        let begun = state.begin();
+        let begun = self.disk.begin(&mut state);
         let lies = state.lies;
         let State { files, errors, .. } = &mut *state;
         let file = files.get_mut(&self.file).ok_or(io::ErrorKind::NotFound)?;
@@ -535,7 +587,7 @@ impl DiskFile for Open {
 
     fn truncate(&mut self, len: u64) -> io::Result<()> {
         let mut state = self.disk.0.lock();
-        state.begin()?;
+        self.disk.begin(&mut state)?;
         let lies = state.lies == Some(Lie::Cut);
         let file = state.file(self.file)?;
         if !lies {

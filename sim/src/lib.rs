@@ -22,6 +22,7 @@ pub mod arguments;
 pub mod clock;
 pub mod cluster;
 pub mod disk;
+mod elsewhere;
 pub mod export;
 pub mod history;
 pub mod invariants;

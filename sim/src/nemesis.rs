@@ -51,7 +51,7 @@ fn mend_later(world: &Arc<World>, turns: &Turns, place: Place, after: Duration, 
 }
 
 /// What can be done to a process, a disk or a clock.
-const ACTIONS: [Fault; 13] = [
+const ACTIONS: [Fault; 14] = [
     Fault::Cut,
     Fault::KillServer,
     Fault::KillClient,
@@ -65,6 +65,7 @@ const ACTIONS: [Fault; 13] = [
     Fault::ClockStop,
     Fault::Burst,
     Fault::LoseMaster,
+    Fault::TwoProcesses,
 ];
 
 /// Something that is done.
@@ -162,6 +163,8 @@ fn draw(plan: &Plan, fault: Fault, at: Duration, rng: &mut Rng) -> Deed {
         }
         Fault::ClockStop => deed.lasts = rng.about(ms(2_000)),
         Fault::LoseMaster => deed.lasts = rng.about(ms(300)),
+        // Some of them until long after the other one serves.
+        Fault::TwoProcesses => deed.lasts = plan.lease / 2 + rng.about(2 * plan.lease),
         Fault::ClockPace
         | Fault::Burst
         | Fault::Loss
@@ -270,6 +273,10 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
             cluster.kill_server(world, 0, lasts, false);
             cluster.master.disk.lose();
         }
+        Fault::TwoProcesses => {
+            let number = (whom % cluster.plan.tablet_servers as u64) as usize;
+            cluster.move_tablet_server(world, number, lasts);
+        }
         Fault::Burst => cluster.burst(world, client, (way % 8) as usize + 4),
         Fault::Loss | Fault::Late | Fault::Duplicate | Fault::Reorder | Fault::Reset => {}
     }
@@ -355,6 +362,7 @@ pub fn heal(world: &Arc<World>, cluster: &Arc<Cluster>) {
         world.resume(node);
         world.clock(node, |clock, now| clock.heal(now));
     }
+    cluster.end_left_behind(world);
     (0..cluster.servers()).for_each(|server| cluster.mend_disk(server));
     *cluster.master.die_ppm.lock() = 0;
 }

@@ -46,6 +46,7 @@ impl Sabotage {
             | S::AnswerBeforeSync
             | S::SyncTriedAgain
             | S::CutNotDone
+            | S::ReplayNotRewritten
             | S::CheckpointNotDurable => &[DURABLE],
             S::StaleTimestamps => &[&["recency"], READS],
             S::TwoOwners => &[&["one owner"]],
@@ -54,13 +55,14 @@ impl Sabotage {
             S::Rule(
                 M::CommitWithoutLock
                 | M::NoRollbackRecord
-                | M::RollbackOfOthers
                 | M::ForUpdateLeavesNothing
                 | M::SecondariesFirst
                 | M::StatusByReadersClock
                 | M::LostAnswerIsFailure
                 | M::CollectedIsRolledBack,
             ) => &[FATES, READS],
+            // A long value whose lock is taken away belongs to nobody.
+            S::Rule(M::RollbackOfOthers) => &[FATES, READS, &["nothing is overlooked"]],
             S::Rule(M::LocksNeverExpire) | S::AnswerAwaitedForEver => &[LIVENESS],
             S::Rule(
                 M::MinCommitTsIgnored
@@ -86,8 +88,12 @@ impl Sabotage {
             // The filter of locked cells is a part of the bounded memory; who trusts it writes over locks.
             S::Rule(M::FilterNotLoaded) => &[BOUNDED, &["one lock a cell"], READS],
             // Without the mark neither the conflict check nor the index of garbage is told of a record.
-            S::Rule(M::CommitNotMarked | M::RollbackNotMarked | M::HighTsNotEachTime) => {
+            S::Rule(M::CommitNotMarked | M::RollbackNotMarked) => {
                 &[&["nothing is overlooked"], FATES, WRITERS, READS]
+            }
+            // A server that starts with less than it had reported is refused by the master, for good.
+            S::Rule(M::HighTsNotEachTime) => {
+                &[&["nothing is overlooked"], FATES, WRITERS, READS, LIVENESS]
             }
             S::Rule(
                 M::RequestsUnbounded
@@ -110,6 +116,7 @@ impl Sabotage {
             S::Rule(M::LateFlushOverwrites) => &[&["one lock a cell"]],
             S::Rule(M::CommitBeforeLastFlush) => &[FATES, WRITERS, READS],
             S::Rule(M::ResolveSkipsPiece) => &[&["resolved is resolved"]],
+            S::Rule(M::LeaseIgnored | M::LeaseNotAwaited) => &[READS, FATES, WRITERS],
             S::Rule(M::FloorTooHighByOne | M::LeaseFromTheAnswer) => &[&["leases hold"]],
         }
     }

@@ -105,7 +105,7 @@ pub(crate) fn reads(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     };
     world.spawn(writer, writes.boxed());
     let mut rng = Rng::new(cluster.plan.seed, "orphan");
-    let servers = &cluster.tablets;
+    let servers = cluster.tablets();
     let deaf = servers.iter().find(|server| server.name == cells.server);
     let deaf = deaf.unwrap_or(&servers[0]).node;
     let cut = |is_cut| world.network.lock().cut(writer, deaf, is_cut);

@@ -36,11 +36,12 @@ pub enum Fault {
     ClockStop,
     Burst,
     LoseMaster,
+    TwoProcesses,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Loss,
         Self::Late,
         Self::Duplicate,
@@ -59,6 +60,7 @@ impl Fault {
         Self::ClockStop,
         Self::Burst,
         Self::LoseMaster,
+        Self::TwoProcesses,
     ];
 
     /// Its name on the command line.
@@ -82,6 +84,7 @@ impl Fault {
             Self::ClockStop => "clock-stop",
             Self::Burst => "burst",
             Self::LoseMaster => "lose-master",
+            Self::TwoProcesses => "two-processes",
         }
     }
 
@@ -107,6 +110,9 @@ impl Fault {
             Self::ClockPace => "clocks run fast or slow",
             Self::ClockStop => "the oracle's wall clock stands still",
             Self::LoseMaster => "the master loses its state, and is told everything again",
+            Self::TwoProcesses => {
+                "a tablet server is started elsewhere with its volume, and goes on where it was"
+            }
             Self::Burst => "many more transactions at once for a while",
         }
     }
@@ -150,6 +156,8 @@ pub struct Plan {
     pub limits: Limits,
     /// How long versions are kept.
     pub life_time: Duration,
+    /// How long a server answers without hearing from the master.
+    pub lease: Duration,
     /// How long a tablet server doesn't know yet that a group is durable, at most, in microseconds.
     pub window_us: u64,
     /// What clients do.
@@ -193,6 +201,7 @@ impl Plan {
             think: ms(rng.between(1, 40)),
             buffer_bytes: buffer_bytes(seed),
             limits: limits(seed),
+            lease: lease(seed),
             life_time: life_time(seed),
             window_us: [0, 300, 5_000][rng.below(3) as usize],
             workloads,
@@ -270,6 +279,12 @@ fn life_time(seed: u64) -> Duration {
         0 => Duration::from_secs(600),
         _ => Duration::from_millis(rng.between(20, 2_000)),
     }
+}
+
+/// How long a server answers without hearing from the master: in many runs not much longer than between two heartbeats.
+fn lease(seed: u64) -> Duration {
+    let mut rng = Rng::new(seed, "lease");
+    Duration::from_millis(*rng.pick(&[2_000, 3_000, 10_000]))
 }
 
 /// What a transaction buffers: in many runs so little that those of two cells are large ones, or those of some more.

@@ -52,6 +52,8 @@ pub struct Session {
     /// How many of its transactions are committed and have written something or got it for update: reads
     /// alone are no progress.
     pub wrote: Arc<AtomicU64>,
+    /// While there are faults, it only reads.
+    pub only_reads: bool,
 }
 
 impl Session {

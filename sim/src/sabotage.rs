@@ -25,6 +25,8 @@ pub enum Sabotage {
     SyncTriedAgain,
     /// A file of the log isn't cut, and is said to be.
     CutNotDone,
+    /// What is read from the log at a start is synced, and not written anew.
+    ReplayNotRewritten,
     /// A store's checkpoint is called durable and isn't.
     CheckpointNotDurable,
     /// A client gets the timestamp that its call before has asked for.
@@ -50,6 +52,7 @@ impl Sabotage {
             Self::AnswerBeforeSync,
             Self::SyncTriedAgain,
             Self::CutNotDone,
+            Self::ReplayNotRewritten,
             Self::CheckpointNotDurable,
             Self::StaleTimestamps,
             Self::TwoOwners,
@@ -76,7 +79,7 @@ impl Sabotage {
             | Self::RenameNotDurable => {
                 only(&[Fault::KillServer, Fault::DiskSlow, Fault::ClockJump]);
             }
-            Self::SyncTriedAgain => {
+            Self::SyncTriedAgain | Self::ReplayNotRewritten => {
                 only(&[Fault::KillServer, Fault::DiskError]);
             }
             Self::AnswerAwaitedForEver => {
@@ -225,6 +228,25 @@ impl Sabotage {
                 plan.think = Duration::from_millis(2);
                 plan.workers = 4;
                 plan.faulty = Duration::from_secs(10);
+            }
+            // The one that goes on is asked by clients that don't know of the other.
+            Self::Rule(Mutant::LeaseIgnored | Mutant::LeaseNotAwaited) => {
+                only(&[Fault::TwoProcesses]);
+                plan.often = true;
+                plan.pause = Duration::from_millis(3_000);
+                plan.lease = Duration::from_millis(2_000);
+                // Who waits for the one that hangs reads there meanwhile.
+                plan.timeout = Duration::from_secs(6);
+                plan.patience = Duration::from_secs(20);
+                plan.workloads = vec!["bank", "cycle"];
+                plan.clients = 3;
+                plan.think = Duration::from_millis(20);
+                plan.faulty = Duration::from_secs(15);
+                if self == Self::Rule(Mutant::LeaseNotAwaited) {
+                    // Much longer than a silence after which another one is taken for a successor.
+                    plan.lease = Duration::from_secs(10);
+                    plan.timeout = Duration::from_secs(2);
+                }
             }
             _ => {}
         }

@@ -137,6 +137,7 @@ impl Answer {
             Self::Done(Ok(())) => "done".to_owned(),
             Self::Done(Err(why)) => format!("not done: {why}"),
             Self::Refused(MasterError::Unavailable(why)) => format!("not now: {why}"),
+            Self::Refused(MasterError::Replaced(replaced)) => replaced.to_string(),
             Self::Refused(
                 MasterError::Invalid(why)
                 | MasterError::AlreadyExists(why)
@@ -260,6 +261,9 @@ pub(crate) fn refusal(error: &v1::RequestError) -> String {
                 "tablet {} is not served at epoch {}, known is {}{frozen}",
                 not.tablet_id, not.asked_epoch, not.known_epoch
             )
+        }
+        Some(Kind::NotLeased(not)) => {
+            format!("{} is above the lease, {}", not.asked, not.lease)
         }
         Some(Kind::Invalid(why)) => format!("invalid: {why}"),
         Some(Kind::Failed(failed)) => {

@@ -1,8 +1,14 @@
 //! The simulated device: what was synced stays, and of the rest anything may be there.
 
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
 
 use percolator_engine::disk::{Disk, DiskFile};
+use percolator_engine::{
+    Batch, Checkpoints, Column, Durable, Engine, EngineKind, Error, MemoryStore, Options, Read,
+    Versioned,
+};
 use percolator_sim::disk::SimDisk;
 use percolator_sim::rng::Rng;
 
@@ -142,4 +148,58 @@ fn what_is_written_again_after_a_failed_sync_is_synced() {
         disk.crash();
         assert_eq!(disk.read("a").expect("a file"), NEW);
     }
+}
+
+fn open(disk: &SimDisk) -> Result<impl Engine, Error> {
+    let options = Options {
+        segment_bytes: 4_096,
+        reserve_bytes: 0,
+        last_reserve_bytes: 0,
+        ..Options::new(EngineKind::Memory, "tablet-0")
+    };
+    let store = Versioned::new(MemoryStore::default(), 1 << 20);
+    let disk = Arc::new(disk.clone());
+    Durable::open(disk, Path::new("log"), store, &options, Checkpoints::Inline)
+}
+
+fn put(key: &'static str) -> Batch {
+    let mut batch = Batch::default();
+    batch.put(Column::Data, key, vec![7; 1_500]);
+    batch
+}
+
+fn has(engine: &impl Read, key: &str) -> bool {
+    let value = engine.get(Column::Data, key.as_bytes());
+    value.expect("readable").is_some()
+}
+
+/// A process that has stopped for a failed sync is started again, and the machine goes on: what it reads then, it
+/// answers with, and so does every later one.
+#[test]
+fn what_is_replayed_after_a_failed_sync_is_brought_to_the_device() {
+    let mut seen = BTreeSet::new();
+    for seed in 0..500 {
+        let disk = SimDisk::new(&Rng::new(seed, "disk"));
+        let engine = open(&disk).expect("empty");
+        engine.commit(&[put("before")]).expect("durable");
+        disk.set_error_ppm(500_000);
+        let refused = engine.commit(&[put("failed")]);
+        disk.set_error_ppm(0);
+        drop(engine);
+        disk.process_died();
+        let engine = open(&disk).expect("a log");
+        let replayed = has(&engine, "failed");
+        seen.insert((refused.is_ok(), replayed));
+        engine.commit(&[put("behind")]).expect("durable");
+        drop(engine);
+        disk.crash();
+        let engine = open(&disk).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert!(
+            has(&engine, "before") && has(&engine, "behind"),
+            "seed {seed}"
+        );
+        assert_eq!(has(&engine, "failed"), replayed, "seed {seed}");
+    }
+    let expected = [(false, false), (false, true), (true, true)];
+    assert_eq!(seen, BTreeSet::from(expected), "what a failed sync leaves");
 }

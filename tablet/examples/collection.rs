@@ -17,6 +17,7 @@ use percolator_engine::{
     Batch, Column, Direction, Engine, EngineKind, Error, Key, Options, Read, Scan, Snapshot, Stats,
     Value, open,
 };
+use percolator_protocol::lease::Lease;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_tablet::Limits;
@@ -149,7 +150,8 @@ impl Server {
             cache_bytes: 16 << 20,
             ..Limits::default()
         };
-        let core = Core::open(engine.clone(), limits, false, me.clone()).expect("a core");
+        let mut core = Core::open(engine.clone(), limits, false, me.clone()).expect("a core");
+        core.lease(Lease::UNLIMITED);
         let mut server = Self {
             core,
             engine,

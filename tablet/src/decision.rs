@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use percolator_engine::{Batch, Engine};
 use percolator_protocol::actions::CellView;
+use percolator_protocol::lease::Lease;
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Cell, Effect, Lock, Timestamp, WriteKind};
@@ -165,6 +166,8 @@ pub(crate) struct Ground<'a> {
     pub(crate) tablets: &'a Tablets,
     pub(crate) readers: &'a RefCell<Readers>,
     pub(crate) points: Points,
+    /// How far it may answer.
+    pub(crate) lease: Lease,
     /// What a record of the points is raised from.
     pub(crate) to_raise: Points,
     /// A number of this start of the server.

@@ -89,6 +89,11 @@ pub(crate) fn row(table: u32, row: &[u8]) -> RowHash {
     hash(&[&table.to_be_bytes(), row])
 }
 
+/// How a tablet is latched that is made or dropped.
+pub(crate) fn tablet(id: u64) -> RowHash {
+    hash(&[b"tablet", &id.to_be_bytes()])
+}
+
 /// A hash that is the same in every process and run: FNV-1a, finished by a multiplication, so that a
 /// simulated run can be replayed.
 pub(crate) fn hash(parts: &[&[u8]]) -> u64 {

@@ -3,12 +3,14 @@
 //! [`core`] is the server without socket, clock or thread; [`server`] puts it on a network. No rule of
 //! the protocol is written here.
 
+mod asked;
 mod cache;
 mod clearing;
 pub mod core;
 mod decision;
 mod garbage;
 pub mod index;
+mod lapse;
 mod latches;
 mod limits;
 mod load;
@@ -36,6 +38,7 @@ mod trace;
 mod verify;
 mod work;
 
+use percolator_protocol::lease::NotLeased;
 use percolator_protocol::safe_point::TooOld;
 use percolator_protocol::types::{DecodeError, Timestamp};
 use percolator_wire::v1;
@@ -112,6 +115,7 @@ pub(crate) enum Refusal {
     NotServed(v1::NotServed),
     OtherServer(v1::OtherServer),
     TooOld(TooOld),
+    NotLeased(NotLeased),
     Invalid(String),
     Busy(String),
     Engine {
@@ -141,6 +145,12 @@ impl From<v1::NotServed> for Refusal {
 impl From<TooOld> for Refusal {
     fn from(too_old: TooOld) -> Self {
         Self::TooOld(too_old)
+    }
+}
+
+impl From<NotLeased> for Refusal {
+    fn from(not_leased: NotLeased) -> Self {
+        Self::NotLeased(not_leased)
     }
 }
 

@@ -40,6 +40,7 @@ enum Outcome {
     TooLow,
     NotServed,
     TooOld,
+    NotLeased,
     Busy,
     Invalid,
     Failed,
@@ -355,6 +356,7 @@ fn refused(refusal: &Refusal) -> Outcome {
     match refusal {
         Refusal::NotServed(_) | Refusal::OtherServer(_) => Outcome::NotServed,
         Refusal::TooOld(_) => Outcome::TooOld,
+        Refusal::NotLeased(_) => Outcome::NotLeased,
         Refusal::Invalid(_) => Outcome::Invalid,
         Refusal::Busy(_) => Outcome::Busy,
         Refusal::Engine { .. } => Outcome::Failed,

@@ -29,6 +29,10 @@ pub(crate) fn decide(
     one_phase_at: Option<Timestamp>,
 ) -> Result<Decision, Refusal> {
     ground.points.admit_prewrite(txn.start_ts)?;
+    ground
+        .lease
+        .admit(one_phase_at.unwrap_or(txn.start_ts).max(txn.start_ts))?;
+    let one_phase_at = one_phase_at.filter(|commit_ts| ground.lease.may_commit_at(*commit_ts));
     let mut cells = Vec::with_capacity(mutations.len());
     for (place, mut mutation) in mutations {
         mutation.cell = ground.cell(refs, &place)?;

@@ -12,6 +12,7 @@ use percolator_wire::v1::get_result::Result as Got;
 use percolator_wire::v1::response::Body;
 use percolator_wire::{met_lock, v1};
 
+use crate::asked::raw_key;
 use crate::decision::Ground;
 use crate::load::Load;
 use crate::records::Records;
@@ -22,7 +23,6 @@ use crate::{Error, Refusal, latches, locks, tablets, verify};
 /// Answers a request that only reads.
 pub(crate) fn answer(
     ground: Ground<'_>,
-    raw: bool,
     refs: &[v1::TabletRef],
     body: v1::request::Body,
 ) -> Result<Body, Refusal> {
@@ -34,14 +34,18 @@ pub(crate) fn answer(
         B::Scan(request) => scan(ground, refs, request).map(Body::Scan),
         B::LocksOf(request) => locks::list(ground, request).map(Body::LocksOf),
         B::Verify(request) => verify::look(ground, request).map(Body::Verify),
-        B::RawGet(request) if raw => {
-            let value = ground
-                .engine
-                .get(Column::Data, &request.key)
-                .map_err(Error::from)?;
+        B::RawGet(request) => {
+            let stored = ground.engine.get(Column::Meta, &raw_key(&request.key));
+            let value = stored.map_err(Error::from)?;
             Ok(Body::RawGet(v1::RawGetResponse { value }))
         }
-        _ => Err(invalid("raw access is off; it is for benchmarks alone")),
+        B::Prewrite(_)
+        | B::Commit(_)
+        | B::Rollback(_)
+        | B::CheckStatus(_)
+        | B::KeepAlive(_)
+        | B::RawPut(_)
+        | B::Resolve(_) => unreachable!("a request that writes is no read"),
     }
 }
 
@@ -560,6 +564,7 @@ fn snapshot(
 ) -> Result<(Timestamp, Vec<Timestamp>), Refusal> {
     let start_ts = timestamp(start_ts, "start_ts")?;
     ground.points.admit_read(start_ts)?;
+    ground.lease.admit(start_ts)?;
     Ok((
         start_ts,
         bypass.iter().map(|ts| Timestamp::from_u64(*ts)).collect(),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use percolator_engine::{Batch, Engine, EngineKind};
 use percolator_protocol::types::Timestamp;
-use percolator_server::{Probe, heartbeat};
+use percolator_server::{Life, Probe, heartbeat};
 use percolator_telemetry::endpoint::{self, DATA_LOST};
 use percolator_telemetry::otlp::{self, Exporter};
 use percolator_telemetry::{Limited, who};
@@ -24,6 +24,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::core::{Asker, Core, Facts, Order, Reply};
+use crate::lapse::Lapse;
 use crate::meter::Meter;
 use crate::metrics::Metrics;
 use crate::outbox::{Outbox, Packs};
@@ -85,7 +86,7 @@ pub struct Server {
     exporter: Option<Exporter>,
     metrics: Arc<Metrics>,
     engine: Arc<dyn Engine>,
-    incarnation: u64,
+    life: Life,
     core: Core,
 }
 
@@ -104,7 +105,6 @@ impl Server {
         // A part is for the newest versions of cells, in front of the engine.
         engine_options.cache_bytes = options.cache_bytes - options.cache_bytes / 4;
         engine_options.segment_bytes = LOG_SEGMENT_BYTES;
-        let incarnation = heartbeat::incarnation();
         // A limit of the container counts.
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
         let processors = u32::try_from(processors).unwrap_or(u32::MAX);
@@ -114,22 +114,35 @@ impl Server {
             large_cells_a_second: LARGE_CELLS_A_SECOND.saturating_mul(processors),
             ..Limits::default()
         };
-        let addressee = v1::Addressee {
-            server: options.server.clone(),
-            incarnation,
-        };
         // As later: one that belongs to no cluster yet has nothing to recover either. What is wrong with the folder, who
         // opens it says.
         let lives = percolator_engine::identity(&options.data_dir)
             .ok()
             .flatten()
             .is_some_and(|identity| identity.cluster_id.is_some());
-        let (engine, mut core) = percolator_server::while_recovering(&listener, lives, || {
-            let engine: Arc<dyn Engine> =
-                Arc::from(percolator_engine::open(&options.data_dir, &engine_options)?);
-            let core = Core::open(engine.clone(), limits, options.raw, addressee)?;
-            Ok::<_, Error>((engine, core))
-        })??;
+        let (engine, life, mut core) =
+            percolator_server::while_recovering(&listener, lives, || {
+                let engine: Arc<dyn Engine> =
+                    Arc::from(percolator_engine::open(&options.data_dir, &engine_options)?);
+                // The engine holds the folder's lock.
+                let life = match options.engine {
+                    EngineKind::Memory => Life::without_folder(),
+                    _ => Life::begin(&options.data_dir, percolator_engine::LOCK_FILE),
+                };
+                let me = v1::Addressee {
+                    server: options.server.clone(),
+                    incarnation: life.incarnation,
+                };
+                let core = Core::open(engine.clone(), limits, options.raw, me)?;
+                Ok::<_, Error>((engine, life, core))
+            })??;
+        let torn_bytes = engine.stats().torn_bytes;
+        if torn_bytes > 0 {
+            tracing::warn!(
+                torn_bytes,
+                "the last record of the log was not whole, and was dropped: nobody was answered with it"
+            );
+        }
         let export = |traces| Exporter::of_server(traces, "tablet", &options.server);
         let exporter = options.traces.as_ref().map(export).transpose()?;
         let tracer = exporter.as_ref().map(Exporter::tracer);
@@ -146,7 +159,7 @@ impl Server {
             exporter,
             metrics,
             engine,
-            incarnation,
+            life,
             core,
         })
     }
@@ -174,7 +187,7 @@ impl Server {
             exporter: _exporter,
             metrics,
             engine,
-            incarnation,
+            life,
             core,
         } = self;
         let (groups, to_commit) = thread_channel::channel::<Arc<Vec<Batch>>>();
@@ -208,6 +221,7 @@ impl Server {
                 next_asker: 0,
                 replies: Vec::new(),
                 next_tick: Duration::MAX,
+                lapse: Lapse::default(),
             }),
             groups,
             cluster_id: Mutex::new(cluster_id.clone()),
@@ -243,21 +257,27 @@ impl Server {
                 }
             }
         };
+        let beat = heartbeat::Options {
+            master: options.master.clone(),
+            role: v1::Role::Tablet,
+            server: options.server.clone(),
+            address: options.advertise.unwrap_or_else(|| address.to_string()),
+            cluster_id,
+            life,
+        };
+        let leaving = beat.clone();
         let heartbeats = {
             let report = shared.clone();
             let adopt = shared.clone();
             let known = shared.clone();
             let folder = (options.engine != EngineKind::Memory).then(|| options.data_dir.clone());
             heartbeat::run(
-                heartbeat::Options {
-                    master: options.master.clone(),
-                    role: v1::Role::Tablet,
-                    server: options.server.clone(),
-                    address: options.advertise.unwrap_or_else(|| address.to_string()),
-                    cluster_id,
-                    incarnation,
+                beat,
+                move || {
+                    let mut state = report.state.lock();
+                    state.lapse.sends();
+                    state.core.report()
                 },
-                move || report.state.lock().core.report(),
                 move |cluster_id| -> Result<(), percolator_engine::Error> {
                     if let Some(folder) = &folder {
                         percolator_engine::adopt_cluster(folder, cluster_id)?;
@@ -268,7 +288,9 @@ impl Server {
                 move |told| {
                     metrics.heard_master();
                     known.with(|state| {
+                        state.lapse.heard(told.lease_ms);
                         let State { core, replies, .. } = state;
+                        core.lease(told.into());
                         core.meet(&told.tablet_servers, replies);
                         core.keep(told.gc, replies);
                         core.reach(told.into(), replies);
@@ -307,6 +329,10 @@ impl Server {
             () = ticks => Ok(()),
         };
         let failure = end.await.ok().flatten();
+        let (last, cluster_id) = (
+            shared.state.lock().core.report(),
+            shared.cluster_id.lock().clone(),
+        );
         drop(shared);
         // The committer ends when the last holder of its channel does; it doesn't hold up the end.
         let close = tokio::task::spawn_blocking(move || {
@@ -318,10 +344,12 @@ impl Server {
             return Err(Error::Stopped(failure));
         }
         result?;
-        match close.await {
-            Ok(closed) => Ok(closed?),
-            Err(_) => Ok(()),
+        if let Ok(closed) = close.await {
+            closed?;
         }
+        // Nobody is answered any more, and all that was is in the folder.
+        heartbeat::leave(&leaving, cluster_id, last).await;
+        Ok(())
     }
 }
 
@@ -346,6 +374,7 @@ struct State {
     replies: Vec<Reply>,
     /// What the core said last.
     next_tick: Duration,
+    lapse: Lapse,
 }
 
 /// Where an asker's answers go.
@@ -366,6 +395,9 @@ impl Shared {
     /// Lets the core do something, sends the answers that come of it, and the next group to the disk.
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock();
+        if state.lapse.is_due() {
+            state.core.lapse();
+        }
         let result = act(&mut state);
         let mut replies = std::mem::take(&mut state.replies);
         for reply in replies.drain(..) {
@@ -492,6 +524,7 @@ impl Tablets for Service {
         &self,
         request: Request<Streaming<v1::RequestPack>>,
     ) -> Result<Response<Packs>, Status> {
+        percolator_wire::check_cluster(request.metadata(), self.0.cluster_id.lock().as_deref())?;
         let outbox = Arc::new(Outbox::default());
         let asker = self.0.state.lock().add(Sink::Stream(outbox.clone()));
         let packs = Packs(outbox.clone());

@@ -18,7 +18,7 @@ use crate::decision::{Decision, Ground, TabletChange};
 use crate::latches::{self, RowHash};
 use crate::store::{self, Version};
 use crate::tablets::{self, Tablets};
-use crate::{Refusal, garbage, orders, prewrite, resolve};
+use crate::{Refusal, asked, garbage, orders, prewrite, resolve};
 
 /// A request that writes.
 #[derive(Debug)]
@@ -274,8 +274,8 @@ impl Work {
                 vec![hash(place)]
             }
             Operation::RawPut { .. } => Vec::new(),
-            Operation::CreateTablet { tablet, .. } => vec![tablet_latch(tablet.id)],
-            Operation::DropTablet { id, .. } => vec![tablet_latch(*id)],
+            Operation::CreateTablet { tablet, .. } => vec![latches::tablet(tablet.id)],
+            Operation::DropTablet { id, .. } => vec![latches::tablet(*id)],
             // Names are only ever added, and points only raised.
             Operation::Meet(_) | Operation::Points(_) | Operation::Settings(_) => Vec::new(),
             Operation::Collect(piece) => garbage::rows(piece).collect(),
@@ -374,6 +374,7 @@ impl Work {
                 decide_rollback(ground, refs, start_ts, &places)
             }
             Operation::CheckStatus(query, place) => {
+                ground.lease.admit(query.now)?;
                 let cell = ground.cell_to_decide(refs, &place)?;
                 let key = store::cell_key(&cell);
                 let view = ground.recalled(&key, query.start_ts, None)?;
@@ -400,7 +401,9 @@ impl Work {
             }
             Operation::RawPut { key, value } => {
                 let mut decision = Decision::answered(Body::RawPut(v1::RawPutResponse {}));
-                decision.batch.put(Column::Data, key, value);
+                decision
+                    .batch
+                    .put(Column::Meta, asked::raw_key(&key), value);
                 Ok(decision)
             }
             Operation::CreateTablet {
@@ -456,13 +459,16 @@ fn decide_commit(
     commit_ts: Timestamp,
     places: &[Place],
 ) -> Result<Decision, Refusal> {
+    ground.lease.admit(commit_ts)?;
     let mut decision = Decision::new();
     let mut result = Ok(());
     // Each cell on its own: what a secondary's late copy finds says nothing of the other cells.
     for (index, place) in places.iter().enumerate() {
         let cell = ground.cell(refs, place)?;
         let key = store::cell_key(&cell);
-        let view = ground.recalled(&key, start_ts, Some(commit_ts))?;
+        let mut view = ground.recalled(&key, start_ts, Some(commit_ts))?;
+        let lock = view.lock.take();
+        view.lock = lock.map(|lock| ground.lease.promised(lock, &cell));
         let (effects, outcome) = commit(&view, start_ts, commit_ts);
         decision.note_primary(&view, start_ts, &cell, &effects);
         decision.versions.extend(Version::of_commit(&key, &effects));
@@ -591,8 +597,4 @@ pub(crate) fn timestamp(value: u64, what: &str) -> Result<Timestamp, Refusal> {
 
 pub(crate) fn invalid(why: impl Into<String>) -> Refusal {
     Refusal::Invalid(why.into())
-}
-
-fn tablet_latch(id: u64) -> RowHash {
-    latches::hash(&[b"tablet", &id.to_be_bytes()])
 }

@@ -3,14 +3,12 @@
 mod support;
 
 use percolator_engine::{Batch, Column};
-use percolator_tablet::Limits;
-use percolator_tablet::core::Core;
 use percolator_wire::v1;
 use percolator_wire::v1::get_result::Result as Got;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
-use support::{LIFE, Server, cell, full, me, prewrite, refused};
+use support::{LIFE, Server, cell, full, prewrite, refused};
 
 #[test]
 fn what_is_decided_while_a_group_is_on_its_way_makes_the_next_one() {
@@ -177,6 +175,7 @@ fn requests_that_are_wrong_say_what_is_wrong() {
             Ask::RawGet(v1::RawGetRequest { key: "k".into() }),
             "raw access is off",
         ),
+        (raw_put("k", "v"), "raw access is off"),
     ] {
         let id = server.send(ask.clone());
         match refused(server.answer(id)) {
@@ -185,6 +184,36 @@ fn requests_that_are_wrong_say_what_is_wrong() {
         }
     }
     assert_eq!(server.commit_group(), 0, "a wrong request wrote something");
+}
+
+/// The key of a cell's record, as the engine has it, put by the benchmark's plain write.
+#[test]
+fn plain_writes_touch_nothing_of_transactions() {
+    let mut server = Server::new();
+    server.put("b", "1", 10, 20);
+    server.allow_raw();
+    for column in [Column::Lock, Column::Write, Column::Data, Column::Garbage] {
+        let before = server.content(column);
+        let keys = [b"b".to_vec(), vec![0; 8]].into_iter();
+        for key in keys.chain(before.iter().map(|(key, _)| key.clone())) {
+            let id = server.send(raw_put(key.clone(), "v"));
+            server.settle();
+            assert!(matches!(server.answer(id), Some(Body::RawPut(_))));
+            let id = server.send(Ask::RawGet(v1::RawGetRequest { key: key.into() }));
+            match server.answer(id) {
+                Some(Body::RawGet(got)) => assert_eq!(got.value.as_deref(), Some(&b"v"[..])),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(server.content(column), before, "{column:?}");
+    }
+}
+
+fn raw_put(key: impl Into<bytes::Bytes>, value: &'static str) -> Ask {
+    Ask::RawPut(v1::RawPutRequest {
+        key: key.into(),
+        value: value.into(),
+    })
 }
 
 #[test]
@@ -207,8 +236,7 @@ fn locks_and_tablets_are_there_after_a_restart() {
     let mut server = Server::new();
     server.put("b", "1", 10, 20);
     server.ask(prewrite("c", "2", 30));
-    server.core =
-        Core::open(server.engine.clone(), Limits::default(), false, me(LIFE)).expect("readable");
+    server.start_again_as(LIFE);
     assert_eq!(server.core.locks(), 1);
     assert!(matches!(server.get("c", 40), Got::Locked(_)));
     assert_eq!(server.value("b", 40).as_deref(), Some("1"));
@@ -250,7 +278,6 @@ fn rollback_records_are_found() {
             panic!("no answer to a prewrite");
         };
         assert_eq!(answer.rejections.len(), 1, "{answer:?}");
-        server.core = Core::open(server.engine.clone(), Limits::default(), false, me(life))
-            .expect("readable");
+        server.start_again_as(life);
     }
 }

@@ -3,8 +3,7 @@
 mod support;
 
 use percolator_protocol::types::Timestamp;
-use percolator_tablet::Limits;
-use percolator_tablet::core::{Core, Order};
+use percolator_tablet::core::Order;
 use percolator_wire::v1;
 use percolator_wire::v1::check_status_response::Status;
 use percolator_wire::v1::request::Body as Ask;
@@ -115,8 +114,7 @@ fn a_frozen_tablet_says_what_became_of_transactions_and_commits_none() {
         }
         let answer = server.ask(check(10, true));
         assert!(matches!(status(Some(answer)), Status::Committed(at) if at.commit_ts == 20));
-        let restarted = Core::open(server.engine.clone(), Limits::default(), false, me(LIFE));
-        server.core = restarted.expect("readable");
+        server.start_again_as(LIFE);
     }
     // An order to make it that comes late doesn't thaw it.
     assert!(server.own(tablet(1, 5, "a", "m")).is_none());
@@ -288,8 +286,7 @@ fn an_order_to_make_a_tablet_of_a_deleted_table_is_refused_also_after_a_start() 
         let report = server.core.report();
         assert_eq!(report.deleted_tables, [5]);
         assert!(report.tablets.is_empty());
-        let restarted = Core::open(server.engine.clone(), Limits::default(), false, me(LIFE));
-        server.core = restarted.expect("readable");
+        server.start_again_as(LIFE);
     }
 }
 
@@ -343,7 +340,6 @@ fn the_names_of_other_servers_are_kept() {
     let names = ["tablet-0".to_owned(), "tablet-1".to_owned()];
     server.core.meet(&names, &mut server.replies);
     server.settle();
-    let restarted = Core::open(server.engine.clone(), Limits::default(), false, me(LIFE));
-    server.core = restarted.expect("readable");
+    server.start_again_as(LIFE);
     assert_eq!(server.core.report().peers, names);
 }

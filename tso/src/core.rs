@@ -1,6 +1,7 @@
 //! What the server answers, without socket, clock, disk or thread: requests and the time come in,
 //! answers and what to store go out.
 
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::oracle::{ClockEvent, Granted, Now, Oracle, RecoverError, Settings};
 use percolator_protocol::types::Timestamp;
 
@@ -62,10 +63,34 @@ impl Store {
     }
 }
 
+/// Whether the master lets it hand out timestamps: another oracle is only accepted when this one surely doesn't any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lease {
+    /// It has no master.
+    Unlimited,
+    /// The master has not answered it yet.
+    NotYet,
+    /// Until then, on the monotonic clock.
+    Until(u64),
+}
+
+/// How far the oracle is, for the master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reached {
+    /// Its time, as a timestamp: about what is granted next.
+    pub time: Timestamp,
+    /// Whatever was granted is below. Of an oracle that isn't accepted yet, what it has found in its folder: by that the
+    /// master knows whether the folder is the last one's.
+    pub limit: Timestamp,
+}
+
 /// The oracle behind the server.
 #[derive(Debug)]
 pub struct Core {
     oracle: Oracle,
+    /// The limit that was stored when it started.
+    recovered: Timestamp,
+    lease: Lease,
     event: Option<ClockEvent>,
 }
 
@@ -91,8 +116,56 @@ impl Core {
         };
         Ok(Self {
             oracle: Oracle::recover(limit, now, settings)?,
+            recovered: limit.unwrap_or(Timestamp::ZERO),
+            lease: Lease::Unlimited,
             event: None,
         })
+    }
+
+    /// It has a master: nothing is handed out before that answers, nor when the lease is over that it has granted.
+    pub fn obey_master(&mut self) {
+        self.lease = Lease::NotYet;
+    }
+
+    /// The master has answered what was sent at `sent_ms` on the monotonic clock: the lease lasts for so long from then
+    /// on. At the first answer the oracle goes on `above` what others have seen.
+    pub fn heard(&mut self, sent_ms: u64, lease_ms: u64, above: Timestamp) {
+        let until = sent_ms.saturating_add(lease_ms);
+        self.lease = match self.lease {
+            Lease::Unlimited => Lease::Unlimited,
+            Lease::NotYet => {
+                self.oracle.raise(above);
+                Lease::Until(until)
+            }
+            Lease::Until(known) => Lease::Until(known.max(until)),
+        };
+    }
+
+    /// How far it is.
+    pub fn reached(&mut self, now: Now) -> Reached {
+        self.observe(now);
+        Reached {
+            time: self
+                .oracle
+                .next()
+                .max(Timestamp::from_millis(self.oracle.time_ms())),
+            limit: match self.lease {
+                Lease::NotYet => self.recovered,
+                Lease::Unlimited | Lease::Until(_) => self.oracle.durable(),
+            },
+        }
+    }
+
+    /// Why the master doesn't let it hand anything out, if so.
+    pub fn not_leased(&self, now: Now) -> Option<&'static str> {
+        match self.lease {
+            Lease::Unlimited => None,
+            Lease::NotYet => Some("the master has not accepted this oracle yet"),
+            Lease::Until(until) if now.mono_ms < until || mutants::on(Mutant::LeaseIgnored) => None,
+            Lease::Until(_) => {
+                Some("the master has not been heard for longer than the oracle's lease")
+            }
+        }
     }
 
     /// Answers a request for `count` timestamps.
@@ -104,6 +177,9 @@ impl Core {
             return Err(CountRefused { count });
         }
         self.observe(now);
+        if self.not_leased(now).is_some() {
+            return Ok(Answer::Wait);
+        }
         Ok(match self.oracle.grant(count) {
             Some(granted) => Answer::Granted(granted),
             None => Answer::Wait,
@@ -117,7 +193,8 @@ impl Core {
     }
 
     /// That is durable.
-    pub fn stored(&mut self, store: Store) {
+    pub fn stored(&mut self, now: Now, store: Store) {
+        self.observe(now);
         self.oracle.limit_durable(store.limit);
     }
 
@@ -165,7 +242,7 @@ mod tests {
         let mut core = Core::recover(None, NOW, Settings::default()).unwrap();
         assert_eq!(core.request(NOW, 1), Ok(Answer::Wait));
         let store = core.store(NOW).unwrap();
-        core.stored(store);
+        core.stored(NOW, store);
         let Ok(Answer::Granted(granted)) = core.request(NOW, COUNT_MAX) else {
             panic!("nothing granted");
         };
@@ -173,7 +250,9 @@ mod tests {
 
         let stored = Some(&store.value()[..]);
         let mut core = Core::recover(stored, NOW, Settings::default()).unwrap();
-        core.store(NOW).map(|store| core.stored(store)).unwrap();
+        core.store(NOW)
+            .map(|store| core.stored(NOW, store))
+            .unwrap();
         let Ok(Answer::Granted(again)) = core.request(NOW, 1) else {
             panic!("nothing granted");
         };
@@ -194,7 +273,7 @@ mod tests {
     fn tells_how_the_limit_and_the_clock_are() {
         let mut core = Core::recover(None, NOW, Settings::default()).unwrap();
         let store = core.store(NOW).unwrap();
-        core.stored(store);
+        core.stored(NOW, store);
         let usual = Facts {
             remaining_ms: 3_000,
             offset_ms: 0,
@@ -217,6 +296,54 @@ mod tests {
             core.take_event(),
             Some(ClockEvent::JumpedAhead { .. })
         ));
+    }
+
+    fn at(mono_ms: u64) -> Now {
+        Now {
+            unix_ms: NOW.unix_ms + mono_ms,
+            mono_ms: NOW.mono_ms + mono_ms,
+        }
+    }
+
+    /// Another oracle is accepted when the lease of this one is over.
+    #[test]
+    fn grants_what_its_master_lets_it_and_no_longer() {
+        let mut core = Core::recover(None, NOW, Settings::default()).unwrap();
+        core.obey_master();
+        let extended = |core: &mut Core, ms| {
+            if let Some(store) = core.store(at(ms)) {
+                core.stored(at(ms), store);
+            }
+            core.request(at(ms), 1)
+        };
+        assert_eq!(extended(&mut core, 0), Ok(Answer::Wait));
+        assert!(core.not_leased(NOW).unwrap().contains("not accepted"));
+        // Of what was sent at the start: that the answer took long doesn't lengthen it.
+        let seen = Timestamp::from_millis(NOW.unix_ms + 20_000);
+        core.heard(NOW.mono_ms, 10_000, seen);
+        let Ok(Answer::Granted(granted)) = extended(&mut core, 4_000) else {
+            panic!("nothing granted");
+        };
+        assert!(granted.first > seen);
+        assert!(matches!(extended(&mut core, 9_999), Ok(Answer::Granted(_))));
+        assert_eq!(extended(&mut core, 10_000), Ok(Answer::Wait));
+        assert!(
+            core.not_leased(at(10_000))
+                .unwrap()
+                .contains("not been heard")
+        );
+        // An answer that is late shortens nothing, and what is seen later raises nothing.
+        core.heard(
+            NOW.mono_ms + 9_000,
+            10_000,
+            Timestamp::from_millis(NOW.unix_ms + 90_000),
+        );
+        core.heard(NOW.mono_ms + 1_000, 10_000, Timestamp::ZERO);
+        let Ok(Answer::Granted(granted)) = extended(&mut core, 18_999) else {
+            panic!("nothing granted");
+        };
+        assert!(granted.first < Timestamp::from_millis(NOW.unix_ms + 90_000));
+        assert_eq!(extended(&mut core, 19_000), Ok(Answer::Wait));
     }
 
     #[test]

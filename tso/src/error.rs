@@ -21,7 +21,7 @@ pub enum Error {
     /// The clock is beyond belief.
     #[error(
         "{cause}; set the clock of this machine right, \
-         or, if it is right, start with a larger --stopped-max"
+         or, if it is right, start once with a larger --stopped-max (PERCOLATOR_TSO_STOPPED_MAX in its environment)"
     )]
     Clock {
         /// What the rule says.

@@ -106,11 +106,11 @@ struct Flags {
     jump_max: Duration,
 
     /// How long the oracle may have been stopped: with a clock further than this beyond its last
-    /// limit it refuses to start.
+    /// limit it refuses to start, because timestamps never go back. Raise it once if the clock is right.
     #[arg(
         long,
         value_name = "DURATION",
-        default_value = "365days",
+        default_value = "1day",
         value_parser = humantime::parse_duration,
         env = "PERCOLATOR_TSO_STOPPED_MAX"
     )]

@@ -4,15 +4,17 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use percolator_protocol::oracle::Settings;
-use percolator_server::heartbeat::{self, incarnation};
-use percolator_server::{Folder, SmallFile, SmallTruth, listen, serve};
+use percolator_protocol::types::Timestamp;
+use percolator_server::heartbeat;
+use percolator_server::{Folder, Life, SmallFile, SmallTruth, folder, listen, serve};
 use percolator_telemetry::endpoint::{self, Pages};
 use percolator_telemetry::otlp::{self, Exporter};
 use percolator_wire::v1::oracle_server::OracleServer;
-use percolator_wire::v1::{HeartbeatRequest, Role};
+use percolator_wire::v1::{HeartbeatRequest, HeartbeatResponse, Role};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -83,6 +85,9 @@ pub struct Server {
     exporter: Option<Exporter>,
     advertised: String,
     folder: Arc<Folder>,
+    life: Life,
+    /// Nothing is handed out before that: the oracle before may be alive, and its last limit counts.
+    waits: Duration,
     keeper: Keeper,
     shared: Arc<Shared>,
 }
@@ -108,6 +113,7 @@ impl Server {
     ) -> Result<Self, Error> {
         let folder = Folder::open(&options.data_dir, ROLE, &options.server, None)?;
         let folder = Arc::new(folder);
+        let life = Life::begin(folder.path(), folder::LOCK);
         let file = SmallFile::new(folder.path().join(LIMIT));
         let path = file.path().to_owned();
         let truth = truth(file);
@@ -121,6 +127,11 @@ impl Server {
             StartError::Recover(cause) => Error::Clock { cause },
             cause @ StartError::NoLimit { .. } => Error::NoLimit { path, cause },
         })?;
+        let may_be_alive = stored.is_some() && life.replaces.is_empty();
+        let waits = match may_be_alive {
+            true => Duration::from_millis(options.settings.wait_ms()),
+            false => Duration::ZERO,
+        };
         let metrics = Metrics::new(options.settings.window_ms).map_err(endpoint::Error::Metrics)?;
         let export = |traces| Exporter::of_server(traces, "tso", &options.server);
         let exporter = options.traces.as_ref().map(export).transpose()?;
@@ -151,6 +162,8 @@ impl Server {
             exporter,
             advertised,
             folder,
+            life,
+            waits,
             keeper,
             shared,
         })
@@ -180,15 +193,20 @@ impl Server {
             exporter: _exporter,
             advertised,
             folder,
+            life,
+            waits,
             keeper,
             shared,
         } = self;
-        tracing::info!(%address, advertised, "the oracle serves");
+        let beating = shared.clone();
         let (shown, asked, data) = (shared.clone(), shared.clone(), folder.path().to_owned());
         let service = OracleServer::new(Service::new(shared, options.wait_max))
             .max_decoding_message_size(REQUEST_BYTES_MAX);
-        let (adopted, mut is_adopted) =
-            watch::channel(options.master.is_none() || folder.cluster_id().is_some());
+        // Also one that knows its cluster: another one may have taken its place since, and serves.
+        let (adopted, mut is_adopted) = watch::channel(options.master.is_none());
+        if options.master.is_some() {
+            beating.obey_master();
+        }
         let ready = is_adopted.clone();
         let pages = Pages {
             registry: shown.metrics.registry.clone(),
@@ -196,32 +214,41 @@ impl Server {
             refresh: Box::new(move || shown.show(&data)),
             ready: Box::new(move || match *ready.borrow() {
                 true => asked.ready(),
-                false => {
-                    Err("the master has not told yet to which cluster this oracle belongs".into())
-                }
+                false => Err("the master has not accepted this oracle yet".into()),
             }),
             healthy: Box::new(|| Ok(())),
         };
         let _endpoint = metrics.map(|listener| listener.serve(pages)).transpose()?;
+        let beat = options.master.map(|master| heartbeat::Options {
+            master,
+            role: Role::Oracle,
+            server: options.server,
+            address: advertised.clone(),
+            cluster_id: folder.cluster_id(),
+            life,
+        });
+        let sent_ms = AtomicU64::new(0);
+        let report = || {
+            let (reached, now_ms) = beating.reached();
+            sent_ms.store(now_ms, Ordering::Relaxed);
+            HeartbeatRequest {
+                high_ts: reached.limit.as_u64(),
+                time: reached.time.as_u64(),
+                ..HeartbeatRequest::default()
+            }
+        };
         let beats = async {
-            let Some(master) = options.master else {
+            let Some(beat) = beat.clone() else {
                 return std::future::pending().await;
             };
-            let beat = heartbeat::Options {
-                master,
-                role: Role::Oracle,
-                server: options.server,
-                address: advertised,
-                cluster_id: folder.cluster_id(),
-                incarnation: incarnation(),
-            };
-            let report = HeartbeatRequest::default;
-            let adopt = |id: &str| {
-                folder.adopt_cluster(id)?;
+            let adopt = |id: &str| folder.adopt_cluster(id);
+            let heard = |heard: &HeartbeatResponse| {
+                let above = Timestamp::from_u64(heard.timestamps_above);
+                let lease_ms = u64::from(heard.lease_ms);
+                beating.heard(sent_ms.load(Ordering::Relaxed), lease_ms, above);
                 let _ = adopted.send(true);
-                Ok::<_, percolator_server::Error>(())
             };
-            heartbeat::run(beat, report, adopt, |_| {}, std::future::pending()).await
+            heartbeat::run(beat, &report, adopt, heard, std::future::pending()).await
         };
         let mut beats = pin!(beats);
         let mut shutdown = pin!(shutdown);
@@ -231,8 +258,12 @@ impl Server {
             biased;
             () = &mut shutdown => return Ok(()),
             result = &mut beats => return Ok(result?),
-            _ = is_adopted.wait_for(|adopted| *adopted) => {}
+            _ = async {
+                tokio::time::sleep(waits).await;
+                is_adopted.wait_for(|adopted| *adopted).await.map(drop)
+            } => {}
         }
+        tracing::info!(%address, advertised, "the oracle serves");
         let mut ended = Ok(());
         serve(listener, service, GRACE, async {
             tokio::select! {
@@ -242,6 +273,10 @@ impl Server {
             }
         })
         .await?;
-        Ok(ended?)
+        ended?;
+        if let Some(beat) = &beat {
+            heartbeat::leave(beat, folder.cluster_id(), report()).await;
+        }
+        Ok(())
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::Stream;
 use percolator_protocol::oracle::ClockEvent;
+use percolator_protocol::types::Timestamp;
 use percolator_telemetry::trace::{Remote, Span, Tracer, key};
 use percolator_wire::v1::oracle_server::Oracle;
 use percolator_wire::v1::{TimestampsRequest, TimestampsResponse, TraceContext};
@@ -17,7 +18,7 @@ use tokio::sync::Notify;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::clock::Clock;
-use crate::core::{Answer, Core, CountRefused, Store};
+use crate::core::{Answer, Core, CountRefused, Reached, Store};
 use crate::metrics::{Counted, Metrics};
 
 /// Traces of one request that are told of; a request has room for so many.
@@ -81,8 +82,9 @@ impl Shared {
 
     /// That is durable.
     pub(crate) fn stored(&self, store: Store) {
+        let now = self.clock.now();
         let mut locked = self.locked();
-        locked.core.stored(store);
+        locked.core.stored(now, store);
         locked.failing = None;
         drop(locked);
         self.extended.notify_waiters();
@@ -95,14 +97,41 @@ impl Shared {
         locked.failing = Some(why);
     }
 
+    /// How far the oracle is, and when that was asked, on the monotonic clock.
+    pub(crate) fn reached(&self) -> (Reached, u64) {
+        let now = self.clock.now();
+        (self.locked().core.reached(now), now.mono_ms)
+    }
+
+    /// From now on the master decides whether it hands out timestamps.
+    pub(crate) fn obey_master(&self) {
+        self.locked().core.obey_master();
+    }
+
+    /// The master has answered: see [`Core::heard`].
+    pub(crate) fn heard(&self, sent_ms: u64, lease_ms: u64, above: Timestamp) {
+        self.locked().core.heard(sent_ms, lease_ms, above);
+        self.extended.notify_waiters();
+    }
+
     /// Why there will be no timestamps soon, if so: what was granted below the last limit is all there is.
     pub(crate) fn ready(&self) -> Result<(), String> {
-        match &self.locked().failing {
+        let now = self.clock.now();
+        let locked = self.locked();
+        if let Some(why) = locked.core.not_leased(now) {
+            return Err(why.to_owned());
+        }
+        match &locked.failing {
             None => Ok(()),
             Some(why) => Err(format!(
                 "no further limit of timestamps can be made durable: {why}"
             )),
         }
+    }
+
+    fn not_leased(&self) -> Option<&'static str> {
+        let now = self.clock.now();
+        self.locked().core.not_leased(now)
     }
 
     /// Ends when a request waits for a limit.
@@ -216,9 +245,11 @@ impl Service {
             .await
             .unwrap_or_else(|_| {
                 self.shared.metrics.failed("unavailable");
+                let not_leased = self.shared.not_leased();
                 Err(Status::unavailable(format!(
-                    "no timestamp within {} ms: the oracle cannot make its next limit durable",
-                    self.wait_max.as_millis()
+                    "no timestamp within {} ms: {}",
+                    self.wait_max.as_millis(),
+                    not_leased.unwrap_or("the oracle cannot make its next limit durable")
                 )))
             })
     }

@@ -1,6 +1,7 @@
 //! From and to protocol types. What comes from a peer is checked here, once.
 
 use percolator_protocol::actions::{CommitRejection, PrewriteRejection, Status};
+use percolator_protocol::lease::{Lease, NotLeased};
 use percolator_protocol::safe_point::{Points, TooOld};
 use percolator_protocol::txn::MetLock;
 use percolator_protocol::types::{Cell, Lock, LockKind, TableId, Timestamp};
@@ -43,6 +44,34 @@ impl From<TooOld> for v1::TooOld {
         Self {
             start_ts: too_old.start_ts.as_u64(),
             barrier: too_old.barrier.as_u64(),
+        }
+    }
+}
+
+impl From<NotLeased> for v1::NotLeased {
+    fn from(not_leased: NotLeased) -> Self {
+        Self {
+            asked: not_leased.asked.as_u64(),
+            lease: not_leased.until.as_u64(),
+        }
+    }
+}
+
+impl From<v1::NotLeased> for NotLeased {
+    fn from(not_leased: v1::NotLeased) -> Self {
+        Self {
+            asked: Timestamp::from_u64(not_leased.asked),
+            until: Timestamp::from_u64(not_leased.lease),
+        }
+    }
+}
+
+/// How far a tablet server may answer.
+impl From<&v1::HeartbeatResponse> for Lease {
+    fn from(heard: &v1::HeartbeatResponse) -> Self {
+        Self {
+            until: Timestamp::from_u64(heard.lease),
+            commits_above: Timestamp::from_u64(heard.commits_above),
         }
     }
 }

@@ -6,7 +6,9 @@ pub mod v1 {
     tonic::include_proto!("percolator.v1");
 }
 
+mod cluster;
 mod convert;
 mod trace;
 
+pub use cluster::{check_cluster, of_cluster};
 pub use convert::{Malformed, commit_response, commit_result, met_lock, prewrite_rejection};

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use percolator_api::PercolatorCluster;
@@ -28,6 +29,7 @@ pub(crate) struct Layout {
     pub(crate) cache_bytes: u64,
     pub(crate) window_ms: u64,
     pub(crate) raw: bool,
+    pub(crate) stopped_max: Duration,
     /// What counts without a restart.
     pub(crate) followed: Followed,
     /// The folder is this process', until the last of these is gone.
@@ -41,6 +43,8 @@ pub(crate) struct How {
     pub(crate) port: u16,
     /// Plain access is allowed.
     pub(crate) raw: bool,
+    /// How far the clock may be beyond the oracle's last limit.
+    pub(crate) stopped_max: Duration,
 }
 
 /// What a folder remembers of the cluster in it, once that has been ready.
@@ -64,7 +68,11 @@ impl Layout {
         data_dir: &Path,
         manifest: &PercolatorCluster,
         followed: Followed,
-        How { port, raw }: How,
+        How {
+            port,
+            raw,
+            stopped_max,
+        }: How,
     ) -> anyhow::Result<Self> {
         let spec = &manifest.spec;
         if is_empty(data_dir) {
@@ -118,8 +126,8 @@ impl Layout {
             .find(|server| owners > 0 && !is_there(server));
         if let Some(server) = lost {
             bail!(
-                "the folder of {server} is missing from the cluster in {}, and what it held is in no other: restore it \
-                 from a backup",
+                "the folder of {server} is missing from the cluster in {}, and what it held is in no other: bring it \
+                 back, or restore all of the cluster's folders as they were when it was stopped",
                 data_dir.display()
             );
         }
@@ -172,6 +180,7 @@ impl Layout {
             cache_bytes: spec.tablets.storage.cache_size.bytes(),
             window_ms: spec.oracle.window.as_millis(),
             raw,
+            stopped_max,
             followed,
         })
     }

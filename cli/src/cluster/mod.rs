@@ -64,6 +64,16 @@ pub(crate) struct Args {
     /// Port of the master; the other servers take the following ones, and behind these each its metrics. 0: any that are free. Default: 7400, and 0 with --ephemeral.
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
+    /// How long the cluster may have been stopped: with a clock further beyond its last timestamp it doesn't start,
+    /// because timestamps never go back. Raise it once if the clock is right.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "1day",
+        value_parser = humantime::parse_duration,
+        env = "PERCOLATOR_TSO_STOPPED_MAX"
+    )]
+    stopped_max: Duration,
     /// Allow plain engine access, for benchmarks alone.
     #[arg(long, hide = true)]
     raw: bool,
@@ -116,6 +126,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let how = How {
         port,
         raw: args.raw,
+        stopped_max: args.stopped_max,
     };
     let layout = Layout::open(&data_dir, &manifest.cluster, manifest.followed(), how)?;
     let mut stop = Box::pin(percolator_server::signals::shutdown());

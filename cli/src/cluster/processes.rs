@@ -169,6 +169,10 @@ impl Processes {
         let to_master = vec!["--master".to_owned(), master];
         let mut more = to_master.clone();
         more.extend(["--window".to_owned(), format!("{}ms", layout.window_ms)]);
+        more.extend([
+            "--stopped-max".to_owned(),
+            format!("{}ms", layout.stopped_max.as_millis()),
+        ]);
         let oracle = recipe("oracle", ORACLE_PROGRAM, ORACLE, more)?;
         self.supervise(oracle, listens(1)?, failed).await?;
         for (number, name) in layout.tablet_servers().enumerate() {

@@ -82,6 +82,8 @@ async fn start_each(
     options.server = ORACLE.to_owned();
     options.traces = Settings::of_environment();
     options.settings.window_ms = layout.window_ms;
+    options.settings.stopped_ms_max =
+        u64::try_from(layout.stopped_max.as_millis()).unwrap_or(u64::MAX);
     let oracle = spawn(
         "oracle",
         ORACLE,

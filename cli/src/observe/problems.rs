@@ -81,7 +81,7 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
                 tablets.join(", ")
             ),
             action: format!(
-                "stop {}, and bring its data folder or volume back from a backup; `percolator table list \
+                "stop {}, and bring its last data folder or volume back, not an older one; `percolator table list \
                  --tablets` says which rows these are. Where there is none, give them up: `percolator table delete \
                  --give-up-lost`",
                 server.name
@@ -386,7 +386,7 @@ pub(crate) mod tests {
         let release = format!("percolator gc release {}", ts(1_990_000));
         for (at, words) in [
             (1, "tablet-1.log"),
-            (2, "backup"),
+            (2, "not an older one"),
             (3, "percolator table delete old"),
             (4, "percolator table list"),
             (5, "percolator gc set --pause false"),

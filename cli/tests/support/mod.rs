@@ -7,7 +7,7 @@
 
 pub(crate) mod network;
 pub(crate) mod proxy;
-mod server;
+pub(crate) mod server;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

@@ -90,7 +90,8 @@ impl Running {
     }
 }
 
-fn log_file(folder: &Path, server: &str) -> PathBuf {
+/// Where a server's log goes.
+pub(crate) fn log_file(folder: &Path, server: &str) -> PathBuf {
     folder.join(format!("{server}.log"))
 }
 

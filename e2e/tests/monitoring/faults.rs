@@ -24,7 +24,8 @@ const FAULTS: [(&str, &str, &[&str]); 6] = [
     (
         "headless",
         "the master is scaled away",
-        &["PercolatorRoleMissing"],
+        // The oracle hands out nothing when its lease is over.
+        &["PercolatorNotReady", "PercolatorRoleMissing"],
     ),
     (
         "hung",

@@ -20,7 +20,7 @@ pub(super) fn come_and_go(kube: &Kube, spaces: [&Namespace; 2]) {
     let off = nodes::cut_off(2);
     unavailable();
     side_by_side(spaces, |space| {
-        let node = ["node-2", "kubectl delete node"];
+        let node = ["node-2", "kubectl taint node node-2"];
         space.wait_for_words("demo", "Degraded", "NodeUnreachable", &node);
     });
     drop(off);

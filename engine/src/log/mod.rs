@@ -60,6 +60,8 @@ pub(crate) struct Log {
     buffer: Vec<u8>,
     pub(crate) syncs: u64,
     pub(crate) last_sync: Duration,
+    /// What replay has dropped.
+    pub(crate) torn_bytes: u64,
 }
 
 impl Log {
@@ -83,6 +85,7 @@ impl Log {
             buffer: Vec::new(),
             syncs: 0,
             last_sync: Duration::ZERO,
+            torn_bytes: 0,
         })
     }
 

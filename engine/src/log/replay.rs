@@ -17,6 +17,8 @@ pub(crate) struct Replayed {
     pub(crate) segments: VecDeque<(u64, u64)>,
     /// Number of records.
     pub(crate) records: u64,
+    /// The size of a record at the end that was not whole, and was cut off; 0 if there was none.
+    pub(crate) torn_bytes: u64,
 }
 
 /// Numbers of the segments among file names, in order.
@@ -40,6 +42,7 @@ pub(crate) fn replay(
     let mut replayed = Replayed {
         segments: VecDeque::new(),
         records: 0,
+        torn_bytes: 0,
     };
     let segments = segments(&names);
     for (at, &segment) in segments.iter().enumerate() {
@@ -70,13 +73,11 @@ pub(crate) fn replay(
                     replayed.records += 1;
                     rest = rest.slice(bytes..);
                 }
-                Err(Bad::Torn) if is_last => {
-                    disk.truncate(&name, offset)
-                        .map_err(Error::io("cut the torn record off", &file))?;
-                    rest.clear();
-                    replayed.segments.push_back((segment, offset));
+                Err(Bad::Torn { bytes }) if is_last => {
+                    replayed.torn_bytes = bytes;
+                    break;
                 }
-                Err(Bad::Torn) => {
+                Err(Bad::Torn { .. }) => {
                     return Err(corrupt(
                         "the record is not whole, but the log goes on in the next segment"
                             .to_owned(),
@@ -85,25 +86,25 @@ pub(crate) fn replay(
                 Err(Bad::Damaged(detail)) => return Err(corrupt(detail)),
             }
         }
-        let whole = replayed
-            .segments
-            .back()
-            .is_none_or(|(last, _)| *last != segment);
-        if whole && is_last {
-            // A process that was killed before its sync leaves a record that is only in memory: nobody may
-            // see it before it is on the device.
-            disk.truncate(&name, content.len() as u64)
-                .map_err(Error::io("sync", &file))?;
+        let whole = content.slice(..content.len() - rest.len());
+        if is_last {
+            // A process that was killed before its sync, or whose sync failed, leaves a record that is only in memory:
+            // nobody may see it before it is on the device. After a failed sync the system takes it for written, so
+            // that only what is written anew comes there (Rebello et al., "Can Applications Recover from fsync
+            // Failures?").
+            disk.rewrite(&name, &whole)
+                .map_err(Error::io("write the end of the log anew", &file))?;
         }
-        if whole {
-            replayed.segments.push_back((segment, content.len() as u64));
-        }
+        replayed.segments.push_back((segment, whole.len() as u64));
     }
     Ok(replayed)
 }
 
 enum Bad {
-    Torn,
+    /// Nothing valid lies behind it. `bytes`: of the record, if its header is sound.
+    Torn {
+        bytes: u64,
+    },
     Damaged(String),
 }
 
@@ -116,14 +117,19 @@ fn check(rest: &Bytes, place: Place) -> Result<(Bytes, usize), Bad> {
     };
     match record::look(rest, place) {
         Found::Record { payload, bytes } => Ok((payload, bytes)),
-        Found::Short => Err(Bad::Torn),
+        Found::Short => Err(Bad::Torn {
+            bytes: rest.len() as u64,
+        }),
         Found::BadPayload { bytes } if has_record_behind(rest, bytes, place) => {
             damaged("the record's checksum is wrong")
         }
         Found::BadHeader if has_record_behind(rest, 1, place) => {
             damaged("the checksum of the record's header is wrong")
         }
-        Found::BadPayload { .. } | Found::BadHeader => Err(Bad::Torn),
+        Found::BadPayload { bytes } => Err(Bad::Torn {
+            bytes: bytes as u64,
+        }),
+        Found::BadHeader => Err(Bad::Torn { bytes: 0 }),
     }
 }
 

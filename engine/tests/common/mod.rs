@@ -78,14 +78,11 @@ impl Disk for FaultyDisk {
         Ok(())
     }
 
-    fn truncate(&self, name: &str, len: u64) -> io::Result<()> {
+    fn rewrite(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let mut state = self.state();
         state.syncs += 1;
-        state
-            .files
-            .get_mut(name)
-            .expect("the file")
-            .truncate(len as usize);
+        let file = state.files.get_mut(name).expect("the file");
+        *file = content.to_vec();
         Ok(())
     }
 

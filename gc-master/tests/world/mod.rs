@@ -12,6 +12,7 @@ use percolator_gc_master::{
 };
 
 use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::Timestamp;
 
 pub(crate) const RANDOM: u128 = 0x1234_5678_9abc_def0_0fed_cba9_8765_4321;
 
@@ -100,6 +101,12 @@ impl World {
             points: self.points.get(server).copied().unwrap_or_default(),
             progress: percolator_wire::v1::GcProgress::default(),
             settings: Kept::default(),
+            accepted: true,
+            replaces: Vec::new(),
+            replaces_accepted: false,
+            leaving: false,
+            high_ts: Timestamp::ZERO,
+            time: Timestamp::ZERO,
         }
     }
 
@@ -309,5 +316,28 @@ pub(crate) fn report(id: u64, table: u32, name: &str, rows: (&str, &str), epoch:
         },
         epoch,
         state: TabletState::Serving,
+    }
+}
+
+/// A heartbeat of an oracle that belongs to no cluster yet.
+pub(crate) fn oracle(name: &str) -> Heartbeat {
+    Heartbeat {
+        cluster_id: None,
+        role: Role::Oracle,
+        server: name.into(),
+        address: format!("{name}:7401"),
+        incarnation: 1,
+        tablets: Vec::new(),
+        peers: BTreeSet::new(),
+        deleted_tables: BTreeSet::new(),
+        points: Points::default(),
+        progress: percolator_wire::v1::GcProgress::default(),
+        settings: Kept::default(),
+        accepted: false,
+        replaces: Vec::new(),
+        replaces_accepted: false,
+        leaving: false,
+        high_ts: Timestamp::ZERO,
+        time: Timestamp::ZERO,
     }
 }

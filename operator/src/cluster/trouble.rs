@@ -257,8 +257,9 @@ fn of_pod(pod: &Value, now: Timestamp) -> Option<(Reason, String)> {
                 )
             }
             Reason::NodeUnreachable => format!(
-                "node {node} of pod {name} doesn't answer: bring it back; or, if it is surely off, kubectl delete node \
-                 {node}, and Kubernetes starts the pod elsewhere if its volume can follow"
+                "node {node} of pod {name} doesn't answer: bring it back; or, if it is surely off, kubectl taint node \
+                 {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute, and Kubernetes starts the pod elsewhere \
+                 if its volume can follow"
             ),
             _ => format!(
                 "pod {name} has not started on node {node} for two minutes: its volume or its image isn't there, or the \

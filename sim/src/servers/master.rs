@@ -285,13 +285,8 @@ impl Master {
         })?;
         Some(match heard {
             Ok(heard) => Answer::Heartbeat(v1::HeartbeatResponse {
-                cluster_id: heard.cluster_id,
                 interval_ms: 0,
-                barrier: heard.points.barrier.as_u64(),
-                ready: heard.points.ready.as_u64(),
-                tablet_servers: heard.tablet_servers,
-                gc: Some(heard.settings.into()),
-                missing_tablets: heard.missing,
+                ..heard.into()
             }),
             Err(refusal) => refused(refusal),
         })
@@ -469,9 +464,11 @@ fn refused(refusal: Refusal) -> Answer {
     Answer::Refused(match refusal {
         Refusal::NoState
         | Refusal::Settling { .. }
+        | Refusal::StillLeased { .. }
         | Refusal::Unheard { .. }
+        | Refusal::UnheardOfTables { .. }
         | Refusal::NoTabletServer { .. } => MasterError::Unavailable(why),
-        Refusal::Duplicate { .. } | Refusal::TableExists { .. } => MasterError::AlreadyExists(why),
+        Refusal::TableExists { .. } => MasterError::AlreadyExists(why),
         Refusal::NoSuchTable { .. } => MasterError::NotFound(why),
         _ => MasterError::Invalid(why),
     })

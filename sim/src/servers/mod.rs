@@ -3,11 +3,14 @@
 
 pub mod master;
 pub mod oracle;
+mod resolved;
 pub mod tablet;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use percolator_client::transport::MasterError;
 use percolator_gc_master::HEARTBEAT_INTERVAL;
 use percolator_wire::v1;
 
@@ -61,21 +64,57 @@ pub(crate) fn exit(
     );
 }
 
-/// Tells the master of this server, for ever. `adopt` is told the cluster's id.
+/// The processes that had a server's folder, as `server/src/life.rs` keeps them: a process of another folder proves nothing
+/// of them.
+#[derive(Debug, Default)]
+pub struct Lives(Mutex<(Vec<u64>, bool)>);
+
+impl Lives {
+    /// Another process begins: those that are surely dead, and whether the master has accepted the first of them.
+    fn begin(&self, incarnation: u64) -> (Vec<u64>, bool) {
+        let mut lives = self.0.lock();
+        let before = lives.clone();
+        lives.0.push(incarnation);
+        before
+    }
+
+    fn accepted(&self, incarnation: u64) {
+        *self.0.lock() = (vec![incarnation], true);
+    }
+}
+
+/// Who tells whom.
+struct Way {
+    from: NodeId,
+    to: NodeId,
+}
+
+/// Tells the master of this server, until that refuses it. `adopt` is told the cluster's id.
 async fn heartbeats(
     world: Arc<World>,
-    node: NodeId,
-    master: NodeId,
+    Way { from, to }: Way,
+    lives: Arc<Lives>,
     beat: impl Fn() -> v1::HeartbeatRequest + Send,
     adopt: impl Fn(&str) + Send,
     learn: impl Fn(&v1::HeartbeatResponse) + Send,
+    refused: impl Fn(&str) + Send,
 ) {
     let mut known = v1::HeartbeatResponse::default();
+    let mut accepted = false;
+    let incarnation = beat().incarnation;
+    let (replaces, replaces_accepted) = lives.begin(incarnation);
     loop {
-        let beat = beat();
-        let asked = world.call(node, master, Ask::Heartbeat(beat), HEARTBEAT_TIMEOUT);
+        let beat = v1::HeartbeatRequest {
+            accepted,
+            replaces: replaces.clone(),
+            replaces_accepted,
+            ..beat()
+        };
+        let asked = world.call(from, to, Ask::Heartbeat(beat), HEARTBEAT_TIMEOUT);
         let pause = match asked.await {
             Ok(Answer::Heartbeat(heard)) => {
+                accepted = true;
+                lives.accepted(incarnation);
                 adopt(&heard.cluster_id);
                 learn(&heard);
                 if known == heard {
@@ -85,8 +124,9 @@ async fn heartbeats(
                     HEARTBEAT_SOON
                 }
             }
+            Ok(Answer::Refused(MasterError::Invalid(why))) => return refused(&why),
             _ => HEARTBEAT_RETRY,
         };
-        world.sleep_on(node, pause).await;
+        world.sleep_on(from, pause).await;
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use percolator_protocol::oracle::{Now, Settings};
+use percolator_protocol::types::Timestamp;
 use percolator_server::{SmallFile, SmallTruth};
 use percolator_tso::core::Answer as Grants;
 use percolator_tso::core::{Core, Store};
@@ -14,7 +15,7 @@ use percolator_wire::v1;
 use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
 use crate::rng::{Dice, Rng};
-use crate::servers::{STEPS, cant_read, exit, heartbeats};
+use crate::servers::{Lives, STEPS, Way, cant_read, exit, heartbeats};
 use crate::watch::Seen;
 use crate::world::{NodeId, World};
 
@@ -35,6 +36,8 @@ pub struct Oracle {
     pub settings: Settings,
     /// How long a write of the limit takes, about.
     pub write: Mutex<Duration>,
+    /// Processes that had its folder.
+    pub lives: Arc<Lives>,
     /// Incarnations, and how long the disk takes.
     pub dice: Dice,
 }
@@ -56,10 +59,11 @@ impl Oracle {
                 return cant_read(world, self.node, &error, move |world| oracle.boot(world));
             }
         };
-        let core = match Core::recover(stored.as_deref(), self.now(world), self.settings) {
+        let mut core = match Core::recover(stored.as_deref(), self.now(world), self.settings) {
             Ok(core) => core,
             Err(error) => return world.fail("the oracle starts", error.to_string()),
         };
+        core.obey_master();
         let running = Arc::new(Mutex::new(Running {
             core,
             waiting: Vec::new(),
@@ -86,7 +90,7 @@ impl Oracle {
         };
         world.start(self.node, Some(handler), at_kill);
         let keeper = {
-            let (oracle, world) = (self.clone(), world.clone());
+            let (oracle, world, running) = (self.clone(), world.clone(), running.clone());
             async move {
                 let look = Duration::from_millis((oracle.settings.window_ms / 8).max(1));
                 loop {
@@ -97,15 +101,57 @@ impl Oracle {
         };
         world.spawn(self.node, keeper.boxed());
         let incarnation = self.dice.of("incarnations", Rng::next);
-        let beat = move || v1::HeartbeatRequest {
-            cluster_id: String::new(),
-            role: v1::Role::Oracle.into(),
-            server: "tso-0".to_owned(),
-            address: ADDRESS.to_owned(),
-            incarnation,
-            ..v1::HeartbeatRequest::default()
+        let sent_ms = Arc::new(Mutex::new(0));
+        let beat = {
+            let (oracle, world, running) = (self.clone(), world.clone(), running.clone());
+            let sent_ms = sent_ms.clone();
+            move || {
+                let now = oracle.now(&world);
+                *sent_ms.lock() = now.mono_ms;
+                let reached = running.lock().core.reached(now);
+                v1::HeartbeatRequest {
+                    cluster_id: String::new(),
+                    role: v1::Role::Oracle.into(),
+                    server: "tso-0".to_owned(),
+                    address: ADDRESS.to_owned(),
+                    incarnation,
+                    high_ts: reached.limit.as_u64(),
+                    time: reached.time.as_u64(),
+                    ..v1::HeartbeatRequest::default()
+                }
+            }
         };
-        let beats = heartbeats(world.clone(), self.node, self.master, beat, |_| {}, |_| {});
+        let learn = {
+            let (oracle, world) = (self.clone(), world.clone());
+            move |told: &v1::HeartbeatResponse| {
+                let above = Timestamp::from_u64(told.timestamps_above);
+                let sent_ms = *sent_ms.lock();
+                running
+                    .lock()
+                    .core
+                    .heard(sent_ms, told.lease_ms.into(), above);
+                let waiting = std::mem::take(&mut running.lock().waiting);
+                for (caller, count) in waiting {
+                    oracle.grant(&world, &running, caller, count);
+                }
+            }
+        };
+        let refused = {
+            let (oracle, world) = (self.clone(), world.clone());
+            move |why: &str| oracle.exit(&world, why)
+        };
+        let beats = heartbeats(
+            world.clone(),
+            Way {
+                from: self.node,
+                to: self.master,
+            },
+            self.lives.clone(),
+            beat,
+            |_| {},
+            learn,
+            refused,
+        );
         world.spawn(self.node, beats.boxed());
     }
 
@@ -160,7 +206,7 @@ impl Oracle {
         world.sleep(takes).await;
         running.lock().writing = None;
         match self.limit().store(&store.value()) {
-            Ok(()) => running.lock().core.stored(store),
+            Ok(()) => running.lock().core.stored(self.now(world), store),
             Err(_) => {
                 running.lock().core.not_stored();
                 // Whoever waits is answered with the next look.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -15,7 +16,6 @@ use percolator_engine::{
     Batch, Buffered, Checkpoints, Column, Direction, Durable, Engine, EngineKind, Error,
     MemoryStore, Options, Versioned,
 };
-use percolator_protocol::types::{Cell, Lock, TableId, Timestamp, key};
 use percolator_tablet::Limits;
 use percolator_tablet::core::{Asker, Core, Reply};
 use percolator_wire::v1;
@@ -24,7 +24,8 @@ use percolator_wire::v1::response::Body;
 use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
 use crate::rng::{Dice, Rng};
-use crate::servers::{exit, heartbeats};
+use crate::servers::resolved::left;
+use crate::servers::{Lives, Way, exit, heartbeats};
 use crate::store::{Image, SimStore};
 use crate::watch::Seen;
 use crate::words;
@@ -49,6 +50,8 @@ pub struct Tablet {
     pub master: NodeId,
     /// Its stable name.
     pub name: String,
+    /// Where clients reach it.
+    pub address: String,
     /// Its folder.
     pub disk: SimDisk,
     /// Its store, where it has one besides the log.
@@ -63,10 +66,14 @@ pub struct Tablet {
     pub window_us: u64,
     /// The cluster's id, once it is known.
     pub cluster_id: Mutex<Option<String>>,
+    /// Processes that had its folder.
+    pub lives: Arc<Lives>,
     /// What was on its way to the disk when the process died.
     pub maybe: Mutex<Vec<Batch>>,
     /// The process, while it runs.
     pub running: Mutex<Option<Shared>>,
+    /// Another process has its folder.
+    pub retired: AtomicBool,
     /// Each batch goes to the disk in two parts: for a mutation.
     pub tears: bool,
 }
@@ -92,6 +99,9 @@ type Shared = Arc<Mutex<Running>>;
 impl Tablet {
     /// Starts the process; where its device answers with errors, again a little later.
     pub fn boot(self: &Arc<Self>, world: &Arc<World>) {
+        if self.is_retired() {
+            return;
+        }
         // What the master hears of is what the core goes by.
         let incarnation = self.dice.of("incarnations", Rng::next);
         let opened = self.open(incarnation);
@@ -155,7 +165,7 @@ impl Tablet {
                 cluster_id: tablet.cluster_id.lock().clone().unwrap_or_default(),
                 role: v1::Role::Tablet.into(),
                 server: tablet.name.clone(),
-                address: address(&tablet.name),
+                address: tablet.address.clone(),
                 incarnation,
                 ..beating.lock().core.report()
             }
@@ -167,6 +177,7 @@ impl Tablet {
                 {
                     let mut state = running.lock();
                     let Running { core, replies, .. } = &mut *state;
+                    core.lease(told.into());
                     core.meet(&told.tablet_servers, replies);
                     core.keep(told.gc, replies);
                     core.reach(told.into(), replies);
@@ -217,7 +228,22 @@ impl Tablet {
             }
         };
         world.spawn(self.node, ticks.boxed());
-        let beats = heartbeats(world.clone(), self.node, self.master, beat, adopt, learn);
+        let refused = {
+            let (tablet, world) = (self.clone(), world.clone());
+            move |why: &str| tablet.exit(&world, why)
+        };
+        let beats = heartbeats(
+            world.clone(),
+            Way {
+                from: self.node,
+                to: self.master,
+            },
+            self.lives.clone(),
+            beat,
+            adopt,
+            learn,
+            refused,
+        );
         world.spawn(self.node, beats.boxed());
     }
 
@@ -392,6 +418,10 @@ impl Tablet {
             self.dice.of("syncs", |rng| rng.about(sync))
         };
         world.sleep(takes).await;
+        if self.is_retired() {
+            // A volume that is taken away hangs, as one over a network does: the process hears of nothing.
+            return std::future::pending().await;
+        }
         let engine = running.lock().engine.clone();
         let mut result = Ok(());
         for part in self.parts(&group) {
@@ -417,7 +447,9 @@ impl Tablet {
             let before = state.core.report().tablets;
             let Running { core, replies, .. } = &mut *state;
             core.committed(result, replies);
-            see_points(world, &self.name, core);
+            if !self.is_retired() {
+                see_points(world, &self.name, core);
+            }
             let after = core.report().tablets;
             (after != before).then_some(after)
         };
@@ -471,7 +503,7 @@ impl Tablet {
     }
 
     /// The process is dead: what was on its way to the disk has come there in part, and what the disk
-    /// hadn't synced is lost.
+    /// hadn't synced is lost, if the machine is dead too.
     fn died(&self) {
         if let Some(running) = self.running.lock().take() {
             let mut state = running.lock();
@@ -484,9 +516,41 @@ impl Tablet {
                 *self.maybe.lock() = group.to_vec();
             }
         }
-        self.disk.crash();
-        if let Some(image) = &self.image {
+        // The machine dies with the process, or goes on.
+        match self.dice.of("machines", |rng| rng.below(2)) {
+            0 => self.disk.crash(),
+            _ => self.disk.process_died(),
+        }
+        if let Some(image) = self.image.as_ref().filter(|_| !self.is_retired()) {
             self.dice.of("crashes", |rng| image.lock().crash(rng));
+        }
+    }
+
+    fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Relaxed)
+    }
+
+    /// The server as it is started on another machine, with the same volume. The process of this one, if there is one,
+    /// goes on without it, and knows of nothing.
+    pub fn elsewhere(&self, node: NodeId, address: String) -> Self {
+        self.retired.store(true, Ordering::Relaxed);
+        Self {
+            node,
+            master: self.master,
+            name: self.name.clone(),
+            address,
+            disk: self.disk.move_away(),
+            image: self.image.clone(),
+            dice: Dice::new(Rng::new(self.dice.of("moves", Rng::next), "elsewhere")),
+            sync: Mutex::new(*self.sync.lock()),
+            limits: self.limits,
+            window_us: self.window_us,
+            cluster_id: Mutex::new(self.cluster_id.lock().clone()),
+            lives: Arc::default(),
+            maybe: Mutex::new(std::mem::take(&mut *self.maybe.lock())),
+            running: Mutex::new(None),
+            retired: AtomicBool::new(false),
+            tears: self.tears,
         }
     }
 
@@ -495,53 +559,6 @@ impl Tablet {
         let tablet = self.clone();
         exit(world, self.node, why, move |world| tablet.boot(world));
     }
-}
-
-/// What is left of the locks of a transaction that committed, where its server says that they are resolved.
-fn left(
-    engine: &dyn Engine,
-    core: &Core,
-    tablet: &v1::TabletRef,
-    asked: v1::ResolveRequest,
-    answer: &v1::ResolveResponse,
-) -> Option<Seen<'static>> {
-    let owned = core.report().tablets;
-    let tablet = owned.iter().find(|owned| owned.id == tablet.id)?;
-    if asked.commit_ts == 0 {
-        return None;
-    }
-    let key_of = |name: v1::CellName| {
-        let cell = Cell::from(name);
-        key::cell(cell.table, &cell.row, &cell.column)
-    };
-    let table = TableId(tablet.table_id);
-    let start_row = (&asked.start_row).max(&tablet.start_row);
-    let start = match asked.after {
-        Some(after) => key::behind_cell(key_of(after)),
-        None => key::row_bound(table, start_row),
-    };
-    let end_row = match (asked.end_row.is_empty(), tablet.end_row.is_empty()) {
-        (true, _) => &tablet.end_row,
-        (false, true) => &asked.end_row,
-        (false, false) => (&asked.end_row).min(&tablet.end_row),
-    };
-    let end = match answer.resume.clone() {
-        Some(last) => key::behind_cell(key_of(last)),
-        None => key::rows_end(table, end_row),
-    };
-    let start_ts = Timestamp::from_u64(asked.start_ts);
-    let mut left = Vec::new();
-    // A device that answers with errors says nothing.
-    for pair in engine
-        .scan(Column::Lock, &start, &end, Direction::Forward)
-        .ok()?
-    {
-        let (key, lock) = pair.ok()?;
-        if Lock::decode(lock).ok()?.start_ts == start_ts {
-            left.push(key::decode_cell(&key).ok()?);
-        }
-    }
-    Some(Seen::Resolved { start_ts, left })
 }
 
 fn see_points(world: &World, server: &str, core: &Core) {

@@ -85,6 +85,7 @@ fn reply(to: Option<Asker>, id: u64, result: Result<Option<Body>, Refusal>) -> R
                 Refusal::NotServed(not_served) => Kind::NotServed(not_served),
                 Refusal::OtherServer(other) => Kind::OtherServer(other),
                 Refusal::TooOld(too_old) => Kind::TooOld(too_old.into()),
+                Refusal::NotLeased(not_leased) => Kind::NotLeased(not_leased.into()),
                 Refusal::Invalid(why) => Kind::Invalid(why),
                 Refusal::Busy(why) => Kind::Busy(why),
                 Refusal::Engine {

@@ -10,7 +10,7 @@ use prost::Message as _;
 
 use super::{Asker, Core, Reply};
 use crate::probe::{Limit, Method, Note};
-use crate::{load, resolve};
+use crate::{asked, load, resolve};
 
 /// So many bytes are as much work as a cell, in memory and on the disk.
 const BYTES_OF_A_CELL: usize = 16 << 10;
@@ -69,6 +69,11 @@ impl Core {
         if note.told.is_some() {
             let here = super::tablets(&request).filter_map(|id| self.tablets.get(id));
             here.for_each(|tablet| self.probe.of_table(&note, &tablet.table_name));
+        }
+        // First of all: who waits here, or is told that there is too much to do, doesn't look for whoever is in this one's place.
+        let depends_on = request.body.as_ref().and_then(asked::depends_on);
+        if let Some(Err(not_leased)) = depends_on.map(|ts| self.lease.admit(ts)) {
+            return self.answer(Some(to), request.id, note, Err(not_leased.into()), out);
         }
         match &request.body {
             Some(Body::Prewrite(prewrite)) if prewrite.generation > 0 => {}

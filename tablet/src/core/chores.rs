@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use percolator_engine::Batch;
+use percolator_protocol::lease::Lease;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
@@ -57,6 +58,19 @@ impl Core {
         if let Some(settings) = settings.filter(|settings| self.tablets.are_news(settings)) {
             self.enqueue(None, 0, Note::default(), Work::settings(settings), out);
         }
+    }
+
+    /// Answers as far as the master lets it, by the answer to a heartbeat. Before the first call nothing is answered
+    /// that depends on a timestamp.
+    pub fn lease(&mut self, lease: Lease) {
+        self.lease = self.lease.raised(lease);
+    }
+
+    /// The master has not been heard for as long as the lease lasts: nothing is answered that depends on a timestamp
+    /// until it is heard again. The lease in timestamps is what correctness rests on; this ends sooner what requests
+    /// that were long on their way could still decide.
+    pub fn lapse(&mut self) {
+        self.lease.until = Timestamp::ZERO;
     }
 
     /// Goes on to the points that the master has told; [`Self::report`] has them when they are durable.

@@ -8,6 +8,7 @@
 mod answer;
 mod bulk;
 mod chores;
+mod effects;
 mod facts;
 
 use std::cell::RefCell;
@@ -15,6 +16,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use percolator_engine::{Batch, Column, Engine};
+use percolator_protocol::lease::Lease;
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
@@ -24,7 +26,7 @@ pub(crate) use facts::Facts;
 
 use crate::cache::CellCache;
 use crate::clearing::Clearing;
-use crate::decision::{Decision, Ground, TabletChange};
+use crate::decision::{Decision, Ground};
 use crate::latches::{Latches, RowHash, Ticket};
 use crate::limits::Limits;
 use crate::marks::Marks;
@@ -32,10 +34,10 @@ use crate::pace::Pace;
 use crate::probe::{Method, Note, Probe, Silent, Step, tablets};
 use crate::progress::Progress;
 use crate::readers::Readers;
-use crate::store::{self, LockChange, LockFilter};
+use crate::store::{self, LockFilter};
 use crate::tablets::Tablets;
 use crate::work::{Unread, Work};
-use crate::{Error, Refusal, garbage, points, reads, resolve};
+use crate::{Error, Refusal, asked, garbage, points, reads, resolve};
 
 /// Who asked, as the runner names them.
 pub type Asker = u64;
@@ -81,6 +83,10 @@ pub struct Core {
     records: Marks,
     /// The highest timestamp of any write record that was decided.
     high_ts: Timestamp,
+    /// Of those that are durable.
+    durable_high_ts: Timestamp,
+    /// With the group that is on its way.
+    group_high_ts: Timestamp,
     readers: RefCell<Readers>,
     me: v1::Addressee,
     latches: Latches,
@@ -106,6 +112,7 @@ pub struct Core {
     short_of_room: bool,
     clearing: Clearing,
     points: points::Kept,
+    lease: Lease,
     /// The piece of garbage that is being collected.
     collecting: Option<Ticket>,
     /// Nothing is left up to here, as far as the last look goes.
@@ -157,10 +164,13 @@ impl Core {
         Ok(Self {
             records: Marks::at(high_ts, limits.marks),
             high_ts,
+            durable_high_ts: high_ts,
+            group_high_ts: high_ts,
             progress: Progress::load(&*engine, &tablets)?,
             tablets,
             filter: LockFilter::load(&*engine)?,
             points: points::Kept::load(&*engine)?,
+            lease: Lease::default(),
             collecting: None,
             collected_to: Timestamp::ZERO,
             front: garbage::Front::default(),
@@ -197,6 +207,7 @@ impl Core {
             barrier: self.points.durable.barrier.as_u64(),
             ready: self.points.durable.ready.as_u64(),
             progress: Some(self.gc_progress()),
+            high_ts: self.durable_high_ts.as_u64(),
             ..self.tablets.report()
         }
     }
@@ -221,9 +232,13 @@ impl Core {
             let refusal = Refusal::Invalid("a request without a body".into());
             return self.answer(Some(to), id, note, Err(refusal), out);
         };
+        if !self.raw && asked::is_raw(&body) {
+            let why = "raw access is off; it is for benchmarks alone".into();
+            return self.answer(Some(to), id, note, Err(Refusal::Invalid(why)), out);
+        }
         let result = match Work::read(request.tablets, body) {
             Ok(work) => return self.enqueue(Some(to), id, note, work, out),
-            Err(Unread::Reads(refs, body)) => reads::answer(self.ground(), self.raw, &refs, body),
+            Err(Unread::Reads(refs, body)) => reads::answer(self.ground(), &refs, body),
             Err(Unread::Resolves(refs, request)) => {
                 match resolve::find(self.ground(), refs, request, self.resolved_at_once()) {
                     Ok((tablet, piece)) => {
@@ -301,6 +316,7 @@ impl Core {
             let high_ts = self.high_ts.as_u64().to_be_bytes();
             last.put(Column::Meta, store::HIGH_TS, high_ts.to_vec());
         }
+        self.group_high_ts = self.high_ts;
         self.in_flight = true;
         self.group = Arc::new(group);
         Some(self.group.clone())
@@ -318,6 +334,9 @@ impl Core {
         for batch in group.iter() {
             spending |= batch.spends_reserve();
             new |= !batch.spends_reserve();
+        }
+        if result.is_ok() {
+            self.durable_high_ts = self.group_high_ts;
         }
         let full = matches!(result, Err(percolator_engine::Error::Full { .. }));
         if new {
@@ -401,6 +420,7 @@ impl Core {
             tablets: &self.tablets,
             readers: &self.readers,
             points: self.points.now(),
+            lease: self.lease,
             to_raise: self.points.highest(),
             life: self.me.incarnation,
             me: &self.me,
@@ -529,47 +549,6 @@ impl Core {
         } = refusal
         {
             self.failed.get_or_insert_with(|| message.clone());
-        }
-    }
-
-    fn take_effect(&mut self, ticket: Ticket, decision: &mut Decision) {
-        let cache = self.cache.get_mut();
-        let known = !mutants::on(Mutant::StaleCache);
-        for version in decision.versions.drain(..).filter(|_| known) {
-            let hash = crate::latches::hash(&[&version.cell_key]);
-            cache.learn(hash, &version.cell_key, version.commit_ts, &version.write);
-        }
-        for change in &decision.lock_changes {
-            match change {
-                LockChange::Added(hash) => self.filter.add(*hash),
-                LockChange::Removed(hash) => self.filter.remove(*hash),
-            }
-        }
-        match &decision.tablet_change {
-            Some(TabletChange::Insert(tablet)) => self.tablets.insert(tablet.clone()),
-            Some(TabletChange::Drop { id, table }) => {
-                self.tablets.drop_tablet(*id, *table);
-                self.progress.dropped(*id);
-                self.readers.get_mut().forget(*id);
-                self.clearing.dropped(self.next_ticket);
-            }
-            Some(TabletChange::Forget(id)) => self.tablets.forget(*id),
-            Some(TabletChange::Meet(servers)) => self.tablets.meet(servers.clone()),
-            Some(TabletChange::Keep(settings)) => self.tablets.keep(*settings),
-            None => {}
-        }
-        if let Some(points) = decision.points {
-            self.points.stored(ticket, points);
-        }
-        if self.collecting == Some(ticket) && !decision.unfinished {
-            self.front.piece_done();
-        }
-        if let Some(ts) = decision.lowest_entry {
-            self.front.entry_made(ts);
-        }
-        for (tablet, change) in std::mem::take(&mut decision.garbage) {
-            self.pace.made(change.made as usize);
-            self.progress.changed(tablet, change);
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use percolator_engine::{Batch, Column, Direction, Engine, EngineKind, Options, open};
+use percolator_protocol::lease::Lease;
 use percolator_protocol::types::Timestamp;
 use percolator_tablet::Limits;
 use percolator_tablet::core::{Core, Order, Reply};
@@ -43,14 +44,42 @@ impl Server {
             next_id: 0,
             replies: Vec::new(),
         };
+        server.core.lease(Lease::UNLIMITED);
         server.create(1, "a", "m");
         server
     }
 
     /// Its next life, on what the engine holds.
     pub(crate) fn start_again(&mut self) {
+        self.start_again_as(LIFE + 1);
+    }
+
+    /// The same, before the master has answered it.
+    pub(crate) fn start_again_without_lease(&mut self) {
         let (engine, limits) = (self.engine.clone(), Limits::default());
-        self.core = Core::open(engine, limits, false, me(LIFE + 1)).expect("readable");
+        self.core = Core::open(engine, limits, false, me(LIFE)).expect("readable");
+    }
+
+    /// The same, as this life.
+    pub(crate) fn start_again_as(&mut self, life: u64) {
+        let (engine, limits) = (self.engine.clone(), Limits::default());
+        self.core = Core::open(engine, limits, false, me(life)).expect("readable");
+        self.core.lease(Lease::UNLIMITED);
+    }
+
+    /// From now on it takes the benchmark's plain reads and writes.
+    pub(crate) fn allow_raw(&mut self) {
+        let (engine, limits) = (self.engine.clone(), Limits::default());
+        self.core = Core::open(engine, limits, true, me(LIFE + 1)).expect("readable");
+    }
+
+    /// All that a column has.
+    pub(crate) fn content(&self, column: Column) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let pairs = self.engine.scan(column, &[], &[], Direction::Forward);
+        let pairs = pairs.expect("readable").map(|pair| pair.expect("readable"));
+        pairs
+            .map(|(key, value)| (key.to_vec(), value.to_vec()))
+            .collect()
     }
 
     /// Makes it own a tablet of table 5.

@@ -30,6 +30,7 @@ pub const RESULTS: &[&str] = &[
     "too_low",
     "not_served",
     "too_old",
+    "not_leased",
     "busy",
     "invalid",
     "failed",

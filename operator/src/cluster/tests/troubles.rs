@@ -109,7 +109,10 @@ fn a_node_that_does_not_answer_is_named() {
         reason(true, Reason::NodeUnreachable)
     );
     let message = world.message("Degraded");
-    assert!(message.contains("kubectl delete node node-1"), "{message}");
+    assert!(
+        message.contains("kubectl taint node node-1 node.kubernetes.io/out-of-service"),
+        "{message}"
+    );
     // Kubernetes has its pods end in the end, and that isn't heard either.
     let pod = world.observed.pods.last_mut().expect("it is there");
     pod["metadata"]["deletionTimestamp"] = json!(at(world.now));

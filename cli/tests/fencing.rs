@@ -1,0 +1,249 @@
+//! Two processes of one server, and two clusters at one address: real processes, of which one answers at a time.
+
+mod support;
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use percolator_client::{Client, Error};
+use support::server::{Place, log_file, start};
+use support::{Cluster, PERCOLATOR, block_on, signal, wait_for};
+
+/// Short, so that nobody waits long.
+const LEASE: (&str, &str) = ("PERCOLATOR_GC_MASTER_LEASE", "2s");
+
+/// A cluster with a table of one row, and the server that has it.
+fn begun() -> (Cluster, String) {
+    let cluster = Cluster::start_with(&["--processes"], &[LEASE]);
+    cluster.run(&["table", "create", "t"]).ok();
+    cluster.run(&["put", "t", "a", "c", "1"]).ok();
+    let listed = cluster.run(&["table", "list", "-o", "json"]).ok();
+    let table: serde_json::Value = serde_json::from_str(listed.trim()).expect("JSON");
+    let table = table.get(0).unwrap_or(&table);
+    let owner = table["tablets"][0]["server"].as_str().expect("text");
+    (cluster, owner.to_owned())
+}
+
+fn copy(from: &Path, to: &Path) {
+    let done = Command::new("cp").arg("-a").args([from, to]).status();
+    assert!(done.expect("cp runs").success());
+}
+
+/// Another process of the server, with a copy of its folder.
+struct Twin {
+    process: Child,
+    folder: PathBuf,
+}
+
+impl Twin {
+    fn start(cluster: &Cluster, server: &str) -> Self {
+        let folder = cluster.data_dir.join("twin");
+        let place = Place {
+            server,
+            listen: "127.0.0.1:0",
+            advertise: None,
+            master: &cluster.master,
+            folder: &folder,
+        };
+        let process = start(&place, |program| Command::new(program));
+        Self { process, folder }
+    }
+
+    /// What it said, once it has ended with a failure.
+    fn refused(mut self, server: &str) -> String {
+        let code = wait_for("the twin to end", || {
+            self.process.try_wait().expect("a child")
+        });
+        assert!(!code.success());
+        std::fs::read_to_string(log_file(&self.folder, server)).expect("a log")
+    }
+}
+
+impl Drop for Twin {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn has_ended(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    // Nobody takes its exit code while `up` stands still.
+    stat.map_or(true, |stat| stat.contains(") Z "))
+}
+
+#[test]
+fn a_twin_beside_a_living_server_is_refused_and_ends() {
+    let (cluster, owner) = begun();
+    std::fs::create_dir(cluster.data_dir.join("twin")).expect("a folder");
+    copy(
+        &cluster.data_dir.join(&owner),
+        &cluster.data_dir.join("twin").join(&owner),
+    );
+    cluster.run(&["put", "t", "a", "c", "2"]).ok();
+    let said = Twin::start(&cluster, &owner).refused(&owner);
+    assert!(said.contains(&format!("{owner} is alive at")), "{said}");
+    assert_eq!(cluster.run(&["get", "t", "a", "c"]).ok(), "2\n");
+    cluster.run(&["put", "t", "a", "c", "3"]).ok();
+}
+
+/// The server stands still for longer than its lease, which is no reason to take an older copy of it.
+#[test]
+fn a_twin_with_an_older_folder_takes_nobodys_place() {
+    let (cluster, owner) = begun();
+    std::fs::create_dir(cluster.data_dir.join("twin")).expect("a folder");
+    copy(
+        &cluster.data_dir.join(&owner),
+        &cluster.data_dir.join("twin").join(&owner),
+    );
+    cluster.run(&["put", "t", "a", "c", "2"]).ok();
+    let pid = cluster.pid(&owner);
+    // The master hears of it with the next heartbeat, and writes its state more rarely than that.
+    let written = || {
+        let state = std::fs::metadata(cluster.data_dir.join("gc-master-0/directory"));
+        state.and_then(|state| state.modified()).ok()
+    };
+    for _ in 0..2 {
+        let before = written();
+        wait_for("the master to write its state", || {
+            (written() != before).then_some(())
+        });
+    }
+    cluster.without_restarts(|cluster| {
+        signal(pid, "STOP");
+        let said = Twin::start(cluster, &owner).refused(&owner);
+        signal(pid, "CONT");
+        assert!(said.contains("is older than what it had before"), "{said}");
+    });
+    wait_for("the server to go on", || {
+        let got = cluster.run(&["get", "t", "a", "c"]);
+        (got.out == "2\n").then_some(())
+    });
+    cluster.run(&["put", "t", "a", "c", "3"]).ok();
+}
+
+#[test]
+fn a_server_that_was_replaced_answers_nobody_and_ends() {
+    let (cluster, owner) = begun();
+    std::fs::create_dir(cluster.data_dir.join("twin")).expect("a folder");
+    let pid = cluster.pid(&owner);
+    cluster.without_restarts(|cluster| {
+        signal(pid, "STOP");
+        copy(
+            &cluster.data_dir.join(&owner),
+            &cluster.data_dir.join("twin").join(&owner),
+        );
+        let twin = Twin::start(cluster, &owner);
+        wait_for("the twin to serve", || {
+            (cluster.run(&["put", "t", "a", "c", "2"]).code() == 0).then_some(())
+        });
+        signal(pid, "CONT");
+        wait_for("the one before to end", || {
+            assert_eq!(cluster.run(&["get", "t", "a", "c"]).ok(), "2\n");
+            has_ended(pid).then_some(())
+        });
+        cluster.run(&["put", "t", "a", "c", "3"]).ok();
+        assert_eq!(cluster.run(&["get", "t", "a", "c"]).ok(), "3\n");
+        drop(twin);
+    });
+}
+
+/// Oracles on copies of one folder gave out the same timestamps.
+#[test]
+fn a_second_oracle_gives_nothing() {
+    let (cluster, _) = begun();
+    std::fs::create_dir(cluster.data_dir.join("twin")).expect("a folder");
+    copy(
+        &cluster.data_dir.join("tso-0"),
+        &cluster.data_dir.join("twin/tso-0"),
+    );
+    let said = Twin::start(&cluster, "tso-0").refused("tso-0");
+    assert!(said.contains("tso-0 is alive at"), "{said}");
+    assert!(!said.contains("the oracle serves"), "{said}");
+    cluster.run(&["put", "t", "a", "c", "2"]).ok();
+}
+
+/// Servers that the test starts by hand, at addresses of their own.
+struct ByHand(Vec<Child>);
+
+impl ByHand {
+    const SERVERS: [&str; 3] = ["gc-master-0", "tso-0", "tablet-0"];
+
+    fn start(folder: &Path, addresses: &[String]) -> Self {
+        std::fs::create_dir(folder).expect("a folder");
+        let servers = Self::SERVERS.iter().zip(addresses);
+        Self(
+            servers
+                .map(|(server, listen)| {
+                    let place = Place {
+                        server,
+                        listen,
+                        advertise: None,
+                        master: &addresses[0],
+                        folder,
+                    };
+                    start(&place, |program| Command::new(program))
+                })
+                .collect(),
+        )
+    }
+}
+
+impl Drop for ByHand {
+    fn drop(&mut self) {
+        for process in &mut self.0 {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+/// Its tables have the numbers of other tables.
+#[test]
+fn a_client_of_a_deleted_cluster_is_told_and_writes_nothing_into_the_next_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let free: Vec<TcpListener> = (0..3)
+        .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))
+        .collect();
+    let address = |listener: &TcpListener| listener.local_addr().expect("an address").to_string();
+    let addresses: Vec<String> = free.iter().map(address).collect();
+    drop(free);
+    let percolator = |arguments: &[&str]| {
+        let done = Command::new(PERCOLATOR)
+            .args(["-c", &addresses[0]])
+            .args(arguments)
+            .output();
+        done.expect("the command runs")
+    };
+    let create = |table: &str| {
+        wait_for("a table to be created", || {
+            percolator(&["table", "create", table])
+                .status
+                .success()
+                .then_some(())
+        });
+    };
+    let first = ByHand::start(&folder.path().join("first"), &addresses);
+    create("ours");
+    block_on(async {
+        let client = Client::connect(&addresses[0]).await.expect("connected");
+        let begin = || async { client.begin().await.expect("begun") };
+        let (txn, read) = (begin().await, begin().await);
+        txn.put("ours", "row", "c", "1").expect("buffered");
+        drop(first);
+        let _second = ByHand::start(&folder.path().join("second"), &addresses);
+        create("theirs");
+        let ended = [
+            read.get("ours", "row", "c").await.map(drop),
+            txn.commit().await.map(drop),
+        ];
+        for ended in ended {
+            let error = ended.expect_err("that cluster is gone");
+            assert!(matches!(error, Error::ClusterReplaced(_)), "{error:?}");
+            assert!(error.to_string().contains("was replaced"), "{error}");
+        }
+        let scanned = percolator(&["scan", "theirs"]);
+        assert_eq!(String::from_utf8_lossy(&scanned.stdout), "");
+    });
+}

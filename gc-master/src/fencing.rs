@@ -1,0 +1,334 @@
+//! Which incarnation of a server is the cluster's: at most one at a time may answer.
+//!
+//! The master accepts another incarnation of a server when the one before is surely dead (the new one has its folder, on
+//! the same start of the same machine), has given its lease back, or when its lease is over. A tablet server's lease is a
+//! timestamp, so that no clock decides (`protocol::lease`); an oracle's is a time, because it is the one that makes
+//! timestamps: it counts from before it asked, and the master from when it answered.
+
+use std::time::Duration;
+
+use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::Timestamp;
+
+use crate::core::{Directory, SILENCE_MAX};
+use crate::events::Heartbeat;
+use crate::refusal::Refusal;
+use crate::truth::Role;
+
+/// How long a lease lasts, unless it is set. In timestamps, for tablet servers.
+pub const LEASE: Duration = Duration::from_secs(10);
+
+/// Leases are written down for so much more at a time, so that not each of them is.
+const AHEAD: Duration = Duration::from_secs(5);
+
+/// How far an oracle's time may have jumped since its last heartbeat (`protocol::oracle`).
+const JUMP_MAX: Duration = Duration::from_secs(10);
+
+/// What a server may do until it is heard again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Leased {
+    /// A tablet server answers nothing that depends on a timestamp above this; zero: nothing.
+    pub until: Timestamp,
+    /// A tablet server commits no primary at or below this.
+    pub commits_above: Timestamp,
+    /// An oracle hands out nothing at or below this.
+    pub timestamps_above: Timestamp,
+    /// How long all of this counts, from when the server sent its heartbeat.
+    pub lasts: Duration,
+}
+
+/// What is known of a server's accepted incarnation before this heartbeat.
+enum Before {
+    /// It is the one that beats.
+    Itself,
+    /// There is none, or it can't answer any more.
+    Over,
+    /// Its lease may not be over.
+    MayAnswer,
+}
+
+fn later(ts: Timestamp, by: Duration) -> Timestamp {
+    let by_ms = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
+    Timestamp::from_millis(ts.physical_ms().saturating_add(by_ms))
+}
+
+impl Directory {
+    /// Takes the incarnation for the server's one, or refuses it. What is refused has changed nothing. Returns up to where
+    /// an earlier one may have answered, of a server that this directory doesn't know.
+    ///
+    /// # Errors
+    /// [`Refusal::Replaced`], [`Refusal::Duplicate`] and [`Refusal::OlderFolder`], after which the server has to end;
+    /// [`Refusal::StillLeased`], after which it asks again.
+    pub(crate) fn accept(&mut self, now: Duration, beat: &Heartbeat) -> Result<Timestamp, Refusal> {
+        self.note_rival(now, beat);
+        match self.before(now, beat)? {
+            Before::Itself => return Ok(Timestamp::ZERO),
+            Before::Over => {}
+            Before::MayAnswer => {
+                if !mutants::on(Mutant::LeaseNotAwaited) {
+                    return Err(self.still_leased(now, beat));
+                }
+            }
+        }
+        self.check_folder(beat)?;
+        let lease_of_before = self.leased_to(&beat.server);
+        let proven = self.is_proven(beat);
+        let Some(truth) = &mut self.truth else {
+            return Err(Refusal::NoState);
+        };
+        let Some(server) = truth.servers.get_mut(&beat.server) else {
+            // There may have been one before, of which a rebuilt directory doesn't know.
+            let unknown = truth.rebuilt && !beat.accepted && !beat.replaces_accepted;
+            return Ok(match unknown {
+                true => lease_of_before,
+                false => Timestamp::ZERO,
+            });
+        };
+        if server.incarnation == beat.incarnation {
+            return Ok(Timestamp::ZERO);
+        }
+        if !proven && server.incarnation != 0 {
+            match beat.role {
+                // What it has answered up to there has to stay true.
+                Role::Tablet => {
+                    server.commits_above = server.commits_above.max(lease_of_before.as_u64());
+                }
+                // The one before may have given more than it had reported, by a clock that may jump.
+                Role::Oracle => {
+                    let seen = Timestamp::from_u64(truth.highest_seen.max(server.high_ts));
+                    if beat.high_ts < seen {
+                        truth.highest_seen = later(seen, self.settings.lease + JUMP_MAX).as_u64();
+                    }
+                    // Its timestamps may still be on their way to a commit.
+                    let first = truth.highest_seen.max(beat.high_ts.as_u64());
+                    truth.oracle_above = truth.oracle_above.max(first);
+                }
+            }
+        }
+        if let Some(server) = truth.servers.get_mut(&beat.server) {
+            if beat.role == Role::Oracle {
+                truth.highest_seen = truth.highest_seen.max(server.high_ts);
+            }
+            server.incarnation = beat.incarnation;
+            server.high_ts = beat.high_ts.as_u64();
+        }
+        self.dirty = true;
+        Ok(Timestamp::ZERO)
+    }
+
+    /// A server stops, and answers nothing any more.
+    pub(crate) fn leave(&mut self, beat: &Heartbeat) {
+        let Some(truth) = &mut self.truth else { return };
+        if let Some(server) = truth.servers.get_mut(&beat.server)
+            && server.incarnation == beat.incarnation
+        {
+            server.incarnation = 0;
+            self.dirty = true;
+        }
+    }
+
+    /// Takes in how far timestamps are, as this server has seen it.
+    pub(crate) fn learn_time(&mut self, beat: &Heartbeat) {
+        self.collection.now = self.collection.now.max(beat.time);
+        let Some(truth) = &mut self.truth else { return };
+        if beat.role == Role::Tablet {
+            truth.highest_seen = truth.highest_seen.max(beat.high_ts.as_u64());
+        }
+        if let Some(server) = truth.servers.get_mut(&beat.server) {
+            // Kept with the next change: each heartbeat's would be too many writes.
+            server.high_ts = server.high_ts.max(beat.high_ts.as_u64());
+        }
+    }
+
+    /// Takes in what the oracle has answered this master.
+    pub(crate) fn learn_oracle_time(&mut self, time: Timestamp) {
+        self.collection.now = self.collection.now.max(time);
+        // A heartbeat says less: it may have been long on its way, and be older than leases that were granted since.
+        if let Some(truth) = &mut self.truth
+            && self.awaits_leases
+            && time != Timestamp::ZERO
+        {
+            // What a master before this one has granted ends by then.
+            self.leased_before = self
+                .leased_before
+                .max(later(time, self.settings.lease + AHEAD));
+            self.awaits_leases = false;
+            truth.leased_to = truth.leased_to.max(self.leased_before.as_u64());
+            self.dirty = true;
+        }
+    }
+
+    /// The lease that a heartbeat of this server is answered with. Durable before it is.
+    pub(crate) fn grant(&mut self, server: &str, role: Role) -> Leased {
+        let lasts = self.settings.lease;
+        let time = self.collection.now;
+        let mut leased = Leased {
+            lasts,
+            ..Leased::default()
+        };
+        let Some(truth) = &mut self.truth else {
+            return leased;
+        };
+        leased.timestamps_above = Timestamp::from_u64(truth.highest_seen);
+        if role == Role::Oracle {
+            return leased;
+        }
+        let known = truth.servers.get(server);
+        let commits_above = known.map_or(0, |server| server.commits_above);
+        leased.commits_above = Timestamp::from_u64(commits_above.max(truth.oracle_above));
+        if time == Timestamp::ZERO {
+            return leased;
+        }
+        leased.until = later(time, lasts);
+        if leased.until.as_u64() > truth.leased_to {
+            truth.leased_to = later(leased.until, AHEAD).as_u64();
+            self.dirty = true;
+        }
+        if let Some(live) = self.live.get_mut(server) {
+            live.leased_to = live.leased_to.max(leased.until);
+        }
+        leased
+    }
+
+    fn before(&self, now: Duration, beat: &Heartbeat) -> Result<Before, Refusal> {
+        let truth = self.truth()?;
+        let Some(known) = truth.servers.get(&beat.server) else {
+            // A master that has lost its state doesn't know who was accepted by the one before it.
+            let unknown = truth.rebuilt && !beat.accepted && !beat.replaces_accepted;
+            let may_answer = unknown && beat.cluster_id.is_some() && !self.is_over(now, beat);
+            return Ok(match may_answer {
+                true => Before::MayAnswer,
+                false => Before::Over,
+            });
+        };
+        if known.incarnation == beat.incarnation {
+            return Ok(Before::Itself);
+        }
+        if known.incarnation == 0 {
+            return Ok(Before::Over);
+        }
+        if beat.accepted {
+            return Err(Refusal::Replaced {
+                server: beat.server.clone(),
+            });
+        }
+        if self.is_proven(beat) {
+            return Ok(Before::Over);
+        }
+        if self.is_heard_beside(beat) {
+            return Err(Refusal::Duplicate {
+                server: beat.server.clone(),
+                first: known.address.clone(),
+                second: beat.address.clone(),
+            });
+        }
+        Ok(match self.is_over(now, beat) {
+            true => Before::Over,
+            false => Before::MayAnswer,
+        })
+    }
+
+    /// Takes note of another incarnation than the accepted one, when it is first heard.
+    fn note_rival(&mut self, now: Duration, beat: &Heartbeat) {
+        if let Some(live) = self.live.get_mut(&beat.server)
+            && live.incarnation() != beat.incarnation
+            && live
+                .rival
+                .is_none_or(|(rival, _)| rival != beat.incarnation)
+        {
+            live.rival = Some((beat.incarnation, now));
+        }
+    }
+
+    /// Whether the accepted incarnation was heard since this other one began: so it lives. Before that it may have died
+    /// just now.
+    fn is_heard_beside(&self, beat: &Heartbeat) -> bool {
+        self.live.get(&beat.server).is_some_and(|live| {
+            let since = live.rival.filter(|(rival, _)| *rival == beat.incarnation);
+            since.is_some_and(|(_, since)| live.heard_at > since)
+        })
+    }
+
+    /// Whether the accepted incarnation is surely dead, as the one that beats has its folder.
+    fn is_proven(&self, beat: &Heartbeat) -> bool {
+        let accepted = self.truth.as_ref().and_then(|truth| {
+            let server = truth.servers.get(&beat.server)?;
+            Some(server.incarnation)
+        });
+        accepted.is_some_and(|accepted| beat.replaces.contains(&accepted))
+    }
+
+    /// Whether the lease of whichever incarnation was before is over.
+    fn is_over(&self, now: Duration, beat: &Heartbeat) -> bool {
+        match beat.role {
+            Role::Oracle => now >= self.oracle_lease_ends(&beat.server),
+            Role::Tablet => {
+                !self.awaits_leases && self.collection.now > self.leased_to(&beat.server)
+            }
+        }
+    }
+
+    /// When an oracle's lease is over. Counted from the start of this master, where it wasn't heard since: the master
+    /// before may have answered it last.
+    fn oracle_lease_ends(&self, server: &str) -> Duration {
+        let heard_at = self.live.get(server).map(|live| live.heard_at);
+        heard_at.unwrap_or(self.known_since()) + self.settings.lease
+    }
+
+    /// Up to where this server may answer. By what this start of the master has granted it; and where it hasn't been
+    /// heard since, by what those before have granted to any.
+    fn leased_to(&self, server: &str) -> Timestamp {
+        let granted = self.live.get(server).map(|live| live.leased_to);
+        let granted = granted.filter(|granted| *granted != Timestamp::ZERO);
+        granted.unwrap_or(self.leased_before)
+    }
+
+    fn still_leased(&self, now: Duration, beat: &Heartbeat) -> Refusal {
+        let left = match beat.role {
+            Role::Oracle => self.oracle_lease_ends(&beat.server).saturating_sub(now),
+            Role::Tablet => {
+                let to = self.leased_to(&beat.server).physical_ms();
+                Duration::from_millis(to.saturating_sub(self.collection.now.physical_ms()))
+            }
+        };
+        Refusal::StillLeased {
+            server: beat.server.clone(),
+            left_ms: left.as_millis(),
+        }
+    }
+
+    /// Whether the folder of another incarnation has what the server has reported. Tablets that an empty one lacks are
+    /// missing, which is told otherwise.
+    fn check_folder(&self, beat: &Heartbeat) -> Result<(), Refusal> {
+        // Behind one that has lost tablets, any that has them is better.
+        let lost = self.losers().contains_key(&*beat.server);
+        if beat.role != Role::Tablet || beat.cluster_id.is_none() || lost {
+            return Ok(());
+        }
+        let known = self
+            .truth
+            .as_ref()
+            .and_then(|truth| truth.servers.get(&beat.server));
+        let high_ts = Timestamp::from_u64(known.map_or(0, |server| server.high_ts));
+        let live = self.live.get(&beat.server);
+        let points = live.map_or(Points::default(), |live| live.points);
+        let reported = [high_ts, points.barrier, points.ready];
+        let has = [beat.high_ts, beat.points.barrier, beat.points.ready];
+        let behind = reported
+            .into_iter()
+            .zip(has)
+            .find(|(reported, has)| has < reported);
+        match behind {
+            None => Ok(()),
+            Some((reported, has)) => Err(Refusal::OlderFolder {
+                server: beat.server.clone(),
+                reported,
+                has,
+            }),
+        }
+    }
+}
+
+/// Servers that are not heard for this long can be taken for silent.
+const _: () = assert!(SILENCE_MAX.as_millis() < LEASE.as_millis());

@@ -1,0 +1,174 @@
+//! One start of a server's process: its incarnation, and which earlier ones are surely dead.
+//!
+//! Whoever holds a folder's lock on the same start of the same machine knows that the processes that held it before are
+//! dead. A copy of the folder proves nothing of that: its lock is another file.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// Where a folder keeps which processes have held its lock.
+const PROCESSES: &str = "PROCESSES";
+/// Names the start of a machine (Linux).
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// Starts that no master has answered, at the most; whoever has more of them waits for a lease.
+const STARTS_MAX: usize = 64;
+
+/// The processes that have held a folder's lock, the last one last, from the one on that a master has accepted.
+#[derive(Serialize, Deserialize)]
+struct Processes {
+    boot_id: String,
+    device: u64,
+    inode: u64,
+    incarnations: Vec<u64>,
+    /// A master has accepted the first of them.
+    accepted: bool,
+}
+
+/// One start of a server.
+#[derive(Clone, Debug)]
+pub struct Life {
+    /// A random number of this start.
+    pub incarnation: u64,
+    /// Earlier ones that are surely dead: one of them may be the one that the master knows.
+    pub replaces: Vec<u64>,
+    /// A master has accepted the first of these. Otherwise one of another machine may have been before them.
+    pub replaces_accepted: bool,
+    file: Option<PathBuf>,
+}
+
+impl Life {
+    /// Begins in a folder whose lock, the file of this name in it, the process holds.
+    pub fn begin(folder: &Path, lock: &str) -> Self {
+        let incarnation = rand::random::<u64>().max(1);
+        let file = folder.join(PROCESSES);
+        let Some(mut now) = here(&folder.join(lock)) else {
+            return Self {
+                incarnation,
+                replaces: Vec::new(),
+                replaces_accepted: false,
+                file: None,
+            };
+        };
+        let before: Option<Processes> = fs::read(&file)
+            .ok()
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+            .filter(|before: &Processes| {
+                (&before.boot_id, before.device, before.inode)
+                    == (&now.boot_id, now.device, now.inode)
+            });
+        if let Some(before) = before {
+            now.incarnations = before.incarnations;
+            now.accepted = before.accepted;
+        }
+        now.incarnations.truncate(STARTS_MAX);
+        let (replaces, replaces_accepted) = (now.incarnations.clone(), now.accepted);
+        now.incarnations.push(incarnation);
+        write(&file, &now);
+        Self {
+            incarnation,
+            replaces,
+            replaces_accepted,
+            file: Some(file),
+        }
+    }
+
+    /// One without a folder: nothing is known of earlier ones.
+    pub fn without_folder() -> Self {
+        Self {
+            incarnation: rand::random::<u64>().max(1),
+            replaces: Vec::new(),
+            replaces_accepted: false,
+            file: None,
+        }
+    }
+
+    /// The master knows this one now: earlier ones don't matter any more.
+    pub fn accepted(&self) {
+        let read = |file: &PathBuf| -> Option<Processes> {
+            serde_json::from_slice(&fs::read(file).ok()?).ok()
+        };
+        if let Some(file) = &self.file
+            && let Some(mut processes) = read(file)
+        {
+            processes.incarnations = vec![self.incarnation];
+            processes.accepted = true;
+            write(file, &processes);
+        }
+    }
+}
+
+/// This start of the machine, and this file.
+fn here(lock: &Path) -> Option<Processes> {
+    let lock = fs::metadata(lock).ok()?;
+    Some(Processes {
+        boot_id: fs::read_to_string(BOOT_ID).ok()?,
+        device: lock.dev(),
+        inode: lock.ino(),
+        incarnations: Vec::new(),
+        accepted: false,
+    })
+}
+
+/// Not synced: it counts on this start of the machine alone. Where it can't be written, nothing is proven.
+fn write(file: &Path, processes: &Processes) {
+    let new = file.with_extension("tmp");
+    let written = serde_json::to_vec(processes)
+        .map_err(std::io::Error::from)
+        .and_then(|bytes| fs::write(&new, bytes))
+        .and_then(|()| fs::rename(&new, file));
+    if let Err(error) = written {
+        tracing::debug!(%error, "which process holds the folder is not kept");
+        let _ = fs::remove_file(file);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("LOCK"), "").unwrap();
+        folder
+    }
+
+    #[test]
+    fn the_ones_before_are_known_until_one_is_accepted() {
+        let folder = folder();
+        let begin = || Life::begin(folder.path(), "LOCK");
+        let first = begin();
+        assert!(first.replaces.is_empty());
+        let second = begin();
+        assert_eq!(second.replaces, [first.incarnation]);
+        let third = begin();
+        assert_eq!(third.replaces, [first.incarnation, second.incarnation]);
+        assert!(!third.replaces_accepted);
+        third.accepted();
+        let fourth = begin();
+        assert_eq!(fourth.replaces, [third.incarnation]);
+        assert!(fourth.replaces_accepted && begin().replaces_accepted);
+    }
+
+    #[test]
+    fn a_copy_of_the_folder_proves_nothing() {
+        let (folder, copy) = (folder(), folder());
+        Life::begin(folder.path(), "LOCK").accepted();
+        let file = |of: &tempfile::TempDir| of.path().join(PROCESSES);
+        fs::copy(file(&folder), file(&copy)).unwrap();
+        assert!(Life::begin(copy.path(), "LOCK").replaces.is_empty());
+    }
+
+    #[test]
+    fn another_start_of_the_machine_proves_nothing() {
+        let folder = folder();
+        Life::begin(folder.path(), "LOCK").accepted();
+        let file = folder.path().join(PROCESSES);
+        let mut processes: Processes = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        processes.boot_id = "another".into();
+        write(&file, &processes);
+        assert!(Life::begin(folder.path(), "LOCK").replaces.is_empty());
+    }
+}

@@ -1,0 +1,52 @@
+//! Tablet servers that are started on another machine while their process goes on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cluster::Cluster;
+use crate::servers::tablet;
+use crate::world::World;
+
+impl Cluster {
+    /// Starts a tablet server on another machine, with its volume, while its process goes on where it was for so long,
+    /// cut off from the master and from the volume, and not from clients.
+    pub fn move_tablet_server(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        number: usize,
+        lasts: Duration,
+    ) {
+        let before = self.tablet(number);
+        if !world.is_up(before.node) {
+            return;
+        }
+        let name = self.life(&format!("{} elsewhere", before.name));
+        world.note(|| {
+            format!(
+                "{} goes on without its volume, and is started as {name}",
+                before.name
+            )
+        });
+        let node = world.add_node(&name);
+        let address = tablet::address(&name);
+        let after = Arc::new(before.elsewhere(node, address.clone()));
+        {
+            let mut network = world.network.lock();
+            network.listen(&address, node);
+            network.cut(before.node, self.master.node, true);
+            network.cut(self.master.node, before.node, true);
+        }
+        *self.tablets[number].lock() = after.clone();
+        self.left_behind.lock().push(before.node);
+        after.boot(world);
+        let end = move |world: &Arc<World>| world.kill(before.node, false);
+        world.at(lasts, Box::new(end));
+    }
+
+    /// Nobody goes on without its volume any more.
+    pub fn end_left_behind(&self, world: &Arc<World>) {
+        for node in std::mem::take(&mut *self.left_behind.lock()) {
+            world.kill(node, false);
+        }
+    }
+}

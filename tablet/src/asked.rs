@@ -1,0 +1,38 @@
+//! What can be said of a request before it is read.
+
+use percolator_protocol::types::Timestamp;
+use percolator_wire::v1;
+
+/// Where the benchmark's plain values lie: apart from all that belongs to transactions.
+pub(crate) fn raw_key(key: &[u8]) -> Vec<u8> {
+    [b"raw/", key].concat()
+}
+
+/// The timestamp that has to be within the server's lease, as far as the request says it in its form; what is decided
+/// later asks again.
+pub(crate) fn depends_on(body: &v1::request::Body) -> Option<Timestamp> {
+    use v1::request::Body as B;
+    let ts = match body {
+        B::GetOne(request) => request.start_ts,
+        B::Get(request) => request.start_ts,
+        B::Scan(request) => request.start_ts,
+        B::Prewrite(request) => request.start_ts,
+        B::Commit(request) => request.commit_ts,
+        B::CheckStatus(request) => request.now,
+        B::Rollback(_)
+        | B::KeepAlive(_)
+        | B::RawGet(_)
+        | B::RawPut(_)
+        | B::LocksOf(_)
+        | B::Verify(_)
+        | B::Resolve(_) => return None,
+    };
+    // A value that is no timestamp is refused for that.
+    (ts != u64::MAX).then_some(Timestamp::from_u64(ts))
+}
+
+/// Whether the request is one of the benchmark's, which no server takes that wasn't started for it.
+pub(crate) fn is_raw(body: &v1::request::Body) -> bool {
+    use v1::request::Body as B;
+    matches!(body, B::RawGet(_) | B::RawPut(_))
+}
