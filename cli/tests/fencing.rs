@@ -247,3 +247,24 @@ fn a_client_of_a_deleted_cluster_is_told_and_writes_nothing_into_the_next_one() 
         assert_eq!(String::from_utf8_lossy(&scanned.stdout), "");
     });
 }
+
+/// Its servers notice it, and end when they have written what they have to. The next `up` waits for them.
+#[test]
+fn an_up_that_was_killed_is_started_again_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data_dir = folder.path().join("data");
+    let cluster = Cluster::start_in(&data_dir, &["--processes"]);
+    cluster.run(&["table", "create", "t"]).ok();
+    cluster.run(&["put", "t", "a", "c", "1"]).ok();
+    // Servers end too fast to be watched. This one has such a command line, and takes its time.
+    let mut slow = Command::new("sh")
+        .args(["-c", "sleep 3; true", "sh", "--data-dir"])
+        .arg(data_dir.join("tablet-9"))
+        .spawn()
+        .expect("it runs");
+    cluster.kill_up();
+    let cluster = Cluster::start_in(&data_dir, &["--processes"]);
+    let ended = slow.try_wait().expect("a child");
+    assert!(ended.is_some(), "up has not waited");
+    assert_eq!(cluster.run(&["get", "t", "a", "c"]).ok(), "1\n");
+}

@@ -1,5 +1,6 @@
 //! `percolator up`: a cluster on this machine, from the manifest that Kubernetes takes too.
 
+mod earlier;
 mod followed;
 mod layout;
 mod processes;
@@ -130,6 +131,11 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     };
     let layout = Layout::open(&data_dir, &manifest.cluster, manifest.followed(), how)?;
     let mut stop = Box::pin(percolator_server::signals::shutdown());
+    tokio::select! {
+        biased;
+        () = &mut stop => return Ok(ExitCode::SUCCESS),
+        ended = earlier::ended(&layout, output) => ended?,
+    }
     layout.followed.store(&layout.data_dir)?;
     let kept = layout.clone();
     let mut cluster = if args.processes {

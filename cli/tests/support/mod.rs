@@ -240,6 +240,12 @@ impl Cluster {
         }
     }
 
+    /// Kills `up` itself with SIGKILL: its servers are left to end by themselves.
+    pub(crate) fn kill_up(mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("up ends");
+    }
+
     /// Stops it as Ctrl-C does. Returns its exit code and what it said.
     pub(crate) fn stop(mut self) -> (i32, String) {
         signal(self.child.id(), "TERM");
