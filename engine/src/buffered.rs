@@ -7,14 +7,15 @@
 //! two checkpoints never touches the store.
 //!
 //! Memory: the changes since the last checkpoint, some 150 bytes each and their keys and values; twice
-//! that while a checkpoint is being made. It rests between its steps as long as the next buffer is less
+//! that while a checkpoint is being made; and 4 MiB that say which locks the store may hold. A checkpoint rests between its steps as long as the next buffer is less
 //! than half full, the less the fuller that is. When it still takes longer than that takes to fill, commits wait for it.
 //!
 //! A store may break on a full disk (sled does for good). So a checkpoint asks for room before each of
 //! its steps, and where there is none it ends there; the next one goes on. Meanwhile commits don't wait:
 //! what they can still add is bounded by what the log has room for.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hasher as _};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,7 +23,7 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
-    Batch, Column, Direction, Error, Key, Value,
+    Batch, Column, CountingFilter, Direction, Error, Key, Value,
     backend::{CHUNK_BYTES, Checkpoint, Rest, Step, Store},
     read::{bounds, is_empty_range, successor},
 };
@@ -53,8 +54,18 @@ pub struct Buffered<S> {
     /// Signalled when a frozen table is gone, or will not go.
     ended: Condvar,
     buffer_bytes: usize,
-    /// Locks that the store holds: deleting any other one from it is spared, and is forgotten.
-    locks_in_store: Mutex<HashSet<Key>>,
+    /// Locks that the store holds, and some that it doesn't: deleting any other one from it is spared, and is forgotten.
+    locks_in_store: Mutex<CountingFilter>,
+}
+
+/// Changes that go into the store together.
+#[derive(Default)]
+struct FlushStep {
+    batch: Batch,
+    /// Hashes of the locks that the store didn't hold before.
+    added: Vec<u64>,
+    /// Hashes of the locks that it held, and doesn't hold then.
+    removed: Vec<u64>,
 }
 
 /// The last change of a table that is in the store.
@@ -161,7 +172,7 @@ impl Tables {
 impl<S: ConcurrentStore> Buffered<S> {
     /// `buffer_bytes`: commits wait while more than this is buffered and a checkpoint is under way.
     pub fn new(store: S, buffer_bytes: usize) -> Result<Self, Error> {
-        let mut locks = HashSet::new();
+        let mut locks = CountingFilter::default();
         let mut start = Key::new();
         loop {
             let mut found = Vec::new();
@@ -173,7 +184,9 @@ impl<S: ConcurrentStore> Buffered<S> {
                 4096,
                 &mut found,
             )?;
-            locks.extend(found.iter().map(|(key, _)| key.clone()));
+            for (key, _) in &found {
+                locks.add(hash(key));
+            }
             match found.last() {
                 Some((last, _)) if !done => start = successor(last),
                 _ => break,
@@ -238,12 +251,14 @@ impl<S: ConcurrentStore> Buffered<S> {
         rest: Rest<'_>,
     ) -> Result<ControlFlow<()>, Error> {
         let done = position.clone();
-        let mut batch = Batch::default();
+        let mut step = FlushStep::default();
         let mut steps = 0_u32;
-        let mut apply = |batch: &mut Batch, last: Option<(Column, &Key)>| {
-            self.store.check_room(batch.size_bytes())?;
+        let mut apply = |step: &mut FlushStep, last: Option<(Column, &Key)>| {
+            self.store.check_room(step.batch.size_bytes())?;
             let began = Instant::now();
-            self.store.apply(&[std::mem::take(batch)])?;
+            self.store.apply(&[std::mem::take(&mut step.batch)])?;
+            // Until the frozen table is gone, commits that delete these locks find them there.
+            self.count(step);
             *position = last
                 .map(|(column, key)| (column, key.clone()))
                 .or(position.take());
@@ -267,31 +282,47 @@ impl<S: ConcurrentStore> Buffered<S> {
                     continue;
                 }
                 last = Some((column, key));
+                let held = column == Column::Lock && self.holds_lock(key)?;
                 match value {
-                    Some(value) => batch.put(column, key.clone(), value.clone()),
-                    None if column == Column::Lock && !self.locks_in_store.lock().contains(key) => {
-                        continue;
+                    Some(value) => {
+                        step.batch.put(column, key.clone(), value.clone());
+                        if column == Column::Lock && !held {
+                            step.added.push(hash(key));
+                        }
                     }
-                    None => batch.delete(column, key.clone()),
+                    None if column == Column::Lock && !held => continue,
+                    None => {
+                        step.batch.delete(column, key.clone());
+                        if held {
+                            step.removed.push(hash(key));
+                        }
+                    }
                 }
-                if column == Column::Lock && value.is_some() {
-                    self.locks_in_store.lock().insert(key.clone());
-                }
-                let full = batch.len() >= FLUSH_OPS || batch.size_bytes() >= FLUSH_BYTES;
-                if full && apply(&mut batch, last)?.is_break() {
+                let full = step.batch.len() >= FLUSH_OPS || step.batch.size_bytes() >= FLUSH_BYTES;
+                if full && apply(&mut step, last)?.is_break() {
                     return Ok(ControlFlow::Break(()));
                 }
             }
         }
         // Nothing is left to be broken off.
-        let _ = apply(&mut batch, last)?;
-        // One by one: commits that delete locks wait for this, and reads for them.
-        for (key, value) in table.column(Column::Lock) {
-            if value.is_none() {
-                self.locks_in_store.lock().remove(key);
-            }
-        }
+        let _ = apply(&mut step, last)?;
         Ok(ControlFlow::Continue(()))
+    }
+
+    /// Whether the store holds a lock.
+    fn holds_lock(&self, key: &Key) -> Result<bool, Error> {
+        let may = self.locks_in_store.lock().may_contain(hash(key));
+        Ok(may && self.store.get(Column::Lock, key)?.is_some())
+    }
+
+    /// Counts the locks that a step has brought into the store and taken out of it.
+    fn count(&self, step: &mut FlushStep) {
+        if step.added.is_empty() && step.removed.is_empty() {
+            return;
+        }
+        let mut locks = self.locks_in_store.lock();
+        step.added.drain(..).for_each(|hash| locks.add(hash));
+        step.removed.drain(..).for_each(|hash| locks.remove(hash));
     }
 
     fn first_in(
@@ -449,7 +480,7 @@ impl<S: ConcurrentStore> Store for Buffered<S> {
                     .frozen
                     .as_ref()
                     .is_some_and(|frozen| frozen.column(column).contains_key(key))
-                && !self.locks_in_store.lock().contains(key)
+                && !self.locks_in_store.lock().may_contain(hash(key))
             {
                 tables.active.remove(column, key);
             } else {
@@ -475,6 +506,13 @@ impl<S: ConcurrentStore> Store for Buffered<S> {
     fn size_bytes(&self) -> u64 {
         self.store.size_bytes()
     }
+}
+
+/// The hash of a lock's key.
+fn hash(key: &Key) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(key);
+    hasher.finish()
 }
 
 /// Merges what the store holds with the changes to it, as far as the part goes.

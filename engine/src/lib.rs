@@ -27,6 +27,7 @@ pub mod disk;
 mod durable;
 mod engine;
 mod error;
+mod filter;
 #[cfg(feature = "fjall")]
 mod fjall_store;
 mod folder;
@@ -47,6 +48,7 @@ pub use column::Column;
 pub use durable::{Checkpoints, Durable};
 pub use engine::{Engine, MAX_GROUP_BYTES, MAX_KEY_BYTES, Stats};
 pub use error::Error;
+pub use filter::CountingFilter;
 #[cfg(feature = "fjall")]
 pub use fjall_store::FjallStore;
 pub use folder::{FORMAT, Identity, LOCK_FILE, adopt_cluster, identity};

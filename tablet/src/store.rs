@@ -2,29 +2,25 @@
 //! wants done.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
 
 use bytes::Bytes;
-use percolator_engine::{Batch, Column, Direction, Engine, Value};
+use percolator_engine::{Batch, Column, CountingFilter, Direction, Engine, Value};
 use percolator_protocol::actions::{CellView, Read, Snapshot, get};
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::{Cell, Effect, Lock, Timestamp, Write, WriteKind, key};
 
 use crate::Error;
 use crate::cache::CellCache;
-use crate::latches::{self, Identity};
+use crate::latches;
 use crate::marks::Marks;
 
 /// Where the highest timestamp of any write record is kept.
 pub(crate) const HIGH_TS: &[u8] = b"high-ts";
 
-/// How many cells of each hash are locked: a read of a cell that isn't locked, the usual case, needs no
-/// look-up in the lock column. Some 16 bytes a lock.
+/// Which cells are locked, by the hashes of their keys: a read of a cell that isn't locked, the usual case, needs no
+/// look-up in the lock column.
 #[derive(Debug, Default)]
-pub(crate) struct LockFilter {
-    counts: HashMap<u64, u32, BuildHasherDefault<Identity>>,
-}
+pub(crate) struct LockFilter(CountingFilter);
 
 impl LockFilter {
     /// Counts every lock of the engine.
@@ -41,25 +37,20 @@ impl LockFilter {
 
     /// Whether the cell of this hash may be locked.
     pub(crate) fn may_hold_hash(&self, hash: u64) -> bool {
-        self.counts.contains_key(&hash)
+        self.0.may_contain(hash)
     }
 
     pub(crate) fn add(&mut self, hash: u64) {
-        *self.counts.entry(hash).or_default() += 1;
+        self.0.add(hash);
     }
 
     pub(crate) fn remove(&mut self, hash: u64) {
-        if let Some(count) = self.counts.get_mut(&hash) {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&hash);
-            }
-        }
+        self.0.remove(hash);
     }
 
     /// How many locks there are.
     pub(crate) fn len(&self) -> usize {
-        self.counts.len()
+        self.0.len()
     }
 }
 
