@@ -24,7 +24,7 @@ use crate::{
     disk::{Disk, StdDisk, is_full},
     engine::check_group,
     folder::Folder,
-    log::{AppendError, Begun, Log, Reserve, begin, remove_through, replay},
+    log::{AppendError, Begun, Log, LogStats, Reserve, begin, remove_through, replay},
 };
 
 /// A checkpoint that found no room is tried again after this, or when a segment of the log is full.
@@ -62,6 +62,8 @@ struct Shared<B> {
     backend: B,
     disk: Arc<dyn Disk>,
     log: Mutex<Log>,
+    /// As the last commit has left it: whoever asks doesn't wait for a disk that hangs.
+    log_was: Mutex<LogStats>,
     segment_bytes: u64,
     /// Why it stopped: the first failure that left something unknown.
     poison: OnceLock<String>,
@@ -152,6 +154,7 @@ impl<B: Backend> Durable<B> {
         let shared = Arc::new(Shared {
             backend,
             disk,
+            log_was: Mutex::new(log.stats()),
             log: Mutex::new(log),
             segment_bytes: options.segment_bytes,
             poison: OnceLock::new(),
@@ -214,7 +217,10 @@ impl<B: Backend> Shared<B> {
             return Err(Error::Closed);
         }
         match log.append(group) {
-            Ok(()) => self.short_of_room.store(false, Ordering::Relaxed),
+            Ok(()) => {
+                self.short_of_room.store(false, Ordering::Relaxed);
+                *self.log_was.lock() = log.stats();
+            }
             Err(AppendError::Refused(error)) => {
                 let is_full = matches!(error, Error::Full { .. });
                 // A checkpoint that rests hears of it once: one that has found no room isn't tried with each refusal.
@@ -445,16 +451,16 @@ impl<B: Backend> Engine for Durable<B> {
     }
 
     fn stats(&self) -> Stats {
-        let (log_bytes, syncs, last_sync, torn_bytes) = {
-            let log = self.shared.log.lock();
-            (log.total_bytes(), log.syncs, log.last_sync, log.torn_bytes)
+        let log = match self.shared.log.try_lock() {
+            Some(log) => log.stats(),
+            None => *self.shared.log_was.lock(),
         };
         Stats {
-            size_bytes: self.shared.backend.size_bytes() + log_bytes,
-            log_bytes,
-            syncs,
-            last_sync,
-            torn_bytes,
+            size_bytes: self.shared.backend.size_bytes() + log.bytes,
+            log_bytes: log.bytes,
+            syncs: log.syncs,
+            last_sync: log.last_sync,
+            torn_bytes: log.torn_bytes,
             snapshots: self.shared.backend.live_snapshots(),
         }
     }

@@ -45,6 +45,7 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             leaving: request.leaving,
             high_ts: Timestamp::from_u64(request.high_ts),
             time: Timestamp::from_u64(request.time),
+            disk_stalled_ms: request.disk_stalled_ms,
         })
     }
 }
@@ -128,6 +129,7 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
             .silence(name, now)
             .map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)),
         lost_tablets: directory.lost_tablets(name),
+        disk_stalled_ms: directory.disk_stalled_ms(name),
     };
     let mut tablets: Vec<_> = truth.tablets.iter().collect();
     tablets.sort_by(|a, b| (a.1.table, &a.1.rows.start).cmp(&(b.1.table, &b.1.rows.start)));

@@ -103,6 +103,7 @@ pub(crate) struct Live {
     pub(crate) behind_since: Option<Duration>,
     /// What it has to collect, and has collected.
     pub(crate) progress: Progressed,
+    disk_stalled_ms: u32,
 }
 
 impl Live {
@@ -157,7 +158,7 @@ impl Directory {
                 directory.dirty = true;
             }
             Start::NewCluster => {
-                directory.truth = Some(Truth::new(format!("{random:032x}")));
+                directory.truth = Some(Truth::new(format!("{random:032x}"), random));
                 // Nobody knows of this cluster yet, so there is nobody to wait for.
                 directory.settled_at = Duration::ZERO;
                 directory.dirty = true;
@@ -249,6 +250,11 @@ impl Directory {
         Some(now.saturating_sub(live.heard_at))
     }
 
+    /// How long the server's disk stalls, as it said last.
+    pub(crate) fn disk_stalled_ms(&self, server: &str) -> u32 {
+        self.live.get(server).map_or(0, |live| live.disk_stalled_ms)
+    }
+
     /// Takes a heartbeat in.
     ///
     /// # Errors
@@ -323,6 +329,7 @@ impl Directory {
             leased_to: Timestamp::ZERO,
             behind_since: None,
             progress: Progressed::default(),
+            disk_stalled_ms: 0,
         });
         if live.incarnation != beat.incarnation {
             self.failures
@@ -330,6 +337,7 @@ impl Directory {
         }
         live.incarnation = beat.incarnation;
         live.heard_at = now;
+        live.disk_stalled_ms = beat.disk_stalled_ms;
         live.points = beat.points;
         let (server, role) = (beat.server.clone(), beat.role);
         self.learn_time(&beat);

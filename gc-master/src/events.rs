@@ -64,6 +64,34 @@ pub struct Heartbeat {
     pub high_ts: Timestamp,
     /// An oracle's time.
     pub time: Timestamp,
+    /// How long its disk has neither taken a write nor refused it; 0: it doesn't stall.
+    pub disk_stalled_ms: u32,
+}
+
+impl Heartbeat {
+    /// Of a server that has nothing to tell yet.
+    pub fn first(role: Role, server: impl Into<String>, address: impl Into<String>) -> Self {
+        Self {
+            cluster_id: None,
+            role,
+            server: server.into(),
+            address: address.into(),
+            incarnation: 1,
+            tablets: Vec::new(),
+            peers: BTreeSet::new(),
+            deleted_tables: BTreeSet::new(),
+            points: Points::default(),
+            progress: v1::GcProgress::default(),
+            settings: Kept::default(),
+            accepted: false,
+            replaces: Vec::new(),
+            replaces_accepted: false,
+            leaving: false,
+            high_ts: Timestamp::ZERO,
+            time: Timestamp::ZERO,
+            disk_stalled_ms: 0,
+        }
+    }
 }
 
 /// What a server hears of the master.

@@ -168,25 +168,7 @@ mod tests {
         let at = |seconds: u64| Timestamp::from_millis(NOW.physical_ms() + seconds * 1_000);
         directory.collect(LATER, Progress::Time(at(0)));
         assert_eq!(directory.facts(LATER).ready_age, None, "nobody misses it");
-        let beat = Heartbeat {
-            cluster_id: None,
-            role: Role::Tablet,
-            server: "tablet-0".into(),
-            address: "tablet-0:7402".into(),
-            incarnation: 1,
-            tablets: Vec::new(),
-            peers: Default::default(),
-            deleted_tables: Default::default(),
-            points: Default::default(),
-            progress: v1::GcProgress::default(),
-            settings: Default::default(),
-            accepted: false,
-            replaces: Vec::new(),
-            replaces_accepted: false,
-            leaving: false,
-            high_ts: Timestamp::ZERO,
-            time: Timestamp::ZERO,
-        };
+        let beat = Heartbeat::first(Role::Tablet, "tablet-0", "tablet-0:7402");
         directory.heartbeat(LATER, beat).unwrap();
         let paused = Manifest {
             paused: Some(true),

@@ -13,6 +13,7 @@ mod runtime;
 mod serve;
 pub mod signals;
 pub mod small_file;
+mod stall;
 
 pub use error::{BoxError, Error};
 pub use folder::Folder;
@@ -24,3 +25,4 @@ pub use recovering::while_recovering;
 pub use runtime::{exit_code, many_connections, run_on_current_thread, small_pages};
 pub use serve::{serve, serve_when};
 pub use small_file::{SmallFile, SmallTruth};
+pub use stall::StallWatch;

@@ -21,6 +21,7 @@ pub(crate) fn pages(shared: &Arc<Shared>, engine: &Arc<dyn Engine>, folder: Path
                 return;
             };
             metrics.show(&shared.facts());
+            metrics.disk_stalled.set(shared.stalled().as_secs_f64());
             metrics.show_engine(&engine.stats(), &folder);
         }),
         ready: Box::new(move || match asked.upgrade() {

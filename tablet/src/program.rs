@@ -78,6 +78,16 @@ struct Arguments {
     /// The engine's cache, in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, env = "PERCOLATOR_TABLET_CACHE_BYTES")]
     cache_bytes: u64,
+    /// End when the disk has neither taken a write nor refused it for so long, so that another server can take this one's
+    /// place. Nothing that was answered is lost.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "30s",
+        value_parser = humantime::parse_duration,
+        env = "PERCOLATOR_TABLET_DISK_STALL_MAX"
+    )]
+    disk_stall_max: Duration,
     /// Allow plain reads and writes that know no transactions. Only for benchmarks: they can destroy
     /// data.
     #[arg(long, hide = true)]
@@ -118,6 +128,7 @@ async fn run(arguments: Arguments) -> Result<(), Error> {
         server: arguments.server,
         engine: arguments.engine,
         cache_bytes: arguments.cache_bytes,
+        disk_stall_max: arguments.disk_stall_max,
         raw: arguments.raw,
         index_garbage: !arguments.no_garbage_index,
     })

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use percolator_engine::{Batch, Engine, EngineKind};
 use percolator_protocol::types::Timestamp;
-use percolator_server::{Life, Probe, heartbeat};
+use percolator_server::{Life, Probe, StallWatch, heartbeat};
 use percolator_telemetry::endpoint::{self, DATA_LOST};
 use percolator_telemetry::otlp::{self, Exporter};
 use percolator_telemetry::{Limited, who};
@@ -71,6 +71,8 @@ pub struct Options {
     pub engine: EngineKind,
     /// The engine's cache, in bytes.
     pub cache_bytes: u64,
+    /// A disk that takes no write for so long ends this server, so that another one can take its place.
+    pub disk_stall_max: Duration,
     /// Whether to allow the benchmark's plain reads and writes.
     pub raw: bool,
     /// Whether what may be collected is indexed: not only to measure the price.
@@ -192,14 +194,17 @@ impl Server {
         } = self;
         let (groups, to_commit) = thread_channel::channel::<Arc<Vec<Batch>>>();
         let (done, mut committed) = mpsc::unbounded_channel();
+        let stall = StallWatch::default();
         let committer = {
-            let (engine, metrics) = (engine.clone(), metrics.clone());
+            let (engine, metrics, stall) = (engine.clone(), metrics.clone(), stall.clone());
             std::thread::Builder::new()
                 .name(format!("{}-commit", options.server))
                 .spawn(who::inherited(move || {
                     while let Ok(group) = to_commit.recv() {
                         let began = Instant::now();
+                        let writing = stall.writing();
                         let result = engine.commit(&group);
+                        drop(writing);
                         metrics.committed(&group, &result, began.elapsed());
                         if done.send(result).is_err() {
                             break;
@@ -227,6 +232,7 @@ impl Server {
             cluster_id: Mutex::new(cluster_id.clone()),
             lost: Mutex::new(Vec::new()),
             stop,
+            stall: stall.clone(),
             waits: Notify::new(),
             metrics: metrics.clone(),
         });
@@ -276,7 +282,10 @@ impl Server {
                 move || {
                     let mut state = report.state.lock();
                     state.lapse.sends();
-                    state.core.report()
+                    v1::HeartbeatRequest {
+                        disk_stalled_ms: report.stall.stalled_ms(),
+                        ..state.core.report()
+                    }
                 },
                 move |cluster_id| -> Result<(), percolator_engine::Error> {
                     if let Some(folder) = &folder {
@@ -307,6 +316,7 @@ impl Server {
                 failure = failed.wait_for(Option::is_some) => {
                     failure.ok().and_then(|failure| failure.clone())
                 }
+                stalled = stall.exceeds(options.disk_stall_max) => Some(stalled),
             }
         };
         let (ended, end) = oneshot::channel();
@@ -341,6 +351,8 @@ impl Server {
             closed
         });
         if let Some(failure) = failure {
+            // What was answered is durable, and nothing more is.
+            heartbeat::leave(&leaving, cluster_id, last).await;
             return Err(Error::Stopped(failure));
         }
         result?;
@@ -361,6 +373,7 @@ pub(crate) struct Shared {
     /// Tablets that were here, as the master said last, and aren't any more.
     lost: Mutex<Vec<u64>>,
     stop: watch::Sender<Option<String>>,
+    stall: StallWatch,
     /// The next tick is to be sooner than was said.
     waits: Notify,
     pub(crate) metrics: Arc<Metrics>,
@@ -457,6 +470,11 @@ impl Shared {
         }
     }
 
+    /// How long the disk has stalled.
+    pub(crate) fn stalled(&self) -> Duration {
+        self.stall.stalled().unwrap_or_default()
+    }
+
     /// Why nobody should be sent here, if so.
     pub(crate) fn ready(&self) -> Result<(), String> {
         if self.cluster_id.lock().is_none() {
@@ -465,6 +483,7 @@ impl Shared {
         if let Some(failure) = self.state.lock().core.failed() {
             return Err(format!("a write to the disk failed: {failure}"));
         }
+        self.stall.check()?;
         let lost = self.lost.lock();
         match &lost[..] {
             [] => Ok(()),

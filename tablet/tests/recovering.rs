@@ -28,6 +28,7 @@ fn options(folder: &Path, listen: SocketAddr) -> Options {
         engine: EngineKind::Sled,
         cache_bytes: 16 << 20,
         raw: false,
+        disk_stall_max: std::time::Duration::from_secs(30),
         index_garbage: true,
     }
 }

@@ -47,6 +47,11 @@ pub enum Error {
         /// The cluster that the folder belongs to.
         cluster_id: String,
     },
+    /// The disk took no limit for too long.
+    #[error(
+        "{0}; it may take one later, and another oracle can take the place of this one meanwhile"
+    )]
+    DiskStalled(String),
     /// Nobody can reach an address such as 0.0.0.0.
     #[error(
         "the oracle listens on every address ({address}), which is none that clients could \

@@ -67,12 +67,14 @@ impl Keeper {
 
     /// Writes on another thread: requests are answered meanwhile.
     async fn write(&self, store: Store) -> Result<(), Error> {
-        let truth = self.truth.clone();
+        let (truth, stall) = (self.truth.clone(), self.shared.stall.clone());
         // The folder stays locked until the write is over, even if nobody waits for it any more:
         // it must not overtake what the next owner of the folder writes.
         let folder = self.folder.clone();
         let write = tokio::task::spawn_blocking(move || {
+            let writing = stall.writing();
             let result = truth.store(&store.value());
+            drop(writing);
             drop(folder);
             result
         });

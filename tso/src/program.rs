@@ -127,6 +127,17 @@ struct Flags {
     )]
     wait_max: Duration,
 
+    /// End when the disk has neither taken a write nor refused it for so long, so that another server can take this one's
+    /// place. Nothing that was answered is lost.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "30s",
+        value_parser = humantime::parse_duration,
+        env = "PERCOLATOR_TSO_DISK_STALL_MAX"
+    )]
+    disk_stall_max: Duration,
+
     /// For tests: a file that says by how many milliseconds the clock is wrong.
     #[arg(long, hide = true, value_name = "FILE")]
     test_clock: Option<PathBuf>,
@@ -149,6 +160,7 @@ impl Flags {
                 stopped_ms_max: ms(self.stopped_max),
             },
             wait_max: self.wait_max,
+            disk_stall_max: self.disk_stall_max,
         }
     }
 }

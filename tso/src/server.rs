@@ -55,6 +55,8 @@ pub struct Options {
     pub settings: Settings,
     /// How long a request waits for a limit to be durable before it's refused as unavailable.
     pub wait_max: Duration,
+    /// A disk that takes no limit for so long ends the oracle, so that another one can take its place.
+    pub disk_stall_max: Duration,
 }
 
 impl Options {
@@ -71,6 +73,7 @@ impl Options {
             server: "tso-0".to_owned(),
             settings: Settings::default(),
             wait_max: Duration::from_secs(5),
+            disk_stall_max: Duration::from_secs(30),
         }
     }
 }
@@ -198,7 +201,7 @@ impl Server {
             keeper,
             shared,
         } = self;
-        let beating = shared.clone();
+        let (beating, stall) = (shared.clone(), shared.stall.clone());
         let (shown, asked, data) = (shared.clone(), shared.clone(), folder.path().to_owned());
         let service = OracleServer::new(Service::new(shared, options.wait_max))
             .max_decoding_message_size(REQUEST_BYTES_MAX);
@@ -234,6 +237,7 @@ impl Server {
             HeartbeatRequest {
                 high_ts: reached.limit.as_u64(),
                 time: reached.time.as_u64(),
+                disk_stalled_ms: stall.stalled_ms(),
                 ..HeartbeatRequest::default()
             }
         };
@@ -264,12 +268,13 @@ impl Server {
             } => {}
         }
         tracing::info!(%address, advertised, "the oracle serves");
-        let mut ended = Ok(());
+        let (mut ended, mut stopped) = (Ok(()), None);
         serve(listener, service, GRACE, async {
             tokio::select! {
                 () = &mut shutdown => {}
                 result = &mut beats => ended = result,
                 () = keeper.run() => {}
+                stalled = stall.exceeds(options.disk_stall_max) => stopped = Some(stalled),
             }
         })
         .await?;
@@ -277,6 +282,9 @@ impl Server {
         if let Some(beat) = &beat {
             heartbeat::leave(beat, folder.cluster_id(), report()).await;
         }
-        Ok(())
+        match stopped {
+            None => Ok(()),
+            Some(why) => Err(Error::DiskStalled(why)),
+        }
     }
 }

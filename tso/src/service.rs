@@ -11,6 +11,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::Stream;
 use percolator_protocol::oracle::ClockEvent;
 use percolator_protocol::types::Timestamp;
+use percolator_server::StallWatch;
 use percolator_telemetry::trace::{Remote, Span, Tracer, key};
 use percolator_wire::v1::oracle_server::Oracle;
 use percolator_wire::v1::{TimestampsRequest, TimestampsResponse, TraceContext};
@@ -34,6 +35,7 @@ pub(crate) struct Shared {
     extended: Notify,
     /// A request waits for a limit: the keeper goes on.
     exhausted: Notify,
+    pub(crate) stall: StallWatch,
 }
 
 impl fmt::Debug for Shared {
@@ -68,6 +70,7 @@ impl Shared {
             tracer,
             extended: Notify::new(),
             exhausted: Notify::new(),
+            stall: StallWatch::default(),
         }
     }
 
@@ -121,6 +124,7 @@ impl Shared {
         if let Some(why) = locked.core.not_leased(now) {
             return Err(why.to_owned());
         }
+        self.stall.check()?;
         match &locked.failing {
             None => Ok(()),
             Some(why) => Err(format!(

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use percolator_telemetry::otlp::Settings;
@@ -12,6 +13,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::followed;
 use super::layout::{Layout, MASTER, ORACLE};
 use super::running::{self, Running};
+
+/// A disk that takes no write for so long ends the server, and `up` with it.
+const DISK_STALL_MAX: Duration = Duration::from_secs(30);
 
 /// A cluster of threads.
 pub(crate) struct Threads {
@@ -112,6 +116,7 @@ async fn start_each(
             engine: layout.engine,
             cache_bytes: layout.cache_bytes,
             raw: layout.raw,
+            disk_stall_max: DISK_STALL_MAX,
             index_garbage: true,
         };
         let tablet = spawn(

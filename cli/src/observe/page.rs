@@ -116,6 +116,7 @@ pub(crate) fn json(survey: &Survey, problems: &[Problem], unseen: &[String]) -> 
             "silent_ms": server.silence.map(millis),
             "tablets": survey.owned_by(&server.name),
             "lost_tablets": server.lost,
+            "disk_stalled_ms": millis(server.disk_stalled),
         })
     });
     let tables = survey.tables.iter().map(|table| {

@@ -14,7 +14,7 @@ const CLOCK_MAX: f64 = 1.0;
 /// Something that isn't well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// For programs: `server-down`, `oracle`, `tablet-lost`, `disk-full` (or failing), `clock`, `not-ready`, `table-not-ready`,
+    /// For programs: `server-down`, `oracle`, `tablet-lost`, `disk-stalled`, `disk-full` (or failing), `clock`, `not-ready`, `table-not-ready`,
     /// `table-deleting`, or what `gc why-blocked` calls it.
     pub(crate) kind: &'static str,
     /// What it is about: a server, a table, a point.
@@ -84,6 +84,23 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
                 "stop {}, and bring its last data folder or volume back, not an older one; `percolator table list \
                  --tablets` says which rows these are. Where there is none, give them up: `percolator table delete \
                  --give-up-lost`",
+                server.name
+            ),
+        });
+    }
+    let stalled = |it: &&Server| it.alive && !it.disk_stalled.is_zero();
+    for server in survey.servers.iter().filter(stalled) {
+        found.push(Problem {
+            kind: "disk-stalled",
+            about: server.name.clone(),
+            what: format!(
+                "the disk of {} stalls: a write has waited for it for {} s, and the disk says nothing",
+                server.name,
+                server.disk_stalled.as_secs()
+            ),
+            action: format!(
+                "look at the volume of {}: it ends by itself after a while (its flag --disk-stall-max), so that another \
+                 one can be started with that volume",
                 server.name
             ),
         });
@@ -266,6 +283,7 @@ pub(crate) mod tests {
             alive: true,
             silence: Some(Duration::ZERO),
             lost: BTreeSet::new(),
+            disk_stalled: Duration::ZERO,
         }
     }
 
@@ -320,6 +338,7 @@ pub(crate) mod tests {
         survey.servers[2].silence = Some(Duration::from_secs(12));
         survey.tables[0].tablets[1].server_alive = false;
         survey.servers[1].lost.insert(1);
+        survey.servers[0].disk_stalled = Duration::from_secs(8);
         let mut deleting = survey.tables[0].clone();
         deleting.name = "old".into();
         deleting.deleting = true;
@@ -376,6 +395,7 @@ pub(crate) mod tests {
                 "oracle",
                 "server-down",
                 "tablet-lost",
+                "disk-stalled",
                 "table-deleting",
                 "table-not-ready",
                 "paused",
@@ -387,11 +407,12 @@ pub(crate) mod tests {
         for (at, words) in [
             (1, "tablet-1.log"),
             (2, "not an older one"),
-            (3, "percolator table delete old"),
-            (4, "percolator table list"),
-            (5, "percolator gc set --pause false"),
-            (6, &*release),
-            (7, "percolator txn abort"),
+            (3, "--disk-stall-max"),
+            (4, "percolator table delete old"),
+            (5, "percolator table list"),
+            (6, "percolator gc set --pause false"),
+            (7, &*release),
+            (8, "percolator txn abort"),
         ] {
             assert!(found[at].action.contains(words), "{words}: {:?}", found[at]);
         }

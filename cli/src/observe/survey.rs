@@ -31,6 +31,8 @@ pub(crate) struct Server {
     pub(crate) silence: Option<Duration>,
     /// Tablets that it had, and has no more.
     pub(crate) lost: BTreeSet<u64>,
+    /// How long its disk has neither taken a write nor refused it.
+    pub(crate) disk_stalled: Duration,
 }
 
 /// A table's tablets, counted.
@@ -135,5 +137,6 @@ fn server(info: v1::ServerInfo) -> Server {
         alive: info.alive,
         silence: info.silent_ms.map(Duration::from_millis),
         lost: info.lost_tablets.into_iter().collect(),
+        disk_stalled: Duration::from_millis(info.disk_stalled_ms.into()),
     }
 }

@@ -121,7 +121,12 @@ impl Cluster {
         Self::start_by(data_dir, arguments, &[])
     }
 
-    fn start_by(data_dir: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+    /// In a folder that the caller keeps, with these variables.
+    pub(crate) fn start_by(
+        data_dir: &Path,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
         let mut child = Command::new(PERCOLATOR)
             .args(["up", "-o", "json", "--port", "0", "--data-dir"])
             .arg(data_dir)

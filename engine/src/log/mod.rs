@@ -58,6 +58,17 @@ pub(crate) struct Log {
     older: VecDeque<(u64, u64)>,
     reserve: Reserve,
     buffer: Vec<u8>,
+    syncs: u64,
+    last_sync: Duration,
+    /// What replay has dropped.
+    pub(crate) torn_bytes: u64,
+}
+
+/// How the log is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogStats {
+    /// In all segments.
+    pub(crate) bytes: u64,
     pub(crate) syncs: u64,
     pub(crate) last_sync: Duration,
     /// What replay has dropped.
@@ -170,9 +181,13 @@ impl Log {
         self.older.back().map(|(segment, _)| *segment)
     }
 
-    /// Bytes in all segments.
-    pub(crate) fn total_bytes(&self) -> u64 {
-        self.len + self.older.iter().map(|(_, len)| len).sum::<u64>()
+    pub(crate) fn stats(&self) -> LogStats {
+        LogStats {
+            bytes: self.len + self.older.iter().map(|(_, len)| len).sum::<u64>(),
+            syncs: self.syncs,
+            last_sync: self.last_sync,
+            torn_bytes: self.torn_bytes,
+        }
     }
 
     /// The oldest segment, if it is not above `last`, is gone.

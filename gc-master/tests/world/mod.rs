@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use percolator_gc_master::{
-    Action, Command, Directory, HEARTBEAT_INTERVAL, Heard, Heartbeat, Kept, Note, Refusal, Report,
-    Role, Rows, Settings, Start, Swept, TableState, TabletState, Truth,
+    Action, Command, Directory, HEARTBEAT_INTERVAL, Heard, Heartbeat, Note, Refusal, Report, Role,
+    Rows, Settings, Start, Swept, TableState, TabletState, Truth,
 };
 
 use percolator_protocol::safe_point::Points;
-use percolator_protocol::types::Timestamp;
 
-pub(crate) const RANDOM: u128 = 0x1234_5678_9abc_def0_0fed_cba9_8765_4321;
+/// Its last bits are zero: so a new cluster's ids begin with 1, which is easy to read.
+pub(crate) const RANDOM: u128 = 0x1234_5678_9abc_def0_0fed_0000_0000_0000;
 
 pub(crate) struct World {
     pub(crate) directory: Directory,
@@ -91,22 +91,12 @@ impl World {
     pub(crate) fn heartbeat_of(&self, server: &str) -> Heartbeat {
         Heartbeat {
             cluster_id: Some(Self::cluster_id()),
-            role: Role::Tablet,
-            server: server.into(),
-            address: format!("{server}:7402"),
-            incarnation: 1,
             tablets: self.servers[server].values().cloned().collect(),
             peers: self.peers.get(server).cloned().unwrap_or_default(),
             deleted_tables: self.deleted.get(server).cloned().unwrap_or_default(),
             points: self.points.get(server).copied().unwrap_or_default(),
-            progress: percolator_wire::v1::GcProgress::default(),
-            settings: Kept::default(),
             accepted: true,
-            replaces: Vec::new(),
-            replaces_accepted: false,
-            leaving: false,
-            high_ts: Timestamp::ZERO,
-            time: Timestamp::ZERO,
+            ..Heartbeat::first(Role::Tablet, server, format!("{server}:7402"))
         }
     }
 
@@ -321,23 +311,5 @@ pub(crate) fn report(id: u64, table: u32, name: &str, rows: (&str, &str), epoch:
 
 /// A heartbeat of an oracle that belongs to no cluster yet.
 pub(crate) fn oracle(name: &str) -> Heartbeat {
-    Heartbeat {
-        cluster_id: None,
-        role: Role::Oracle,
-        server: name.into(),
-        address: format!("{name}:7401"),
-        incarnation: 1,
-        tablets: Vec::new(),
-        peers: BTreeSet::new(),
-        deleted_tables: BTreeSet::new(),
-        points: Points::default(),
-        progress: percolator_wire::v1::GcProgress::default(),
-        settings: Kept::default(),
-        accepted: false,
-        replaces: Vec::new(),
-        replaces_accepted: false,
-        leaving: false,
-        high_ts: Timestamp::ZERO,
-        time: Timestamp::ZERO,
-    }
+    Heartbeat::first(Role::Oracle, name, format!("{name}:7401"))
 }

@@ -246,6 +246,11 @@ declarations! {
         "1 while new data is refused because the disk is nearly full.",
     )
     .after("the volume of the data fills up");
+    DISK_STALLED: Metric::gauge(
+        "percolator_tablet_disk_stalled_seconds",
+        "How long the disk has neither taken the write under way nor refused it; 0 where that is shorter than 5 s.",
+    )
+    .after("the disk stalls");
     BARRIER: Metric::gauge(
         "percolator_tablet_barrier_timestamp_seconds",
         "Transactions that began before this time are refused, in seconds since 1970; 0: none yet.",
