@@ -248,21 +248,36 @@ struct Format {
     format: u32,
 }
 
-/// A rebuilt directory gives ids from a block that it picks at random: servers that are away may
-/// hold tablets with ids that nobody has told it of.
+/// A directory gives ids from a block that it picks at random: clients and servers of another cluster may be on their way
+/// here with ids of theirs; and where it is rebuilt, servers that are away may hold tablets with ids that nobody has told
+/// it of.
 const TABLE_BLOCK_BITS: u32 = 16;
 const TABLET_BLOCK_BITS: u32 = 32;
 
+/// The lower half of the blocks is for new directories, the upper one for rebuilt ones: those never have a block of their
+/// cluster's first one.
+#[derive(Clone, Copy)]
+enum Half {
+    New,
+    Rebuilt,
+}
+
 impl Truth {
     /// The state of a new cluster.
-    pub(crate) fn new(cluster_id: String) -> Self {
+    pub(crate) fn new(cluster_id: String, random: u128) -> Self {
+        let mut truth = Self::empty(cluster_id);
+        truth.pick_blocks(Half::New, random);
+        truth
+    }
+
+    fn empty(cluster_id: String) -> Self {
         Self {
             format: FORMAT,
             cluster_id,
             rebuilt: false,
-            next_table_id: 1,
-            next_tablet_id: 1,
-            first_table_id: 1,
+            next_table_id: 0,
+            next_tablet_id: 0,
+            first_table_id: 0,
             tables: BTreeMap::new(),
             tablets: BTreeMap::new(),
             servers: BTreeMap::new(),
@@ -277,7 +292,7 @@ impl Truth {
 
     /// The state of a master that knows nothing of its cluster but the id.
     pub(crate) fn rebuilt(cluster_id: String, random: u128) -> Self {
-        let mut truth = Self::new(cluster_id);
+        let mut truth = Self::empty(cluster_id);
         truth.distrust_ids(random);
         truth
     }
@@ -290,13 +305,21 @@ impl Truth {
         }
         self.rebuilt = true;
         self.leased_to = 0;
+        self.pick_blocks(Half::Rebuilt, random);
+    }
+
+    fn pick_blocks(&mut self, half: Half, random: u128) {
         let [low, high, a, b, c, d, ..] = random.to_le_bytes();
-        let block = u16::from_le_bytes([low, high]).clamp(1, u16::MAX - 1);
-        self.next_table_id = u32::from(block) << TABLE_BLOCK_BITS;
+        let (tables, tablets) = (u16::MAX >> 1, u32::MAX >> 2);
+        let upper = u16::from(matches!(half, Half::Rebuilt));
+        let block = (u16::from_le_bytes([low, high]) & tables).min(tables - 1);
+        let block = block + upper * (tables + 1);
+        // Zero is no id.
+        self.next_table_id = (u32::from(block) << TABLE_BLOCK_BITS) + 1;
         self.first_table_id = self.next_table_id;
-        let block = u32::from_le_bytes([a, b, c, d]) >> 1;
-        let block = block.clamp(1, (u32::MAX >> 1) - 1);
-        self.next_tablet_id = u64::from(block) << TABLET_BLOCK_BITS;
+        let block = (u32::from_le_bytes([a, b, c, d]) & tablets).min(tablets - 1);
+        let block = block + u32::from(upper) * (tablets + 1);
+        self.next_tablet_id = (u64::from(block) << TABLET_BLOCK_BITS) + 1;
     }
 
     /// Somebody has this table. A rebuilt directory stays in its own block all the same: behind an id of
@@ -359,7 +382,7 @@ impl Truth {
         if self.rebuilt {
             self.deleted_tables.contains(&table)
         } else {
-            table < self.next_table_id
+            self.gave(table)
         }
     }
 
@@ -521,6 +544,27 @@ mod tests {
     }
 
     #[test]
+    fn ids_of_two_clusters_and_of_a_rebuilt_state_lie_apart() {
+        let ids = |truth: &Truth| (truth.next_table_id, truth.next_tablet_id);
+        let new = |random| Truth::new("c0ffee".into(), random);
+        assert_eq!(ids(&new(0)), (1, 1));
+        assert_ne!(ids(&new(1)).0, ids(&new(2)).0);
+        assert_ne!(ids(&new(1 << 16)).1, ids(&new(2 << 16)).1);
+        for random in [0, u128::MAX, 0x1234_5678_9abc] {
+            let (table, tablet) = ids(&new(random));
+            assert!(table < 1 << 31 && tablet < 1 << 62, "{table} {tablet}");
+            let (table, tablet) = ids(&Truth::rebuilt("c0ffee".into(), random));
+            assert!(table > 1 << 31 && tablet > 1 << 62, "{table} {tablet}");
+        }
+        let mut truth = new(5 << 32 | 5);
+        let before = truth.next_table_id;
+        truth.met_table(before);
+        assert!(
+            truth.was_deleted(before) && !truth.was_deleted(1) && !truth.was_deleted(before + 1)
+        );
+    }
+
+    #[test]
     fn a_table_is_complete_when_its_tablets_leave_no_gap() {
         for (tablets, complete) in [
             (&[][..], false),
@@ -530,7 +574,7 @@ mod tests {
             (&[("", "m")], false),
             (&[("m", "")], false),
         ] {
-            let mut truth = Truth::new("c0ffee".into());
+            let mut truth = Truth::new("c0ffee".into(), 7);
             for (id, (start, end)) in (1..).zip(tablets) {
                 let tablet = Tablet {
                     table: 1,
