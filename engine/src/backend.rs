@@ -87,6 +87,12 @@ pub trait Store: Send + Sync + 'static {
     /// while reads go on.
     fn wait_for_room(&self) {}
 
+    /// Puts and deletes that [`crate::Buffered`] gives to one `apply` of a checkpoint: as many as a request may wait
+    /// for. The default is some 200 us of sled's.
+    fn step_ops(&self) -> usize {
+        16
+    }
+
     /// Whether the store has room for a change of so many bytes, with all that it writes besides. For
     /// stores that a full disk would break: to be asked before `apply`.
     ///

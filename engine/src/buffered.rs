@@ -28,10 +28,7 @@ use crate::{
     read::{bounds, is_empty_range, successor},
 };
 
-/// Puts and deletes that go into the store as one step of a checkpoint: some 200 us of sled's, which those who need the
-/// processor may have to wait for.
-const FLUSH_OPS: usize = 16;
-/// And their bytes: one more put may go over it.
+/// Bytes that go into the store as one step of a checkpoint: one more put may go over it.
 const FLUSH_BYTES: usize = 256 << 10;
 /// After so many steps what they have changed is written to the device: some 100 KiB.
 const STEPS_WRITTEN: u32 = 4;
@@ -251,6 +248,7 @@ impl<S: ConcurrentStore> Buffered<S> {
         rest: Rest<'_>,
     ) -> Result<ControlFlow<()>, Error> {
         let done = position.clone();
+        let step_ops = self.store.step_ops();
         let mut step = FlushStep::default();
         let mut steps = 0_u32;
         let mut apply = |step: &mut FlushStep, last: Option<(Column, &Key)>| {
@@ -298,7 +296,7 @@ impl<S: ConcurrentStore> Buffered<S> {
                         }
                     }
                 }
-                let full = step.batch.len() >= FLUSH_OPS || step.batch.size_bytes() >= FLUSH_BYTES;
+                let full = step.batch.len() >= step_ops || step.batch.size_bytes() >= FLUSH_BYTES;
                 if full && apply(&mut step, last)?.is_break() {
                     return Ok(ControlFlow::Break(()));
                 }
