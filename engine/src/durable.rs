@@ -86,7 +86,10 @@ struct Orders {
 }
 
 /// Opens `folder` with the store that `open_store` makes of its path.
-#[cfg_attr(not(any(feature = "sled", feature = "fjall")), allow(dead_code))]
+#[cfg_attr(
+    not(any(feature = "sled", feature = "fjall", feature = "redb")),
+    allow(dead_code)
+)]
 pub(crate) fn open_folder<B: Backend>(
     folder: &Path,
     options: &Options,

@@ -1,4 +1,4 @@
-//! Ordered columns with atomic, durable batches and snapshots: sled, fjall and memory behind one trait.
+//! Ordered columns with atomic, durable batches and snapshots: sled, fjall, redb and memory behind one trait.
 //!
 //! ```
 //! use percolator_engine::{Batch, Column, EngineKind, Options, Read, open};
@@ -36,6 +36,8 @@ mod memory;
 mod open;
 mod options;
 mod read;
+#[cfg(feature = "redb")]
+mod redb_store;
 #[cfg(feature = "sled")]
 mod sled_store;
 mod versioned;
@@ -56,6 +58,8 @@ pub use memory::MemoryStore;
 pub use open::open;
 pub use options::{EngineKind, Options, UnknownEngine};
 pub use read::{Direction, Key, Read, Scan, Snapshot, Value};
+#[cfg(feature = "redb")]
+pub use redb_store::RedbStore;
 #[cfg(feature = "sled")]
 pub use sled_store::SledStore;
 pub use versioned::Versioned;

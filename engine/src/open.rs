@@ -4,9 +4,9 @@ use std::path::Path;
 
 use crate::{Engine, EngineKind, Error, MemoryEngine, Options};
 
-/// Commits wait while more than this is buffered in front of sled and a checkpoint is under way. A
+/// Commits wait while more than this is buffered in front of sled or redb and a checkpoint is under way. A
 /// checkpoint begins with each segment of the log.
-#[cfg(feature = "sled")]
+#[cfg(any(feature = "sled", feature = "redb"))]
 const BUFFER_BYTES: usize = 128 << 20;
 
 /// Opens the engine in `folder`, which is made if it is not there (memory leaves it alone). What the
@@ -20,6 +20,7 @@ pub fn open(folder: &Path, options: &Options) -> Result<Box<dyn Engine>, Error> 
         EngineKind::Memory => Ok(Box::new(MemoryEngine::new(options.history_bytes))),
         EngineKind::Sled => open_sled(folder, options),
         EngineKind::Fjall => open_fjall(folder, options),
+        EngineKind::Redb => open_redb(folder, options),
     }
 }
 
@@ -47,4 +48,18 @@ fn open_fjall(folder: &Path, options: &Options) -> Result<Box<dyn Engine>, Error
 #[cfg(not(feature = "fjall"))]
 fn open_fjall(_: &Path, _: &Options) -> Result<Box<dyn Engine>, Error> {
     Err(Error::NotBuilt { engine: "fjall" })
+}
+
+#[cfg(feature = "redb")]
+fn open_redb(folder: &Path, options: &Options) -> Result<Box<dyn Engine>, Error> {
+    crate::durable::open_folder(folder, options, |store| {
+        let store = crate::RedbStore::open(store, options.cache_bytes)?;
+        let store = crate::Buffered::new(store, BUFFER_BYTES)?;
+        Ok(crate::Versioned::new(store, options.history_bytes))
+    })
+}
+
+#[cfg(not(feature = "redb"))]
+fn open_redb(_: &Path, _: &Options) -> Result<Box<dyn Engine>, Error> {
+    Err(Error::NotBuilt { engine: "redb" })
 }

@@ -10,19 +10,27 @@ pub enum EngineKind {
     Sled,
     /// fjall (a log-structured merge tree) behind our commit log.
     Fjall,
+    /// redb (copy-on-write B-trees) behind our commit log.
+    Redb,
     /// A map in memory: nothing is kept.
     Memory,
 }
 
 impl EngineKind {
     /// Every kind.
-    pub const ALL: [EngineKind; 3] = [EngineKind::Sled, EngineKind::Fjall, EngineKind::Memory];
+    pub const ALL: [EngineKind; 4] = [
+        EngineKind::Sled,
+        EngineKind::Fjall,
+        EngineKind::Redb,
+        EngineKind::Memory,
+    ];
 
     /// Lower case, as in flags and in the folder's FORMAT.
     pub const fn name(self) -> &'static str {
         match self {
             EngineKind::Sled => "sled",
             EngineKind::Fjall => "fjall",
+            EngineKind::Redb => "redb",
             EngineKind::Memory => "memory",
         }
     }
@@ -36,7 +44,7 @@ impl fmt::Display for EngineKind {
 
 /// A name that is no engine's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown engine '{0}': it is one of sled, fjall, memory")]
+#[error("unknown engine '{0}': it is one of sled, fjall, redb, memory")]
 pub struct UnknownEngine(pub String);
 
 impl FromStr for EngineKind {
@@ -70,7 +78,7 @@ pub struct Options {
     /// The same for a group whose batches are all marked by [`crate::Batch::spend_reserve`], in bytes. No
     /// more than `reserve_bytes`, of which what lies above this is theirs alone.
     pub last_reserve_bytes: u64,
-    /// Memory, in bytes, that old values needed by live snapshots may take (sled, memory); above it
+    /// Memory, in bytes, that old values needed by live snapshots may take (not fjall); above it
     /// the oldest snapshot answers [`crate::Error::SnapshotTooOld`].
     pub history_bytes: u64,
 }
@@ -90,7 +98,7 @@ impl Options {
             reserve_bytes: MIB_64,
             last_reserve_bytes: match kind {
                 EngineKind::Fjall => 48 << 20,
-                EngineKind::Sled | EngineKind::Memory => 16 << 20,
+                EngineKind::Sled | EngineKind::Redb | EngineKind::Memory => 16 << 20,
             },
             history_bytes: MIB_64,
         }

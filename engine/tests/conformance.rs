@@ -38,6 +38,11 @@ fn fjall() {
 }
 
 #[test]
+fn redb() {
+    run(EngineKind::Redb);
+}
+
+#[test]
 fn memory() {
     run(EngineKind::Memory);
 }

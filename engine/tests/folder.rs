@@ -6,7 +6,7 @@ use percolator_engine::{
     Batch, Column, Engine, EngineKind, Error, FORMAT, Options, adopt_cluster, identity, open,
 };
 
-const ON_DISK: [EngineKind; 2] = [EngineKind::Sled, EngineKind::Fjall];
+const ON_DISK: [EngineKind; 3] = [EngineKind::Sled, EngineKind::Fjall, EngineKind::Redb];
 
 fn options(kind: EngineKind, cluster: Option<&str>) -> Options {
     Options {
@@ -27,12 +27,15 @@ fn names_of_engines() {
         assert_eq!(kind.to_string().parse(), Ok(kind));
     }
     let error = "Sled".parse::<EngineKind>().expect_err("a refusal");
-    assert!(error.to_string().contains("sled, fjall, memory"), "{error}");
+    assert!(
+        error.to_string().contains("sled, fjall, redb, memory"),
+        "{error}"
+    );
 }
 
 #[test]
 fn another_engine_server_cluster_or_format() {
-    let [sled, fjall] = ON_DISK;
+    let [sled, fjall, _] = ON_DISK;
     let parent = tempfile::tempdir().expect("a folder");
     // Made with all that is missing above it.
     let folder = &parent.path().join("a/b/c");

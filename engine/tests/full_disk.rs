@@ -9,6 +9,7 @@ use percolator_engine::{Batch, Column, Engine, EngineKind, Error, Options, open}
 use tmpfs::Tmpfs;
 
 const MIB: usize = 1 << 20;
+const ON_DISK: [EngineKind; 3] = [EngineKind::Sled, EngineKind::Fjall, EngineKind::Redb];
 
 fn batch(i: u32) -> Batch {
     let mut batch = Batch::default();
@@ -44,7 +45,7 @@ fn options(kind: EngineKind, reserve: usize) -> Options {
 /// With the reserve, the log refuses while the store still has room: nothing stops.
 #[test]
 fn full_and_then_room_again() {
-    for kind in [EngineKind::Sled, EngineKind::Fjall] {
+    for kind in ON_DISK {
         let folder = tempfile::tempdir().expect("a folder");
         let Some(mounted) = Tmpfs::mount(folder.path(), "96m") else {
             return;
@@ -86,7 +87,7 @@ fn full_and_then_room_again() {
 /// acknowledged is there when it is opened with more room.
 #[test]
 fn full_without_a_reserve() {
-    for kind in [EngineKind::Sled, EngineKind::Fjall] {
+    for kind in ON_DISK {
         let folder = tempfile::tempdir().expect("a folder");
         let Some(mounted) = Tmpfs::mount(folder.path(), "112m") else {
             return;
@@ -120,34 +121,36 @@ fn full_without_a_reserve() {
     }
 }
 
-/// Somebody else fills the volume to the last byte while a checkpoint is due. sled would break for good,
-/// so it isn't asked; fjall writes with every commit, and is left out.
+/// Somebody else fills the volume to the last byte while a checkpoint is due. sled and redb would break for
+/// good, so they aren't asked; fjall writes with every commit, and is left out.
 #[test]
 fn filled_by_somebody_else_and_then_room_again() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let Some(mounted) = Tmpfs::mount(folder.path(), "96m") else {
-        return;
-    };
-    let options = options(EngineKind::Sled, 16 * MIB);
-    let data = mounted.0.join("data");
-    let engine = open(&data, &options).expect("an engine");
-    for i in 0..100 {
-        engine.commit(&[batch(i)]).expect("a commit");
+    for kind in [EngineKind::Sled, EngineKind::Redb] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let Some(mounted) = Tmpfs::mount(folder.path(), "96m") else {
+            return;
+        };
+        let options = options(kind, 16 * MIB);
+        let data = mounted.0.join("data");
+        let engine = open(&data, &options).expect("an engine");
+        for i in 0..100 {
+            engine.commit(&[batch(i)]).expect("a commit");
+        }
+        mounted.leave(0);
+        for _ in 0..3 {
+            // Each refusal asks for a checkpoint, which may be what makes room.
+            let refused = engine.commit(&[batch(100)]);
+            assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
+            assert!((0..100).all(|i| is_there(&*engine, i)) && !is_there(&*engine, 100));
+        }
+        engine.close().expect("nothing is wrong with it");
+        assert!((0..100).all(|i| is_there(&*engine, i)));
+        drop(engine);
+        mounted.make_room();
+        let engine = open(&data, &options).expect("an engine");
+        for i in 100..1000 {
+            engine.commit(&[batch(i)]).expect("a commit");
+        }
+        assert!((0..1000).all(|i| is_there(&*engine, i)));
     }
-    mounted.leave(0);
-    for _ in 0..3 {
-        // Each refusal asks for a checkpoint, which may be what makes room.
-        let refused = engine.commit(&[batch(100)]);
-        assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
-        assert!((0..100).all(|i| is_there(&*engine, i)) && !is_there(&*engine, 100));
-    }
-    engine.close().expect("nothing is wrong with it");
-    assert!((0..100).all(|i| is_there(&*engine, i)));
-    drop(engine);
-    mounted.make_room();
-    let engine = open(&data, &options).expect("an engine");
-    for i in 100..1000 {
-        engine.commit(&[batch(i)]).expect("a commit");
-    }
-    assert!((0..1000).all(|i| is_there(&*engine, i)));
 }
