@@ -39,7 +39,7 @@ fn a_manifest_with_a_wrong_field_type_or_value() {
     up_with(&manifest(
         "  tablets:\n    storage:\n      engine: rocksdb\n",
     ))
-    .refused(2, &["rocksdb", "sled", "fjall", "memory"]);
+    .refused(2, &["rocksdb", "sled", "fjall", "redb", "memory"]);
     // Everything at once.
     up_with(&manifest(
         "  oracle: {window: 3}\n  tablets:\n    replicas: three\n    storage: {engin: sled, size: 1}\n",
@@ -466,7 +466,7 @@ fn a_cluster_that_is_not_there() {
 fn everything_is_there_after_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
-    for engine in ["sled", "fjall"] {
+    for engine in ["sled", "fjall", "redb"] {
         let data = data.join(engine);
         let file = folder.path().join(format!("{engine}.yaml"));
         let spec = format!("  tablets:\n    storage:\n      engine: {engine}\n");

@@ -39,7 +39,7 @@ struct Arguments {
     /// Bytes of a value.
     #[arg(long, default_value_t = 100)]
     value: usize,
-    /// The engine of `disk`: sled, fjall or memory.
+    /// The engine of `disk`: sled, fjall, redb or memory.
     #[arg(long, default_value = "sled")]
     engine: EngineKind,
     /// How often each row is overwritten for `disk`.

@@ -67,7 +67,7 @@ struct Arguments {
         env = "PERCOLATOR_TABLET_SERVER"
     )]
     server: String,
-    /// Engine that stores the rows: sled, fjall or memory. A folder keeps the engine it was made with.
+    /// Engine that stores the rows: sled, fjall, redb or memory. A folder keeps the engine it was made with.
     #[arg(
         long,
         value_name = "ENGINE",

@@ -332,6 +332,8 @@ pub enum Engine {
     Sled,
     /// fjall: log-structured merge trees.
     Fjall,
+    /// redb: copy-on-write B-trees.
+    Redb,
     /// Memory: nothing outlives the process. For tests.
     Memory,
 }
@@ -342,6 +344,7 @@ impl Engine {
         match self {
             Self::Sled => "sled",
             Self::Fjall => "fjall",
+            Self::Redb => "redb",
             Self::Memory => "memory",
         }
     }

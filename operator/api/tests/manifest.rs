@@ -190,7 +190,7 @@ fn wrong_values_are_named_with_what_to_do() {
         (
             "  tablets:\n    storage:\n      engine: rocksdb\n",
             "line 7: spec.tablets.storage.engine: \"rocksdb\" is not known; \
-             use one of sled, fjall, memory",
+             use one of sled, fjall, redb, memory",
         ),
         (
             "  tablets: {storage: {engine: Sled}}\n",
@@ -198,7 +198,7 @@ fn wrong_values_are_named_with_what_to_do() {
         ),
         (
             "  tablets: {storage: {engine: 7}}\n",
-            "line 5: spec.tablets.storage.engine: expected one of sled, fjall, memory, \
+            "line 5: spec.tablets.storage.engine: expected one of sled, fjall, redb, memory, \
              found the number 7",
         ),
         (
@@ -264,7 +264,7 @@ fn everything_that_is_wrong_is_said_at_once() {
          line 10: spec.tablets.replicas: expected a whole number from 0 to 4294967295, found the \
          string \"three\"\n\
          line 12: spec.tablets.storage.engine: \"rocksdb\" is not known; use one of sled, fjall, \
-         memory\n\
+         redb, memory\n\
          line 13: spec.tablets.storage.cacheSize: \"256MB\" is not a quantity: write a number of \
          bytes, if need be with one of the suffixes Ki Mi Gi Ti Pi Ei (powers of 1024) or k M G T P \
          E (powers of 1000), such as \"256Mi\"\n\

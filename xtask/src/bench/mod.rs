@@ -119,6 +119,7 @@ fn collection(context: &Context) -> anyhow::Result<()> {
         &["operations", "--rows", "1000000"][..],
         &["disk", "--rows", "1000000", "--engine", "sled"],
         &["disk", "--rows", "1000000", "--engine", "fjall"],
+        &["disk", "--rows", "1000000", "--engine", "redb"],
     ] {
         context
             .cargo(["run", "--quiet", "--release", "-p", "percolator-tablet"])
