@@ -115,6 +115,9 @@ pub(crate) fn open_folder<B: Backend>(
             detail: detail.to_owned(),
         });
     }
+    if !is_new {
+        forget_cached(&folder.store());
+    }
     let backend = open_store(&folder.store())?;
     let mut engine = Durable::open(
         Arc::new(disk),
@@ -125,6 +128,26 @@ pub(crate) fn open_folder<B: Backend>(
     )?;
     engine._folder = Some(folder);
     Ok(Box::new(engine))
+}
+
+/// Has the kernel forget what it holds of the store's files and believes to be on the device. Where a sync has failed, that
+/// is not true of the pages that it gave up: they would be read until the next loss of power, and then be gone. What is still
+/// to be written stays.
+#[cfg_attr(not(any(feature = "sled", feature = "fjall")), allow(dead_code))]
+fn forget_cached(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => forget_cached(&path),
+            Ok(kind) if kind.is_file() => {
+                if let Ok(file) = std::fs::File::open(&path) {
+                    // Some file systems have no cache to forget.
+                    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 impl<B: Backend> Durable<B> {

@@ -96,6 +96,27 @@ impl RedbStore {
     pub fn open(path: &Path, cache_bytes: u64) -> Result<RedbStore, Error> {
         create_folder(path).map_err(Error::io("create the folder", path))?;
         let db = open_database(path, cache_bytes)?;
+        let store = Self::on(db, path)?;
+        sync_folder(path).map_err(Error::io("sync the folder", path))?;
+        Ok(store)
+    }
+
+    /// The same on something else than a file, for tests. `path` names it in messages.
+    pub fn open_on(
+        backend: impl redb::StorageBackend,
+        path: &Path,
+        cache_bytes: usize,
+    ) -> Result<RedbStore, Error> {
+        let db = guarded(path, || {
+            let mut builder = Builder::new();
+            Ok(builder
+                .set_cache_size(cache_bytes)
+                .create_with_backend(backend)?)
+        })?;
+        Self::on(db, path)
+    }
+
+    fn on(db: Database, path: &Path) -> Result<RedbStore, Error> {
         let tables = guarded(path, || {
             match open_tables(&db) {
                 Err(redb::Error::TableDoesNotExist(_)) => {}
@@ -109,7 +130,6 @@ impl RedbStore {
             created.commit()?;
             open_tables(&db)
         })?;
-        sync_folder(path).map_err(Error::io("sync the folder", path))?;
         Ok(RedbStore {
             path: path.to_owned(),
             tables: RwLock::new(Arc::new(tables)),

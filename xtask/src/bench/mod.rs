@@ -1,6 +1,9 @@
 //! `cargo xtask bench`: measurements on a cluster of processes that goes away.
 
+mod cluster;
+mod engines;
 mod scrape;
+mod turns;
 
 use std::{
     path::{Path, PathBuf},
@@ -21,6 +24,8 @@ Examples:
   cargo xtask bench overhead --json overhead.json
   cargo xtask bench gc --duration 30s
   cargo xtask bench scrape --pairs 12 --duration 10s
+  cargo xtask bench before --programs ../before/target/release
+  cargo xtask bench engines --rows 2000000
 
 Numbers mean something on a machine that does nothing else.")]
 pub(crate) struct Args {
@@ -36,6 +41,15 @@ pub(crate) struct Args {
     /// Pairs of rounds of `scrape`, each with one where metrics are read and one where they aren't.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pairs: u32,
+    /// Folder of the other programs, for `before`: those of an earlier commit, built for release.
+    #[arg(long, value_name = "FOLDER", required_if_eq("name", "before"))]
+    programs: Option<PathBuf>,
+    /// Rows that `engines` imports.
+    #[arg(long, default_value_t = 2_000_000)]
+    rows: u32,
+    /// Rounds of `before` and `engines`: in each, every side has its turn.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    turns: u32,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -52,7 +66,11 @@ enum Name {
     Gc,
     /// What it costs to be scraped: transfers of money with every server's metrics read once a second, and without, in turns.
     Scrape,
-    /// One after the other, but for `gc` and `scrape`.
+    /// All of `all` with other programs and with these, in turns, and the ratios.
+    Before,
+    /// The engines side by side: transfers, plain access, an import, an export, memory and disk.
+    Engines,
+    /// One after the other, but for those that compare, and `gc`.
     All,
 }
 
@@ -65,6 +83,16 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     if matches!(args.name, Name::Scrape) {
         scrape::run(&programs, args)?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(before) = args
+        .programs
+        .as_ref()
+        .filter(|_| matches!(args.name, Name::Before))
+    {
+        return turns::before(before, &programs, args).map(|()| ExitCode::SUCCESS);
+    }
+    if matches!(args.name, Name::Engines) {
+        return engines::run(&programs, args).map(|()| ExitCode::SUCCESS);
     }
     let name = args.name.to_possible_value();
     let mut command = Cmd::new(programs.join("percolator"))

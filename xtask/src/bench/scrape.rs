@@ -4,10 +4,9 @@
 
 use std::{
     fmt,
-    io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    io::{self, Read as _, Write as _},
     net::TcpStream,
     path::Path,
-    process::{Child, Command, Stdio},
     sync::mpsc::{self, RecvTimeoutError},
     time::{Duration, Instant},
 };
@@ -15,7 +14,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use serde_json::json;
 
-use super::Args;
+use super::{Args, cluster::Cluster};
 use crate::cmd::Cmd;
 
 /// The master's port. The servers take the following ones, and behind these each its metrics.
@@ -32,7 +31,7 @@ const SAMPLES: usize = 10_000;
 pub(super) fn run(programs: &Path, args: &Args) -> anyhow::Result<()> {
     let percolator = programs.join("percolator");
     let duration = args.duration.as_deref().unwrap_or(DURATION);
-    let cluster = Cluster::start(&percolator)?;
+    let cluster = Cluster::start(&percolator, PORT, &["--raw", "--ephemeral"])?;
     // The first round makes the accounts, and fills caches.
     println!(
         "to get warm: {:.0} transfers a second",
@@ -67,45 +66,6 @@ pub(super) fn run(programs: &Path, args: &Args) -> anyhow::Result<()> {
         std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
     }
     Ok(())
-}
-
-/// A cluster of processes, which ends with the standard input of the command that it runs.
-struct Cluster(Child);
-
-impl Cluster {
-    fn start(percolator: &Path) -> anyhow::Result<Self> {
-        let mut command = Command::new(percolator);
-        command
-            .args(["up", "--processes", "--raw", "--ephemeral", "--quiet"])
-            .args(["--port", &PORT.to_string(), "--", "cat"]);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot run `percolator up`")?;
-        // What is told to `cat` comes back when the cluster is ready and runs it.
-        let stdin = child.stdin.as_mut().context("no standard input")?;
-        stdin.write_all(b"ready?\n")?;
-        let stdout = child.stdout.take().context("no standard output")?;
-        let mut said = String::new();
-        BufReader::new(stdout).read_line(&mut said)?;
-        if said.trim() != "ready?" {
-            bail!(
-                "`percolator up` ended before it was ready: {}",
-                child.wait()?
-            );
-        }
-        Ok(Self(child))
-    }
-
-    fn stop(mut self) -> anyhow::Result<()> {
-        drop(self.0.stdin.take());
-        let status = self.0.wait()?;
-        if !status.success() {
-            bail!("`percolator up` failed: {status}");
-        }
-        Ok(())
-    }
 }
 
 /// One round: transfers a second.
