@@ -199,7 +199,7 @@ impl Drop for ByHand {
     }
 }
 
-/// Its tables have the numbers of other tables.
+/// What the client knows of tables is of no use there.
 #[test]
 fn a_client_of_a_deleted_cluster_is_told_and_writes_nothing_into_the_next_one() {
     let folder = tempfile::tempdir().expect("a folder");

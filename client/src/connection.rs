@@ -310,7 +310,18 @@ fn cost(request: &v1::Request) -> usize {
     }
 }
 
+/// Loses the connection where its task ends early, with its runtime: nobody else would tell those who wait.
+struct LosesAtEnd(Arc<Connection>);
+
+impl Drop for LosesAtEnd {
+    fn drop(&mut self) {
+        self.0
+            .lose("the runtime that held the connection has ended".into());
+    }
+}
+
 async fn run(connection: Arc<Connection>, address: String, cluster_id: String) {
+    let _ends = LosesAtEnd(connection.clone());
     let ended = tokio::select! {
         biased;
         ended = stream(&connection, &address, &cluster_id) => ended,

@@ -10,7 +10,7 @@ use std::{
     path::Path,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -68,6 +68,8 @@ struct Shared<B> {
     /// Why it stopped: the first failure that left something unknown.
     poison: OnceLock<String>,
     closed: AtomicBool,
+    /// Steps of checkpoints.
+    steps: AtomicU64,
     /// The last group found no room: a checkpoint may make some, and takes no time to rest.
     short_of_room: AtomicBool,
     orders: Mutex<Orders>,
@@ -185,6 +187,7 @@ impl<B: Backend> Durable<B> {
             segment_bytes: options.segment_bytes,
             poison: OnceLock::new(),
             closed: AtomicBool::new(false),
+            steps: AtomicU64::new(0),
             short_of_room: AtomicBool::new(false),
             orders: Mutex::new(Orders::default()),
             changed: Condvar::new(),
@@ -358,6 +361,7 @@ impl<B: Backend> Shared<B> {
 
     /// Between two steps of a checkpoint in the background, which doesn't go on when the engine is closed.
     fn rest(&self, step: Step) -> ControlFlow<()> {
+        self.steps.fetch_add(1, Ordering::Relaxed);
         let mut orders = self.orders.lock();
         let ends = |orders: &Orders| orders.stop || self.closed.load(Ordering::Acquire);
         let rest = pause(step, self.short_of_room.load(Ordering::Relaxed));
@@ -489,6 +493,10 @@ impl<B: Backend> Engine for Durable<B> {
             torn_bytes: log.torn_bytes,
             snapshots: self.shared.backend.live_snapshots(),
         }
+    }
+
+    fn signs_of_life(&self) -> u64 {
+        self.shared.steps.load(Ordering::Relaxed)
     }
 
     fn close(&self) -> Result<(), Error> {

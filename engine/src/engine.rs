@@ -32,6 +32,11 @@ pub trait Engine: Read + Send + Sync {
     /// What it holds and has done.
     fn stats(&self) -> Stats;
 
+    /// Counts up with what the disk does in the background, while commits may wait for it.
+    fn signs_of_life(&self) -> u64 {
+        0
+    }
+
     /// Brings everything from the log into the store, so that the next open is quick, and refuses
     /// commits from then on. Not needed for safety: dropping an engine is like a crash, and loses
     /// nothing. The folder is free again when the engine and its snapshots are dropped.

@@ -25,6 +25,9 @@ const AHEAD: Duration = Duration::from_secs(5);
 /// How far an oracle's time may have jumped since its last heartbeat (`protocol::oracle`).
 const JUMP_MAX: Duration = Duration::from_secs(10);
 
+/// Above the oracle's time by more than this, a tablet server's timestamps are not believed.
+const AHEAD_MAX: Duration = Duration::from_secs(24 * 3600);
+
 /// What a server may do until it is heard again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leased {
@@ -132,7 +135,10 @@ impl Directory {
     pub(crate) fn learn_time(&mut self, beat: &Heartbeat) {
         self.collection.now = self.collection.now.max(beat.time);
         let Some(truth) = &mut self.truth else { return };
-        if beat.role == Role::Tablet {
+        // No server takes a timestamp above its lease. One that has some all the same must not make the oracle follow.
+        let believed = later(self.collection.now, AHEAD_MAX);
+        let is_believed = beat.high_ts <= believed || self.collection.now == Timestamp::ZERO;
+        if beat.role == Role::Tablet && is_believed {
             truth.highest_seen = truth.highest_seen.max(beat.high_ts.as_u64());
         }
         if let Some(server) = truth.servers.get_mut(&beat.server) {
@@ -181,7 +187,9 @@ impl Directory {
             return leased;
         }
         leased.until = later(time, lasts);
-        if leased.until.as_u64() > truth.leased_to {
+        // While it isn't known what a master before has granted, the next start has to find that out as well, and then
+        // waits for this lease, too.
+        if leased.until.as_u64() > truth.leased_to && !self.awaits_leases {
             truth.leased_to = later(leased.until, AHEAD).as_u64();
             self.dirty = true;
         }
@@ -276,12 +284,10 @@ impl Directory {
         heard_at.unwrap_or(self.known_since()) + self.settings.lease
     }
 
-    /// Up to where this server may answer. By what this start of the master has granted it; and where it hasn't been
-    /// heard since, by what those before have granted to any.
+    /// Up to where this server may answer, by what this start of the master has granted it, and those before to any.
     fn leased_to(&self, server: &str) -> Timestamp {
         let granted = self.live.get(server).map(|live| live.leased_to);
-        let granted = granted.filter(|granted| *granted != Timestamp::ZERO);
-        granted.unwrap_or(self.leased_before)
+        granted.unwrap_or_default().max(self.leased_before)
     }
 
     fn still_leased(&self, now: Duration, beat: &Heartbeat) -> Refusal {

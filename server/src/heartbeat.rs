@@ -1,7 +1,7 @@
 //! Telling the master where this server is and what it owns.
 
 use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use percolator_wire::v1::master_client::MasterClient;
 use percolator_wire::v1::{HeartbeatRequest, HeartbeatResponse, Role};
@@ -82,19 +82,22 @@ async fn beat<E: Into<BoxError>>(
     let mut told = Told::Nothing;
     let mut retry = RETRY_FIRST;
     let mut known = HeartbeatResponse::default();
-    let mut accepted = false;
+    // Until when it is this server's incarnation, whatever becomes of the master: another one may have taken its place
+    // after that, which a master that has lost its state doesn't know.
+    let mut accepted: Option<(Instant, Duration)> = None;
     loop {
+        let sent = Instant::now();
         let request = HeartbeatRequest {
-            accepted,
+            accepted: accepted.is_some_and(|(from, lease)| from.elapsed() < lease),
             ..request(&options, cluster_id.clone(), report())
         };
         let pause = match master.heartbeat(request).await {
             Ok(response) => {
                 let response = response.into_inner();
-                if !accepted {
+                if accepted.is_none() {
                     options.life.accepted();
-                    accepted = true;
                 }
+                accepted = Some((sent, Duration::from_millis(response.lease_ms.into())));
                 let learned = &response.cluster_id;
                 let mut interval = Duration::from_millis(response.interval_ms.into());
                 if !learned.is_empty() && cluster_id.as_ref() != Some(learned) {
@@ -171,6 +174,10 @@ fn request(
 /// Gives the lease back: from now on this server answers nobody, and another one may take its place at once. Without
 /// an answer of the master within a moment, that one waits for the lease's end.
 pub async fn leave(options: &Options, cluster_id: Option<String>, report: HeartbeatRequest) {
+    // It may have been told to wait for the lease of another one, which it can't give back.
+    if !options.life.is_accepted() {
+        return;
+    }
     let Ok(mut master) = connect(&options.master) else {
         return;
     };

@@ -25,4 +25,4 @@ pub use recovering::while_recovering;
 pub use runtime::{exit_code, many_connections, run_on_current_thread, small_pages};
 pub use serve::{serve, serve_when};
 pub use small_file::{SmallFile, SmallTruth};
-pub use stall::StallWatch;
+pub use stall::{StallWatch, stall_max};

@@ -6,6 +6,8 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +39,8 @@ pub struct Life {
     /// A master has accepted the first of these. Otherwise one of another machine may have been before them.
     pub replaces_accepted: bool,
     file: Option<PathBuf>,
+    /// A master has accepted this one.
+    is_accepted: Arc<AtomicBool>,
 }
 
 impl Life {
@@ -50,6 +54,7 @@ impl Life {
                 replaces: Vec::new(),
                 replaces_accepted: false,
                 file: None,
+                is_accepted: Arc::default(),
             };
         };
         let before: Option<Processes> = fs::read(&file)
@@ -72,6 +77,7 @@ impl Life {
             replaces,
             replaces_accepted,
             file: Some(file),
+            is_accepted: Arc::default(),
         }
     }
 
@@ -82,11 +88,13 @@ impl Life {
             replaces: Vec::new(),
             replaces_accepted: false,
             file: None,
+            is_accepted: Arc::default(),
         }
     }
 
     /// The master knows this one now: earlier ones don't matter any more.
     pub fn accepted(&self) {
+        self.is_accepted.store(true, Ordering::Relaxed);
         let read = |file: &PathBuf| -> Option<Processes> {
             serde_json::from_slice(&fs::read(file).ok()?).ok()
         };
@@ -97,6 +105,13 @@ impl Life {
             processes.accepted = true;
             write(file, &processes);
         }
+    }
+}
+
+impl Life {
+    /// Whether a master has accepted this one.
+    pub fn is_accepted(&self) -> bool {
+        self.is_accepted.load(Ordering::Relaxed)
     }
 }
 

@@ -5,13 +5,24 @@ use std::time::{Duration, Instant};
 
 /// A write that takes longer has stalled: the slowest disks that work take less.
 const STALLED_AFTER: Duration = Duration::from_secs(5);
-/// How often a write under way is looked at.
+/// How often a write under way is looked at. What passes between two looks counts for no more than twice this: the process
+/// may have stood still itself.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Knows how long the write under way has taken. Clones watch the same disk.
 #[derive(Clone, Debug, Default)]
 pub struct StallWatch {
-    since: Arc<Mutex<Option<Instant>>>,
+    write: Arc<Mutex<Option<Write>>>,
+}
+
+/// A write under way.
+#[derive(Clone, Copy, Debug)]
+struct Write {
+    /// How long it was seen to wait, without a sign of life of the disk.
+    waited: Duration,
+    looked: Instant,
+    /// Signs of life at the last look.
+    signs: u64,
 }
 
 /// A write is under way until this is dropped.
@@ -21,13 +32,18 @@ pub struct Writing<'a>(&'a StallWatch);
 impl StallWatch {
     /// To be called before a write, by the one thread that writes.
     pub fn writing(&self) -> Writing<'_> {
-        *self.since() = Some(Instant::now());
+        *self.write() = Some(Write {
+            waited: Duration::ZERO,
+            looked: Instant::now(),
+            signs: u64::MAX,
+        });
         Writing(self)
     }
 
     /// How long the disk has stalled, if it does: 5 s or more.
     pub fn stalled(&self) -> Option<Duration> {
-        self.taking().filter(|took| *took >= STALLED_AFTER)
+        let waited = self.write().map(|write| write.waited);
+        waited.filter(|waited| *waited >= STALLED_AFTER)
     }
 
     /// [`Self::stalled`] in milliseconds; 0: it doesn't stall.
@@ -47,28 +63,38 @@ impl StallWatch {
         }
     }
 
-    /// Waits until a write has taken as long as `max`; says so.
-    pub async fn exceeds(&self, max: Duration) -> String {
+    /// Watches, which has to go on for [`Self::stalled`] to know anything. Ends when a write has waited as long as `max`, and
+    /// says so. `signs` counts what the disk has done: one that is slow, with much to write, does something.
+    pub async fn exceeds(&self, max: Duration, signs: impl Fn() -> u64) -> String {
         loop {
-            match self.taking() {
-                Some(took) if took >= max => return stalled(took),
-                _ => tokio::time::sleep(LOOK_EVERY.min(max)).await,
+            if let Some(waited) = self.look(signs()).filter(|waited| *waited >= max) {
+                return stalled(waited);
             }
+            tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 
-    fn taking(&self) -> Option<Duration> {
-        self.since().map(|since| since.elapsed())
+    fn look(&self, signs: u64) -> Option<Duration> {
+        let mut write = self.write();
+        let write = write.as_mut()?;
+        let since = write.looked.elapsed().min(2 * LOOK_EVERY);
+        write.looked = Instant::now();
+        write.waited = match write.signs == signs {
+            true => write.waited + since,
+            false => Duration::ZERO,
+        };
+        write.signs = signs;
+        Some(write.waited)
     }
 
-    fn since(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.since.lock().unwrap_or_else(PoisonError::into_inner)
+    fn write(&self) -> MutexGuard<'_, Option<Write>> {
+        self.write.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        *self.0.since() = None;
+        *self.0.write() = None;
     }
 }
 
@@ -79,21 +105,56 @@ fn stalled(took: Duration) -> String {
     )
 }
 
+/// A flag's value: how long a disk may stall.
+///
+/// # Errors
+/// No duration, or less than a disk that works may take.
+pub fn stall_max(text: &str) -> Result<Duration, String> {
+    let max = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    match max >= STALLED_AFTER {
+        true => Ok(max),
+        false => Err(format!(
+            "a disk that works may take {STALLED_AFTER:?}: give more"
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_write_that_ends_is_no_stall() {
+    fn looks(watch: &StallWatch, count: u32, signs: impl Fn(u32) -> u64) -> Option<Duration> {
+        for number in 0..count {
+            if let Some(write) = watch.write().as_mut() {
+                write.looked -= LOOK_EVERY;
+            }
+            watch.look(signs(number));
+        }
+        watch.stalled()
+    }
+
+    #[test]
+    fn a_write_stalls_where_the_disk_does_nothing() {
         let watch = StallWatch::default();
-        assert_eq!(watch.check(), Ok(()));
+        assert_eq!((looks(&watch, 100, |_| 7), watch.check()), (None, Ok(())));
         let writing = watch.writing();
-        let said = watch.exceeds(Duration::ZERO).await;
-        assert!(said.contains("the disk stalls"), "{said}");
-        assert_eq!(watch.stalled(), None, "sooner than that");
+        assert_eq!(looks(&watch, 15, |_| 7), None, "less than 5 s");
+        assert!(looks(&watch, 15, |_| 7).is_some());
+        assert!(watch.check().unwrap_err().contains("the disk stalls"));
+        assert_eq!(looks(&watch, 50, u64::from), None, "slow, and alive");
+        // The process has stood still for an hour.
+        if let Some(write) = watch.write().as_mut() {
+            write.looked -= Duration::from_secs(3600);
+        }
+        watch.look(49);
+        assert_eq!(watch.stalled(), None);
         drop(writing);
-        let max = Duration::from_millis(1);
-        let stalls = tokio::time::timeout(Duration::from_secs(60), watch.exceeds(max)).await;
-        assert!(stalls.is_err(), "{stalls:?}");
+        assert_eq!(looks(&watch, 100, |_| 7), None);
+    }
+
+    #[test]
+    fn the_shortest_stall_is_longer_than_what_works() {
+        assert_eq!(stall_max("30s"), Ok(Duration::from_secs(30)));
+        assert!(stall_max("0s").is_err() && stall_max("x").is_err());
     }
 }

@@ -18,14 +18,12 @@ pub(crate) fn depends_on(body: &v1::request::Body) -> Option<Timestamp> {
         B::Scan(request) => request.start_ts,
         B::Prewrite(request) => request.start_ts,
         B::Commit(request) => request.commit_ts,
-        B::CheckStatus(request) => request.now,
-        B::Rollback(_)
-        | B::KeepAlive(_)
-        | B::RawGet(_)
-        | B::RawPut(_)
-        | B::LocksOf(_)
-        | B::Verify(_)
-        | B::Resolve(_) => return None,
+        B::CheckStatus(request) => request.now.max(request.start_ts),
+        // What they leave behind counts for the oracle: it has to go on above that.
+        B::Rollback(request) => request.start_ts,
+        B::KeepAlive(request) => request.start_ts,
+        B::Resolve(request) => request.commit_ts.max(request.start_ts),
+        B::RawGet(_) | B::RawPut(_) | B::LocksOf(_) | B::Verify(_) => return None,
     };
     // A value that is no timestamp is refused for that.
     (ts != u64::MAX).then_some(Timestamp::from_u64(ts))

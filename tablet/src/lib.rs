@@ -104,8 +104,11 @@ pub enum Error {
     /// Listening, the folder, or the master's refusal.
     #[error(transparent)]
     Server(#[from] percolator_server::Error),
-    /// A write was lost, so the server stopped; it can be started again.
-    #[error("stopped, because a write to the disk failed: {0}; start the server again")]
+    /// A write was lost, or what was written can't be read; so the server stopped.
+    #[error(
+        "stopped, because its disk failed: {0}; start the server again: where it stops again, its store is damaged \
+         (docs/correctness.md, by hand)"
+    )]
     Stopped(String),
 }
 
@@ -160,10 +163,18 @@ impl From<Error> for Refusal {
         Self::Engine {
             message: error.to_string(),
             unknown: false,
-            // The engine has stopped, by a checkpoint in the background for example: only a restart helps.
+            // The engine has stopped, by a checkpoint in the background for example; or it can't read what it has
+            // written: what else is damaged nobody knows.
             fatal: matches!(
                 error,
-                Error::Engine(E::Poisoned { .. } | E::DurableButStopped { .. } | E::Closed)
+                Error::Engine(
+                    E::Poisoned { .. }
+                        | E::DurableButStopped { .. }
+                        | E::Closed
+                        | E::Store { .. }
+                        | E::Corrupt { .. }
+                        | E::Io { .. }
+                )
             ),
         }
     }

@@ -84,7 +84,7 @@ struct Arguments {
         long,
         value_name = "DURATION",
         default_value = "30s",
-        value_parser = humantime::parse_duration,
+        value_parser = percolator_server::stall_max,
         env = "PERCOLATOR_TABLET_DISK_STALL_MAX"
     )]
     disk_stall_max: Duration,

@@ -309,14 +309,14 @@ impl Server {
                 std::future::pending(),
             )
         };
-        let mut failed = stopped.clone();
+        let (mut failed, lives) = (stopped.clone(), engine.clone());
         let ending = async move {
             tokio::select! {
                 () = shutdown => None,
                 failure = failed.wait_for(Option::is_some) => {
                     failure.ok().and_then(|failure| failure.clone())
                 }
-                stalled = stall.exceeds(options.disk_stall_max) => Some(stalled),
+                stalled = stall.exceeds(options.disk_stall_max, || lives.signs_of_life()) => Some(stalled),
             }
         };
         let (ended, end) = oneshot::channel();
@@ -356,7 +356,8 @@ impl Server {
             return Err(Error::Stopped(failure));
         }
         result?;
-        if let Ok(closed) = close.await {
+        // What is left for the store, the next start has from the log.
+        if let Ok(Ok(closed)) = tokio::time::timeout(options.disk_stall_max, close).await {
             closed?;
         }
         // Nobody is answered any more, and all that was is in the folder.
@@ -480,10 +481,11 @@ impl Shared {
         if self.cluster_id.lock().is_none() {
             return Err("the master has not told yet to which cluster this server belongs".into());
         }
-        if let Some(failure) = self.state.lock().core.failed() {
-            return Err(format!("a write to the disk failed: {failure}"));
-        }
+        // Before the core is asked, which may wait for that disk.
         self.stall.check()?;
+        if let Some(failure) = self.state.lock().core.failed() {
+            return Err(format!("the disk failed: {failure}"));
+        }
         let lost = self.lost.lock();
         match &lost[..] {
             [] => Ok(()),

@@ -274,7 +274,7 @@ impl Server {
                 () = &mut shutdown => {}
                 result = &mut beats => ended = result,
                 () = keeper.run() => {}
-                stalled = stall.exceeds(options.disk_stall_max) => stopped = Some(stalled),
+                stalled = stall.exceeds(options.disk_stall_max, || 0) => stopped = Some(stalled),
             }
         })
         .await?;

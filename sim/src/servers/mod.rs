@@ -100,12 +100,13 @@ async fn heartbeats(
     refused: impl Fn(&str) + Send,
 ) {
     let mut known = v1::HeartbeatResponse::default();
-    let mut accepted = false;
+    let mut accepted: Option<(Duration, Duration)> = None;
     let incarnation = beat().incarnation;
     let (replaces, replaces_accepted) = lives.begin(incarnation);
     loop {
+        let sent = world.now();
         let beat = v1::HeartbeatRequest {
-            accepted,
+            accepted: accepted.is_some_and(|(from, lease)| sent < from + lease),
             replaces: replaces.clone(),
             replaces_accepted,
             ..beat()
@@ -113,7 +114,7 @@ async fn heartbeats(
         let asked = world.call(from, to, Ask::Heartbeat(beat), HEARTBEAT_TIMEOUT);
         let pause = match asked.await {
             Ok(Answer::Heartbeat(heard)) => {
-                accepted = true;
+                accepted = Some((sent, Duration::from_millis(heard.lease_ms.into())));
                 lives.accepted(incarnation);
                 adopt(&heard.cluster_id);
                 learn(&heard);

@@ -217,7 +217,7 @@ impl Core {
         self.filter.len()
     }
 
-    /// Why the server can't go on, if it can't: the disk lost a write. It has to be started again.
+    /// Why the server can't go on, if it can't: the disk lost a write, or can't be read.
     pub fn failed(&self) -> Option<&str> {
         self.failed.as_deref()
     }
