@@ -39,7 +39,7 @@ fn a_manifest_with_a_wrong_field_type_or_value() {
     up_with(&manifest(
         "  tablets:\n    storage:\n      engine: rocksdb\n",
     ))
-    .refused(2, &["rocksdb", "sled", "fjall", "redb", "memory"]);
+    .refused(2, &["rocksdb", "redb", "sled", "memory"]);
     // Everything at once.
     up_with(&manifest(
         "  oracle: {window: 3}\n  tablets:\n    replicas: three\n    storage: {engin: sled, size: 1}\n",
@@ -194,10 +194,10 @@ fn another_engine_and_fewer_servers_than_the_folder_has() {
         1,
         &["3 tablet servers", "asks for 2", "spec.tablets.replicas"],
     );
-    let fjall = manifest("  tablets:\n    storage:\n      engine: fjall\n");
-    percolator_with(&arguments, &fjall).refused(1, &["sled", "fjall"]);
+    let sled = manifest("  tablets:\n    storage:\n      engine: sled\n");
+    percolator_with(&arguments, &sled).refused(1, &["redb", "sled"]);
     let memory = manifest("  tablets:\n    storage:\n      engine: memory\n");
-    percolator_with(&arguments, &memory).refused(1, &["sled", "memory", "--data-dir"]);
+    percolator_with(&arguments, &memory).refused(1, &["redb", "memory", "--data-dir"]);
     // Rows in memory are gone, and the master still knows their tables.
     let other = folder.path().join("other").display().to_string();
     let arguments = [
@@ -466,7 +466,7 @@ fn a_cluster_that_is_not_there() {
 fn everything_is_there_after_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
-    for engine in ["sled", "fjall", "redb"] {
+    for engine in ["redb", "sled"] {
         let data = data.join(engine);
         let file = folder.path().join(format!("{engine}.yaml"));
         let spec = format!("  tablets:\n    storage:\n      engine: {engine}\n");

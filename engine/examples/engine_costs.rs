@@ -1,5 +1,5 @@
 //! Prints what one engine costs for the same work behind the same log and buffer:
-//! `cargo run --release -p percolator-engine --example engine_costs -- --engine sled|fjall|redb
+//! `cargo run --release -p percolator-engine --example engine_costs -- --engine redb|sled
 //! [--rows 2000000] [--puts rows/4] [--cache-mib 64] [--folder DIR]`.
 //!
 //! The work runs in child processes, so that each peak of memory is that of its own work. Values don't compress. Opens find
@@ -18,8 +18,8 @@ use std::{
 
 use percolator_engine::{
     Backend, Batch, Buffered, Checkpoint, Checkpoints, Column, Direction, Durable, Engine,
-    EngineKind, Error, FjallStore, Options, Read, RedbStore, Rest, Scan, SledStore, Snapshot,
-    Value, Versioned, disk::StdDisk,
+    EngineKind, Error, Options, Read, RedbStore, Rest, Scan, SledStore, Snapshot, Value, Versioned,
+    disk::StdDisk,
 };
 
 type Failure = Box<dyn std::error::Error>;
@@ -167,7 +167,6 @@ fn open(work: &Work) -> Result<(Durable<Shared>, Arc<dyn Backend>), Failure> {
             let store = Buffered::new(RedbStore::open(&path, work.cache_bytes)?, BUFFER_BYTES)?;
             Arc::new(Versioned::new(store, options.history_bytes))
         }
-        EngineKind::Fjall => Arc::new(FjallStore::open(&path, work.cache_bytes)?),
         EngineKind::Memory => return Err("memory has no folder".into()),
     };
     let engine = Durable::open(

@@ -88,10 +88,7 @@ struct Orders {
 }
 
 /// Opens `folder` with the store that `open_store` makes of its path.
-#[cfg_attr(
-    not(any(feature = "sled", feature = "fjall", feature = "redb")),
-    allow(dead_code)
-)]
+#[cfg_attr(not(any(feature = "sled", feature = "redb")), allow(dead_code))]
 pub(crate) fn open_folder<B: Backend>(
     folder: &Path,
     options: &Options,
@@ -135,7 +132,7 @@ pub(crate) fn open_folder<B: Backend>(
 /// Has the kernel forget what it holds of the store's files and believes to be on the device. Where a sync has failed, that
 /// is not true of the pages that it gave up: they would be read until the next loss of power, and then be gone. What is still
 /// to be written stays.
-#[cfg_attr(not(any(feature = "sled", feature = "fjall")), allow(dead_code))]
+#[cfg_attr(not(any(feature = "sled", feature = "redb")), allow(dead_code))]
 fn forget_cached(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();

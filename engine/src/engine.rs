@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{Batch, Error, Read, Snapshot};
 
-/// The longest key an engine takes, in bytes (fjall's own limit is 64 KiB).
+/// The longest key an engine takes, in bytes.
 pub const MAX_KEY_BYTES: usize = 32 * 1024;
 
 /// The largest group of batches in one [`Engine::commit`], in bytes.

@@ -145,7 +145,7 @@ pub enum Error {
         /// The largest possible, in bytes.
         max_bytes: usize,
     },
-    /// The store (sled, fjall, redb) reports an error of its own.
+    /// The store (redb, sled) reports an error of its own.
     #[error("{engine} at {}: {detail}", path.display())]
     Store {
         /// Which store.

@@ -1,4 +1,4 @@
-//! Ordered columns with atomic, durable batches and snapshots: sled, fjall, redb and memory behind one trait.
+//! Ordered columns with atomic, durable batches and snapshots: redb, sled and memory behind one trait.
 //!
 //! ```
 //! use percolator_engine::{Batch, Column, EngineKind, Options, Read, open};
@@ -28,8 +28,6 @@ mod durable;
 mod engine;
 mod error;
 mod filter;
-#[cfg(feature = "fjall")]
-mod fjall_store;
 mod folder;
 mod log;
 mod memory;
@@ -51,8 +49,6 @@ pub use durable::{Checkpoints, Durable};
 pub use engine::{Engine, MAX_GROUP_BYTES, MAX_KEY_BYTES, Stats};
 pub use error::Error;
 pub use filter::CountingFilter;
-#[cfg(feature = "fjall")]
-pub use fjall_store::FjallStore;
 pub use folder::{FORMAT, Identity, LOCK_FILE, adopt_cluster, identity};
 pub use memory::MemoryStore;
 pub use open::open;

@@ -19,7 +19,6 @@ pub fn open(folder: &Path, options: &Options) -> Result<Box<dyn Engine>, Error> 
     match options.kind {
         EngineKind::Memory => Ok(Box::new(MemoryEngine::new(options.history_bytes))),
         EngineKind::Sled => open_sled(folder, options),
-        EngineKind::Fjall => open_fjall(folder, options),
         EngineKind::Redb => open_redb(folder, options),
     }
 }
@@ -36,18 +35,6 @@ fn open_sled(folder: &Path, options: &Options) -> Result<Box<dyn Engine>, Error>
 #[cfg(not(feature = "sled"))]
 fn open_sled(_: &Path, _: &Options) -> Result<Box<dyn Engine>, Error> {
     Err(Error::NotBuilt { engine: "sled" })
-}
-
-#[cfg(feature = "fjall")]
-fn open_fjall(folder: &Path, options: &Options) -> Result<Box<dyn Engine>, Error> {
-    crate::durable::open_folder(folder, options, |store| {
-        crate::FjallStore::open(store, options.cache_bytes)
-    })
-}
-
-#[cfg(not(feature = "fjall"))]
-fn open_fjall(_: &Path, _: &Options) -> Result<Box<dyn Engine>, Error> {
-    Err(Error::NotBuilt { engine: "fjall" })
 }
 
 #[cfg(feature = "redb")]

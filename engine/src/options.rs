@@ -6,11 +6,9 @@ use std::{fmt, str::FromStr};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EngineKind {
     /// sled behind our commit log.
-    #[default]
     Sled,
-    /// fjall (a log-structured merge tree) behind our commit log.
-    Fjall,
     /// redb (copy-on-write B-trees) behind our commit log.
+    #[default]
     Redb,
     /// A map in memory: nothing is kept.
     Memory,
@@ -18,18 +16,12 @@ pub enum EngineKind {
 
 impl EngineKind {
     /// Every kind.
-    pub const ALL: [EngineKind; 4] = [
-        EngineKind::Sled,
-        EngineKind::Fjall,
-        EngineKind::Redb,
-        EngineKind::Memory,
-    ];
+    pub const ALL: [EngineKind; 3] = [EngineKind::Sled, EngineKind::Redb, EngineKind::Memory];
 
     /// Lower case, as in flags and in the folder's FORMAT.
     pub const fn name(self) -> &'static str {
         match self {
             EngineKind::Sled => "sled",
-            EngineKind::Fjall => "fjall",
             EngineKind::Redb => "redb",
             EngineKind::Memory => "memory",
         }
@@ -44,7 +36,7 @@ impl fmt::Display for EngineKind {
 
 /// A name that is no engine's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown engine '{0}': it is one of sled, fjall, redb, memory")]
+#[error("unknown engine '{0}': it is one of redb, sled, memory")]
 pub struct UnknownEngine(pub String);
 
 impl FromStr for EngineKind {
@@ -78,15 +70,13 @@ pub struct Options {
     /// The same for a group whose batches are all marked by [`crate::Batch::spend_reserve`], in bytes. No
     /// more than `reserve_bytes`, of which what lies above this is theirs alone.
     pub last_reserve_bytes: u64,
-    /// Memory, in bytes, that old values needed by live snapshots may take (not fjall); above it
+    /// Memory, in bytes, that old values needed by live snapshots may take; above it
     /// the oldest snapshot answers [`crate::Error::SnapshotTooOld`].
     pub history_bytes: u64,
 }
 
 impl Options {
-    /// Defaults: 64 MiB each of cache, log segment, reserve and history; a last reserve of 16 MiB, and of
-    /// 48 MiB for fjall, which may write a table of 16 MiB a column in the background and stops for good
-    /// where it can't; no cluster yet.
+    /// Defaults: 64 MiB each of cache, log segment, reserve and history; a last reserve of 16 MiB; no cluster yet.
     pub fn new(kind: EngineKind, server: impl Into<String>) -> Options {
         const MIB_64: u64 = 64 << 20;
         Options {
@@ -96,10 +86,7 @@ impl Options {
             cache_bytes: MIB_64,
             segment_bytes: MIB_64,
             reserve_bytes: MIB_64,
-            last_reserve_bytes: match kind {
-                EngineKind::Fjall => 48 << 20,
-                EngineKind::Sled | EngineKind::Redb | EngineKind::Memory => 16 << 20,
-            },
+            last_reserve_bytes: 16 << 20,
             history_bytes: MIB_64,
         }
     }

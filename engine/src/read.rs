@@ -55,7 +55,7 @@ pub trait Read {
 }
 
 /// An engine as it was at one moment, between two batches. Hold it only as long as needed: it costs
-/// memory or, with fjall, keeps old data on disk.
+/// memory.
 pub trait Snapshot: Read + Send {}
 
 /// True if no key can lie in `[start, end)`.

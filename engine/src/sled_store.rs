@@ -9,7 +9,7 @@
 //! uses freed segments of its file again, trusting that flush: on a device with a volatile cache a
 //! power loss in just that moment may damage the store beyond what the log replays (in the usual case
 //! the log's sync, on the same file system, flushes sled's writes along). A checkpoint that takes its time
-//! has many such moments. Where power losses are to be expected, take fjall or redb.
+//! has many such moments. Where power losses are to be expected, take redb.
 //!
 //! sled keeps up to 16 entries in a page and writes a page whole after every few changes of it, however large
 //! its values: with values of 4 MB a change of their neighbour costs 64 MB. So a long value lies in pieces,

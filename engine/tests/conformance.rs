@@ -33,11 +33,6 @@ fn sled() {
 }
 
 #[test]
-fn fjall() {
-    run(EngineKind::Fjall);
-}
-
-#[test]
 fn redb() {
     run(EngineKind::Redb);
 }

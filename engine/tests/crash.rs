@@ -24,7 +24,7 @@ const OVER_OLDER: u64 = 1 << 20;
 /// Ends after this many groups; without it never.
 const GROUPS: &str = "PERCOLATOR_TEST_GROUPS";
 
-const ON_DISK: [EngineKind; 3] = [EngineKind::Sled, EngineKind::Fjall, EngineKind::Redb];
+const ON_DISK: [EngineKind; 2] = [EngineKind::Redb, EngineKind::Sled];
 /// Locks of the last so many batches are there.
 const WINDOW: u64 = 5;
 

@@ -6,7 +6,7 @@ use percolator_engine::{
     Batch, Column, Engine, EngineKind, Error, FORMAT, Options, adopt_cluster, identity, open,
 };
 
-const ON_DISK: [EngineKind; 3] = [EngineKind::Sled, EngineKind::Fjall, EngineKind::Redb];
+const ON_DISK: [EngineKind; 2] = [EngineKind::Redb, EngineKind::Sled];
 
 fn options(kind: EngineKind, cluster: Option<&str>) -> Options {
     Options {
@@ -27,21 +27,18 @@ fn names_of_engines() {
         assert_eq!(kind.to_string().parse(), Ok(kind));
     }
     let error = "Sled".parse::<EngineKind>().expect_err("a refusal");
-    assert!(
-        error.to_string().contains("sled, fjall, redb, memory"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("redb, sled, memory"), "{error}");
 }
 
 #[test]
 fn another_engine_server_cluster_or_format() {
-    let [sled, fjall, _] = ON_DISK;
+    let [redb, sled] = ON_DISK;
     let parent = tempfile::tempdir().expect("a folder");
     // Made with all that is missing above it.
     let folder = &parent.path().join("a/b/c");
     drop(open(folder, &options(sled, None)).expect("an engine"));
 
-    let error = refused(folder, &options(fjall, None));
+    let error = refused(folder, &options(redb, None));
     assert!(
         matches!(&error, Error::WrongEngine { found, .. } if found == "sled"),
         "{error}"

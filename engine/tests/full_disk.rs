@@ -9,7 +9,7 @@ use percolator_engine::{Batch, Column, Engine, EngineKind, Error, Options, open}
 use tmpfs::Tmpfs;
 
 const MIB: usize = 1 << 20;
-const ON_DISK: [EngineKind; 3] = [EngineKind::Sled, EngineKind::Fjall, EngineKind::Redb];
+const ON_DISK: [EngineKind; 2] = [EngineKind::Redb, EngineKind::Sled];
 
 fn batch(i: u32) -> Batch {
     let mut batch = Batch::default();
@@ -51,12 +51,7 @@ fn full_and_then_room_again() {
             return;
         };
         fs::write(mounted.ballast(), vec![1; 24 * MIB]).expect("ballast");
-        // fjall writes tables of up to 16 MiB in the background, and compacts them.
-        let reserve = match kind {
-            EngineKind::Fjall => 36 * MIB,
-            _ => 16 * MIB,
-        };
-        let options = options(kind, reserve);
+        let options = options(kind, 16 * MIB);
         let data = mounted.0.join("data");
         let engine = open(&data, &options).expect("an engine");
         let mut next = 0;
@@ -121,11 +116,11 @@ fn full_without_a_reserve() {
     }
 }
 
-/// Somebody else fills the volume to the last byte while a checkpoint is due. sled and redb would break for
-/// good, so they aren't asked; fjall writes with every commit, and is left out.
+/// Somebody else fills the volume to the last byte while a checkpoint is due. The stores would break for
+/// good, so they aren't asked.
 #[test]
 fn filled_by_somebody_else_and_then_room_again() {
-    for kind in [EngineKind::Sled, EngineKind::Redb] {
+    for kind in ON_DISK {
         let folder = tempfile::tempdir().expect("a folder");
         let Some(mounted) = Tmpfs::mount(folder.path(), "96m") else {
             return;

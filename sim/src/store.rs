@@ -1,6 +1,6 @@
 //! A store on a simulated device, for the shipped buffer, snapshots and log in front of it: what a
 //! checkpoint has brought there stays; of what came after, a crash leaves some and not the rest, in no
-//! order. That is what sled and fjall are taken for.
+//! order. That is what redb and sled are taken for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

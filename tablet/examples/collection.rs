@@ -3,7 +3,7 @@
 //!
 //! ```sh
 //! cargo run --release -p percolator-tablet --example collection -- operations --rows 1000000
-//! cargo run --release -p percolator-tablet --example collection -- disk --rows 1000000 --engine fjall
+//! cargo run --release -p percolator-tablet --example collection -- disk --rows 1000000 --engine redb
 //! ```
 #![allow(clippy::print_stdout, reason = "its output is what it is for")]
 
@@ -39,8 +39,8 @@ struct Arguments {
     /// Bytes of a value.
     #[arg(long, default_value_t = 100)]
     value: usize,
-    /// The engine of `disk`: sled, fjall, redb or memory.
-    #[arg(long, default_value = "sled")]
+    /// The engine of `disk`: redb, sled or memory.
+    #[arg(long, default_value = "redb")]
     engine: EngineKind,
     /// How often each row is overwritten for `disk`.
     #[arg(long, default_value_t = 10)]

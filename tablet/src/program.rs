@@ -67,11 +67,11 @@ struct Arguments {
         env = "PERCOLATOR_TABLET_SERVER"
     )]
     server: String,
-    /// Engine that stores the rows: sled, fjall, redb or memory. A folder keeps the engine it was made with.
+    /// Engine that stores the rows: redb, sled or memory. A folder keeps the engine it was made with.
     #[arg(
         long,
         value_name = "ENGINE",
-        default_value = "sled",
+        default_value = "redb",
         env = "PERCOLATOR_TABLET_ENGINE"
     )]
     engine: EngineKind,

@@ -34,7 +34,7 @@ use crate::{Error, Limits};
 
 /// A message of requests may be this large: one request at its limit, and its envelope.
 const MESSAGE_BYTES_MAX: usize = 24 << 20;
-/// What the log holds between two checkpoints of the engine: with sled, what is buffered in memory in
+/// What the log holds between two checkpoints of the engine: what is buffered in memory in
 /// front of it, two to three times this much with its overhead, and twice that during a checkpoint.
 const LOG_SEGMENT_BYTES: u64 = 16 << 20;
 /// Requests of one message that are handled before it is looked whether their answers are taken.

@@ -25,7 +25,7 @@ fn options(folder: &Path, listen: SocketAddr) -> Options {
         advertise: None,
         master: "127.0.0.1:1".into(),
         server: "tablet-0".into(),
-        engine: EngineKind::Sled,
+        engine: EngineKind::Redb,
         cache_bytes: 16 << 20,
         raw: false,
         disk_stall_max: std::time::Duration::from_secs(30),
@@ -36,7 +36,7 @@ fn options(folder: &Path, listen: SocketAddr) -> Options {
 /// Makes the folder of a server that belongs to a cluster; its log is read only when somebody writes into the path that is
 /// given back.
 fn folder_with_a_slow_log(folder: &Path) -> std::path::PathBuf {
-    let engine_options = percolator_engine::Options::new(EngineKind::Sled, "tablet-0");
+    let engine_options = percolator_engine::Options::new(EngineKind::Redb, "tablet-0");
     let engine = percolator_engine::open(folder, &engine_options).unwrap();
     percolator_engine::adopt_cluster(folder, "c").unwrap();
     engine.close().unwrap();

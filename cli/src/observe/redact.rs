@@ -127,9 +127,9 @@ mod tests {
                 ),
             ),
             (
-                r#"{"message":"inserting secret","target":"fjall","rows":["secret",1],"span":{"key":"secret","name":"write"}}"#,
+                r#"{"message":"inserting secret","target":"redb","rows":["secret",1],"span":{"key":"secret","name":"write"}}"#,
                 Some(
-                    r#"{"message":"[left out]","rows":["[left out]",1],"span":{"key":"[left out]","name":"[left out]"},"target":"fjall"}"#,
+                    r#"{"message":"[left out]","rows":["[left out]",1],"span":{"key":"[left out]","name":"[left out]"},"target":"redb"}"#,
                 ),
             ),
             (

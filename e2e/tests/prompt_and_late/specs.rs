@@ -71,7 +71,7 @@ fn are_refused(space: &Namespace) {
         (r#"{"oracle":{"replicas":2}}"#, "standby oracles"),
         (r#"{"oracle":{"window":"1ms"}}"#, "from 100ms to 60s"),
         (
-            r#"{"tablets":{"storage":{"engine":"fjall"}}}"#,
+            r#"{"tablets":{"storage":{"engine":"sled"}}}"#,
             "must not change",
         ),
         (

@@ -214,7 +214,7 @@ pub(crate) enum Begun {
 }
 
 /// Makes the first segment of a new log, and looks whether log and store belong together.
-#[cfg_attr(not(any(feature = "sled", feature = "fjall")), allow(dead_code))]
+#[cfg_attr(not(any(feature = "sled", feature = "redb")), allow(dead_code))]
 pub(crate) fn begin(disk: &dyn Disk, is_new: bool) -> io::Result<Begun> {
     let first = replay::segments(&disk.list()?).first().copied();
     Ok(match first {

@@ -288,7 +288,7 @@ impl Default for Tablets {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Storage {
-    /// The embedded store; it can't be changed. Default: sled.
+    /// The embedded store; it can't be changed. Default: redb.
     #[schemars(extend("x-kubernetes-validations" = rules(&[("self == oldSelf", "must not change: a server's data stays in the store it was written with")])))]
     pub engine: Engine,
     /// Memory for the store's cache, in bytes for each server, at least 1Mi. Changing it restarts
@@ -327,13 +327,11 @@ impl Default for Storage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Engine {
-    /// sled: B+ trees on log-structured pages.
-    #[default]
-    Sled,
-    /// fjall: log-structured merge trees.
-    Fjall,
     /// redb: copy-on-write B-trees.
+    #[default]
     Redb,
+    /// sled: B+ trees on log-structured pages, which a loss of power can damage on a device with a volatile cache.
+    Sled,
     /// Memory: nothing outlives the process. For tests.
     Memory,
 }
@@ -342,9 +340,8 @@ impl Engine {
     /// The engine's name, as it stands in a manifest and in the servers' flags.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Sled => "sled",
-            Self::Fjall => "fjall",
             Self::Redb => "redb",
+            Self::Sled => "sled",
             Self::Memory => "memory",
         }
     }

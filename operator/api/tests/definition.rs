@@ -225,7 +225,7 @@ fn rules_for_changes_refuse_what_they_should() {
         ),
         (
             "/spec/tablets/storage/engine",
-            json!("fjall"),
+            json!("sled"),
             "must not change",
         ),
         (

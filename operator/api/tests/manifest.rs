@@ -26,7 +26,7 @@ fn the_example_says_the_defaults() {
 
     assert_eq!(example.metadata.name, "demo");
     assert_eq!(example.spec.tablets.replicas, 3);
-    assert_eq!(example.spec.tablets.storage.engine, Engine::Sled);
+    assert_eq!(example.spec.tablets.storage.engine, Engine::Redb);
     assert_eq!(
         example.spec.tablets.storage.cache_size,
         Quantity::from_bytes(256 << 20)
@@ -41,13 +41,13 @@ fn every_field_can_be_set() {
         "{HEAD}metadata: {{name: a-1, namespace: data, labels: {{app.example.com/part: db}}, \
          annotations: {{owner: 'Ann, B.'}}}}\n\
          spec: {{image: 'registry.example.com/percolator:1@sha256:{digest}', oracle: {{replicas: 1, window: 1m}},\n\
-         tablets: {{replicas: 7, storage: {{engine: fjall, cacheSize: 1048576, size: 1.5Gi}}}},\n\
+         tablets: {{replicas: 7, storage: {{engine: sled, cacheSize: 1048576, size: 1.5Gi}}}},\n\
          gcMaster: {{replicas: 1}}}}\n"
     );
     let cluster = PercolatorCluster::from_yaml(&text).expect(&text);
     assert_eq!(cluster.metadata.namespace.as_deref(), Some("data"));
     assert_eq!(cluster.spec.tablets.replicas, 7);
-    assert_eq!(cluster.spec.tablets.storage.engine, Engine::Fjall);
+    assert_eq!(cluster.spec.tablets.storage.engine, Engine::Sled);
     assert_eq!(cluster.spec.tablets.storage.cache_size.bytes(), 1 << 20);
     assert_eq!(cluster.spec.tablets.storage.size.bytes(), 3 << 29);
 
@@ -125,7 +125,7 @@ fn a_field_without_a_value_has_its_default() {
 fn unknown_fields_are_all_named_with_path_and_line() {
     assert_eq!(
         refusal(&with_spec(
-            "  tablets:\n    replicas: 0\n    storage:\n      engin: fjall\n      \
+            "  tablets:\n    replicas: 0\n    storage:\n      engin: sled\n      \
              cachesize: 1Gi\n  colour: blue\n"
         )),
         "line 6: spec.tablets.replicas: 0 must be from 1 to 1000\n\
@@ -190,7 +190,7 @@ fn wrong_values_are_named_with_what_to_do() {
         (
             "  tablets:\n    storage:\n      engine: rocksdb\n",
             "line 7: spec.tablets.storage.engine: \"rocksdb\" is not known; \
-             use one of sled, fjall, redb, memory",
+             use one of redb, sled, memory",
         ),
         (
             "  tablets: {storage: {engine: Sled}}\n",
@@ -198,7 +198,7 @@ fn wrong_values_are_named_with_what_to_do() {
         ),
         (
             "  tablets: {storage: {engine: 7}}\n",
-            "line 5: spec.tablets.storage.engine: expected one of sled, fjall, redb, memory, \
+            "line 5: spec.tablets.storage.engine: expected one of redb, sled, memory, \
              found the number 7",
         ),
         (
@@ -263,8 +263,8 @@ fn everything_that_is_wrong_is_said_at_once() {
          line 8: spec.oracle.replicas: 2 must be 1: standby oracles are not supported yet\n\
          line 10: spec.tablets.replicas: expected a whole number from 0 to 4294967295, found the \
          string \"three\"\n\
-         line 12: spec.tablets.storage.engine: \"rocksdb\" is not known; use one of sled, fjall, \
-         redb, memory\n\
+         line 12: spec.tablets.storage.engine: \"rocksdb\" is not known; use one of redb, sled, \
+         memory\n\
          line 13: spec.tablets.storage.cacheSize: \"256MB\" is not a quantity: write a number of \
          bytes, if need be with one of the suffixes Ki Mi Gi Ti Pi Ei (powers of 1024) or k M G T P \
          E (powers of 1000), such as \"256Mi\"\n\

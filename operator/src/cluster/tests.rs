@@ -339,7 +339,7 @@ fn a_bad_spec_changes_nothing_and_says_why() {
     for change in [
         (|cluster| cluster.spec.tablets.replicas = 2) as fn(&mut ClusterObject),
         |cluster| cluster.spec.tablets.storage.size = Quantity::from_bytes(1 << 30),
-        |cluster| cluster.spec.tablets.storage.engine = percolator_api::Engine::Fjall,
+        |cluster| cluster.spec.tablets.storage.engine = percolator_api::Engine::Sled,
         |cluster| cluster.spec.oracle.replicas = 2,
     ] {
         let good = world.cluster.spec.clone();

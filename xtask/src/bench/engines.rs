@@ -18,7 +18,7 @@ use super::{
 use crate::cmd::Cmd;
 
 /// The engines that keep data. The first is what the others are compared with.
-const ENGINES: [&str; 3] = ["sled", "fjall", "redb"];
+const ENGINES: [&str; 2] = ["redb", "sled"];
 const PORT: u16 = 17_600;
 const MIB: f64 = (1 << 20) as f64;
 

@@ -146,7 +146,6 @@ fn collection(context: &Context) -> anyhow::Result<()> {
     for arguments in [
         &["operations", "--rows", "1000000"][..],
         &["disk", "--rows", "1000000", "--engine", "sled"],
-        &["disk", "--rows", "1000000", "--engine", "fjall"],
         &["disk", "--rows", "1000000", "--engine", "redb"],
     ] {
         context

@@ -41,7 +41,7 @@ spec:
     pod: {serviceAccountName: own, priorityClassName: high}
   tablets:
     replicas: 5
-    storage: {engine: fjall, cacheSize: 1Gi, size: 100Gi, storageClassName: fast}
+    storage: {engine: sled, cacheSize: 1Gi, size: 100Gi, storageClassName: fast}
     pod:
       resources: {requests: {cpu: 1, memory: 2Gi}, limits: {cpu: 500m}}
       nodeSelector: {disk: nvme}
