@@ -18,6 +18,7 @@ mod locks;
 mod marks;
 mod meter;
 mod metrics;
+mod options;
 mod orders;
 mod outbox;
 mod pace;
@@ -44,7 +45,8 @@ use percolator_protocol::types::{DecodeError, Timestamp};
 use percolator_wire::v1;
 
 pub use self::limits::{Amount, Held, Limits};
-pub use self::server::{Options, Server};
+pub use self::options::Options;
+pub use self::server::Server;
 
 /// Why the server can't answer, or can't go on.
 #[derive(Debug, thiserror::Error)]

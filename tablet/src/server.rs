@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::num::NonZero;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc as thread_channel;
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use percolator_engine::{Batch, Engine, EngineKind};
 use percolator_protocol::types::Timestamp;
 use percolator_server::{Life, Probe, StallWatch, heartbeat};
 use percolator_telemetry::endpoint::{self, DATA_LOST};
-use percolator_telemetry::otlp::{self, Exporter};
+use percolator_telemetry::otlp::Exporter;
 use percolator_telemetry::{Limited, who};
 use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
@@ -27,6 +26,7 @@ use crate::core::{Asker, Core, Facts, Order, Reply};
 use crate::lapse::Lapse;
 use crate::meter::Meter;
 use crate::metrics::Metrics;
+use crate::options::Options;
 use crate::outbox::{Outbox, Packs};
 use crate::pages::pages;
 use crate::trace::Traces;
@@ -47,37 +47,6 @@ const STUCK: Duration = Duration::from_secs(30);
 static CUT: Limited = Limited::new();
 /// Requests under way may end within this when the server stops.
 const GRACE: Duration = Duration::from_millis(200);
-
-/// How to run a tablet server.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Its folder.
-    pub data_dir: PathBuf,
-    /// Where to listen; port 0 picks a free one.
-    pub listen: SocketAddr,
-    /// Where to show metrics and health; without it, nowhere. Port 0 picks a free one.
-    pub metrics_listen: Option<SocketAddr>,
-    /// Where to send spans of what clients trace; without it, nowhere.
-    pub traces: Option<otlp::Settings>,
-    /// A request that takes so long is told in the log; without it, none.
-    pub slow_request: Option<Duration>,
-    /// Where clients reach it, HOST:PORT; where it listens, if not given.
-    pub advertise: Option<String>,
-    /// The master, HOST:PORT.
-    pub master: String,
-    /// Its stable name, for example "tablet-0".
-    pub server: String,
-    /// The engine.
-    pub engine: EngineKind,
-    /// The engine's cache, in bytes.
-    pub cache_bytes: u64,
-    /// A disk that takes no write for so long ends this server, so that another one can take its place.
-    pub disk_stall_max: Duration,
-    /// Whether to allow the benchmark's plain reads and writes.
-    pub raw: bool,
-    /// Whether what may be collected is indexed: not only to measure the price.
-    pub index_garbage: bool,
-}
 
 /// A tablet server that listens.
 pub struct Server {
