@@ -228,7 +228,7 @@ fn no_number_in_json_is_one_that_readers_of_json_round() {
         }
         lines.into_iter().next().unwrap_or_default()
     };
-    exact(&["table", "create", "t"], "", &[]);
+    let table = exact(&["table", "create", "t"], "", &[])["id"].clone();
     exact(&["table", "list"], "", &[]);
     let put = exact(&["put", "t", "a", "c", "1"], "", &["start_ts", "commit_ts"]);
     let at = put["commit_ts"].as_str().expect("a text");
@@ -237,7 +237,8 @@ fn no_number_in_json_is_one_that_readers_of_json_round() {
     exact(&["scan", "t"], "", &[]);
     exact(&["delete", "t", "a"], "", &["start_ts", "commit_ts"]);
     let start_ts = put["start_ts"].as_str().expect("a text");
-    exact(&["outcome", start_ts, "1/a:c"], "", &["commit_ts"]);
+    let primary = format!("{table}/a:c");
+    exact(&["outcome", start_ts, &primary], "", &["commit_ts"]);
     let script = "tables\nbegin\nput t a c 1\nstatus\ncommit\nscan t\n";
     exact(&["shell"], script, &["start_ts", "commit_ts"]);
     exact(&["shell", "--at", at], "status\n", &["at"]);

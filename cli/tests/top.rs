@@ -81,6 +81,9 @@ fn top_draws_on_a_terminal_and_leaves_it_as_it_was() {
     let splits = splits.iter().flat_map(|row| ["--split-at", row]);
     let create = ["table", "create", "long"].into_iter().chain(splits);
     cluster.run(&create.collect::<Vec<_>>()).ok();
+    let tablets = cluster.run(&["table", "list", "--tablets", "-o", "json"]);
+    let tablets: Value = serde_json::from_str(&tablets.ok()).expect("JSON");
+    let line = |tablet: usize| format!("long {} tablet", tablets["tablets"][tablet]["id"]);
     let (mut ours, theirs) = terminal();
     let stdio = || Stdio::from(theirs.try_clone().expect("another"));
     let mut child = Command::new("setsid")
@@ -122,15 +125,15 @@ fn top_draws_on_a_terminal_and_leaves_it_as_it_was() {
     });
     // Tab, End; then Home.
     for (keys, tablet, words) in [
-        ("\t\x1b[F", "long 40 tablet", "-40 of 40"),
-        ("\x1b[H", "long 1 tablet", "by table, 1-"),
+        ("\t\x1b[F", line(39), "-40 of 40"),
+        ("\x1b[H", line(0), "by table, 1-"),
     ] {
         ours.write_all(keys.as_bytes()).expect("typed");
         let mut seen = String::new();
         wait_for(&format!("{words} on the terminal"), || {
             let shown = screen(&drawn.lock().expect("whole"));
             let plain = shown.split_whitespace().collect::<Vec<_>>().join(" ");
-            let is_there = plain.contains(tablet) && plain.contains(words);
+            let is_there = plain.contains(&tablet) && plain.contains(words);
             if seen != shown {
                 eprintln!("{shown}");
                 seen = shown;

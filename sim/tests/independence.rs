@@ -127,7 +127,11 @@ fn failing_runs_are_made_small_and_fail_again_in_the_same_way_by_what_is_shown_o
         let is_small = noticed.take(4).any(|(plan, failure)| {
             let (smaller, smallest) = shrink(&plan, &failure);
             assert_eq!(smallest.invariant, failure.invariant);
-            assert!(smaller.faulty < plan.faulty, "{smaller} of {plan}");
+            // What is noticed at the end alone, when every server is started again, is lost with any other time.
+            assert!(
+                smaller.faulty < plan.faulty || smaller.faults.len() < plan.faults.len(),
+                "{smaller} of {plan}"
+            );
             let arguments = smaller.to_string();
             let arguments = ["percolator-sim"].into_iter().chain(arguments.split(' '));
             let again = Arguments::parse_from(arguments).plan(smaller.seed);

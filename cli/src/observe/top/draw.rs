@@ -284,7 +284,8 @@ fn draw_tablets(frame: &mut Frame<'_>, top: &mut Top, area: Rect) {
         });
     let widths = [
         Constraint::Fill(1),
-        Constraint::Length(8),
+        // An id is less than 2^53.
+        Constraint::Length(16),
         Constraint::Length(12),
         Constraint::Length(9),
         Constraint::Length(10),
@@ -394,7 +395,7 @@ mod tests {
         let drawn = frame(&mut top);
         for words in [
             "no metrics are reached",
-            "8 not well",
+            "9 not well",
             "down for 12 s",
             "! nobody gets timestamps",
             "do: ",
