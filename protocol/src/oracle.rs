@@ -199,15 +199,13 @@ impl Oracle {
         // Not from when the clock was followed last: while one that had jumped was not, time has passed at the full pace.
         let slowly_ms = now.mono_ms.saturating_sub(self.slow_from.mono_ms) / 2;
         let slow_ms = self.slow_from.unix_ms.saturating_add(slowly_ms);
-        let is_slow = !jumped && now.unix_ms < self.time_ms.max(slow_ms);
-        let time_ms = if jumped {
-            expected_ms
-        } else if is_slow {
-            slow_ms
-        } else {
+        let believed_ms = if jumped { expected_ms } else { now.unix_ms };
+        // Also behind a clock that isn't followed: others may have seen what is far above it.
+        let is_slow = believed_ms < self.time_ms.max(slow_ms);
+        if !is_slow && !jumped {
             self.followed = now;
-            now.unix_ms
-        };
+        }
+        let time_ms = if is_slow { slow_ms } else { believed_ms };
         self.time_ms = self.time_ms.max(time_ms);
         if !is_slow {
             self.slow_from = Now {
@@ -406,6 +404,19 @@ mod tests {
         // Time passes, slowly, until the clock is there.
         oracle.observe(at(T - 59_000, 1_000));
         assert_eq!(time_of_next(&mut oracle), T + 500);
+    }
+
+    #[test]
+    fn time_passes_where_it_was_raised_above_a_clock_that_then_jumps_ahead() {
+        let mut oracle = started();
+        let hour_ms = 3_600_000;
+        oracle.raise(Timestamp::from_millis(T + hour_ms));
+        extend(&mut oracle);
+        // Still behind, and by more than is followed.
+        for mono_ms in [1_000, 2_000] {
+            oracle.observe(at(T + 60_000 + mono_ms, mono_ms));
+            assert_eq!(oracle.time_ms(), T + hour_ms + mono_ms / 2);
+        }
     }
 
     #[test]
