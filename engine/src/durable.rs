@@ -87,18 +87,21 @@ struct Orders {
     stop: bool,
 }
 
-/// Opens `folder` with the store that `open_store` makes of its path.
+/// Opens `folder` with the store that `open_store` makes of its path, in which it has `file`.
 #[cfg_attr(not(any(feature = "sled", feature = "redb")), allow(dead_code))]
 pub(crate) fn open_folder<B: Backend>(
     folder: &Path,
     options: &Options,
+    file: &str,
     open_store: impl FnOnce(&Path) -> Result<B, Error>,
 ) -> Result<Box<dyn Engine>, Error> {
     let folder = Folder::open(folder, options)?;
     let log = folder.log();
     let disk = StdDisk::open(&log).map_err(Error::io("create the folder", &log))?;
     // The log begins before the store, and always keeps a segment: a store without one has lost it.
-    let is_new = !folder.store().exists();
+    // An empty file would be made to a store, as a missing one.
+    let bytes = folder.store().join(file).metadata();
+    let is_new = bytes.map_or(true, |bytes| bytes.len() == 0);
     let lost = match begin(&disk, is_new).map_err(Error::io("begin", &log))? {
         Begun::Sound => None,
         Begun::LogLost => Some((&log, "the log is missing, but there is a store next to it")),

@@ -48,7 +48,7 @@ use crate::{
 };
 
 /// The database within the store's folder.
-const FILE: &str = "data.redb";
+pub(crate) const FILE: &str = "data.redb";
 
 /// After so many bytes of changed pages, as [`changed_bytes`] estimates them, a commit is durable. Half of it is
 /// written for random puts, which took 8 ms.

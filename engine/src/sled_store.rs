@@ -52,6 +52,9 @@ const WRITTEN_PER_BYTE: u64 = 4;
 /// background, when it moves pages.
 const ROOM_BYTES: u64 = 8 << 20;
 
+/// sled's file of pages.
+pub(crate) const FILE: &str = "db";
+
 /// A sled database.
 #[derive(Debug)]
 pub struct SledStore {

@@ -197,10 +197,22 @@ fn a_lost_store_is_refused() {
         fill(&*engine, 0, 3);
         engine.close().expect("closed");
         drop(engine);
-        fs::remove_dir_all(folder.path().join("store")).expect("a removal");
-        let error = refused(folder.path(), &options(kind, None));
-        assert!(matches!(error, Error::Corrupt { .. }), "{error}");
-        assert!(error.to_string().contains("the store"), "{error}");
+        let store = folder.path().join("store");
+        let file = store.join(match kind {
+            EngineKind::Sled => "db",
+            _ => "data.redb",
+        });
+        let losses: [&dyn Fn(); 3] = [
+            &|| fs::write(&file, "").expect("cut to nothing"),
+            &|| fs::remove_file(&file).expect("a removal"),
+            &|| fs::remove_dir_all(&store).expect("a removal"),
+        ];
+        for lose in losses {
+            lose();
+            let error = refused(folder.path(), &options(kind, None));
+            assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+            assert!(error.to_string().contains("the store"), "{error}");
+        }
     }
 }
 
