@@ -417,6 +417,7 @@ impl Client {
         let missing = |error: &MasterError| matches!(error, MasterError::NotFound(_));
         let mut request = v1::DeleteTableRequest {
             name: name.to_owned(),
+            table_id: self.router.id_now(name, self.options.patience).await?,
             give_up_lost,
             ..v1::DeleteTableRequest::default()
         };

@@ -1,7 +1,7 @@
 //! The world of a real client: servers over TCP, the machine's monotonic clock, its randomness, tokio.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -14,8 +14,8 @@ use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::connection::{Connection, failed, why_status};
-use crate::oracle::OracleClient;
-use crate::transport::{Apart, BoxFuture, Lost, MasterError, Replaced, Transport};
+use crate::oracle::{OracleClient, Place};
+use crate::transport::{Apart, BoxFuture, Lost, MasterError, OneCluster, Replaced, Transport};
 
 /// The master answers within this, or is asked again.
 const MASTER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,9 +35,7 @@ pub(crate) struct Network {
 struct Master {
     address: String,
     endpoint: Endpoint,
-    /// The cluster that it was of at its first answer. What is known of tables and tablets is of that one alone.
-    cluster_id: OnceLock<String>,
-    replaced: OnceLock<Replaced>,
+    cluster: OneCluster,
     /// Those who ask at a time share one.
     shared: Mutex<Weak<MasterClient<Channel>>>,
 }
@@ -77,15 +75,7 @@ impl Master {
         let directory = self
             .ask(|mut client| async move { client.directory(request).await })
             .await?;
-        let ours = self.cluster_id.get_or_init(|| directory.cluster_id.clone());
-        if *ours == directory.cluster_id {
-            return Ok(directory);
-        }
-        let replaced = self.replaced.get_or_init(|| Replaced {
-            ours: ours.clone(),
-            theirs: directory.cluster_id,
-        });
-        Err(MasterError::Replaced(replaced.clone()))
+        self.cluster.check(directory)
     }
 }
 
@@ -111,26 +101,29 @@ impl Network {
         let master = Arc::new(Master {
             address: master.to_owned(),
             endpoint,
-            cluster_id: OnceLock::new(),
-            replaced: OnceLock::new(),
+            cluster: OneCluster::default(),
             shared: Mutex::default(),
         });
         let oracle = {
             let master = master.clone();
-            let address = move || {
+            let place = move || {
                 let master = master.clone();
                 async move {
                     let directory = master.directory(None).await;
                     let directory = directory.map_err(crate::router::master_message)?;
+                    let cluster_id = directory.cluster_id.clone();
                     crate::directory::Directory::new(directory)
                         .oracle()
-                        .map(str::to_owned)
+                        .map(|address| Place {
+                            address: address.to_owned(),
+                            cluster_id,
+                        })
                         .ok_or_else(|| "no oracle has reported to the master yet".into())
                 }
                 .boxed()
             };
             // A little less, so that it is still there to say what was wrong.
-            OracleClient::with_deadline(address, patience * 9 / 10)
+            OracleClient::with_deadline(place, patience * 9 / 10)
         };
         Ok(Self {
             master,
@@ -148,8 +141,8 @@ impl Network {
         {
             return known.clone();
         }
-        let cluster_id = self.master.cluster_id.get().cloned();
-        let connection = Connection::open(address, cluster_id.unwrap_or_default());
+        let cluster_id = self.master.cluster.id().unwrap_or_default();
+        let connection = Connection::open(address, cluster_id.to_owned());
         connections.insert(address.to_owned(), connection.clone());
         connection
     }
@@ -276,7 +269,9 @@ impl Transport for Network {
         let asked = self
             .master
             .ask(|mut client| async move { client.session(request).await });
-        asked.boxed()
+        asked
+            .map(|told| self.master.cluster.check_session(told?))
+            .boxed()
     }
 
     fn create_table(
@@ -300,7 +295,7 @@ impl Transport for Network {
     }
 
     fn replaced(&self) -> Option<Replaced> {
-        self.master.replaced.get().cloned()
+        self.master.cluster.replaced()
     }
 
     fn now(&self) -> Duration {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::TableId;
 
 use crate::Error;
@@ -15,6 +16,9 @@ pub(crate) struct PinnedTables(Mutex<Vec<(String, TableId)>>);
 
 impl PinnedTables {
     fn get(&self, name: &str) -> Option<TableId> {
+        if mutants::on(Mutant::TablesNotPinned) {
+            return None;
+        }
         let pinned = self.0.lock();
         let of_name = pinned.iter().find(|(pinned, _)| pinned == name);
         of_name.map(|(_, table)| *table)
@@ -23,6 +27,9 @@ impl PinnedTables {
     /// The one that was first stays, also where two calls look the name up at a time.
     fn pin(&self, name: &str, table: TableId) -> TableId {
         let mut pinned = self.0.lock();
+        if mutants::on(Mutant::TablesNotPinned) {
+            pinned.clear();
+        }
         if let Some((_, first)) = pinned.iter().find(|(pinned, _)| pinned == name) {
             return *first;
         }

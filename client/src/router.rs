@@ -274,7 +274,7 @@ impl Router {
     /// The error by its cause, where that is that the cluster isn't there any more.
     pub(crate) fn by_cause(&self, error: Error) -> Error {
         match (&error, self.transport.replaced()) {
-            (Error::Timeout { .. } | Error::Unavailable(_), Some(replaced)) => {
+            (Error::Timeout { .. } | Error::Unavailable(_) | Error::TooOld(_), Some(replaced)) => {
                 Error::ClusterReplaced(replaced)
             }
             _ => error,
@@ -299,6 +299,31 @@ impl Router {
         let directory = Arc::new(directory);
         *self.directory.write() = directory.clone();
         Ok(directory)
+    }
+
+    /// The id that the table has now, in whatever state it is.
+    pub(crate) async fn id_now(&self, name: &str, patience: Duration) -> Result<u32, Error> {
+        let deadline = self.deadline(patience);
+        let mut retry = Retry::new(self, deadline);
+        loop {
+            let last = match self.refresh_by(deadline).await {
+                Ok(directory) => {
+                    let table = directory.tables.get(name);
+                    return table
+                        .map(|table| table.id)
+                        .ok_or_else(|| Error::UnknownTable {
+                            name: name.to_owned(),
+                        });
+                }
+                Err(MasterError::Replaced(replaced)) => {
+                    return Err(Error::ClusterReplaced(replaced));
+                }
+                Err(error) => master_message(error),
+            };
+            if let Err(error) = retry.pause(last).await {
+                return Err(deadline.error(&*self.transport, "looking up a table", error));
+            }
+        }
     }
 
     /// The table of this name. Asks the master when it isn't known yet.

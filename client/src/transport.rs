@@ -2,9 +2,10 @@
 //! work. The network implements it in `network`; a simulator can too.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 
@@ -51,6 +52,62 @@ pub struct Replaced {
     pub ours: String,
     /// The one that answers.
     pub theirs: String,
+}
+
+/// Knows the client's cluster by the first directory: what is known of tables and tablets is of that one alone.
+#[derive(Debug, Default)]
+pub struct OneCluster {
+    id: OnceLock<String>,
+    replaced: OnceLock<Replaced>,
+}
+
+impl OneCluster {
+    /// A directory of the client's cluster.
+    ///
+    /// # Errors
+    /// [`MasterError::Replaced`]: it is another one's.
+    pub fn check(
+        &self,
+        directory: v1::DirectoryResponse,
+    ) -> Result<v1::DirectoryResponse, MasterError> {
+        self.id.get_or_init(|| directory.cluster_id.clone());
+        self.check_id(&directory.cluster_id).map(|()| directory)
+    }
+
+    /// The answer to a session is of the client's cluster, or none is known yet.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn check_session(
+        &self,
+        told: v1::SessionResponse,
+    ) -> Result<v1::SessionResponse, MasterError> {
+        self.check_id(&told.cluster_id).map(|()| told)
+    }
+
+    fn check_id(&self, theirs: &str) -> Result<(), MasterError> {
+        let Some(ours) = self.id.get().filter(|ours| *ours != theirs) else {
+            return Ok(());
+        };
+        if mutants::on(Mutant::ReplacedClusterTaken) {
+            return Ok(());
+        }
+        let replaced = self.replaced.get_or_init(|| Replaced {
+            ours: ours.clone(),
+            theirs: theirs.to_owned(),
+        });
+        Err(MasterError::Replaced(replaced.clone()))
+    }
+
+    /// The cluster's id, once it is known.
+    pub fn id(&self) -> Option<&str> {
+        self.id.get().map(String::as_str)
+    }
+
+    /// Another one has answered in its place.
+    pub fn replaced(&self) -> Option<Replaced> {
+        self.replaced.get().cloned()
+    }
 }
 
 /// What the master did not do.

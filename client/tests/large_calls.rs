@@ -120,6 +120,7 @@ impl Transport for Yes {
             Ok(v1::SessionResponse {
                 lease_ms: 60_000,
                 barrier: 0,
+                cluster_id: String::new(),
             })
         }
         .boxed()

@@ -80,7 +80,7 @@ fn held_with(deadline: Duration) -> (mpsc::UnboundedReceiver<Asked>, OracleClien
 fn client_of(address: String, deadline: Duration) -> OracleClient {
     let provide = move || {
         let address = address.clone();
-        Box::pin(async move { Ok(address) }) as futures_util::future::BoxFuture<'static, _>
+        Box::pin(async move { Ok(address.into()) }) as futures_util::future::BoxFuture<'static, _>
     };
     OracleClient::with_deadline(provide, deadline)
 }

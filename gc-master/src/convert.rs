@@ -44,6 +44,7 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             replaces_accepted: request.replaces_accepted,
             leaving: request.leaving,
             high_ts: Timestamp::from_u64(request.high_ts),
+            groups: request.groups,
             time: Timestamp::from_u64(request.time),
             disk_stalled_ms: request.disk_stalled_ms,
         })

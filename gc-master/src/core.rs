@@ -283,6 +283,7 @@ impl Directory {
             adopted: was_adopted || (beat.role == Role::Oracle && beat.cluster_id.is_some()),
             incarnation: beat.incarnation,
             high_ts: known.map_or(0, |known| known.high_ts),
+            groups: known.map_or(0, |known| known.groups),
             commits_above: known.map_or(unknown_before.as_u64(), |known| known.commits_above),
         };
         // A newcomer is told the cluster's id.
@@ -369,7 +370,7 @@ impl Directory {
             let missing = live.into_iter().flat_map(|live| live.missing.keys());
             heard.missing = missing.copied().collect();
         }
-        heard.leased = self.grant(&server, role);
+        heard.leased = self.grant(now, &server, role);
         Ok(heard)
     }
 

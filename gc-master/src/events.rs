@@ -62,6 +62,8 @@ pub struct Heartbeat {
     pub leaving: bool,
     /// The highest timestamp of a tablet server's durable records, or an oracle's durable limit.
     pub high_ts: Timestamp,
+    /// How many groups a tablet server has made durable.
+    pub groups: u64,
     /// An oracle's time.
     pub time: Timestamp,
     /// How long its disk has neither taken a write nor refused it; 0: it doesn't stall.
@@ -88,10 +90,54 @@ impl Heartbeat {
             replaces_accepted: false,
             leaving: false,
             high_ts: Timestamp::ZERO,
+            groups: 0,
             time: Timestamp::ZERO,
             disk_stalled_ms: 0,
         }
     }
+}
+
+/// Which table is to be deleted, and how far that is.
+#[derive(Clone, Copy, Debug)]
+pub struct Deletion<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its id, where another table of its name isn't meant.
+    pub table: Option<u32>,
+    /// It is frozen, and was swept.
+    pub swept: Option<&'a Swept>,
+    /// What its owners have lost of it is given up.
+    pub give_up_lost: bool,
+}
+
+impl<'a> Deletion<'a> {
+    /// To begin with.
+    pub fn of(name: &'a str) -> Self {
+        Self {
+            name,
+            table: None,
+            swept: None,
+            give_up_lost: false,
+        }
+    }
+
+    /// As a client asks for it. `swept`: [`swept_by`].
+    pub fn asked(request: &'a v1::DeleteTableRequest, swept: Option<&'a Swept>) -> Self {
+        Self {
+            name: &request.name,
+            table: Some(request.table_id).filter(|id| *id != 0),
+            swept,
+            give_up_lost: request.give_up_lost,
+        }
+    }
+}
+
+/// What a client has looked through, where the table is frozen.
+pub fn swept_by(request: &v1::DeleteTableRequest) -> Option<Swept> {
+    (request.swept != 0).then(|| Swept {
+        table: request.swept,
+        servers: request.swept_servers.iter().cloned().collect(),
+    })
 }
 
 /// What a server hears of the master.

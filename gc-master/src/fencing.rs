@@ -100,9 +100,13 @@ impl Directory {
                 // The one before may have given more than it had reported, by a clock that may jump.
                 Role::Oracle => {
                     let seen = Timestamp::from_u64(truth.highest_seen.max(server.high_ts));
-                    if beat.high_ts < seen {
-                        truth.highest_seen = later(seen, self.settings.lease + JUMP_MAX).as_u64();
-                    }
+                    let jumped = match beat.high_ts < seen {
+                        true => JUMP_MAX,
+                        // The folder may be a copy of before the last limits all the same. A clock that is right is
+                        // as far as this by now.
+                        false => Duration::ZERO,
+                    };
+                    truth.highest_seen = later(seen, self.settings.lease + jumped).as_u64();
                     // Its timestamps may still be on their way to a commit.
                     let first = truth.highest_seen.max(beat.high_ts.as_u64());
                     truth.oracle_above = truth.oracle_above.max(first);
@@ -115,6 +119,7 @@ impl Directory {
             }
             server.incarnation = beat.incarnation;
             server.high_ts = beat.high_ts.as_u64();
+            server.groups = beat.groups;
         }
         self.dirty = true;
         Ok(Timestamp::ZERO)
@@ -144,6 +149,7 @@ impl Directory {
         if let Some(server) = truth.servers.get_mut(&beat.server) {
             // Kept with the next change: each heartbeat's would be too many writes.
             server.high_ts = server.high_ts.max(beat.high_ts.as_u64());
+            server.groups = server.groups.max(beat.groups);
         }
     }
 
@@ -166,8 +172,9 @@ impl Directory {
     }
 
     /// The lease that a heartbeat of this server is answered with. Durable before it is.
-    pub(crate) fn grant(&mut self, server: &str, role: Role) -> Leased {
+    pub(crate) fn grant(&mut self, now: Duration, server: &str, role: Role) -> Leased {
         let lasts = self.settings.lease;
+        let before_is_over = now >= self.known_since() + self.oracle_lease_before();
         let time = self.collection.now;
         let mut leased = Leased {
             lasts,
@@ -178,6 +185,12 @@ impl Directory {
         };
         leased.timestamps_above = Timestamp::from_u64(truth.highest_seen);
         if role == Role::Oracle {
+            let lease_ms = u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
+            let known_ms = truth.oracle_lease_ms;
+            if known_ms < lease_ms || (known_ms > lease_ms && before_is_over) {
+                truth.oracle_lease_ms = lease_ms;
+                self.dirty = true;
+            }
             return leased;
         }
         let known = truth.servers.get(server);
@@ -280,8 +293,16 @@ impl Directory {
     /// When an oracle's lease is over. Counted from the start of this master, where it wasn't heard since: the master
     /// before may have answered it last.
     fn oracle_lease_ends(&self, server: &str) -> Duration {
-        let heard_at = self.live.get(server).map(|live| live.heard_at);
-        heard_at.unwrap_or(self.known_since()) + self.settings.lease
+        match self.live.get(server) {
+            Some(live) => live.heard_at + self.settings.lease,
+            None => self.known_since() + self.oracle_lease_before(),
+        }
+    }
+
+    /// The longest lease that masters before this one may have granted an oracle.
+    fn oracle_lease_before(&self) -> Duration {
+        let kept_ms = self.truth.as_ref().map_or(0, |truth| truth.oracle_lease_ms);
+        Duration::from_millis(kept_ms).max(self.settings.lease)
     }
 
     /// Up to where this server may answer, by what this start of the master has granted it, and those before to any.
@@ -316,19 +337,39 @@ impl Directory {
             .truth
             .as_ref()
             .and_then(|truth| truth.servers.get(&beat.server));
-        let high_ts = Timestamp::from_u64(known.map_or(0, |server| server.high_ts));
         let live = self.live.get(&beat.server);
         let points = live.map_or(Points::default(), |live| live.points);
-        let reported = [high_ts, points.barrier, points.ready];
-        let has = [beat.high_ts, beat.points.barrier, beat.points.ready];
-        let behind = reported
+        let compared = [
+            (
+                "group of changes",
+                known.map_or(0, |server| server.groups),
+                beat.groups,
+            ),
+            (
+                "timestamp",
+                known.map_or(0, |server| server.high_ts),
+                beat.high_ts.as_u64(),
+            ),
+            (
+                "barrier",
+                points.barrier.as_u64(),
+                beat.points.barrier.as_u64(),
+            ),
+            (
+                "ready point",
+                points.ready.as_u64(),
+                beat.points.ready.as_u64(),
+            ),
+        ];
+        let behind = compared
             .into_iter()
-            .zip(has)
-            .find(|(reported, has)| has < reported);
+            .find(|(_, reported, has)| has < reported);
         match behind {
+            _ if mutants::on(Mutant::OlderFolderTaken) => Ok(()),
             None => Ok(()),
-            Some((reported, has)) => Err(Refusal::OlderFolder {
+            Some((what, reported, has)) => Err(Refusal::OlderFolder {
                 server: beat.server.clone(),
+                what,
                 reported,
                 has,
             }),

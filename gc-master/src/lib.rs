@@ -15,6 +15,7 @@ mod events;
 mod facts;
 mod fencing;
 mod held;
+mod ids;
 mod measured;
 mod metrics;
 mod names;
@@ -34,7 +35,9 @@ pub use crate::core::{Directory, HEARTBEAT_INTERVAL, Held, SILENCE_MAX, Settings
 pub use collection::{Progress, Sweep};
 pub use convert::{directory as directory_response, gc_status};
 pub use driver::drive;
-pub use events::{Action, Command, Effects, Heard, Heartbeat, Note, Report, Start, Swept};
+pub use events::{
+    Action, Command, Deletion, Effects, Heard, Heartbeat, Note, Report, Start, Swept, swept_by,
+};
 pub use fencing::{LEASE, Leased};
 pub use names::{CUT_BYTES_MAX, CUTS_MAX, NAME_BYTES_MAX};
 pub use refusal::Refusal;

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use humantime::format_duration;
-use percolator_protocol::types::Timestamp;
 
 use crate::names::{CUTS_MAX, NAME_BYTES_MAX};
 use crate::settings::{LIFE_TIME_MAX, LIFE_TIME_MIN};
@@ -56,14 +55,16 @@ pub enum Refusal {
     StillLeased { server: String, left_ms: u128 },
     /// What was answered would be lost.
     #[error(
-        "the folder of {server} is older than what it had before: it has reported {reported}, and the folder ends at {has}. \
+        "the folder of {server} is older than what it had before: it has reported {what} {reported}, and the folder ends at \
+         {what} {has}. \
          One server can't be brought back to an earlier state alone: bring its last folder or volume back; or start it \
          with an empty folder, and give up the tables that had tablets there, `percolator table delete --give-up-lost`"
     )]
     OlderFolder {
         server: String,
-        reported: Timestamp,
-        has: Timestamp,
+        what: &'static str,
+        reported: u64,
+        has: u64,
     },
     /// There may be one oracle, or timestamps would not be in order.
     #[error("{second} is not accepted: the cluster's oracle is {first}, and there may be only one")]

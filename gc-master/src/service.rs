@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status};
 
 use crate::convert;
 use crate::core::Directory;
-use crate::events::{Heartbeat, Swept};
+use crate::events::{Deletion, Heartbeat, swept_by};
 use crate::refusal::Refusal;
 use crate::runner::Runner;
 use crate::settings::Change;
@@ -200,19 +200,13 @@ impl Master for Service {
         &self,
         request: Request<v1::DeleteTableRequest>,
     ) -> Result<Response<v1::DeleteTableResponse>, Status> {
-        let v1::DeleteTableRequest {
-            name,
-            swept,
-            swept_servers,
-            give_up_lost,
-        } = request.into_inner();
-        let swept = (swept != 0).then(|| Swept {
-            table: swept,
-            servers: swept_servers.into_iter().collect(),
-        });
-        let id = self.runner.step(|directory, now| {
-            directory.delete_table(now, &name, swept.as_ref(), give_up_lost)
-        })??;
+        let request = request.into_inner();
+        let swept = swept_by(&request);
+        let deletion = Deletion::asked(&request, swept.as_ref());
+        let id = self
+            .runner
+            .step(|directory, now| directory.delete_table(now, &deletion))??;
+        let name = request.name;
         let what = format!("the table {name} is being deleted, and deleting it again goes on");
         let gone = self
             .wait(id, &what, |directory| match directory.table(id) {

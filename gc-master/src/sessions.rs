@@ -171,6 +171,7 @@ impl Directory {
         Ok(v1::SessionResponse {
             lease_ms: u32::try_from(lease.as_millis()).unwrap_or(u32::MAX),
             barrier: barrier.as_u64(),
+            cluster_id: self.truth()?.cluster_id.clone(),
         })
     }
 

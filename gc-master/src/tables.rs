@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::core::Directory;
-use crate::events::Swept;
+use crate::events::Deletion;
 use crate::names::{check_cuts, check_table_name};
 use crate::refusal::Refusal;
 use crate::truth::{Role, Rows, Table, TableState, Tablet, TabletState, Truth};
@@ -104,19 +104,20 @@ impl Directory {
     /// # Errors
     /// [`Refusal::NoSuchTable`], [`Refusal::NotFrozen`], [`Refusal::Unheard`], [`Refusal::Lost`], [`Refusal::NoState`]
     /// and [`Refusal::Settling`].
-    pub fn delete_table(
-        &mut self,
-        now: Duration,
-        name: &str,
-        swept: Option<&Swept>,
-        give_up_lost: bool,
-    ) -> Result<u32, Refusal> {
+    pub fn delete_table(&mut self, now: Duration, deletion: &Deletion<'_>) -> Result<u32, Refusal> {
+        let Deletion {
+            name,
+            table,
+            swept,
+            give_up_lost,
+        } = *deletion;
         // A rebuilt directory must know the servers on which locks are to be looked for.
         self.check_settled(now)?;
         let truth = self.truth()?;
         let id = truth
             .table_named(name)
-            // Another one of the same name was not swept.
+            // Another one of the same name isn't meant, and was not swept.
+            .filter(|id| table.is_none_or(|table| table == *id))
             .filter(|id| swept.is_none_or(|swept| swept.table == *id))
             .ok_or(Refusal::NoSuchTable {
                 name: name.to_owned(),

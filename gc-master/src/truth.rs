@@ -6,6 +6,7 @@ use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::ids::{self, Half, TABLE_BLOCK_BITS, TABLET_BLOCK_BITS};
 use crate::settings::Kept;
 
 /// The format of the bytes that this program reads and writes.
@@ -53,6 +54,9 @@ pub struct Truth {
     /// An oracle that may have been alive when another one took its place has given timestamps up to here.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub oracle_above: u64,
+    /// The longest lease that an oracle may still have, in milliseconds, where leases are shorter now.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub oracle_lease_ms: u64,
 }
 
 /// How far garbage collection is, and its settings.
@@ -203,6 +207,9 @@ pub struct Server {
     /// The highest timestamp of its durable records that it has reported, about: kept with other changes.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub high_ts: u64,
+    /// How many groups it has reported to be durable, about, as `high_ts`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub groups: u64,
     /// It commits no primary at or below this: an earlier incarnation may have answered reads up to it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub commits_above: u64,
@@ -248,20 +255,6 @@ struct Format {
     format: u32,
 }
 
-/// A directory gives ids from a block that it picks at random: clients and servers of another cluster may be on their way
-/// here with ids of theirs; and where it is rebuilt, servers that are away may hold tablets with ids that nobody has told
-/// it of.
-const TABLE_BLOCK_BITS: u32 = 16;
-const TABLET_BLOCK_BITS: u32 = 32;
-
-/// The lower half of the blocks is for new directories, the upper one for rebuilt ones: those never have a block of their
-/// cluster's first one.
-#[derive(Clone, Copy)]
-enum Half {
-    New,
-    Rebuilt,
-}
-
 impl Truth {
     /// The state of a new cluster.
     pub(crate) fn new(cluster_id: String, random: u128) -> Self {
@@ -287,6 +280,7 @@ impl Truth {
             leased_to: 0,
             highest_seen: 0,
             oracle_above: 0,
+            oracle_lease_ms: 0,
         }
     }
 
@@ -309,18 +303,8 @@ impl Truth {
     }
 
     fn pick_blocks(&mut self, half: Half, random: u128) {
-        let [low, high, a, b, c, d, ..] = random.to_le_bytes();
-        // All ids are below 2^53: readers of JSON round larger numbers.
-        let (tables, tablets) = (u16::MAX >> 1, u32::MAX >> 12);
-        let upper = u16::from(matches!(half, Half::Rebuilt));
-        let block = (u16::from_le_bytes([low, high]) & tables).min(tables - 1);
-        let block = block + upper * (tables + 1);
-        // Zero is no id.
-        self.next_table_id = (u32::from(block) << TABLE_BLOCK_BITS) + 1;
+        (self.next_table_id, self.next_tablet_id) = ids::first(half, random);
         self.first_table_id = self.next_table_id;
-        let block = (u32::from_le_bytes([a, b, c, d]) & tablets).min(tablets - 1);
-        let block = block + u32::from(upper) * (tablets + 1);
-        self.next_tablet_id = (u64::from(block) << TABLET_BLOCK_BITS) + 1;
     }
 
     /// Somebody has this table. A rebuilt directory stays in its own block all the same: behind an id of
@@ -523,6 +507,7 @@ mod tests {
             adopted: true,
             incarnation: u64::MAX,
             high_ts: u64::MAX,
+            groups: u64::MAX,
             commits_above: u64::MAX,
         };
         truth.servers.insert("oracle-0".into(), oracle);

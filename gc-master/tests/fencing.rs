@@ -295,6 +295,29 @@ fn a_folder_that_went_back_is_refused() {
             .contains("bring its last folder or volume back"),
         "{refused}"
     );
+    // Its last groups only locked something, which has no write record.
+    let locked = Heartbeat {
+        groups: 7,
+        ..reported.clone()
+    };
+    cluster.beat(locked).unwrap();
+    let cut = Heartbeat {
+        high_ts: ts(5),
+        groups: 6,
+        ..older.clone()
+    };
+    let refused = cluster.beat(cut).unwrap_err().to_string();
+    assert!(
+        refused.contains("reported group of changes 7, and the folder ends at group of changes 6"),
+        "{refused}"
+    );
+    let (reported, older) = (
+        Heartbeat {
+            groups: 7,
+            ..reported
+        },
+        Heartbeat { groups: 7, ..older },
+    );
     // A barrier that it had refused what this one would serve.
     let barrier = Heartbeat {
         points: percolator_protocol::safe_point::Points {
@@ -314,6 +337,7 @@ fn a_folder_that_went_back_is_refused() {
     let empty = Heartbeat {
         cluster_id: None,
         high_ts: Timestamp::ZERO,
+        groups: 0,
         ..older
     };
     cluster.beat(empty.clone()).unwrap();
@@ -392,4 +416,50 @@ fn a_master_waits_for_the_lease_of_an_oracle_that_it_hasnt_heard() {
     );
     cluster.0.now = LEASE;
     cluster.beat(second).unwrap();
+}
+
+#[test]
+fn an_oracle_on_a_copied_folder_goes_on_above_what_the_first_may_have_given_since() {
+    let mut cluster = Cluster::new();
+    let told = cluster.time(1_000).unwrap();
+    assert_eq!(told.timestamps_above, Timestamp::ZERO);
+    // The copy has the limit that was reported last, and the first one has gone on behind that.
+    let second = Heartbeat {
+        cluster_id: Some(World::cluster_id()),
+        incarnation: 2,
+        high_ts: ts(4_000),
+        time: ts(1_001),
+        ..oracle("tso-0")
+    };
+    cluster.beat(second.clone()).unwrap_err();
+    cluster.0.now += LEASE;
+    let leased = cluster.beat(second).unwrap();
+    assert_eq!(leased.timestamps_above, ts(4_000 + lease_ms()));
+}
+
+#[test]
+fn a_lease_that_is_shorter_since_a_masters_start_is_waited_for_as_it_was() {
+    let mut cluster = Cluster::new();
+    cluster.time(1).unwrap();
+    cluster.0.settings.lease = LEASE / 5;
+    cluster.0.restart();
+    let second = Heartbeat {
+        cluster_id: Some(World::cluster_id()),
+        incarnation: 2,
+        high_ts: ts(4_000),
+        ..oracle("tso-0")
+    };
+    cluster.0.now += LEASE / 2;
+    let refused = cluster.beat(second.clone()).unwrap_err();
+    assert!(matches!(refused, Refusal::StillLeased { .. }), "{refused}");
+    cluster.0.now += LEASE / 2;
+    cluster.beat(second.clone()).unwrap();
+    // What the master before had granted is over, and the next one waits as long as leases are now.
+    cluster.0.restart();
+    cluster.0.now += LEASE / 5;
+    let third = Heartbeat {
+        incarnation: 3,
+        ..second
+    };
+    cluster.beat(third).unwrap();
 }

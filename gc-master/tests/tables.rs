@@ -4,7 +4,7 @@ mod world;
 
 use std::time::Duration;
 
-use percolator_gc_master::{Progress, Refusal, SILENCE_MAX, TableState, TabletState};
+use percolator_gc_master::{Deletion, Progress, Refusal, SILENCE_MAX, TableState, TabletState};
 use percolator_protocol::types::Timestamp;
 use world::World;
 
@@ -36,6 +36,21 @@ fn ids_are_never_given_twice() {
     world.beat_all();
     assert_eq!(world.create("a", &[]), Ok(2));
     assert_eq!(world.rows(), ["a ready 3@1 [..) tablet-0"]);
+}
+
+#[test]
+fn a_deletion_that_comes_late_leaves_a_table_that_was_made_again() {
+    let mut world = World::new(2);
+    let first = world.create("a", &["m"]).unwrap();
+    world.delete("a").unwrap();
+    world.create("a", &["m"]).unwrap();
+    let late = Deletion {
+        table: Some(first),
+        ..Deletion::of("a")
+    };
+    let refused = world.directory.delete_table(world.now, &late).unwrap_err();
+    assert!(matches!(refused, Refusal::NoSuchTable { .. }), "{refused}");
+    assert_eq!(world.state_of("a"), Some(TableState::Ready));
 }
 
 #[test]

@@ -112,11 +112,17 @@ pub enum Mutant {
     LeaseIgnored,
     /// The master accepts another incarnation of a server without waiting for the lease of the one before.
     LeaseNotAwaited,
+    /// The master takes a server whose folder is older than what it has reported.
+    OlderFolderTaken,
+    /// A client takes the tables of a cluster that was made in the place of its own for its own.
+    ReplacedClusterTaken,
+    /// A transaction looks the table of a name up with each use.
+    TablesNotPinned,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 52] = [
+    pub const ALL: [Self; 55] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -169,6 +175,9 @@ impl Mutant {
         Self::LeaseFromTheAnswer,
         Self::LeaseIgnored,
         Self::LeaseNotAwaited,
+        Self::OlderFolderTaken,
+        Self::ReplacedClusterTaken,
+        Self::TablesNotPinned,
     ];
 }
 

@@ -13,7 +13,7 @@ mod runtime;
 mod serve;
 pub mod signals;
 pub mod small_file;
-mod stall;
+pub mod stall;
 
 pub use error::{BoxError, Error};
 pub use folder::Folder;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 const STALLED_AFTER: Duration = Duration::from_secs(5);
 /// How often a write under way is looked at. What passes between two looks counts for no more than twice this: the process
 /// may have stood still itself.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+pub const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Knows how long the write under way has taken. Clones watch the same disk.
 #[derive(Clone, Debug, Default)]
@@ -18,11 +18,27 @@ pub struct StallWatch {
 /// A write under way.
 #[derive(Clone, Copy, Debug)]
 struct Write {
-    /// How long it was seen to wait, without a sign of life of the disk.
-    waited: Duration,
+    stall: Stall,
     looked: Instant,
-    /// Signs of life at the last look.
-    signs: u64,
+}
+
+/// How long a write was seen to wait, without a sign of life of the disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stall {
+    waited: Duration,
+    /// Signs of life at the last look, if there was one.
+    signs: Option<u64>,
+}
+
+impl Stall {
+    /// Another look, so long after the one before. `signs` counts what the disk has done. Returns how long it has waited.
+    pub fn look(&mut self, since: Duration, signs: u64) -> Duration {
+        self.waited = match self.signs.replace(signs) == Some(signs) {
+            true => self.waited + since.min(2 * LOOK_EVERY),
+            false => Duration::ZERO,
+        };
+        self.waited
+    }
 }
 
 /// A write is under way until this is dropped.
@@ -33,16 +49,15 @@ impl StallWatch {
     /// To be called before a write, by the one thread that writes.
     pub fn writing(&self) -> Writing<'_> {
         *self.write() = Some(Write {
-            waited: Duration::ZERO,
+            stall: Stall::default(),
             looked: Instant::now(),
-            signs: u64::MAX,
         });
         Writing(self)
     }
 
     /// How long the disk has stalled, if it does: 5 s or more.
     pub fn stalled(&self) -> Option<Duration> {
-        let waited = self.write().map(|write| write.waited);
+        let waited = self.write().map(|write| write.stall.waited);
         waited.filter(|waited| *waited >= STALLED_AFTER)
     }
 
@@ -77,14 +92,9 @@ impl StallWatch {
     fn look(&self, signs: u64) -> Option<Duration> {
         let mut write = self.write();
         let write = write.as_mut()?;
-        let since = write.looked.elapsed().min(2 * LOOK_EVERY);
+        let since = write.looked.elapsed();
         write.looked = Instant::now();
-        write.waited = match write.signs == signs {
-            true => write.waited + since,
-            false => Duration::ZERO,
-        };
-        write.signs = signs;
-        Some(write.waited)
+        Some(write.stall.look(since, signs))
     }
 
     fn write(&self) -> MutexGuard<'_, Option<Write>> {

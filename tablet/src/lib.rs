@@ -63,11 +63,9 @@ pub enum Error {
         /// What is wrong with it.
         detail: String,
     },
-    /// The highest timestamp of the write records can't be read.
-    #[error(
-        "the highest timestamp of the write records has {bytes} bytes, not 8: the engine's content is damaged"
-    )]
-    HighTs {
+    /// How far the server is can't be read.
+    #[error("how far the server is has {bytes} bytes, not 16: the engine's content is damaged")]
+    Reached {
         /// How many it has.
         bytes: usize,
     },

@@ -14,8 +14,48 @@ use crate::cache::CellCache;
 use crate::latches;
 use crate::marks::Marks;
 
-/// Where the highest timestamp of any write record is kept.
-pub(crate) const HIGH_TS: &[u8] = b"high-ts";
+/// Where it is kept how far the server is: see [`Reached`].
+pub(crate) const REACHED: &[u8] = b"reached";
+
+/// How far a server is: a folder that has less is an older one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reached {
+    /// The highest timestamp of any write record.
+    pub(crate) high_ts: Timestamp,
+    /// How many groups it has made durable. Those that only lock something have no write record.
+    pub(crate) groups: u64,
+}
+
+impl Reached {
+    pub(crate) fn load(engine: &dyn Engine) -> Result<Self, Error> {
+        if let Some(stored) = engine.get(Column::Meta, REACHED)? {
+            let malformed = || Error::Reached {
+                bytes: stored.len(),
+            };
+            let (high_ts, groups) = stored.split_at_checked(8).ok_or_else(malformed)?;
+            let number = |bytes: &[u8]| bytes.try_into().map(u64::from_be_bytes);
+            return Ok(Self {
+                high_ts: Timestamp::from_u64(number(high_ts).map_err(|_| malformed())?),
+                groups: number(groups).map_err(|_| malformed())?,
+            });
+        }
+        // Records of before it was kept may be as new as any.
+        let is_empty = engine.first(Column::Write, &[], &[])?.is_none();
+        Ok(Self {
+            high_ts: if is_empty {
+                Timestamp::ZERO
+            } else {
+                Timestamp::MAX
+            },
+            groups: 0,
+        })
+    }
+
+    pub(crate) fn encode(self) -> Vec<u8> {
+        let high_ts = self.high_ts.as_u64().to_be_bytes();
+        [high_ts, self.groups.to_be_bytes()].concat()
+    }
+}
 
 /// Which cells are locked, by the hashes of their keys: a read of a cell that isn't locked, the usual case, needs no
 /// look-up in the lock column.
@@ -284,21 +324,4 @@ pub(crate) fn write_down(
 /// The key of a cell.
 pub(crate) fn cell_key(cell: &Cell) -> Vec<u8> {
     key::cell(cell.table, &cell.row, &cell.column)
-}
-
-/// The highest timestamp of any write record of an engine.
-pub(crate) fn high_ts(engine: &dyn Engine) -> Result<Timestamp, Error> {
-    if let Some(stored) = engine.get(Column::Meta, HIGH_TS)? {
-        let bytes = <[u8; 8]>::try_from(&stored[..]).map_err(|_| Error::HighTs {
-            bytes: stored.len(),
-        })?;
-        return Ok(Timestamp::from_u64(u64::from_be_bytes(bytes)));
-    }
-    // Records of before it was kept may be as new as any.
-    let is_empty = engine.first(Column::Write, &[], &[])?.is_none();
-    Ok(if is_empty {
-        Timestamp::ZERO
-    } else {
-        Timestamp::MAX
-    })
 }

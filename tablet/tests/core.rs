@@ -252,7 +252,7 @@ fn conflicts_are_found_after_a_restart() {
         if !is_kept {
             // As a store of before it was kept.
             let mut batch = Batch::default();
-            batch.delete(Column::Meta, "high-ts");
+            batch.delete(Column::Meta, "reached");
             server.engine.commit(&[batch]).expect("memory");
         }
         server.start_again();

@@ -192,3 +192,24 @@ fn a_secondary_is_committed_below_an_earlier_lease() {
         "{answer:?}"
     );
 }
+
+#[test]
+fn a_group_that_only_locks_is_counted_durably() {
+    let mut server = Server::new();
+    let reached = |server: &Server| {
+        let report = server.core.report();
+        (report.high_ts, report.groups)
+    };
+    server.put("a", "1", 5, 6);
+    let (high_ts, groups) = reached(&server);
+    assert!(high_ts == 6 && groups > 0, "{high_ts} {groups}");
+    server.ask(prewrite("b", "1", 10));
+    assert_eq!(reached(&server), (6, groups + 1));
+    // A group that was refused isn't there.
+    let id = server.send(prewrite("c", "1", 11));
+    server.commit_group_short_of_room();
+    server.answer(id);
+    assert_eq!(reached(&server), (6, groups + 1));
+    server.start_again();
+    assert_eq!(reached(&server), (6, groups + 1));
+}

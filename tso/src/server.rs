@@ -203,7 +203,7 @@ impl Server {
         } = self;
         let (beating, stall) = (shared.clone(), shared.stall.clone());
         let (shown, asked, data) = (shared.clone(), shared.clone(), folder.path().to_owned());
-        let service = OracleServer::new(Service::new(shared, options.wait_max))
+        let service = OracleServer::new(Service::new(shared, folder.clone(), options.wait_max))
             .max_decoding_message_size(REQUEST_BYTES_MAX);
         // Also one that knows its cluster: another one may have taken its place since, and serves.
         let (adopted, mut is_adopted) = watch::channel(options.master.is_none());

@@ -11,7 +11,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::Stream;
 use percolator_protocol::oracle::ClockEvent;
 use percolator_protocol::types::Timestamp;
-use percolator_server::StallWatch;
+use percolator_server::{Folder, StallWatch};
 use percolator_telemetry::trace::{Remote, Span, Tracer, key};
 use percolator_wire::v1::oracle_server::Oracle;
 use percolator_wire::v1::{TimestampsRequest, TimestampsResponse, TraceContext};
@@ -236,12 +236,17 @@ impl Told {
 #[derive(Clone, Debug)]
 pub(crate) struct Service {
     shared: Arc<Shared>,
+    folder: Arc<Folder>,
     wait_max: Duration,
 }
 
 impl Service {
-    pub(crate) fn new(shared: Arc<Shared>, wait_max: Duration) -> Self {
-        Self { shared, wait_max }
+    pub(crate) fn new(shared: Arc<Shared>, folder: Arc<Folder>, wait_max: Duration) -> Self {
+        Self {
+            shared,
+            folder,
+            wait_max,
+        }
     }
 
     async fn wait_in_time(&self, count: u32) -> Result<TimestampsResponse, Status> {
@@ -361,6 +366,8 @@ impl Oracle for Service {
         &self,
         request: Request<Streaming<TimestampsRequest>>,
     ) -> Result<Response<Answers>, Status> {
+        let ours = self.folder.cluster_id();
+        percolator_wire::check_cluster(request.metadata(), ours.as_deref())?;
         self.shared.metrics.streams.inc();
         Ok(Response::new(Answers {
             requests: request.into_inner(),

@@ -90,7 +90,8 @@ async fn kills(seed: u64) {
             Box::pin(async move {
                 let place = placed.wait_for(Option::is_some).await;
                 let place = place.map_err(|error| error.to_string())?;
-                place.clone().ok_or_else(|| "nowhere".to_owned())
+                let address = place.clone().ok_or_else(|| "nowhere".to_owned())?;
+                Ok(address.into())
             }) as _
         };
         let client = OracleClient::with_deadline(provide, Duration::from_secs(120));

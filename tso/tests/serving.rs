@@ -41,7 +41,7 @@ impl Running {
         let address = self.address.clone();
         OracleClient::new(move || {
             let address = address.clone();
-            Box::pin(async move { Ok(address) })
+            Box::pin(async move { Ok(address.into()) })
         })
     }
 

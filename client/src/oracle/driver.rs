@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use percolator_protocol::oracle::Granted;
 use percolator_protocol::types::Timestamp;
+use percolator_wire::of_cluster;
 use percolator_wire::v1::oracle_client::OracleClient;
 use percolator_wire::v1::{TimestampsRequest, TimestampsResponse};
 use tokio::runtime::Handle;
@@ -15,7 +16,7 @@ use tonic::Streaming;
 use tonic::transport::Endpoint;
 
 use super::batch::Batch;
-use super::{OracleError, Shared};
+use super::{OracleError, Place, Shared};
 use crate::connection::{Why, cause, why, why_status};
 
 /// After a lost stream the first pause, then twice as long each time, up to the longest.
@@ -121,8 +122,9 @@ impl Driver {
         let stream = match &mut self.stream {
             Some(stream) => stream,
             None => {
-                self.address = (self.shared.address)().await?;
-                self.stream.insert(Stream::open(&self.address).await?)
+                let place = (self.shared.place)().await?;
+                self.address.clone_from(&place.address);
+                self.stream.insert(Stream::open(&place).await?)
             }
         };
         let TimestampsResponse { first, count: got } = stream.ask(request.clone()).await?;
@@ -148,8 +150,8 @@ struct Stream {
 }
 
 impl Stream {
-    async fn open(address: &str) -> Result<Self, String> {
-        let channel = Endpoint::from_shared(format!("http://{address}"))
+    async fn open(place: &Place) -> Result<Self, String> {
+        let channel = Endpoint::from_shared(format!("http://{}", place.address))
             .map_err(|error| format!("this is no HOST:PORT: {}", cause(&error)))?
             .connect_timeout(CONNECT)
             .tcp_nodelay(true)
@@ -160,7 +162,7 @@ impl Stream {
             .map_err(|error| said(why(&error, CONNECT)))?;
         let (requests, receiver) = mpsc::channel(1);
         let responses = OracleClient::new(channel)
-            .timestamps(ReceiverStream::new(receiver))
+            .timestamps(of_cluster(ReceiverStream::new(receiver), &place.cluster_id))
             .await
             .map_err(|status| lost(&status))?
             .into_inner();

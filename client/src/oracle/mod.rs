@@ -72,8 +72,26 @@ impl OracleError {
     }
 }
 
-/// Finds out where the oracle is, HOST:PORT; asked before each connection.
-pub type Address = dyn Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync;
+/// Where the oracle is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// HOST:PORT.
+    pub address: String,
+    /// An oracle of another cluster refuses to answer; empty: the cluster isn't known.
+    pub cluster_id: String,
+}
+
+impl From<String> for Place {
+    fn from(address: String) -> Self {
+        Self {
+            address,
+            cluster_id: String::new(),
+        }
+    }
+}
+
+/// Finds out where the oracle is; asked before each connection.
+pub type FindPlace = dyn Fn() -> BoxFuture<'static, Result<Place, String>> + Send + Sync;
 
 /// Asks the oracle for timestamps. Clones share one stream.
 #[derive(Clone)]
@@ -101,7 +119,7 @@ impl Drop for Handle {
 /// What the callers and the driver share.
 struct Shared {
     queue: Queue,
-    address: Box<Address>,
+    place: Box<FindPlace>,
     deadline: Duration,
 }
 
@@ -109,21 +127,21 @@ impl OracleClient {
     /// How long a call waits for an oracle that does not answer.
     pub const DEADLINE: Duration = Duration::from_secs(10);
 
-    /// A client that connects with its first call, to wherever `address` says then.
+    /// A client that connects with its first call, to wherever `place` says then.
     pub fn new(
-        address: impl Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync + 'static,
+        place: impl Fn() -> BoxFuture<'static, Result<Place, String>> + Send + Sync + 'static,
     ) -> Self {
-        Self::with_deadline(address, Self::DEADLINE)
+        Self::with_deadline(place, Self::DEADLINE)
     }
 
     /// The same with another deadline than [`Self::DEADLINE`].
     pub fn with_deadline(
-        address: impl Fn() -> BoxFuture<'static, Result<String, String>> + Send + Sync + 'static,
+        place: impl Fn() -> BoxFuture<'static, Result<Place, String>> + Send + Sync + 'static,
         deadline: Duration,
     ) -> Self {
         let shared = Arc::new(Shared {
             queue: Queue::default(),
-            address: Box::new(address),
+            place: Box::new(place),
             deadline,
         });
         Self {

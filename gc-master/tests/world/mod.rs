@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use percolator_gc_master::{
-    Action, Command, Directory, HEARTBEAT_INTERVAL, Heard, Heartbeat, Note, Refusal, Report, Role,
-    Rows, Settings, Start, Swept, TableState, TabletState, Truth,
+    Action, Command, Deletion, Directory, HEARTBEAT_INTERVAL, Heard, Heartbeat, Note, Refusal,
+    Report, Role, Rows, Settings, Start, Swept, TableState, TabletState, Truth,
 };
 
 use percolator_protocol::safe_point::Points;
@@ -18,6 +18,8 @@ pub(crate) const RANDOM: u128 = 0x1234_5678_9abc_def0_0fed_0000_0000_0000;
 
 pub(crate) struct World {
     pub(crate) directory: Directory,
+    /// With which it is started again.
+    pub(crate) settings: Settings,
     pub(crate) disk: Option<Vec<u8>>,
     /// What each tablet server durably owns.
     pub(crate) servers: BTreeMap<String, BTreeMap<u64, Report>>,
@@ -41,6 +43,7 @@ impl World {
     pub(crate) fn new(servers: usize) -> Self {
         let mut world = Self {
             directory: Directory::open(Start::NewCluster, Settings::default(), RANDOM).unwrap(),
+            settings: Settings::default(),
             disk: None,
             servers: (0..servers)
                 .map(|index| (format!("tablet-{index}"), BTreeMap::new()))
@@ -78,7 +81,7 @@ impl World {
             Some(bytes) => Start::State(bytes.clone()),
             None => Start::Rebuild { cluster_id: None },
         };
-        self.directory = Directory::open(start, Settings::default(), random).unwrap();
+        self.directory = Directory::open(start, self.settings, random).unwrap();
         self.now = Duration::ZERO;
         self.effects_left = usize::MAX;
         self.carry_out();
@@ -144,14 +147,20 @@ impl World {
 
     /// Begins to delete a table.
     pub(crate) fn freeze(&mut self, name: &str) -> Result<u32, Refusal> {
-        let result = self.directory.delete_table(self.now, name, None, false);
+        let result = self.directory.delete_table(self.now, &Deletion::of(name));
         self.carry_out();
         result
     }
 
     /// The same, and gives up what is lost of it.
     pub(crate) fn give_up_lost(&mut self, name: &str) -> Result<u32, Refusal> {
-        let result = self.directory.delete_table(self.now, name, None, true);
+        let result = self.directory.delete_table(
+            self.now,
+            &Deletion {
+                give_up_lost: true,
+                ..Deletion::of(name)
+            },
+        );
         self.carry_out();
         result
     }
@@ -170,9 +179,13 @@ impl World {
     ) -> Result<u32, Refusal> {
         let servers = servers.iter().cloned().collect();
         let swept = Swept { table, servers };
-        let result = self
-            .directory
-            .delete_table(self.now, name, Some(&swept), false);
+        let result = self.directory.delete_table(
+            self.now,
+            &Deletion {
+                swept: Some(&swept),
+                ..Deletion::of(name)
+            },
+        );
         self.carry_out();
         result
     }

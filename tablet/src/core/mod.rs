@@ -34,7 +34,7 @@ use crate::pace::Pace;
 use crate::probe::{Method, Note, Probe, Silent, Step, tablets};
 use crate::progress::Progress;
 use crate::readers::Readers;
-use crate::store::{self, LockFilter};
+use crate::store::{self, LockFilter, Reached};
 use crate::tablets::Tablets;
 use crate::work::{Unread, Work};
 use crate::{Error, Refusal, asked, garbage, points, reads, resolve};
@@ -83,10 +83,10 @@ pub struct Core {
     records: Marks,
     /// The highest timestamp of any write record that was decided.
     high_ts: Timestamp,
-    /// Of those that are durable.
-    durable_high_ts: Timestamp,
+    /// What is durable.
+    durable: Reached,
     /// With the group that is on its way.
-    group_high_ts: Timestamp,
+    group_reaches: Reached,
     readers: RefCell<Readers>,
     me: v1::Addressee,
     latches: Latches,
@@ -159,13 +159,13 @@ impl Core {
         raw: bool,
         me: v1::Addressee,
     ) -> Result<Self, Error> {
-        let high_ts = store::high_ts(&*engine)?;
+        let reached = Reached::load(&*engine)?;
         let tablets = Tablets::load(&*engine)?;
         Ok(Self {
-            records: Marks::at(high_ts, limits.marks),
-            high_ts,
-            durable_high_ts: high_ts,
-            group_high_ts: high_ts,
+            records: Marks::at(reached.high_ts, limits.marks),
+            high_ts: reached.high_ts,
+            durable: reached,
+            group_reaches: reached,
             progress: Progress::load(&*engine, &tablets)?,
             tablets,
             filter: LockFilter::load(&*engine)?,
@@ -207,7 +207,8 @@ impl Core {
             barrier: self.points.durable.barrier.as_u64(),
             ready: self.points.durable.ready.as_u64(),
             progress: Some(self.gc_progress()),
-            high_ts: self.durable_high_ts.as_u64(),
+            high_ts: self.durable.high_ts.as_u64(),
+            groups: self.durable.groups,
             ..self.tablets.report()
         }
     }
@@ -312,11 +313,13 @@ impl Core {
         // With the records that it is about, or before them; each time, as a batch that was refused and comes
         // again has an older one in it.
         let single = group.len() == 1 && mutants::on(Mutant::HighTsNotEachTime);
+        self.group_reaches = Reached {
+            high_ts: self.high_ts,
+            groups: self.durable.groups + 1,
+        };
         if let Some(last) = group.last_mut().filter(|_| !single) {
-            let high_ts = self.high_ts.as_u64().to_be_bytes();
-            last.put(Column::Meta, store::HIGH_TS, high_ts.to_vec());
+            last.put(Column::Meta, store::REACHED, self.group_reaches.encode());
         }
-        self.group_high_ts = self.high_ts;
         self.in_flight = true;
         self.group = Arc::new(group);
         Some(self.group.clone())
@@ -336,7 +339,7 @@ impl Core {
             new |= !batch.spends_reserve();
         }
         if result.is_ok() {
-            self.durable_high_ts = self.group_high_ts;
+            self.durable = self.group_reaches;
         }
         let full = matches!(result, Err(percolator_engine::Error::Full { .. }));
         if new {

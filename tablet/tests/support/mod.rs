@@ -119,7 +119,7 @@ impl Server {
             // What the server keeps whatever it owns.
             pairs
                 .filter(|pair| {
-                    !matches!(pair, Ok((key, _)) if &**key == b"high-ts" || key.starts_with(b"deleted/"))
+                    !matches!(pair, Ok((key, _)) if &**key == b"reached" || key.starts_with(b"deleted/"))
                 })
                 .count()
         };
