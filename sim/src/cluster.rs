@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
-use percolator_client::transport::BoxFuture;
+use percolator_client::transport::{BoxFuture, OneCluster};
 use percolator_client::{Client, Error, Options};
 use percolator_protocol::oracle::Settings;
 
@@ -39,6 +39,8 @@ pub struct Cluster {
     pub(crate) tablets: Vec<Mutex<Arc<Tablet>>>,
     /// Processes of those that were started elsewhere since.
     pub(crate) left_behind: Mutex<Vec<NodeId>>,
+    /// Tablet servers that run on older folders, by number: as they are to be again.
+    pub(crate) set_aside: Mutex<BTreeMap<usize, Arc<Tablet>>>,
     /// What workers do.
     pub workloads: Vec<Arc<dyn Workload>>,
     /// What they did.
@@ -49,7 +51,7 @@ pub struct Cluster {
     clients: Vec<NodeId>,
     /// The client that prepares, and looks in the end.
     keeper: NodeId,
-    highest: Highest,
+    pub(crate) highest: Highest,
     /// Transactions of each worker that are committed and have written or locked something.
     progress: Vec<Arc<AtomicU64>>,
     /// Workers that work.
@@ -115,12 +117,15 @@ impl Cluster {
                     name,
                     sync: Mutex::new(SYNC),
                     limits: plan.limits,
+                    stall_max: plan.stall_max,
                     window_us: plan.window_us,
                     cluster_id: Mutex::new(None),
                     lives: Arc::default(),
                     maybe: Mutex::default(),
                     running: Mutex::new(None),
+                    older: false,
                     tears: plan.sabotage == Some(Sabotage::TornBatch),
+                    waits_for_ever: plan.sabotage == Some(Sabotage::StallIgnored),
                 }))
             })
             .collect();
@@ -138,6 +143,7 @@ impl Cluster {
             master,
             tablets,
             left_behind: Mutex::default(),
+            set_aside: Mutex::default(),
             names: crate::workloads::all()
                 .iter()
                 .map(|all| all.name())
@@ -512,6 +518,7 @@ impl Cluster {
             timeout: self.plan.timeout,
             rng: Mutex::new(Rng::new(self.plan.seed, &format!("transport {life}"))),
             highest: self.highest.clone(),
+            cluster: OneCluster::default(),
             kept: (self.plan.sabotage == Some(Sabotage::StaleTimestamps)).then(Mutex::default),
         };
         let options = Options {

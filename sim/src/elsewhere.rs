@@ -1,11 +1,15 @@
 //! Tablet servers that are started on another machine while their process goes on.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use crate::cluster::Cluster;
-use crate::servers::tablet;
-use crate::world::World;
+use crate::rng::{Dice, Rng};
+use crate::servers::tablet::{self, Tablet};
+use crate::world::{NodeId, World};
 
 impl Cluster {
     /// Starts a tablet server on another machine, with its volume, while its process goes on where it was for so long,
@@ -17,7 +21,7 @@ impl Cluster {
         lasts: Duration,
     ) {
         let before = self.tablet(number);
-        if !world.is_up(before.node) {
+        if !world.is_up(before.node) || before.older {
             return;
         }
         let name = self.life(&format!("{} elsewhere", before.name));
@@ -47,6 +51,35 @@ impl Cluster {
     pub fn end_left_behind(&self, world: &Arc<World>) {
         for node in std::mem::take(&mut *self.left_behind.lock()) {
             world.kill(node, false);
+        }
+    }
+}
+
+impl Tablet {
+    /// The server as it is started on another machine, with the same volume. The process of this one, if there is one,
+    /// goes on without it, and knows of nothing.
+    fn elsewhere(&self, node: NodeId, address: String) -> Self {
+        self.retired.store(true, Ordering::Relaxed);
+        Self {
+            node,
+            master: self.master,
+            name: self.name.clone(),
+            address,
+            disk: self.disk.move_away(),
+            image: self.image.clone(),
+            dice: Dice::new(Rng::new(self.dice.of("moves", Rng::next), "elsewhere")),
+            sync: Mutex::new(*self.sync.lock()),
+            limits: self.limits,
+            stall_max: self.stall_max,
+            window_us: self.window_us,
+            cluster_id: Mutex::new(self.cluster_id.lock().clone()),
+            lives: Arc::default(),
+            maybe: Mutex::new(std::mem::take(&mut *self.maybe.lock())),
+            running: Mutex::new(None),
+            retired: AtomicBool::new(false),
+            older: false,
+            tears: self.tears,
+            waits_for_ever: self.waits_for_ever,
         }
     }
 }

@@ -51,7 +51,7 @@ fn mend_later(world: &Arc<World>, turns: &Turns, place: Place, after: Duration, 
 }
 
 /// What can be done to a process, a disk or a clock.
-const ACTIONS: [Fault; 14] = [
+const ACTIONS: [Fault; 16] = [
     Fault::Cut,
     Fault::KillServer,
     Fault::KillClient,
@@ -66,6 +66,8 @@ const ACTIONS: [Fault; 14] = [
     Fault::Burst,
     Fault::LoseMaster,
     Fault::TwoProcesses,
+    Fault::OlderFolder,
+    Fault::DiskHang,
 ];
 
 /// Something that is done.
@@ -165,13 +167,16 @@ fn draw(plan: &Plan, fault: Fault, at: Duration, rng: &mut Rng) -> Deed {
         Fault::LoseMaster => deed.lasts = rng.about(ms(300)),
         // Some of them until long after the other one serves.
         Fault::TwoProcesses => deed.lasts = plan.lease / 2 + rng.about(2 * plan.lease),
+        Fault::OlderFolder => deed.lasts = rng.about(ms(2_000)),
         Fault::ClockPace
+        | Fault::DiskHang
         | Fault::Burst
         | Fault::Loss
         | Fault::Late
         | Fault::Duplicate
         | Fault::Reorder
-        | Fault::Reset => {}
+        | Fault::Reset
+        | Fault::NewCluster => {}
     }
     deed
 }
@@ -277,8 +282,24 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
             let number = (whom % cluster.plan.tablet_servers as u64) as usize;
             cluster.move_tablet_server(world, number, lasts);
         }
+        Fault::OlderFolder => {
+            let number = (whom % cluster.plan.tablet_servers as u64) as usize;
+            let age = Duration::from_millis(500 + way % 5_000);
+            cluster.go_back(world, number, age, lasts);
+        }
+        Fault::DiskHang => {
+            let number = (whom % cluster.plan.tablet_servers as u64) as usize;
+            let tablet = cluster.tablet(number);
+            world.note(|| format!("the disk of {} hangs", tablet.name));
+            tablet.hang();
+        }
         Fault::Burst => cluster.burst(world, client, (way % 8) as usize + 4),
-        Fault::Loss | Fault::Late | Fault::Duplicate | Fault::Reorder | Fault::Reset => {}
+        Fault::Loss
+        | Fault::Late
+        | Fault::Duplicate
+        | Fault::Reorder
+        | Fault::Reset
+        | Fault::NewCluster => {}
     }
 }
 
@@ -363,6 +384,7 @@ pub fn heal(world: &Arc<World>, cluster: &Arc<Cluster>) {
         world.clock(node, |clock, now| clock.heal(now));
     }
     cluster.end_left_behind(world);
+    cluster.bring_all_newest(world);
     (0..cluster.servers()).for_each(|server| cluster.mend_disk(server));
     *cluster.master.die_ppm.lock() = 0;
 }

@@ -20,6 +20,7 @@ const READS: &[&str] = &[
     "index: agrees",
     "large: one number",
     "skew: one is on",
+    "again: one table",
 ];
 /// A transaction ends in two ways, or otherwise than was answered.
 const FATES: &[&str] = &["one fate", "one outcome", "answers hold", "atomic"];
@@ -41,7 +42,9 @@ impl Sabotage {
         match self {
             // Where the file is cut short it can't be read, before a timestamp is granted twice.
             S::LimitNotDurable => &[TIMESTAMPS, DURABLE],
-            S::RenameNotDurable | S::Rule(M::GrantBeforeDurable) => &[TIMESTAMPS],
+            S::Rule(M::GrantBeforeDurable) => &[TIMESTAMPS],
+            // A master whose first state is lost waits for servers of before, of which there are none.
+            S::RenameNotDurable => &[TIMESTAMPS, LIVENESS],
             S::TornBatch
             | S::AnswerBeforeSync
             | S::SyncTriedAgain
@@ -85,8 +88,9 @@ impl Sabotage {
                 BOUNDED,
                 LIVENESS,
             ],
-            // The filter of locked cells is a part of the bounded memory; who trusts it writes over locks.
-            S::Rule(M::FilterNotLoaded) => &[BOUNDED, &["one lock a cell"], READS],
+            // The filter of locked cells is a part of the bounded memory; who trusts it writes over locks, and doesn't find
+            // those to be rolled back that scans meet.
+            S::Rule(M::FilterNotLoaded) => &[BOUNDED, &["one lock a cell"], READS, LIVENESS],
             // Without the mark neither the conflict check nor the index of garbage is told of a record.
             S::Rule(M::CommitNotMarked | M::RollbackNotMarked) => {
                 &[&["nothing is overlooked"], FATES, WRITERS, READS]
@@ -117,6 +121,11 @@ impl Sabotage {
             S::Rule(M::CommitBeforeLastFlush) => &[FATES, WRITERS, READS],
             S::Rule(M::ResolveSkipsPiece) => &[&["resolved is resolved"]],
             S::Rule(M::LeaseIgnored | M::LeaseNotAwaited) => &[READS, FATES, WRITERS],
+            // The server is brought back to what was committed, and goes on from there.
+            S::Rule(M::OlderFolderTaken) => &[READS, FATES, WRITERS, LIVENESS],
+            S::Rule(M::ReplacedClusterTaken) => &[&["clusters are told apart"]],
+            S::Rule(M::TablesNotPinned) => &[&["again: one table"]],
+            S::StallIgnored => &[LIVENESS],
             S::Rule(M::FloorTooHighByOne | M::LeaseFromTheAnswer) => &[&["leases hold"]],
         }
     }

@@ -82,6 +82,16 @@ pub fn all() -> Vec<Use> {
             S::Rule(M::OwnWritesNotRead),
             Some("large"),
         ),
+        (
+            "again: one table",
+            S::Rule(M::TablesNotPinned),
+            Some("again"),
+        ),
+        (
+            "clusters are told apart",
+            S::Rule(M::ReplacedClusterTaken),
+            None,
+        ),
         ("skew: one is on", S::Rule(M::NoConflictCheck), Some("skew")),
     ];
     all.map(|(invariant, sabotage, workload)| Use {

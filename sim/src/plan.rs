@@ -37,11 +37,14 @@ pub enum Fault {
     Burst,
     LoseMaster,
     TwoProcesses,
+    OlderFolder,
+    DiskHang,
+    NewCluster,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 22] = [
         Self::Loss,
         Self::Late,
         Self::Duplicate,
@@ -61,6 +64,9 @@ impl Fault {
         Self::Burst,
         Self::LoseMaster,
         Self::TwoProcesses,
+        Self::OlderFolder,
+        Self::DiskHang,
+        Self::NewCluster,
     ];
 
     /// Its name on the command line.
@@ -85,6 +91,9 @@ impl Fault {
             Self::Burst => "burst",
             Self::LoseMaster => "lose-master",
             Self::TwoProcesses => "two-processes",
+            Self::OlderFolder => "older-folder",
+            Self::DiskHang => "disk-hang",
+            Self::NewCluster => "new-cluster",
         }
     }
 
@@ -112,6 +121,13 @@ impl Fault {
             Self::LoseMaster => "the master loses its state, and is told everything again",
             Self::TwoProcesses => {
                 "a tablet server is started elsewhere with its volume, and goes on where it was"
+            }
+            Self::OlderFolder => {
+                "a tablet server is started with an older copy of its folder, then with its own again"
+            }
+            Self::DiskHang => "disks neither take a write nor refuse it, until the process ends",
+            Self::NewCluster => {
+                "in the end the cluster is deleted and another one made in its place, while clients go on"
             }
             Self::Burst => "many more transactions at once for a while",
         }
@@ -158,6 +174,8 @@ pub struct Plan {
     pub life_time: Duration,
     /// How long a server answers without hearing from the master.
     pub lease: Duration,
+    /// How long a tablet server waits for a disk that hangs.
+    pub stall_max: Duration,
     /// How long a tablet server doesn't know yet that a group is durable, at most, in microseconds.
     pub window_us: u64,
     /// What clients do.
@@ -202,6 +220,7 @@ impl Plan {
             buffer_bytes: buffer_bytes(seed),
             limits: limits(seed),
             lease: lease(seed),
+            stall_max: stall_max(seed),
             life_time: life_time(seed),
             window_us: [0, 300, 5_000][rng.below(3) as usize],
             workloads,
@@ -285,6 +304,12 @@ fn life_time(seed: u64) -> Duration {
 fn lease(seed: u64) -> Duration {
     let mut rng = Rng::new(seed, "lease");
     Duration::from_millis(*rng.pick(&[2_000, 3_000, 10_000]))
+}
+
+/// How long a tablet server waits for a disk that hangs: shorter than a lease lasts, or longer.
+fn stall_max(seed: u64) -> Duration {
+    let mut rng = Rng::new(seed, "stall");
+    Duration::from_secs(*rng.pick(&[1, 5]))
 }
 
 /// What a transaction buffers: in many runs so little that those of two cells are large ones, or those of some more.

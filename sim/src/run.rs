@@ -21,6 +21,7 @@ use crate::network::Network;
 use crate::orphan;
 use crate::plan::Plan;
 use crate::recorder::Session;
+use crate::replaced::replaced;
 use crate::rng::Rng;
 use crate::sabotage;
 use crate::trace::{Keep, Trace};
@@ -139,7 +140,9 @@ fn carry_out(world: &Arc<World>, plan: &Plan, history: &mut Vec<Record>) {
     let ended = world.watch.lock().end(history, &tables);
     if let Err((invariant, detail)) = ended {
         world.fail(invariant, detail);
+        return;
     }
+    replaced(world, &cluster);
 }
 
 fn prepare(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {

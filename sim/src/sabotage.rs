@@ -37,6 +37,8 @@ pub enum Sabotage {
     DropBeforeSwept,
     /// Nobody gives up waiting for an answer that was lost.
     AnswerAwaitedForEver,
+    /// A server waits for a disk that hangs for as long as that lasts.
+    StallIgnored,
 }
 
 impl Sabotage {
@@ -58,6 +60,7 @@ impl Sabotage {
             Self::TwoOwners,
             Self::DropBeforeSwept,
             Self::AnswerAwaitedForEver,
+            Self::StallIgnored,
         ];
         if cfg!(feature = "mutants") {
             all.extend(Mutant::ALL.map(Self::Rule));
@@ -185,9 +188,11 @@ impl Sabotage {
             }
             Self::Rule(Mutant::LateFlushOverwrites) => {
                 only(&[Fault::Late, Fault::Duplicate, Fault::Reorder]);
+                plan.often = true;
                 plan.workloads = vec!["large"];
                 plan.buffer_bytes = 2_000;
                 plan.think = Duration::from_millis(2);
+                plan.workers = 4;
             }
             // The last flush has to be late, and somebody has to read before it comes.
             Self::Rule(Mutant::CommitBeforeLastFlush) => {
@@ -235,6 +240,8 @@ impl Sabotage {
                 plan.often = true;
                 plan.pause = Duration::from_millis(3_000);
                 plan.lease = Duration::from_millis(2_000);
+                // One that waits for its volume goes on as long as it may.
+                plan.stall_max = Duration::from_secs(30);
                 // Who waits for the one that hangs reads there meanwhile.
                 plan.timeout = Duration::from_secs(6);
                 plan.patience = Duration::from_secs(20);
@@ -247,6 +254,21 @@ impl Sabotage {
                     plan.lease = Duration::from_secs(10);
                     plan.timeout = Duration::from_secs(2);
                 }
+            }
+            Self::StallIgnored => only(&[Fault::DiskHang]),
+            Self::Rule(Mutant::ReplacedClusterTaken) => only(&[Fault::NewCluster]),
+            Self::Rule(Mutant::TablesNotPinned) => {
+                only(&[]);
+                plan.workloads = vec!["again"];
+                plan.think = Duration::from_millis(2);
+                plan.workers = 4;
+            }
+            // The copy has to be older than what the master has written down.
+            Self::Rule(Mutant::OlderFolderTaken) => {
+                only(&[Fault::OlderFolder]);
+                plan.pause = Duration::from_millis(1_000);
+                plan.faulty = Duration::from_secs(20);
+                plan.workloads = vec!["bank", "cycle"];
             }
             _ => {}
         }

@@ -40,6 +40,21 @@ impl Image {
         }
     }
 
+    /// What is surely on the device.
+    pub fn copy(&self) -> Self {
+        Self {
+            durable: self.durable.clone(),
+            loose: Vec::new(),
+            lies: self.lies,
+        }
+    }
+
+    /// Everything is lost.
+    pub fn lose(&mut self) {
+        self.durable.clear();
+        self.loose.clear();
+    }
+
     /// The machine has lost its power: some of the loose changes have come to the device.
     pub fn crash(&mut self, rng: &mut Rng) {
         let likely = rng.below(4);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use percolator_client::Timestamp;
-use percolator_client::transport::{BoxFuture, Lost, MasterError, Transport};
+use percolator_client::transport::{BoxFuture, Lost, MasterError, OneCluster, Replaced, Transport};
 use percolator_wire::v1;
 
 use crate::clock::EPOCH_MS;
@@ -33,6 +33,8 @@ pub struct SimTransport {
     pub rng: Mutex<Rng>,
     /// What timestamps are checked against.
     pub highest: Highest,
+    /// Of which cluster the client is.
+    pub cluster: OneCluster,
     /// Each timestamp is handed out with the next call: for a mutation.
     pub kept: Option<Mutex<Option<Timestamp>>>,
 }
@@ -110,7 +112,7 @@ impl Transport for SimTransport {
     ) -> BoxFuture<'_, Result<v1::SessionResponse, MasterError>> {
         async move {
             match self.ask_master(Ask::Session(request)).await? {
-                Answer::Session(told) => Ok(told),
+                Answer::Session(told) => self.cluster.check_session(told),
                 _ => Err(odd()),
             }
         }
@@ -123,7 +125,7 @@ impl Transport for SimTransport {
     ) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>> {
         async move {
             match self.ask_master(Ask::Directory).await? {
-                Answer::Directory(directory) => Ok(directory),
+                Answer::Directory(directory) => self.cluster.check(directory),
                 _ => Err(odd()),
             }
         }
@@ -154,6 +156,10 @@ impl Transport for SimTransport {
             }
         }
         .boxed()
+    }
+
+    fn replaced(&self) -> Option<Replaced> {
+        self.cluster.replaced()
     }
 
     fn now(&self) -> Duration {

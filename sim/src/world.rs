@@ -258,6 +258,11 @@ impl World {
         }
     }
 
+    /// How often the process was started.
+    pub fn life(&self, node: NodeId) -> u64 {
+        self.inner.lock().nodes[node].life
+    }
+
     /// Whether the process runs.
     pub fn is_up(&self, node: NodeId) -> bool {
         self.inner.lock().nodes[node].up

@@ -11,7 +11,7 @@ use percolator_wire::v1::response::Body;
 use super::Invariant;
 
 /// The timestamp that goes with each group, in bytes of its key and value.
-const HIGH_TS_BYTES: usize = 7 + 8;
+const REACHED_BYTES: usize = 7 + 16;
 
 pub(super) struct BoundedMemory;
 
@@ -47,7 +47,7 @@ impl Invariant for BoundedMemory {
         let decided = limits.decided_bytes + limits.group_bytes;
         one_above("bytes of decided batches", held.decided, decided)?;
         if held.group.count > 1 {
-            let most = limits.group_bytes + held.group.count * HIGH_TS_BYTES;
+            let most = limits.group_bytes + held.group.count * REACHED_BYTES;
             at_most("bytes of batches in a group", held.group.bytes, most)?;
         }
         // One set of slots is the least.

@@ -106,13 +106,16 @@ pub trait Invariant: Send {
 pub(crate) use durable::NAME as DURABLE;
 pub(crate) use nothing_overlooked::NAME as NOTHING_OVERLOOKED;
 
+/// What a run looks at when its cluster was made again: a client takes none for another.
+pub(crate) const NEW_CLUSTER: &str = "clusters are told apart";
+
 /// The names of all there are, also of what is no [`Invariant`] and of what workloads look at.
 pub fn names() -> Vec<&'static str> {
     let watched = all().into_iter().map(|invariant| invariant.name());
     let workloads = workloads::all();
     let looked_at = workloads.iter().flat_map(|workload| workload.invariants());
     watched
-        .chain([DURABLE, leases_hold::NAME])
+        .chain([DURABLE, leases_hold::NAME, NEW_CLUSTER])
         .chain(liveness::NAMES)
         .chain(looked_at.copied())
         .collect()

@@ -8,10 +8,10 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use percolator_client::Sweeper;
-use percolator_client::transport::MasterError;
+use percolator_client::transport::{MasterError, OneCluster};
 use percolator_gc_master::{
-    Action, Command, Directory, Heartbeat, Refusal, Settings, Start, Swept, TableState,
-    directory_response, drive,
+    Action, Command, Deletion, Directory, Heartbeat, Refusal, Settings, Start, Swept, TableState,
+    directory_response, drive, swept_by,
 };
 use percolator_server::{SmallFile, SmallTruth};
 use percolator_tablet::core::Order;
@@ -316,6 +316,7 @@ impl Master {
             timeout: COMMAND_TIMEOUT,
             rng: Mutex::new(Rng::new(self.dice.of("sweepers", Rng::next), "sweeper")),
             highest: self.highest.clone(),
+            cluster: OneCluster::default(),
             kept: None,
         }));
         let (master, world2, running) = (self.clone(), world.clone(), running.clone());
@@ -398,14 +399,14 @@ impl Master {
         request: v1::DeleteTableRequest,
     ) -> Option<Answer> {
         let until = world.now() + WAIT_MAX;
-        let name = request.name;
-        let mut swept = (request.swept != 0).then(|| Swept {
-            table: request.swept,
-            servers: request.swept_servers.into_iter().collect(),
-        });
-        let mut begun = self.step(world, running, |directory, now| {
-            directory.delete_table(now, &name, swept.as_ref(), request.give_up_lost)
-        })?;
+        let mut swept = swept_by(&request);
+        let delete = |swept: &Option<Swept>| {
+            let deletion = Deletion::asked(&request, swept.as_ref());
+            self.step(world, running, |directory, now| {
+                directory.delete_table(now, &deletion)
+            })
+        };
+        let mut begun = delete(&swept)?;
         loop {
             let id = match begun {
                 Ok(id) => id,
@@ -423,16 +424,14 @@ impl Master {
                 (Some(false), servers, _) if self.drops_unswept && swept.is_none() => {
                     let servers = servers.into_iter().collect();
                     swept = Some(Swept { table: id, servers });
-                    begun = self.step(world, running, |directory, now| {
-                        directory.delete_table(now, &name, swept.as_ref(), request.give_up_lost)
-                    })?;
+                    begun = delete(&swept)?;
                     continue;
                 }
                 (Some(gone), sweep, _) => {
                     return Some(Answer::TableDeleted(v1::DeleteTableResponse {
                         table: Some(v1::TableInfo {
                             id,
-                            name,
+                            name: request.name,
                             state: v1::TableState::Deleting.into(),
                         }),
                         gone,
@@ -440,8 +439,10 @@ impl Master {
                     }));
                 }
                 (None, _, waits_for) if world.now() >= until => {
-                    let why =
-                        format!("the table {name} is being deleted: it waits for {waits_for}");
+                    let why = format!(
+                        "the table {} is being deleted: it waits for {waits_for}",
+                        request.name
+                    );
                     return Some(Answer::Refused(MasterError::Unavailable(why)));
                 }
                 (None, ..) => {}

@@ -4,6 +4,7 @@
 pub mod master;
 pub mod oracle;
 mod resolved;
+mod stall;
 pub mod tablet;
 
 use std::sync::Arc;
@@ -54,12 +55,16 @@ pub(crate) fn exit(
 ) {
     let name = world.name(node);
     world.note(|| format!("{name} stops: {why}"));
+    let life = world.life(node);
     // Later, as it may be in the middle of something now.
     world.at(
         Duration::ZERO,
         Box::new(move |world| {
-            world.kill(node, false);
-            world.at(RESTART, Box::new(boot));
+            // Or somebody has ended it meanwhile, who starts it again.
+            if world.is_up(node) && world.life(node) == life {
+                world.kill(node, false);
+                world.at(RESTART, Box::new(boot));
+            }
         }),
     );
 }
@@ -76,6 +81,16 @@ impl Lives {
         let before = lives.clone();
         lives.0.push(incarnation);
         before
+    }
+
+    /// As a copy of the folder has them.
+    pub fn copy(&self) -> Self {
+        Self(Mutex::new(self.0.lock().clone()))
+    }
+
+    /// As in an empty folder.
+    pub fn forget(&self) {
+        *self.0.lock() = Default::default();
     }
 
     fn accepted(&self, incarnation: u64) {

@@ -25,7 +25,7 @@ use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
 use crate::rng::{Dice, Rng};
 use crate::servers::resolved::left;
-use crate::servers::{Lives, Way, exit, heartbeats};
+use crate::servers::{Lives, Way, exit, heartbeats, stall};
 use crate::store::{Image, SimStore};
 use crate::watch::Seen;
 use crate::words;
@@ -62,6 +62,8 @@ pub struct Tablet {
     pub sync: Mutex<Duration>,
     /// What it holds at the most.
     pub limits: Limits,
+    /// How long it waits for a disk that hangs.
+    pub stall_max: Duration,
     /// How long a group that the engine has is not yet known to be durable, at most, in microseconds.
     pub window_us: u64,
     /// The cluster's id, once it is known.
@@ -74,27 +76,35 @@ pub struct Tablet {
     pub running: Mutex<Option<Shared>>,
     /// Another process has its folder.
     pub retired: AtomicBool,
+    /// Its folder is an older one: what it has says nothing of what is durable.
+    pub older: bool,
     /// Each batch goes to the disk in two parts: for a mutation.
     pub tears: bool,
+    /// Nobody watches whether the disk hangs: for a mutation.
+    pub waits_for_ever: bool,
 }
 
 /// A process.
 pub struct Running {
-    core: Core,
+    pub(crate) core: Core,
     engine: Arc<dyn Engine>,
     askers: BTreeMap<Asker, (Caller, bool)>,
     /// Requests to resolve locks, that aren't answered.
     resolves: BTreeMap<Asker, (v1::TabletRef, v1::ResolveRequest)>,
     next_asker: Asker,
     replies: Vec<Reply>,
-    committing: Option<Arc<Vec<Batch>>>,
+    pub(super) committing: Option<Arc<Vec<Batch>>>,
+    /// Groups that went to the disk.
+    pub(super) groups: u64,
+    /// The disk takes nothing more from this process, and refuses nothing.
+    pub(super) hangs: bool,
     /// What the core said last of when it is to be ticked, and who waits for that.
     next_tick: Duration,
     ticks: Option<Waker>,
     failed: bool,
 }
 
-type Shared = Arc<Mutex<Running>>;
+pub(super) type Shared = Arc<Mutex<Running>>;
 
 impl Tablet {
     /// Starts the process; where its device answers with errors, again a little later.
@@ -121,16 +131,22 @@ impl Tablet {
             }
         };
         let maybe = std::mem::take(&mut *self.maybe.lock());
-        world.see(&Seen::Reopened {
-            server: &self.name,
-            engine: &*engine,
-            maybe: &maybe,
-        });
-        world.see(&Seen::Owns {
-            server: &self.name,
-            tablets: &core.report().tablets,
-        });
-        see_points(world, &self.name, &core);
+        self.see(
+            world,
+            &Seen::Reopened {
+                server: &self.name,
+                engine: &*engine,
+                maybe: &maybe,
+            },
+        );
+        self.see(
+            world,
+            &Seen::Owns {
+                server: &self.name,
+                tablets: &core.report().tablets,
+            },
+        );
+        self.see_points(world, &core);
         let running = Arc::new(Mutex::new(Running {
             core,
             engine,
@@ -139,6 +155,8 @@ impl Tablet {
             next_asker: 0,
             replies: Vec::new(),
             committing: None,
+            groups: 0,
+            hangs: false,
             next_tick: Duration::MAX,
             ticks: None,
             failed: false,
@@ -170,7 +188,7 @@ impl Tablet {
                 ..beating.lock().core.report()
             }
         };
-        let running_too = running.clone();
+        let (running_too, watched) = (running.clone(), running.clone());
         let learn = {
             let (tablet, world) = (self.clone(), world.clone());
             move |told: &v1::HeartbeatResponse| {
@@ -228,6 +246,10 @@ impl Tablet {
             }
         };
         world.spawn(self.node, ticks.boxed());
+        if !self.waits_for_ever {
+            let watch = stall::watch(world.clone(), self.clone(), watched);
+            world.spawn(self.node, watch.boxed());
+        }
         let refused = {
             let (tablet, world) = (self.clone(), world.clone());
             move |why: &str| tablet.exit(&world, why)
@@ -346,6 +368,7 @@ impl Tablet {
                 resolves,
                 replies,
                 committing,
+                groups,
                 ..
             } = &mut *state;
             for reply in replies.drain(..) {
@@ -383,6 +406,7 @@ impl Tablet {
             if group.is_some() {
                 look(core);
                 committing.clone_from(&group);
+                *groups += 1;
             }
             let failed = core.failed().map(str::to_owned).filter(|_| !state.failed);
             state.failed |= failed.is_some();
@@ -418,8 +442,8 @@ impl Tablet {
             self.dice.of("syncs", |rng| rng.about(sync))
         };
         world.sleep(takes).await;
-        if self.is_retired() {
-            // A volume that is taken away hangs, as one over a network does: the process hears of nothing.
+        if self.is_retired() || running.lock().hangs {
+            // A volume that is taken away hangs too, as one over a network does: the process hears of nothing.
             return std::future::pending().await;
         }
         let engine = running.lock().engine.clone();
@@ -428,10 +452,13 @@ impl Tablet {
             result = result.and_then(|()| engine.commit(&part));
         }
         match &result {
-            Ok(()) => world.see(&Seen::Durable {
-                server: &self.name,
-                group: &group,
-            }),
+            Ok(()) => self.see(
+                world,
+                &Seen::Durable {
+                    server: &self.name,
+                    group: &group,
+                },
+            ),
             Err(Error::Full { .. }) => {}
             Err(_) => *self.maybe.lock() = group.to_vec(),
         }
@@ -448,16 +475,19 @@ impl Tablet {
             let Running { core, replies, .. } = &mut *state;
             core.committed(result, replies);
             if !self.is_retired() {
-                see_points(world, &self.name, core);
+                self.see_points(world, core);
             }
             let after = core.report().tablets;
             (after != before).then_some(after)
         };
         if let Some(tablets) = changed {
-            world.see(&Seen::Owns {
-                server: &self.name,
-                tablets: &tablets,
-            });
+            self.see(
+                world,
+                &Seen::Owns {
+                    server: &self.name,
+                    tablets: &tablets,
+                },
+            );
         }
         self.pump(world, running);
     }
@@ -530,28 +560,21 @@ impl Tablet {
         self.retired.load(Ordering::Relaxed)
     }
 
-    /// The server as it is started on another machine, with the same volume. The process of this one, if there is one,
-    /// goes on without it, and knows of nothing.
-    pub fn elsewhere(&self, node: NodeId, address: String) -> Self {
-        self.retired.store(true, Ordering::Relaxed);
-        Self {
-            node,
-            master: self.master,
-            name: self.name.clone(),
-            address,
-            disk: self.disk.move_away(),
-            image: self.image.clone(),
-            dice: Dice::new(Rng::new(self.dice.of("moves", Rng::next), "elsewhere")),
-            sync: Mutex::new(*self.sync.lock()),
-            limits: self.limits,
-            window_us: self.window_us,
-            cluster_id: Mutex::new(self.cluster_id.lock().clone()),
-            lives: Arc::default(),
-            maybe: Mutex::new(std::mem::take(&mut *self.maybe.lock())),
-            running: Mutex::new(None),
-            retired: AtomicBool::new(false),
-            tears: self.tears,
+    fn see(&self, world: &World, seen: &Seen<'_>) {
+        if !self.older {
+            world.see(seen);
         }
+    }
+
+    fn see_points(&self, world: &World, core: &Core) {
+        let points = (&core.report()).into();
+        self.see(
+            world,
+            &Seen::Points {
+                server: &self.name,
+                points,
+            },
+        );
     }
 
     /// Ends the process; it is started again.
@@ -559,11 +582,6 @@ impl Tablet {
         let tablet = self.clone();
         exit(world, self.node, why, move |world| tablet.boot(world));
     }
-}
-
-fn see_points(world: &World, server: &str, core: &Core) {
-    let points = (&core.report()).into();
-    world.see(&Seen::Points { server, points });
 }
 
 /// Where clients reach a tablet server.

@@ -1,5 +1,6 @@
 //! What clients do, and what must come out of it.
 
+pub mod again;
 pub mod append;
 pub mod bank;
 pub mod counter;
@@ -60,6 +61,7 @@ pub fn all() -> Vec<Arc<dyn Workload>> {
         Arc::new(large::Large::default()),
         Arc::new(tables::Tables::default()),
         Arc::new(own::Own),
+        Arc::new(again::Again),
     ]
 }
 

@@ -3,6 +3,7 @@
 mod cluster;
 mod engines;
 mod scrape;
+mod starts;
 mod turns;
 
 use std::{
@@ -26,6 +27,7 @@ Examples:
   cargo xtask bench scrape --pairs 12 --duration 10s
   cargo xtask bench before --programs ../before/target/release
   cargo xtask bench engines --rows 2000000
+  cargo xtask bench starts --turns 5
 
 Numbers mean something on a machine that does nothing else.")]
 pub(crate) struct Args {
@@ -47,7 +49,7 @@ pub(crate) struct Args {
     /// Rows that `engines` imports.
     #[arg(long, default_value_t = 2_000_000)]
     rows: u32,
-    /// Rounds of `before` and `engines`: in each, every side has its turn.
+    /// Rounds of `before`, `engines` and `starts`: in each, every side has its turn.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     turns: u32,
 }
@@ -70,6 +72,8 @@ enum Name {
     Before,
     /// The engines side by side: transfers, plain access, an import, an export, memory and disk.
     Engines,
+    /// How long the start of a server takes that was replaced, to a client's first answer.
+    Starts,
     /// One after the other, but for those that compare, and `gc`.
     All,
 }
@@ -90,6 +94,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
         .filter(|_| matches!(args.name, Name::Before))
     {
         return turns::before(before, &programs, args).map(|()| ExitCode::SUCCESS);
+    }
+    if matches!(args.name, Name::Starts) {
+        return starts::run(&programs, args).map(|()| ExitCode::SUCCESS);
     }
     if matches!(args.name, Name::Engines) {
         return engines::run(&programs, args).map(|()| ExitCode::SUCCESS);

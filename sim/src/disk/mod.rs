@@ -5,17 +5,17 @@
 //! written: it is still read, no later sync brings it there, and a crash takes it (Rebello et al., "Can Applications
 //! Recover from fsync Failures?", 2020). Only what is written anew is synced again.
 
+mod small_files;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use percolator_engine::disk::{Disk, DiskFile, Pause};
-use percolator_server::small_file::{Files, NewFile};
 
 use crate::rng::Rng;
 
@@ -73,6 +73,7 @@ pub enum Lie {
 }
 
 /// A change of which files there are.
+#[derive(Clone)]
 enum Renamed {
     Made(String, u64),
     Moved(String, String),
@@ -167,6 +168,31 @@ impl SimDisk {
         self.crash();
         self.1.store(true, Ordering::Relaxed);
         Self(self.0.clone(), Arc::default())
+    }
+
+    /// A copy of the folder, as a loss of power would leave it now, on a device that is well.
+    pub fn copy(&self) -> Self {
+        let state = self.0.lock();
+        let copy = Self(
+            Arc::new(Mutex::new(State {
+                files: state.files.clone(),
+                next_file: state.next_file,
+                names: state.names.clone(),
+                names_synced: state.names_synced.clone(),
+                renamed: state.renamed.clone(),
+                reuses: state.reuses,
+                crashes: state.crashes.stream("copy"),
+                errors: state.errors.stream("copy"),
+                error_ppm: 0,
+                space: Space::Plenty,
+                dies_after: None,
+                lies: state.lies,
+            })),
+            Arc::default(),
+        );
+        drop(state);
+        copy.crash();
+        copy
     }
 
     fn is_gone(&self) -> bool {
@@ -466,64 +492,6 @@ impl Disk for SimDisk {
             state.make(SPARE, vec![0; bytes as usize]);
         }
         Ok(())
-    }
-}
-
-/// For the files of one small value each, told apart by their plain names.
-impl Files for SimDisk {
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        Disk::read(self, &name_of(path))
-    }
-
-    fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile>> {
-        let mut state = self.0.lock();
-        self.begin(&mut state)?;
-        let name = name_of(path);
-        let file = match state.number(&name) {
-            // As with other writes, nothing says when the device hears of that.
-            Ok(file) => {
-                state.file(file)?.content.clear();
-                file
-            }
-            Err(_) => state.make(&name, Vec::new()),
-        };
-        Ok(Box::new(Open {
-            disk: self.clone(),
-            file,
-            len: 0,
-        }))
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let mut state = self.0.lock();
-        self.begin(&mut state)?;
-        let (from, to) = (name_of(from), name_of(to));
-        state.number(&from)?;
-        state.rename(Renamed::Moved(from, to));
-        Ok(())
-    }
-
-    fn sync_folder_of(&self, _: &Path) -> io::Result<()> {
-        self.sync_folder()
-    }
-}
-
-fn name_of(path: &Path) -> String {
-    let name = path.file_name().unwrap_or(path.as_os_str());
-    name.to_string_lossy().into_owned()
-}
-
-impl NewFile for Open {
-    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // It is written beside the one whose place it takes, and small as it is, needs room.
-        if self.disk.space() != SimDisk::PLENTY {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        self.append(bytes)
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.sync_data().map(drop)
     }
 }
 
