@@ -100,13 +100,15 @@ impl Directory {
                 // The one before may have given more than it had reported, by a clock that may jump.
                 Role::Oracle => {
                     let seen = Timestamp::from_u64(truth.highest_seen.max(server.high_ts));
-                    let jumped = match beat.high_ts < seen {
-                        true => JUMP_MAX,
-                        // The folder may be a copy of before the last limits all the same. A clock that is right is
-                        // as far as this by now.
-                        false => Duration::ZERO,
+                    let lease = self.settings.lease;
+                    let given = match (beat.high_ts < seen, self.collection.now) {
+                        (true, _) => later(seen, lease + JUMP_MAX),
+                        // The folder may be a copy of before the last limits all the same.
+                        (false, Timestamp::ZERO) => later(seen, lease),
+                        // A clock that is right has passed this by now.
+                        (false, time) => later(time, lease),
                     };
-                    truth.highest_seen = later(seen, self.settings.lease + jumped).as_u64();
+                    truth.highest_seen = truth.highest_seen.max(given.as_u64());
                     // Its timestamps may still be on their way to a commit.
                     let first = truth.highest_seen.max(beat.high_ts.as_u64());
                     truth.oracle_above = truth.oracle_above.max(first);

@@ -434,7 +434,7 @@ fn an_oracle_on_a_copied_folder_goes_on_above_what_the_first_may_have_given_sinc
     cluster.beat(second.clone()).unwrap_err();
     cluster.0.now += LEASE;
     let leased = cluster.beat(second).unwrap();
-    assert_eq!(leased.timestamps_above, ts(4_000 + lease_ms()));
+    assert_eq!(leased.timestamps_above, ts(1_000 + lease_ms()));
 }
 
 #[test]
