@@ -1,6 +1,8 @@
 //! `percolator get`, `put`, `delete`, `scan` and `outcome`: each a transaction of its own.
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
@@ -27,6 +29,32 @@ impl FromStr for Escaped {
     }
 }
 
+/// What a file has, read when its name is typed: before anybody is asked anything.
+#[derive(Clone)]
+struct Content(Bytes);
+
+impl std::fmt::Debug for Content {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
+impl FromStr for Content {
+    type Err = String;
+
+    fn from_str(file: &str) -> Result<Self, String> {
+        let mut content = Vec::new();
+        let read = match file {
+            "-" => io::stdin().lock().read_to_end(&mut content),
+            file => File::open(file).and_then(|mut file| file.read_to_end(&mut content)),
+        };
+        match read {
+            Ok(_) => Ok(Self(content.into())),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
 /// How long a command of one transaction waits.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Waiting {
@@ -43,6 +71,7 @@ Examples:
   percolator get accounts bob balance owner    prints both cells, with their columns
   percolator get accounts bob                  prints the cells of the row
   percolator get accounts bob balance --at 463372648734720
+  percolator get accounts bob photo --raw > bob.jpg
 
 Exit code 7 where there's no value (of several columns: for one of them), 6 where there's no such table.")]
 pub(crate) struct GetArgs {
@@ -51,6 +80,9 @@ pub(crate) struct GetArgs {
     /// The column, or several; without it, every cell of the row.
     #[arg(value_name = "COLUMN")]
     columns: Vec<Escaped>,
+    /// Write the value's bytes as they are, with nothing behind them.
+    #[arg(long, requires = "columns")]
+    raw: bool,
     /// Read as of this timestamp, not of now: one from `put`'s message, say, and no older than the life time of
     /// versions (`percolator gc status`).
     #[arg(long, value_name = "TIMESTAMP")]
@@ -64,13 +96,21 @@ pub(crate) struct GetArgs {
 #[command(after_help = "\
 Examples:
   percolator put accounts bob balance 10
-  percolator put accounts bob balance 10 owner Bob")]
+  percolator put accounts bob balance 10 owner Bob
+  percolator put accounts bob photo --file bob.jpg")]
 pub(crate) struct PutArgs {
     table: String,
     row: Escaped,
-    /// Columns and their values, in turn.
-    #[arg(required = true, num_args = 2.., allow_negative_numbers = true, value_names = ["COLUMN", "VALUE"])]
+    /// Columns and their values, in turn; with --file one column.
+    #[arg(
+        required = true,
+        allow_negative_numbers = true,
+        value_name = "COLUMN VALUE"
+    )]
     cells: Vec<Escaped>,
+    /// The value is what this file has; -: what standard input has.
+    #[arg(long, value_name = "FILE")]
+    file: Option<Content>,
     #[command(flatten)]
     pub(crate) waiting: Waiting,
 }
@@ -209,6 +249,10 @@ pub(crate) async fn get(
     args: GetArgs,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
+    if args.raw && (args.columns.len() != 1 || output.format == Format::Json) {
+        let why = "--raw writes the bytes of one value: name one column, and no -o json";
+        return Err(Usage(why.to_owned()).into());
+    }
     let txn = begin(client, args.at).await?;
     let row = &args.row.0;
     let columns: Vec<Bytes> = args.columns.into_iter().map(|column| column.0).collect();
@@ -221,6 +265,11 @@ pub(crate) async fn get(
         [column] => {
             let value = txn.get(&args.table, row, column).await?;
             match (&value, output.format) {
+                (Some(value), Format::Text) if args.raw => {
+                    let mut out = io::stdout().lock();
+                    out.write_all(value)?;
+                    out.flush()?;
+                }
                 (_, Format::Json) => print_json(row, column, value.as_deref(), output)?,
                 (Some(value), Format::Text) => output.line(&escape(value))?,
                 (None, Format::Text) => output.note("no value"),
@@ -298,7 +347,15 @@ pub(crate) async fn put(
     args: PutArgs,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    let cells = pairs(args.cells)?;
+    let cells = match (args.file, &args.cells[..]) {
+        (None, _) => pairs(args.cells)?,
+        (Some(Content(value)), [Escaped(column)]) => vec![(column.clone(), value)],
+        (Some(_), _) => {
+            return Err(
+                Usage("--file gives the value of one column: name that alone".into()).into(),
+            );
+        }
+    };
     let txn = client.begin().await?;
     for (column, value) in cells {
         txn.put(&args.table, &args.row.0, &column, value)?;

@@ -245,8 +245,10 @@ async fn run(
     if let Some(waiting) = command.waiting() {
         options.patience = waiting.patience;
     }
+    let mut opened = None;
     if let Command::Import(args) = &command {
         options = args.options(options);
+        opened = Some(args.open()?);
     }
     let client = match command.patience() {
         Some(patience) => connect.patient_client(options, patience, output).await?,
@@ -262,7 +264,11 @@ async fn run(
         Command::Shell(args) => shell::run(&client, args, output).await,
         Command::Import(args) => {
             percolator_server::small_pages();
-            data::import::run(&client, args, output).await
+            let opened = match opened {
+                Some(opened) => opened,
+                None => args.open()?,
+            };
+            data::import::run(&client, args, opened, output).await
         }
         Command::Export(args) => data::export::run(&client, args, output).await,
         Command::CheckIndex(args) => data::check_index::run(&client, args, output).await,

@@ -2,9 +2,11 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use base64::prelude::{BASE64_STANDARD, Engine};
 use clap::ValueEnum;
 use percolator_client::{Entry, escape};
-use serde::Serialize;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::Value;
 
 /// How results are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -57,8 +59,12 @@ pub(crate) struct Cells {
     /// `None`: tabs.
     widths: Option<Vec<usize>>,
     held: Vec<Vec<String>>,
+    /// Lines that are to be written.
+    text: String,
 }
 
+/// What is written at once, where nobody looks.
+const WRITE_BYTES: usize = 64 << 10;
 /// Lines that are looked at together.
 const SCREENFUL: usize = 50;
 /// A column is made no wider than this: one long row doesn't push everything off the screen.
@@ -73,13 +79,16 @@ impl Cells {
             with_rows,
             widths,
             held: Vec::new(),
+            text: String::new(),
         }
     }
 
     pub(crate) fn print(&mut self, cell: &Entry) -> io::Result<()> {
         if self.output.format == Format::Json {
             let json = CellJson::new(&cell.row, &cell.column, Some(&cell.value));
-            return self.output.line(&serde_json::to_string(&json)?);
+            self.text += &serde_json::to_string(&json)?;
+            self.text.push('\n');
+            return self.write_from(WRITE_BYTES);
         }
         let row = self.with_rows.then(|| escape(&cell.row));
         let words = row
@@ -87,17 +96,37 @@ impl Cells {
             .chain([escape(&cell.column), escape(&cell.value)])
             .collect();
         self.held.push(words);
-        if self.widths.is_none() || self.held.len() >= SCREENFUL {
-            self.end()?;
+        if self.held.len() >= SCREENFUL {
+            self.lay_out();
+            self.write_from(if self.widths.is_some() {
+                0
+            } else {
+                WRITE_BYTES
+            })?;
         }
         Ok(())
     }
 
     /// Prints what is held: to be called at the end, also at one that an error has made.
     pub(crate) fn end(&mut self) -> io::Result<()> {
+        self.lay_out();
+        self.write_from(0)
+    }
+
+    fn lay_out(&mut self) {
         for line in self.lines() {
-            self.output.line(&line)?;
+            self.text += &line;
+            self.text.push('\n');
         }
+    }
+
+    /// Writes what there is, if it has so many bytes: a write for each line takes longer than to read it.
+    fn write_from(&mut self, bytes: usize) -> io::Result<()> {
+        if self.text.len() < bytes {
+            return Ok(());
+        }
+        io::stdout().lock().write_all(self.text.as_bytes())?;
+        self.text.clear();
         Ok(())
     }
 
@@ -155,20 +184,69 @@ pub(crate) fn columns(rows: &[Vec<String>]) -> String {
     lines.join("\n")
 }
 
-/// A cell as JSON: bytes in their escaped form.
-#[derive(Debug, Serialize)]
-pub(crate) struct CellJson {
-    row: String,
-    column: String,
-    value: Option<String>,
+/// Bytes in JSON under a name: text where they are UTF-8, else in base64 under the name with `_base64` behind it. For
+/// `#[serde(flatten)]`.
+#[derive(Debug)]
+pub(crate) struct Named<'a> {
+    name: &'static str,
+    bytes: Option<&'a [u8]>,
 }
 
-impl CellJson {
-    pub(crate) fn new(row: &[u8], column: &[u8], value: Option<&[u8]>) -> Self {
+impl<'a> Named<'a> {
+    pub(crate) fn new(name: &'static str, bytes: &'a [u8]) -> Self {
         Self {
-            row: escape(row),
-            column: escape(column),
-            value: value.map(escape),
+            name,
+            bytes: Some(bytes),
+        }
+    }
+}
+
+impl Serialize for Named<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(1))?;
+        let bytes = self.bytes;
+        match bytes.map(std::str::from_utf8).transpose() {
+            Ok(text) => map.serialize_entry(self.name, &text)?,
+            Err(_) => {
+                let base64 = BASE64_STANDARD.encode(bytes.unwrap_or_default());
+                map.serialize_entry(&format!("{}_base64", self.name), &base64)?;
+            }
+        }
+        map.end()
+    }
+}
+
+/// The object, with bytes besides: see [`Named`].
+pub(crate) fn with_bytes(mut json: Value, named: &[(&'static str, &[u8])]) -> Value {
+    for (name, bytes) in named {
+        let one = serde_json::to_value(Named::new(name, bytes));
+        if let (Some(into), Ok(Value::Object(one))) = (json.as_object_mut(), one) {
+            into.extend(one);
+        }
+    }
+    json
+}
+
+/// A cell as JSON.
+#[derive(Debug, serde::Serialize)]
+pub(crate) struct CellJson<'a> {
+    #[serde(flatten)]
+    row: Named<'a>,
+    #[serde(flatten)]
+    column: Named<'a>,
+    #[serde(flatten)]
+    value: Named<'a>,
+}
+
+impl<'a> CellJson<'a> {
+    pub(crate) fn new(row: &'a [u8], column: &'a [u8], value: Option<&'a [u8]>) -> Self {
+        Self {
+            row: Named::new("row", row),
+            column: Named::new("column", column),
+            value: Named {
+                name: "value",
+                bytes: value,
+            },
         }
     }
 }
@@ -190,8 +268,26 @@ mod tests {
             with_rows: true,
             widths,
             held: held.collect(),
+            text: String::new(),
         };
         cells.lines()
+    }
+
+    #[test]
+    fn bytes_are_text_in_json_or_base64() {
+        let json = |value| serde_json::to_string(&CellJson::new(br"C:\temp", b"c", value));
+        assert_eq!(
+            json(Some("ä".as_bytes())).expect("JSON"),
+            r#"{"row":"C:\\temp","column":"c","value":"ä"}"#
+        );
+        assert_eq!(
+            json(Some(b"\xff\x00")).expect("JSON"),
+            r#"{"row":"C:\\temp","column":"c","value_base64":"/wA="}"#
+        );
+        assert_eq!(
+            json(None).expect("JSON"),
+            r#"{"row":"C:\\temp","column":"c","value":null}"#
+        );
     }
 
     #[test]

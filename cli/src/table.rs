@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::cells::{Escaped, Waiting};
 use crate::errors::InOtherWords;
-use crate::output::{Format, Output, columns};
+use crate::output::{Format, Named, Output, columns};
 
 /// What to do with tables.
 #[derive(Debug, clap::Subcommand)]
@@ -97,8 +97,10 @@ struct TableJson<'a> {
 #[derive(Serialize)]
 struct TabletJson<'a> {
     id: u64,
-    start_row: String,
-    end_row: String,
+    #[serde(flatten)]
+    start_row: Named<'a>,
+    #[serde(flatten)]
+    end_row: Named<'a>,
     epoch: u64,
     server: &'a str,
     server_alive: bool,
@@ -112,8 +114,8 @@ impl<'a> TableJson<'a> {
     fn new(table: &'a Table, lost: &Lost) -> Self {
         let tablet = |tablet: &'a Tablet| TabletJson {
             id: tablet.id,
-            start_row: escape(&tablet.start_row),
-            end_row: escape(&tablet.end_row),
+            start_row: Named::new("start_row", &tablet.start_row),
+            end_row: Named::new("end_row", &tablet.end_row),
             epoch: tablet.epoch,
             server: &tablet.server,
             server_alive: tablet.server_alive,

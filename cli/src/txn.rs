@@ -33,7 +33,8 @@ pub(crate) enum Command {
     },
     /// End a transaction: it is rolled back where it has locks, and its gc-lock ends.
     ///
-    /// Ends with 7 where it was committed before, or where nothing of it is found.
+    /// Ends with 7 where it isn't rolled back: it was committed before, or nothing of it is found; or it has locked nothing
+    /// yet, so that it may still commit.
     #[command(after_help = "Example:\n  percolator txn abort 449812345678901234")]
     Abort {
         /// Where it began, as `percolator txn list` names it.
@@ -131,9 +132,10 @@ async fn abort(admin: &Admin, start_ts: Timestamp, output: Output) -> anyhow::Re
             false,
         ),
         None => (
-            "it has no locks: it can go on until the barrier passes it".to_owned(),
+            "it has locked nothing yet, so it can't be rolled back: it may go on, and commit, until the barrier passes it"
+                .to_owned(),
             "no locks",
-            true,
+            false,
         ),
     };
     for owner in &ended.owners {

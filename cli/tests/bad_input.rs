@@ -55,7 +55,7 @@ fn a_manifest_with_a_wrong_field_type_or_value() {
     );
     up_with("kind: Pod\napiVersion: v1\nmetadata: {name: x}\n").refused(2, &["PercolatorCluster"]);
     up_with("").refused(2, &["empty"]);
-    percolator(&["up", "-f", "/no/such/file.yaml"]).refused(1, &["/no/such/file.yaml"]);
+    percolator(&["up", "-f", "/no/such/file.yaml"]).refused(2, &["/no/such/file.yaml"]);
 }
 
 /// Nothing is left of a cluster that could not be: neither its folder nor one above it.

@@ -60,7 +60,7 @@ fn cells_are_written_read_scanned_and_deleted() {
         .run(&["scan", "accounts", "--prefix", "z", "-o", "json"])
         .ok();
     let last: Value = serde_json::from_str(&last).expect("JSON");
-    assert_eq!(last["value"], "5\\x00");
+    assert_eq!(last["value"], "5\0");
     let range = ["scan", "accounts", "--from", "bob", "--to", "zoe"];
     assert_eq!(cluster.run(&range).ok().lines().count(), 2);
 

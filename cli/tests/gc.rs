@@ -6,7 +6,7 @@ mod support;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use percolator_client::{Admin, Client, Error, Range, Timestamp, Txn};
+use percolator_client::{Admin, Client, Error, OpenTxn, Range, Timestamp, Txn};
 use serde_json::Value;
 use support::{Cluster, PATIENCE, Said, block_on};
 
@@ -475,7 +475,7 @@ fn a_reader_of_a_bank_is_never_refused_and_never_wrong_however_long_it_takes() {
     const EACH: u64 = 100;
     on_cluster(|cluster, client| async move {
         let row = |number: u64| format!("account-{number:02}");
-        let deposit = |txn: Txn| async move {
+        let deposit = |txn: OpenTxn| async move {
             for number in 0..ACCOUNTS {
                 txn.put(TABLE, row(number), "balance", EACH.to_string())?;
             }
@@ -496,7 +496,7 @@ fn a_reader_of_a_bank_is_never_refused_and_never_wrong_however_long_it_takes() {
                 if from == to {
                     continue;
                 }
-                let transfer = |txn: Txn| async move {
+                let transfer = |txn: OpenTxn| async move {
                     let has = amount(get(&txn, &row(from)).await?);
                     let gets = amount(get(&txn, &row(to)).await?);
                     if has > 0 {

@@ -13,7 +13,7 @@ use crate::Error;
 use crate::network::Network;
 use crate::retry::Retry;
 use crate::router::{CallError, Deadline, Router, master_message};
-use crate::transport::{Backoff, BoxFuture, MasterError, Transport};
+use crate::transport::{BoxFuture, MasterError, Transport};
 use crate::txn::Txn;
 
 const TAKING_A_TIMESTAMP: &str = "taking a timestamp";
@@ -65,7 +65,7 @@ impl Options {
 #[derive(Clone)]
 pub struct Client {
     pub(crate) router: Arc<Router>,
-    options: Options,
+    pub(crate) options: Options,
 }
 
 /// What became of a transaction.
@@ -173,7 +173,7 @@ impl Client {
     }
 
     /// [`Self::begin`], by a deadline that began earlier.
-    async fn begin_by(&self, deadline: Deadline) -> Result<Txn, Error> {
+    pub(crate) async fn begin_by(&self, deadline: Deadline) -> Result<Txn, Error> {
         let deadline = deadline.or_after(&*self.router.transport, self.options.patience);
         let traced = self.router.traced(self.options.slow_transaction);
         let router = traced.unwrap_or_else(|| self.router.clone());
@@ -259,37 +259,6 @@ impl Client {
         };
         // In a box, so that the usual call's future stays small.
         Box::pin(again).await
-    }
-
-    /// Runs a transaction and commits it; begins it again while others are first, with growing pauses,
-    /// until the deadline of [`Options::retry_for`], by which the last one has begun. Returns what the
-    /// closure returned.
-    ///
-    /// # Errors
-    /// The closure's, or the commit's. An [`Error::Unknown`] isn't retried: it may be committed.
-    pub async fn transact<T, F, Fut>(&self, mut work: F) -> Result<T, Error>
-    where
-        F: FnMut(Txn) -> Fut,
-        Fut: Future<Output = Result<T, Error>>,
-    {
-        let deadline = self.router.deadline(self.options.retry_for);
-        let mut pause = Backoff::new(Duration::from_millis(1), Duration::from_millis(100));
-        loop {
-            let txn = self.begin_by(deadline).await?;
-            let result = match work(txn.clone()).await {
-                Ok(output) => txn.commit().await.map(|_| output),
-                Err(error) => Err(error),
-            };
-            match result {
-                Err(error) if error.retryable() && !deadline.passed(&*self.router.transport) => {
-                    if let Some(metrics) = self.router.metrics() {
-                        metrics.retries.inc();
-                    }
-                    pause.wait(&*self.router.transport).await;
-                }
-                result => return result,
-            }
-        }
     }
 
     /// Whether what began here, with this client, is surely readable now: the lease at the master that it has been

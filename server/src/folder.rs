@@ -166,6 +166,15 @@ fn check(path: &Path, what: &'static str, found: &str, asked: &str) -> Result<()
     })
 }
 
+/// Whether a server's folder belongs to a cluster, for tools: without locking it.
+///
+/// # Errors
+/// [`Error::Damaged`], [`Error::FolderFormat`] and the errors of files.
+pub fn has_cluster(folder: &Path) -> Result<bool, Error> {
+    let identity = read_identity(folder)?;
+    Ok(identity.is_some_and(|identity| identity.cluster_id.is_some()))
+}
+
 fn read_identity(folder: &Path) -> Result<Option<Identity>, Error> {
     let path = folder.join(IDENTITY);
     let bytes = match fs::read(&path) {

@@ -50,7 +50,7 @@ pub(super) async fn beside(
     output.note(&format!("{rows} rows of {versions} versions ..."));
     for _ in 0..versions {
         for first in (0..rows).step_by(BATCH as usize) {
-            let write = |txn: percolator_client::Txn| async move {
+            let write = |txn: percolator_client::OpenTxn| async move {
                 for number in first..first + BATCH {
                     txn.put(TABLE, row(number), COLUMN, value())?;
                 }

@@ -109,7 +109,7 @@ impl Layout {
                 );
             }
         }
-        let new = !names.iter().any(|name| name == MASTER);
+        let new = remembered.is_none() && !has_begun(&data_dir, &names)?;
         let is_there = |server: &str| names.iter().any(|name| name == server);
         let tablet = |number: u32| format!("tablet-{number}");
         // Servers are started in this order, so whoever is there was started after the ones before.
@@ -123,7 +123,9 @@ impl Layout {
             .map(str::to_owned)
             .into_iter()
             .chain((0..owners).map(tablet))
-            .find(|server| owners > 0 && !is_there(server));
+            .filter(|server| !is_there(server))
+            // Where an `up` was killed before all were ready, some were never started; the master knows who has lost what.
+            .find(|server| owners > 0 && !new && (remembered.is_some() || server == MASTER));
         if let Some(server) = lost {
             bail!(
                 "the folder of {server} is missing from the cluster in {}, and what it held is in no other: bring it \
@@ -133,7 +135,9 @@ impl Layout {
         }
         if new
             && names.iter().any(|name| {
-                ![LOGS, folder::LOCK].contains(&name.as_str()) && !followed::is_ours(name)
+                ![LOGS, folder::LOCK].contains(&name.as_str())
+                    && !followed::is_ours(name)
+                    && !is_server(name)
             })
         {
             bail!(
@@ -183,6 +187,19 @@ impl Layout {
             stopped_max,
             followed,
         })
+    }
+
+    /// To be called when no server of an earlier `up` runs any more. Where its cluster never began, what is left of it goes:
+    /// nobody was ever told that it is there.
+    pub(crate) fn begin(&mut self) -> anyhow::Result<()> {
+        let names = names_in(&self.data_dir)?;
+        self.new = self.new && !has_begun(&self.data_dir, &names)?;
+        for server in names.iter().filter(|name| self.new && is_server(name)) {
+            let folder = self.folder(server);
+            std::fs::remove_dir_all(&folder)
+                .with_context(|| format!("cannot remove {}", folder.display()))?;
+        }
+        Ok(())
     }
 
     /// What a manifest says otherwise, and counts when the cluster is started again.
@@ -256,6 +273,26 @@ fn names_in(data_dir: &Path) -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
+fn is_server(name: &str) -> bool {
+    let tablet = name.strip_prefix("tablet-");
+    [MASTER, ORACLE].contains(&name) || tablet.is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
+/// Whether the master has written a state, or a server belongs to a cluster.
+fn has_begun(data_dir: &Path, names: &[String]) -> anyhow::Result<bool> {
+    for name in names.iter().filter(|name| is_server(name)) {
+        let folder = data_dir.join(name);
+        let engine = percolator_engine::identity(&folder)?;
+        if engine.is_some_and(|engine| engine.cluster_id.is_some())
+            || folder::has_cluster(&folder)?
+            || folder.join(DIRECTORY).exists()
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 fn address(first_port: u16, number: u16) -> anyhow::Result<SocketAddr> {
     let port = match first_port {
         0 => 0,
@@ -303,6 +340,8 @@ fn remembered(data_dir: &Path) -> anyhow::Result<Option<Remembered>> {
 pub(crate) const LOGS: &str = "logs";
 /// What a cluster is called without a manifest, which will do for any.
 const DEFAULT_NAME: &str = "local";
+/// The master's state in its folder.
+const DIRECTORY: &str = "directory";
 /// The master's name.
 pub(crate) const MASTER: &str = "gc-master-0";
 /// The oracle's name.

@@ -17,7 +17,7 @@ use percolator_client::Client;
 use percolator_telemetry::endpoint::{self, DATA_LOST, NO_ROOM};
 use percolator_telemetry::logs;
 
-use crate::errors::CannotRun;
+use crate::errors::{CannotRun, Usage};
 use crate::output::{Format, Output, columns};
 use followed::Followed;
 use layout::{How, Layout};
@@ -129,13 +129,14 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
         raw: args.raw,
         stopped_max: args.stopped_max,
     };
-    let layout = Layout::open(&data_dir, &manifest.cluster, manifest.followed(), how)?;
+    let mut layout = Layout::open(&data_dir, &manifest.cluster, manifest.followed(), how)?;
     let mut stop = Box::pin(percolator_server::signals::shutdown());
     tokio::select! {
         biased;
         () = &mut stop => return Ok(ExitCode::SUCCESS),
         ended = earlier::ended(&layout, output) => ended?,
     }
+    layout.begin()?;
     layout.followed.store(&layout.data_dir)?;
     let kept = layout.clone();
     let mut cluster = if args.processes {
@@ -265,18 +266,25 @@ fn read_manifest(file: Option<&PathBuf>) -> anyhow::Result<Manifest> {
     let (name, text) = match file {
         None => ("the defaults".to_owned(), DEFAULT_MANIFEST.to_owned()),
         Some(file) if file.as_os_str() == "-" => {
-            let text = std::io::read_to_string(std::io::stdin())
-                .context("cannot read the manifest from standard input")?;
+            let text = std::io::read_to_string(std::io::stdin()).map_err(|error| {
+                Usage(format!(
+                    "cannot read the manifest from standard input: {error}"
+                ))
+            })?;
             ("standard input".to_owned(), text)
         }
         Some(file) => {
-            let text = std::fs::read_to_string(file)
-                .with_context(|| format!("cannot read the manifest {}", file.display()))?;
+            let text = std::fs::read_to_string(file).map_err(|error| {
+                Usage(format!(
+                    "cannot read the manifest {}: {error}",
+                    file.display()
+                ))
+            })?;
             (file.display().to_string(), text)
         }
     };
     let cluster = PercolatorCluster::from_yaml(&text)
-        .with_context(|| format!("{name} is no valid manifest"))?;
+        .map_err(|error| Usage(format!("{name} is no valid manifest: {error:#}")))?;
     let tree: Option<serde_json::Value> = serde_saphyr::from_str(&text).ok();
     let level = tree
         .as_ref()

@@ -6,14 +6,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use percolator_client::limits::ROW_BYTES_MAX;
-use percolator_client::{CellName, Client, Range, escape, index_row, split_index_row};
+use percolator_client::{CellName, Client, Range, index_row, split_index_row};
 use serde_json::{Value, json};
 
 use super::progress::Progress;
 use super::records::short;
 use super::repair::{Fault, Repair};
 use super::{IndexArg, count, indexes_invalid, say as say_now, usage};
-use crate::output::{Format, Output};
+use crate::output::{Format, Output, with_bytes};
 use crate::patience::Snapshot;
 
 /// Cells that are looked up together.
@@ -94,20 +94,23 @@ impl Finding<'_> {
 
     fn json(&self) -> Value {
         match self {
-            Self::Missing { index, row, value } => json!({
-                "disagreement": "missing",
-                "index": index.table,
-                "field": index.field,
-                "row": escape(row),
-                "value": escape(value),
-            }),
-            Self::Dangling { index, entry, why } => json!({
-                "disagreement": "dangling",
-                "index": index.table,
-                "field": index.field,
-                "entry": escape(entry),
-                "why": why,
-            }),
+            Self::Missing { index, row, value } => {
+                let json = json!({
+                    "disagreement": "missing",
+                    "index": index.table,
+                    "field": index.field,
+                });
+                with_bytes(json, &[("row", row), ("value", value)])
+            }
+            Self::Dangling { index, entry, why } => {
+                let json = json!({
+                    "disagreement": "dangling",
+                    "index": index.table,
+                    "field": index.field,
+                    "why": why,
+                });
+                with_bytes(json, &[("entry", entry)])
+            }
         }
     }
 }

@@ -20,8 +20,9 @@ use super::progress::Progress;
 use super::reader::{Input, Reading, Report, Shared, Started, format_of};
 use super::records::Shape;
 use super::source::Bad;
-use super::{FileFormat, IndexArg, count, indexes_invalid, usage};
+use super::{FileFormat, IndexArg, count, indexes_invalid};
 use crate::cells::Escaped;
+use crate::errors::Usage;
 use crate::output::{Format, Output};
 use crate::patience::{Patience, may_pass};
 
@@ -114,6 +115,22 @@ impl Args {
             false => options,
         }
     }
+
+    /// What can be found wrong before anybody is asked anything.
+    pub(crate) fn open(&self) -> anyhow::Result<Opened> {
+        if let Some(why) = indexes_invalid(&self.table, &self.index) {
+            return Err(Usage(why).into());
+        }
+        let input = Input::open(&self.file)?;
+        let format = format_of(&self.file, self.format).map_err(Usage)?;
+        Ok(Opened { input, format })
+    }
+}
+
+/// What is to be imported.
+pub(crate) struct Opened {
+    input: Input,
+    format: FileFormat,
 }
 
 /// How an import ended, besides its counts.
@@ -130,15 +147,12 @@ struct End {
     failed: bool,
 }
 
-pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::Result<ExitCode> {
-    if let Some(why) = indexes_invalid(&args.table, &args.index) {
-        return Ok(usage(&why));
-    }
-    let input = Input::open(&args.file)?;
-    let format = match format_of(&args.file, args.format) {
-        Ok(format) => format,
-        Err(why) => return Ok(usage(&why)),
-    };
+pub(crate) async fn run(
+    client: &Client,
+    args: Args,
+    Opened { input, format }: Opened,
+    output: Output,
+) -> anyhow::Result<ExitCode> {
     let name = input.name.clone();
     let progress = Mutex::new(Progress::new(output, input.bytes));
     let say = |message: &str| progress.lock().note(message);

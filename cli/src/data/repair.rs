@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
-use percolator_client::{CellName, Client, Error, Txn, escape, index_row};
+use percolator_client::{CellName, Client, Error, Txn, index_row};
 use serde_json::json;
 
 use super::records::short;
 use super::{IndexArg, count};
-use crate::output::{Format, Output};
+use crate::output::{Format, Output, with_bytes};
 use crate::patience::{Patience, may_pass};
 
 /// Repairs in one transaction.
@@ -159,9 +159,8 @@ impl<'a> Repair<'a> {
             "repair": word,
             "index": index.table,
             "field": index.field,
-            "row": escape(row),
-            "value": escape(value),
         });
+        let json = with_bytes(json, &[("row", row), ("value", value)]);
         self.output.result(&text, &json)
     }
 

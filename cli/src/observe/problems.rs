@@ -8,7 +8,8 @@ use super::metrics::Page;
 use super::survey::{Server, Survey};
 use crate::gc;
 
-/// The oracle's machine may be so far behind its timestamps, in seconds: clocks are set by that now and then.
+/// The oracle's machine may be so far behind its timestamps, in seconds: clocks are set by that now and then. And behind a
+/// restart by the window: timestamps go on from the limit.
 const CLOCK_MAX: f64 = 1.0;
 
 /// Something that isn't well.
@@ -207,7 +208,12 @@ fn shown(server: &str, page: &Page, is_told: bool) -> Option<Problem> {
         )
     } else if page
         .sum("percolator_tso_clock_offset_seconds", &[])
-        .is_some_and(|by| by < -CLOCK_MAX)
+        .is_some_and(|by| {
+            by + page
+                .sum("percolator_tso_window_seconds", &[])
+                .unwrap_or(0.0)
+                < -CLOCK_MAX
+        })
     {
         (
             "clock",
@@ -427,6 +433,10 @@ pub(crate) mod tests {
             ),
             ("percolator_tso_clock_followed 0\n", "clock"),
             ("percolator_tso_clock_offset_seconds -60.5\n", "clock"),
+            (
+                "percolator_tso_window_seconds 3\npercolator_tso_clock_offset_seconds -4.5\n",
+                "clock",
+            ),
             ("percolator_tso_limit_failing 1\n", "disk-full"),
             ("percolator_ready 0\n", "not-ready"),
         ] {
@@ -435,6 +445,10 @@ pub(crate) mod tests {
             assert_eq!(found.len(), 1, "{found:?}");
             assert_eq!((found[0].kind, &*found[0].about), (kind, "tablet-0"));
         }
+        // It was started again just now.
+        let page = "percolator_tso_window_seconds 3\npercolator_tso_clock_offset_seconds -2.9\n";
+        let pages = [("tso-0".to_owned(), Page::parse(page))].into();
+        assert_eq!(find(&well(), &pages), []);
         // Of one that is told to have lost tablets it is no news.
         let pages = [("tablet-0".to_owned(), Page::parse("percolator_ready 0\n"))].into();
         assert_eq!(find(&ill(), &pages), find(&ill(), &BTreeMap::new()));
