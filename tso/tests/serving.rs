@@ -281,3 +281,32 @@ async fn requests_go_on_while_a_limit_is_being_written() {
     drop(go);
     running.stop().await;
 }
+
+#[tokio::test]
+async fn a_client_of_another_cluster_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let running = Running::new(Server::bind(Options::new(folder.path())).await.unwrap());
+    running.stop().await;
+    drop(Folder::open(folder.path(), "oracle", "tso-0", Some("ours")).unwrap());
+    let running = Running::new(Server::bind(Options::new(folder.path())).await.unwrap());
+    let asked = async |cluster: &str| {
+        let mut client = RawClient::connect(format!("http://{}", running.address))
+            .await
+            .unwrap();
+        let requests = tokio_stream::once(TimestampsRequest {
+            count: 1,
+            traces: Vec::new(),
+        });
+        client
+            .timestamps(percolator_wire::of_cluster(requests, cluster))
+            .await
+            .map(drop)
+    };
+    asked("ours").await.unwrap();
+    // It doesn't know yet of which it is.
+    asked("").await.unwrap();
+    let refused = asked("another").await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("ours"), "{refused}");
+    running.stop().await;
+}
