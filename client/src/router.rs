@@ -303,27 +303,8 @@ impl Router {
 
     /// The id that the table has now, in whatever state it is.
     pub(crate) async fn id_now(&self, name: &str, patience: Duration) -> Result<u32, Error> {
-        let deadline = self.deadline(patience);
-        let mut retry = Retry::new(self, deadline);
-        loop {
-            let last = match self.refresh_by(deadline).await {
-                Ok(directory) => {
-                    let table = directory.tables.get(name);
-                    return table
-                        .map(|table| table.id)
-                        .ok_or_else(|| Error::UnknownTable {
-                            name: name.to_owned(),
-                        });
-                }
-                Err(MasterError::Replaced(replaced)) => {
-                    return Err(Error::ClusterReplaced(replaced));
-                }
-                Err(error) => master_message(error),
-            };
-            if let Err(error) = retry.pause(last).await {
-                return Err(deadline.error(&*self.transport, "looking up a table", error));
-            }
-        }
+        let id = |directory: &Directory| directory.tables.get(name).map(|table| Ok(table.id));
+        self.look_up(name, patience, id).await
     }
 
     /// The table of this name. Asks the master when it isn't known yet.
@@ -331,26 +312,39 @@ impl Router {
         if let Some(table) = self.directory().table(name) {
             return Ok(table);
         }
+        let ready = |directory: &Directory| match directory.tables.get(name)?.state() {
+            v1::TableState::Ready => {
+                let table = directory.table(name);
+                Some(table.ok_or_else(|| "the table is ready".to_owned()))
+            }
+            v1::TableState::Creating => Some(Err(format!("table {name} is still being created"))),
+            _ => None,
+        };
+        self.look_up(name, patience, ready).await
+    }
+
+    /// What the master's directory has of a table: `None`, where there's none; why it's asked again, where that isn't known yet.
+    async fn look_up<T>(
+        &self,
+        name: &str,
+        patience: Duration,
+        find: impl Fn(&Directory) -> Option<Result<T, String>>,
+    ) -> Result<T, Error> {
         let deadline = self.deadline(patience);
         let mut retry = Retry::new(self, deadline);
         loop {
-            let last = match self.refresh_by(deadline).await {
-                Ok(directory) => match directory.tables.get(name).map(v1::TableInfo::state) {
-                    Some(v1::TableState::Ready) => {
-                        if let Some(table) = directory.table(name) {
-                            return Ok(table);
-                        }
-                        "the table is ready".to_owned()
-                    }
-                    Some(v1::TableState::Creating) => {
-                        format!("table {name} is still being created")
-                    }
-                    _ => {
-                        return Err(Error::UnknownTable {
-                            name: name.to_owned(),
-                        });
-                    }
-                },
+            let last = match self
+                .refresh_by(deadline)
+                .await
+                .map(|directory| find(&directory))
+            {
+                Ok(Some(Ok(found))) => return Ok(found),
+                Ok(Some(Err(why))) => why,
+                Ok(None) => {
+                    return Err(Error::UnknownTable {
+                        name: name.to_owned(),
+                    });
+                }
                 Err(MasterError::Replaced(replaced)) => {
                     return Err(Error::ClusterReplaced(replaced));
                 }

@@ -7,8 +7,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::cluster::Cluster;
+use crate::disk::SimDisk;
 use crate::rng::{Dice, Rng};
 use crate::servers::tablet::{self, Tablet};
+use crate::store::Image;
 use crate::world::{NodeId, World};
 
 impl Cluster {
@@ -60,21 +62,32 @@ impl Tablet {
     /// goes on without it, and knows of nothing.
     fn elsewhere(&self, node: NodeId, address: String) -> Self {
         self.retired.store(true, Ordering::Relaxed);
+        let dice = Dice::new(Rng::new(self.dice.of("moves", Rng::next), "elsewhere"));
         Self {
             node,
+            address,
+            maybe: Mutex::new(std::mem::take(&mut *self.maybe.lock())),
+            ..self.on(self.disk.move_away(), self.image.clone(), dice)
+        }
+    }
+
+    /// The same server, not running yet, with another folder, which no process has had.
+    pub(crate) fn on(&self, disk: SimDisk, image: Option<Arc<Mutex<Image>>>, dice: Dice) -> Self {
+        Self {
+            node: self.node,
             master: self.master,
             name: self.name.clone(),
-            address,
-            disk: self.disk.move_away(),
-            image: self.image.clone(),
-            dice: Dice::new(Rng::new(self.dice.of("moves", Rng::next), "elsewhere")),
+            address: self.address.clone(),
+            disk,
+            image,
+            dice,
             sync: Mutex::new(*self.sync.lock()),
             limits: self.limits,
             stall_max: self.stall_max,
             window_us: self.window_us,
             cluster_id: Mutex::new(self.cluster_id.lock().clone()),
             lives: Arc::default(),
-            maybe: Mutex::new(std::mem::take(&mut *self.maybe.lock())),
+            maybe: Mutex::default(),
             running: Mutex::new(None),
             retired: AtomicBool::new(false),
             older: false,

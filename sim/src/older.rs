@@ -132,26 +132,12 @@ impl Tablet {
     }
 
     fn on_older(&self, copy: Copy) -> Self {
+        let image = copy.image.map(|image| Arc::new(Mutex::new(image)));
+        let dice = Dice::new(Rng::new(self.dice.of("older", Rng::next), "older"));
         Self {
-            node: self.node,
-            master: self.master,
-            name: self.name.clone(),
-            address: self.address.clone(),
-            disk: copy.disk,
-            image: copy.image.map(|image| Arc::new(Mutex::new(image))),
-            dice: Dice::new(Rng::new(self.dice.of("older", Rng::next), "older")),
-            sync: Mutex::new(*self.sync.lock()),
-            limits: self.limits,
-            stall_max: self.stall_max,
-            window_us: self.window_us,
-            cluster_id: Mutex::new(self.cluster_id.lock().clone()),
             lives: Arc::new(copy.lives),
-            maybe: Mutex::default(),
-            running: Mutex::new(None),
-            retired: false.into(),
             older: true,
-            tears: self.tears,
-            waits_for_ever: self.waits_for_ever,
+            ..self.on(copy.disk, image, dice)
         }
     }
 }
