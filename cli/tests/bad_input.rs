@@ -96,7 +96,7 @@ fn a_data_folder_whose_cluster_runs() {
     let cluster = support::Cluster::processes();
     let data = cluster.data_dir.display().to_string();
     let file = |name: &str| std::fs::read_to_string(cluster.data_dir.join(name)).expect(name);
-    let before = ["gc.json", "log-level", "servers.json"].map(file);
+    let before = ["manifest.json", "log-level", "servers.json"].map(file);
     let manifest = cluster.data_dir.join("../other.yaml");
     let text = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: local}\n\
                 spec: {gc: {lifeTime: 1s}, log: {level: debug}}\n";
@@ -106,7 +106,10 @@ fn a_data_folder_whose_cluster_runs() {
         let up = ["up", "--port", "0", "-f", &manifest, "--data-dir", &data];
         percolator(&[&up[..], mode].concat()).refused(1, &["in use", &data]);
     }
-    assert_eq!(["gc.json", "log-level", "servers.json"].map(file), before);
+    assert_eq!(
+        ["manifest.json", "log-level", "servers.json"].map(file),
+        before
+    );
 }
 
 /// The programs of the servers lie beside the command, or not: then nothing is made, so that the next start is none

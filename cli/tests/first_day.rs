@@ -5,7 +5,7 @@ mod support;
 use std::process::Command;
 
 use serde_json::Value;
-use support::{Cluster, PERCOLATOR, percolator};
+use support::{Cluster, PERCOLATOR, output_of, percolator, wait_for};
 
 #[test]
 fn values_go_in_and_out_byte_for_byte() {
@@ -67,7 +67,7 @@ fn files_are_looked_at_before_the_network() {
     let rows = rows.to_str().expect("text");
     nowhere(&[&import[..], &[rows]].concat()).refused(2, &["--format"]);
     nowhere(&["up", "-f", "/nonexistent.yaml"])
-        .refused(2, &["cannot read the manifest /nonexistent.yaml"]);
+        .refused(2, &["cannot read the manifest from /nonexistent.yaml"]);
 }
 
 /// `up` was killed before its first cluster began: what is left holds nothing.
@@ -104,4 +104,64 @@ fn a_folder_in_which_no_cluster_has_begun_is_taken() {
         percolator(&up).refused(1, &["gc-master-0"]);
         assert!(!std::path::Path::new(&master).exists());
     }
+}
+
+/// The master knows where metrics are: nothing is left out, wherever the command is started.
+#[test]
+fn status_and_top_see_everything_from_any_folder() {
+    for cluster in [Cluster::threads(), Cluster::processes()] {
+        let elsewhere = tempfile::tempdir().expect("a folder");
+        let run = |arguments: &[&str]| {
+            let mut command = cluster.command(arguments);
+            command
+                .current_dir(&elsewhere)
+                .env_remove("PERCOLATOR_DATA_DIR");
+            let said: Value = serde_json::from_str(&output_of(command).ok()).expect("JSON");
+            said
+        };
+        let status = run(&["status", "-o", "json"]);
+        assert_eq!(status["not_looked_at"], serde_json::json!([]), "{status}");
+        let top = run(&["top", "--once", "-o", "json", "--interval", "10ms"]);
+        assert_eq!(top["metrics_not_reached"], serde_json::json!({}), "{top}");
+        let load_of = top["load_of"].as_object().expect("loads");
+        let names: Vec<&String> = load_of.keys().collect();
+        assert_eq!(names, ["tablet-0", "tablet-1", "tablet-2"]);
+    }
+}
+
+/// Where some of the manifest's tablet servers haven't joined yet, the cluster isn't well, and a first table isn't made on the
+/// others alone.
+#[test]
+fn servers_that_have_not_joined_are_missed() {
+    let cluster = Cluster::processes();
+    let manifest = cluster.data_dir.join("manifest.json");
+    let as_it_was = std::fs::read(&manifest).expect("it's there");
+    std::fs::write(&manifest, r#"{"tabletServers": 4}"#).expect("written");
+    let kinds = || {
+        let status = cluster.run(&["status", "-o", "json"]);
+        let status: Value = serde_json::from_str(&status.out).expect("JSON");
+        let problems = status["problems"].as_array().cloned();
+        problems
+            .into_iter()
+            .flatten()
+            .map(|problem| problem["kind"].to_string())
+            .collect::<Vec<_>>()
+    };
+    wait_for("the missing server in the status", || {
+        kinds()
+            .contains(&"\"servers-missing\"".to_owned())
+            .then_some(())
+    });
+    let status = cluster.run(&["status"]);
+    assert_eq!(status.code(), 7, "{status:?}");
+    assert!(
+        status.out.contains("3 of the 4 tablet servers"),
+        "{status:?}"
+    );
+    cluster
+        .run(&["table", "create", "t", "--patience", "2s"])
+        .refused(5, &["3 of 4 have joined"]);
+    std::fs::write(&manifest, as_it_was).expect("written");
+    cluster.run(&["table", "create", "t"]).ok();
+    wait_for("a healthy cluster", || kinds().is_empty().then_some(()));
 }

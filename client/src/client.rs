@@ -10,6 +10,7 @@ use percolator_protocol::types::{Cell, Lock, LockKind, TableId, Timestamp, limit
 use percolator_wire::v1;
 
 use crate::Error;
+use crate::cluster::{Cluster, Table};
 use crate::network::Network;
 use crate::retry::Retry;
 use crate::router::{CallError, Deadline, Router, master_message};
@@ -80,40 +81,6 @@ pub enum Outcome {
     /// It began so long ago that its records may have been collected: it may be committed, and nobody knows any
     /// more.
     Forgotten,
-}
-
-/// A table, as the master has it.
-#[derive(Clone, Debug)]
-pub struct Table {
-    /// Its name.
-    pub name: String,
-    /// Its number.
-    pub id: u32,
-    /// Whether every tablet is in place.
-    pub ready: bool,
-    /// Whether it is being deleted. [`Client::delete_table`] goes on with that.
-    pub deleting: bool,
-    /// Its tablets, in order.
-    pub tablets: Vec<Tablet>,
-}
-
-/// A tablet, as the master has it.
-#[derive(Clone, Debug)]
-pub struct Tablet {
-    /// Its number.
-    pub id: u64,
-    /// Its first row.
-    pub start_row: Bytes,
-    /// The row behind its last one; empty: none.
-    pub end_row: Bytes,
-    /// How often it has changed.
-    pub epoch: u64,
-    /// Its owner.
-    pub server: String,
-    /// Whether the owner has sent the master a sign of life lately.
-    pub server_alive: bool,
-    /// How long ago the last one was. `None`: the master has had none since it was started.
-    pub server_silence: Option<Duration>,
 }
 
 impl Client {
@@ -417,37 +384,20 @@ impl Client {
         }
     }
 
+    /// What the master knows of the cluster now: its servers and tables.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    pub async fn cluster(&self) -> Result<Cluster, Error> {
+        Ok(Cluster::new(&*self.directory().await?))
+    }
+
     /// The tables, by name.
     ///
     /// # Errors
     /// [`Error::Unavailable`].
     pub async fn tables(&self) -> Result<Vec<Table>, Error> {
-        let directory = self.directory().await?;
-        let table = |info: &v1::TableInfo| Table {
-            name: info.name.clone(),
-            id: info.id,
-            ready: info.state() == v1::TableState::Ready,
-            deleting: info.state() == v1::TableState::Deleting,
-            tablets: directory
-                .tablets(TableId(info.id))
-                .iter()
-                .map(|place| Tablet {
-                    id: place.tablet.id,
-                    start_row: place.tablet.start_row.clone(),
-                    end_row: place.tablet.end_row.clone(),
-                    epoch: place.tablet.epoch,
-                    server: place.server.clone(),
-                    server_alive: directory
-                        .server(&place.server)
-                        .is_some_and(|owner| owner.alive),
-                    server_silence: directory
-                        .server(&place.server)
-                        .and_then(|owner| owner.silent_ms)
-                        .map(Duration::from_millis),
-                })
-                .collect(),
-        };
-        Ok(directory.tables.values().map(table).collect())
+        Ok(self.cluster().await?.tables)
     }
 
     /// The servers that have reported to the master, and whether they are alive.

@@ -11,6 +11,9 @@ use percolator_wire::v1;
 pub(crate) struct Directory {
     pub(crate) cluster_id: String,
     pub(crate) servers: Vec<v1::ServerInfo>,
+    /// The master's name, and where it shows metrics; empty: nowhere.
+    pub(crate) master: (String, String),
+    pub(crate) tablet_servers_expected: u32,
     pub(crate) tables: BTreeMap<String, v1::TableInfo>,
     complete_below: u32,
     deleted: HashSet<TableId>,
@@ -64,6 +67,8 @@ impl Directory {
         Self {
             cluster_id: response.cluster_id,
             servers: response.servers,
+            master: (response.master, response.master_metrics_address),
+            tablet_servers_expected: response.tablet_servers_expected,
             complete_below: response.complete_below,
             deleted: response.deleted_tables.into_iter().map(TableId).collect(),
             tables: response

@@ -26,6 +26,7 @@
 mod admin;
 mod attempts;
 mod client;
+mod cluster;
 mod commit;
 mod connection;
 mod directory;
@@ -54,7 +55,8 @@ pub use admin::{
     Admin, GcChange, GcHolder, GcObstacle, GcServer, GcSettings, GcStatus, GcTablet, Owner,
 };
 pub use bytes::Bytes;
-pub use client::{Client, Options, Outcome, Table, Tablet};
+pub use client::{Client, Options, Outcome};
+pub use cluster::{Cluster, Table, Tablet};
 pub use error::{Conflict, Error};
 pub use index::{index_row, split_index_row};
 pub use percolator_protocol::txn::Ending;

@@ -1,5 +1,6 @@
 //! Between the messages and the directory's own types.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use percolator_protocol::types::Timestamp;
@@ -26,6 +27,13 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
                 });
             }
         };
+        let metrics_address = match &*request.metrics_address {
+            "" => None,
+            address => Some(address.parse().map_err(|_| Refusal::Heartbeat {
+                server: request.server.clone(),
+                wrong: format!("its address of metrics {address:?} is no IP:PORT"),
+            })?),
+        };
         let points = (&request).into();
         Ok(Self {
             cluster_id: Some(request.cluster_id).filter(|id| !id.is_empty()),
@@ -47,6 +55,7 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             groups: request.groups,
             time: Timestamp::from_u64(request.time),
             disk_stalled_ms: request.disk_stalled_ms,
+            metrics_address,
         })
     }
 }
@@ -131,6 +140,7 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
             .map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)),
         lost_tablets: directory.lost_tablets(name),
         disk_stalled_ms: directory.disk_stalled_ms(name),
+        metrics_address: text(directory.metrics_address(name)),
     };
     let mut tablets: Vec<_> = truth.tablets.iter().collect();
     tablets.sort_by(|a, b| (a.1.table, &a.1.rows.start).cmp(&(b.1.table, &b.1.rows.start)));
@@ -152,7 +162,18 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
             truth.next_table_id
         },
         deleted_tables: truth.deleted_tables.iter().copied().collect(),
+        tablet_servers_expected: directory.manifest.tablet_servers.unwrap_or(0),
+        // The process' own, not the directory's.
+        master: String::new(),
+        master_metrics_address: String::new(),
     })
+}
+
+/// Empty: there's none.
+pub(crate) fn text(address: Option<SocketAddr>) -> String {
+    address
+        .map(|address| address.to_string())
+        .unwrap_or_default()
 }
 
 /// A table's tablets, in the order of their rows.
@@ -217,7 +238,8 @@ impl From<Refusal> for Status {
             | Refusal::Lost { .. }
             | Refusal::UnheardOfSettings { .. }
             | Refusal::UnheardOfTables { .. }
-            | Refusal::NoTabletServer { .. } => Code::Unavailable,
+            | Refusal::NoTabletServer { .. }
+            | Refusal::UnmetTabletServers { .. } => Code::Unavailable,
             Refusal::TableExists { .. } => Code::AlreadyExists,
             Refusal::Heartbeat { .. }
             | Refusal::TableName { .. }

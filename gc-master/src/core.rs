@@ -5,6 +5,7 @@
 //! their order: what is to be durable first, then the commands; and only then answers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use percolator_protocol::safe_point::Points;
@@ -104,6 +105,7 @@ pub(crate) struct Live {
     /// What it has to collect, and has collected.
     pub(crate) progress: Progressed,
     disk_stalled_ms: u32,
+    metrics_address: Option<SocketAddr>,
 }
 
 impl Live {
@@ -255,6 +257,21 @@ impl Directory {
         self.live.get(server).map_or(0, |live| live.disk_stalled_ms)
     }
 
+    /// Where the server shows metrics, as it said last.
+    pub(crate) fn metrics_address(&self, server: &str) -> Option<SocketAddr> {
+        self.live.get(server)?.metrics_address
+    }
+
+    /// How many tablet servers the manifest has that the cluster has never met.
+    pub(crate) fn unmet_tablet_servers(&self) -> usize {
+        let met = self
+            .truth
+            .as_ref()
+            .map(|truth| truth.tablet_servers().len());
+        let expected = self.manifest.tablet_servers.unwrap_or(0) as usize;
+        expected.saturating_sub(met.unwrap_or(0))
+    }
+
     /// Takes a heartbeat in.
     ///
     /// # Errors
@@ -331,6 +348,7 @@ impl Directory {
             behind_since: None,
             progress: Progressed::default(),
             disk_stalled_ms: 0,
+            metrics_address: None,
         });
         if live.incarnation != beat.incarnation {
             self.failures
@@ -339,6 +357,7 @@ impl Directory {
         live.incarnation = beat.incarnation;
         live.heard_at = now;
         live.disk_stalled_ms = beat.disk_stalled_ms;
+        live.metrics_address = beat.metrics_address;
         live.points = beat.points;
         let (server, role) = (beat.server.clone(), beat.role);
         self.learn_time(&beat);

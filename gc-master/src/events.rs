@@ -3,6 +3,7 @@
 use crate::names::is_name;
 use crate::refusal::Refusal;
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
@@ -68,6 +69,8 @@ pub struct Heartbeat {
     pub time: Timestamp,
     /// How long its disk has neither taken a write nor refused it; 0: it doesn't stall.
     pub disk_stalled_ms: u32,
+    /// Where it shows metrics, as it listens.
+    pub metrics_address: Option<SocketAddr>,
 }
 
 impl Heartbeat {
@@ -93,6 +96,7 @@ impl Heartbeat {
             groups: 0,
             time: Timestamp::ZERO,
             disk_stalled_ms: 0,
+            metrics_address: None,
         }
     }
 }

@@ -80,11 +80,11 @@ struct Flags {
     )]
     new_cluster: bool,
 
-    /// The file with what the cluster's manifest says of garbage collection: JSON, as
-    /// {"lifeTimeMs": 600000, "maxHoldMs": 3600000, "paused": false}, where each may be left out. It is read again
-    /// every second, and wins over `percolator gc set`
-    #[arg(long, value_name = "FILE", env = "PERCOLATOR_GC_MASTER_GC_MANIFEST")]
-    gc_manifest: Option<PathBuf>,
+    /// The file with what the cluster's manifest says for the master: JSON, as
+    /// {"lifeTimeMs": 600000, "maxHoldMs": 3600000, "paused": false, "tabletServers": 3}, where each may be left out.
+    /// It is read again every second, and wins over `percolator gc set`
+    #[arg(long, value_name = "FILE", env = "PERCOLATOR_GC_MASTER_MANIFEST")]
+    manifest: Option<PathBuf>,
 
     /// How long servers may answer without hearing from the master, from 2s to 5m: so long, at the most, one that died
     /// on another machine is waited for before its successor serves, and so long reads go on while the master is away.
@@ -139,7 +139,7 @@ pub fn main() -> ExitCode {
                 lease: flags.lease,
                 ..Settings::default()
             },
-            manifest: flags.gc_manifest,
+            manifest: flags.manifest,
         })
         .await?;
         announce(server.address(), server.metrics_address())?;

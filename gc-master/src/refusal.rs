@@ -115,6 +115,12 @@ pub enum Refusal {
     #[error("cut number {} is refused: {wrong}", .index + 1)]
     Cut { index: usize, wrong: &'static str },
 
+    /// All of its rows would lie on those that came first.
+    #[error(
+        "the first table waits for all tablet servers that the manifest has: {met} of {expected} have joined. See what \
+         keeps the others, or lower the number in the manifest"
+    )]
+    UnmetTabletServers { met: usize, expected: usize },
     #[error("the table {name} exists already")]
     TableExists { name: String },
     #[error(

@@ -68,7 +68,7 @@ pub enum Error {
         cause: TruthError,
     },
     /// The file with what the manifest says can't be read, or says something else.
-    #[error("{}, which --gc-manifest names: {cause}", .path.display())]
+    #[error("{}, which --manifest names: {cause}", .path.display())]
     Manifest {
         /// The file.
         path: PathBuf,
@@ -90,6 +90,7 @@ pub struct Server {
     runner: Arc<Runner>,
     manifest: Option<PathBuf>,
     data_dir: PathBuf,
+    server: String,
 }
 
 /// The role in the folder's identity.
@@ -144,6 +145,7 @@ impl Server {
             runner,
             manifest: options.manifest,
             data_dir: options.data_dir,
+            server: options.server,
         })
     }
 
@@ -163,13 +165,14 @@ impl Server {
     /// Of serving; and when the state can't be made durable: what was decided is not known to be
     /// true then, so the master stops.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+        let metrics_address = self.metrics_address();
         let pages = pages(&self.metrics, &self.runner, self.data_dir);
         let _endpoint = self
             .endpoint
             .map(|listener| listener.serve(pages))
             .transpose()?;
         let measured = Measured {
-            service: Service::new(self.runner.clone()),
+            service: Service::new(self.runner.clone(), self.server, metrics_address),
             metrics: self.metrics.clone(),
             tracer: self.exporter.as_ref().map(Exporter::tracer),
         };
@@ -262,7 +265,8 @@ async fn watch_manifest(path: Option<PathBuf>, runner: Arc<Runner>) {
                     life_time_ms = manifest.life_time_ms,
                     max_hold_ms = manifest.max_hold_ms,
                     paused = manifest.paused,
-                    "garbage collection, as the manifest says it"
+                    tablet_servers = manifest.tablet_servers,
+                    "what the manifest says"
                 );
                 told.clear();
                 last = Some(manifest.clone());

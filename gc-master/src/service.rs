@@ -1,5 +1,6 @@
 //! The master's requests.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,11 +26,22 @@ const NAMED_MAX: usize = 10_000;
 
 pub(crate) struct Service {
     runner: Arc<Runner>,
+    /// This process' name.
+    server: String,
+    metrics_address: Option<SocketAddr>,
 }
 
 impl Service {
-    pub(crate) fn new(runner: Arc<Runner>) -> Self {
-        Self { runner }
+    pub(crate) fn new(
+        runner: Arc<Runner>,
+        server: String,
+        metrics_address: Option<SocketAddr>,
+    ) -> Self {
+        Self {
+            runner,
+            server,
+            metrics_address,
+        }
     }
 
     /// Begins the table, once the servers that are up had their time to be heard.
@@ -103,7 +115,11 @@ impl Master for Service {
         &self,
         _: Request<v1::DirectoryRequest>,
     ) -> Result<Response<v1::DirectoryResponse>, Status> {
-        Ok(Response::new(self.runner.look(convert::directory)??))
+        Ok(Response::new(v1::DirectoryResponse {
+            master: self.server.clone(),
+            master_metrics_address: convert::text(self.metrics_address),
+            ..self.runner.look(convert::directory)??
+        }))
     }
 
     async fn session(

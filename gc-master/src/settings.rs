@@ -39,7 +39,8 @@ pub struct Kept {
     pub paused: bool,
 }
 
-/// What the manifest says of garbage collection: `spec.gc`. What it leaves open may be set.
+/// What the manifest says: of garbage collection, `spec.gc`, where what it leaves open may be set; and how many tablet
+/// servers there are to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Manifest {
@@ -49,6 +50,8 @@ pub struct Manifest {
     pub max_hold_ms: Option<u64>,
     /// Whether neither point moves.
     pub paused: Option<bool>,
+    /// How many tablet servers there are to be.
+    pub tablet_servers: Option<u32>,
 }
 
 /// A wish to change settings; `None`: as it is.
@@ -66,7 +69,7 @@ pub struct Change {
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     /// It isn't the JSON of such a file.
-    #[error("it is not what the manifest's spec.gc is made into: {0}")]
+    #[error("it is not what a manifest is made into for the master: {0}")]
     Malformed(#[from] serde_json::Error),
     /// A value is out of bounds.
     #[error(transparent)]
@@ -80,8 +83,8 @@ impl Kept {
 }
 
 impl Manifest {
-    /// Reads the file's content, `{"lifeTimeMs": 600000, "maxHoldMs": 3600000, "paused": false}`, where every field
-    /// may be left out.
+    /// Reads the file's content, `{"lifeTimeMs": 600000, "maxHoldMs": 3600000, "paused": false, "tabletServers": 3}`,
+    /// where every field may be left out.
     ///
     /// # Errors
     /// It is something else.
@@ -94,7 +97,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The names of the fields that it sets, as they stand in a manifest.
+    /// The names of the fields of `spec.gc` that it sets.
     pub(crate) fn fields(&self) -> impl Iterator<Item = &'static str> {
         let fields = [
             ("lifeTime", self.life_time_ms.is_some()),

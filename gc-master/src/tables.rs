@@ -32,6 +32,14 @@ impl Directory {
         }
         self.check_settled(now)?;
         self.check_heard_all(now, name)?;
+        let unmet = self.unmet_tablet_servers();
+        if unmet > 0 && self.truth()?.tables.is_empty() {
+            let met = self.truth()?.tablet_servers().len();
+            return Err(Refusal::UnmetTabletServers {
+                met,
+                expected: met + unmet,
+            });
+        }
         let mut loads = self.loads(now);
         if loads.is_empty() {
             return Err(self.no_tablet_server(now));

@@ -113,6 +113,7 @@ impl Fake {
             role: v1::Role::Tablet,
             server: self.name.clone(),
             address: self.address.to_string(),
+            metrics_address: None,
             cluster_id,
             life,
         };

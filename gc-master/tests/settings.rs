@@ -344,6 +344,40 @@ fn values_out_of_bounds_are_refused_whoever_says_them() {
     }
 }
 
+/// All of its rows would lie on those that came first; tables that are there are no worse off.
+#[test]
+fn the_first_table_waits_for_the_tablet_servers_that_the_manifest_has() {
+    let mut world = World::new(2);
+    world
+        .directory
+        .take_manifest(manifest(r#"{"tabletServers": 3}"#));
+    let refused = world.directory.create_table(world.now, "first", &[]);
+    assert_eq!(
+        refused,
+        Err(Refusal::UnmetTabletServers {
+            met: 2,
+            expected: 3
+        })
+    );
+    world.servers.insert("tablet-2".into(), BTreeMap::new());
+    world.beat_all();
+    assert!(
+        world
+            .directory
+            .create_table(world.now, "first", &[])
+            .is_ok()
+    );
+    world
+        .directory
+        .take_manifest(manifest(r#"{"tabletServers": 4}"#));
+    assert!(
+        world
+            .directory
+            .create_table(world.now, "second", &[])
+            .is_ok()
+    );
+}
+
 #[test]
 fn a_pause_counts_for_a_sweep_that_is_under_way() {
     let mut world = World::new(1);

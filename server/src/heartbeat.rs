@@ -1,5 +1,6 @@
 //! Telling the master where this server is and what it owns.
 
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ pub struct Options {
     pub server: String,
     /// Where clients reach it: HOST:PORT.
     pub address: String,
+    /// Where it shows metrics, as it listens.
+    pub metrics_address: Option<SocketAddr>,
     /// The cluster that it belongs to; none if it belongs to none yet.
     pub cluster_id: Option<String>,
     /// This start of the process.
@@ -164,6 +167,10 @@ fn request(
         role: options.role.into(),
         server: options.server.clone(),
         address: options.address.clone(),
+        metrics_address: options
+            .metrics_address
+            .map(|address| address.to_string())
+            .unwrap_or_default(),
         incarnation: options.life.incarnation,
         replaces: options.life.replaces.clone(),
         replaces_accepted: options.life.replaces_accepted,

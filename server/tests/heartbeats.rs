@@ -116,6 +116,7 @@ fn options(master: SocketAddr, cluster_id: Option<&str>) -> Options {
         address: "127.0.0.1:1".to_owned(),
         cluster_id: cluster_id.map(str::to_owned),
         life: Life::without_folder(),
+        metrics_address: None,
     }
 }
 

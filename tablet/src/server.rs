@@ -161,6 +161,7 @@ impl Server {
             life,
             core,
         } = self;
+        let metrics_address = endpoint.as_ref().map(endpoint::Listener::address);
         let (groups, to_commit) = thread_channel::channel::<Arc<Vec<Batch>>>();
         let (done, mut committed) = mpsc::unbounded_channel();
         let stall = StallWatch::default();
@@ -237,6 +238,7 @@ impl Server {
             role: v1::Role::Tablet,
             server: options.server.clone(),
             address: options.advertise.unwrap_or_else(|| address.to_string()),
+            metrics_address,
             cluster_id,
             life,
         };

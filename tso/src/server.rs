@@ -221,12 +221,14 @@ impl Server {
             }),
             healthy: Box::new(|| Ok(())),
         };
+        let metrics_address = metrics.as_ref().map(endpoint::Listener::address);
         let _endpoint = metrics.map(|listener| listener.serve(pages)).transpose()?;
         let beat = options.master.map(|master| heartbeat::Options {
             master,
             role: Role::Oracle,
             server: options.server,
             address: advertised.clone(),
+            metrics_address,
             cluster_id: folder.cluster_id(),
             life,
         });

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::bank;
 use crate::observe::metrics::Where;
+use crate::observe::survey;
 use crate::output::{Output, columns};
 
 /// What to measure.
@@ -179,10 +180,11 @@ pub(crate) async fn run(
     }
     if args.what == What::Large {
         let rows = if args.smoke { 20_000 } else { args.rows };
+        let by_master = survey::metrics(&client.cluster().await?, cluster);
         let outcome = large::measure(
             cluster,
             client,
-            args.metrics.find(cluster),
+            args.metrics.find(cluster).with(&by_master),
             rows,
             duration,
             output,

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use percolator_api::Spec;
 
-/// What the manifest says of garbage collection, for the master.
-const GC: &str = "gc.json";
+/// What the manifest says for the master.
+const MANIFEST: &str = "manifest.json";
 /// From which level on servers log; empty where the manifest doesn't say.
 const LOG_LEVEL: &str = "log-level";
 /// Of a file that is being written.
@@ -16,14 +16,19 @@ const NEW: &str = "new";
 /// What the files say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Followed {
-    gc: String,
+    manifest: String,
     log_level: &'static str,
 }
 
 impl Followed {
-    pub(crate) fn of(spec: &Spec, says_log_level: bool) -> Self {
+    /// `tablets`: that run, whatever the manifest says meanwhile.
+    pub(crate) fn of(spec: &Spec, tablets: u32, says_log_level: bool) -> Self {
         Self {
-            gc: spec.gc.for_master(),
+            manifest: {
+                let mut spec = spec.clone();
+                spec.tablets.replicas = tablets;
+                spec.for_master()
+            },
             log_level: match says_log_level {
                 true => spec.log.level.name(),
                 false => "",
@@ -35,7 +40,7 @@ impl Followed {
     /// so they need not outlive the machine.
     pub(crate) fn store(&self, data_dir: &Path) -> anyhow::Result<()> {
         for (file, text) in [
-            (gc_file(data_dir), self.gc.as_str()),
+            (manifest_file(data_dir), self.manifest.as_str()),
             (log_level_file(data_dir), self.log_level),
         ] {
             let new = file.with_extension(NEW);
@@ -47,8 +52,8 @@ impl Followed {
     }
 }
 
-pub(crate) fn gc_file(data_dir: &Path) -> PathBuf {
-    data_dir.join(GC)
+pub(crate) fn manifest_file(data_dir: &Path) -> PathBuf {
+    data_dir.join(MANIFEST)
 }
 
 pub(crate) fn log_level_file(data_dir: &Path) -> PathBuf {
@@ -57,7 +62,7 @@ pub(crate) fn log_level_file(data_dir: &Path) -> PathBuf {
 
 /// Whether it's the name of one of these files, also of one that a crash has left half written.
 pub(crate) fn is_ours(name: &str) -> bool {
-    [GC, LOG_LEVEL].into_iter().any(|file| {
+    [MANIFEST, LOG_LEVEL].into_iter().any(|file| {
         let new = Path::new(file).with_extension(NEW);
         Path::new(name) == Path::new(file) || Path::new(name) == new
     })

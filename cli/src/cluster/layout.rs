@@ -12,7 +12,7 @@ use percolator_engine::EngineKind;
 use percolator_server::{SmallFile, SmallTruth as _, folder};
 use serde::{Deserialize, Serialize};
 
-use super::followed::{self, Followed};
+use super::followed;
 
 /// A local cluster.
 #[derive(Clone, Debug)]
@@ -30,8 +30,6 @@ pub(crate) struct Layout {
     pub(crate) window_ms: u64,
     pub(crate) raw: bool,
     pub(crate) stopped_max: Duration,
-    /// What counts without a restart.
-    pub(crate) followed: Followed,
     /// The folder is this process', until the last of these is gone.
     _lock: Arc<File>,
 }
@@ -67,7 +65,6 @@ impl Layout {
     pub(crate) fn open(
         data_dir: &Path,
         manifest: &PercolatorCluster,
-        followed: Followed,
         How {
             port,
             raw,
@@ -115,7 +112,7 @@ impl Layout {
         // Servers are started in this order, so whoever is there was started after the ones before.
         let owners = names
             .iter()
-            .filter_map(|name| name.strip_prefix("tablet-")?.parse::<u32>().ok())
+            .filter_map(|name| tablet_number(name))
             .max()
             .map_or(0, |highest| highest + 1)
             .max(remembered.as_ref().map_or(0, |cluster| cluster.tablets));
@@ -185,7 +182,6 @@ impl Layout {
             window_ms: spec.oracle.window.as_millis(),
             raw,
             stopped_max,
-            followed,
         })
     }
 
@@ -273,9 +269,12 @@ fn names_in(data_dir: &Path) -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
+fn tablet_number(name: &str) -> Option<u32> {
+    name.strip_prefix("tablet-")?.parse().ok()
+}
+
 fn is_server(name: &str) -> bool {
-    let tablet = name.strip_prefix("tablet-");
-    [MASTER, ORACLE].contains(&name) || tablet.is_some_and(|number| number.parse::<u32>().is_ok())
+    [MASTER, ORACLE].contains(&name) || tablet_number(name).is_some()
 }
 
 /// Whether the master has written a state, or a server belongs to a cluster.

@@ -90,7 +90,7 @@ pub(crate) fn settings(data_dir: &Path) -> serde_json::Value {
     };
     serde_json::json!({
         "cluster": layout::described(data_dir),
-        "gc_of_manifest": file(followed::gc_file(data_dir)),
+        "manifest": file(followed::manifest_file(data_dir)),
         "servers": file(data_dir.join(SERVERS)),
     })
 }
@@ -129,7 +129,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
         raw: args.raw,
         stopped_max: args.stopped_max,
     };
-    let mut layout = Layout::open(&data_dir, &manifest.cluster, manifest.followed(), how)?;
+    let mut layout = Layout::open(&data_dir, &manifest.cluster, how)?;
     let mut stop = Box::pin(percolator_server::signals::shutdown());
     tokio::select! {
         biased;
@@ -137,7 +137,8 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
         ended = earlier::ended(&layout, output) => ended?,
     }
     layout.begin()?;
-    layout.followed.store(&layout.data_dir)?;
+    let followed = manifest.followed(&layout);
+    followed.store(&layout.data_dir)?;
     let kept = layout.clone();
     let mut cluster = if args.processes {
         Cluster::Processes(processes::start(layout).await?)
@@ -203,7 +204,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
         },
         status = wait_for(&mut command) => status,
         failed = cluster.failed() => Err(failed),
-        () = follow(args.file, &kept, output) => Ok(ExitCode::SUCCESS),
+        () = follow(args.file, &kept, followed, output) => Ok(ExitCode::SUCCESS),
     };
     if let Some(command) = &mut command {
         // Where the command has ended, there's nobody left to kill.
@@ -217,17 +218,16 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
 }
 
 /// Some of what the manifest says counts from when it is changed, without a restart. Of the rest it is said that it doesn't.
-async fn follow(file: Option<PathBuf>, layout: &Layout, output: Output) {
+async fn follow(file: Option<PathBuf>, layout: &Layout, mut last: Followed, output: Output) {
     let file = file.filter(|file| file.as_os_str() != "-");
     let Some(file) = file else {
         return std::future::pending().await;
     };
     let mut told = String::new();
-    let mut last = layout.followed.clone();
     loop {
         tokio::time::sleep(FOLLOW_EVERY).await;
         let changed = read_manifest(Some(&file)).and_then(|manifest| {
-            let followed = manifest.followed();
+            let followed = manifest.followed(layout);
             if followed != last {
                 followed.store(&layout.data_dir)?;
                 last = followed;
@@ -257,34 +257,25 @@ struct Manifest {
 }
 
 impl Manifest {
-    fn followed(&self) -> Followed {
-        Followed::of(&self.cluster.spec, self.says_log_level)
+    /// What counts without a restart: not how many tablet servers there are.
+    fn followed(&self, layout: &Layout) -> Followed {
+        Followed::of(&self.cluster.spec, layout.tablets, self.says_log_level)
     }
 }
 
 fn read_manifest(file: Option<&PathBuf>) -> anyhow::Result<Manifest> {
     let (name, text) = match file {
-        None => ("the defaults".to_owned(), DEFAULT_MANIFEST.to_owned()),
-        Some(file) if file.as_os_str() == "-" => {
-            let text = std::io::read_to_string(std::io::stdin()).map_err(|error| {
-                Usage(format!(
-                    "cannot read the manifest from standard input: {error}"
-                ))
-            })?;
-            ("standard input".to_owned(), text)
-        }
-        Some(file) => {
-            let text = std::fs::read_to_string(file).map_err(|error| {
-                Usage(format!(
-                    "cannot read the manifest {}: {error}",
-                    file.display()
-                ))
-            })?;
-            (file.display().to_string(), text)
-        }
+        None => ("the defaults".to_owned(), Ok(DEFAULT_MANIFEST.to_owned())),
+        Some(file) if file.as_os_str() == "-" => (
+            "standard input".to_owned(),
+            std::io::read_to_string(std::io::stdin()),
+        ),
+        Some(file) => (file.display().to_string(), std::fs::read_to_string(file)),
     };
+    let text =
+        text.map_err(|error| Usage(format!("cannot read the manifest from {name}: {error}")))?;
     let cluster = PercolatorCluster::from_yaml(&text)
-        .map_err(|error| Usage(format!("{name} is no valid manifest: {error:#}")))?;
+        .with_context(|| format!("{name} is no valid manifest"))?;
     let tree: Option<serde_json::Value> = serde_saphyr::from_str(&text).ok();
     let level = tree
         .as_ref()

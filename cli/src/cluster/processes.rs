@@ -153,8 +153,8 @@ impl Processes {
                 log_level: followed::log_level_file(&layout.data_dir),
             })
         };
-        let gc = followed::gc_file(&layout.data_dir).display().to_string();
-        let mut more = vec!["--gc-manifest".to_owned(), gc];
+        let manifest = followed::manifest_file(&layout.data_dir);
+        let mut more = vec!["--manifest".to_owned(), manifest.display().to_string()];
         if layout.new {
             more.push(NEW_CLUSTER.to_owned());
         }

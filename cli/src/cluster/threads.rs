@@ -62,7 +62,7 @@ async fn start_each(
         server: MASTER.to_owned(),
         new_cluster: layout.new,
         settings: percolator_gc_master::Settings::default(),
-        manifest: Some(followed::gc_file(&layout.data_dir)),
+        manifest: Some(followed::manifest_file(&layout.data_dir)),
     };
     let master = spawn(
         "master",

@@ -102,12 +102,16 @@ pub(crate) async fn run(
     let places = args.places.find(cluster);
     let mut files = Files::new();
     // Whatever doesn't answer is said in the bundle: it is most needed then.
-    if let Err(error) = ask(cluster, &args, &mut files).await {
-        put(&mut files, "unreachable.txt", &format!("{error:#}\n"));
-        output.note(&format!(
-            "{error:#}\nthe bundle goes without what the master says"
-        ));
-    }
+    let places = match ask(cluster, &args, &places, &mut files).await {
+        Ok(survey) => places.with(&survey.metrics),
+        Err(error) => {
+            put(&mut files, "unreachable.txt", &format!("{error:#}\n"));
+            output.note(&format!(
+                "{error:#}\nthe bundle goes without what the master says"
+            ));
+            places
+        }
+    };
     scrape(&places, scrapes, args.interval, &mut files).await;
     kept(&places, args.with_keys, &mut files)?;
     kubernetes(&args, &mut files, output).await?;
@@ -130,7 +134,12 @@ pub(crate) async fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-async fn ask(cluster: &str, args: &Args, files: &mut Files) -> anyhow::Result<()> {
+async fn ask(
+    cluster: &str,
+    args: &Args,
+    places: &Places,
+    files: &mut Files,
+) -> anyhow::Result<Survey> {
     let (client, admin) = status::connect(cluster, args.patience).await?;
     let survey = Survey::take(&client, &admin, cluster).await?;
     put_json(files, "tablets.json", &tablets(&survey, args.with_keys))?;
@@ -138,7 +147,7 @@ async fn ask(cluster: &str, args: &Args, files: &mut Files) -> anyhow::Result<()
         true => survey,
         false => survey.without_keys(),
     };
-    let pages = args.places.find(cluster).reached().await;
+    let pages = places.clone().with(&survey.metrics).reached().await;
     let problems = problems::find(&survey, &pages);
     let unseen = problems::unseen(&survey, &pages);
     let text = page::text(&survey, &problems, &unseen);
@@ -146,7 +155,8 @@ async fn ask(cluster: &str, args: &Args, files: &mut Files) -> anyhow::Result<()
     let json = page::json(&survey, &problems, &unseen);
     put_json(files, "status.json", &json)?;
     put_json(files, "gc-status.json", &gc::json(&survey.gc))?;
-    put_json(files, "txn-list.json", &txns(&admin, args.with_keys).await)
+    put_json(files, "txn-list.json", &txns(&admin, args.with_keys).await)?;
+    Ok(survey)
 }
 
 async fn txns(admin: &Admin, with_keys: bool) -> Value {

@@ -1,6 +1,6 @@
 //! What the processes show of themselves, for Prometheus and so for us: where that is, and what it says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -17,8 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Where metrics are.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Where {
-    /// The data folder of `percolator up`, which says where each server shows its metrics. It counts only
-    /// where it is this cluster's.
+    /// The data folder of `percolator up`, which says where each server shows its metrics where the master can't be asked.
+    /// It counts only where it is this cluster's.
     #[arg(
         long,
         value_name = "DIR",
@@ -61,6 +61,8 @@ impl FromStr for Named {
 pub(crate) struct Places {
     /// By the server's name.
     pub(crate) metrics: BTreeMap<String, String>,
+    /// Those of them that were named on the command line.
+    named: BTreeSet<String>,
     /// The cluster's data folder, where it is at hand.
     pub(crate) data_dir: Option<PathBuf>,
 }
@@ -83,6 +85,7 @@ impl Where {
                 .filter_map(|server| Some((server.server, server.metrics?)))
                 .collect();
         }
+        places.named = self.metrics.iter().map(|it| it.server.clone()).collect();
         let named = self.metrics.iter().cloned();
         places
             .metrics
@@ -96,6 +99,16 @@ fn read(file: &Path) -> Option<Vec<Known>> {
 }
 
 impl Places {
+    /// With what the master says of where metrics are; what was named on the command line wins.
+    pub(crate) fn with(mut self, by_master: &BTreeMap<String, String>) -> Self {
+        for (server, address) in by_master {
+            if !self.named.contains(server) {
+                self.metrics.insert(server.clone(), address.clone());
+            }
+        }
+        self
+    }
+
     /// What each server shows now, or why it isn't reached.
     pub(crate) async fn scrape(&self) -> BTreeMap<String, Result<String, String>> {
         let pages = self.metrics.iter().map(|(server, address)| async move {

@@ -10,5 +10,5 @@ mod page;
 mod problems;
 mod redact;
 pub(crate) mod status;
-mod survey;
+pub(crate) mod survey;
 pub(crate) mod top;

@@ -15,7 +15,7 @@ const CLOCK_MAX: f64 = 1.0;
 /// Something that isn't well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// For programs: `server-down`, `oracle`, `tablet-lost`, `disk-stalled`, `disk-full` (or failing), `clock`, `not-ready`, `table-not-ready`,
+    /// For programs: `server-down`, `servers-missing`, `oracle`, `tablet-lost`, `disk-stalled`, `disk-full` (or failing), `clock`, `not-ready`, `table-not-ready`,
     /// `table-deleting`, or what `gc why-blocked` calls it.
     pub(crate) kind: &'static str,
     /// What it is about: a server, a table, a point.
@@ -69,6 +69,25 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
             about: "tablet servers".into(),
             what: "the master knows of no tablet server: no table can be made".into(),
             action: "start one, percolator-tablet, with the master's address".into(),
+        });
+    }
+    let joined = survey
+        .servers
+        .iter()
+        .filter(|it| it.role == "tablet")
+        .count();
+    if joined < survey.tablet_servers_expected {
+        found.push(Problem {
+            kind: "servers-missing",
+            about: "tablet servers".into(),
+            what: format!(
+                "{joined} of the {} tablet servers that the manifest has joined the cluster: a table that is made now lies \
+                 on those alone",
+                survey.tablet_servers_expected
+            ),
+            action: "nothing while they start; else see why they don't: the log of `percolator up`, or `kubectl describe \
+                     pod` of those that aren't Running"
+                .into(),
         });
     }
     for server in survey.servers.iter().filter(|it| !it.lost.is_empty()) {
@@ -173,8 +192,8 @@ pub(crate) fn unseen(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Str
         .collect();
     if !without.is_empty() {
         unseen.push(format!(
-            "full disks, clocks and readiness of {}: their metrics are not reached (--data-dir or \
-             --metrics say where they are)",
+            "full disks, clocks and readiness of {}: their metrics are not reached from here (--metrics \
+             says where they are, as behind `kubectl port-forward`)",
             without.join(", ")
         ));
     }
@@ -307,6 +326,8 @@ pub(crate) mod tests {
         Survey {
             master: "127.0.0.1:7400".into(),
             cluster_id: "c1".into(),
+            tablet_servers_expected: 2,
+            metrics: BTreeMap::new(),
             servers: vec![
                 server("oracle", "tso-0", 7401),
                 server("tablet", "tablet-0", 7402),
@@ -345,6 +366,7 @@ pub(crate) mod tests {
         survey.tables[0].tablets[1].server_alive = false;
         survey.servers[1].lost.insert(1);
         survey.servers[0].disk_stalled = Duration::from_secs(8);
+        survey.tablet_servers_expected = 3;
         let mut deleting = survey.tables[0].clone();
         deleting.name = "old".into();
         deleting.deleting = true;

@@ -14,7 +14,7 @@ use crate::output::Output;
 /// Say on one page how the cluster is, and what to do about each thing that isn't well.
 ///
 /// The master knows of servers, tables and garbage. Of full disks, clocks and servers that aren't ready their metrics
-/// tell, where these are reached, as those of `percolator up` are from its folder; what isn't is named as not looked at.
+/// tell, where these are reached from here: the master says where they are. What isn't reached is named as not looked at.
 ///
 /// Ends with 0 where all is well, with 7 where something isn't, with 5 where the master isn't reached.
 #[derive(Debug, clap::Args)]
@@ -35,7 +35,8 @@ pub(crate) struct Args {
 pub(crate) async fn run(cluster: &str, args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let (client, admin) = connect(cluster, args.patience).await?;
     let survey = Survey::take(&client, &admin, cluster).await?;
-    let pages = args.places.find(cluster).reached().await;
+    let places = args.places.find(cluster).with(&survey.metrics);
+    let pages = places.reached().await;
     let problems = problems::find(&survey, &pages);
     let unseen = problems::unseen(&survey, &pages);
     output.result(

@@ -1,9 +1,10 @@
 //! What the master and the oracle say of a cluster, at one moment.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use percolator_client::{Admin, Client, GcStatus, Table, Timestamp};
+use percolator_client::{Admin, Client, Cluster, GcStatus, Table, Timestamp};
 use percolator_wire::v1::{self, Role};
 
 /// A cluster at one moment.
@@ -12,6 +13,10 @@ pub(crate) struct Survey {
     /// The master's address.
     pub(crate) master: String,
     pub(crate) cluster_id: String,
+    /// How many tablet servers the manifest has; 0: the master was not told.
+    pub(crate) tablet_servers_expected: usize,
+    /// Where servers show metrics, by name, as far as the master knows.
+    pub(crate) metrics: BTreeMap<String, String>,
     /// Without the master itself; in order of role and name.
     pub(crate) servers: Vec<Server>,
     pub(crate) tables: Vec<Table>,
@@ -63,13 +68,17 @@ impl Survey {
                 Err(error.to_string())
             }
         };
-        let mut servers: Vec<Server> = client.servers().await?.into_iter().map(server).collect();
+        let cluster = client.cluster().await?;
+        let metrics = metrics(&cluster, master);
+        let mut servers: Vec<Server> = cluster.servers.into_iter().map(server).collect();
         servers.sort_by(|a, b| (a.role, &a.name).cmp(&(b.role, &b.name)));
         Ok(Self {
             master: master.to_owned(),
-            cluster_id: client.cluster_id().await?,
+            cluster_id: cluster.id,
+            tablet_servers_expected: usize::try_from(cluster.tablet_servers_expected)?,
+            metrics,
             servers,
-            tables: client.tables().await?,
+            tables: cluster.tables,
             gc: admin.gc_status().await?,
             oracle,
         })
@@ -125,6 +134,26 @@ impl Survey {
     }
 }
 
+/// Where servers show metrics, by name, as far as the master knows; it is itself reached at `master`.
+pub(crate) fn metrics(cluster: &Cluster, master: &str) -> BTreeMap<String, String> {
+    let servers = cluster.servers.iter();
+    let servers = servers.map(|it| (&it.server, &*it.address, &it.metrics_address));
+    std::iter::once((&cluster.master, master, &cluster.master_metrics_address))
+        .chain(servers)
+        .filter_map(|(name, address, shown)| Some((name.clone(), reached(address, shown)?)))
+        .collect()
+}
+
+/// Where metrics are reached that a server shows where it listens: an unspecified address stands for its host.
+fn reached(address: &str, shown: &str) -> Option<String> {
+    let shown: SocketAddr = shown.parse().ok()?;
+    if !shown.ip().is_unspecified() {
+        return Some(shown.to_string());
+    }
+    let (host, _) = address.rsplit_once(':')?;
+    Some(format!("{host}:{}", shown.port()))
+}
+
 fn server(info: v1::ServerInfo) -> Server {
     Server {
         role: match info.role() {
@@ -138,5 +167,26 @@ fn server(info: v1::ServerInfo) -> Server {
         silence: info.silent_ms.map(Duration::from_millis),
         lost: info.lost_tablets.into_iter().collect(),
         disk_stalled: Duration::from_millis(info.disk_stalled_ms.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_reached_where_the_server_is_or_where_it_says() {
+        let at = |address, shown| reached(address, shown);
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(
+            at("tablet-0.demo:7402", "0.0.0.0:9090"),
+            some("tablet-0.demo:9090")
+        );
+        assert_eq!(at("[fd00::1]:7402", "[::]:9090"), some("[fd00::1]:9090"));
+        assert_eq!(
+            at("10.0.0.1:7402", "127.0.0.1:9090"),
+            some("127.0.0.1:9090")
+        );
+        assert_eq!(at("10.0.0.1:7402", ""), None);
     }
 }

@@ -183,6 +183,22 @@ pub struct Spec {
     pub gc: Gc,
 }
 
+impl Spec {
+    /// What the master reads: JSON, as `{"lifeTimeMs":600000,"tabletServers":3}` with what is set.
+    pub fn for_master(&self) -> String {
+        let mut said = serde_json::Map::new();
+        let mut say = |name: &str, value: Option<serde_json::Value>| {
+            said.extend(value.map(|value| (name.to_owned(), value)));
+        };
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX).into();
+        say("lifeTimeMs", self.gc.life_time.map(millis));
+        say("maxHoldMs", self.gc.max_hold.map(millis));
+        say("paused", self.gc.paused.map(Into::into));
+        say("tabletServers", Some(self.tablets.replicas.into()));
+        serde_json::Value::Object(said).to_string()
+    }
+}
+
 /// Garbage collection: how long versions are kept that newer ones hide. A change counts within two minutes and
 /// restarts nobody. What is said here wins over `percolator gc set`, which sets what is left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -202,27 +218,6 @@ pub struct Gc {
     /// else false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
-}
-
-impl Gc {
-    /// What the master reads: JSON, as `{"lifeTimeMs":600000,"maxHoldMs":0,"paused":false}` with what is set.
-    pub fn for_master(&self) -> String {
-        let fields = [
-            (
-                "lifeTimeMs",
-                self.life_time.map(|time| time.as_millis().to_string()),
-            ),
-            (
-                "maxHoldMs",
-                self.max_hold.map(|time| time.as_millis().to_string()),
-            ),
-            ("paused", self.paused.map(|paused| paused.to_string())),
-        ];
-        let said = fields
-            .into_iter()
-            .filter_map(|(name, value)| Some(format!("{name:?}:{}", value?)));
-        format!("{{{}}}", said.collect::<Vec<_>>().join(","))
-    }
 }
 
 /// The timestamp oracle.

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use percolator_client::{Admin, Client};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use tokio::sync::mpsc;
@@ -55,17 +56,21 @@ struct Looker {
     client: Client,
     admin: Admin,
     cluster: String,
-    places: Places,
+    places: Mutex<Places>,
     began: Instant,
 }
 
 impl Looker {
     async fn look(&self) -> Seen {
-        let (survey, pages) = futures_util::future::join(
-            Survey::take(&self.client, &self.admin, &self.cluster),
-            self.places.pages(),
-        )
-        .await;
+        let survey = Survey::take(&self.client, &self.admin, &self.cluster).await;
+        let places = {
+            let mut places = self.places.lock();
+            if let Ok(survey) = &survey {
+                *places = places.clone().with(&survey.metrics);
+            }
+            places.clone()
+        };
+        let pages = places.pages().await;
         Seen {
             at: self.began.elapsed(),
             survey: survey.map_err(|error| format!("{error:#}")),
@@ -88,7 +93,7 @@ pub(crate) async fn run(cluster: &str, args: Args, output: Output) -> anyhow::Re
         client,
         admin,
         cluster: cluster.to_owned(),
-        places: args.places.find(cluster),
+        places: Mutex::new(args.places.find(cluster)),
         began: Instant::now(),
     };
     let mut top = Top::default();

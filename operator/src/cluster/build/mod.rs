@@ -89,7 +89,7 @@ fn owner(cluster: &ClusterObject) -> Value {
 /// The key of the configuration that says whether the master may begin a new cluster.
 const NEW_CLUSTER: &str = "new-cluster";
 /// The key of what the spec says of garbage collection: the master's pod has it as a file, which follows.
-const GC: &str = "gc.json";
+const MANIFEST: &str = "manifest.json";
 /// The key of the level from which on servers log: every pod has it as a file, which its server follows.
 const LOG_LEVEL: &str = "log-level";
 /// The key of the servers' image, where the spec names none.
@@ -125,7 +125,7 @@ impl Builder<'_> {
             json!({"data": {
                 NEW_CLUSTER: is_new.to_string(),
                 DEFAULT_IMAGE: self.default_image,
-                GC: self.cluster.spec.gc.for_master(),
+                MANIFEST: self.cluster.spec.for_master(),
                 LOG_LEVEL: self.cluster.spec.log.level.name(),
             }}),
         )

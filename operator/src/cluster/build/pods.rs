@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::names::{self, CLAIM, METRICS_PORT, PORT, Role};
 use super::super::object::{Kind, Object};
 use super::super::observed::{DEFAULT_IMAGE_KEPT, Observed, SIZE_ASKED};
-use super::{Builder, GC, LOG_LEVEL, NEW_CLUSTER, with};
+use super::{Builder, LOG_LEVEL, MANIFEST, NEW_CLUSTER, with};
 
 /// Nobody's number, and no user's of a node.
 const USER: u32 = 65532;
@@ -116,7 +116,7 @@ impl Builder<'_> {
     /// files of every pod that has it.
     fn followed(role: Role) -> Value {
         let keys: &[&str] = match role {
-            Role::GcMaster => &[LOG_LEVEL, GC],
+            Role::GcMaster => &[LOG_LEVEL, MANIFEST],
             Role::Oracle | Role::Tablet => &[LOG_LEVEL],
         };
         keys.iter()
@@ -235,7 +235,7 @@ impl Builder<'_> {
             arguments.push(format!("--master={master}"));
         }
         match role {
-            Role::GcMaster => arguments.push(format!("--gc-manifest={CONFIG}/{GC}")),
+            Role::GcMaster => arguments.push(format!("--manifest={CONFIG}/{MANIFEST}")),
             Role::Oracle => {
                 arguments.push(format!("--window={}ms", spec.oracle.window.as_millis()))
             }
