@@ -130,6 +130,17 @@ pub enum Conflict {
     },
 }
 
+impl Conflict {
+    /// The cell that it is about.
+    pub fn cell(&self) -> &Cell {
+        match self {
+            Self::Committed { cell, .. }
+            | Self::Locked { cell, .. }
+            | Self::RolledBack { cell } => cell,
+        }
+    }
+}
+
 impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

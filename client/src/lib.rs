@@ -65,6 +65,6 @@ pub use percolator_telemetry::{Error as MetricsError, Registry};
 pub use running::{Ended, RunningTxn, RunningTxns};
 pub use scan::{Entry, Range, Scan};
 pub use sweep::{InTheWay, Sweeper};
-pub use transact::OpenTxn;
+pub use transact::{Attempts, OpenTxn};
 pub use txn::{CellName, Txn};
 pub use verify::{Finding, Position, Verification, Verified};

@@ -122,6 +122,7 @@ pub(crate) fn method(ask: &Ask) -> &'static str {
         Ask::Rollback(_) => "rollback",
         Ask::CheckStatus(_) => "check_status",
         Ask::KeepAlive(_) => "keep_alive",
+        Ask::WaitForCell(_) => "wait_for_cell",
         _ => "other",
     }
 }

@@ -118,6 +118,10 @@ impl Deadline {
         transport.now() >= self.end
     }
 
+    pub(crate) fn left(&self, transport: &dyn Transport) -> Duration {
+        self.end.saturating_sub(transport.now())
+    }
+
     /// The same, begun this much earlier.
     pub(crate) fn begun_before(&self, earlier: Duration) -> Self {
         Self {
@@ -140,7 +144,7 @@ impl Deadline {
         transport: &dyn Transport,
         attempt: impl Future<Output = T>,
     ) -> Option<T> {
-        let left = self.end.saturating_sub(transport.now());
+        let left = self.left(transport);
         tokio::select! {
             biased;
             done = attempt => Some(done),

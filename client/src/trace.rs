@@ -185,6 +185,7 @@ impl Trace {
             Some(Ask::Resolve(_)) => "resolve_own",
             Some(Ask::CheckStatus(_)) => "check_status",
             Some(Ask::KeepAlive(_)) => "keep_alive",
+            Some(Ask::WaitForCell(_)) => "wait_for_cell",
             _ => "other",
         }
     }

@@ -1,10 +1,22 @@
 //! Transactions that are begun again until they commit.
 
+use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::time::Duration;
 
+use percolator_protocol::types::{Cell, Timestamp};
+use percolator_wire::v1;
+use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::response::Body;
+
+use crate::router::Deadline;
 use crate::transport::Backoff;
 use crate::{Client, Error, Txn};
+
+/// How long a server is asked for a turn at a cell, at a time.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+/// Cells at which one transaction waits for its turn, at the most.
+const CELLS_MAX: usize = 8;
 
 /// A transaction of [`Client::transact`], which commits it when the closure has ended well: all of [`Txn`] but its end.
 #[derive(Clone)]
@@ -18,9 +30,98 @@ impl Deref for OpenTxn {
     }
 }
 
+/// Attempts of one transaction, in a loop of the application's own: [`Client::transact`] has such a loop.
+///
+/// ```no_run
+/// # async fn f(client: percolator_client::Client) -> Result<(), percolator_client::Error> {
+/// let mut attempts = client.attempts();
+/// loop {
+///     let txn = client.begin().await?;
+///     txn.put("accounts", "joe", "balance", "10")?;
+///     let start_ts = txn.start_ts();
+///     match txn.commit().await {
+///         Err(error) if attempts.again(start_ts, &error).await => {}
+///         result => return result.map(drop),
+///     }
+/// }
+/// # }
+/// ```
+pub struct Attempts {
+    client: Client,
+    deadline: Deadline,
+    backoff: Backoff,
+    /// When the first one began.
+    first: Option<Timestamp>,
+    /// What others had.
+    cells: BTreeSet<Cell>,
+}
+
+impl Attempts {
+    fn new(client: &Client) -> Self {
+        Self {
+            client: client.clone(),
+            deadline: client.router.deadline(client.options.retry_for),
+            backoff: Backoff::new(Duration::from_millis(1), Duration::from_millis(100)),
+            first: None,
+            cells: BTreeSet::new(),
+        }
+    }
+
+    /// Whether there is to be another attempt behind the one that began at `start_ts` and failed so: the error is one of
+    /// a transaction that may be begun again, and the time of [`Options::retry_for`](crate::Options::retry_for) isn't
+    /// over. Waits until it is worth it: for a turn at the cells that others had, where those that have tried for longer
+    /// come first; or else for a moment.
+    pub async fn again(&mut self, start_ts: Timestamp, error: &Error) -> bool {
+        let router = &self.client.router;
+        if !error.retryable() || self.deadline.passed(&*router.transport) {
+            return false;
+        }
+        if let Some(metrics) = router.metrics() {
+            metrics.retries.inc();
+        }
+        let first = *self.first.get_or_insert(start_ts);
+        if let Error::Conflict(conflict) = error
+            && self.cells.len() < CELLS_MAX
+        {
+            self.cells.insert(conflict.cell().clone());
+        }
+        let mut granted = matches!(error, Error::Conflict(_));
+        // In their order: two that want the same cells don't wait for each other.
+        for cell in &self.cells {
+            granted &= self.turn(cell, first).await;
+        }
+        if !granted {
+            self.backoff.wait(&*self.client.router.transport).await;
+        }
+        true
+    }
+
+    /// Waits for a turn. Nothing depends on it: where it can't be had, the next attempt is made without.
+    async fn turn(&self, cell: &Cell, waiter: Timestamp) -> bool {
+        let router = &self.client.router;
+        let left = self.deadline.left(&*router.transport).min(WAIT_MAX);
+        let timeout_ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
+        let ask = |cell| {
+            Ask::WaitForCell(v1::WaitForCellRequest {
+                cell: Some(cell),
+                waiter: waiter.as_u64(),
+                timeout_ms,
+            })
+        };
+        let answer = router.call_one(cell, &ask, router.deadline(left)).await;
+        matches!(answer, Ok(Body::WaitForCell(turn)) if turn.granted)
+    }
+}
+
 impl Client {
-    /// Runs a transaction and commits it; begins it again while others are first, with growing pauses,
-    /// until the deadline of [`Options::retry_for`](crate::Options::retry_for), by which the last one has begun. Returns what the
+    /// For a transaction that is begun again by the application itself, for as long as
+    /// [`Options::retry_for`](crate::Options::retry_for) from now on.
+    pub fn attempts(&self) -> Attempts {
+        Attempts::new(self)
+    }
+
+    /// Runs a transaction and commits it; begins it again while others are first ([`Attempts`]), until the deadline of
+    /// [`Options::retry_for`](crate::Options::retry_for), by which the last one has begun. Returns what the
     /// closure returned. The closure reads and writes; it can't end the transaction, but by an error, which rolls it back:
     ///
     /// ```compile_fail,E0507
@@ -38,21 +139,16 @@ impl Client {
         F: FnMut(OpenTxn) -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
-        let deadline = self.router.deadline(self.options.retry_for);
-        let mut pause = Backoff::new(Duration::from_millis(1), Duration::from_millis(100));
+        let mut attempts = self.attempts();
         loop {
-            let txn = self.begin_by(deadline).await?;
+            let txn = self.begin_by(attempts.deadline).await?;
+            let start_ts = txn.start_ts();
             let result = match work(OpenTxn(txn.clone())).await {
                 Ok(output) => txn.commit().await.map(|_| output),
                 Err(error) => Err(error),
             };
             match result {
-                Err(error) if error.retryable() && !deadline.passed(&*self.router.transport) => {
-                    if let Some(metrics) = self.router.metrics() {
-                        metrics.retries.inc();
-                    }
-                    pause.wait(&*self.router.transport).await;
-                }
+                Err(error) if attempts.again(start_ts, &error).await => {}
                 result => return result,
             }
         }

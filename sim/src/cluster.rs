@@ -416,8 +416,8 @@ impl Cluster {
     }
 
     async fn work(&self, session: &Session, until: Option<Duration>) {
-        let [choices, pasts, pauses] =
-            ["choices", "pasts", "pauses"].map(|name| session.with_dice(name));
+        let [choices, pasts, pauses, turns] =
+            ["choices", "pasts", "pauses", "turns"].map(|name| session.with_dice(name));
         let mut begun = vec![0_u64; self.workloads.len()];
         let mut snapshots = Vec::new();
         let over = || until.is_some_and(|until| session.world.now() >= until);
@@ -451,6 +451,11 @@ impl Cluster {
             if let Err(error) = result {
                 let name = &session.name;
                 session.world.note(|| format!("{name}: {error}"));
+                // As one does that begins the same again.
+                if turns.below(2) == 0 {
+                    let began = *self.highest.lock();
+                    session.client.attempts().again(began, &error).await;
+                }
             }
             // Nobody asks without a pause: an application does something too.
             let pause = pauses.rng.lock().about(self.plan.think);

@@ -114,6 +114,11 @@ fn asked(request: &B) -> String {
             at => format!("resolve {} committed at {at}", resolve.start_ts),
         },
         B::KeepAlive(keep) => format!("keep_alive {} ttl={}", keep.start_ts, keep.ttl_ms),
+        B::WaitForCell(wait) => format!(
+            "wait_for_cell {} {}",
+            wait.waiter,
+            cells(wait.cell.iter().map(Some))
+        ),
         B::Verify(_) => "verify".to_owned(),
         B::RawGet(get) => format!("raw get {}", text(&get.key)),
         B::RawPut(put) => format!("raw put {}", text(&put.key)),
@@ -210,6 +215,8 @@ fn answered(response: &R) -> String {
         ),
         R::Verify(verified) => format!("{} findings", verified.findings.len()),
         R::RawPut(_) => "put".to_owned(),
+        R::WaitForCell(waited) if waited.granted => "granted".to_owned(),
+        R::WaitForCell(_) => "not granted".to_owned(),
         R::Error(error) => refusal(error),
     }
 }

@@ -23,7 +23,9 @@ pub(crate) fn depends_on(body: &v1::request::Body) -> Option<Timestamp> {
         B::Rollback(request) => request.start_ts,
         B::KeepAlive(request) => request.start_ts,
         B::Resolve(request) => request.commit_ts.max(request.start_ts),
-        B::RawGet(_) | B::RawPut(_) | B::LocksOf(_) | B::Verify(_) => return None,
+        B::RawGet(_) | B::RawPut(_) | B::LocksOf(_) | B::Verify(_) | B::WaitForCell(_) => {
+            return None;
+        }
     };
     // A value that is no timestamp is refused for that.
     (ts != u64::MAX).then_some(Timestamp::from_u64(ts))

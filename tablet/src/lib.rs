@@ -37,6 +37,7 @@ mod store;
 mod tablets;
 mod trace;
 mod verify;
+mod wait_queue;
 mod work;
 
 use percolator_protocol::lease::NotLeased;

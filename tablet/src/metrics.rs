@@ -159,6 +159,7 @@ impl Metrics {
         waiting("rows", facts.queued);
         waiting("disk", facts.decided);
         waiting("readable", facts.reads);
+        waiting("cells", facts.cells);
         let bytes = |what: &str, bytes: usize| {
             let gauge = self.waiting_bytes.with_label_values(&[what]);
             gauge.set(whole(bytes as u64));

@@ -24,6 +24,7 @@ pub(crate) enum Method {
     RawGet,
     RawPut,
     Order,
+    WaitForCell,
 }
 
 impl Method {
@@ -43,6 +44,7 @@ impl Method {
             B::Verify(_) => Self::Verify,
             B::RawGet(_) => Self::RawGet,
             B::RawPut(_) => Self::RawPut,
+            B::WaitForCell(_) => Self::WaitForCell,
         })
     }
 

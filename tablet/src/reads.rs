@@ -45,7 +45,8 @@ pub(crate) fn answer(
         | B::CheckStatus(_)
         | B::KeepAlive(_)
         | B::RawPut(_)
-        | B::Resolve(_) => unreachable!("a request that writes is no read"),
+        | B::Resolve(_)
+        | B::WaitForCell(_) => unreachable!("a request that writes is no read"),
     }
 }
 

@@ -167,6 +167,7 @@ impl Work {
                 value: request.value,
             },
             B::Resolve(request) => return Err(Unread::Resolves(tablets, request)),
+            B::WaitForCell(request) => return Err(Unread::Waits(tablets, request)),
             other @ (B::GetOne(_)
             | B::Get(_)
             | B::Scan(_)
@@ -442,6 +443,8 @@ pub(crate) enum Unread {
     Reads(Vec<v1::TabletRef>, v1::request::Body),
     /// It resolves locks, which have to be looked for first.
     Resolves(Vec<v1::TabletRef>, v1::ResolveRequest),
+    /// It waits for a turn at a cell.
+    Waits(Vec<v1::TabletRef>, v1::WaitForCellRequest),
     /// It is wrong.
     Refused(Refusal),
 }

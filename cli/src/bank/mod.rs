@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use percolator_client::{Client, Error, Options};
+use percolator_client::{Client, Error, Options, Timestamp};
 use percolator_telemetry::Registry;
 use percolator_telemetry::endpoint::{self, Endpoint, Pages};
 use rand::RngExt;
@@ -270,19 +270,24 @@ impl Worker {
             }
             .between_different();
             let started = Instant::now();
+            let mut attempts = self.client.attempts();
             loop {
-                match self.attempt(&transfer).await {
+                let mut start_ts = Timestamp::ZERO;
+                match self.attempt(&transfer, &mut start_ts).await {
                     Ok(()) => {
                         self.stats.committed(started.elapsed());
                         break;
                     }
                     // Too old is who was stopped for longer than its lease.
-                    Err(Error::Conflict(_) | Error::TooOld(_)) if Instant::now() < end => {
+                    Err(error @ (Error::Conflict(_) | Error::TooOld(_))) => {
+                        if Instant::now() >= end {
+                            break;
+                        }
                         self.stats.conflict();
-                        let pause = Duration::from_micros(rng.random_range(200..2_000));
-                        tokio::time::sleep(pause).await;
+                        if !attempts.again(start_ts, &error).await {
+                            attempts = self.client.attempts();
+                        }
                     }
-                    Err(Error::Conflict(_) | Error::TooOld(_)) => break,
                     Err(Error::Unknown { .. }) => {
                         self.stats.unknown();
                         break;
@@ -298,11 +303,13 @@ impl Worker {
         Ok(())
     }
 
-    async fn attempt(&self, transfer: &Transfer) -> Result<(), Error> {
+    /// `start_ts`: when it began, which counts on failure, too.
+    async fn attempt(&self, transfer: &Transfer, start_ts: &mut Timestamp) -> Result<(), Error> {
         let Written { ledger, recording } = &self.written;
         let began_us = recording.as_ref().map(|recording| recording.now_us());
         let txn = self.client.begin().await?;
-        let start_ts = txn.start_ts();
+        *start_ts = txn.start_ts();
+        let start_ts = *start_ts;
         let before = self.accounts.transfer(&txn, transfer).await?;
         let row = match ledger {
             Some(ledger) => Some(ledger.write(&txn, self.number, transfer)?),

@@ -56,6 +56,8 @@ enum What {
     Overhead,
     /// Transfers a second, everything durable.
     Bank,
+    /// Transfers between two accounts alone, and how many of one client's are left with more. Not among `all`.
+    Contention,
     /// Single random reads, each a transaction.
     Reads,
     /// Single rows overwritten, each in a transaction. Not among `all`, as `overhead` has it.
@@ -138,25 +140,21 @@ pub(crate) async fn run(
     if does(What::Bank) {
         let accounts = if args.smoke { 100 } else { 10_000 };
         for clients in [1, 8, 64, 256] {
-            output.note(&format!("bank, {clients} clients ..."));
-            let summary =
-                bank::measure(client.clone(), accounts, clients, duration, output).await?;
-            held &= summary.holds();
+            let (figure, is_right) = bank(client, accounts, clients, duration, output).await?;
+            figures.push(figure);
+            held &= is_right;
+        }
+    }
+    if args.what == What::Contention {
+        let mut alone = None;
+        for clients in [1, 4, 16, 64, 256] {
+            let (figure, is_right) = bank(client, 2, clients, duration, output).await?;
+            let alone = *alone.get_or_insert(figure.per_second);
             figures.push(Figure {
-                name: format!("bank, {clients} clients"),
-                per_second: summary.transfers_per_second,
-                p50_ms: summary.p50_ms,
-                p99_ms: summary.p99_ms,
-                ratio: None,
-                note: format!(
-                    "p99.9 {:.1} ms, {} conflicts, {} unknown, {} failed, sum {}",
-                    summary.p999_ms,
-                    summary.conflicts,
-                    summary.unknown,
-                    summary.failed,
-                    if summary.holds() { "right" } else { "WRONG" }
-                ),
+                ratio: Some((figure.per_second / alone, "one client".into())),
+                ..figure
             });
+            held &= is_right;
         }
     }
     if args.what == What::Gc {
@@ -196,6 +194,36 @@ pub(crate) async fn run(
     memory.push(memory::now("after the load"));
     print(&figures, &memory, output, args.json.as_deref())?;
     Ok(crate::answered(held))
+}
+
+/// Transfers, and whether the sum of all accounts is right.
+async fn bank(
+    client: &Client,
+    accounts: u32,
+    clients: u32,
+    duration: Duration,
+    output: Output,
+) -> anyhow::Result<(Figure, bool)> {
+    output.note(&format!(
+        "bank of {accounts} accounts, {clients} clients ..."
+    ));
+    let summary = bank::measure(client.clone(), accounts, clients, duration, output).await?;
+    let figure = Figure {
+        name: format!("bank, {clients} clients"),
+        per_second: summary.transfers_per_second,
+        p50_ms: summary.p50_ms,
+        p99_ms: summary.p99_ms,
+        ratio: None,
+        note: format!(
+            "p99.9 {:.1} ms, {} conflicts, {} unknown, {} failed, sum {}",
+            summary.p999_ms,
+            summary.conflicts,
+            summary.unknown,
+            summary.failed,
+            if summary.holds() { "right" } else { "WRONG" }
+        ),
+    };
+    Ok((figure, summary.holds()))
 }
 
 fn print(

@@ -81,6 +81,7 @@ impl Core {
             // These are a large transaction's own: it doesn't slow itself down.
             Some(
                 Body::KeepAlive(_)
+                | Body::WaitForCell(_)
                 | Body::Get(v1::GetRequest { own: true, .. })
                 | Body::Scan(v1::ScanRequest { own: true, .. }),
             ) => return self.take(to, request, note, out),

@@ -11,12 +11,12 @@ use percolator_wire::v1;
 use prost::Message as _;
 
 use super::{Core, Decided, Reply};
-use crate::garbage;
 use crate::latches::Ticket;
 use crate::limits::{Amount, Held};
 use crate::pace::TICK;
 use crate::probe::Note;
 use crate::work::Work;
+use crate::{garbage, wait_queue};
 
 /// How long it may take until it is noticed that there is something to collect again.
 const NOTHING_TO_DO: Duration = Duration::from_millis(500);
@@ -87,13 +87,18 @@ impl Core {
     pub fn tick(&mut self, elapsed: Duration, out: &mut Vec<Reply>) {
         self.pace.tick(elapsed, self.bulk.cells);
         self.run_bulk(out);
+        self.tick_waits(elapsed, out);
         self.collect(out);
     }
 
     /// When [`Self::tick`] is to be called again, at the latest. It may be sooner than was said before.
     pub fn next_tick(&self) -> Duration {
         let all_is_done = self.collected_to == self.points.durable.ready && self.bulk.is_empty();
-        if all_is_done { NOTHING_TO_DO } else { TICK }
+        match (all_is_done, self.waits.is_empty()) {
+            (false, _) => TICK,
+            (true, false) => wait_queue::TICK,
+            (true, true) => NOTHING_TO_DO,
+        }
     }
 
     /// Collects some garbage, where there is any and none is being collected. Not in a group of its own while others

@@ -14,7 +14,9 @@ pub(crate) struct Facts {
     pub(crate) queued: usize,
     /// Reads that wait for the disk.
     pub(crate) reads: usize,
-    /// Of both, in memory.
+    /// Transactions that wait for a turn at a cell.
+    pub(crate) cells: usize,
+    /// Of requests and reads, in memory.
     pub(crate) queued_bytes: usize,
     /// Requests that are decided and wait for the disk, or are on their way there.
     pub(crate) decided: usize,
@@ -56,6 +58,7 @@ impl Core {
         Facts {
             queued: self.queued.len() + self.bulk.len(),
             reads: self.held_reads.len(),
+            cells: self.waits.len(),
             queued_bytes: self.queued_bytes + self.bulk.bytes,
             decided: self.decided.len() + self.committing.len(),
             decided_bytes: self.decided_bytes,

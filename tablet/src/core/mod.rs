@@ -10,6 +10,7 @@ mod bulk;
 mod chores;
 mod effects;
 mod facts;
+mod waits;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -36,6 +37,7 @@ use crate::progress::Progress;
 use crate::readers::Readers;
 use crate::store::{self, LockFilter, Reached};
 use crate::tablets::Tablets;
+use crate::wait_queue::WaitQueue;
 use crate::work::{Unread, Work};
 use crate::{Error, Refusal, asked, garbage, points, reads, resolve};
 
@@ -111,6 +113,8 @@ pub struct Core {
     /// The last group of new data was refused, because the disk is full.
     short_of_room: bool,
     clearing: Clearing,
+    /// Who waits for a turn at a cell.
+    waits: WaitQueue<waits::Waiter>,
     points: points::Kept,
     lease: Lease,
     /// The piece of garbage that is being collected.
@@ -196,6 +200,7 @@ impl Core {
             in_flight: false,
             short_of_room: false,
             clearing: Clearing::default(),
+            waits: WaitQueue::new(limits.waiting),
             failed: None,
             probe: Box::new(Silent),
         })
@@ -249,6 +254,9 @@ impl Core {
                     }
                     Err(refusal) => Err(refusal),
                 }
+            }
+            Err(Unread::Waits(refs, request)) => {
+                return self.wait_for_cell(to, id, note, &refs, request, out);
             }
             Err(Unread::Refused(refusal)) => Err(refusal),
         };
@@ -379,7 +387,9 @@ impl Core {
             }
             let result = match &failure {
                 None => {
+                    let wakes = self.wakes(&decided.decision);
                     self.take_effect(decided.ticket, &mut decided.decision);
+                    self.wake(wakes, out);
                     if let Some(how) = decided.decision.commits {
                         self.probe.transaction(how);
                     }

@@ -20,6 +20,7 @@ pub const METHODS: &[&str] = &[
     "raw_get",
     "raw_put",
     "order",
+    "wait_for_cell",
 ];
 /// How a request ended, by its number in the server.
 pub const RESULTS: &[&str] = &[
@@ -49,7 +50,7 @@ pub const STEPS: &[&[&str]] = &[
     &["write", "reply"],
 ];
 /// What may wait, by its number in the server.
-pub const WAITING: &[&str] = &["rows", "disk", "readable"];
+pub const WAITING: &[&str] = &["rows", "disk", "readable", "cells"];
 /// Limits, by their number in the server.
 pub const LIMITS: &[&str] = &["requests", "queued_bytes", "decided_bytes", "reads"];
 /// What a transaction's primary says when it is asked, by its number in the server.
@@ -101,7 +102,7 @@ declarations! {
     );
     WAITING_REQUESTS: Metric::gauge(
         "percolator_tablet_waiting_requests",
-        "Requests that wait just now. rows: for others that write the same rows; disk: decided, to be made durable; readable: reads of what is being made durable.",
+        "Requests that wait just now. rows: for others that write the same rows; disk: decided, to be made durable; readable: reads of what is being made durable; cells: transactions that begin again when a cell is free that many write.",
     )
     .by(&[Label::one_of("for", WAITING)]);
     WAITING_BYTES: Metric::gauge(

@@ -23,6 +23,7 @@ Examples:
   cargo xtask bench all
   cargo xtask bench oracle --duration 30s
   cargo xtask bench overhead --json overhead.json
+  cargo xtask bench contention
   cargo xtask bench gc --duration 30s
   cargo xtask bench scrape --pairs 12 --duration 10s
   cargo xtask bench before --programs ../before/target/release
@@ -62,6 +63,8 @@ enum Name {
     Overhead,
     /// Transfers of money.
     Bank,
+    /// Transfers between two accounts alone, by more and more clients.
+    Contention,
     /// Reads at a snapshot.
     Reads,
     /// Garbage collection: its price in the write path, engine operations, disk space, and what goes on beside it.

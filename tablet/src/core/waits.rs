@@ -1,0 +1,99 @@
+//! Turns at cells that many want to write.
+
+use std::time::Duration;
+
+use percolator_wire::v1;
+use percolator_wire::v1::response::Body;
+
+use super::{Asker, Core, Reply};
+use crate::decision::Decision;
+use crate::latches;
+use crate::probe::{Committed, Note};
+use crate::store::{self, LockChange};
+use crate::wait_queue::Woken;
+use crate::work::{Place, invalid};
+
+/// Whom to answer.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    to: Asker,
+    id: u64,
+    note: Note,
+}
+
+impl Core {
+    pub(super) fn wait_for_cell(
+        &mut self,
+        to: Asker,
+        id: u64,
+        mut note: Note,
+        refs: &[v1::TabletRef],
+        request: v1::WaitForCellRequest,
+        out: &mut Vec<Reply>,
+    ) {
+        let cell = match request.cell {
+            Some(cell) => self.ground().cell(refs, &Place::from(cell)),
+            None => Err(invalid("a wait for no cell")),
+        };
+        let cell = match cell {
+            Ok(cell) => cell,
+            Err(refusal) => return self.answer(Some(to), id, note, Err(refusal), out),
+        };
+        // Its time is no work's.
+        note.timed = false;
+        let hash = latches::hash(&[&store::cell_key(&cell)]);
+        let locked = self.filter.may_hold_hash(hash);
+        let timeout = Duration::from_millis(request.timeout_ms.into());
+        let waiter = Waiter { to, id, note };
+        let woken = self
+            .waits
+            .ask(hash, request.waiter, timeout, locked, waiter);
+        self.answer_woken(woken, out);
+    }
+
+    /// The cells that have a turn which ends with this decision.
+    pub(super) fn wakes(&self, decision: &Decision) -> Vec<u64> {
+        if self.waits.is_empty() {
+            return Vec::new();
+        }
+        if matches!(decision.commits, Some(Committed::OnePhase)) {
+            let written = decision.versions.iter();
+            return written
+                .map(|version| latches::hash(&[&version.cell_key]))
+                .collect();
+        }
+        let changes = decision.lock_changes.iter();
+        changes
+            .filter_map(|change| match change {
+                LockChange::Removed(hash) => Some(*hash),
+                LockChange::Added(_) => None,
+            })
+            .collect()
+    }
+
+    pub(super) fn wake(&mut self, cells: Vec<u64>, out: &mut Vec<Reply>) {
+        for cell in cells {
+            let woken = self.waits.ended(cell);
+            self.answer_woken(woken, out);
+        }
+    }
+
+    pub(super) fn tick_waits(&mut self, elapsed: Duration, out: &mut Vec<Reply>) {
+        if !self.waits.is_empty() {
+            let woken = self.waits.tick(elapsed);
+            self.answer_woken(woken, out);
+        }
+    }
+
+    fn answer_woken(&self, woken: impl IntoIterator<Item = Woken<Waiter>>, out: &mut Vec<Reply>) {
+        for woken in woken {
+            let (waiter, granted) = match woken {
+                Woken::Granted(waiter) => (waiter, true),
+                Woken::Unserved(waiter) => (waiter, false),
+            };
+            let body = Body::WaitForCell(v1::WaitForCellResponse { granted });
+            let Waiter { to, id, note } = waiter;
+            self.answer(Some(to), id, note, Ok(Some(body)), out);
+        }
+    }
+}

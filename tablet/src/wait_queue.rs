@@ -1,0 +1,220 @@
+//! Who waits for a turn at a cell that many want to write. A transaction that lost the cell to another one waits here before
+//! it begins again, so that few try at a time, the oldest first. It is advice: nothing that is decided depends on it, and
+//! no turn lasts for long, whatever becomes of whoever has it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How long a turn lasts where the cell isn't written: a transaction usually takes less. The next one has its turn then.
+const TURN: Duration = Duration::from_millis(50);
+/// How often turns and waits are looked at: they last up to so much longer.
+pub(crate) const TICK: Duration = Duration::from_millis(25);
+/// Whoever asks is answered within this, with a turn or without.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// Cells, by the hashes of their keys, and who waits for them. Cells of one hash share their turns.
+#[derive(Debug)]
+pub(crate) struct WaitQueue<W> {
+    cells: BTreeMap<u64, Turns<W>>,
+    waiting: usize,
+    waiting_max: usize,
+}
+
+#[derive(Debug)]
+struct Turns<W> {
+    /// `None`: somebody's lock is in the way, or the cell is only waited for.
+    holder: Option<u64>,
+    /// How much is left of the turn; `None`: it has begun since the last tick.
+    left: Option<Duration>,
+    /// By when their first attempt began.
+    queue: BTreeMap<u64, Waiting<W>>,
+}
+
+#[derive(Debug)]
+struct Waiting<W> {
+    who: W,
+    left: Duration,
+}
+
+/// What becomes of who waited.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Woken<W> {
+    /// It has its turn.
+    Granted(W),
+    /// It has waited for long enough, or too many wait.
+    Unserved(W),
+}
+
+impl<W> WaitQueue<W> {
+    /// `waiting_max`: so many may wait.
+    pub(crate) fn new(waiting_max: usize) -> Self {
+        Self {
+            cells: BTreeMap::new(),
+            waiting: 0,
+            waiting_max,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiting
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.cells.is_empty()
+    }
+
+    /// Asks for a turn at the cell for the transaction whose first attempt began at `waiter`. `locked`: a lock may be on the
+    /// cell; who has it has the turn. Returns who need not wait: that is who asks, or one that asked for the same before.
+    pub(crate) fn ask(
+        &mut self,
+        cell: u64,
+        waiter: u64,
+        timeout: Duration,
+        locked: bool,
+        who: W,
+    ) -> Option<Woken<W>> {
+        let too_many = self.cells.len() >= self.waiting_max;
+        let turns = match self.cells.get_mut(&cell) {
+            // It goes on with its turn, or there is none.
+            Some(turns) if turns.holder == Some(waiter) => {
+                turns.left = None;
+                return Some(Woken::Granted(who));
+            }
+            Some(turns) => turns,
+            None if too_many => return Some(Woken::Unserved(who)),
+            None => {
+                let turns = Turns {
+                    holder: (!locked).then_some(waiter),
+                    left: None,
+                    queue: BTreeMap::new(),
+                };
+                let turns = self.cells.entry(cell).or_insert(turns);
+                if !locked {
+                    return Some(Woken::Granted(who));
+                }
+                turns
+            }
+        };
+        if self.waiting >= self.waiting_max {
+            return Some(Woken::Unserved(who));
+        }
+        let left = timeout.min(WAIT_MAX);
+        let earlier = turns.queue.insert(waiter, Waiting { who, left });
+        if let Some(earlier) = earlier {
+            return Some(Woken::Unserved(earlier.who));
+        }
+        self.waiting += 1;
+        None
+    }
+
+    /// A transaction that wrote the cell, or had it locked, has ended: so has the turn. Returns whose it is now.
+    pub(crate) fn ended(&mut self, cell: u64) -> Option<Woken<W>> {
+        let turns = self.cells.get_mut(&cell)?;
+        let Some((waiter, next)) = turns.queue.pop_first() else {
+            self.cells.remove(&cell);
+            return None;
+        };
+        self.waiting -= 1;
+        turns.holder = Some(waiter);
+        turns.left = None;
+        Some(Woken::Granted(next.who))
+    }
+
+    /// So much time has passed.
+    pub(crate) fn tick(&mut self, elapsed: Duration) -> Vec<Woken<W>> {
+        let mut woken = Vec::new();
+        let mut lapsed = Vec::new();
+        for (cell, turns) in &mut self.cells {
+            for waiting in turns.queue.values_mut() {
+                waiting.left = waiting.left.saturating_sub(elapsed);
+            }
+            let tired = turns
+                .queue
+                .extract_if(.., |_, waiting| waiting.left.is_zero());
+            let before = woken.len();
+            woken.extend(tired.map(|(_, waiting)| Woken::Unserved(waiting.who)));
+            self.waiting -= woken.len() - before;
+            turns.left = Some(match turns.left {
+                Some(left) => left.saturating_sub(elapsed),
+                // It began somewhere within what has elapsed.
+                None => TURN,
+            });
+            if turns.left == Some(Duration::ZERO) {
+                lapsed.push(*cell);
+            }
+        }
+        woken.extend(lapsed.into_iter().filter_map(|cell| self.ended(cell)));
+        woken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Woken::{Granted, Unserved};
+
+    const LONG: Duration = Duration::from_secs(5);
+
+    fn queue() -> WaitQueue<&'static str> {
+        WaitQueue::new(3)
+    }
+
+    #[test]
+    fn the_oldest_is_next() {
+        let mut queue = queue();
+        assert_eq!(queue.ask(1, 30, LONG, false, "a"), Some(Granted("a")));
+        assert_eq!(queue.ask(1, 40, LONG, false, "b"), None);
+        assert_eq!(queue.ask(1, 20, LONG, false, "c"), None);
+        assert_eq!(
+            queue.ask(2, 50, LONG, false, "other cell"),
+            Some(Granted("other cell"))
+        );
+        assert_eq!(queue.ended(1), Some(Granted("c")));
+        // Its turn goes on.
+        assert_eq!(queue.ask(1, 20, LONG, false, "c"), Some(Granted("c")));
+        assert_eq!(queue.ended(1), Some(Granted("b")));
+        assert_eq!(queue.ended(1), None);
+        assert_eq!(queue.ended(1), None);
+        assert_eq!(queue.ended(2), None);
+        assert!(queue.is_empty() && queue.len() == 0);
+    }
+
+    #[test]
+    fn who_has_the_lock_has_the_turn() {
+        let mut queue = queue();
+        assert_eq!(queue.ask(1, 30, LONG, true, "a"), None);
+        assert_eq!(queue.ended(1), Some(Granted("a")));
+    }
+
+    #[test]
+    fn a_turn_ends_although_nothing_is_written() {
+        let mut queue = queue();
+        queue.ask(1, 30, LONG, false, "a");
+        queue.ask(1, 40, LONG, false, "b");
+        // It may have begun just now.
+        assert_eq!(queue.tick(LONG / 2), []);
+        assert_eq!(queue.tick(TURN / 2), []);
+        assert_eq!(queue.tick(TURN / 2), [Granted("b")]);
+        assert_eq!(queue.tick(TURN), []);
+        assert_eq!(queue.tick(TURN), []);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn nobody_waits_for_ever_and_not_too_many_do() {
+        let mut queue = queue();
+        queue.ask(1, 1, LONG, false, "holder");
+        assert_eq!(queue.ask(1, 2, TICK, false, "a"), None);
+        assert_eq!(queue.ask(1, 3, LONG, false, "b"), None);
+        // Asked again, as behind a lost connection.
+        assert_eq!(queue.ask(1, 3, LONG, false, "b again"), Some(Unserved("b")));
+        assert_eq!(queue.ask(1, 4, LONG, false, "c"), None);
+        assert_eq!(queue.ask(1, 5, LONG, false, "d"), Some(Unserved("d")));
+        assert_eq!(queue.tick(TICK), [Unserved("a")]);
+        assert_eq!(queue.len(), 2);
+        for cell in 2..=3 {
+            queue.ask(cell, 1, LONG, false, "x");
+        }
+        assert_eq!(queue.ask(4, 1, LONG, false, "x"), Some(Unserved("x")));
+    }
+}
