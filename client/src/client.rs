@@ -384,6 +384,15 @@ impl Client {
         }
     }
 
+    /// This client with other options, over the same connections: for one call that may take longer, say.
+    #[must_use]
+    pub fn with_options(&self, options: Options) -> Self {
+        Self {
+            options,
+            ..self.clone()
+        }
+    }
+
     /// What the master knows of the cluster now: its servers and tables.
     ///
     /// # Errors

@@ -21,21 +21,44 @@
 //! servers. Beyond [`Options::buffer_bytes`] they are flushed while the transaction goes on: whoever writes that much
 //! waits for room now and then ([`Txn::ready`]). A closure of [`Client::transact`] runs again when another transaction was first.
 //! [`Client::measure`] shows what it does in a registry of the application's.
-//! [`Client::begin`] gives a transaction to commit by hand. Errors are values: see [`Error`].
+//! [`Client::begin`] gives a transaction to commit by hand. Errors are values: see [`Error`]; a closure of
+//! [`Client::try_transact`] has errors of the application's own.
+//!
+//! # Keys
+//! Rows are bytes, and in their order. [`tuple`] packs numbers, texts and tuples of them so that the bytes are in the
+//! order of the values: `tuple::pack(&("user", 42))`. It is the encoding of FoundationDB's tuple layer, which many
+//! languages have a library for.
+//!
+//! # Own writes
+//! A transaction's reads see what it has written: `get` and `batch_get` what is written when they are called, a scan what
+//! was written when it began.
+//!
+//! # Cancellation
+//! A call that is dropped before its end, as by a timeout of the application's, leaves nothing half done. A read is given
+//! up. A commit goes on by itself, or is rolled back where nothing was decided: whoever drops [`Txn::commit`] doesn't know
+//! which, and may ask [`Client::outcome`]. A [`Txn`] that is dropped is rolled back. What goes on behind an answer ends
+//! with the runtime; [`Client::settle`] waits for it, and what is left nevertheless is cleared by whoever meets it.
+//!
+//! # Runtimes
+//! Calls run on the tokio runtime that they are awaited on, also another one than that on which the client connected.
+//! [`blocking`] is for applications without one.
 
 mod admin;
 mod attempts;
+pub mod blocking;
 mod client;
 mod cluster;
 mod commit;
 mod connection;
 mod directory;
+mod doom;
 mod error;
 mod index;
 mod large;
 mod metrics;
 mod network;
 pub mod oracle;
+mod own;
 mod pinned;
 mod reading;
 mod resolver;
@@ -58,6 +81,7 @@ pub use bytes::Bytes;
 pub use client::{Client, Options, Outcome};
 pub use cluster::{Cluster, Table, Tablet};
 pub use error::{Conflict, Error};
+pub use foundationdb_tuple as tuple;
 pub use index::{index_row, split_index_row};
 pub use percolator_protocol::txn::Ending;
 pub use percolator_protocol::types::{Cell, TableId, Timestamp, escape, limits, unescape};

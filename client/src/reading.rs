@@ -288,6 +288,7 @@ impl Inner {
     }
 
     pub(crate) fn failed(&self, deadline: Deadline, error: CallError) -> Error {
-        deadline.error(&*self.router.transport, "reading", error)
+        let error = deadline.error(&*self.router.transport, "reading", error);
+        self.doomed_by(error)
     }
 }

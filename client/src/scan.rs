@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::stream::{self, Stream};
 use percolator_protocol::types::{Cell, TableId};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
@@ -13,10 +14,11 @@ use percolator_wire::v1::response::Body;
 use crate::Error;
 use crate::attempts::Attempt;
 use crate::directory::prefix_end;
+use crate::own::OwnWrite;
 use crate::resolver::unexpected;
 use crate::retry::{Retry, Seen};
 use crate::router::{CallError, Deadline};
-use crate::txn::{Inner, OwnWrite};
+use crate::txn::Inner;
 
 /// Cells asked for at a time.
 const PAGE_CELLS: u32 = 1024;
@@ -190,6 +192,14 @@ impl Scan {
         Ok(entries)
     }
 
+    /// The cells that are left as a stream, which ends behind an error.
+    pub fn into_stream(self) -> impl Stream<Item = Result<Entry, Error>> + Send {
+        stream::try_unfold(self, |mut scan| async move {
+            let entry = scan.next().await?;
+            Ok(entry.map(|entry| (entry, scan)))
+        })
+    }
+
     async fn fetch(&mut self) -> Result<(), Error> {
         let router = &self.txn.router;
         let deadline = router.deadline(self.txn.options.patience);
@@ -218,7 +228,9 @@ impl Scan {
                 }
                 (_, Attempt::Done(_)) => return Err(self.txn.failed(deadline, unexpected())),
                 (_, Attempt::Invalid(why)) => return Err(Error::Invalid(why)),
-                (_, Attempt::TooOld(too_old)) => return Err(Error::TooOld(too_old)),
+                (_, Attempt::TooOld(too_old)) => {
+                    return Err(self.txn.doomed_by(Error::TooOld(too_old)));
+                }
                 (_, Attempt::Frozen(_)) => {
                     let error = CallError::BeingDeleted(self.table);
                     return Err(deadline.error(&*router.transport, "scanning", error));

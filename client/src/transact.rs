@@ -9,8 +9,10 @@ use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
 
+use crate::doom::Doom;
 use crate::router::Deadline;
 use crate::transport::Backoff;
+use crate::txn::Inner;
 use crate::{Client, Error, Txn};
 
 /// How long a server is asked for a turn at a cell, at a time.
@@ -48,7 +50,7 @@ impl Deref for OpenTxn {
 /// ```
 pub struct Attempts {
     client: Client,
-    deadline: Deadline,
+    pub(crate) deadline: Deadline,
     backoff: Backoff,
     /// When the first one began.
     first: Option<Timestamp>,
@@ -72,20 +74,35 @@ impl Attempts {
     /// over. Waits until it is worth it: for a turn at the cells that others had, where those that have tried for longer
     /// come first; or else for a moment.
     pub async fn again(&mut self, start_ts: Timestamp, error: &Error) -> bool {
+        match Doom::by(error) {
+            Some(doom) => self.after(start_ts, doom).await,
+            None => false,
+        }
+    }
+
+    /// [`Self::again`] for a transaction that has ended, with this error of its commit, or with one of the application's own.
+    pub(crate) async fn after_end(&mut self, txn: &Inner, error: Option<&Error>) -> bool {
+        match error.and_then(Doom::by).or_else(|| txn.doom()) {
+            Some(doom) => self.after(txn.start_ts, doom).await,
+            None => false,
+        }
+    }
+
+    async fn after(&mut self, start_ts: Timestamp, doom: Doom) -> bool {
         let router = &self.client.router;
-        if !error.retryable() || self.deadline.passed(&*router.transport) {
+        if self.deadline.passed(&*router.transport) {
             return false;
         }
         if let Some(metrics) = router.metrics() {
             metrics.retries.inc();
         }
         let first = *self.first.get_or_insert(start_ts);
-        if let Error::Conflict(conflict) = error
+        let mut granted = matches!(doom, Doom::Conflict(_));
+        if let Doom::Conflict(conflict) = doom
             && self.cells.len() < CELLS_MAX
         {
             self.cells.insert(conflict.cell().clone());
         }
-        let mut granted = matches!(error, Error::Conflict(_));
         // In their order: two that want the same cells don't wait for each other.
         for cell in &self.cells {
             granted &= self.turn(cell, first).await;
@@ -134,22 +151,67 @@ impl Client {
     ///
     /// # Errors
     /// The closure's, or the commit's. An [`Error::Unknown`] isn't retried: it may be committed.
-    pub async fn transact<T, F, Fut>(&self, mut work: F) -> Result<T, Error>
+    pub async fn transact<T, F, Fut>(&self, work: F) -> Result<T, Error>
     where
         F: FnMut(OpenTxn) -> Fut,
         Fut: Future<Output = Result<T, Error>>,
     {
+        self.try_transact(work).await
+    }
+
+    /// [`Self::transact`] with an error type of the application's own: `?` turns this library's errors into it. Whether the
+    /// transaction is begun again depends on what it met, not on what the closure made of that.
+    ///
+    /// ```no_run
+    /// # use percolator_client::{Client, Error};
+    /// #[derive(Debug, thiserror::Error)]
+    /// enum TransferError {
+    ///     #[error("bob has only {0}")]
+    ///     TooLittle(u32),
+    ///     #[error(transparent)]
+    ///     Database(#[from] Error),
+    /// }
+    ///
+    /// # async fn f(client: Client) -> Result<(), TransferError> {
+    /// client
+    ///     .try_transact(|txn| async move {
+    ///         let bob = txn.get("accounts", "bob", "balance").await?;
+    ///         match bob.map_or(0, |balance| balance.len() as u32) {
+    ///             poor @ 0..10 => Err(TransferError::TooLittle(poor)),
+    ///             _ => Ok(txn.delete("accounts", "bob", "balance")?),
+    ///         }
+    ///     })
+    ///     .await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The closure's, or the commit's as the closure's type.
+    pub async fn try_transact<T, E, F, Fut>(&self, mut work: F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: FnMut(OpenTxn) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
         let mut attempts = self.attempts();
         loop {
             let txn = self.begin_by(attempts.deadline).await?;
-            let start_ts = txn.start_ts();
-            let result = match work(OpenTxn(txn.clone())).await {
-                Ok(output) => txn.commit().await.map(|_| output),
-                Err(error) => Err(error),
+            let inner = txn.inner.clone();
+            let (error, again) = match work(OpenTxn(txn.clone())).await {
+                Ok(output) => match txn.commit().await {
+                    Ok(_) => return Ok(output),
+                    Err(error) => {
+                        let again = attempts.after_end(&inner, Some(&error)).await;
+                        (error.into(), again)
+                    }
+                },
+                Err(error) => {
+                    drop(txn);
+                    (error, attempts.after_end(&inner, None).await)
+                }
             };
-            match result {
-                Err(error) if attempts.again(start_ts, &error).await => {}
-                result => return result,
+            if !again {
+                return Err(error);
             }
         }
     }

@@ -19,8 +19,10 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use crate::Error;
 use crate::client::Options;
 use crate::commit::Commit;
+use crate::doom::Doom;
 use crate::error::Conflict;
 use crate::large::{Driver, Order};
+use crate::own::{OwnWrite, Write};
 use crate::pinned::PinnedTables;
 use crate::reading::RowCache;
 use crate::router::Router;
@@ -68,19 +70,9 @@ pub(crate) struct Writes {
     orders: Option<mpsc::UnboundedSender<Order>>,
     /// Why the transaction can't go on; for the next call.
     failed: Option<Error>,
+    /// It can't commit any more, whatever became of the error that said so.
+    doom: Option<Doom>,
     ended: bool,
-}
-
-pub(crate) struct Write {
-    pub(crate) kind: LockKind,
-    pub(crate) value: Bytes,
-}
-
-/// A cell that the transaction has written, as its reads see it.
-#[derive(Clone, Debug)]
-pub(crate) enum OwnWrite {
-    Value(Bytes),
-    Deleted,
 }
 
 impl Txn {
@@ -371,26 +363,6 @@ impl Txn {
     }
 }
 
-impl OwnWrite {
-    pub(crate) fn value(self) -> Option<Bytes> {
-        match self {
-            Self::Value(value) => Some(value),
-            Self::Deleted => None,
-        }
-    }
-}
-
-impl Write {
-    /// What the transaction itself reads; `None`: what was there before.
-    fn seen(&self) -> Option<OwnWrite> {
-        match self.kind {
-            LockKind::Put => Some(OwnWrite::Value(self.value.clone())),
-            LockKind::Delete => Some(OwnWrite::Deleted),
-            LockKind::Lock => None,
-        }
-    }
-}
-
 impl Inner {
     fn check_open(&self, writes: &mut Writes) -> Result<(), Error> {
         if let Some(error) = writes.failed.take() {
@@ -413,15 +385,29 @@ impl Inner {
         self.check_open(&mut self.writes.lock())
     }
 
+    /// The error of a call, which the application may turn into one of its own: whether the transaction is to be begun again
+    /// is kept.
+    pub(crate) fn doomed_by(&self, error: Error) -> Error {
+        if let Some(doom) = Doom::by(&error) {
+            self.writes.lock().doom.get_or_insert(doom);
+        }
+        error
+    }
+
+    pub(crate) fn doom(&self) -> Option<Doom> {
+        self.writes.lock().doom.clone()
+    }
+
     /// A read has found that the transaction was rolled back on this cell.
     pub(crate) fn rolled_back(&self, cell: Cell) -> Error {
+        let error = Error::Conflict(Conflict::RolledBack { cell });
         self.fail(None);
-        Error::Conflict(Conflict::RolledBack { cell })
+        self.doomed_by(error)
     }
 
     /// The transaction can't go on; the next call says so.
     pub(crate) fn failed_with(&self, error: Error) {
-        self.fail(Some(error));
+        self.fail(Some(self.doomed_by(error)));
     }
 
     fn fail(&self, error: Option<Error>) {

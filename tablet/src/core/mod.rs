@@ -528,6 +528,8 @@ impl Core {
                         readers.hold(*hash, *commit_ts);
                     }
                 }
+                let wakes = self.wakes_at_once(&decision);
+                self.wake(wakes, out);
                 self.decided.push(Decided {
                     ticket,
                     rows: queued.rows,

@@ -8,7 +8,7 @@ use percolator_wire::v1::response::Body;
 use super::{Asker, Core, Reply};
 use crate::decision::Decision;
 use crate::latches;
-use crate::probe::{Committed, Note};
+use crate::probe::Note;
 use crate::store::{self, LockChange};
 use crate::wait_queue::Woken;
 use crate::work::{Place, invalid};
@@ -51,16 +51,10 @@ impl Core {
         self.answer_woken(woken, out);
     }
 
-    /// The cells that have a turn which ends with this decision.
+    /// The cells whose turn ends when this decision is durable.
     pub(super) fn wakes(&self, decision: &Decision) -> Vec<u64> {
         if self.waits.is_empty() {
             return Vec::new();
-        }
-        if matches!(decision.commits, Some(Committed::OnePhase)) {
-            let written = decision.versions.iter();
-            return written
-                .map(|version| latches::hash(&[&version.cell_key]))
-                .collect();
         }
         let changes = decision.lock_changes.iter();
         changes
@@ -69,6 +63,15 @@ impl Core {
                 LockChange::Added(_) => None,
             })
             .collect()
+    }
+
+    /// The cells whose turn ends with this decision at once: they are committed without a lock. Who is next begins above
+    /// that, and its reads wait until it is durable.
+    pub(super) fn wakes_at_once(&self, decision: &Decision) -> Vec<u64> {
+        match &decision.held {
+            Some((_, cells)) if !self.waits.is_empty() => cells.clone(),
+            _ => Vec::new(),
+        }
     }
 
     pub(super) fn wake(&mut self, cells: Vec<u64>, out: &mut Vec<Reply>) {

@@ -1,0 +1,36 @@
+//! What a transaction has written, as its own reads see it.
+
+use bytes::Bytes;
+use percolator_protocol::types::LockKind;
+
+pub(crate) struct Write {
+    pub(crate) kind: LockKind,
+    pub(crate) value: Bytes,
+}
+
+/// A cell that the transaction has written, as its reads see it.
+#[derive(Clone, Debug)]
+pub(crate) enum OwnWrite {
+    Value(Bytes),
+    Deleted,
+}
+
+impl OwnWrite {
+    pub(crate) fn value(self) -> Option<Bytes> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Deleted => None,
+        }
+    }
+}
+
+impl Write {
+    /// What the transaction itself reads; `None`: what was there before.
+    pub(crate) fn seen(&self) -> Option<OwnWrite> {
+        match self.kind {
+            LockKind::Put => Some(OwnWrite::Value(self.value.clone())),
+            LockKind::Delete => Some(OwnWrite::Deleted),
+            LockKind::Lock => None,
+        }
+    }
+}
