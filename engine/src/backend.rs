@@ -29,6 +29,15 @@ pub trait Backend: Read + Send + Sync + 'static {
     fn live_snapshots(&self) -> u64;
 }
 
+/// A page of a store, and what is in it.
+#[derive(Clone, Copy, Debug)]
+pub struct PageSize {
+    /// For puts.
+    pub bytes: usize,
+    /// What a put needs besides its key and value.
+    pub put_bytes: usize,
+}
+
 /// Called between the steps of long work in the background, with what the last one took: returns when it
 /// is time for the next, so that requests get the processor and the device in between, or breaks it off.
 pub type Rest<'a> = &'a dyn Fn(Step) -> ControlFlow<()>;
@@ -91,6 +100,12 @@ pub trait Store: Send + Sync + 'static {
     /// for. The default is some 200 us of sled's.
     fn step_ops(&self) -> usize {
         16
+    }
+
+    /// How many bytes of sorted puts make a full page of the store, where its pages are fuller if these are applied together:
+    /// then steps of a checkpoint end with whole pages. And what a put needs in a page besides its key and value.
+    fn page(&self) -> Option<PageSize> {
+        None
     }
 
     /// Whether the store has room for a change of so many bytes, with all that it writes besides. For

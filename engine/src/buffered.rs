@@ -41,7 +41,7 @@ pub trait ConcurrentStore: Store {}
 /// A store behind a buffer.
 #[derive(Debug)]
 pub struct Buffered<S> {
-    store: S,
+    pub(crate) store: S,
     tables: RwLock<Tables>,
     /// Held while a checkpoint is made: how far the frozen table was brought into the store.
     checkpointing: Mutex<Position>,
@@ -248,7 +248,13 @@ impl<S: ConcurrentStore> Buffered<S> {
         rest: Rest<'_>,
     ) -> Result<ControlFlow<()>, Error> {
         let done = position.clone();
-        let step_ops = self.store.step_ops();
+        let (mut step_ops, page) = (self.store.step_ops(), self.store.page());
+        // Where a step ends with a page, it is about so large.
+        let enough_ops = step_ops / 2;
+        if page.is_some() {
+            step_ops *= 2;
+        }
+        let mut page_bytes = 0;
         let mut step = FlushStep::default();
         let mut steps = 0_u32;
         let mut apply = |step: &mut FlushStep, last: Option<(Column, &Key)>| {
@@ -278,6 +284,16 @@ impl<S: ConcurrentStore> Buffered<S> {
                     .is_some_and(|done| (column, key) <= (done.0, &done.1))
                 {
                     continue;
+                }
+                if let Some(page) = page {
+                    let bytes = page.put_bytes + key.len() + value.as_ref().map_or(0, Value::len);
+                    page_bytes += bytes;
+                    if page_bytes > page.bytes {
+                        page_bytes = bytes;
+                        if step.batch.len() >= enough_ops && apply(&mut step, last)?.is_break() {
+                            return Ok(ControlFlow::Break(()));
+                        }
+                    }
                 }
                 last = Some((column, key));
                 let held = column == Column::Lock && self.holds_lock(key)?;

@@ -41,7 +41,7 @@ mod sled_store;
 mod versioned;
 mod volatile;
 
-pub use backend::{Backend, Checkpoint, Rest, Step, Store};
+pub use backend::{Backend, Checkpoint, PageSize, Rest, Step, Store};
 pub use batch::Batch;
 pub use buffered::{Buffered, ConcurrentStore};
 pub use column::Column;

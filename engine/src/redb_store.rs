@@ -22,6 +22,8 @@
 //! followed by a checksum of its key and itself, and a panic of redb becomes an [`Error::Store`]. Damage to a
 //! branch page or to a count may still hide keys.
 
+mod leaves;
+
 use std::{
     fmt, io,
     os::unix::fs::MetadataExt,
@@ -42,10 +44,12 @@ use redb::{
 
 use crate::{
     Batch, Column, Direction, Error, Key, Value,
-    backend::{CHUNK_BYTES, Checkpoint, Rest, Store},
+    backend::{CHUNK_BYTES, Checkpoint, PageSize, Rest, Store},
     disk::{create_folder, free_bytes, sync_folder},
     read::{bounds, is_empty_range},
 };
+
+use leaves::{FILLER_BYTES, Op, PAGE, leaves};
 
 /// The database within the store's folder.
 pub(crate) const FILE: &str = "data.redb";
@@ -160,15 +164,30 @@ impl RedbStore {
                 }
                 let mut table = transaction.open_table(definition(column))?;
                 let ops = group.iter().flat_map(Batch::ops);
-                for (_, key, value) in ops.filter(|(of, ..)| *of == column) {
+                let ops = ops.filter(|(of, ..)| *of == column);
+                let ops: Vec<_> = ops.map(|(_, key, value)| (key, value)).collect();
+                let mut carry_out = |(key, value): Op<'_>, filler: usize| {
                     match value {
                         Some(value) => {
                             stored.clear();
                             stored.extend_from_slice(value);
                             stored.extend_from_slice(&checksum(key, value));
+                            stored.resize(stored.len() + filler, 0);
                             table.insert(&key[..], &stored[..])?;
                         }
                         None => drop(table.remove(&key[..])?),
+                    }
+                    Ok::<_, redb::Error>(())
+                };
+                for run in leaves(&ops) {
+                    if let [others @ .., last] = run {
+                        if !others.is_empty() && last.1.is_some() {
+                            carry_out(*last, FILLER_BYTES)?;
+                        }
+                        for op in others.iter().rev() {
+                            carry_out(*op, 0)?;
+                        }
+                        carry_out(*last, 0)?;
                     }
                 }
             }
@@ -344,6 +363,10 @@ impl Store for RedbStore {
         let mut found = Vec::new();
         self.chunk(column, start, end, Direction::Forward, 1, &mut found)?;
         Ok(found.pop())
+    }
+
+    fn page(&self) -> Option<PageSize> {
+        Some(PAGE)
     }
 
     fn step_ops(&self) -> usize {
