@@ -8,8 +8,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 use percolator_client::{
-    Cell, CellName, Client, Entry, Error, Outcome, Range, TableId, Timestamp, Txn, escape, unescape,
+    Cell, CellName, Client, Entry, Error, Outcome, Range, TableId, Timestamp, Txn, escape,
+    split_index_row, unescape,
 };
 use serde_json::json;
 
@@ -130,6 +132,28 @@ pub(crate) struct DeleteArgs {
     pub(crate) waiting: Waiting,
 }
 
+/// A value in the table of an index.
+#[derive(Clone, Debug)]
+struct AtIndex {
+    table: String,
+    value: Bytes,
+}
+
+impl FromStr for AtIndex {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (table, value) = text
+            .split_once('=')
+            .filter(|(table, _)| !table.is_empty())
+            .ok_or("it is written INDEX_TABLE=VALUE, as in users_by_email=ann@example.com")?;
+        Ok(Self {
+            table: table.to_owned(),
+            value: unescape(value)?.into(),
+        })
+    }
+}
+
 /// What to scan.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -137,6 +161,7 @@ Examples:
   percolator scan accounts --limit 10
   percolator scan accounts --prefix b --reverse
   percolator scan accounts --from b --to d -o json
+  percolator scan animals --index animals-by-kind=insect     the rows that this index has at this value
 
 Rows, columns and values stand in columns on a terminal; elsewhere there is a tab between them.")]
 pub(crate) struct ScanArgs {
@@ -150,8 +175,11 @@ pub(crate) struct ScanArgs {
     /// Only rows that start with this.
     #[arg(long)]
     prefix: Option<Escaped>,
-    /// The most cells to print.
-    #[arg(long, value_name = "CELLS")]
+    /// Only the rows that this index, as `percolator import --index` made it, has at this value.
+    #[arg(long, value_name = "INDEX_TABLE=VALUE", conflicts_with_all = ["prefix", "from", "to"])]
+    index: Option<AtIndex>,
+    /// The most rows to print.
+    #[arg(long, value_name = "ROWS")]
     limit: Option<u64>,
     /// From the last row to the first.
     #[arg(long)]
@@ -400,9 +428,10 @@ pub(crate) async fn scan(
     args: ScanArgs,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    let mut range = match args.prefix {
-        Some(Escaped(prefix)) => Range::prefix(prefix),
-        None => Range::rows(
+    let mut range = match (&args.index, args.prefix) {
+        (Some(index), _) => Range::index_value(&index.value),
+        (None, Some(Escaped(prefix))) => Range::prefix(prefix),
+        (None, None) => Range::rows(
             args.from.map(|row| row.0).unwrap_or_default(),
             args.to.map(|row| row.0).unwrap_or_default(),
         ),
@@ -411,11 +440,16 @@ pub(crate) async fn scan(
         range = range.reverse();
     }
     if let Some(limit) = args.limit {
-        range = range.limit(limit);
+        range = range.limit_rows(limit);
     }
     let txn = begin(client, args.at).await?;
-    let mut cells = txn.scan(&args.table, range).await?;
     let mut out = Cells::new(output, true);
+    if let Some(index) = &args.index {
+        let ended = scan_index(&txn, &args.table, &index.table, range, &mut out).await;
+        out.end()?;
+        return ended.map(|()| ExitCode::SUCCESS);
+    }
+    let mut cells = txn.scan(&args.table, range).await?;
     let ended = loop {
         match cells.next().await {
             Ok(Some(cell)) => out.print(&cell)?,
@@ -425,6 +459,39 @@ pub(crate) async fn scan(
     };
     out.end()?;
     ended
+}
+
+/// Rows that are read at a time.
+const ROWS_AT_A_TIME: usize = 32;
+
+/// Prints the rows of the table that the entries of an index in this range point at.
+async fn scan_index(
+    txn: &Txn,
+    table: &str,
+    index: &str,
+    range: Range,
+    out: &mut Cells,
+) -> anyhow::Result<()> {
+    // A wrong name is told, also where the index has nothing.
+    txn.check_table(table).await?;
+    let entries = txn.scan(index, range).await?.into_stream();
+    let rows = entries.map(|entry| async move {
+        let entry = entry?;
+        let Some((_, key)) = split_index_row(&entry.row) else {
+            return Err(Error::Invalid(format!(
+                "row {} of table {index} is no entry of an index",
+                escape(&entry.row)
+            )));
+        };
+        txn.scan(table, Range::row(key)).await?.collect().await
+    });
+    let mut rows = std::pin::pin!(rows.buffered(ROWS_AT_A_TIME));
+    while let Some(cells) = rows.next().await {
+        for cell in &cells? {
+            out.print(cell)?;
+        }
+    }
+    Ok(())
 }
 
 pub(crate) async fn outcome(

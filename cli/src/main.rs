@@ -52,6 +52,7 @@ struct Arguments {
         long,
         short = 'c',
         global = true,
+        help_heading = GLOBAL,
         env = "PERCOLATOR_CLUSTER",
         value_name = "HOST:PORT",
         default_value = "127.0.0.1:7400"
@@ -62,19 +63,21 @@ struct Arguments {
         long,
         short = 'o',
         global = true,
+        help_heading = GLOBAL,
         value_enum,
         default_value_t,
         value_name = "FORMAT"
     )]
     output: Format,
     /// Leave out messages that nobody has to act on.
-    #[arg(long, short = 'q', global = true)]
+    #[arg(long, short = 'q', global = true, help_heading = GLOBAL)]
     quiet: bool,
     /// Tell on standard error of each transaction of the command that takes so long, for example 100ms: where the
     /// time went, and who was in the way. Default: of none.
     #[arg(
         long,
         global = true,
+        help_heading = GLOBAL,
         env = "PERCOLATOR_SLOW_TRANSACTIONS",
         value_name = "DURATION",
         value_parser = humantime::parse_duration
@@ -83,6 +86,9 @@ struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
+
+/// Of every command.
+const GLOBAL: &str = "Global options";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -215,7 +221,12 @@ fn command() -> ExitCode {
         {
             return ExitCode::SUCCESS;
         }
-        let _ = writeln!(io::stderr().lock(), "error: {}", errors::told(&error));
+        // Files are named where they can't be read or written; only the results have no name.
+        let what = match error.chain().count() == 1 && error.is::<io::Error>() {
+            true => "cannot write the results: ",
+            false => "",
+        };
+        let _ = writeln!(io::stderr().lock(), "error: {what}{}", errors::told(&error));
         errors::exit_code(&error)
     })
 }
@@ -246,6 +257,12 @@ async fn run(
         options.patience = waiting.patience;
     }
     let mut opened = None;
+    if let Some(patience) = command.patience() {
+        options.patience = options.patience.min(patience);
+    }
+    if let Command::Table(command) = &command {
+        command.confirm()?;
+    }
     if let Command::Import(args) = &command {
         options = args.options(options);
         opened = Some(args.open()?);

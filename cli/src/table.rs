@@ -1,6 +1,7 @@
 //! `percolator table`.
 
 use std::collections::BTreeSet;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use bytes::Bytes;
@@ -9,7 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::cells::{Escaped, Waiting};
-use crate::errors::InOtherWords;
+use crate::errors::{InOtherWords, Usage};
 use crate::output::{Format, Named, Output, columns};
 
 /// What to do with tables.
@@ -18,7 +19,7 @@ use crate::output::{Format, Named, Output, columns};
 Examples:
   percolator table create accounts --split-at m
   percolator table list --tablets
-  percolator table delete accounts")]
+  percolator table delete accounts --yes")]
 pub(crate) enum Command {
     /// Make a table, or leave it as it is where it is there with the very same cuts.
     ///
@@ -58,7 +59,7 @@ Examples:
     /// server: one that is away is named, with exit code 5. Where the command ends early, the table can't be used
     /// any more, and the same command goes on.
     #[command(
-        after_help = "Examples:\n  percolator table delete accounts\n  percolator table delete accounts --give-up-lost"
+        after_help = "Examples:\n  percolator table delete accounts\n  percolator table delete accounts --yes --give-up-lost"
     )]
     Delete {
         /// Its name.
@@ -67,12 +68,37 @@ Examples:
         /// have decided are rolled back: what was committed in both may be kept by half.
         #[arg(long)]
         give_up_lost: bool,
+        /// Don't ask. Without a terminal nobody can be asked, and it is needed.
+        #[arg(long, short = 'y')]
+        yes: bool,
         #[command(flatten)]
         waiting: Waiting,
     },
 }
 
 impl Command {
+    /// Asks whether that is meant which can't be undone, before anybody else is asked anything.
+    pub(crate) fn confirm(&self) -> anyhow::Result<()> {
+        let Self::Delete {
+            name, yes: false, ..
+        } = self
+        else {
+            return Ok(());
+        };
+        let what = format!("table {name} would be deleted with all its rows, for every snapshot");
+        let stdin = io::stdin();
+        if !stdin.is_terminal() {
+            return Err(Usage(format!("{what}: add --yes where that is meant")).into());
+        }
+        write!(io::stderr(), "{what}. Delete it? [y/N] ")?;
+        let mut said = String::new();
+        stdin.read_line(&mut said)?;
+        match said.trim().to_ascii_lowercase().as_str() {
+            "y" | "yes" => Ok(()),
+            _ => anyhow::bail!("table {name} is left as it is"),
+        }
+    }
+
     pub(crate) fn waiting(&self) -> Waiting {
         match self {
             Self::Create { waiting, .. }

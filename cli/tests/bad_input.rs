@@ -426,7 +426,7 @@ fn keys_values_tables_and_timestamps_out_of_bounds() {
         .run(&["put", "nosuch", "r", "c", "v"])
         .refused(6, &["no table \"nosuch\""]);
     cluster
-        .run(&["table", "delete", "nosuch"])
+        .run(&["table", "delete", "nosuch", "--yes"])
         .refused(6, &["nosuch"]);
     cluster
         .run(&["table", "create", "t", "--split-at", "m"])

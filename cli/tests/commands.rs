@@ -55,7 +55,7 @@ fn cells_are_written_read_scanned_and_deleted() {
         reversed
     );
     let first = cluster.run(&["scan", "accounts", "--limit", "1"]).ok();
-    assert_eq!(first, "bob\tbalance\t3\n");
+    assert_eq!(first, "bob\tbalance\t3\nbob\towner\tBob\n");
     let last = cluster
         .run(&["scan", "accounts", "--prefix", "z", "-o", "json"])
         .ok();
@@ -71,7 +71,7 @@ fn cells_are_written_read_scanned_and_deleted() {
     );
     cluster.run(&["delete", "accounts", "bob"]).ok();
     assert_eq!(cluster.run(&["scan", "accounts"]).ok().lines().count(), 1);
-    cluster.run(&["table", "delete", "accounts"]).ok();
+    cluster.run(&["table", "delete", "accounts", "--yes"]).ok();
     cluster.run(&["table", "create", "accounts"]).ok();
     assert_eq!(
         cluster.run(&["scan", "accounts"]).ok(),
@@ -357,7 +357,7 @@ fn a_table_that_is_made_again_is_found_and_locks_on_a_deleted_one_are_in_nobodys
     });
     import.kill().expect("killed");
     import.wait().expect("it ends");
-    cluster.run(&["table", "delete", "aaa"]).ok();
+    cluster.run(&["table", "delete", "aaa", "--yes"]).ok();
     cluster.run(&["scan", "bbb"]).ok();
     // A session that knew the old table finds the new one.
     cluster.run(&["table", "create", "aaa"]).ok();

@@ -144,7 +144,7 @@ fn what_was_committed_to_another_table_too_is_there_when_the_primarys_table_is_g
             raw.write(&format!("r{number:03}"), number % 10 != 9).await;
         }
     });
-    cluster.run(&["table", "delete", "a"]).ok();
+    cluster.run(&["table", "delete", "a", "--yes"]).ok();
     assert!(!cluster.run(&["table", "list"]).ok().contains("a "));
     let rows = cluster.run(&["scan", "b"]).ok();
     let expected: String = (0..300)
@@ -180,7 +180,7 @@ fn a_deletion_whose_client_ended_in_the_middle_is_shown_and_gone_on_with() {
     assert_ne!(cluster.run(&["get", "a", "r", "c"]).code(), 0);
     assert_ne!(cluster.run(&["put", "a", "x", "c", "1"]).code(), 0);
     assert_eq!(cluster.run(&["get", "b", "r", "c"]).ok(), "kept\n");
-    cluster.run(&["table", "delete", "a"]).ok();
+    cluster.run(&["table", "delete", "a", "--yes"]).ok();
     let listed = cluster.run(&["table", "list"]).ok();
     assert!(!listed.contains("deleting"), "{listed}");
     assert_eq!(cluster.run(&["get", "b", "r", "c"]).ok(), "kept\n");
@@ -201,12 +201,12 @@ fn a_server_that_is_away_is_named_and_the_same_command_goes_on() {
         owners[1].clone()
     });
     support::signal(cluster.pid(&owner), "STOP");
-    let refused = cluster.run(&["table", "delete", "a"]);
+    let refused = cluster.run(&["table", "delete", "a", "--yes"]);
     support::signal(cluster.pid(&owner), "CONT");
     assert_ne!(refused.code(), 0);
     assert!(refused.err.contains(&owner), "{}", refused.err);
     assert!(refused.err.contains("delete it again"), "{}", refused.err);
-    cluster.run(&["table", "delete", "a"]).ok();
+    cluster.run(&["table", "delete", "a", "--yes"]).ok();
     assert_eq!(cluster.run(&["get", "b", "r", "c"]).ok(), "kept\n");
 }
 
@@ -247,7 +247,7 @@ fn a_server_that_is_gone_for_good_is_in_the_way_until_its_tables_are_given_up() 
     assert!(said.body.starts_with(endpoint::DATA_LOST), "{said:?}");
     assert!(said.body.contains(&format!(" {tablet} ")), "{said:?}");
     // Locks of its transactions may be in what is lost, and come back.
-    let refused = cluster.run(&["table", "delete", "a"]);
+    let refused = cluster.run(&["table", "delete", "a", "--yes"]);
     refused.refused(
         5,
         &[&lost, "lacks tablets that it had", "--give-up-lost` of b"],
@@ -258,7 +258,7 @@ fn a_server_that_is_gone_for_good_is_in_the_way_until_its_tables_are_given_up() 
             .contains("of b: locks of any transaction")
             .then_some(())
     });
-    let refused = cluster.run(&["table", "delete", "b"]);
+    let refused = cluster.run(&["table", "delete", "b", "--yes"]);
     let is_lost = format!("tablet {tablet} of table");
     refused.refused(5, &[&lost, &is_lost, "is lost", "bring the folder back"]);
     let listed = cluster.run(&["table", "list"]).ok();
@@ -267,9 +267,9 @@ fn a_server_that_is_gone_for_good_is_in_the_way_until_its_tables_are_given_up() 
     support::wait_for("the server to be ready", || {
         (readiness().status == 200).then_some(())
     });
-    cluster.run(&["table", "delete", "a"]).ok();
+    cluster.run(&["table", "delete", "a", "--yes"]).ok();
     cluster
-        .run(&["table", "delete", "b", "--give-up-lost"])
+        .run(&["table", "delete", "b", "--yes", "--give-up-lost"])
         .ok();
     assert_eq!(cluster.run(&["table", "list"]).err, "no tables\n");
 }

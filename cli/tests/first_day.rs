@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::Write as _;
 use std::process::Command;
 
 use serde_json::Value;
@@ -164,4 +165,100 @@ fn servers_that_have_not_joined_are_missed() {
     std::fs::write(&manifest, as_it_was).expect("written");
     cluster.run(&["table", "create", "t"]).ok();
     wait_for("a healthy cluster", || kinds().is_empty().then_some(()));
+}
+
+/// A file as other programs write it, and what is read of it by an index.
+#[test]
+fn a_compressed_array_is_imported_and_read_by_its_index() {
+    let cluster = Cluster::threads();
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("animals.json.gz");
+    let written = std::fs::File::create(&file).expect("a file");
+    let mut written = flate2::write::GzEncoder::new(written, flate2::Compression::fast());
+    let animals = r#"[
+        {"name": "ant", "kind": "insect", "legs": 6},
+        {"name": "cat", "kind": "mammal", "legs": 4},
+        {"name": "bee", "kind": "insect", "legs": 6}
+    ]"#;
+    written.write_all(animals.as_bytes()).expect("written");
+    written.finish().expect("written");
+    let import = ["import", "--table", "animals", "--key", "name"];
+    let file = file.to_str().expect("text");
+    let with = |index: &str| cluster.run(&[&import[..], &["--index", index, file]].concat());
+    with("kind=by-kind").ok();
+    // A misspelt field is no success.
+    with("knid=by-knid").refused(1, &["knid"]);
+    let insects = cluster
+        .run(&["scan", "animals", "--index", "by-kind=insect"])
+        .ok();
+    let rows: Vec<&str> = insects
+        .lines()
+        .filter_map(|line| line.split('\t').next())
+        .collect();
+    assert_eq!(rows, ["ant", "ant", "ant", "bee", "bee", "bee"]);
+    let scan = |arguments: &[&str]| {
+        cluster
+            .run(&[&["scan", "animals"], arguments].concat())
+            .ok()
+    };
+    let last = scan(&["--index", "by-kind=insect", "--reverse", "--limit", "1"]);
+    assert_eq!(last.lines().count(), 3, "{last}");
+    assert!(last.starts_with("bee\t"), "{last}");
+    assert_eq!(scan(&["--index", "by-kind=fish"]), "");
+    assert_eq!(scan(&["--limit", "2"]).lines().count(), 6);
+    cluster
+        .run(&["scan", "nosuch", "--index", "by-kind=fish"])
+        .refused(6, &["nosuch"]);
+    cluster
+        .run(&["scan", "animals", "--index", "animals=a"])
+        .ok();
+}
+
+#[test]
+fn rows_are_exported_with_their_names() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    cluster.run(&["put", "t", "bob", "age", "7"]).ok();
+    cluster.run(&["put", "t", "joe", "age", "8"]).ok();
+    let lines = cluster.run(&["export", "--table", "t"]).ok();
+    assert_eq!(
+        lines,
+        "{\"row\":\"bob\",\"age\":7}\n{\"row\":\"joe\",\"age\":8}\n"
+    );
+    let csv = cluster
+        .run(&["export", "--table", "t", "--format", "csv"])
+        .ok();
+    assert_eq!(csv, "row,age\nbob,7\njoe,8\n");
+    let import = ["import", "--table", "t2", "--key", "row", "-"];
+    cluster.run_with(&import, &lines).ok();
+    assert_eq!(cluster.run(&["get", "t2", "joe", "age"]).ok(), "8\n");
+}
+
+/// What can't be undone is asked about, or said twice.
+#[test]
+fn a_table_is_deleted_by_who_means_it() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    cluster
+        .run_with(&["table", "delete", "t"], "y\n")
+        .refused(2, &["add --yes"]);
+    assert!(cluster.run(&["table", "list"]).ok().contains("t "));
+    cluster.run(&["table", "delete", "t", "--yes"]).ok();
+}
+
+/// What is wrong, and of what.
+#[test]
+fn results_that_can_not_be_written_and_times_before_all_clusters_are_named() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    cluster.run(&["put", "t", "a", "c", "1"]).ok();
+    let mut get = cluster.command(&["get", "t", "a", "c"]);
+    get.stdout(std::fs::File::create("/dev/full").expect("opened"));
+    let said = get.output().expect("it runs");
+    assert_eq!(said.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&said.stderr);
+    assert!(error.contains("cannot write the results"), "{error}");
+    cluster
+        .run(&["get", "t", "a", "c", "--at", "1"])
+        .refused(2, &["no oracle has handed it out"]);
 }

@@ -134,13 +134,13 @@ fn a_history_that_is_refused_leaves_no_file() {
     let record = ["history", "record", "--duration", "1s", path];
     cluster.run(&record).ok();
     // One that is made again is another one, also while its file is gone on with.
-    cluster.run(&["table", "delete", "history"]).ok();
+    cluster.run(&["table", "delete", "history", "--yes"]).ok();
     cluster.run(&record).ok();
     cluster.run(&["history", "check", path]).ok();
     let of_another = folder.path().join("another.jsonl");
     let of_another = of_another.to_str().expect("a path of text");
     let record = ["history", "record", "--duration", "1s", of_another];
-    cluster.run(&["table", "delete", "history"]).ok();
+    cluster.run(&["table", "delete", "history", "--yes"]).ok();
     cluster.run(&record).ok();
     let said = cluster.run(&["history", "record", path]);
     said.refused(1, &["table history holds rows of before this history"]);
@@ -180,6 +180,6 @@ fn banks_of_several_tables_share_a_history() {
 #[test]
 fn a_bank_whose_table_was_made_again_is_another_one() {
     banks_in_one_history(&["one", "one"], |cluster| {
-        cluster.run(&["table", "delete", "one"]).ok();
+        cluster.run(&["table", "delete", "one", "--yes"]).ok();
     });
 }

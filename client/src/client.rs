@@ -181,8 +181,8 @@ impl Client {
     /// below it isn't settled.
     pub async fn begin_at(&self, snapshot: Timestamp) -> Result<Txn, Error> {
         let now = self.timestamp().await?;
-        let why = if snapshot == Timestamp::ZERO {
-            "timestamps are above 0".to_owned()
+        let why = if snapshot.physical_ms() == 0 {
+            "no oracle has handed it out: a timestamp is a time in milliseconds, times 2^18, as `put` says it".to_owned()
         } else if snapshot > now {
             format!("it lies in the future: the oracle is at {now}")
         } else {

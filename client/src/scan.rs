@@ -14,6 +14,7 @@ use percolator_wire::v1::response::Body;
 use crate::Error;
 use crate::attempts::Attempt;
 use crate::directory::prefix_end;
+use crate::index::index_row;
 use crate::own::OwnWrite;
 use crate::resolver::unexpected;
 use crate::retry::{Retry, Seen};
@@ -30,6 +31,7 @@ pub struct Range {
     end: Bytes,
     reverse: bool,
     limit: Option<u64>,
+    limit_rows: Option<u64>,
 }
 
 impl Range {
@@ -54,6 +56,12 @@ impl Range {
         Self::rows(prefix, end)
     }
 
+    /// The entries of a secondary index at this value, whose rows [`index_row`](crate::index_row) has made:
+    /// [`split_index_row`](crate::split_index_row) says which rows they point at.
+    pub fn index_value(value: impl AsRef<[u8]>) -> Self {
+        Self::prefix(index_row(value.as_ref(), b""))
+    }
+
     /// The cells of one row.
     pub fn row(row: impl AsRef<[u8]>) -> Self {
         let row = row.as_ref();
@@ -71,6 +79,13 @@ impl Range {
     #[must_use]
     pub fn limit(mut self, cells: u64) -> Self {
         self.limit = Some(cells);
+        self
+    }
+
+    /// At most the cells of this many rows.
+    #[must_use]
+    pub fn limit_rows(mut self, rows: u64) -> Self {
+        self.limit_rows = Some(rows);
         self
     }
 
@@ -100,6 +115,10 @@ pub struct Scan {
     table: TableId,
     range: Range,
     left: u64,
+    /// Rows that may still begin.
+    rows_left: u64,
+    /// The row of the last cell.
+    row: Option<Bytes>,
     page: VecDeque<Entry>,
     own: BTreeMap<(Bytes, Bytes), OwnWrite>,
     /// Go on behind this cell.
@@ -120,6 +139,8 @@ impl Scan {
             txn,
             table,
             left: range.limit.unwrap_or(u64::MAX),
+            rows_left: range.limit_rows.unwrap_or(u64::MAX),
+            row: None,
             at: if range.reverse {
                 range.end.clone()
             } else {
@@ -174,6 +195,14 @@ impl Scan {
                 })
             };
             if let Some(entry) = entry {
+                if self.row.as_ref() != Some(&entry.row) {
+                    if self.rows_left == 0 {
+                        self.left = 0;
+                        return Ok(None);
+                    }
+                    self.rows_left -= 1;
+                    self.row = Some(entry.row.clone());
+                }
                 self.left -= 1;
                 return Ok(Some(entry));
             }

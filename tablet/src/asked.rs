@@ -3,6 +3,26 @@
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 
+use crate::Refusal;
+
+/// Why a message is no [`Work`].
+pub(crate) enum Unread {
+    /// It only reads.
+    Reads(Vec<v1::TabletRef>, v1::request::Body),
+    /// It resolves locks, which have to be looked for first.
+    Resolves(Vec<v1::TabletRef>, v1::ResolveRequest),
+    /// It waits for a turn at a cell.
+    Waits(Vec<v1::TabletRef>, v1::WaitForCellRequest),
+    /// It is wrong.
+    Refused(Refusal),
+}
+
+impl From<Refusal> for Unread {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
 /// Where the benchmark's plain values lie: apart from all that belongs to transactions.
 pub(crate) fn raw_key(key: &[u8]) -> Vec<u8> {
     [b"raw/", key].concat()

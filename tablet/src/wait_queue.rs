@@ -55,11 +55,13 @@ impl<W> WaitQueue<W> {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// How many wait.
+    pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether no cell has a turn.
+    pub(crate) fn is_idle(&self) -> bool {
         self.cells.is_empty()
     }
 
@@ -130,10 +132,12 @@ impl<W> WaitQueue<W> {
             }
             let tired = turns
                 .queue
-                .extract_if(.., |_, waiting| waiting.left.is_zero());
-            let before = woken.len();
-            woken.extend(tired.map(|(_, waiting)| Woken::Unserved(waiting.who)));
-            self.waiting -= woken.len() - before;
+                .iter()
+                .filter(|(_, waiting)| waiting.left.is_zero());
+            let tired: Vec<u64> = tired.map(|(waiter, _)| *waiter).collect();
+            self.waiting -= tired.len();
+            let tired = tired.iter().filter_map(|waiter| turns.queue.remove(waiter));
+            woken.extend(tired.map(|waiting| Woken::Unserved(waiting.who)));
             turns.left = Some(match turns.left {
                 Some(left) => left.saturating_sub(elapsed),
                 // It began somewhere within what has elapsed.
@@ -176,7 +180,7 @@ mod tests {
         assert_eq!(queue.ended(1), None);
         assert_eq!(queue.ended(1), None);
         assert_eq!(queue.ended(2), None);
-        assert!(queue.is_empty() && queue.len() == 0);
+        assert!(queue.is_idle() && queue.waiting() == 0);
     }
 
     #[test]
@@ -197,7 +201,7 @@ mod tests {
         assert_eq!(queue.tick(TURN / 2), [Granted("b")]);
         assert_eq!(queue.tick(TURN), []);
         assert_eq!(queue.tick(TURN), []);
-        assert!(queue.is_empty());
+        assert!(queue.is_idle());
     }
 
     #[test]
@@ -211,7 +215,7 @@ mod tests {
         assert_eq!(queue.ask(1, 4, LONG, false, "c"), None);
         assert_eq!(queue.ask(1, 5, LONG, false, "d"), Some(Unserved("d")));
         assert_eq!(queue.tick(TICK), [Unserved("a")]);
-        assert_eq!(queue.len(), 2);
+        assert_eq!(queue.waiting(), 2);
         for cell in 2..=3 {
             queue.ask(cell, 1, LONG, false, "x");
         }

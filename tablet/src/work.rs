@@ -14,6 +14,7 @@ use percolator_protocol::types::{Cell, LockKind, Mutation, Timestamp, escape};
 use percolator_wire::v1::response::Body;
 use percolator_wire::{commit_response, v1};
 
+use crate::asked::Unread;
 use crate::decision::{Decision, Ground, TabletChange};
 use crate::latches::{self, RowHash};
 use crate::store::{self, Version};
@@ -434,24 +435,6 @@ impl Work {
             Operation::Collect(piece) => Ok(garbage::decide(ground, piece)?),
             Operation::Resolve(piece) => resolve::decide(ground, refs, piece),
         }
-    }
-}
-
-/// Why a message is no [`Work`].
-pub(crate) enum Unread {
-    /// It only reads.
-    Reads(Vec<v1::TabletRef>, v1::request::Body),
-    /// It resolves locks, which have to be looked for first.
-    Resolves(Vec<v1::TabletRef>, v1::ResolveRequest),
-    /// It waits for a turn at a cell.
-    Waits(Vec<v1::TabletRef>, v1::WaitForCellRequest),
-    /// It is wrong.
-    Refused(Refusal),
-}
-
-impl From<Refusal> for Unread {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal)
     }
 }
 

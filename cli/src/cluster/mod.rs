@@ -1,6 +1,7 @@
 //! `percolator up`: a cluster on this machine, from the manifest that Kubernetes takes too.
 
 mod earlier;
+mod ephemeral;
 mod followed;
 mod layout;
 mod processes;
@@ -117,11 +118,11 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     }
     let ephemeral = args
         .ephemeral
-        .then(|| tempfile::Builder::new().prefix("percolator-").tempdir())
+        .then(ephemeral::folder)
         .transpose()
         .context("cannot make a folder for the cluster's data")?;
     let (data_dir, port) = match &ephemeral {
-        Some(folder) => (folder.path().to_owned(), args.port.unwrap_or(0)),
+        Some(folder) => (folder.data_dir(), args.port.unwrap_or(0)),
         None => (args.data_dir, args.port.unwrap_or(7400)),
     };
     let how = How {

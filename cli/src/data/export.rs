@@ -30,9 +30,13 @@ In a CSV file a string is written as its text, anything else as JSON, and a fiel
 as nothing. Its header has the columns of all rows, which are read once more for that, at the same snapshot; \
 with --columns it has those (and the --key before them), and it is said how many cells of others were left out.
 
-A row's own name is in its record only where some column holds it, as after an import, or as the field that \
---key adds. Rows whose record doesn't have it are written all the same, counted and said, and the exit code is \
-1: nobody could tell of which rows they are. Columns that are named with --columns are taken at their word.";
+A row's own name is in its record where some column holds it, as after an import. Where no column of the first row does, \
+every record has it as the field \"row\", or as the one that --key names. Rows whose record doesn't have it nevertheless are \
+written all the same, counted and said, and the exit code is 1: nobody could tell of which rows they are. Columns that are \
+named with --columns are taken at their word.";
+
+/// The field of a row's name, where no column holds it and no other is named.
+const KEY: &str = "row";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -60,7 +64,8 @@ pub(crate) struct Args {
     /// Only rows that start with this.
     #[arg(long, value_name = "PREFIX")]
     prefix: Option<Escaped>,
-    /// Add the row's name as this field, where the row has no such column.
+    /// Add the row's name as this field, where the row has no such column. Default: row, where no column of the first
+    /// row holds its name.
     #[arg(long, value_name = "FIELD")]
     key: Option<String>,
     /// The columns of a CSV file, in this order; others are left out. Default: all that any row has.
@@ -149,12 +154,16 @@ async fn write(
         Some(prefix) => Range::prefix(prefix.0.clone()),
         None => Range::all(),
     };
+    let key = match (&args.key, args.columns.is_empty()) {
+        (None, true) => key_by_default(&snapshot, &args.table, range()).await?,
+        (key, _) => key.clone(),
+    };
     let columns = match args.format {
         FileFormat::Jsonl => Vec::new(),
-        FileFormat::Csv => csv_columns(&snapshot, range(), args, progress).await?,
+        FileFormat::Csv => csv_columns(&snapshot, range(), args, key.as_deref(), progress).await?,
     };
     let mut cells = snapshot.txn.scan(&args.table, range()).await?;
-    let mut writer = Writer::new(args, columns)?;
+    let mut writer = Writer::new(args, key, columns)?;
     let mut rows = 0;
     let mut row = Row::default();
     while let Some(cell) = snapshot.next(&mut cells).await? {
@@ -188,10 +197,11 @@ async fn csv_columns(
     snapshot: &Snapshot<'_>,
     range: Range,
     args: &Args,
+    key: Option<&str>,
     progress: &Mutex<Progress>,
 ) -> anyhow::Result<Vec<Bytes>> {
     if !args.columns.is_empty() {
-        return Ok(named(&args.columns, args.key.as_deref()));
+        return Ok(named(&args.columns, key));
     }
     let mut found = BTreeSet::new();
     let mut looked_at = 0;
@@ -208,7 +218,24 @@ async fn csv_columns(
         let message = || format!("{} looked at for the header", count(looked_at, "cell"));
         progress.lock().show(looked_at, message);
     }
-    Ok(header(found, args.key.as_deref()))
+    Ok(header(found, key))
+}
+
+/// [`KEY`], where no column of the first row holds its name.
+async fn key_by_default(
+    snapshot: &Snapshot<'_>,
+    table: &str,
+    range: Range,
+) -> anyhow::Result<Option<String>> {
+    let mut row = Row::default();
+    let mut cells = snapshot.txn.scan(table, range.limit_rows(1)).await?;
+    while let Some(cell) = snapshot.next(&mut cells).await? {
+        row.key = cell.row;
+        row.fields.push((cell.column, cell.value));
+    }
+    let is_free = row.value(&Bytes::from_static(KEY.as_bytes())).is_none();
+    let is_missing = !row.key.is_empty() && is_free && !holds_its_key(&row);
+    Ok(is_missing.then(|| KEY.to_owned()))
 }
 
 /// The key comes first, where no row has it as a column.
@@ -249,6 +276,8 @@ struct Keyless {
 /// Writes rows in one of the formats.
 struct Writer<'a> {
     args: &'a Args,
+    /// The field that is added.
+    key: Option<String>,
     out: Out,
     /// Of a CSV file, in its order.
     columns: Vec<Bytes>,
@@ -265,7 +294,7 @@ enum Out {
 
 impl<'a> Writer<'a> {
     /// Begins a file of these columns, if it is one with columns.
-    fn new(args: &'a Args, columns: Vec<Bytes>) -> io::Result<Self> {
+    fn new(args: &'a Args, key: Option<String>, columns: Vec<Bytes>) -> io::Result<Self> {
         let out = match args.format {
             FileFormat::Jsonl => Out::Json(BufWriter::with_capacity(WRITE_BYTES, io::stdout())),
             FileFormat::Csv => {
@@ -280,6 +309,7 @@ impl<'a> Writer<'a> {
         };
         Ok(Self {
             args,
+            key,
             out,
             written: columns.iter().cloned().collect(),
             columns,
@@ -289,13 +319,14 @@ impl<'a> Writer<'a> {
     }
 
     fn row(&mut self, row: &Row) -> anyhow::Result<()> {
+        let key = self.key.as_deref();
         match &mut self.out {
             Out::Json(out) => {
-                let line = json_line(row, self.args.key.as_deref(), self.args.escape)?;
+                let line = json_line(row, key, self.args.escape)?;
                 out.write_all(line.as_bytes())?;
             }
             Out::Csv(out) => {
-                let fields = csv_fields(row, &self.columns, self.args)?;
+                let fields = csv_fields(row, key, &self.columns, self.args.escape)?;
                 out.write_record(&fields).map_err(io::Error::from)?;
                 let names = row.fields.iter().map(|(name, _)| name);
                 let left_out = names.filter(|name| !self.written.contains(*name));
@@ -304,7 +335,7 @@ impl<'a> Writer<'a> {
         }
         // Whoever names the columns wants these and no others.
         let asks = self.args.key.is_none() && self.args.columns.is_empty();
-        if asks && !holds_its_key(row) {
+        if asks && self.key.is_none() && !holds_its_key(row) {
             self.keyless.rows += 1;
             self.keyless.first.get_or_insert_with(|| row.key.clone());
         }
@@ -388,22 +419,24 @@ fn key_is_its_own(row: &Row, key: Option<&str>) -> anyhow::Result<()> {
     }
 }
 
-fn csv_fields(row: &Row, columns: &[Bytes], args: &Args) -> anyhow::Result<Vec<String>> {
-    key_is_its_own(row, args.key.as_deref())?;
+fn csv_fields(
+    row: &Row,
+    key: Option<&str>,
+    columns: &[Bytes],
+    escape: bool,
+) -> anyhow::Result<Vec<String>> {
+    key_is_its_own(row, key)?;
     columns
         .iter()
         .map(|column| {
             let value = row.value(column);
-            let is_key = args
-                .key
-                .as_ref()
-                .is_some_and(|key| column == key.as_bytes());
+            let is_key = key.is_some_and(|key| column == key.as_bytes());
             match value {
                 Some(value) => to_text(value).or_else(|NotText| {
                     let what = format!("column {}", short(column));
-                    text(value, row, &what, args.escape)
+                    text(value, row, &what, escape)
                 }),
-                None if is_key => text(&row.key, row, "the row", args.escape),
+                None if is_key => text(&row.key, row, "the row", escape),
                 None => Ok(String::new()),
             }
         })
@@ -482,7 +515,7 @@ mod tests {
         let columns = header(found(), Some("id"));
         assert_eq!(columns, ["id", "a", "b"]);
         let args = args(&["--key", "id", "--format", "csv"]);
-        let fields = |row: &Row| csv_fields(row, &columns, &args).unwrap();
+        let fields = |row: &Row| csv_fields(row, Some("id"), &columns, args.escape).unwrap();
         let first = row("bob", &[("a", b"1"), ("b", b"x")]);
         assert_eq!(fields(&first), ["bob", "1", "x"]);
         let second = row("eve", &[("b", b"\"true\"")]);

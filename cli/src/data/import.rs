@@ -26,6 +26,8 @@ use crate::errors::Usage;
 use crate::output::{Format, Output};
 use crate::patience::{Patience, may_pass};
 
+/// How often it is said what goes on.
+const SAID_EVERY: Duration = Duration::from_secs(2);
 /// Bad lines that are named; all are counted.
 const BAD_SHOWN_MAX: u64 = 20;
 
@@ -56,16 +58,16 @@ Examples:
   percolator import --table users --key id users.jsonl
   percolator import --table users --key id --index email=users_by_email users.csv
   percolator import --table users --key id --atomic users.jsonl
-  zcat users.jsonl.gz | percolator import --table users --key id --skip-bad -
+  percolator import --table users --key id users.json.gz
 
-Exit code 1: a line could not be loaded, or the import was stopped. What is in stays in, with --atomic nothing \
+Exit code 1: a line could not be loaded, no row has the field of an index, or the import was stopped. What is in stays in, with --atomic nothing \
 is; loading again is harmless.";
 
 /// Load rows from a file, with the entries of their secondary indexes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = format!("{DETAILS}\n\n{EXAMPLES}"))]
 pub(crate) struct Args {
-    /// The file; - is standard input.
+    /// The file; - is standard input. It may be compressed with gzip.
     file: PathBuf,
     /// Table of the rows; made if it is missing.
     #[arg(long, value_name = "TABLE")]
@@ -76,7 +78,7 @@ pub(crate) struct Args {
     /// Field to index, and the table of its entries, made if it is missing; may be given often.
     #[arg(long, value_name = "FIELD=INDEX_TABLE")]
     index: Vec<IndexArg>,
-    /// How the file is written. Default: what its extension says (.jsonl, .ndjson, .json, .csv); jsonl
+    /// How the file is written. Default: what its extension says (.jsonl, .ndjson, .json, .csv, with or without .gz); jsonl
     /// for standard input.
     #[arg(long, value_enum)]
     format: Option<FileFormat>,
@@ -142,6 +144,8 @@ struct End {
     /// A bad line, or an unreadable file, behind which nothing was read.
     stopped_at: Option<u64>,
     interrupted: bool,
+    /// No row has the field of an index.
+    unmet: bool,
     failure: Option<Failure>,
     /// The one transaction of an atomic import was not committed, as far as is known.
     failed: bool,
@@ -208,13 +212,13 @@ pub(crate) async fn run(
     let counts = *loader.counts.lock();
     end.bad += counts.refused;
     if let Some(whole) = loader.whole.clone() {
-        say_unmet(&loader, counts, &name);
+        end.unmet = say_unmet(&loader, counts, &name);
         // Whoever loads has ended; this is the last of them to hold the transaction.
         drop(loader);
         return end_whole(client, whole, &counts, end, (&name, began), output).await;
     }
     summary(&counts, &end, began.elapsed(), output)?;
-    say_unmet(&loader, counts, &name);
+    end.unmet = say_unmet(&loader, counts, &name);
     if let Some(line) = end.stopped_at {
         super::say(&format!(
             "stopped at {name}:{line}: the rows before it are in; correct the line and import again, which \
@@ -238,16 +242,20 @@ pub(crate) async fn run(
     Ok(code(&end))
 }
 
-/// Names the indexes whose field no row has.
-fn say_unmet(loader: &Loader<'_>, counts: Counts, name: &str) {
+/// Names the indexes whose field no row has, if there are any.
+fn say_unmet(loader: &Loader<'_>, counts: Counts, name: &str) -> bool {
+    let mut unmet = false;
     for (index, met) in loader.indexes.iter().zip(&loader.met) {
         if counts.rows > 0 && !met.load(Ordering::Relaxed) {
+            // Where entries went, the rows had it before.
+            unmet = counts.index_entries_removed == 0;
             super::say(&format!(
                 "no row of {name} has the field {}, so there is nothing in the index {} from it; look at the spelling",
                 index.field, index.table
             ));
         }
     }
+    unmet
 }
 
 /// How an import in one transaction ends: it commits, unless something has stopped it.
@@ -274,7 +282,7 @@ async fn end_whole(
                 Ok(_) => {
                     summary(counts, &end, took.elapsed(), output)?;
                     // Everybody can read it by now; what is left of its locks would cost the first who do.
-                    client.settle().await;
+                    settled(client, output).await;
                     return Ok(code(&end));
                 }
                 Err(error) => Some((error, "it could not be committed".to_owned())),
@@ -315,8 +323,23 @@ async fn end_whole(
     }
 }
 
+/// Waits for what a commit has left to be done, and says that where it takes a while.
+async fn settled(client: &Client, output: Output) {
+    let mut settling = std::pin::pin!(client.settle());
+    let began = Instant::now();
+    while tokio::time::timeout(SAID_EVERY, settling.as_mut())
+        .await
+        .is_err()
+    {
+        output.note(&format!(
+            "all of it can be read; clearing its locks, for {} s by now (who meets one clears it, too: Ctrl-C leaves it to them)",
+            began.elapsed().as_secs()
+        ));
+    }
+}
+
 fn code(end: &End) -> ExitCode {
-    match end.bad > 0 || end.stopped_at.is_some() || end.interrupted {
+    match end.bad > 0 || end.stopped_at.is_some() || end.interrupted || end.unmet {
         true => ExitCode::FAILURE,
         false => ExitCode::SUCCESS,
     }

@@ -26,6 +26,8 @@ pub(crate) struct Lines<R> {
     line: u64,
     limit: usize,
     bytes: Arc<AtomicU64>,
+    /// Within the array that the file begins with.
+    pub(super) in_array: bool,
 }
 
 impl<R: BufRead> Lines<R> {
@@ -36,7 +38,28 @@ impl<R: BufRead> Lines<R> {
             line: 0,
             limit: LINE_BYTES_MAX,
             bytes,
+            in_array: false,
         }
+    }
+
+    /// The next byte, which is left there.
+    pub(super) fn peek(&mut self) -> io::Result<Option<u8>> {
+        loop {
+            match self.input.fill_buf() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                available => return Ok(available?.first().copied()),
+            }
+        }
+    }
+
+    pub(super) fn take_byte(&mut self) -> io::Result<Option<u8>> {
+        let byte = self.peek()?;
+        if let Some(byte) = byte {
+            self.input.consume(1);
+            self.bytes.fetch_add(1, Ordering::Relaxed);
+            self.line += u64::from(byte == b'\n');
+        }
+        Ok(byte)
     }
 
     #[cfg(test)]

@@ -7,6 +7,7 @@
 pub(crate) mod check_index;
 mod csv_rows;
 mod diff;
+mod elements;
 pub(crate) mod export;
 pub(crate) mod import;
 mod json;
@@ -27,7 +28,7 @@ use clap::ValueEnum;
 /// How rows are written in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FileFormat {
-    /// One JSON object a line.
+    /// JSON objects, one a line, or in one array.
     Jsonl,
     /// Comma-separated values with a header row, after RFC 4180.
     Csv,
@@ -38,6 +39,7 @@ impl FileFormat {
     fn of(path: &Path) -> Option<Self> {
         let extension = path.extension()?.to_str()?.to_ascii_lowercase();
         match extension.as_str() {
+            "gz" => Self::of(Path::new(path.file_stem()?)),
             "jsonl" | "ndjson" | "json" => Some(Self::Jsonl),
             "csv" => Some(Self::Csv),
             _ => None,
@@ -142,6 +144,8 @@ mod tests {
             Some(FileFormat::Jsonl)
         );
         assert_eq!(FileFormat::of(Path::new("b.csv")), Some(FileFormat::Csv));
+        assert_eq!(FileFormat::of(Path::new("b.csv.gz")), Some(FileFormat::Csv));
+        assert_eq!(FileFormat::of(Path::new("gz")), None);
         assert_eq!(FileFormat::of(Path::new("b.txt")), None);
         assert_eq!(FileFormat::of(Path::new("csv")), None);
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::Context;
+use flate2::read::MultiGzDecoder;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
@@ -22,6 +23,8 @@ use super::source::{Bad, Source};
 const WAITING_BYTES_MAX: u32 = 8 << 20;
 /// What a record needs beside its bytes.
 const RECORD_BYTES: usize = 128;
+/// How a file begins that is compressed with gzip.
+const GZIP: &[u8] = b"\x1f\x8b";
 const READ_BYTES: usize = 256 << 10;
 
 /// A record on its way, with its share of the memory.
@@ -48,14 +51,10 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// `-` is standard input.
+    /// `-` is standard input. What is compressed with gzip is read as what it holds.
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         if path == Path::new("-") {
-            return Ok(Self {
-                reader: Box::new(BufReader::with_capacity(READ_BYTES, io::stdin())),
-                name: "standard input".into(),
-                bytes: None,
-            });
+            return Self::plain_or_gzip("standard input".into(), io::stdin(), None);
         }
         let name = path.display().to_string();
         let open = || -> io::Result<(File, Option<u64>)> {
@@ -68,10 +67,34 @@ impl Input {
             Ok((file, bytes))
         };
         let (file, bytes) = open().with_context(|| format!("cannot read {name}"))?;
-        Ok(Self {
-            reader: Box::new(BufReader::with_capacity(READ_BYTES, file)),
-            name,
-            bytes,
+        Self::plain_or_gzip(name, file, bytes)
+    }
+
+    fn plain_or_gzip(
+        name: String,
+        file: impl io::Read + Send + 'static,
+        bytes: Option<u64>,
+    ) -> anyhow::Result<Self> {
+        let mut reader = BufReader::with_capacity(READ_BYTES, file);
+        let is_gzip = reader
+            .fill_buf()
+            .with_context(|| format!("cannot read {name}"))?
+            .starts_with(GZIP);
+        Ok(match is_gzip {
+            false => Self {
+                reader: Box::new(reader),
+                name,
+                bytes,
+            },
+            true => Self {
+                reader: Box::new(BufReader::with_capacity(
+                    READ_BYTES,
+                    MultiGzDecoder::new(reader),
+                )),
+                name,
+                // How much that will be isn't known.
+                bytes: None,
+            },
         })
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::io::{self, BufRead};
 
 use super::csv_rows::next_row;
+use super::elements::Element;
 use super::lines::{Lines, Next};
 use super::records::{Record, Shape, Twin};
 use super::{FileFormat, json};
@@ -58,6 +59,8 @@ pub(crate) struct Source<R> {
     /// The first key that another key of JSON would have the row of, and its line.
     twin: Option<(u64, Twin)>,
     buffer: Vec<u8>,
+    /// Whether the file is a JSON array, once that was looked for.
+    array: Option<bool>,
 }
 
 impl<R: BufRead> Source<R> {
@@ -69,6 +72,7 @@ impl<R: BufRead> Source<R> {
             header: None,
             twin: None,
             buffer: Vec::new(),
+            array: None,
         }
     }
 
@@ -105,6 +109,13 @@ impl<R: BufRead> Source<R> {
     }
 
     fn next_json(&mut self) -> io::Result<Option<Result<Record, Bad>>> {
+        if self.array.is_none() {
+            self.lines.in_array = self.lines.enters_array()?;
+            self.array = Some(self.lines.in_array);
+        }
+        if self.array == Some(true) {
+            return self.next_element();
+        }
         loop {
             let next = self.lines.next(&mut self.buffer)?;
             let line = self.lines.line();
@@ -117,15 +128,45 @@ impl<R: BufRead> Source<R> {
         }
     }
 
+    fn next_element(&mut self) -> io::Result<Option<Result<Record, Bad>>> {
+        let element = match self.lines.in_array {
+            true => self.lines.element(&mut self.buffer)?,
+            false => Element::End,
+        };
+        let is_last = !self.lines.in_array;
+        match element {
+            // An empty array, or the end of one: nothing else may follow.
+            Element::Whole { .. } if is_last && self.buffer.trim_ascii().is_empty() => {}
+            Element::Whole { line } => return Ok(Some(self.json_record(line))),
+            Element::TooLong { line } => {
+                return Ok(Some(Err(Bad::too_long(line, self.lines.limit()))));
+            }
+            Element::Broken(why) => {
+                return Ok(Some(Err(Bad::fatal(self.lines.line() + 1, why))));
+            }
+            Element::End => {}
+        }
+        match self.lines.behind_array(&mut self.buffer)? {
+            Element::Broken(why) => Ok(Some(Err(Bad::fatal(self.lines.line(), why)))),
+            _ => Ok(None),
+        }
+    }
+
     fn json_record(&self, line: u64) -> Result<Record, Bad> {
         let text =
             std::str::from_utf8(&self.buffer).map_err(|error| Bad::not_utf8(line, &error))?;
         let members = json::members(text)
-            .map_err(|error| Bad::at(line, format!("column {}: {}", error.column, error.why)))?
+            .map_err(|error| {
+                let unit = match self.array {
+                    Some(true) => "byte of the element",
+                    _ => "column",
+                };
+                Bad::at(line, format!("{unit} {}: {}", error.column, error.why))
+            })?
             .ok_or_else(|| {
                 Bad::at(
                     line,
-                    "not a JSON object; every line has to be one, as in {\"id\":\"a\",\"size\":1}",
+                    "not a JSON object; every line, or element of the array, has to be one, as in {\"id\":\"a\",\"size\":1}",
                 )
             })?;
         self.shape
@@ -255,6 +296,38 @@ mod tests {
         assert_eq!((rows[0].line, &rows[0].key[..]), (1, &b"a"[..]));
         assert_eq!((rows[1].line, &rows[1].key[..]), (4, &b"2"[..]));
         assert_eq!(rows.len(), 2);
+    }
+
+    #[test]
+    fn a_file_may_be_one_array() {
+        let text =
+            b"\xef\xbb\xbf [\n {\"id\":\"a]\\\"\",\"l\":[1,{\"x\":[]}]},\n\n {\"id\":\n2}\n]\n ";
+        let rows: Vec<Record> = all(FileFormat::Jsonl, text)
+            .into_iter()
+            .map(Result::unwrap)
+            .collect();
+        assert_eq!((rows[0].line, &rows[0].key[..]), (2, &b"a]\""[..]));
+        assert_eq!((rows[1].line, &rows[1].key[..]), (4, &b"2"[..]));
+        assert_eq!(rows.len(), 2);
+        for empty in ["[]", " [ ]\n", ""] {
+            assert_eq!(all(FileFormat::Jsonl, empty.as_bytes()), []);
+        }
+        for (text, at, expected, is_fatal) in [
+            ("[{\"id\":1}", 1, "ends within the array", true),
+            ("[{\"id\":1}]\n]", 2, "behind the array", true),
+            ("[{\"id\":1},\n,{\"id\":1}]", 2, "EOF while parsing", false),
+            ("[\n1]", 2, "not a JSON object", false),
+            (
+                "[{\"id\":\"0123456789012345678901234567890123456789012345678901234567890\"},{\"id\":1}]",
+                1,
+                "longer than 60 bytes",
+                false,
+            ),
+        ] {
+            let (line, why, fatal) = bad(FileFormat::Jsonl, text.as_bytes());
+            assert_eq!((line, fatal), (at, is_fatal), "{text}: {why}");
+            assert!(why.contains(expected), "{why}");
+        }
     }
 
     #[test]

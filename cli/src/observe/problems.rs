@@ -422,6 +422,7 @@ pub(crate) mod tests {
             [
                 "oracle",
                 "server-down",
+                "servers-missing",
                 "tablet-lost",
                 "disk-stalled",
                 "table-deleting",
@@ -434,13 +435,14 @@ pub(crate) mod tests {
         let release = format!("percolator gc release {}", ts(1_990_000));
         for (at, words) in [
             (1, "tablet-1.log"),
-            (2, "not an older one"),
-            (3, "--disk-stall-max"),
-            (4, "percolator table delete old"),
-            (5, "percolator table list"),
-            (6, "percolator gc set --pause false"),
-            (7, &*release),
-            (8, "percolator txn abort"),
+            (2, "kubectl describe pod"),
+            (3, "not an older one"),
+            (4, "--disk-stall-max"),
+            (5, "percolator table delete old"),
+            (6, "percolator table list"),
+            (7, "percolator gc set --pause false"),
+            (8, &*release),
+            (9, "percolator txn abort"),
         ] {
             assert!(found[at].action.contains(words), "{words}: {:?}", found[at]);
         }

@@ -154,8 +154,8 @@ pub(crate) struct ScanArgs {
         allow_hyphen_values = true
     )]
     pub(crate) to: Option<Escaped>,
-    /// The most cells to print
-    #[arg(long, value_name = "CELLS")]
+    /// The most rows to print
+    #[arg(long, value_name = "ROWS")]
     pub(crate) limit: Option<u64>,
     /// From the last row to the first
     #[arg(long)]

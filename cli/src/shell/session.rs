@@ -388,7 +388,7 @@ fn range(args: &ScanArgs) -> Range {
         range = range.reverse();
     }
     match args.limit {
-        Some(limit) => range.limit(limit),
+        Some(limit) => range.limit_rows(limit),
         None => range,
     }
 }

@@ -190,7 +190,7 @@ impl Spec {
         let mut say = |name: &str, value: Option<serde_json::Value>| {
             said.extend(value.map(|value| (name.to_owned(), value)));
         };
-        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX).into();
+        let millis = |time: Duration| time.as_millis().into();
         say("lifeTimeMs", self.gc.life_time.map(millis));
         say("maxHoldMs", self.gc.max_hold.map(millis));
         say("paused", self.gc.paused.map(Into::into));

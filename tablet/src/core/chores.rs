@@ -94,7 +94,7 @@ impl Core {
     /// When [`Self::tick`] is to be called again, at the latest. It may be sooner than was said before.
     pub fn next_tick(&self) -> Duration {
         let all_is_done = self.collected_to == self.points.durable.ready && self.bulk.is_empty();
-        match (all_is_done, self.waits.is_empty()) {
+        match (all_is_done, self.waits.is_idle()) {
             (false, _) => TICK,
             (true, false) => wait_queue::TICK,
             (true, true) => NOTHING_TO_DO,

@@ -58,7 +58,7 @@ impl Core {
         Facts {
             queued: self.queued.len() + self.bulk.len(),
             reads: self.held_reads.len(),
-            cells: self.waits.len(),
+            cells: self.waits.waiting(),
             queued_bytes: self.queued_bytes + self.bulk.bytes,
             decided: self.decided.len() + self.committing.len(),
             decided_bytes: self.decided_bytes,

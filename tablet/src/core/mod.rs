@@ -25,6 +25,7 @@ use prost::Message as _;
 
 pub(crate) use facts::Facts;
 
+use crate::asked::Unread;
 use crate::cache::CellCache;
 use crate::clearing::Clearing;
 use crate::decision::{Decision, Ground};
@@ -38,7 +39,7 @@ use crate::readers::Readers;
 use crate::store::{self, LockFilter, Reached};
 use crate::tablets::Tablets;
 use crate::wait_queue::WaitQueue;
-use crate::work::{Unread, Work};
+use crate::work::Work;
 use crate::{Error, Refusal, asked, garbage, points, reads, resolve};
 
 /// Who asked, as the runner names them.

@@ -53,7 +53,7 @@ impl Core {
 
     /// The cells whose turn ends when this decision is durable.
     pub(super) fn wakes(&self, decision: &Decision) -> Vec<u64> {
-        if self.waits.is_empty() {
+        if self.waits.is_idle() {
             return Vec::new();
         }
         let changes = decision.lock_changes.iter();
@@ -69,7 +69,7 @@ impl Core {
     /// that, and its reads wait until it is durable.
     pub(super) fn wakes_at_once(&self, decision: &Decision) -> Vec<u64> {
         match &decision.held {
-            Some((_, cells)) if !self.waits.is_empty() => cells.clone(),
+            Some((_, cells)) if !self.waits.is_idle() => cells.clone(),
             _ => Vec::new(),
         }
     }
@@ -82,7 +82,7 @@ impl Core {
     }
 
     pub(super) fn tick_waits(&mut self, elapsed: Duration, out: &mut Vec<Reply>) {
-        if !self.waits.is_empty() {
+        if !self.waits.is_idle() {
             let woken = self.waits.tick(elapsed);
             self.answer_woken(woken, out);
         }
