@@ -52,7 +52,7 @@ pub use filter::CountingFilter;
 pub use folder::{FORMAT, Identity, LOCK_FILE, adopt_cluster, identity};
 pub use memory::MemoryStore;
 pub use open::open;
-pub use options::{EngineKind, Options, UnknownEngine};
+pub use options::{EngineKind, Options, RESERVE_BYTES, UnknownEngine};
 pub use read::{Direction, Key, Read, Scan, Snapshot, Value};
 #[cfg(feature = "redb")]
 pub use redb_store::RedbStore;

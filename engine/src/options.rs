@@ -50,6 +50,9 @@ impl FromStr for EngineKind {
     }
 }
 
+/// Default of [`Options::reserve_bytes`].
+pub const RESERVE_BYTES: u64 = 64 << 20;
+
 /// What an engine is opened with: [`Options::new`], then set what differs.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -65,7 +68,7 @@ pub struct Options {
     /// A log segment that passes this many bytes is followed by a new one and a checkpoint.
     pub segment_bytes: u64,
     /// A commit is refused as [`crate::Error::Full`] if it would leave less free space than this, in
-    /// bytes: the store needs room for what is already durable in the log.
+    /// bytes, or than the last reserve and twice what is in the log: the store needs room for that. Zero: no limit.
     pub reserve_bytes: u64,
     /// The same for a group whose batches are all marked by [`crate::Batch::spend_reserve`], in bytes. No
     /// more than `reserve_bytes`, of which what lies above this is theirs alone.
@@ -85,7 +88,7 @@ impl Options {
             cluster_id: None,
             cache_bytes: MIB_64,
             segment_bytes: MIB_64,
-            reserve_bytes: MIB_64,
+            reserve_bytes: RESERVE_BYTES,
             last_reserve_bytes: 16 << 20,
             history_bytes: MIB_64,
         }

@@ -149,3 +149,54 @@ fn filled_by_somebody_else_and_then_room_again() {
         assert!((0..1000).all(|i| is_there(&*engine, i)));
     }
 }
+
+/// Rows as tablet servers write them, in no order, until there is no room for new ones. Bringing them into the store takes
+/// none of what is kept for those that end something, as a deletion, which makes room.
+#[test]
+fn the_store_leaves_the_last_reserve() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(mounted) = Tmpfs::mount(folder.path(), "192m") else {
+        return;
+    };
+    let options = Options {
+        segment_bytes: 16 * MIB as u64,
+        ..Options::new(EngineKind::Redb, "tablet-0")
+    };
+    let engine = open(&mounted.0.join("data"), &options).expect("an engine");
+    let mut number = 1_u64;
+    let mut cell = || {
+        number = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(17) + 1;
+        let name = format!("row {number:016x} column");
+        (name, number.to_be_bytes().repeat(6))
+    };
+    let mut lowest = u64::MAX;
+    // Each refusal asks for a checkpoint.
+    let mut refusals = 0;
+    while refusals < 200 {
+        let mut batch = Batch::default();
+        for _ in 0..64 {
+            let (name, value) = cell();
+            batch.put(Column::Data, name, value);
+        }
+        match engine.commit(&[batch]) {
+            Ok(()) => {}
+            Err(Error::Full { .. }) => {
+                refusals += 1;
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            Err(error) => panic!("{error}"),
+        }
+        lowest = lowest.min(mounted.free_bytes());
+    }
+    let reserve = options.last_reserve_bytes;
+    assert!(
+        lowest >= reserve,
+        "{lowest} bytes were left, and {reserve} are kept"
+    );
+    let mut ends = Batch::default();
+    ends.delete(Column::Data, cell().0);
+    ends.spend_reserve();
+    engine
+        .commit(&[ends])
+        .expect("there is room for a deletion");
+}

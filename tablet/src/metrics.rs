@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use percolator_engine::{Batch, Error as EngineError, Stats};
+use percolator_engine::{Batch, Error as EngineError, RESERVE_BYTES, Stats};
 use percolator_protocol::types::Timestamp;
 use percolator_telemetry::names::tablet as names;
 use percolator_telemetry::{
@@ -212,6 +212,10 @@ impl Metrics {
         self.sync_seconds.set(stats.last_sync.as_secs_f64());
         keep_up(&self.syncs, stats.syncs);
         self.volume.show(folder);
+        // Also before somebody has tried.
+        if self.volume.has_less_than(RESERVE_BYTES) {
+            self.disk_full.set(1);
+        }
     }
 }
 

@@ -47,6 +47,12 @@ impl Volume {
         Self { free, size }
     }
 
+    /// Whether less than this was free when it was last asked.
+    pub fn has_less_than(&self, bytes: u64) -> bool {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.size.get() > 0 && self.free.get() < bytes
+    }
+
     /// Asks the system about the volume on which this folder lies. One that can't be looked at is left as it was: what
     /// uses it complains about that.
     pub fn show(&self, folder: &Path) {

@@ -46,6 +46,21 @@ pub(crate) struct Reserve {
     pub(crate) last_bytes: u64,
 }
 
+/// What the store may take for each byte of the log that is brought into it: pages that are not quite full, and copies of
+/// those that change.
+const STORED_PER_BYTE: u64 = 2;
+
+impl Reserve {
+    /// For any commit, where the log has so many bytes with it: what it has is still to be brought into the store, which
+    /// must not take what is kept for batches that make room.
+    fn beside(self, log_bytes: u64) -> u64 {
+        match self.bytes {
+            0 => 0,
+            bytes => bytes.max(self.last_bytes + STORED_PER_BYTE * log_bytes),
+        }
+    }
+}
+
 /// The log, open for appending.
 pub(crate) struct Log {
     disk: Arc<dyn Disk>,
@@ -111,7 +126,7 @@ impl Log {
         let reserve_bytes = if group.iter().all(Batch::spends_reserve) {
             self.reserve.last_bytes
         } else {
-            self.reserve.bytes
+            self.reserve.beside(self.stats().bytes + bytes)
         };
         let full = || {
             AppendError::Refused(Error::Full {

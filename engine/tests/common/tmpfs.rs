@@ -52,7 +52,7 @@ impl Tmpfs {
         fs::remove_file(self.ballast()).expect("room");
     }
 
-    fn free_bytes(&self) -> u64 {
+    pub(crate) fn free_bytes(&self) -> u64 {
         let stat = rustix::fs::statvfs(&self.0).expect("a mounted file system");
         stat.f_bavail * stat.f_frsize
     }
