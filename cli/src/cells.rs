@@ -77,7 +77,10 @@ Examples:
 
 Exit code 7 where there's no value (of several columns: for one of them), 6 where there's no such table.")]
 pub(crate) struct GetArgs {
+    /// The table.
+    #[arg(add = crate::complete::tables())]
     table: String,
+    /// The row.
     row: Escaped,
     /// The column, or several; without it, every cell of the row.
     #[arg(value_name = "COLUMN")]
@@ -101,7 +104,10 @@ Examples:
   percolator put accounts bob balance 10 owner Bob
   percolator put accounts bob photo --file bob.jpg")]
 pub(crate) struct PutArgs {
+    /// The table.
+    #[arg(add = crate::complete::tables())]
     table: String,
+    /// The row.
     row: Escaped,
     /// Columns and their values, in turn; with --file one column.
     #[arg(
@@ -124,7 +130,10 @@ Examples:
   percolator delete accounts bob balance
   percolator delete accounts bob           every cell of the row")]
 pub(crate) struct DeleteArgs {
+    /// The table.
+    #[arg(add = crate::complete::tables())]
     table: String,
+    /// The row.
     row: Escaped,
     /// The column; without it, every cell of the row.
     column: Option<Escaped>,
@@ -165,6 +174,8 @@ Examples:
 
 Rows, columns and values stand in columns on a terminal; elsewhere there is a tab between them.")]
 pub(crate) struct ScanArgs {
+    /// The table.
+    #[arg(add = crate::complete::tables())]
     table: String,
     /// First row.
     #[arg(long, value_name = "ROW", conflicts_with = "prefix")]

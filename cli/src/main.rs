@@ -4,6 +4,7 @@ mod bank;
 mod bench;
 mod cells;
 mod cluster;
+mod complete;
 mod connect;
 mod data;
 mod errors;
@@ -55,7 +56,7 @@ struct Arguments {
         help_heading = GLOBAL,
         env = "PERCOLATOR_CLUSTER",
         value_name = "HOST:PORT",
-        default_value = "127.0.0.1:7400"
+        default_value = CLUSTER
     )]
     cluster: String,
     /// How results are printed.
@@ -87,6 +88,8 @@ struct Arguments {
     command: Command,
 }
 
+/// Where a cluster of `percolator up` is reached.
+const CLUSTER: &str = "127.0.0.1:7400";
 /// Of every command.
 const GLOBAL: &str = "Global options";
 
@@ -146,7 +149,7 @@ enum Command {
     Txn(txn::Command),
     /// Measure what the cluster can do.
     Bench(bench::Args),
-    /// Print the completions of a shell: bash, zsh, fish and others.
+    /// Print what makes a shell complete commands, and names of tables: bash, zsh, fish and others.
     #[command(after_help = "Example:\n  source <(percolator completions bash)")]
     Completions {
         /// Which shell.
@@ -192,6 +195,7 @@ fn main() -> ExitCode {
 }
 
 fn command() -> ExitCode {
+    complete::answer(Arguments::command);
     let arguments = Arguments::parse();
     let output = Output {
         format: arguments.output,
@@ -199,11 +203,8 @@ fn command() -> ExitCode {
     };
     let result = match arguments.command {
         Command::Completions { shell } => {
-            let mut command = Arguments::command();
-            // What writes them panics where nobody reads, as behind `| head`.
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut command, "percolator", &mut script);
-            let written = io::stdout().lock().write_all(&script);
+            let written =
+                complete::script(shell).and_then(|script| io::stdout().lock().write_all(&script));
             written.map(|()| ExitCode::SUCCESS).map_err(Into::into)
         }
         command => percolator_server::run_on_current_thread("percolator", async {
@@ -328,6 +329,28 @@ mod tests {
                 without_example(below, &words, found);
             }
         }
+    }
+
+    /// Arguments without a word of what they are.
+    fn without_help(command: &clap::Command, words: &str, found: &mut Vec<String>) {
+        let words = format!("{words} {}", command.get_name());
+        let arguments = command.get_arguments();
+        let undescribed = arguments.filter(|it| it.get_help().is_none() && !it.is_hide_set());
+        found.extend(undescribed.map(|it| format!("{words} {}", it.get_id())));
+        for below in command.get_subcommands() {
+            if below.get_name() != "help" {
+                without_help(below, &words, found);
+            }
+        }
+    }
+
+    #[test]
+    fn every_argument_is_described() {
+        let mut command = Arguments::command();
+        command.build();
+        let mut found = Vec::new();
+        without_help(&command, "", &mut found);
+        assert_eq!(found, Vec::<String>::new());
     }
 
     #[test]

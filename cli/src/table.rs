@@ -63,6 +63,7 @@ Examples:
     )]
     Delete {
         /// Its name.
+        #[arg(add = crate::complete::tables())]
         name: String,
         /// Delete it although a tablet server has lost tablets of it, for good. Locks in other tables about which these would
         /// have decided are rolled back: what was committed in both may be kept by half.

@@ -218,11 +218,8 @@ fn banks_on_one_new_table_get_along_and_verify_explains_itself() {
 #[test]
 fn completions_come_out() {
     for shell in ["bash", "zsh", "fish"] {
-        assert!(
-            percolator(&["completions", shell])
-                .ok()
-                .contains("check-index")
-        );
+        let script = percolator(&["completions", shell]).ok();
+        assert!(script.contains("PERCOLATOR_COMPLETE"), "{script}");
     }
     // Nobody reads them to the end.
     let mut completions = Command::new(PERCOLATOR)
@@ -234,6 +231,28 @@ fn completions_come_out() {
     drop(completions.stdout.take());
     let said = completions.wait_with_output().expect("it ends");
     assert!(said.status.success() && said.stderr.is_empty(), "{said:?}");
+}
+
+#[test]
+fn a_shell_completes_commands_and_the_names_of_tables() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "accounts"]).ok();
+    let completed = |words: &[&str]| {
+        let said = Command::new(PERCOLATOR)
+            .env("PERCOLATOR_COMPLETE", "fish")
+            .args(["--", "percolator", "-c", &cluster.master])
+            .args(words)
+            .output()
+            .expect("it runs");
+        assert!(said.status.success(), "{said:?}");
+        let lines = String::from_utf8(said.stdout).expect("text");
+        let names = lines.lines().filter_map(|line| line.split('\t').next());
+        names.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert!(completed(&["ch"]).contains(&"check-index".to_owned()));
+    assert_eq!(completed(&["get", "a"]), ["accounts"]);
+    assert_eq!(completed(&["table", "delete", "acc"]), ["accounts"]);
+    assert_eq!(completed(&["export", "--table", ""]), ["accounts"]);
 }
 
 #[test]

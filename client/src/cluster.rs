@@ -34,7 +34,7 @@ pub struct Table {
     pub id: u32,
     /// Whether every tablet is in place.
     pub ready: bool,
-    /// Whether it is being deleted. [`Client::delete_table`] goes on with that.
+    /// Whether it is being deleted. [`crate::Client::delete_table`] goes on with that.
     pub deleting: bool,
     /// Its tablets, in order.
     pub tablets: Vec<Tablet>,

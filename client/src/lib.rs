@@ -25,7 +25,7 @@
 //! [`Client::try_transact`] has errors of the application's own.
 //!
 //! # Keys
-//! Rows are bytes, and in their order. [`tuple`] packs numbers, texts and tuples of them so that the bytes are in the
+//! Rows are bytes, and in their order. [`mod@tuple`] packs numbers, texts and tuples of them so that the bytes are in the
 //! order of the values: `tuple::pack(&("user", 42))`. It is the encoding of FoundationDB's tuple layer, which many
 //! languages have a library for.
 //!

@@ -41,7 +41,7 @@ Exit code 7 where anything disagrees; with --repair, where anything is left.";
 #[command(after_help = EXAMPLES, after_long_help = format!("{DETAILS}\n\n{EXAMPLES}"))]
 pub(crate) struct Args {
     /// Table of the rows.
-    #[arg(long, value_name = "TABLE")]
+    #[arg(long, value_name = "TABLE", add = crate::complete::tables())]
     table: String,
     /// Indexed field, and the table of its entries; may be given often.
     #[arg(long, value_name = "FIELD=INDEX_TABLE", required = true)]

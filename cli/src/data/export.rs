@@ -53,7 +53,7 @@ Exit code 1: it could not be read to the end, or the names of rows are missing f
 #[command(after_help = EXAMPLES, after_long_help = format!("{DETAILS}\n\n{EXAMPLES}"))]
 pub(crate) struct Args {
     /// The table.
-    #[arg(long, value_name = "TABLE")]
+    #[arg(long, value_name = "TABLE", add = crate::complete::tables())]
     table: String,
     /// How the rows are written.
     #[arg(long, value_enum, default_value = "jsonl")]

@@ -70,7 +70,7 @@ pub(crate) struct Args {
     /// The file; - is standard input. It may be compressed with gzip.
     file: PathBuf,
     /// Table of the rows; made if it is missing.
-    #[arg(long, value_name = "TABLE")]
+    #[arg(long, value_name = "TABLE", add = crate::complete::tables())]
     table: String,
     /// Field whose value is the row: a string, a number or a boolean, up to 4096 bytes.
     #[arg(long, value_name = "FIELD")]

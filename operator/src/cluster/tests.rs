@@ -380,14 +380,14 @@ fn a_paused_cluster_is_left_alone() {
         "nobody waits for a server that isn't to be made"
     );
     world.change(|cluster| cluster.spec.paused = false);
-    assert_eq!(world.step().0, ["demo-tablet"]);
+    assert_eq!(world.step().0, ["demo", "demo-tablet"]);
 }
 
 #[test]
 fn servers_that_are_added_count_when_they_have_served() {
     let mut world = World::all_ready();
     world.change(|cluster| cluster.spec.tablets.replicas = 5);
-    assert_eq!(world.step().0, ["demo-tablet"]);
+    assert_eq!(world.step().0, ["demo", "demo-tablet"]);
     let available = |world: &mut World| {
         world.step();
         world.condition("Available").0

@@ -62,7 +62,7 @@ fn claims_of_a_former_cluster_ask_for_their_servers() {
 fn servers_that_never_had_a_volume_can_be_taken_back() {
     let mut world = World::all_ready();
     world.change(|cluster| cluster.spec.tablets.replicas = 30);
-    assert_eq!(world.step().0, ["demo-tablet"]);
+    assert_eq!(world.step().0, ["demo", "demo-tablet"]);
     claim(&mut world, "data-demo-tablet-3", "Bound");
     claim(&mut world, "data-demo-tablet-4", "Pending");
     world.change(|cluster| cluster.spec.tablets.replicas = 3);
@@ -78,7 +78,7 @@ fn servers_that_never_had_a_volume_can_be_taken_back() {
     );
     assert_eq!(world.cluster.status.as_ref().unwrap().tablets.volumes, 4);
     world.change(|cluster| cluster.spec.tablets.replicas = 4);
-    assert_eq!(world.step().0, ["demo-tablet"]);
+    assert_eq!(world.step().0, ["demo", "demo-tablet"]);
     world.ready(Role::Tablet);
     // What it would have had goes, too.
     assert_eq!(world.step().0, ["-data-demo-tablet-4"]);
@@ -225,7 +225,7 @@ fn a_claim_that_somebody_else_grew_is_left_as_it_is() {
         reason(false, Reason::AsExpected)
     );
     world.change(|cluster| cluster.spec.tablets.replicas = 4);
-    assert_eq!(world.step().0, ["demo-tablet"]);
+    assert_eq!(world.step().0, ["demo", "demo-tablet"]);
     // What was asked for before is no less for it: the first time, and each other.
     let mut size = |gibibytes: u64| {
         let size = Quantity::from_bytes(gibibytes << 30);
