@@ -82,7 +82,7 @@ impl Attempts {
 
     /// [`Self::again`] for a transaction that has ended, with this error of its commit, or with one of the application's own.
     pub(crate) async fn after_end(&mut self, txn: &Inner, error: Option<&Error>) -> bool {
-        match error.and_then(Doom::by).or_else(|| txn.doom()) {
+        match Doom::behind(error, txn.doom()) {
             Some(doom) => self.after(txn.start_ts, doom).await,
             None => false,
         }
