@@ -100,14 +100,14 @@ impl Sabotage {
             Self::Rule(Mutant::OnePhaseOfAnotherLife) => {
                 only(&[Fault::KillServer, Fault::Late]);
                 plan.often = true;
-                plan.pause = Duration::from_millis(100);
+                plan.pause = Duration::from_millis(500);
                 plan.tablet_servers = 1;
                 plan.workloads = vec!["counter"];
                 plan.lock_ttl = Duration::from_millis(100);
                 plan.timeout = Duration::from_secs(3);
                 plan.patience = Duration::from_secs(8);
                 plan.think = Duration::from_millis(2);
-                plan.workers = 4;
+                plan.workers = 6;
                 plan.faulty = Duration::from_secs(10);
             }
             Self::Rule(
