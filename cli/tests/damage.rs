@@ -5,7 +5,8 @@ mod support;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use support::{Cluster, wait_for};
+use percolator_telemetry::endpoint;
+use support::{Cluster, block_on, wait_for};
 
 const MANIFEST: &str = "\
 apiVersion: percolator.dev/v1alpha1
@@ -51,13 +52,39 @@ fn a_damaged_store_stops_its_server() {
     drop(store);
 
     let (cluster, data_dir) = start(folder.path());
-    let said = cluster.run(&["scan", "t", "--patience", "3s"]);
+    // It isn't asked again until the patience is over: that doesn't help.
+    let said = cluster.run(&["scan", "t", "--patience", "10m"]);
+    assert!(!said.err.contains("gave up after 600"), "{said:?}");
     assert_eq!(said.code(), 5, "{said:?}");
     assert_eq!(said.out, "", "nothing of it is what was written");
+    assert!(
+        said.err.contains("is not what was written to it"),
+        "{said:?}"
+    );
     let log = wait_for("the server to stop", || {
         let log = std::fs::read_to_string(data_dir.join("logs/tablet-0.log")).ok()?;
         log.contains("error: stopped, because its disk failed")
             .then_some(log)
     });
     assert!(log.contains("is not what was written"), "{log}");
+
+    // Started again by then, it may serve other rows; what happened is still told.
+    let said = wait_for("status to tell of it", || {
+        let said = cluster.run(&["status"]);
+        said.out.contains("stopped because its disk failed").then_some(said)
+    });
+    assert_eq!(said.code(), 7, "{said:?}");
+    let said = cluster.run(&["get", "t", "0001", "text", "--patience", "10m"]);
+    assert_eq!(said.code(), 5, "{said:?}");
+    let shown = cluster.metrics_address("gc-master-0");
+    let counted = wait_for("the master to count it", || {
+        let said = block_on(endpoint::get(&shown, "/metrics")).ok()?;
+        let count = "percolator_gc_master_disk_failures_total ";
+        said.body
+            .lines()
+            .find_map(|line| line.strip_prefix(count)?.parse::<u64>().ok())
+            .filter(|counted| *counted > 0)
+    });
+    assert!(counted < 100, "{counted}");
+    assert_eq!(cluster.stop().0, 0);
 }

@@ -32,6 +32,8 @@ pub(crate) enum Attempt {
     NeverSent(String),
     /// As Again; one of the tablets belongs to a table that is being deleted.
     Frozen(String),
+    /// As Again; what the server has stored is not what was written to it, so that it doesn't help to ask again.
+    Damaged(String),
     Invalid(String),
     TooOld(TooOld),
 }
@@ -128,6 +130,10 @@ impl Router {
                         Attempt::Again(format!("{address}: {}", NotLeased::from(not)))
                     }
                     Some(Kind::Busy(why)) => Attempt::Busy(format!("{address} is busy: {why}")),
+                    Some(Kind::Failed(failed)) if failed.damaged => Attempt::Damaged(format!(
+                        "{address} has stored what is not what was written to it, and stops: {}",
+                        failed.message
+                    )),
                     Some(Kind::Failed(failed)) => {
                         Attempt::Again(format!("{address}: {}", failed.message))
                     }
@@ -234,18 +240,20 @@ pub(crate) fn sort(
             Attempt::TooOld(too_old) => answered.push((indices, Err(CallError::TooOld(too_old)))),
             Attempt::Busy(why) => {
                 again.extend(indices);
-                if matches!(last, Seen::Busy(_)) {
-                    last = Seen::Busy(why);
-                }
+                last = last.or(Seen::Busy(why));
             }
             Attempt::Again(why) | Attempt::Lost(why) | Attempt::NeverSent(why) => {
                 again.extend(indices);
-                last = Seen::Other(why);
+                last = last.or(Seen::Other(why));
             }
             Attempt::Frozen(why) => {
                 frozen.extend(&indices);
                 again.extend(indices);
-                last = Seen::Other(why);
+                last = last.or(Seen::Other(why));
+            }
+            Attempt::Damaged(why) => {
+                again.extend(indices);
+                last = Seen::Damaged(why);
             }
         }
     }

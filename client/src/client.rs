@@ -444,7 +444,8 @@ impl Client {
             | Attempt::Busy(why)
             | Attempt::Lost(why)
             | Attempt::NeverSent(why)
-            | Attempt::Frozen(why) => Err(Error::Unavailable(why)),
+            | Attempt::Frozen(why)
+            | Attempt::Damaged(why) => Err(Error::Unavailable(why)),
             Attempt::Invalid(why) => Err(Error::Invalid(why)),
             Attempt::TooOld(too_old) => Err(Error::TooOld(too_old)),
         }

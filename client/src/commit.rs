@@ -340,7 +340,10 @@ impl Commit {
                 in_one_phase: true,
             }],
             Attempt::NeverSent(_) => vec![Event::NotSentInOnePhase],
-            Attempt::Again(why) | Attempt::Busy(why) | Attempt::Lost(why) => {
+            Attempt::Again(why)
+            | Attempt::Busy(why)
+            | Attempt::Lost(why)
+            | Attempt::Damaged(why) => {
                 *self.last_seen.lock() = Some(CallError::GaveUp(why));
                 vec![Event::NoAnswerInOnePhase]
             }

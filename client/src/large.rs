@@ -410,6 +410,7 @@ impl Router {
                     }
                     Seen::Busy(why)
                 }
+                (_, Attempt::Damaged(why)) => Seen::Damaged(why),
                 (
                     _,
                     Attempt::Busy(why)

@@ -143,6 +143,9 @@ impl Inner {
             ) if deadline.passed(&*self.router.transport) => {
                 return Err(self.failed(deadline, CallError::GaveUp(why)));
             }
+            Some(Attempt::Damaged(why)) => {
+                return Err(self.failed(deadline, CallError::GaveUp(why)));
+            }
             _ => {}
         }
         let cells = vec![Cell::new(table, row, column)];

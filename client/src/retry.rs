@@ -17,6 +17,18 @@ pub(crate) enum Seen {
     Busy(String),
     /// It may have moved.
     Other(String),
+    /// To ask again doesn't help.
+    Damaged(String),
+}
+
+impl Seen {
+    /// Of two servers: what decides how it goes on, or what was seen last.
+    pub(crate) fn or(self, next: Self) -> Self {
+        match (&self, &next) {
+            (Self::Damaged(_), _) | (Self::Other(_), Self::Busy(_)) => self,
+            _ => next,
+        }
+    }
 }
 
 impl Default for Seen {
@@ -102,7 +114,7 @@ impl<'a> Retry<'a> {
     /// `None`: the master is away or wasn't asked, which leaves us with what we know.
     ///
     /// # Errors
-    /// As [`Self::pause`]; [`CallError::Replaced`].
+    /// As [`Self::pause`], and where it doesn't help to ask again; [`CallError::Replaced`].
     pub(crate) async fn look_again(
         &mut self,
         last: Seen,
@@ -110,6 +122,7 @@ impl<'a> Retry<'a> {
         let (last, may_have_moved) = match last {
             Seen::Busy(last) => (last, false),
             Seen::Other(last) => (last, true),
+            Seen::Damaged(why) => return Err(CallError::GaveUp(why)),
         };
         self.pause(last).await?;
         Ok(match may_have_moved {

@@ -265,6 +265,7 @@ impl Scan {
                     return Err(deadline.error(&*router.transport, "scanning", error));
                 }
                 (_, Attempt::Busy(why)) => Seen::Busy(why),
+                (_, Attempt::Damaged(why)) => Seen::Damaged(why),
                 (_, Attempt::Again(why) | Attempt::Lost(why) | Attempt::NeverSent(why)) => {
                     Seen::Other(why)
                 }

@@ -223,6 +223,7 @@ impl Router {
                         | Attempt::Lost(why)
                         | Attempt::NeverSent(why)
                         | Attempt::Frozen(why) => Seen::Other(why),
+                        Attempt::Damaged(why) => Seen::Damaged(why),
                     }
                 }
                 _ => Seen::Other("the master has not heard it since its own start".to_owned()),

@@ -148,6 +148,8 @@ pub enum Error {
     /// The store (redb, sled) reports an error of its own.
     #[error("{engine} at {}: {detail}", path.display())]
     Store {
+        /// What it holds is not what was written to it.
+        damaged: bool,
         /// Which store.
         engine: &'static str,
         /// Its folder.
@@ -173,6 +175,14 @@ fn name(cluster: &Option<String>) -> &str {
 }
 
 impl Error {
+    /// Whether what lies on the device is not what was written to it: to try again doesn't help.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            Self::Corrupt { .. } | Self::Store { damaged: true, .. }
+        )
+    }
+
     pub(crate) fn io(
         action: &'static str,
         path: impl Into<PathBuf>,

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Version of everything below the folder that is ours: FORMAT, the log, the columns.
-pub const FORMAT: u32 = 4;
+pub const FORMAT: u32 = 5;
 
 const FORMAT_FILE: &str = "FORMAT";
 /// The file by which a process has a folder for itself.
@@ -31,6 +31,21 @@ pub struct Identity {
     pub cluster_id: Option<String>,
     /// Server it belongs to.
     pub server: String,
+}
+
+/// FORMAT as it is written: a bit that flipped must not look like another server's folder.
+#[derive(Serialize, Deserialize)]
+struct Sealed {
+    #[serde(flatten)]
+    identity: Identity,
+    /// CRC-32C of the identity as JSON without spaces, in hexadecimal digits.
+    checksum: String,
+}
+
+impl Identity {
+    fn checksum(&self) -> serde_json::Result<String> {
+        Ok(format!("{:08x}", crc32c::crc32c(&serde_json::to_vec(self)?)))
+    }
 }
 
 /// Only to find the version in a FORMAT whose other fields we may not know.
@@ -158,12 +173,13 @@ fn read(folder: &Path) -> Result<Option<Identity>, Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::io("read", path)(error)),
     };
-    let corrupt = |error: serde_json::Error| Error::Corrupt {
+    let corrupt = |detail: String| Error::Corrupt {
         path: path.clone(),
         offset: 0,
-        detail: error.to_string(),
+        detail,
     };
-    let version: AnyVersion = serde_json::from_slice(&text).map_err(corrupt)?;
+    let unreadable = |error: serde_json::Error| corrupt(error.to_string());
+    let version: AnyVersion = serde_json::from_slice(&text).map_err(unreadable)?;
     if version.format != FORMAT {
         return Err(Error::WrongFormat {
             path: folder.to_owned(),
@@ -171,7 +187,11 @@ fn read(folder: &Path) -> Result<Option<Identity>, Error> {
             expected: FORMAT,
         });
     }
-    Ok(Some(serde_json::from_slice(&text).map_err(corrupt)?))
+    let Sealed { identity, checksum } = serde_json::from_slice(&text).map_err(unreadable)?;
+    match identity.checksum().map_err(unreadable)? == checksum {
+        true => Ok(Some(identity)),
+        false => Err(corrupt("its checksum is wrong".to_owned())),
+    }
 }
 
 fn check(folder: &Path, found: &Identity, asked: &Identity) -> Result<(), Error> {
@@ -203,7 +223,10 @@ fn write(folder: &Path, identity: &Identity) -> Result<(), Error> {
     let path = folder.join(FORMAT_FILE);
     let next = folder.join("FORMAT.next");
     let replace = || -> io::Result<()> {
-        let mut text = serde_json::to_vec_pretty(identity)?;
+        let mut text = serde_json::to_vec_pretty(&Sealed {
+            identity: identity.clone(),
+            checksum: identity.checksum()?,
+        })?;
         text.push(b'\n');
         let mut file = File::create(&next)?;
         file.write_all(&text)?;

@@ -267,18 +267,23 @@ fn open_database(path: &Path, cache_bytes: u64) -> Result<Database, Error> {
 /// Runs a call of redb, which panics on some damaged files.
 fn guarded<T>(path: &Path, run: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, Error> {
     // After a panic redb's own state is poisoned, and it refuses what comes.
-    let detail = match catch_unwind(AssertUnwindSafe(run)) {
+    let (damaged, detail) = match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(done)) => return Ok(done),
-        Ok(Err(error)) => error.to_string(),
+        Ok(Err(error)) => (
+            matches!(error, redb::Error::Corrupted(_)),
+            error.to_string(),
+        ),
         Err(panic) => {
             let text = panic
                 .downcast_ref::<String>()
                 .map(String::as_str)
                 .or_else(|| panic.downcast_ref::<&str>().copied());
-            format!("it panicked: {}", text.unwrap_or("no message"))
+            let detail = format!("it panicked: {}", text.unwrap_or("no message"));
+            (true, detail)
         }
     };
     Err(Error::Store {
+        damaged,
         engine: "redb",
         path: path.to_owned(),
         detail,

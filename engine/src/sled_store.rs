@@ -129,6 +129,7 @@ impl SledStore {
     fn damaged(&self, name: &[u8]) -> Error {
         let detail = format!("the value of {} is not whole", name.escape_ascii());
         Error::Store {
+            damaged: true,
             engine: "sled",
             path: self.path.clone(),
             detail,
@@ -233,6 +234,7 @@ fn sync_if_there(path: &Path) -> io::Result<()> {
 
 fn store_error(path: &Path, error: &sled::Error) -> Error {
     Error::Store {
+        damaged: matches!(error, sled::Error::Corruption { .. }),
         engine: "sled",
         path: path.to_owned(),
         detail: error.to_string(),

@@ -123,6 +123,7 @@ impl Failing {
     fn check(&self) -> Result<(), Error> {
         match self.fail.load(Ordering::Relaxed) {
             true => Err(Error::Store {
+                damaged: false,
                 engine: "failing",
                 path: log_path().to_owned(),
                 detail: "no space".to_owned(),

@@ -51,6 +51,7 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             replaces: request.replaces,
             replaces_accepted: request.replaces_accepted,
             leaving: request.leaving,
+            failure: request.failure,
             high_ts: Timestamp::from_u64(request.high_ts),
             groups: request.groups,
             time: Timestamp::from_u64(request.time),
@@ -126,6 +127,8 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
     let truth = directory.truth()?;
     let mut servers: Vec<_> = truth.servers.iter().collect();
     servers.sort_by_key(|(name, server)| (server.role, *name));
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let failed = |name: &str| directory.failed(name);
     let server_info = |(name, server): (&String, &crate::truth::Server)| v1::ServerInfo {
         role: match server.role {
             Role::Oracle => v1::Role::Oracle.into(),
@@ -137,10 +140,13 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
         incarnation: directory.incarnation(name),
         silent_ms: directory
             .silence(name, now)
-            .map(|silence| u64::try_from(silence.as_millis()).unwrap_or(u64::MAX)),
+            .map(millis),
         lost_tablets: directory.lost_tablets(name),
         disk_stalled_ms: directory.disk_stalled_ms(name),
         metrics_address: text(directory.metrics_address(name)),
+        failure: failed(name).map_or_else(String::new, |failed| failed.why.clone()),
+        failed_ms_ago: failed(name).map_or(0, |failed| millis(now.saturating_sub(failed.at))),
+        failures: failed(name).map_or(0, |failed| failed.times),
     };
     let mut tablets: Vec<_> = truth.tablets.iter().collect();
     tablets.sort_by(|a, b| (a.1.table, &a.1.rows.start).cmp(&(b.1.table, &b.1.rows.start)));

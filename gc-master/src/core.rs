@@ -24,6 +24,8 @@ use crate::truth::{Role, Server, TableState, TabletState, Truth, TruthError};
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
 /// A server that was not heard for this long counts as down.
 pub const SILENCE_MAX: Duration = Duration::from_millis(1_500);
+/// So much is kept of why a server has ended, in characters.
+const FAILURE_CHARS_MAX: usize = 1000;
 
 /// The directory of tables, tablets and servers.
 #[derive(Debug)]
@@ -106,6 +108,16 @@ pub(crate) struct Live {
     pub(crate) progress: Progressed,
     disk_stalled_ms: u32,
     metrics_address: Option<SocketAddr>,
+    failed: Option<Failed>,
+}
+
+/// Starts of a server that have ended because its disk failed, or what it has stored is damaged.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) times: u32,
+    /// What the last one said.
+    pub(crate) why: String,
+    pub(crate) at: Duration,
 }
 
 impl Live {
@@ -257,6 +269,17 @@ impl Directory {
         self.live.get(server).map_or(0, |live| live.disk_stalled_ms)
     }
 
+    /// How the server's disk has failed since this start of the master.
+    pub(crate) fn failed(&self, server: &str) -> Option<&Failed> {
+        self.live.get(server)?.failed.as_ref()
+    }
+
+    /// How often servers have ended because their disks failed.
+    pub(crate) fn disk_failures(&self) -> u64 {
+        let failed = self.live.values().filter_map(|live| live.failed.as_ref());
+        failed.map(|failed| u64::from(failed.times)).sum()
+    }
+
     /// Where the server shows metrics, as it said last.
     pub(crate) fn metrics_address(&self, server: &str) -> Option<SocketAddr> {
         self.live.get(server)?.metrics_address
@@ -349,6 +372,7 @@ impl Directory {
             progress: Progressed::default(),
             disk_stalled_ms: 0,
             metrics_address: None,
+            failed: None,
         });
         if live.incarnation != beat.incarnation {
             self.failures
@@ -358,6 +382,14 @@ impl Directory {
         live.heard_at = now;
         live.disk_stalled_ms = beat.disk_stalled_ms;
         live.metrics_address = beat.metrics_address;
+        if beat.leaving && !beat.failure.is_empty() {
+            let times = live.failed.as_ref().map_or(0, |failed| failed.times);
+            live.failed = Some(Failed {
+                times: times.saturating_add(1),
+                why: beat.failure.chars().take(FAILURE_CHARS_MAX).collect(),
+                at: now,
+            });
+        }
         live.points = beat.points;
         let (server, role) = (beat.server.clone(), beat.role);
         self.learn_time(&beat);

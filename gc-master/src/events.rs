@@ -61,6 +61,8 @@ pub struct Heartbeat {
     pub replaces_accepted: bool,
     /// It has stopped serving, and ends.
     pub leaving: bool,
+    /// Why it ends, where its disk failed; empty: it didn't.
+    pub failure: String,
     /// The highest timestamp of a tablet server's durable records, or an oracle's durable limit.
     pub high_ts: Timestamp,
     /// How many groups a tablet server has made durable.
@@ -92,6 +94,7 @@ impl Heartbeat {
             replaces: Vec::new(),
             replaces_accepted: false,
             leaving: false,
+            failure: String::new(),
             high_ts: Timestamp::ZERO,
             groups: 0,
             time: Timestamp::ZERO,

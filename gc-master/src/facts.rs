@@ -44,6 +44,8 @@ pub(crate) struct Facts {
     pub(crate) gc_locks: usize,
     /// Versions that wait to be collected.
     pub(crate) garbage: u64,
+    /// How often servers have ended because their disks failed.
+    pub(crate) disk_failures: u64,
 }
 
 impl Directory {
@@ -62,6 +64,7 @@ impl Directory {
             life_time: self.life_time(),
             sessions: self.sessions.len(),
             gc_locks: self.sessions.named(),
+            disk_failures: self.disk_failures(),
             garbage: progress.map(|tablet| tablet.waiting).sum(),
             held_by: self.holds(now).into_iter().map(|hold| hold.by).collect(),
             ..Facts::default()

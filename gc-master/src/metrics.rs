@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use percolator_telemetry::names::gc_master as names;
 use percolator_telemetry::{
-    Bounded, Error, Gauge, Histogram, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Registry,
+    Bounded, Error, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
     Set, Volume,
 };
 
@@ -40,6 +40,7 @@ pub(crate) struct Metrics {
     oldest_gc_lock: Gauge,
     sweeps: IntCounterVec,
     garbage: IntGauge,
+    disk_failures: IntCounter,
     volume: Volume,
 }
 
@@ -72,6 +73,7 @@ impl Metrics {
             oldest_gc_lock: set.seconds(names::OLDEST_GC_LOCK)?,
             sweeps: set.counters(names::SWEEPS)?,
             garbage: set.gauge(names::GARBAGE)?,
+            disk_failures: set.counter(names::DISK_FAILURES)?,
             volume: Volume::new(set.gauge(names::DISK_FREE)?, set.gauge(names::DISK_SIZE)?),
         };
         set.finish();
@@ -150,6 +152,9 @@ impl Metrics {
             let held = facts.held_by.contains(by);
             self.held_by.with_label_values(&[*by]).set(held.into());
         }
+        let known = self.disk_failures.get();
+        self.disk_failures
+            .inc_by(facts.disk_failures.saturating_sub(known));
         self.sessions.set(whole(facts.sessions));
         self.gc_locks.set(whole(facts.gc_locks));
         self.garbage

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::small_file::{StdFiles, replace_durably, sync_parent};
 
 /// The format of folders that this program reads and writes.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// The file by which a process has a folder for itself.
 pub const LOCK: &str = "LOCK";
@@ -20,7 +20,7 @@ const IDENTITY: &str = "IDENTITY";
 /// A server's folder, locked for as long as this lives.
 ///
 /// `LOCK` is the file that is locked; `IDENTITY` is JSON that says whose the folder is:
-/// `{"format":1,"role":"oracle","server":"tso-0","cluster_id":null}`.
+/// `{"format":2,"role":"oracle","server":"tso-0","cluster_id":null,"checksum":"5f1c2a90"}`.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -34,6 +34,21 @@ struct Identity {
     role: String,
     server: String,
     cluster_id: Option<String>,
+}
+
+/// IDENTITY as it is written: a bit that flipped must not look like another server's folder.
+#[derive(Serialize, Deserialize)]
+struct Sealed {
+    #[serde(flatten)]
+    identity: Identity,
+    /// CRC-32C of the identity as JSON, in hexadecimal digits.
+    checksum: String,
+}
+
+impl Identity {
+    fn checksum(&self) -> serde_json::Result<String> {
+        Ok(format!("{:08x}", crc32c::crc32c(&serde_json::to_vec(self)?)))
+    }
 }
 
 /// The one field that every format has, read first: what else is there depends on it.
@@ -182,11 +197,12 @@ fn read_identity(folder: &Path) -> Result<Option<Identity>, Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::file("read", &path)(error)),
     };
-    let damaged = |error: serde_json::Error| Error::Damaged {
+    let damaged = |reason: String| Error::Damaged {
         path: path.clone(),
-        reason: error.to_string(),
+        reason,
     };
-    let Format { format } = serde_json::from_slice(&bytes).map_err(damaged)?;
+    let unreadable = |error: serde_json::Error| damaged(error.to_string());
+    let Format { format } = serde_json::from_slice(&bytes).map_err(unreadable)?;
     if format != FORMAT {
         return Err(Error::FolderFormat {
             path: folder.to_owned(),
@@ -194,12 +210,22 @@ fn read_identity(folder: &Path) -> Result<Option<Identity>, Error> {
             known: FORMAT,
         });
     }
-    serde_json::from_slice(&bytes).map(Some).map_err(damaged)
+    let Sealed { identity, checksum } = serde_json::from_slice(&bytes).map_err(unreadable)?;
+    match identity.checksum().map_err(unreadable)? == checksum {
+        true => Ok(Some(identity)),
+        false => Err(damaged("its checksum does not match".to_owned())),
+    }
 }
 
 fn write_identity(folder: &Path, identity: &Identity) -> Result<(), Error> {
     let path = folder.join(IDENTITY);
-    let mut bytes = serde_json::to_vec(identity).map_err(|error| Error::File {
+    let sealed = || {
+        serde_json::to_vec(&Sealed {
+            identity: identity.clone(),
+            checksum: identity.checksum()?,
+        })
+    };
+    let mut bytes = sealed().map_err(|error| Error::File {
         action: "write",
         path: path.clone(),
         cause: error.into(),
@@ -271,9 +297,22 @@ mod tests {
             &["cluster", "c1", "c2"],
         );
         fs::write(path.join(IDENTITY), r#"{"format":7}"#).unwrap();
-        says(open("oracle", "tso-0", None), &["format 7", "format 1"]);
+        says(open("oracle", "tso-0", None), &["format 7", "format 2"]);
         fs::write(path.join(IDENTITY), "").unwrap();
         says(open("oracle", "tso-0", None), &["IDENTITY", "damaged"]);
+    }
+
+    #[test]
+    fn a_digit_that_flipped_is_damage_and_not_another_cluster() {
+        let (_outer, path) = temporary();
+        drop(Folder::open(&path, "oracle", "tso-0", Some("c1")).unwrap());
+        let text = fs::read_to_string(path.join(IDENTITY)).unwrap();
+        for (is, becomes) in [("c1", "c3"), ("tso-0", "tso-4"), ("oracle", "oracme")] {
+            fs::write(path.join(IDENTITY), text.replace(is, becomes)).unwrap();
+            let error = Folder::open(&path, "oracle", "tso-0", Some("c1")).unwrap_err();
+            assert!(matches!(error, Error::Damaged { .. }), "{error}");
+            assert!(has_cluster(&path).is_err());
+        }
     }
 
     #[test]

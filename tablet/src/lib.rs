@@ -126,16 +126,58 @@ pub(crate) enum Refusal {
         message: String,
         unknown: bool,
         fatal: bool,
+        damaged: bool,
     },
+}
+
+/// Why the server has stopped.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) message: String,
+    pub(crate) damaged: bool,
 }
 
 impl Refusal {
     /// The server has stopped, for this reason.
-    pub(crate) fn failed(message: String) -> Self {
+    pub(crate) fn failed(failure: Failure) -> Self {
         Self::Engine {
-            message,
+            message: failure.message,
             unknown: false,
             fatal: true,
+            damaged: failure.damaged,
+        }
+    }
+
+    /// Why the server has to stop, if it has to.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        match self {
+            Self::Engine {
+                message,
+                fatal: true,
+                damaged,
+                ..
+            } => Some(Failure {
+                message: message.clone(),
+                damaged: *damaged,
+            }),
+            _ => None,
+        }
+    }
+}
+
+impl Error {
+    /// Whether what lies on the device is not what was written to it.
+    fn is_damage(&self) -> bool {
+        match self {
+            Self::Engine(error) => error.is_damage(),
+            Self::Decode(_)
+            | Self::TabletRecord { .. }
+            | Self::Reached { .. }
+            | Self::Points { .. }
+            | Self::GarbageEntry { .. }
+            | Self::MetaKey { .. }
+            | Self::ValueMissing { .. } => true,
+            Self::Metrics(_) | Self::Traces(_) | Self::Server(_) | Self::Stopped(_) => false,
         }
     }
 }
@@ -164,19 +206,20 @@ impl From<Error> for Refusal {
         Self::Engine {
             message: error.to_string(),
             unknown: false,
-            // The engine has stopped, by a checkpoint in the background for example; or it can't read what it has
-            // written: what else is damaged nobody knows.
-            fatal: matches!(
-                error,
-                Error::Engine(
-                    E::Poisoned { .. }
-                        | E::DurableButStopped { .. }
-                        | E::Closed
-                        | E::Store { .. }
-                        | E::Corrupt { .. }
-                        | E::Io { .. }
-                )
-            ),
+            // The engine has stopped, by a checkpoint in the background for example; or what it has written can't be
+            // read: what else is damaged nobody knows.
+            fatal: error.is_damage()
+                || matches!(
+                    error,
+                    Error::Engine(
+                        E::Poisoned { .. }
+                            | E::DurableButStopped { .. }
+                            | E::Closed
+                            | E::Store { .. }
+                            | E::Io { .. }
+                    )
+                ),
+            damaged: error.is_damage(),
         }
     }
 }

@@ -323,6 +323,10 @@ impl Server {
         });
         if let Some(failure) = failure {
             // What was answered is durable, and nothing more is.
+            let last = v1::HeartbeatRequest {
+                failure: failure.clone(),
+                ..last
+            };
             heartbeat::leave(&leaving, cluster_id, last).await;
             return Err(Error::Stopped(failure));
         }

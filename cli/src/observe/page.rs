@@ -117,6 +117,7 @@ pub(crate) fn json(survey: &Survey, problems: &[Problem], unseen: &[String]) -> 
             "tablets": survey.owned_by(&server.name),
             "lost_tablets": server.lost,
             "disk_stalled_ms": millis(server.disk_stalled),
+            "disk_failures": server.failed.as_ref().map_or(0, |failed| failed.times),
         })
     });
     let tables = survey.tables.iter().map(|table| {

@@ -1,11 +1,12 @@
 //! What isn't well, and what to do about it. Pure: the same survey says the same.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::metrics::Page;
-use super::survey::{Server, Survey};
+use super::survey::{Failed, Server, Survey};
 use crate::gc;
 
 /// The oracle's machine may be so far behind its timestamps, in seconds: clocks are set by that now and then. And behind a
@@ -124,6 +125,9 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
                 server.name
             ),
         });
+    }
+    for server in &survey.servers {
+        found.extend(server.failed.as_ref().and_then(|failed| disk_failed(server, failed)));
     }
     for (server, page) in pages {
         // That is told already, with the reason.
@@ -264,6 +268,32 @@ fn shown(server: &str, page: &Page, is_told: bool) -> Option<Problem> {
     })
 }
 
+/// A server that has ended because of its disk is told of for a while, also where it was started again and serves.
+fn disk_failed(server: &Server, failed: &Failed) -> Option<Problem> {
+    const TOLD_FOR: Duration = Duration::from_secs(600);
+    (failed.ago < TOLD_FOR).then(|| Problem {
+        kind: "disk-failed",
+        about: server.name.clone(),
+        what: format!(
+            "{} has stopped because its disk failed, or what it has stored is damaged ({} since the master's start, \
+             last {} s ago): {}",
+            server.name,
+            if failed.times == 1 {
+                "once".to_owned()
+            } else {
+                format!("{} times", failed.times)
+            },
+            failed.ago.as_secs(),
+            failed.why
+        ),
+        action: format!(
+            "look at the volume of {}. Where it stops again and again, what it holds is not what was written to it: keep \
+             the folder as it is (docs/correctness.md, by hand)",
+            server.name
+        ),
+    })
+}
+
 fn down(survey: &Survey, server: &Server) -> Problem {
     let since = match server.silence {
         Some(silence) => format!("for {} s", silence.as_secs()),
@@ -309,6 +339,7 @@ pub(crate) mod tests {
             silence: Some(Duration::ZERO),
             lost: BTreeSet::new(),
             disk_stalled: Duration::ZERO,
+            failed: None,
         }
     }
 
@@ -366,6 +397,11 @@ pub(crate) mod tests {
         survey.tables[0].tablets[1].server_alive = false;
         survey.servers[1].lost.insert(1);
         survey.servers[0].disk_stalled = Duration::from_secs(8);
+        survey.servers[1].failed = Some(Failed {
+            times: 2,
+            why: "the value of secret is not what was written".into(),
+            ago: Duration::from_secs(70),
+        });
         survey.tablet_servers_expected = 3;
         let mut deleting = survey.tables[0].clone();
         deleting.name = "old".into();
@@ -425,6 +461,7 @@ pub(crate) mod tests {
                 "servers-missing",
                 "tablet-lost",
                 "disk-stalled",
+                "disk-failed",
                 "table-deleting",
                 "table-not-ready",
                 "paused",
@@ -438,11 +475,12 @@ pub(crate) mod tests {
             (2, "kubectl describe pod"),
             (3, "not an older one"),
             (4, "--disk-stall-max"),
-            (5, "percolator table delete old"),
-            (6, "percolator table list"),
-            (7, "percolator gc set --pause false"),
-            (8, &*release),
-            (9, "percolator txn abort"),
+            (5, "keep the folder"),
+            (6, "percolator table delete old"),
+            (7, "percolator table list"),
+            (8, "percolator gc set --pause false"),
+            (9, &*release),
+            (10, "percolator txn abort"),
         ] {
             assert!(found[at].action.contains(words), "{words}: {:?}", found[at]);
         }

@@ -38,6 +38,16 @@ pub(crate) struct Server {
     pub(crate) lost: BTreeSet<u64>,
     /// How long its disk has neither taken a write nor refused it.
     pub(crate) disk_stalled: Duration,
+    pub(crate) failed: Option<Failed>,
+}
+
+/// Starts of a server that have ended because its disk failed, or what it has stored is damaged.
+#[derive(Clone, Debug)]
+pub(crate) struct Failed {
+    pub(crate) times: u32,
+    /// What the last of them said.
+    pub(crate) why: String,
+    pub(crate) ago: Duration,
 }
 
 /// A table's tablets, counted.
@@ -124,6 +134,11 @@ impl Survey {
             "something is in the way there: `percolator gc why-blocked` names it"
                 .clone_into(&mut obstacle.what);
         }
+        for server in &mut self.servers {
+            if let Some(failed) = &mut server.failed {
+                "its log says why".clone_into(&mut failed.why);
+            }
+        }
         for table in &mut self.tables {
             for tablet in &mut table.tablets {
                 tablet.start_row.clear();
@@ -167,6 +182,11 @@ fn server(info: v1::ServerInfo) -> Server {
         silence: info.silent_ms.map(Duration::from_millis),
         lost: info.lost_tablets.into_iter().collect(),
         disk_stalled: Duration::from_millis(info.disk_stalled_ms.into()),
+        failed: (info.failures > 0).then(|| Failed {
+            times: info.failures,
+            why: info.failure,
+            ago: Duration::from_millis(info.failed_ms_ago),
+        }),
     }
 }
 

@@ -89,8 +89,15 @@ fn reply(to: Option<Asker>, id: u64, result: Result<Option<Body>, Refusal>) -> R
                 Refusal::Invalid(why) => Kind::Invalid(why),
                 Refusal::Busy(why) => Kind::Busy(why),
                 Refusal::Engine {
-                    message, unknown, ..
-                } => Kind::Failed(v1::Failed { message, unknown }),
+                    message,
+                    unknown,
+                    damaged,
+                    ..
+                } => Kind::Failed(v1::Failed {
+                    message,
+                    unknown,
+                    damaged,
+                }),
             }),
         })),
     };

@@ -40,7 +40,7 @@ use crate::store::{self, LockFilter, Reached};
 use crate::tablets::Tablets;
 use crate::wait_queue::WaitQueue;
 use crate::work::Work;
-use crate::{Error, Refusal, asked, garbage, points, reads, resolve};
+use crate::{Error, Failure, Refusal, asked, garbage, points, reads, resolve};
 
 /// Who asked, as the runner names them.
 pub type Asker = u64;
@@ -127,7 +127,7 @@ pub struct Core {
     pace: Pace,
     /// Requests that write, since it was last looked for a piece.
     writes: usize,
-    failed: Option<String>,
+    failed: Option<Failure>,
     probe: Box<dyn Probe>,
 }
 
@@ -226,7 +226,7 @@ impl Core {
 
     /// Why the server can't go on, if it can't: the disk lost a write, or can't be read.
     pub fn failed(&self) -> Option<&str> {
-        self.failed.as_deref()
+        self.failed.as_ref().map(|failure| &*failure.message)
     }
 
     fn take(&mut self, to: Asker, request: v1::Request, mut note: Note, out: &mut Vec<Reply>) {
@@ -361,14 +361,14 @@ impl Core {
                 error,
                 E::Full { .. } | E::InvalidKey { .. } | E::TooLarge { .. }
             );
-            if unknown {
-                self.failed = Some(error.to_string());
-            }
-            Refusal::Engine {
+            let refusal = Refusal::Engine {
                 message: error.to_string(),
                 unknown,
                 fatal: unknown,
-            }
+                damaged: error.is_damage(),
+            };
+            self.note_fatal(&refusal);
+            refusal
         });
         let mut ready = Vec::new();
         let mut again = Vec::new();
@@ -558,13 +558,8 @@ impl Core {
 
     /// An engine that has stopped doesn't come back: the server has to be started again.
     fn note_fatal(&mut self, refusal: &Refusal) {
-        if let Refusal::Engine {
-            message,
-            fatal: true,
-            ..
-        } = refusal
-        {
-            self.failed.get_or_insert_with(|| message.clone());
+        if self.failed.is_none() {
+            self.failed = refusal.failure();
         }
     }
 
