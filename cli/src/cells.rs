@@ -88,7 +88,7 @@ pub(crate) struct GetArgs {
     /// Write the value's bytes as they are, with nothing behind them.
     #[arg(long, requires = "columns")]
     raw: bool,
-    /// Read as of this timestamp, not of now: one from `put`'s message, say, and no older than the life time of
+    /// Read as of this timestamp, not of now: one from `put`'s message, say, and no older than the retention of
     /// versions (`percolator gc status`).
     #[arg(long, value_name = "TIMESTAMP")]
     at: Option<u64>,
@@ -195,7 +195,7 @@ pub(crate) struct ScanArgs {
     /// From the last row to the first.
     #[arg(long)]
     reverse: bool,
-    /// Read as of this timestamp, not of now: one from `put`'s message, say, and no older than the life time of
+    /// Read as of this timestamp, not of now: one from `put`'s message, say, and no older than the retention of
     /// versions (`percolator gc status`).
     #[arg(long, value_name = "TIMESTAMP")]
     at: Option<u64>,
@@ -212,7 +212,7 @@ Examples:
 
 An error with exit code 4 names both. Exit code 7 while the transaction may still go either way.
 
-Asking settles it: where the primary knows nothing of the transaction, and its life time is over, it is
+Asking settles it: where the primary knows nothing of the transaction, and the ttl of its lock is over, it is
 rolled back there. So a cell that is not its primary also says \"rolled back\".")]
 pub(crate) struct OutcomeArgs {
     /// The transaction's start_ts.

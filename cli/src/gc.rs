@@ -11,20 +11,20 @@ use crate::output::{Format, Output, columns};
 
 /// Garbage collection: how far it is, and what holds it back.
 ///
-/// Versions that a newer one hides are kept for a life time, and longer where a transaction still reads them. Two
-/// points go forward for that. What began below the barrier is refused; what no snapshot at or above the ready
+/// Versions that a newer one hides are kept for the retention, and longer where a transaction still reads them. Two
+/// points go forward for that. What began below the barrier is refused; what no snapshot at or above the safe
 /// point sees is collected.
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = "\
 Examples:
   percolator gc status
   percolator gc why-blocked
-  percolator gc set --life-time 1h
+  percolator gc set --retention 1h
   percolator gc release 449812345678901234")]
 pub(crate) enum Command {
     /// How far the points are, by their ages; of each tablet server, what waits to be collected and was collected.
     ///
-    /// WAITING are places that are to be looked at once the ready point has passed them, OLDEST is the age of the
+    /// WAITING are places that are to be looked at once the safe point has passed them, OLDEST is the age of the
     /// first. COLLECTED records and BYTES count from the server's start, values of more than 255 bytes not among them.
     #[command(
         after_help = "Examples:\n  percolator gc status --tablets\n  percolator gc status -o json"
@@ -44,7 +44,7 @@ pub(crate) enum Command {
     /// What the cluster's manifest says in spec.gc wins: such a setting is changed there, and refused here.
     #[command(after_help = "\
 Examples:
-  percolator gc set --life-time 90s
+  percolator gc set --retention 90s
   percolator gc set --max-hold 6h     end the gc-lock of whoever reads for longer
   percolator gc set --max-hold 0s     no limit
   percolator gc set --pause true      nothing more is refused, and no more may be collected
@@ -74,7 +74,7 @@ Examples:
 pub(crate) struct SetArgs {
     /// How long versions are kept that no transaction reads: from 1s to 366 days.
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
-    life_time: Option<Duration>,
+    retention: Option<Duration>,
     /// How long a transaction may keep versions from being collected: from 1s to 366 days, 0s for no limit. One
     /// that goes on after that is refused when it reads or commits. Default: no limit.
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
@@ -93,19 +93,19 @@ pub(crate) async fn run(
     if let Command::Set(args) = &command {
         let set = admin
             .set_gc(GcChange {
-                life_time: args.life_time,
+                retention: args.retention,
                 hold_max: args.max_hold,
                 paused: args.pause,
             })
             .await?;
         match output.format {
             Format::Text => {
-                let settings = settings(set.life_time, set.hold_max, set.paused);
+                let settings = settings(set.retention, set.hold_max, set.paused);
                 output.note(&settings);
             }
             Format::Json => output.line(
                 &json!({
-                    "life_time_ms": millis(set.life_time),
+                    "retention_ms": millis(set.retention),
                     "hold_ms_max": set.hold_max.map(millis),
                     "paused": set.paused,
                 })
@@ -160,8 +160,8 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn settings(life_time: Duration, hold_max: Option<Duration>, paused: bool) -> String {
-    let mut text = format!("life time {}", humantime::format_duration(life_time));
+fn settings(retention: Duration, hold_max: Option<Duration>, paused: bool) -> String {
+    let mut text = format!("retention {}", humantime::format_duration(retention));
     if let Some(hold_max) = hold_max {
         text += &format!(
             ", gc-locks for at most {}",
@@ -241,7 +241,7 @@ fn text(status: &GcStatus, with_tablets: bool) -> String {
         }
     }
     let table = columns(&rows);
-    let settings = settings(status.life_time, status.hold_max, status.paused);
+    let settings = settings(status.retention, status.hold_max, status.paused);
     let manifest = match &status.of_manifest[..] {
         [] => String::new(),
         fields => format!("; the manifest says {}", fields.join(", ")),
@@ -254,7 +254,7 @@ fn text(status: &GcStatus, with_tablets: bool) -> String {
 
 pub(crate) fn json(status: &GcStatus) -> Value {
     json!({
-        "life_time_ms": millis(status.life_time),
+        "retention_ms": millis(status.retention),
         "hold_ms_max": status.hold_max.map(millis),
         "paused": status.paused,
         "of_manifest": status.of_manifest,
@@ -397,7 +397,7 @@ pub(crate) fn reasons(status: &GcStatus) -> Vec<Reason> {
             facts: json!({}),
         });
     }
-    let life_ms = millis(status.life_time);
+    let life_ms = millis(status.retention);
     let oldest = status.now.physical_ms().saturating_sub(life_ms);
     for holder in &status.holders {
         if holder.floor.physical_ms() >= oldest {
@@ -456,18 +456,18 @@ pub(crate) fn reasons(status: &GcStatus) -> Vec<Reason> {
     if reasons.is_empty() {
         reasons.push(Reason {
             point: "barrier",
-            kind: "life-time",
+            kind: "retention",
             what: format!(
-                "nothing but the life time, {}",
-                humantime::format_duration(status.life_time)
+                "nothing but the retention, {}",
+                humantime::format_duration(status.retention)
             ),
-            todo: match status.of_manifest.iter().any(|field| field == "lifeTime") {
-                true => "change it with spec.gc.lifeTime in the manifest",
-                false => "change it with `percolator gc set --life-time`",
+            todo: match status.of_manifest.iter().any(|field| field == "retention") {
+                true => "change it with spec.gc.retention in the manifest",
+                false => "change it with `percolator gc set --retention`",
             }
             .to_owned(),
             usual: true,
-            facts: json!({"life_time_ms": life_ms}),
+            facts: json!({"retention_ms": life_ms}),
         });
     }
     reasons

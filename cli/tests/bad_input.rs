@@ -99,7 +99,7 @@ fn a_data_folder_whose_cluster_runs() {
     let before = ["manifest.json", "log-level", "servers.json"].map(file);
     let manifest = cluster.data_dir.join("../other.yaml");
     let text = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: local}\n\
-                spec: {gc: {lifeTime: 1s}, log: {level: debug}}\n";
+                spec: {gc: {retention: 1s}, log: {level: debug}}\n";
     std::fs::write(&manifest, text).expect("writable");
     let manifest = manifest.display().to_string();
     for mode in [&[][..], &["--processes"][..]] {

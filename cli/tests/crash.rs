@@ -99,7 +99,7 @@ fn bank_keeps_every_answer_while_servers_are_killed_and_stopped_and_clients_are_
     let mut choices = Choices::from_env();
     let cluster = Cluster::processes();
     // Collection goes on all the time; longer than anybody stands still.
-    cluster.run(&["gc", "set", "--life-time", "10s"]).ok();
+    cluster.run(&["gc", "set", "--retention", "10s"]).ok();
     let mut bank = Bank::start(&cluster);
     bank.wait_for(100);
     let mut events = Deck::new(
@@ -121,7 +121,7 @@ fn bank_keeps_every_answer_while_servers_are_killed_and_stopped_and_clients_are_
         }
     }
     bank.answers_hold(&cluster);
-    // Whatever the dead clients left locked can be written again, once their life time is over.
+    // Whatever the dead clients left locked can be written again, once their ttl is over.
     let said = cluster.run(&[
         "bank",
         "--accounts",
@@ -302,7 +302,7 @@ fn a_client_killed_in_mid_commit_leaves_nothing_that_stops_others() {
     let mut choices = Choices::from_env();
     for _ in rounds(3, 5) {
         bank.wait_for(20 + choices.below(200));
-        // While a reader waits, nobody else clears what the dead one left: that takes a life time, three seconds, at
+        // While a reader waits, nobody else clears what the dead one left: that takes a ttl, three seconds, at
         // the most, and the command gives up after ten.
         end(&mut bank.child);
         cluster.run(&["scan", "bank"]).ok();

@@ -303,8 +303,8 @@ fn a_lock_that_comes_back_with_its_folder_is_told_that_it_was_committed() {
     });
     // What says that it was committed is hidden, and could be collected by now.
     cluster.run(&["put", "a", "row", "c", "later"]).ok();
-    cluster.run(&["gc", "set", "--life-time", "1s"]).ok();
-    // The ready point, once the barrier has passed this.
+    cluster.run(&["gc", "set", "--retention", "1s"]).ok();
+    // The safe point, once the barrier has passed this.
     let behind = |mark: Timestamp| {
         let status = cluster.run(&["gc", "status", "-o", "json"]).ok();
         let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
@@ -315,7 +315,7 @@ fn a_lock_that_comes_back_with_its_folder_is_told_that_it_was_committed() {
         (point("barrier") > mark.as_u64()).then(|| point("ready"))
     };
     let mut mark = written;
-    // Each time it is a life time later: servers have heard of the barrier of before, and a step has ended.
+    // Each time it is one retention later: servers have heard of the barrier of before, and a step has ended.
     for _ in 0..3 {
         let ready = support::wait_for("the barrier to go on", || behind(mark));
         assert!(ready < written.as_u64(), "{ready} has passed {written}");

@@ -109,7 +109,7 @@ fn what_an_open_snapshot_reads_stays_and_is_collected_when_it_ends() {
             }
         }
         run(&cluster, &["delete", TABLE, "joe"]).await.ok();
-        run(&cluster, &["gc", "set", "--life-time", "2s"])
+        run(&cluster, &["gc", "set", "--retention", "2s"])
             .await
             .ok();
 
@@ -125,7 +125,7 @@ fn what_an_open_snapshot_reads_stays_and_is_collected_when_it_ends() {
         .await;
         let process = format!("\"process\":{}", std::process::id());
         assert!(told.contains(&process), "{told}");
-        // Held below the others' barrier for several life times.
+        // Held below the others' barrier for several times the retention.
         tokio::time::sleep(Duration::from_secs(5)).await;
         let now = status(&cluster).await;
         assert!(point(&now, "barrier") <= old.as_u64(), "{now}");
@@ -164,7 +164,7 @@ fn the_points_stay_where_they_are_when_everybody_is_killed() {
     on_cluster(|cluster, client| async move {
         let old = put(&client, "ann", "1").await;
         put(&client, "ann", "2").await;
-        run(&cluster, &["gc", "set", "--life-time", "1s"])
+        run(&cluster, &["gc", "set", "--retention", "1s"])
             .await
             .ok();
         let before = until("a collected version", async || {
@@ -206,9 +206,9 @@ fn the_points_stay_where_they_are_when_everybody_is_killed() {
 fn a_master_that_loses_its_folder_learns_the_points_and_what_was_set() {
     on_cluster(|cluster, client| async move {
         put(&client, "ann", "1").await;
-        let set = ["gc", "set", "--life-time", "1s"];
+        let set = ["gc", "set", "--retention", "1s"];
         run(&cluster, &set).await.ok();
-        let before = until("a ready point", async || {
+        let before = until("a safe point", async || {
             let now = status(&cluster).await;
             match point(&now, "ready") > 0 {
                 true => Ok(now),
@@ -216,7 +216,7 @@ fn a_master_that_loses_its_folder_learns_the_points_and_what_was_set() {
             }
         })
         .await;
-        let set = ["gc", "set", "--life-time", "3h", "--max-hold", "4h"];
+        let set = ["gc", "set", "--retention", "3h", "--max-hold", "4h"];
         run(&cluster, &set).await.ok();
         until("every tablet server to keep that", async || {
             let now = status(&cluster).await;
@@ -238,7 +238,7 @@ fn a_master_that_loses_its_folder_learns_the_points_and_what_was_set() {
         let after = until("the master that was rebuilt", async || {
             let said = run(&cluster, &["gc", "status", "-o", "json"]).await;
             let now: Value = serde_json::from_str(&said.out).map_err(|_| format!("{said:?}"))?;
-            match now["life_time_ms"] == 3 * 3_600_000 {
+            match now["retention_ms"] == 3 * 3_600_000 {
                 true => Ok(now),
                 false => Err(said.out),
             }
@@ -261,7 +261,7 @@ fn a_tablet_server_that_is_away_holds_collection_back_and_is_named() {
         put(&client, "ann", "1").await;
         let pid = beside(&cluster, |cluster| cluster.pid("tablet-1")).await;
         support::signal(pid, "STOP");
-        run(&cluster, &["gc", "set", "--life-time", "1s"])
+        run(&cluster, &["gc", "set", "--retention", "1s"])
             .await
             .ok();
         let what = "the tablet server as what blocks";
@@ -312,16 +312,16 @@ fn a_client_that_has_settled_holds_nothing_of_what_has_ended() {
 }
 
 #[test]
-fn a_life_time_out_of_bounds_is_refused() {
+fn a_retention_out_of_bounds_is_refused() {
     on_cluster(|cluster, _| async move {
         for time in ["10ms", "20years"] {
-            run(&cluster, &["gc", "set", "--life-time", time])
+            run(&cluster, &["gc", "set", "--retention", time])
                 .await
-                .refused(2, &["life time", "from 1s to 366 days"]);
+                .refused(2, &["retention", "from 1s to 366 days"]);
         }
         run(&cluster, &["gc", "set"])
             .await
-            .refused(2, &["--life-time"]);
+            .refused(2, &["--retention"]);
     });
 }
 
@@ -329,7 +329,7 @@ fn a_life_time_out_of_bounds_is_refused() {
 fn a_program_that_stands_still_keeps_its_snapshot() {
     on_cluster(|cluster, client| async move {
         put(&client, "ann", "1").await;
-        let set = ["gc", "set", "--life-time", "2s"];
+        let set = ["gc", "set", "--retention", "2s"];
         run(&cluster, &set).await.ok();
         let held = client.begin().await.expect("a snapshot");
         put(&client, "ann", "2").await;
@@ -374,7 +374,7 @@ fn transactions_are_listed_and_ended_and_so_are_their_gc_locks() {
             said.code() == 7 && said.out.contains("nobody is known to hold"),
             "{said:?}"
         );
-        let set = ["gc", "set", "--life-time", "1s"];
+        let set = ["gc", "set", "--retention", "1s"];
         run(&cluster, &set).await.ok();
         put(&client, "ann", "2").await;
         let error = until("the refusal of what it reads", async || {
@@ -416,7 +416,7 @@ fn a_limit_ends_the_gc_lock_of_a_reader() {
     on_cluster(|cluster, client| async move {
         put(&client, "ann", "1").await;
         let held = client.begin().await.expect("a snapshot");
-        let set = ["gc", "set", "--life-time", "1s", "--max-hold", "3s"];
+        let set = ["gc", "set", "--retention", "1s", "--max-hold", "3s"];
         run(&cluster, &set).await.ok();
         put(&client, "ann", "2").await;
         until("the refusal of what it reads", async || {
@@ -482,7 +482,7 @@ fn a_reader_of_a_bank_is_never_refused_and_never_wrong_however_long_it_takes() {
             Ok(())
         };
         client.transact(deposit).await.expect("deposited");
-        let set = ["gc", "set", "--life-time", "5s"];
+        let set = ["gc", "set", "--retention", "5s"];
         run(&cluster, &set).await.ok();
         let amount = |value: Option<String>| -> u64 {
             let value = value.expect("an account");

@@ -226,7 +226,7 @@ fn g2_item_write_skew_is_prevented_by_get_for_update() {
     });
 }
 
-/// Seed 000, question 4: the parent that a child was given is not deleted by an older transaction.
+/// The parent that a child was given is not deleted by an older transaction.
 #[test]
 fn an_older_transaction_conflicts_with_a_committed_get_for_update() {
     on_cluster(|client| async move {

@@ -31,7 +31,7 @@ fn snapshot_isolation_explains_what_clients_saw_of_a_cluster_that_is_killed_and_
     let mut choices = Choices::from_env();
     let cluster = Cluster::processes();
     // Sessions have leases as short as that, and versions are collected all the while.
-    cluster.run(&["gc", "set", "--life-time", "2s"]).ok();
+    cluster.run(&["gc", "set", "--retention", "2s"]).ok();
     let file = cluster.data_dir.join("../history.jsonl");
     let file = file.to_str().expect("a path of text");
     let mut recorder = record(&cluster, file);
@@ -56,7 +56,7 @@ fn snapshot_isolation_explains_what_clients_saw_of_a_cluster_that_is_killed_and_
             Event::RecorderStill => {
                 eprintln!("round {round}: the recorder stands still");
                 signal(recorder.id(), "STOP");
-                // Others meet its locks, and wait for no longer than a life time, 3 s.
+                // Others meet its locks, and wait for no longer than a ttl, 3 s.
                 cluster.run(&["scan", "history"]).ok();
                 std::thread::sleep(Duration::from_millis(3_500));
                 signal(recorder.id(), "CONT");

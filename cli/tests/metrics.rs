@@ -135,7 +135,7 @@ fn check_by_promtool(who: &str, page: &str) {
 #[test]
 fn every_server_shows_what_is_declared_and_counts_what_happens() {
     let cluster = Cluster::processes();
-    cluster.run(&["gc", "set", "--life-time", "1s"]).ok();
+    cluster.run(&["gc", "set", "--retention", "1s"]).ok();
     let bank = [
         "bank",
         "--duration",

@@ -213,7 +213,7 @@ fn a_bundle_says_how_the_cluster_is_and_names_no_cell() {
                 .map(Vec::len),
             Some(2)
         );
-        assert!(json("gc-status.json")["life_time_ms"].is_u64());
+        assert!(json("gc-status.json")["retention_ms"].is_u64());
         assert!(file("status.txt").contains("tablet-2"));
 
         let with_keys = bundle("keys.tar.gz", &["--with-keys"]);

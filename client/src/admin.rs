@@ -25,7 +25,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub struct GcStatus {
     /// How long versions are kept that no transaction reads.
-    pub life_time: Duration,
+    pub retention: Duration,
     /// How long a gc-lock may be held; `None`: as long as its owner renews it.
     pub hold_max: Option<Duration>,
     /// Neither point moves.
@@ -141,7 +141,7 @@ pub struct GcServer {
 pub struct GcTablet {
     /// The tablet.
     pub tablet: u64,
-    /// Places that are to be looked at when the ready point has passed them.
+    /// Places that are to be looked at when the safe point has passed them.
     pub waiting: u64,
     /// Records that were collected since the server's start.
     pub collected: u64,
@@ -153,7 +153,7 @@ pub struct GcTablet {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GcChange {
     /// How long versions are kept that no transaction reads.
-    pub life_time: Option<Duration>,
+    pub retention: Option<Duration>,
     /// How long a gc-lock may be held; zero: as long as its owner renews it.
     pub hold_max: Option<Duration>,
     /// Whether to stand still.
@@ -164,7 +164,7 @@ pub struct GcChange {
 #[derive(Clone, Copy, Debug)]
 pub struct GcSettings {
     /// How long versions are kept that no transaction reads.
-    pub life_time: Duration,
+    pub retention: Duration,
     /// How long a gc-lock may be held; `None`: as long as its owner renews it.
     pub hold_max: Option<Duration>,
     /// Neither point moves.
@@ -224,7 +224,7 @@ impl Admin {
             }
         };
         Ok(GcStatus {
-            life_time: Duration::from_millis(status.life_time_ms),
+            retention: Duration::from_millis(status.retention_ms),
             hold_max: status.hold_ms_max.map(Duration::from_millis),
             paused: status.paused,
             of_manifest: status.of_manifest,
@@ -251,13 +251,13 @@ impl Admin {
     pub async fn set_gc(&self, change: GcChange) -> Result<GcSettings, Error> {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let request = v1::SetGcRequest {
-            life_time_ms: change.life_time.map(millis),
+            retention_ms: change.retention.map(millis),
             paused: change.paused,
             hold_ms_max: change.hold_max.map(millis),
         };
         let set = self.network.set_gc(request).await.map_err(error)?;
         Ok(GcSettings {
-            life_time: Duration::from_millis(set.life_time_ms),
+            retention: Duration::from_millis(set.retention_ms),
             hold_max: set.hold_ms_max.map(Duration::from_millis),
             paused: set.paused,
         })

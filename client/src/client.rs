@@ -246,7 +246,7 @@ impl Client {
     }
 
     /// What became of a transaction, by its primary: for an answer that was lost
-    /// ([`Error::Unknown`]). A transaction whose life time is over is rolled back by this.
+    /// ([`Error::Unknown`]). A transaction whose ttl is over is rolled back by this.
     ///
     /// # Errors
     /// [`Error::Timeout`] where the primary's server or the oracle isn't reached; [`Error::UnknownTable`];
@@ -288,7 +288,7 @@ impl Client {
             .primary_status(&met, None, false, deadline)
             .await
             .map_err(|error| self.failed(deadline, "asking for an outcome", error));
-        // Life times are judged by the start_ts, and one of the future has all of its own before it. (A server
+        // The ttl of a lock is judged by the start_ts, and one of the future has all of its own before it. (A server
         // refuses the highest ones by itself.)
         if let Ok(Status::Alive { .. } | Status::PrimaryPending) | Err(Error::Invalid(_)) = status {
             let now = self.timestamp().await?;

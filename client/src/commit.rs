@@ -26,7 +26,7 @@ use crate::session::Held;
 use crate::transport::BoxFuture;
 
 /// How long a rollback may be tried in the background after a transaction was aborted. What is left
-/// then, others clear when its life time is over.
+/// then, others clear when its ttl is over.
 const ROLLBACK_PATIENCE: Duration = Duration::from_secs(5);
 /// The same after a transaction's deadline, which its caller waits for.
 const LATE_ROLLBACK_PATIENCE: Duration = Duration::from_millis(500);
@@ -51,7 +51,7 @@ pub(crate) struct Commit {
     pub(crate) mutations: Vec<Mutation>,
     /// What is known of a large transaction; `None`: this is all of it.
     pub(crate) flush: Option<Flush>,
-    /// Life time of its locks, in milliseconds; it is renewed as long as the commit goes on.
+    /// Retention of its locks, in milliseconds; it is renewed as long as the commit goes on.
     pub(crate) ttl_ms: u64,
     pub(crate) deadline: Deadline,
     /// What the last request that was given up on met.
@@ -400,7 +400,7 @@ impl Commit {
         }
     }
 
-    /// Life times count from start_ts on, and the application has had its time since then.
+    /// The ttl counts from start_ts on, and the application has had its time since then.
     fn ttl_now_ms(&self) -> u64 {
         let elapsed = self.router.transport.now().saturating_sub(self.began);
         self.ttl_ms + u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX / 2)

@@ -123,7 +123,7 @@ pub enum Conflict {
         primary: Cell,
     },
     /// Somebody rolled this transaction back on the cell: an older transaction that met its lock, or a
-    /// reader that found its life time over.
+    /// reader that found its ttl over.
     RolledBack {
         /// The cell.
         cell: Cell,

@@ -36,7 +36,7 @@ use crate::router::{CallError, Going, Router};
 use crate::session::Held;
 use crate::txn::{Inner, Tables};
 
-/// How long the rollback of a primary is tried. What is left then, others roll back when its life time is over.
+/// How long the rollback of a primary is tried. What is left then, others roll back when its ttl is over.
 const ROLLBACK_PATIENCE: Duration = Duration::from_secs(5);
 /// Tablets in which locks are resolved at a time, piece after piece: servers make them wait where others are there.
 const TABLETS_AT_A_TIME: usize = 4;
@@ -257,7 +257,7 @@ impl Driver {
         })
     }
 
-    /// Renews the primary's life time while the transaction goes on; ends when that has been rolled back or goes with its
+    /// Renews the primary's ttl while the transaction goes on; ends when that has been rolled back or goes with its
     /// table, and the transaction knows it.
     async fn keep_alive(&self, large: &Mutex<Option<Arc<Large>>>) {
         let ttl_ms = self.options.lock_ttl_ms();

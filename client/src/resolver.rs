@@ -67,7 +67,7 @@ impl Router {
         }
     }
 
-    /// What the lock's primary says. Life times are judged by the oracle's time.
+    /// What the lock's primary says. The ttl of a lock is judged by the oracle's time.
     pub(crate) async fn primary_status(
         &self,
         met: &MetLock,

@@ -314,12 +314,12 @@ fn stop(space: &Namespace, pod: &str) -> Value {
 fn change_settings(space: &Namespace) -> Vec<String> {
     space.apply(&small("demo", "")).expect("a cluster");
     space.wait_until_up_to_date("demo");
-    say("collection's life time and the log's level change");
+    say("collection's retention and the log's level change");
     let lives = space.lives("demo");
     space
         .change(
             "demo",
-            r#"{"gc":{"lifeTime":"7m"},"log":{"level":"debug"}}"#,
+            r#"{"gc":{"retention":"7m"},"log":{"level":"debug"}}"#,
         )
         .expect("settings");
     space.wait_until_up_to_date("demo");
@@ -340,7 +340,7 @@ fn wait_for_settings(space: &Namespace) {
             }
         });
     }
-    wait("the life time", || {
+    wait("the retention", || {
         let ask = ["exec", "demo-gc-master-0", "--"];
         let status = [
             "/usr/local/bin/percolator",
@@ -350,7 +350,7 @@ fn wait_for_settings(space: &Namespace) {
             "status",
         ];
         let said = space.kubectl(&[&ask[..], &status].concat())?;
-        if said.contains("life time 7m") {
+        if said.contains("retention 7m") {
             Ok(())
         } else {
             Err(said)

@@ -1,5 +1,5 @@
-//! How far collection may go: moves the barrier and the ready point (`protocol::safe_point`), as far as the
-//! life time, the sessions and the tablet servers let it.
+//! How far collection may go: moves the barrier and the safe point (`protocol::safe_point`), as far as the
+//! retention, the sessions and the tablet servers let it.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use percolator_protocol::types::Timestamp;
 use crate::core::Directory;
 use crate::truth::Truth;
 
-/// The longest lease of a session; shorter where the life time is. A program that stands still for longer, as one
+/// The longest lease of a session; shorter where the retention is. A program that stands still for longer, as one
 /// whose output nobody reads, may find its transactions too old.
 pub(crate) const LEASE_MAX: Duration = Duration::from_secs(60);
-/// The longest pause between two steps; shorter where the life time is short. Each step is written down by the
+/// The longest pause between two steps; shorter where the retention is short. Each step is written down by the
 /// master and by every tablet server.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
@@ -78,12 +78,12 @@ pub(crate) struct Blocked {
 impl Directory {
     /// How long a session's floor is held without a renewal.
     pub fn lease(&self) -> Duration {
-        self.life_time().min(LEASE_MAX)
+        self.retention().min(LEASE_MAX)
     }
 
     /// How long to wait between two steps.
     pub fn collection_pause(&self) -> Duration {
-        (self.life_time() / 10).min(PAUSE_MAX)
+        (self.retention() / 10).min(PAUSE_MAX)
     }
 
     /// Takes a step of moving the points forward. `Some`: these locks are to be resolved; what came of it is the
@@ -176,7 +176,7 @@ impl Directory {
     }
 
     /// From now on tablet servers may know of points and settings that this directory doesn't. How long leases were is not
-    /// known either: the life time that servers still know may be a shortened one.
+    /// known either: the retention that servers still know may be a shortened one.
     pub(crate) fn distrust_points(&mut self) {
         self.collection.granted_before = LEASE_MAX;
         self.keep_longest_lease(LEASE_MAX);
@@ -185,7 +185,7 @@ impl Directory {
         }
     }
 
-    /// From now on a ready point is missed, unless there is one.
+    /// From now on a safe point is missed, unless there is one.
     fn wait_for_ready(&mut self, oracle: Timestamp) {
         let Some(truth) = &mut self.truth else { return };
         let waits = truth.gc.ready == 0 && !truth.tablet_servers().is_empty();
@@ -201,7 +201,7 @@ impl Directory {
         }
         self.forget_longer_leases(now);
         let lowest = self.sessions.lowest(now);
-        let to = safe_point::barrier(oracle, self.retention(), lowest);
+        let to = safe_point::barrier(oracle, self.retention_policy(), lowest);
         let Some(truth) = &mut self.truth else { return };
         if to > truth.gc.points().barrier {
             truth.gc.barrier = to.as_u64();
@@ -228,7 +228,7 @@ impl Directory {
         Duration::from_millis(kept)
     }
 
-    /// A lease is granted. It is durable before that is told: should the life time be shortened, then a master that
+    /// A lease is granted. It is durable before that is told: should the retention be shortened, then a master that
     /// starts doesn't know by it how long leases were.
     pub(crate) fn grant_lease(&mut self) -> Duration {
         let lease = self.lease();
@@ -271,7 +271,7 @@ impl Directory {
         }
     }
 
-    /// The locks below what every tablet server refuses, where that is beyond the ready point. Locks of tablets that a
+    /// The locks below what every tablet server refuses, where that is beyond the safe point. Locks of tablets that a
     /// server has lost may come back with its folder, and then ask for what would have been collected: nobody can see
     /// to them now.
     fn to_resolve(&self) -> Option<Sweep> {

@@ -251,7 +251,7 @@ impl From<Refusal> for Status {
             | Refusal::TableName { .. }
             | Refusal::TooManyCuts { .. }
             | Refusal::Cut { .. } | Refusal::Session { .. }
-            | Refusal::LifeTime { .. }
+            | Refusal::Retention { .. }
             | Refusal::HoldMax { .. } => Code::InvalidArgument,
             Refusal::NoSuchTable { .. } => Code::NotFound,
             Refusal::NoTableIds | Refusal::DirectoryFull { .. } => Code::ResourceExhausted,
@@ -298,7 +298,7 @@ pub fn gc_status(directory: &Directory, now: Duration) -> Result<v1::GcStatusRes
     let holds = directory.holds(now).into_iter();
     let obstacles = holds.filter(|hold| !hold.what.is_empty());
     Ok(v1::GcStatusResponse {
-        life_time_ms: millis(directory.life_time()),
+        retention_ms: millis(directory.retention()),
         paused: directory.paused(),
         hold_ms_max: directory.hold_max().map(millis),
         of_manifest: directory.manifest.fields().map(String::from).collect(),
@@ -326,7 +326,7 @@ pub fn gc_status(directory: &Directory, now: Duration) -> Result<v1::GcStatusRes
 pub(crate) fn gc_settings(directory: &Directory) -> v1::SetGcResponse {
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     v1::SetGcResponse {
-        life_time_ms: millis(directory.life_time()),
+        retention_ms: millis(directory.retention()),
         paused: directory.paused(),
         hold_ms_max: directory.hold_max().map(millis),
     }

@@ -17,7 +17,7 @@ use crate::fencing::{LEASE, Leased};
 use crate::progress::Progressed;
 use crate::refusal::Refusal;
 use crate::sessions::Sessions;
-use crate::settings::{LIFE_TIME, Manifest};
+use crate::settings::{RETENTION, Manifest};
 use crate::truth::{Role, Server, TableState, TabletState, Truth, TruthError};
 
 /// How often servers are to send a heartbeat.
@@ -71,14 +71,14 @@ pub struct Settings {
     /// How long a server may answer without hearing from the master. Default: 10 seconds.
     pub lease: Duration,
     /// How long versions are kept, where neither the manifest nor anybody has said it. Default: 10 minutes.
-    pub life_time: Duration,
+    pub retention: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
             lease: LEASE,
-            life_time: LIFE_TIME,
+            retention: RETENTION,
         }
     }
 }

@@ -30,12 +30,12 @@ pub(crate) struct Facts {
     pub(crate) now: Timestamp,
     /// How far behind that the barrier is; none: there's no barrier.
     pub(crate) barrier_age: Option<Duration>,
-    /// The same of the ready point; where there's none yet, of when it began to be missed.
+    /// The same of the safe point; where there's none yet, of when it began to be missed.
     pub(crate) ready_age: Option<Duration>,
     /// The same of the lowest floor of a lease.
     pub(crate) oldest_floor_age: Option<Duration>,
     /// How long versions are kept.
-    pub(crate) life_time: Duration,
+    pub(crate) retention: Duration,
     /// What holds collection back.
     pub(crate) held_by: Vec<&'static str>,
     /// Clients with transactions.
@@ -61,7 +61,7 @@ impl Directory {
             in_flight: self.in_flight.len(),
             now: oracle,
             oldest_floor_age: self.oldest_floor_age(),
-            life_time: self.life_time(),
+            retention: self.retention(),
             sessions: self.sessions.len(),
             gc_locks: self.sessions.named(),
             disk_failures: self.disk_failures(),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ready_point_that_never_came_grows_old_as_well() {
+    fn a_safe_point_that_never_came_grows_old_as_well() {
         let mut directory = begun();
         let at = |seconds: u64| Timestamp::from_millis(NOW.physical_ms() + seconds * 1_000);
         directory.collect(LATER, Progress::Time(at(0)));
@@ -195,7 +195,7 @@ mod tests {
         directory.collect(LATER, Progress::Time(NOW));
         let facts = directory.facts(LATER);
         assert_eq!(facts.held_by, Vec::<&str>::new());
-        assert_eq!(facts.barrier_age, Some(facts.life_time));
+        assert_eq!(facts.barrier_age, Some(facts.retention));
         assert_eq!(facts.ready_age, None, "there's no tablet server");
 
         // What began where the barrier is now holds it there.

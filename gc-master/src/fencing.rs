@@ -358,7 +358,7 @@ impl Directory {
                 beat.points.barrier.as_u64(),
             ),
             (
-                "ready point",
+                "safe point",
                 points.ready.as_u64(),
                 beat.points.ready.as_u64(),
             ),

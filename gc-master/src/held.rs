@@ -86,10 +86,10 @@ impl Directory {
         holds
     }
 
-    /// Whether the lowest floor is older than the life time.
+    /// Whether the lowest floor is older than the retention.
     fn is_held_by_gc_lock(&self) -> bool {
         let age = self.oldest_floor_age();
-        age.is_some_and(|age| age > self.life_time())
+        age.is_some_and(|age| age > self.retention())
     }
 
     /// What a master waits for that was started a while ago.
@@ -113,7 +113,7 @@ impl Directory {
         // Before it has ever moved, nothing may be old enough to be kept back.
         let since = Timestamp::from_u64(truth.gc.since).physical_ms();
         let age = self.collection.now.physical_ms().saturating_sub(since);
-        let is_old = truth.gc.since != 0 && Duration::from_millis(age) > self.life_time();
+        let is_old = truth.gc.since != 0 && Duration::from_millis(age) > self.retention();
         if truth.gc.barrier == 0 && !is_old {
             return None;
         }
@@ -126,7 +126,7 @@ impl Directory {
         })
     }
 
-    /// Tablet servers that keep the ready point back.
+    /// Tablet servers that keep the safe point back.
     fn servers_in_the_way(&self, truth: &Truth, now: Duration) -> Vec<Hold> {
         let points = truth.gc.points();
         // Just after the master's start nobody can have been heard.

@@ -43,7 +43,7 @@ pub use names::{CUT_BYTES_MAX, CUTS_MAX, NAME_BYTES_MAX};
 pub use refusal::Refusal;
 pub use server::{Error, Options, Server};
 pub use settings::{
-    Change, Kept, LIFE_TIME, LIFE_TIME_MAX, LIFE_TIME_MIN, Manifest, ManifestError,
+    Change, Kept, RETENTION, RETENTION_MAX, RETENTION_MIN, Manifest, ManifestError,
 };
 pub use tables::STATE_BYTES_MAX;
 pub use truth::{

@@ -33,7 +33,7 @@ pub(crate) struct Metrics {
     now: Gauge,
     barrier_age: Gauge,
     ready_age: Gauge,
-    life_time: Gauge,
+    retention: Gauge,
     held_by: IntGaugeVec,
     sessions: IntGauge,
     gc_locks: IntGauge,
@@ -66,7 +66,7 @@ impl Metrics {
             now: set.seconds(names::NOW)?,
             barrier_age: set.seconds(names::BARRIER_AGE)?,
             ready_age: set.seconds(names::READY_AGE)?,
-            life_time: set.seconds(names::LIFE_TIME)?,
+            retention: set.seconds(names::RETENTION)?,
             held_by: set.gauges(names::HELD_BY)?,
             sessions: set.gauge(names::SESSIONS)?,
             gc_locks: set.gauge(names::GC_LOCKS)?,
@@ -147,7 +147,7 @@ impl Metrics {
         age(&self.barrier_age, facts.barrier_age);
         age(&self.ready_age, facts.ready_age);
         age(&self.oldest_gc_lock, facts.oldest_floor_age);
-        self.life_time.set(facts.life_time.as_secs_f64());
+        self.retention.set(facts.retention.as_secs_f64());
         for by in names::HOLDERS {
             let held = facts.held_by.contains(by);
             self.held_by.with_label_values(&[*by]).set(held.into());

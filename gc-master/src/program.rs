@@ -81,7 +81,7 @@ struct Flags {
     new_cluster: bool,
 
     /// The file with what the cluster's manifest says for the master: JSON, as
-    /// {"lifeTimeMs": 600000, "maxHoldMs": 3600000, "paused": false, "tabletServers": 3}, where each may be left out.
+    /// {"retentionMs": 600000, "maxHoldMs": 3600000, "paused": false, "tabletServers": 3}, where each may be left out.
     /// It is read again every second, and wins over `percolator gc set`
     #[arg(long, value_name = "FILE", env = "PERCOLATOR_GC_MASTER_MANIFEST")]
     manifest: Option<PathBuf>,

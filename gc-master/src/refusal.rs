@@ -6,7 +6,7 @@ use std::time::Duration;
 use humantime::format_duration;
 
 use crate::names::{CUTS_MAX, NAME_BYTES_MAX};
-use crate::settings::{LIFE_TIME_MAX, LIFE_TIME_MIN};
+use crate::settings::{RETENTION_MAX, RETENTION_MIN};
 
 /// Seconds.
 const DAY: u64 = 24 * 3600;
@@ -90,13 +90,13 @@ pub enum Refusal {
     #[error("the session is refused: {wrong}")]
     Session { wrong: String },
     #[error(
-        "a life time of {} is refused: it may be from {}s to {} days", format_duration(*.asked),
-        LIFE_TIME_MIN.as_secs(), LIFE_TIME_MAX.as_secs() / DAY
+        "a retention of {} is refused: it may be from {}s to {} days", format_duration(*.asked),
+        RETENTION_MIN.as_secs(), RETENTION_MAX.as_secs() / DAY
     )]
-    LifeTime { asked: Duration },
+    Retention { asked: Duration },
     #[error(
         "a limit of {} on how long a gc-lock may be held is refused: it may be from {}s to {} days, or 0s for none",
-        format_duration(*.asked), LIFE_TIME_MIN.as_secs(), LIFE_TIME_MAX.as_secs() / DAY
+        format_duration(*.asked), RETENTION_MIN.as_secs(), RETENTION_MAX.as_secs() / DAY
     )]
     HoldMax { asked: Duration },
     /// What the manifest says wins.

@@ -262,7 +262,7 @@ async fn watch_manifest(path: Option<PathBuf>, runner: Arc<Runner>) {
         match read_manifest(&path) {
             Ok(manifest) if last.as_ref() != Some(&manifest) => {
                 tracing::info!(
-                    life_time_ms = manifest.life_time_ms,
+                    retention_ms = manifest.retention_ms,
                     max_hold_ms = manifest.max_hold_ms,
                     paused = manifest.paused,
                     tablet_servers = manifest.tablet_servers,

@@ -145,12 +145,12 @@ impl Master for Service {
         request: Request<v1::SetGcRequest>,
     ) -> Result<Response<v1::SetGcResponse>, Status> {
         let v1::SetGcRequest {
-            life_time_ms,
+            retention_ms,
             paused,
             hold_ms_max,
         } = request.into_inner();
         let change = Change {
-            life_time: life_time_ms.map(Duration::from_millis),
+            retention: retention_ms.map(Duration::from_millis),
             hold_max: hold_ms_max.map(Duration::from_millis),
             paused,
         };

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use percolator_protocol::safe_point::Retention;
+use percolator_protocol::safe_point::RetentionPolicy;
 use percolator_wire::v1;
 use serde::{Deserialize, Serialize};
 
@@ -17,11 +17,11 @@ use crate::core::Directory;
 use crate::refusal::Refusal;
 
 /// How long versions are kept where nothing else is set.
-pub const LIFE_TIME: Duration = Duration::from_secs(600);
-/// The shortest and the longest life time, and limit of how long a gc-lock may be held.
-pub const LIFE_TIME_MIN: Duration = Duration::from_secs(1);
-/// See [`LIFE_TIME_MIN`].
-pub const LIFE_TIME_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+pub const RETENTION: Duration = Duration::from_secs(600);
+/// The shortest and the longest retention, and limit of how long a gc-lock may be held.
+pub const RETENTION_MIN: Duration = Duration::from_secs(1);
+/// See [`RETENTION_MIN`].
+pub const RETENTION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// What was set, as the master keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub struct Kept {
     pub revision: u64,
     /// How long versions are kept, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub life_time_ms: Option<u64>,
+    pub retention_ms: Option<u64>,
     /// How long a gc-lock may be held, in milliseconds; `None`: as long as it is renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_ms_max: Option<u64>,
@@ -45,7 +45,7 @@ pub struct Kept {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Manifest {
     /// How long versions are kept, in milliseconds.
-    pub life_time_ms: Option<u64>,
+    pub retention_ms: Option<u64>,
     /// How long a gc-lock may be held, in milliseconds; zero: as long as it is renewed.
     pub max_hold_ms: Option<u64>,
     /// Whether neither point moves.
@@ -58,7 +58,7 @@ pub struct Manifest {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// How long versions are kept.
-    pub life_time: Option<Duration>,
+    pub retention: Option<Duration>,
     /// How long a gc-lock may be held; zero: as long as it is renewed.
     pub hold_max: Option<Duration>,
     /// Whether neither point moves.
@@ -83,7 +83,7 @@ impl Kept {
 }
 
 impl Manifest {
-    /// Reads the file's content, `{"lifeTimeMs": 600000, "maxHoldMs": 3600000, "paused": false, "tabletServers": 3}`,
+    /// Reads the file's content, `{"retentionMs": 600000, "maxHoldMs": 3600000, "paused": false, "tabletServers": 3}`,
     /// where every field may be left out.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl Manifest {
     pub fn decode(bytes: &[u8]) -> Result<Self, ManifestError> {
         let manifest: Self = serde_json::from_slice(bytes)?;
         check(
-            manifest.life_time_ms.map(Duration::from_millis),
+            manifest.retention_ms.map(Duration::from_millis),
             manifest.max_hold_ms.map(Duration::from_millis),
         )?;
         Ok(manifest)
@@ -100,7 +100,7 @@ impl Manifest {
     /// The names of the fields of `spec.gc` that it sets.
     pub(crate) fn fields(&self) -> impl Iterator<Item = &'static str> {
         let fields = [
-            ("lifeTime", self.life_time_ms.is_some()),
+            ("retention", self.retention_ms.is_some()),
             ("maxHold", self.max_hold_ms.is_some()),
             ("paused", self.paused.is_some()),
         ];
@@ -110,10 +110,10 @@ impl Manifest {
     }
 }
 
-fn check(life_time: Option<Duration>, hold_max: Option<Duration>) -> Result<(), Refusal> {
-    let out_of_bounds = |time: &Duration| !(LIFE_TIME_MIN..=LIFE_TIME_MAX).contains(time);
-    if let Some(asked) = life_time.filter(out_of_bounds) {
-        return Err(Refusal::LifeTime { asked });
+fn check(retention: Option<Duration>, hold_max: Option<Duration>) -> Result<(), Refusal> {
+    let out_of_bounds = |time: &Duration| !(RETENTION_MIN..=RETENTION_MAX).contains(time);
+    if let Some(asked) = retention.filter(out_of_bounds) {
+        return Err(Refusal::Retention { asked });
     }
     if let Some(asked) = hold_max.filter(|time| !time.is_zero() && out_of_bounds(time)) {
         return Err(Refusal::HoldMax { asked });
@@ -127,10 +127,10 @@ impl Directory {
     }
 
     /// How long versions are kept.
-    pub fn life_time(&self) -> Duration {
-        let set = || self.kept().and_then(|set| set.life_time_ms);
-        let said = self.manifest.life_time_ms.or_else(set);
-        said.map_or(self.settings.life_time, Duration::from_millis)
+    pub fn retention(&self) -> Duration {
+        let set = || self.kept().and_then(|set| set.retention_ms);
+        let said = self.manifest.retention_ms.or_else(set);
+        said.map_or(self.settings.retention, Duration::from_millis)
     }
 
     /// How long a gc-lock may be held; `None`: as long as it is renewed.
@@ -146,9 +146,9 @@ impl Directory {
         self.manifest.paused.unwrap_or_else(set)
     }
 
-    pub(crate) fn retention(&self) -> Retention {
-        Retention {
-            life_time: self.life_time(),
+    pub(crate) fn retention_policy(&self) -> RetentionPolicy {
+        RetentionPolicy {
+            retention: self.retention(),
             hold_max: self.hold_max(),
         }
     }
@@ -161,14 +161,14 @@ impl Directory {
     /// Changes settings, where the manifest leaves them open.
     ///
     /// # Errors
-    /// [`Refusal::LifeTime`], [`Refusal::HoldMax`], [`Refusal::OfManifest`], [`Refusal::NoState`]; and
+    /// [`Refusal::Retention`], [`Refusal::HoldMax`], [`Refusal::OfManifest`], [`Refusal::NoState`]; and
     /// [`Refusal::Settling`] or [`Refusal::UnheardOfSettings`] of a master that has lost its state and may not know yet
     /// what was set.
     pub fn set_collection(&mut self, now: Duration, change: Change) -> Result<(), Refusal> {
-        check(change.life_time, change.hold_max)?;
+        check(change.retention, change.hold_max)?;
         for field in self.manifest.fields() {
             let is_asked = match field {
-                "lifeTime" => change.life_time.is_some(),
+                "retention" => change.retention.is_some(),
                 "maxHold" => change.hold_max.is_some(),
                 _ => change.paused.is_some(),
             };
@@ -193,7 +193,7 @@ impl Directory {
         }
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let set = &mut truth.gc.set;
-        set.life_time_ms = change.life_time.map(millis).or(set.life_time_ms);
+        set.retention_ms = change.retention.map(millis).or(set.retention_ms);
         if let Some(hold_max) = change.hold_max {
             set.hold_ms_max = Some(millis(hold_max)).filter(|ms| *ms != 0);
         }
@@ -218,7 +218,7 @@ impl From<v1::GcSettings> for Kept {
     fn from(settings: v1::GcSettings) -> Self {
         Self {
             revision: settings.revision,
-            life_time_ms: settings.life_time_ms,
+            retention_ms: settings.retention_ms,
             hold_ms_max: settings.hold_ms_max,
             paused: settings.paused,
         }
@@ -229,7 +229,7 @@ impl From<Kept> for v1::GcSettings {
     fn from(kept: Kept) -> Self {
         Self {
             revision: kept.revision,
-            life_time_ms: kept.life_time_ms,
+            retention_ms: kept.retention_ms,
             hold_ms_max: kept.hold_ms_max,
             paused: kept.paused,
         }

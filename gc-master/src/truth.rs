@@ -67,7 +67,7 @@ pub struct Gc {
     pub barrier: u64,
     /// Tablet servers may collect up to here.
     pub ready: u64,
-    /// The oracle's time when there was a tablet server first, and no ready point; zero: not known. What has never moved
+    /// The oracle's time when there was a tablet server first, and no safe point; zero: not known. What has never moved
     /// has no age of its own to be seen by.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub since: u64,

@@ -20,7 +20,7 @@ fn at(ms: u64) -> Timestamp {
 fn world() -> World {
     let mut world = World::new(1);
     let change = Change {
-        life_time: Some(Duration::from_secs(10)),
+        retention: Some(Duration::from_secs(10)),
         ..Change::default()
     };
     world.directory.set_collection(world.now, change).unwrap();
@@ -175,7 +175,7 @@ fn a_master_that_starts_knows_which_gc_locks_were_ended_by_hand() {
 }
 
 #[test]
-fn a_lease_of_before_the_life_time_was_shortened_is_waited_for_by_a_master_that_starts() {
+fn a_lease_of_before_the_retention_was_shortened_is_waited_for_by_a_master_that_starts() {
     let mut world = World::new(1);
     world.now = Duration::from_secs(100);
     let request = v1::SessionRequest {
@@ -187,7 +187,7 @@ fn a_lease_of_before_the_life_time_was_shortened_is_waited_for_by_a_master_that_
     let told = world.directory.session(world.now, request).unwrap();
     assert_eq!(told.lease_ms, 60_000);
     let change = Change {
-        life_time: Some(Duration::from_secs(1)),
+        retention: Some(Duration::from_secs(1)),
         ..Change::default()
     };
     world.directory.set_collection(world.now, change).unwrap();

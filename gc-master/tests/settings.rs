@@ -5,7 +5,7 @@ mod world;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use percolator_gc_master::{Change, Kept, LIFE_TIME, Manifest, Progress, Refusal, Role, gc_status};
+use percolator_gc_master::{Change, Kept, RETENTION, Manifest, Progress, Refusal, Role, gc_status};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
@@ -13,9 +13,9 @@ use world::World;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-fn life_time(life_time: Duration) -> Change {
+fn retention(retention: Duration) -> Change {
     Change {
-        life_time: Some(life_time),
+        retention: Some(retention),
         ..Change::default()
     }
 }
@@ -28,7 +28,7 @@ fn manifest(text: &str) -> Manifest {
 fn what_was_set_outlives_the_master_s_state() {
     let mut world = World::new(2);
     let set = Change {
-        life_time: Some(DAY),
+        retention: Some(DAY),
         hold_max: Some(2 * DAY),
         paused: Some(true),
     };
@@ -41,7 +41,7 @@ fn what_was_set_outlives_the_master_s_state() {
     beat.settings = kept.clone();
     let heard = world.directory.heartbeat(world.now, beat).unwrap();
     assert_eq!(heard.settings, kept);
-    assert_eq!(world.directory.life_time(), DAY);
+    assert_eq!(world.directory.retention(), DAY);
     assert_eq!(world.directory.hold_max(), Some(2 * DAY));
     assert!(world.directory.paused());
     // Another one that was away then has older ones.
@@ -60,7 +60,7 @@ fn a_master_that_may_not_know_yet_what_was_set_sets_nothing() {
     world.beat("tablet-0").unwrap();
     let early = world
         .directory
-        .set_collection(world.now, life_time(DAY))
+        .set_collection(world.now, retention(DAY))
         .unwrap_err();
     assert!(matches!(early, Refusal::Settling { .. }), "{early}");
 }
@@ -92,12 +92,12 @@ fn the_barrier_stays_until_a_rebuilt_master_has_heard_what_was_set() {
         paused: Some(true),
         ..Change::default()
     };
-    for set in [life_time(DAY), paused] {
+    for set in [retention(DAY), paused] {
         let (mut world, kept) = rebuilt(set);
         // The one that it hears was away when it was set.
         beat_with(&mut world, "tablet-1", &Kept::default());
         world.now = Duration::from_secs(100);
-        assert_eq!(world.directory.life_time(), LIFE_TIME);
+        assert_eq!(world.directory.retention(), RETENTION);
         world
             .directory
             .collect(world.now, Progress::Time(oracle(0)));
@@ -119,7 +119,7 @@ fn the_barrier_stays_until_a_rebuilt_master_has_heard_what_was_set() {
 /// It knows nobody, and nobody whom it knows has told what was set.
 #[test]
 fn a_newcomer_is_not_everybody_for_a_rebuilt_master() {
-    let (mut world, kept) = rebuilt(life_time(DAY));
+    let (mut world, kept) = rebuilt(retention(DAY));
     world.servers.insert("tablet-9".into(), BTreeMap::new());
     // The oracle has told which cluster it is.
     let mut oracle_knows = world.heartbeat_of("tablet-9");
@@ -138,7 +138,7 @@ fn a_newcomer_is_not_everybody_for_a_rebuilt_master() {
         (gc.heard_all, gc.points().barrier, sweep)
     };
     assert_eq!(collect(&mut world, 100), (false, Timestamp::ZERO, None));
-    let refused = world.directory.set_collection(world.now, life_time(DAY));
+    let refused = world.directory.set_collection(world.now, retention(DAY));
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("from a tablet server that was there before"));
     let status = gc_status(&world.directory, world.now).unwrap();
@@ -158,8 +158,8 @@ fn a_newcomer_is_not_everybody_for_a_rebuilt_master() {
 
 #[test]
 fn a_master_that_finds_its_cluster_late_waits_for_the_sessions_from_then_on() {
-    // How long leases were before the life time was shortened is lost.
-    for set in [Change::default(), life_time(Duration::from_secs(1))] {
+    // How long leases were before the retention was shortened is lost.
+    for set in [Change::default(), retention(Duration::from_secs(1))] {
         let (mut world, kept) = rebuilt(set);
         world.now = Duration::from_secs(500);
         for server in ["tablet-0", "tablet-1"] {
@@ -208,7 +208,7 @@ fn a_rebuilt_master_grants_no_lease_before_it_knows_the_barrier() {
 #[test]
 fn a_rebuilt_master_that_has_heard_everybody_starts_again_as_any_other() {
     let short = Duration::from_secs(5);
-    let (mut world, kept) = rebuilt(life_time(short));
+    let (mut world, kept) = rebuilt(retention(short));
     for server in ["tablet-0", "tablet-1"] {
         beat_with(&mut world, server, &kept);
     }
@@ -255,7 +255,7 @@ fn a_rebuilt_master_that_has_heard_everybody_starts_again_as_any_other() {
 /// A record of settings is newer or older as a whole.
 #[test]
 fn what_is_set_at_a_rebuilt_master_takes_the_place_of_nothing_that_it_has_not_heard() {
-    let (mut world, kept) = rebuilt(life_time(DAY));
+    let (mut world, kept) = rebuilt(retention(DAY));
     beat_with(&mut world, "tablet-1", &Kept::default());
     world.now = Duration::from_secs(100);
     let pause = Change {
@@ -271,12 +271,12 @@ fn what_is_set_at_a_rebuilt_master_takes_the_place_of_nothing_that_it_has_not_he
     beat_with(&mut world, "tablet-0", &kept);
     world.directory.set_collection(world.now, pause).unwrap();
     assert!(world.directory.paused());
-    assert_eq!(world.directory.life_time(), DAY);
+    assert_eq!(world.directory.retention(), DAY);
 }
 
 #[test]
 fn what_is_set_at_a_rebuilt_master_is_newer_than_what_was_set_before() {
-    let (mut world, mut kept) = rebuilt(life_time(DAY));
+    let (mut world, mut kept) = rebuilt(retention(DAY));
     beat_with(&mut world, "tablet-0", &Kept::default());
     beat_with(&mut world, "tablet-1", &Kept::default());
     world.now = Duration::from_secs(100);
@@ -285,7 +285,7 @@ fn what_is_set_at_a_rebuilt_master_is_newer_than_what_was_set_before() {
     let set = |world: &mut World| {
         world
             .directory
-            .set_collection(world.now, life_time(7 * DAY))
+            .set_collection(world.now, retention(7 * DAY))
     };
     // Without the oracle's time it can't tell.
     assert!(matches!(set(&mut world), Err(Refusal::Settling { .. })));
@@ -294,7 +294,7 @@ fn what_is_set_at_a_rebuilt_master_is_newer_than_what_was_set_before() {
         .collect(world.now, Progress::Time(oracle(0)));
     set(&mut world).unwrap();
     beat_with(&mut world, "tablet-0", &kept);
-    assert_eq!(world.directory.life_time(), 7 * DAY);
+    assert_eq!(world.directory.retention(), 7 * DAY);
     set(&mut world).unwrap();
     let before = oracle(0).as_u64();
     let heard = world.beat("tablet-0").unwrap();
@@ -305,12 +305,12 @@ fn what_is_set_at_a_rebuilt_master_is_newer_than_what_was_set_before() {
 fn the_manifest_wins_and_what_it_leaves_open_may_be_set() {
     let mut world = World::new(1);
     let now = world.now;
-    world.directory.set_collection(now, life_time(DAY)).unwrap();
-    let said = manifest(r#"{"lifeTimeMs": 5000, "paused": false}"#);
+    world.directory.set_collection(now, retention(DAY)).unwrap();
+    let said = manifest(r#"{"retentionMs": 5000, "paused": false}"#);
     world.directory.take_manifest(said);
-    assert_eq!(world.directory.life_time(), Duration::from_secs(5));
-    let refused = world.directory.set_collection(now, life_time(DAY));
-    assert_eq!(refused, Err(Refusal::OfManifest { field: "lifeTime" }));
+    assert_eq!(world.directory.retention(), Duration::from_secs(5));
+    let refused = world.directory.set_collection(now, retention(DAY));
+    assert_eq!(refused, Err(Refusal::OfManifest { field: "retention" }));
     let held = Change {
         hold_max: Some(DAY),
         ..Change::default()
@@ -319,7 +319,7 @@ fn the_manifest_wins_and_what_it_leaves_open_may_be_set() {
     assert_eq!(world.directory.hold_max(), Some(DAY));
     // What was set counts again when the manifest leaves it open.
     world.directory.take_manifest(manifest("{}"));
-    assert_eq!(world.directory.life_time(), DAY);
+    assert_eq!(world.directory.retention(), DAY);
     world
         .directory
         .take_manifest(manifest(r#"{"maxHoldMs": 0}"#));
@@ -330,16 +330,16 @@ fn the_manifest_wins_and_what_it_leaves_open_may_be_set() {
 fn values_out_of_bounds_are_refused_whoever_says_them() {
     let mut world = World::new(1);
     for time in [Duration::from_millis(999), 367 * DAY] {
-        let refused = world.directory.set_collection(world.now, life_time(time));
-        assert_eq!(refused, Err(Refusal::LifeTime { asked: time }));
+        let refused = world.directory.set_collection(world.now, retention(time));
+        assert_eq!(refused, Err(Refusal::Retention { asked: time }));
         let millis = time.as_millis();
-        for field in ["lifeTimeMs", "maxHoldMs"] {
+        for field in ["retentionMs", "maxHoldMs"] {
             let text = format!(r#"{{"{field}": {millis}}}"#);
             let error = Manifest::decode(text.as_bytes()).unwrap_err().to_string();
             assert!(error.contains("from 1s to 366 days"), "{error}");
         }
     }
-    for text in ["", "7", r#"{"lifetime": 1000}"#] {
+    for text in ["", "7", r#"{"lifeTimeMs": 1000}"#] {
         assert!(Manifest::decode(text.as_bytes()).is_err(), "{text}");
     }
 }

@@ -1,11 +1,11 @@
-//! Wrong turns of the rules, for the proof that the simulator notices them: a test that never fails proves
+//! Mutants of the rules, for the proof that the simulator kills them: a test that never fails proves
 //! nothing.
 //!
 //! Without the feature `mutants` [`on`] is constantly false, and costs nothing. Only the simulator turns
 //! the feature on, and no release build has it. One thread has at most one mutant at a time, so that runs
 //! go side by side.
 
-/// A wrong turn.
+/// A rule with a bug on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutant {
     /// A prewrite doesn't look for commits since its snapshot.
@@ -92,7 +92,7 @@ pub enum Mutant {
     ReadyBeforeLocks,
     /// A delete is collected before what it hides.
     DeleteCollectedFirst,
-    /// A tablet server collects up to the barrier, instead of its ready point.
+    /// A tablet server collects up to the barrier, instead of its safe point.
     CollectedAtTheBarrier,
     /// A late copy of a large transaction's earlier flush overwrites what a later one has written.
     LateFlushOverwrites,
@@ -194,12 +194,12 @@ mod switch {
         static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
     }
 
-    /// From now on this thread takes this wrong turn, or none.
+    /// From now on this thread runs this mutant, or none.
     pub fn set(mutant: Option<Mutant>) {
         ON.set(mutant);
     }
 
-    /// Whether this thread takes it.
+    /// Whether this thread runs it.
     pub fn on(mutant: Mutant) -> bool {
         ON.get() == Some(mutant)
     }
@@ -208,7 +208,7 @@ mod switch {
 #[cfg(feature = "mutants")]
 pub use switch::{on, set};
 
-/// Whether this wrong turn is taken.
+/// Whether this thread runs this mutant.
 #[cfg(not(feature = "mutants"))]
 #[inline(always)]
 pub const fn on(_: Mutant) -> bool {

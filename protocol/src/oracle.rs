@@ -1,11 +1,11 @@
-//! Timestamps: make a limit durable, then grant below it (seed 000, part 8; paper, section 2.3).
+//! Timestamps: make a limit durable, then grant below it (paper, section 2.3).
 //!
 //! A state machine. It must not know what a disk, a clock or a request is: the time comes in as an
 //! argument, the limit to make durable goes out as a value.
 //!
 //! Whatever was granted lies below a limit that was durable before. After a restart granting goes
 //! on from the durable limit, so nothing is granted twice, whatever the clock says. The clock only
-//! moves the next timestamp forward, so that timestamps tell the time well enough for the lifetimes
+//! moves the next timestamp forward, so that timestamps tell the time well enough for the ttls
 //! of locks.
 
 use crate::mutants::{self, Mutant};
@@ -188,7 +188,7 @@ impl Oracle {
     /// Takes note of the time. Call it before [`Self::grant`] and [`Self::extend`].
     ///
     /// A clock that goes back is waited for: until it is there again, time passes at half the pace
-    /// of the monotonic clock, so that lifetimes of locks still end. A clock that jumps ahead by
+    /// of the monotonic clock, so that ttls of locks still end. A clock that jumps ahead by
     /// more than the bound is not followed.
     pub fn observe(&mut self, now: Now) -> Option<ClockEvent> {
         self.mono_ms = self.mono_ms.max(now.mono_ms);

@@ -11,14 +11,14 @@
 //!
 //! # Why it is sound
 //! A snapshot that misses a version would have to be read below ready, as everything that a snapshot at or
-//! above ready sees stays ([`crate::actions::gc`]). Each tablet server collects only up to a ready point that
+//! above ready sees stays ([`crate::actions::gc`]). Each tablet server collects only up to a safe point that
 //! its own barrier has reached, and refuses reads below its own barrier. So no read depends on a gc-lock, a
 //! lease or a clock: these are there so that live transactions are not refused.
 //!
 //! A write conflict that is missed would need a prewrite below ready, to which records above its start_ts
-//! have been lost: the same barrier refuses it. (The seed is looser here. It releases the gc-lock when a
-//! transaction freezes its reads, while its prewrites still come: a delete that was committed after the
-//! snapshot and collected meanwhile then hides the conflict.)
+//! have been lost: the same barrier refuses it. (So a gc-lock is held until the last prewrite is in place,
+//! not until the reads end: a delete that was committed after the snapshot and collected meanwhile would hide
+//! the conflict.)
 //!
 //! A lock whose fate nobody knows any more would need its primary's record to be collected before it is
 //! resolved. The record of a transaction S that committed at C goes only where ready is above C, so above S:
@@ -63,7 +63,7 @@ pub struct Points {
 pub struct TooOld {
     /// Where it began.
     pub start_ts: Timestamp,
-    /// The point: the barrier where something was to be read or prewritten, the ready point where it
+    /// The point: the barrier where something was to be read or prewritten, the safe point where it
     /// was asked what became of the transaction.
     pub barrier: Timestamp,
 }
@@ -73,7 +73,7 @@ impl Points {
     #[must_use]
     pub fn raised(self, to: Self) -> Self {
         let barrier = self.barrier.max(to.barrier);
-        // Whoever sends a ready point has sent its barrier before; if not, it waits for that.
+        // Whoever sends a safe point has sent its barrier before; if not, it waits for that.
         let ready = match to.ready <= barrier {
             true => self.ready.max(to.ready),
             false => self.ready,
@@ -128,27 +128,27 @@ fn below(start_ts: Timestamp, point: Timestamp) -> Result<(), TooOld> {
 
 /// How long versions are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retention {
+pub struct RetentionPolicy {
     /// Whoever reads them or not.
-    pub life_time: Duration,
-    /// For a gc-lock, at most; `None`: for as long as it is held. Shorter than the life time, it has no effect.
+    pub retention: Duration,
+    /// For a gc-lock, at most; `None`: for as long as it is held. Shorter than the retention, it has no effect.
     pub hold_max: Option<Duration>,
 }
 
-/// Where the barrier may go at the oracle's time `now`: transactions live for the life time without being
+/// Where the barrier may go at the oracle's time `now`: transactions live for the retention without being
 /// asked, and whoever holds a gc-lock, of which `lowest` is the lowest, for as long as it does and may.
-pub fn barrier(now: Timestamp, retention: Retention, lowest: Option<Timestamp>) -> Timestamp {
+pub fn barrier(now: Timestamp, policy: RetentionPolicy, lowest: Option<Timestamp>) -> Timestamp {
     let before = |time: Duration| {
         let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Timestamp::from_millis(now.physical_ms().saturating_sub(ms))
     };
-    let oldest = before(retention.life_time);
-    let longest = retention.hold_max.map_or(Timestamp::ZERO, before);
+    let oldest = before(policy.retention);
+    let longest = policy.hold_max.map_or(Timestamp::ZERO, before);
     lowest.map_or(oldest, |lowest| lowest.max(longest).min(oldest))
 }
 
 /// Below which every tablet server refuses: the locks of transactions that began below it can only become
-/// fewer, and once all are resolved it may be the ready point. `reported` has one entry a tablet server that
+/// fewer, and once all are resolved it may be the safe point. `reported` has one entry a tablet server that
 /// is known of, `None` for one that has not reported its barrier: then nothing is known.
 pub fn enforced(reported: impl Iterator<Item = Option<Timestamp>>) -> Option<Timestamp> {
     if mutants::on(Mutant::ReadyBeforeEveryTablet) {
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(now.raised(points(8, 4)), now);
         assert_eq!(now.raised(points(12, 7)), points(12, 7));
         assert_eq!(now.raised(points(8, 10)), points(10, 10));
-        // A ready point beyond every barrier that is known waits.
+        // A safe point beyond every barrier that is known waits.
         assert_eq!(now.raised(points(8, 11)), now);
     }
 
@@ -213,18 +213,18 @@ mod tests {
     }
 
     #[test]
-    fn the_barrier_is_held_by_the_life_time_and_by_the_lowest_gc_lock() {
+    fn the_barrier_is_held_by_the_retention_and_by_the_lowest_gc_lock() {
         let at = Timestamp::from_millis;
-        let keep = |hold_max: Option<u64>| Retention {
-            life_time: Duration::from_secs(10),
+        let keep = |hold_max: Option<u64>| RetentionPolicy {
+            retention: Duration::from_secs(10),
             hold_max: hold_max.map(Duration::from_secs),
         };
         assert_eq!(barrier(at(15_000), keep(None), None), at(5_000));
         assert_eq!(barrier(at(15_000), keep(None), Some(at(4_000))), at(4_000));
         assert_eq!(barrier(at(15_000), keep(None), Some(at(9_000))), at(5_000));
-        // The cluster is younger than a life time.
+        // The cluster is younger than the retention.
         assert_eq!(barrier(at(5_000), keep(None), None), Timestamp::ZERO);
-        // A gc-lock that is held for too long, and a limit below the life time.
+        // A gc-lock that is held for too long, and a limit below the retention.
         assert_eq!(
             barrier(at(15_000), keep(Some(12)), Some(at(1_000))),
             at(3_000)

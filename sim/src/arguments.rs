@@ -7,7 +7,7 @@ use clap::Parser;
 
 use crate::invariants;
 use crate::plan::{Fault, Plan};
-use crate::sabotage::Sabotage;
+use crate::mutation::Mutation;
 
 /// What is said of one seed alone. To require it is not enough: where something else forbids that there is
 /// a seed, clap doesn't ask for it.
@@ -49,16 +49,16 @@ pub struct Arguments {
     /// So many workers in each, at most 100.
     #[arg(long, value_name = "N", requires = "seed", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub workers: Option<u8>,
-    /// Do this wrong on purpose; "list" shows what there is in this build.
-    #[arg(long, value_name = "NAME", value_parser = wrong_turn)]
-    pub sabotage: Option<WrongTurn>,
-    /// Show that every wrong turn is noticed, or the one of --sabotage.
+    /// Run this mutant; "list" names all mutants of this build.
+    #[arg(long, value_name = "NAME", value_parser = mutant)]
+    pub mutant: Option<MutantChoice>,
+    /// Prove that every mutant is killed, or the one of --mutant.
     #[arg(long, conflicts_with = "seed", conflicts_with_all = OF_ONE)]
     pub mutants: bool,
-    /// Show that every invariant notices some wrong turn where nothing else is looked at.
-    #[arg(long, conflicts_with_all = ["seed", "mutants", "seeds", "sabotage", "alone"], conflicts_with_all = OF_ONE)]
+    /// Prove that every invariant kills a mutant if no other invariant is checked.
+    #[arg(long, conflicts_with_all = ["seed", "mutants", "seeds", "mutant", "alone"], conflicts_with_all = OF_ONE)]
     pub invariants: bool,
-    /// Look at this invariant alone, for example one-lock-a-cell; with --mutants: which wrong turns it notices.
+    /// Check this invariant alone, for example one-lock-a-cell; with --mutants: which mutants it kills.
     #[arg(long, value_name = "INVARIANT", value_parser = invariant)]
     pub alone: Option<&'static str>,
     /// So long there are faults.
@@ -80,28 +80,28 @@ pub struct Kinds(Vec<Fault>);
 #[derive(Clone, Debug)]
 pub struct Names(Vec<&'static str>);
 
-/// What `--sabotage` asks for.
+/// What `--mutant` asks for.
 #[derive(Clone, Copy, Debug)]
-pub enum WrongTurn {
-    /// The names of all that there are.
+pub enum MutantChoice {
+    /// The names of all.
     List,
-    /// To take this one.
-    Take(Sabotage),
+    /// This one.
+    Run(Mutation),
 }
 
 impl Arguments {
-    /// What is to be done wrong, if anything.
-    pub fn wrong_turn(&self) -> Option<Sabotage> {
-        match self.sabotage {
-            Some(WrongTurn::Take(sabotage)) => Some(sabotage),
-            Some(WrongTurn::List) | None => None,
+    /// The mutant to run, if any.
+    pub fn mutation(&self) -> Option<Mutation> {
+        match self.mutant {
+            Some(MutantChoice::Run(mutation)) => Some(mutation),
+            Some(MutantChoice::List) | None => None,
         }
     }
 
     /// The plan of a seed, as these arguments change it.
     pub fn plan(&self, seed: u64) -> Plan {
-        let mut plan = match self.wrong_turn() {
-            Some(sabotage) => sabotage.plan(seed),
+        let mut plan = match self.mutation() {
+            Some(mutation) => mutation.plan(seed),
             None => Plan::new(seed),
         };
         if let Some(Kinds(faults)) = &self.faults {
@@ -175,11 +175,11 @@ fn invariant(name: &str) -> Result<&'static str, String> {
     })
 }
 
-fn wrong_turn(name: &str) -> Result<WrongTurn, String> {
+fn mutant(name: &str) -> Result<MutantChoice, String> {
     if name == "list" {
-        return Ok(WrongTurn::List);
+        return Ok(MutantChoice::List);
     }
-    Sabotage::named(name).map(WrongTurn::Take).ok_or_else(|| {
+    Mutation::named(name).map(MutantChoice::Run).ok_or_else(|| {
         let more = if cfg!(feature = "mutants") {
             ""
         } else {

@@ -16,7 +16,7 @@ use crate::disk::{Lie, SimDisk, Space};
 use crate::plan::{Fault, Plan};
 use crate::recorder::{Recorder, Session};
 use crate::rng::{Dice, Rng};
-use crate::sabotage::Sabotage;
+use crate::mutation::Mutation;
 use crate::servers::master::Master;
 use crate::servers::oracle::{self, Oracle};
 use crate::servers::tablet::{self, Tablet};
@@ -79,12 +79,12 @@ impl Cluster {
             begun: AtomicBool::new(false),
             cluster_id: Mutex::new(None),
             settings: percolator_gc_master::Settings {
-                life_time: plan.life_time,
+                retention: plan.retention,
                 lease: plan.lease,
             },
             highest: highest.clone(),
-            two_owners: plan.sabotage == Some(Sabotage::TwoOwners),
-            drops_unswept: plan.sabotage == Some(Sabotage::DropBeforeSwept),
+            two_owners: plan.mutation == Some(Mutation::TwoOwners),
+            drops_unswept: plan.mutation == Some(Mutation::DropBeforeSwept),
         });
         let oracle = Arc::new(Oracle {
             node: oracle_node,
@@ -124,8 +124,8 @@ impl Cluster {
                     maybe: Mutex::default(),
                     running: Mutex::new(None),
                     older: false,
-                    tears: plan.sabotage == Some(Sabotage::TornBatch),
-                    waits_for_ever: plan.sabotage == Some(Sabotage::StallIgnored),
+                    tears: plan.mutation == Some(Mutation::TornBatch),
+                    waits_for_ever: plan.mutation == Some(Mutation::StallIgnored),
                 }))
             })
             .collect();
@@ -163,33 +163,33 @@ impl Cluster {
             healed: AtomicBool::new(false),
             lives: Mutex::default(),
         });
-        match cluster.plan.sabotage {
-            Some(Sabotage::LimitNotDurable) => cluster.oracle.disk.lie(Lie::Sync),
-            Some(Sabotage::RenameNotDurable) => {
+        match cluster.plan.mutation {
+            Some(Mutation::LimitNotDurable) => cluster.oracle.disk.lie(Lie::Sync),
+            Some(Mutation::RenameNotDurable) => {
                 cluster.oracle.disk.lie(Lie::Folder);
                 cluster.master.disk.lie(Lie::Folder);
             }
-            Some(Sabotage::AnswerBeforeSync) => {
+            Some(Mutation::AnswerBeforeSync) => {
                 for tablet in cluster.tablets() {
                     tablet.disk.lie(Lie::Sync);
                 }
             }
-            Some(Sabotage::SyncTriedAgain) => {
+            Some(Mutation::SyncTriedAgain) => {
                 for tablet in cluster.tablets() {
                     tablet.disk.lie(Lie::SyncAgain);
                 }
             }
-            Some(Sabotage::ReplayNotRewritten) => {
+            Some(Mutation::ReplayNotRewritten) => {
                 for tablet in cluster.tablets() {
                     tablet.disk.lie(Lie::Rewrite);
                 }
             }
-            Some(Sabotage::CutNotDone) => {
+            Some(Mutation::CutNotDone) => {
                 for tablet in cluster.tablets() {
                     tablet.disk.lie(Lie::Cut);
                 }
             }
-            Some(Sabotage::CheckpointNotDurable) => {
+            Some(Mutation::CheckpointNotDurable) => {
                 for image in cluster
                     .tablets()
                     .iter()
@@ -524,7 +524,7 @@ impl Cluster {
             rng: Mutex::new(Rng::new(self.plan.seed, &format!("transport {life}"))),
             highest: self.highest.clone(),
             cluster: OneCluster::default(),
-            kept: (self.plan.sabotage == Some(Sabotage::StaleTimestamps)).then(Mutex::default),
+            kept: (self.plan.mutation == Some(Mutation::StaleTimestamps)).then(Mutex::default),
         };
         let options = Options {
             patience: self.plan.patience,

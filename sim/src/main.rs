@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use parking_lot::Mutex;
-use percolator_sim::arguments::{Arguments, WrongTurn};
+use percolator_sim::arguments::{Arguments, MutantChoice};
 use percolator_sim::export::export;
-use percolator_sim::of_use;
+use percolator_sim::lone_invariants;
 use percolator_sim::plan::Plan;
-use percolator_sim::proof::{Noticed, each, first};
+use percolator_sim::proof::{Kill, each, first};
 use percolator_sim::run::{keep_panics, run, run_until};
-use percolator_sim::sabotage::Sabotage;
+use percolator_sim::mutation::Mutation;
 use percolator_sim::seeds::Seeds;
 use percolator_sim::shrink::shrink;
 use percolator_sim::subject::Subject;
@@ -33,9 +33,9 @@ const SHOWN_ABOUT: usize = 40;
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     keep_panics();
-    if let Some(WrongTurn::List) = arguments.sabotage {
-        for sabotage in Sabotage::all() {
-            println!("{}", sabotage.name());
+    if let Some(MutantChoice::List) = arguments.mutant {
+        for mutation in Mutation::all() {
+            println!("{}", mutation.name());
         }
         return ExitCode::SUCCESS;
     }
@@ -184,30 +184,30 @@ fn many(arguments: &Arguments) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// For each wrong turn: which seed notices it, and by which invariant. With `--alone`, where only that one is looked at:
-/// then it has to notice some of them.
+/// For each mutant: which seed kills it, and by which invariant. With `--alone`, where only that one is looked at:
+/// then it has to kill some of them.
 fn mutants(arguments: &Arguments) -> ExitCode {
-    let only = arguments.wrong_turn();
-    let (from, to) = arguments.seeds.unwrap_or((0, Sabotage::NOTICED_WITHIN));
-    let all: Vec<Sabotage> = Sabotage::all()
+    let only = arguments.mutation();
+    let (from, to) = arguments.seeds.unwrap_or((0, Mutation::KILLED_WITHIN));
+    let all: Vec<Mutation> = Mutation::all()
         .into_iter()
         .filter(|one| only.is_none_or(|only| *one == only))
         .collect();
     let started = Instant::now();
-    let found = each(&all, |sabotage| {
+    let found = each(&all, |mutation| {
         first((from..to).map(|seed| Plan {
             only: arguments.alone,
-            ..sabotage.plan(seed)
+            ..mutation.plan(seed)
         }))
     });
-    println!("{:24} {:>5}  noticed by", "wrong turn", "seed");
+    println!("{:24} {:>5}  killed by", "mutant", "seed");
     let (mut missed, mut otherwise) = (0, 0);
-    for (sabotage, noticed) in all.iter().zip(found) {
-        let name = sabotage.name();
-        match noticed {
-            Some(noticed) => {
-                println!("{}", row(&name, &noticed));
-                if !sabotage.may_be_noticed_by(&noticed.failure.invariant) {
+    for (mutation, killed) in all.iter().zip(found) {
+        let name = mutation.name();
+        match killed {
+            Some(killed) => {
+                println!("{}", row(&name, &killed));
+                if !mutation.may_be_killed_by(&killed.failure.invariant) {
                     otherwise += 1;
                     println!("{:30}  WHICH HAS NO PART IN IT", "");
                 }
@@ -220,10 +220,10 @@ fn mutants(arguments: &Arguments) -> ExitCode {
     }
     let took = started.elapsed().as_secs_f64();
     println!(
-        "{} wrong turns, {missed} missed, {otherwise} noticed by what has no part in them, in {took:.1} s",
+        "{} mutants, {missed} missed, {otherwise} killed by an invariant that isn't theirs, in {took:.1} s",
         all.len()
     );
-    println!("to repeat one: cargo xtask sim --seed SEED --sabotage WRONG_TURN --trace");
+    println!("to repeat one: cargo xtask sim --seed SEED --mutant MUTANT --trace");
     let may_miss = match arguments.alone {
         Some(_) => all.len() - 1,
         None => 0,
@@ -234,37 +234,37 @@ fn mutants(arguments: &Arguments) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// For each invariant: in which seed it notices its wrong turn, where nothing else is looked at.
+/// For each invariant: in which seed it kills its mutant, where nothing else is looked at.
 fn invariants() -> ExitCode {
-    let uses = of_use::all();
+    let uses = lone_invariants::all();
     let started = Instant::now();
     let found = each(&uses, |of| {
-        first((0..of_use::NOTICED_WITHIN).map(|seed| of.plan(seed)))
+        first((0..lone_invariants::KILLED_WITHIN).map(|seed| of.plan(seed)))
     });
     println!(
         "{:28} {:38} {:>5}  what it says",
-        "invariant alone", "wrong turn", "seed"
+        "invariant alone", "mutant", "seed"
     );
     let mut missed = 0;
-    for (of, noticed) in uses.iter().zip(found) {
-        let (seed, detail) = match &noticed {
-            Some(Noticed { plan, failure }) => (plan.seed, failure.detail.as_str()),
-            None => (of_use::NOTICED_WITHIN, "NOTHING until there"),
+    for (of, killed) in uses.iter().zip(found) {
+        let (seed, detail) = match &killed {
+            Some(Kill { plan, failure }) => (plan.seed, failure.detail.as_str()),
+            None => (lone_invariants::KILLED_WITHIN, "NOTHING until there"),
         };
-        missed += usize::from(noticed.is_none());
+        missed += usize::from(killed.is_none());
         let detail: String = detail.chars().take(90).collect();
         let workload = of.workload.map(|name| format!(" --workloads {name}"));
-        let turn = of.sabotage.name() + &workload.unwrap_or_default();
+        let turn = of.mutation.name() + &workload.unwrap_or_default();
         println!("{:28} {turn:38} {seed:5}  {detail}", of.invariant);
     }
     let took = started.elapsed().as_secs_f64();
     println!(
         "{} invariants, {missed} of no use within {} seeds, in {took:.1} s",
         uses.len(),
-        of_use::NOTICED_WITHIN
+        lone_invariants::KILLED_WITHIN
     );
     println!(
-        "to repeat one: cargo xtask sim --seed SEED --sabotage WRONG_TURN --alone INVARIANT --trace"
+        "to repeat one: cargo xtask sim --seed SEED --mutant MUTANT --alone INVARIANT --trace"
     );
     if missed > 0 {
         return ExitCode::FAILURE;
@@ -272,9 +272,9 @@ fn invariants() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A line of a table: what was noticed, in which seed, and how.
-fn row(name: &str, noticed: &Noticed) -> String {
-    let Noticed { plan, failure } = noticed;
+/// A line of a table: what was killed, in which seed, and how.
+fn row(name: &str, killed: &Kill) -> String {
+    let Kill { plan, failure } = killed;
     let detail: String = failure.detail.chars().take(90).collect();
     format!("{name:24} {:5}  {}: {detail}", plan.seed, failure.invariant)
 }

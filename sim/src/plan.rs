@@ -10,7 +10,7 @@ use percolator_tablet::Limits;
 
 use crate::invariants;
 use crate::rng::Rng;
-use crate::sabotage::Sabotage;
+use crate::mutation::Mutation;
 use crate::trace::shown;
 use crate::workloads;
 
@@ -158,7 +158,7 @@ pub struct Plan {
     pub clients: usize,
     /// Workers in each client.
     pub workers: usize,
-    /// Life time of locks.
+    /// Retention of locks.
     pub lock_ttl: Duration,
     /// How long the client library tries.
     pub patience: Duration,
@@ -171,7 +171,7 @@ pub struct Plan {
     /// What a tablet server holds at the most.
     pub limits: Limits,
     /// How long versions are kept.
-    pub life_time: Duration,
+    pub retention: Duration,
     /// How long a server answers without hearing from the master.
     pub lease: Duration,
     /// How long a tablet server waits for a disk that hangs.
@@ -183,7 +183,7 @@ pub struct Plan {
     /// The one invariant that counts, where it is not all of them: to see what it finds alone.
     pub only: Option<&'static str>,
     /// What is wrong on purpose.
-    pub sabotage: Option<Sabotage>,
+    pub mutation: Option<Mutation>,
 }
 
 impl Plan {
@@ -221,11 +221,11 @@ impl Plan {
             limits: limits(seed),
             lease: lease(seed),
             stall_max: stall_max(seed),
-            life_time: life_time(seed),
+            retention: retention(seed),
             window_us: [0, 300, 5_000][rng.below(3) as usize],
             workloads,
             only: None,
-            sabotage: None,
+            mutation: None,
         }
     }
 
@@ -259,13 +259,13 @@ impl Plan {
             format!(
                 "locks live for {}, versions for {}; an answer is waited for for {}, and tried for again for {}",
                 shown(self.lock_ttl),
-                shown(self.life_time),
+                shown(self.retention),
                 shown(self.timeout),
                 shown(self.patience)
             ),
         ];
-        if let Some(sabotage) = self.sabotage {
-            words.push(format!("wrong on purpose: {}", sabotage.name()));
+        if let Some(mutation) = self.mutation {
+            words.push(format!("wrong on purpose: {}", mutation.name()));
         }
         if let Some(only) = self.only {
             words.push(format!("nothing is looked at but: {only}"));
@@ -292,8 +292,8 @@ fn patience(seed: u64, usual: Duration) -> Duration {
 }
 
 /// How long versions are kept: in most runs shorter than many transactions last.
-fn life_time(seed: u64) -> Duration {
-    let mut rng = Rng::new(seed, "life time");
+fn retention(seed: u64) -> Duration {
+    let mut rng = Rng::new(seed, "retention");
     match rng.below(3) {
         0 => Duration::from_secs(600),
         _ => Duration::from_millis(rng.between(20, 2_000)),
@@ -351,8 +351,8 @@ impl fmt::Display for Plan {
     /// The arguments that repeat the run.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "--seed {}", self.seed)?;
-        let drawn = match self.sabotage {
-            Some(sabotage) => sabotage.plan(self.seed),
+        let drawn = match self.mutation {
+            Some(mutation) => mutation.plan(self.seed),
             None => Self::new(self.seed),
         };
         if self.faults != drawn.faults {
@@ -376,8 +376,8 @@ impl fmt::Display for Plan {
         if self.faulty != drawn.faulty {
             write!(f, " --faulty-ms {}", self.faulty.as_millis())?;
         }
-        if let Some(sabotage) = self.sabotage {
-            write!(f, " --sabotage {}", sabotage.name())?;
+        if let Some(mutation) = self.mutation {
+            write!(f, " --mutant {}", mutation.name())?;
         }
         if let Some(only) = self.only {
             write!(f, " --alone {}", invariants::argument(only))?;

@@ -1,5 +1,5 @@
-//! The two proofs that the simulator isn't blind: each wrong turn is noticed (`noticed`), and each invariant notices
-//! one where nothing else is looked at (`of_use`).
+//! The two proofs that the simulator isn't blind: each mutant is killed (`killed_by`), and each invariant kills
+//! one if no other invariant is checked (`lone_invariants`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,20 +10,20 @@ use crate::run::run;
 use crate::trace::Keep;
 use crate::world::Failure;
 
-/// Where and how something was noticed first.
+/// The first plan that killed a mutant, and how.
 #[derive(Clone, Debug)]
-pub struct Noticed {
+pub struct Kill {
     /// The plan of that run.
     pub plan: Plan,
     /// What was seen.
     pub failure: Failure,
 }
 
-/// The first of these plans in which something is noticed.
-pub fn first(plans: impl IntoIterator<Item = Plan>) -> Option<Noticed> {
+/// The first of these plans in which something is killed.
+pub fn first(plans: impl IntoIterator<Item = Plan>) -> Option<Kill> {
     plans.into_iter().find_map(|plan| {
         let failure = run(&plan, Keep::Nothing).failure?;
-        Some(Noticed { plan, failure })
+        Some(Kill { plan, failure })
     })
 }
 

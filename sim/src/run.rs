@@ -23,7 +23,7 @@ use crate::plan::Plan;
 use crate::recorder::Session;
 use crate::replaced::replaced;
 use crate::rng::Rng;
-use crate::sabotage;
+use crate::mutation;
 use crate::trace::{Keep, Trace};
 use crate::verified::verified;
 use crate::workloads::{self, Workload, tagged};
@@ -74,7 +74,7 @@ pub fn run_until(plan: &Plan, keep: Keep, cut: Arc<AtomicBool>) -> Option<Outcom
 }
 
 fn carried_out(plan: &Plan, keep: Keep, cut: Arc<AtomicBool>) -> Outcome {
-    sabotage::begin(plan.sabotage);
+    mutation::begin(plan.mutation);
     let network = Network::new(Rng::new(plan.seed, "network"));
     let world = World::new(plan, network, Trace::new(keep), cut);
     let mut history = Vec::new();

@@ -125,7 +125,7 @@ pub enum Change {
         ts: Timestamp,
         /// The record.
         write: Write,
-        /// The highest ready point that its server had made durable before this group.
+        /// The highest safe point that its server had made durable before this group.
         ready: Timestamp,
         /// The records that the cell still has, newest first.
         left: Vec<(Timestamp, WriteKind)>,
@@ -146,7 +146,7 @@ pub struct Watch {
     collected: BTreeMap<String, Content>,
     /// The tables of which each server has tablets, and whether they are in use.
     owned: BTreeMap<String, BTreeMap<u32, bool>>,
-    /// The ready point that each server has made durable.
+    /// The safe point that each server has made durable.
     ready: BTreeMap<String, Timestamp>,
 }
 
@@ -294,7 +294,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Remembers the ready point that a server has made durable: it goes forward there too.
+    /// Remembers the safe point that a server has made durable: it goes forward there too.
     fn reached(&mut self, server: &str, points: &Bytes) -> Result<(), String> {
         let ready = points.get(8..).and_then(|ready| ready.try_into().ok());
         let ready = ready.ok_or_else(|| format!("points of {} bytes", points.len()))?;
@@ -302,7 +302,7 @@ impl Watch {
         let ready = Timestamp::from_u64(u64::from_be_bytes(ready));
         if ready < *reached {
             return Err(format!(
-                "{server} keeps the ready point {ready} after {reached}"
+                "{server} keeps the safe point {ready} after {reached}"
             ));
         }
         *reached = ready;

@@ -10,7 +10,7 @@ use percolator_sim::history::Op;
 use percolator_sim::nemesis::{rate, schedule};
 use percolator_sim::plan::{Fault, Plan};
 use percolator_sim::run::run;
-use percolator_sim::sabotage::Sabotage;
+use percolator_sim::mutation::Mutation;
 use percolator_sim::shrink::shrink;
 use percolator_sim::trace::Keep;
 
@@ -100,34 +100,34 @@ fn without_one_workload_the_others_do_the_same() {
     assert_eq!(alone[..length], together[..length]);
 }
 
-/// Of whatever there is in the first seeds that notice a wrong turn, what is left when it was made smaller.
+/// Of whatever there is in the first seeds that kill a mutant, what is left when it was made smaller.
 #[test]
 fn failing_runs_are_made_small_and_fail_again_in_the_same_way_by_what_is_shown_of_them() {
     let small = [
-        (Sabotage::StaleTimestamps, 0, 2),
-        (Sabotage::AnswerBeforeSync, 0, 1),
+        (Mutation::StaleTimestamps, 0, 2),
+        (Mutation::AnswerBeforeSync, 0, 1),
         // A server has to die, or its device to fail, ...
-        (Sabotage::LimitNotDurable, 1, 1),
+        (Mutation::LimitNotDurable, 1, 1),
         // ... and the machine with it, ...
-        (Sabotage::SyncTriedAgain, 1, 3),
+        (Mutation::SyncTriedAgain, 1, 3),
         // ... or to die just while it writes, which whoever has less to do does less often; and the machine with it: that
         // moment is lost with most kinds of faults.
-        (Sabotage::TornBatch, 8, 12),
+        (Mutation::TornBatch, 8, 12),
     ];
-    for (sabotage, kinds, workers) in small {
-        let noticed = (0..Sabotage::NOTICED_WITHIN).filter_map(|seed| {
+    for (mutation, kinds, workers) in small {
+        let killed = (0..Mutation::KILLED_WITHIN).filter_map(|seed| {
             let plan = Plan {
                 faults: Fault::ALL.into(),
-                ..sabotage.plan(seed)
+                ..mutation.plan(seed)
             };
             let failure = run(&plan, Keep::Nothing).failure?;
             Some((plan, failure))
         });
         // Some that takes a chain of accidents gets no smaller than that.
-        let is_small = noticed.take(4).any(|(plan, failure)| {
+        let is_small = killed.take(4).any(|(plan, failure)| {
             let (smaller, smallest) = shrink(&plan, &failure);
             assert_eq!(smallest.invariant, failure.invariant);
-            // What is noticed at the end alone, when every server is started again, is lost with any other time.
+            // What is killed at the end alone, when every server is started again, is lost with any other time.
             assert!(
                 smaller.faulty < plan.faulty || smaller.faults.len() < plan.faults.len(),
                 "{smaller} of {plan}"
@@ -139,6 +139,6 @@ fn failing_runs_are_made_small_and_fail_again_in_the_same_way_by_what_is_shown_o
             assert_eq!(run(&again, Keep::Nothing).failure, Some(smallest));
             smaller.faults.len() <= kinds && smaller.clients * smaller.workers <= workers
         });
-        assert!(is_small, "{} is made no smaller", sabotage.name());
+        assert!(is_small, "{} is made no smaller", mutation.name());
     }
 }

@@ -7,7 +7,7 @@ use percolator_sim::arguments::Arguments;
 use percolator_sim::invariants;
 use percolator_sim::plan::{Fault, Plan};
 use percolator_sim::run::run;
-use percolator_sim::sabotage::Sabotage;
+use percolator_sim::mutation::Mutation;
 use percolator_sim::trace::Keep;
 
 fn parsed(arguments: &str) -> Result<Arguments, clap::Error> {
@@ -21,11 +21,11 @@ fn plan_of(arguments: &str) -> Plan {
 }
 
 #[test]
-fn a_wrong_turn_is_repeated_by_its_name_and_its_seed() {
-    for sabotage in Sabotage::all() {
-        let plan = sabotage.plan(17);
-        let name = sabotage.name();
-        assert_eq!(plan.to_string(), format!("--seed 17 --sabotage {name}"));
+fn a_mutation_is_repeated_by_its_name_and_its_seed() {
+    for mutation in Mutation::all() {
+        let plan = mutation.plan(17);
+        let name = mutation.name();
+        assert_eq!(plan.to_string(), format!("--seed 17 --mutant {name}"));
         assert_eq!(plan_of(&plan.to_string()), plan);
     }
 }
@@ -43,10 +43,10 @@ fn what_was_made_smaller_is_shown() {
 }
 
 #[test]
-fn wrong_turns_are_taken_with_many_seeds_too() {
-    for arguments in ["--sabotage TwoOwners", "--seeds 3..9 --sabotage TwoOwners"] {
+fn mutations_are_taken_with_many_seeds_too() {
+    for arguments in ["--mutant TwoOwners", "--seeds 3..9 --mutant TwoOwners"] {
         let arguments = parsed(arguments).expect("arguments");
-        assert_eq!(arguments.plan(5), Sabotage::TwoOwners.plan(5));
+        assert_eq!(arguments.plan(5), Mutation::TwoOwners.plan(5));
     }
 }
 
@@ -76,7 +76,7 @@ fn what_is_looked_at_alone_is_shown() {
 #[test]
 fn what_makes_no_sense_is_refused() {
     for (arguments, kind) in [
-        ("--sabotage Nonsense", ErrorKind::ValueValidation),
+        ("--mutant Nonsense", ErrorKind::ValueValidation),
         ("--seeds 5..3", ErrorKind::ValueValidation),
         ("--seeds 5..5", ErrorKind::ValueValidation),
         ("--seed 1 --faults none,late", ErrorKind::ValueValidation),
@@ -113,23 +113,23 @@ fn what_makes_no_sense_is_refused() {
     }
 }
 
-/// What notices a wrong turn must be the wrong turn: the same plan without it has nothing to be noticed.
+/// A mutant is killed by its own bug: the same plan without it runs well.
 #[test]
-fn plans_that_are_made_for_a_wrong_turn_fail_by_that_alone() {
+fn plans_that_are_made_for_a_mutant_fail_by_that_alone() {
     let rules = [Mutant::OnePhaseOfAnotherLife, Mutant::LateCreateAccepted];
-    let world = [Sabotage::LimitNotDurable, Sabotage::RenameNotDurable];
-    for sabotage in rules.map(Sabotage::Rule).into_iter().chain(world) {
+    let world = [Mutation::LimitNotDurable, Mutation::RenameNotDurable];
+    for mutation in rules.map(Mutation::Rule).into_iter().chain(world) {
         for seed in 0..6 {
             let plan = Plan {
-                sabotage: None,
+                mutation: None,
                 only: None,
-                ..sabotage.plan(seed)
+                ..mutation.plan(seed)
             };
             let failure = run(&plan, Keep::Nothing).failure;
             assert!(
                 failure.is_none(),
                 "{} of {seed}: {failure:?}",
-                sabotage.name()
+                mutation.name()
             );
         }
     }

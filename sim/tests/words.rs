@@ -2,7 +2,7 @@
 
 use percolator_sim::plan::Plan;
 use percolator_sim::run::run;
-use percolator_sim::sabotage::Sabotage;
+use percolator_sim::mutation::Mutation;
 use percolator_sim::trace::Keep;
 
 #[test]
@@ -35,10 +35,10 @@ fn traces_and_plans_are_in_words() {
 /// By the names that a trace has for them.
 #[test]
 fn failures_name_the_servers_that_they_are_about() {
-    for sabotage in [Sabotage::TwoOwners, Sabotage::CheckpointNotDurable] {
-        let failure = (0..Sabotage::NOTICED_WITHIN)
-            .find_map(|seed| run(&sabotage.plan(seed), Keep::Nothing).failure)
-            .expect("it is noticed");
+    for mutation in [Mutation::TwoOwners, Mutation::CheckpointNotDurable] {
+        let failure = (0..Mutation::KILLED_WITHIN)
+            .find_map(|seed| run(&mutation.plan(seed), Keep::Nothing).failure)
+            .expect("it is killed");
         let words: Vec<&str> = failure.detail.split(' ').collect();
         assert!(
             words.iter().any(|word| word.starts_with("tablet-")),

@@ -1,5 +1,5 @@
 //! Collection: its cost follows the garbage, not the data. Whatever hides a version, or will be of no use some
-//! day itself, leaves an entry in an index ordered by time. Collection reads that index up to the ready point,
+//! day itself, leaves an entry in an index ordered by time. Collection reads that index up to the safe point,
 //! and looks at the cells that it names.
 //!
 //! It works in pieces, one at a time, each a request like others: it waits for its rows' latches, decides by
@@ -64,7 +64,7 @@ impl Front {
     }
 }
 
-/// The oldest entries below the ready point: as many as have this many items, or a few more.
+/// The oldest entries below the safe point: as many as have this many items, or a few more.
 pub(crate) fn piece(
     engine: &dyn Engine,
     front: &mut Front,

@@ -62,7 +62,7 @@ impl Hidden {
         }
     }
 
-    /// What goes, where the version that hides it is at or below the ready point: then no snapshot at or above that
+    /// What goes, where the version that hides it is at or below the safe point: then no snapshot at or above that
     /// sees it.
     pub(crate) fn collected(self) -> Option<Collected> {
         let Self::Version {

@@ -70,7 +70,7 @@ pub enum Error {
         /// How many it has.
         bytes: usize,
     },
-    /// The barrier and the ready point can't be read.
+    /// The barrier and the safe point can't be read.
     #[error("the points of collection have {bytes} bytes, not 16: the engine's content is damaged")]
     Points {
         /// How many they have.

@@ -56,7 +56,7 @@ pub(crate) struct Metrics {
     disk_full: IntGauge,
     pub(crate) disk_stalled: Gauge,
     barrier: Gauge,
-    ready_point: Gauge,
+    safe_point: Gauge,
     garbage: IntGauge,
     garbage_oldest: Gauge,
     collected_versions: IntCounter,
@@ -107,7 +107,7 @@ impl Metrics {
             disk_full: set.gauge(names::DISK_FULL)?,
             disk_stalled: set.seconds(names::DISK_STALLED)?,
             barrier: set.seconds(names::BARRIER)?,
-            ready_point: set.seconds(names::READY_POINT)?,
+            safe_point: set.seconds(names::SAFE_POINT)?,
             garbage: set.gauge(names::GARBAGE)?,
             garbage_oldest: set.seconds(names::GARBAGE_OLDEST)?,
             collected_versions: set.counter(names::COLLECTED_VERSIONS)?,
@@ -173,7 +173,7 @@ impl Metrics {
         self.cache_bytes.set(whole(facts.cache_bytes as u64));
         self.disk_full.set(facts.short_of_room.into());
         self.barrier.set(seconds(facts.points.barrier));
-        self.ready_point.set(seconds(facts.points.ready));
+        self.safe_point.set(seconds(facts.points.ready));
         self.garbage_oldest.set(seconds(facts.oldest_garbage));
         let garbage = facts.garbage.iter();
         let waiting: u64 = garbage.clone().map(|tablet| tablet.waiting).sum();

@@ -1,4 +1,4 @@
-//! The barrier and the ready point, as this server has them (`protocol::safe_point`).
+//! The barrier and the safe point, as this server has them (`protocol::safe_point`).
 
 use percolator_engine::{Batch, Column, Engine};
 use percolator_protocol::mutants::{self, Mutant};
@@ -9,7 +9,7 @@ use crate::Error;
 use crate::decision::Decision;
 use crate::latches::Ticket;
 
-/// Where they are kept: the barrier, then the ready point, eight bytes each.
+/// Where they are kept: the barrier, then the safe point, eight bytes each.
 const POINTS: &[u8] = b"points";
 
 /// See the module's head.

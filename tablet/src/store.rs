@@ -113,7 +113,7 @@ pub(crate) fn stored_lock(
     }
 }
 
-/// Wrong turns that others than the check of the marks itself have to notice.
+/// Mutants that others than the check of the marks itself have to notice.
 const MARKS_ARE_WRONG: [Mutant; 3] = [
     Mutant::CommitNotMarked,
     Mutant::RollbackNotMarked,

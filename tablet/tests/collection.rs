@@ -1,5 +1,5 @@
 //! Collection by the index, against a model of what snapshots see: whatever was written, rolled back and collected
-//! before, no snapshot at or above the ready point sees a difference, and in the end nothing is left that nobody sees.
+//! before, no snapshot at or above the safe point sees a difference, and in the end nothing is left that nobody sees.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! The barrier and the ready point of a tablet server: what is refused, what is collected, and what is kept.
+//! The barrier and the safe point of a tablet server: what is refused, what is collected, and what is kept.
 
 mod support;
 
@@ -148,9 +148,9 @@ fn what_waits_is_counted_and_counted_anew_at_a_start() {
 #[test]
 fn the_settings_of_the_master_are_kept_for_one_that_has_lost_them() {
     let mut server = Server::new();
-    let settings = |revision, life_time_ms| v1::GcSettings {
+    let settings = |revision, retention_ms| v1::GcSettings {
         revision,
-        life_time_ms: Some(life_time_ms),
+        retention_ms: Some(retention_ms),
         ..v1::GcSettings::default()
     };
     let keep = |server: &mut Server, settings| {

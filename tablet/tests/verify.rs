@@ -103,7 +103,7 @@ fn what_is_whole_is_found_whole_before_and_after_collection() {
     server.settle();
     server.core.reach(points, &mut server.replies);
     server.settle();
-    // The newest version, and a rollback above the ready point.
+    // The newest version, and a rollback above the safe point.
     assert_eq!(walk(&mut server, Part::Records), (2, 0, Vec::new()));
     assert_eq!(walk(&mut server, Part::Values), (0, 0, Vec::new()));
     assert_eq!(walk(&mut server, Part::Index), (1, 0, Vec::new()));

@@ -11,7 +11,7 @@ Examples:
   cargo xtask sim                        the first thousand seeds, on all cores
   cargo xtask sim --seeds 1000..100000   until one fails, which is made smaller and shown
   cargo xtask sim --seed 17 --trace      everything that happens in one
-  cargo xtask sim --sabotage list        wrong turns that it can take on purpose
+  cargo xtask sim --mutant list          the mutants that it can run
   cargo xtask sim --help-all             every argument of the simulator")]
 pub(crate) struct Args {
     /// Arguments of the simulator.
@@ -24,10 +24,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
-    // No release build has the wrong turns of the rules.
+    // No release build has the mutants of the rules.
     let is_wrong = |argument: &String| {
         let name = argument.split('=').next().unwrap_or_default();
-        matches!(name, "--sabotage" | "--mutants" | "--invariants")
+        matches!(name, "--mutant" | "--mutants" | "--invariants")
     };
     let (program, how): (_, &[&str]) = if args.arguments.iter().any(is_wrong) {
         ("debug/percolator-sim", &["--features", "mutants"])

@@ -34,7 +34,7 @@ pub(super) async fn beside(
     let (rows, versions) = if smoke { (1_000, 2) } else { (50_000, 8) };
     let before = admin.gc_status().await?;
     let pause = |paused| GcChange {
-        life_time: Some(Duration::from_secs(1)),
+        retention: Some(Duration::from_secs(1)),
         paused: Some(paused),
         ..GcChange::default()
     };
@@ -91,7 +91,7 @@ pub(super) async fn beside(
     }
     admin
         .set_gc(GcChange {
-            life_time: Some(before.life_time),
+            retention: Some(before.retention),
             paused: Some(before.paused),
             ..GcChange::default()
         })

@@ -66,7 +66,7 @@ enum What {
     /// it. Not part of `all`.
     Large,
     /// Reads and writes beside garbage collection, and what the master takes for gc-locks. Not among `all`: it
-    /// changes the cluster's life time meanwhile.
+    /// changes the cluster's retention meanwhile.
     Gc,
     /// Everything else.
     #[default]

@@ -94,10 +94,10 @@ fn points(survey: &Survey) -> String {
     };
     let rows = [
         ("barrier", old(gc.now, gc.barrier)),
-        ("ready point", old(gc.now, gc.ready)),
+        ("safe point", old(gc.now, gc.ready)),
         (
-            "life time",
-            humantime::format_duration(gc.life_time).to_string(),
+            "retention",
+            humantime::format_duration(gc.retention).to_string(),
         ),
         ("oldest transaction", oldest),
         ("sessions", gc.sessions.to_string()),
@@ -142,7 +142,7 @@ pub(crate) fn json(survey: &Survey, problems: &[Problem], unseen: &[String]) -> 
             Err(why) => json!({"answers": false, "why": why}),
         },
         "gc": {
-            "life_time_ms": millis(gc.life_time),
+            "retention_ms": millis(gc.retention),
             "barrier": gc.barrier.to_string(),
             "barrier_age_ms": age_ms(gc.now, gc.barrier),
             "ready": gc.ready.to_string(),
@@ -203,8 +203,8 @@ TABLE      STATE   TABLETS   READY   AWAY   LOST
 accounts   ready   2         2       0      0
 
 barrier              10m old
-ready point          10m 2s old
-life time            10m
+safe point          10m 2s old
+retention            10m
 oldest transaction   none that has been open for a while
 sessions             0"
         );

@@ -372,7 +372,7 @@ pub(crate) mod tests {
                 tablets: vec![tablet(1, "tablet-0"), tablet(2, "tablet-1")],
             }],
             gc: GcStatus {
-                life_time: Duration::from_secs(600),
+                retention: Duration::from_secs(600),
                 hold_max: None,
                 paused: false,
                 of_manifest: Vec::new(),

@@ -15,8 +15,8 @@
 //! from when the request came.
 //!
 //! A transaction is held until the last of its prewrites is in place. From then on it reads and locks nothing more,
-//! and its locks stand for it: before versions go that it could hide, each is resolved or pushed above. The seed
-//! releases it when its reads freeze: prewrites that come after that could overlook a write conflict.
+//! and its locks stand for it: before versions go that it could hide, each is resolved or pushed above. Released
+//! when the reads end, later prewrites could miss a write conflict.
 
 mod renewing;
 

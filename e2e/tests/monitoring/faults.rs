@@ -16,7 +16,7 @@ const FAULTS: [(&str, &str, &[&str]); 6] = [
         "away",
         "one of two tablet servers is scaled away",
         &[
-            "PercolatorReadyPointStuck",
+            "PercolatorSafePointStuck",
             "PercolatorServerMissing",
             "PercolatorTabletsDown",
         ],
@@ -35,7 +35,7 @@ const FAULTS: [(&str, &str, &[&str]); 6] = [
     (
         "held",
         "a transaction stays open",
-        &["PercolatorOldGcLock", "PercolatorReadyPointStuck"],
+        &["PercolatorOldGcLock", "PercolatorSafePointStuck"],
     ),
     (
         "late",
@@ -99,7 +99,7 @@ impl Drop for Shell {
 pub(crate) fn begin(space: &Namespace) {
     for (name, _, _) in FAULTS {
         let more = match name {
-            "held" => "  gc: {lifeTime: 5s}",
+            "held" => "  gc: {retention: 5s}",
             _ => "",
         };
         let manifest = small(name, more);

@@ -9,7 +9,7 @@ const FACTOR: u32 = 60;
 /// Seconds that alerts wait for in their expressions: what stands before them, and how many they are.
 const IN_EXPRESSIONS: [(&str, &str, u32); 2] = [
     ("PercolatorOldGcLock", " + ", 600),
-    ("PercolatorReadyPointStuck", " > ", 1_800),
+    ("PercolatorSafePointStuck", " > ", 1_800),
 ];
 
 /// Averages over a range that is longer than this test, which would keep for its whole length what was in its first

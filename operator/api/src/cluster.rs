@@ -184,14 +184,14 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// What the master reads: JSON, as `{"lifeTimeMs":600000,"tabletServers":3}` with what is set.
+    /// What the master reads: JSON, as `{"retentionMs":600000,"tabletServers":3}` with what is set.
     pub fn for_master(&self) -> String {
         let mut said = serde_json::Map::new();
         let mut say = |name: &str, value: Option<serde_json::Value>| {
             said.extend(value.map(|value| (name.to_owned(), value)));
         };
         let millis = |time: Duration| time.as_millis().into();
-        say("lifeTimeMs", self.gc.life_time.map(millis));
+        say("retentionMs", self.gc.retention.map(millis));
         say("maxHoldMs", self.gc.max_hold.map(millis));
         say("paused", self.gc.paused.map(Into::into));
         say("tabletServers", Some(self.tablets.replicas.into()));
@@ -208,7 +208,7 @@ pub struct Gc {
     /// are refused. Default: what `percolator gc set` has set, or else 10m.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-validations" = rules(&[("duration(self) >= duration('1s') && duration(self) <= duration('8784h')", "must be from 1s to 8784h")])))]
-    pub life_time: Option<Duration>,
+    pub retention: Option<Duration>,
     /// How long a transaction may keep versions from being collected, from 1s to 8784h; 0s: as long as it lives.
     /// One that goes on after that is refused. Default: what `percolator gc set` has set, or else 0s.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -24,7 +24,7 @@ pub use duration::{Duration, DurationError};
 pub use manifest::ManifestError;
 pub use monitoring::{Monitoring, PodMonitor, PrometheusRule};
 pub use pod::{
-    Amount, Claims, Log, LogFormat, LogLevel, Pod, PullPolicy, Resources, Retention, SecretName,
+    Amount, Claims, Log, LogFormat, LogLevel, Pod, PullPolicy, Resources, ClaimRetention, SecretName,
     Service, Volume,
 };
 pub use quantity::{Quantity, QuantityError};

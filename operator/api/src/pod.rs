@@ -52,17 +52,17 @@ pub struct SecretName {
 pub struct Claims {
     /// What becomes of the claims, and with them of all data, when the cluster is deleted: Retain or
     /// Delete. A cluster that is made again with the same name takes retained claims up. Default: Retain.
-    pub when_deleted: Retention,
+    pub when_deleted: ClaimRetention,
     /// What becomes of the claim of a tablet server that its StatefulSet no longer has: Retain or Delete. Nothing
     /// asks for fewer servers yet (`tablets.replicas` must not shrink, and one oracle and one master are all there
     /// can be), so it counts for whoever scales the StatefulSet by hand, behind a paused operator as a rule; with
     /// Delete that server's data is lost. The oracle's and the master's claims stay. Default: Retain.
-    pub when_scaled: Retention,
+    pub when_scaled: ClaimRetention,
 }
 
 /// What becomes of a claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Retention {
+pub enum ClaimRetention {
     /// It stays.
     #[default]
     Retain,
@@ -70,7 +70,7 @@ pub enum Retention {
     Delete,
 }
 
-impl Retention {
+impl ClaimRetention {
     /// The word that Kubernetes has for it.
     pub fn name(self) -> &'static str {
         match self {

@@ -38,8 +38,8 @@ const WINDOW_MIN: Duration = Duration::from_millis(100);
 const WINDOW_MAX: Duration = Duration::from_millis(60_000);
 const INTERVAL_MIN: Duration = Duration::from_millis(1_000);
 const INTERVAL_MAX: Duration = Duration::from_millis(60_000);
-const LIFE_TIME_MIN: Duration = Duration::from_millis(1_000);
-const LIFE_TIME_MAX: Duration = Duration::from_millis(8_784 * 3_600_000);
+const RETENTION_MIN: Duration = Duration::from_millis(1_000);
+const RETENTION_MAX: Duration = Duration::from_millis(8_784 * 3_600_000);
 const CACHE_SIZE_MIN: Quantity = Quantity::from_bytes(1 << 20);
 const SIZE_MIN: Quantity = Quantity::from_bytes(64 << 20);
 const SMALL_SIZE_MIN: Quantity = Quantity::from_bytes(16 << 20);
@@ -167,7 +167,7 @@ impl Spec {
             );
         }
         for (path, time, or) in [
-            ("spec.gc.lifeTime", spec.gc.life_time, ""),
+            ("spec.gc.retention", spec.gc.retention, ""),
             (
                 "spec.gc.maxHold",
                 spec.gc.max_hold.filter(|time| time.as_millis() != 0),
@@ -175,11 +175,11 @@ impl Spec {
             ),
         ] {
             if let Some(time) = time
-                && !(LIFE_TIME_MIN..=LIFE_TIME_MAX).contains(&time)
+                && !(RETENTION_MIN..=RETENTION_MAX).contains(&time)
             {
                 problems.add(
                     path,
-                    format!("{time} must be from {LIFE_TIME_MIN} to {LIFE_TIME_MAX}{or}"),
+                    format!("{time} must be from {RETENTION_MIN} to {RETENTION_MAX}{or}"),
                 );
             }
         }

@@ -1,4 +1,4 @@
-//! What became of a transaction, decided on its primary alone (paper, section 2.2; seed 000, part 7).
+//! What became of a transaction, decided on its primary alone (paper, section 2.2).
 //!
 //! Whoever meets a lock comes here. Clean-up and commit race on the primary's cell, and its row's
 //! latch makes one of them win.
@@ -12,11 +12,11 @@ use crate::types::{Cell, Effect, Lock, Timestamp, expired};
 pub struct StatusQuery {
     /// The transaction asked about.
     pub start_ts: Timestamp,
-    /// A timestamp that the oracle has handed out: the time by which life times are judged.
+    /// A timestamp that the oracle has handed out: the time by which ttls are judged.
     pub now: Timestamp,
     /// A reader's snapshot, past which a live transaction's commit is to be pushed.
     pub push_past: Option<Timestamp>,
-    /// Roll a live transaction back: an older one is in its way (wound, seed 000, part 4).
+    /// Roll a live transaction back: an older one is in its way (wound-die).
     pub force: bool,
     /// The ttl of the lock that was met: how long to wait for a primary that hasn't arrived.
     pub met_ttl_ms: u64,
@@ -35,10 +35,10 @@ pub enum Status {
         min_commit_ts: Timestamp,
         /// It is being committed and can't be pushed any more.
         committing: bool,
-        /// Life time of the primary's lock, in milliseconds after start_ts.
+        /// Ttl of the primary's lock, in milliseconds after start_ts.
         ttl_ms: u64,
     },
-    /// The primary's prewrite hasn't arrived, and the lock that was met is within its life time:
+    /// The primary's prewrite hasn't arrived, and the lock that was met is within its ttl:
     /// prewrites are sent in parallel, so this is usual for a moment.
     PrimaryPending,
 }

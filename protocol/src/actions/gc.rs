@@ -1,4 +1,4 @@
-//! Collection: which records of a cell nobody needs any more (seed 000, part 5).
+//! Collection: which records of a cell nobody needs any more (docs/garbage-collection.md).
 
 use bytes::Bytes;
 

@@ -1,4 +1,4 @@
-//! Get: what a snapshot sees of a cell (paper, figure 6; seed 000, part 7).
+//! Get: what a snapshot sees of a cell (paper, figure 6).
 
 use bytes::Bytes;
 

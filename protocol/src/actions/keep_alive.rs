@@ -1,10 +1,10 @@
-//! Keep-alive: the owner renews its primary's life time (seed 000, part 7).
+//! Keep-alive: the owner renews the ttl of its primary's lock.
 
 use super::CellView;
 use crate::types::{Effect, Lock, Timestamp};
 
-/// Sets the life time of the primary's lock, in milliseconds after start_ts; never shortens it.
-/// Returns the life time in force, or `None` where the transaction holds no lock here any more.
+/// Sets the ttl of the primary's lock, in milliseconds after start_ts; never shortens it.
+/// Returns the ttl in force, or `None` where the transaction holds no lock here any more.
 pub fn keep_alive(view: &CellView, start_ts: Timestamp, ttl_ms: u64) -> (Vec<Effect>, Option<u64>) {
     let Some(lock) = view.own_lock(start_ts) else {
         return (Vec::new(), None);

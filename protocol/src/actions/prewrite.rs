@@ -1,4 +1,4 @@
-//! Prewrite: conflict check, lock and value in one atomic step (paper, section 2.2; seeds 001, 003).
+//! Prewrite: conflict check, lock and value in one atomic step (paper, section 2.2).
 
 use super::{CellView, OwnRecord};
 use crate::mutants::{self, Mutant};
@@ -12,7 +12,7 @@ pub struct Prewrite {
     pub start_ts: Timestamp,
     /// Its primary.
     pub primary: Cell,
-    /// Life time of its locks, in milliseconds after start_ts.
+    /// Ttl of its locks, in milliseconds after start_ts.
     pub ttl_ms: u64,
     /// Which of the transaction's flushes this is, counted from 1; 0: all of it at once.
     pub generation: u32,
@@ -66,7 +66,7 @@ pub fn prewrite(
         }
         return Err(PrewriteRejection::Locked(lock.clone()));
     }
-    // Also a committed `get_for_update` counts: that is how write skew is caught (seed 000, question 4).
+    // Also a committed `get_for_update` counts: that is how write skew is caught.
     if let Some((with_commit_ts, with_start_ts)) = view.newer
         && !mutants::on(Mutant::NoConflictCheck)
         && !(mutants::on(Mutant::ConflictByStartTs) && with_start_ts < txn.start_ts)

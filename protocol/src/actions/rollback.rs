@@ -1,5 +1,4 @@
-//! Rollback: the lock and its value go, a record stays that stops a late prewrite (seed 000,
-//! question 3).
+//! Rollback: removes the lock and its value, and leaves a record that stops a late prewrite.
 
 use super::{CellView, OwnRecord};
 use crate::mutants::{self, Mutant};

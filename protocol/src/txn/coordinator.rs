@@ -420,7 +420,7 @@ impl Coordinator {
                     },
                 ]
             }
-            // A fresh timestamp, not min_commit_ts itself as the seed has it: that one is a reader's
+            // A fresh timestamp, not min_commit_ts itself: that one is a reader's
             // start_ts + 1, which the oracle may have given to somebody else.
             Err(CommitRejection::TooLow { .. } | CommitRejection::Taken { .. }) => {
                 self.state = State::TakingCommitTs;

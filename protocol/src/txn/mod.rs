@@ -4,8 +4,8 @@
 //! The way: prewrite everything (in parallel), take a commit_ts, commit the primary: that is the
 //! decision. The secondaries follow in the background. Where one server has every cell, it is asked to do
 //! both phases in one step (`actions::one_phase`). Locks in the way are cleared by their own
-//! primary's state, and between two live transactions the older one wins (wound-die, seed 000,
-//! part 4).
+//! primary's state, and between two live transactions the older one wins (wound-die,
+//! docs/design/transactions.md).
 
 mod coordinator;
 mod obstacle;

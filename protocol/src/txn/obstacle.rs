@@ -44,7 +44,7 @@ pub enum ReadNext {
 }
 
 /// Decides what a reader at `snapshot` does about a lock whose transaction has this status. Readers
-/// don't wait for a live writer; they have pushed it past their snapshot (seed 000, part 7).
+/// don't wait for a live writer; they have pushed it past their snapshot.
 pub fn after_status_read(status: Status, snapshot: Timestamp) -> ReadNext {
     match status {
         Status::Committed(commit_ts) => ReadNext::Resolve(Ending::Committed(commit_ts)),

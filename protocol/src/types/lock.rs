@@ -31,12 +31,12 @@ pub struct Mutation {
     pub value: Bytes,
 }
 
-/// The lock of a cell; a cell has at most one. Seed 000, data model.
+/// The lock of a cell; a cell has at most one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lock {
     /// What the transaction does to the cell.
     pub kind: LockKind,
-    /// The cell whose state decides for the whole transaction, with its table (seed 000, part 9).
+    /// The cell whose state decides for the whole transaction, with its table.
     pub primary: Cell,
     /// The transaction.
     pub start_ts: Timestamp,
@@ -58,7 +58,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Whether the owner's life time is over at `now`, a timestamp of the oracle.
+    /// Whether the owner's ttl is over at `now`, a timestamp of the oracle.
     pub fn expired(&self, now: Timestamp) -> bool {
         expired(self.start_ts, self.ttl_ms, now)
     }
@@ -142,7 +142,7 @@ impl Lock {
     }
 }
 
-/// Whether a life time of `ttl_ms` from `start_ts` on is over at `now`. Both are the oracle's, so no
+/// Whether a ttl of `ttl_ms` from `start_ts` on is over at `now`. Both are the oracle's, so no
 /// machine's clock has a say (mission B9).
 pub fn expired(start_ts: Timestamp, ttl_ms: u64, now: Timestamp) -> bool {
     now.physical_ms() > start_ts.physical_ms().saturating_add(ttl_ms)

@@ -5,8 +5,7 @@ use std::fmt;
 /// A point in the order of transactions: milliseconds since the Unix epoch in the high 46 bits, a
 /// counter in the low 18.
 ///
-/// The seed (000, part 8) has seconds in the high bits; milliseconds give the lifetimes of locks
-/// their precision, and PD of TiKV splits the same way.
+/// Milliseconds are the precision of a lock's ttl. PD of TiKV splits its timestamps the same way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 

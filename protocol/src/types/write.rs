@@ -13,7 +13,7 @@ pub enum WriteKind {
     /// A deletion was committed: a marker, nothing is removed in place (mission A5).
     Delete,
     /// A `get_for_update` was committed: no change, but older transactions conflict with it
-    /// (seed 000, question 4).
+    /// (docs/design/transactions.md).
     Lock,
     /// The transaction was rolled back; a late prewrite of it finds this. Stands at start_ts.
     Rollback,

@@ -83,7 +83,7 @@ impl Client {
         &self.mutations[0].cell
     }
 
-    /// Its life time from start_ts on, so that `ttl_ms` of it are left at `now`.
+    /// Its ttl from start_ts on, so that `ttl_ms` of it are left at `now`.
     pub(crate) fn ttl_at(&self, now: Timestamp) -> u64 {
         now.physical_ms() - self.start_ts.physical_ms() + self.ttl_ms
     }

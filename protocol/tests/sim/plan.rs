@@ -75,7 +75,7 @@ pub(crate) enum Step {
     Kill(usize),
     /// The application drops a transaction.
     Cancel(usize),
-    /// A client renews its primary's life time.
+    /// A client renews its primary's ttl.
     KeepAlive(usize),
     /// Time passes.
     Pass { ms: u64 },

@@ -1,6 +1,6 @@
-//! Collection takes no record that a snapshot may still need (`protocol::actions::gc`; seed 000, part 5): only below
-//! the ready point that the server had durably before, and there the records of locks and rollbacks, puts and deletes
-//! that a newer one hides from every snapshot at the ready point, and deletes that hide nothing any more.
+//! Collection takes no record that a snapshot may still need (`protocol::actions::gc`): only below
+//! the safe point that the server had durably before, and there the records of locks and rollbacks, puts and deletes
+//! that a newer one hides from every snapshot at the safe point, and deletes that hide nothing any more.
 
 use percolator_protocol::types::{Timestamp, WriteKind, key};
 
@@ -30,7 +30,7 @@ impl Invariant for CollectedRightly {
         };
         let cell = key::decode_cell(cell).map_err(|error| error.to_string())?;
         Err(format!(
-            "the {:?} of cell {cell} at {ts} is collected, with {ready} as ready point: {why}",
+            "the {:?} of cell {cell} at {ts} is collected, with {ready} as safe point: {why}",
             write.kind
         ))
     }

@@ -1,6 +1,6 @@
 //! Of two transactions that overlap in time and touch one cell, one is aborted (Berenson et al., "A
 //! Critique of ANSI SQL Isolation Levels", 1995: first committer wins). `get_for_update` counts as a
-//! touch (seed 000, question 4). So the versions of a cell lie one after the other: each began after the
+//! touch. So the versions of a cell lie one after the other: each began after the
 //! one before was committed.
 
 use super::Invariant;

@@ -1,5 +1,5 @@
-//! The barrier and the ready point of a tablet server only go forward, whatever is started again, and the ready
-//! point stays at or below the barrier (`protocol::safe_point`; seed 000, part 6: a safe point never goes back).
+//! The barrier and the safe point of a tablet server only go forward, whatever is started again, and the safe
+//! point stays at or below the barrier (`protocol::safe_point`).
 
 use std::collections::BTreeMap;
 

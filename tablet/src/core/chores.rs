@@ -78,7 +78,7 @@ impl Core {
         if self.points.durable.raised(points) != self.points.durable {
             self.enqueue(None, 0, Note::default(), Work::points(points), out);
         }
-        // Rollbacks of old transactions leave garbage below the ready point, too.
+        // Rollbacks of old transactions leave garbage below the safe point, too.
         self.collected_to = Timestamp::ZERO;
         self.collect(out);
     }

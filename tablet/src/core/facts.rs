@@ -30,7 +30,7 @@ pub(crate) struct Facts {
     pub(crate) cache_bytes: usize,
     /// New data is refused, because the disk is full.
     pub(crate) short_of_room: bool,
-    /// The barrier and the ready point.
+    /// The barrier and the safe point.
     pub(crate) points: Points,
     /// The oldest entry of the index of garbage.
     pub(crate) oldest_garbage: Timestamp,

@@ -101,19 +101,19 @@ declarations! {
     );
     BARRIER_AGE: Metric::gauge(
         "percolator_gc_master_barrier_age_seconds",
-        "How far the barrier lies behind the oracle's time: transactions that began before it are refused. It is the life time, or more where a transaction holds it back. 0: there's no barrier yet.",
+        "How far the barrier lies behind the oracle's time: transactions that began before it are refused. It is the retention, or more where a transaction holds it back. 0: there's no barrier yet.",
     );
     READY_AGE: Metric::gauge(
-        "percolator_gc_master_ready_point_age_seconds",
-        "How far the ready point lies behind the oracle's time: what was hidden before it may be collected. A little more than the barrier's age, or much more where something is in the way. Where there is none yet, for how long the master has had a tablet server and no ready point; 0: neither.",
+        "percolator_gc_master_safe_point_age_seconds",
+        "How far the safe point lies behind the oracle's time: what was hidden before it may be collected. A little more than the barrier's age, or much more where something is in the way. Where there is none yet, for how long the master has had a tablet server and no safe point; 0: neither.",
     );
-    LIFE_TIME: Metric::gauge(
-        "percolator_gc_master_life_time_seconds",
+    RETENTION: Metric::gauge(
+        "percolator_gc_master_retention_seconds",
         "How long versions are kept, as configured.",
     );
     HELD_BY: Metric::gauge(
         "percolator_gc_master_gc_held",
-        "1 where this holds garbage collection back now. paused: somebody has paused it; oracle: it doesn't answer; gc_lock: a transaction older than the life time holds the barrier; server_down: a tablet server doesn't answer; server_behind: one answers, and doesn't take the barrier; tablets_lost: one has lost tablets that it had; locks: locks of old transactions can't be resolved; resolving: they are being resolved, for more than 10 s; starting: the master waits for the leases of before its start.",
+        "1 where this holds garbage collection back now. paused: somebody has paused it; oracle: it doesn't answer; gc_lock: a transaction older than the retention holds the barrier; server_down: a tablet server doesn't answer; server_behind: one answers, and doesn't take the barrier; tablets_lost: one has lost tablets that it had; locks: locks of old transactions can't be resolved; resolving: they are being resolved, for more than 10 s; starting: the master waits for the leases of before its start.",
     )
     .by(&[Label::one_of("by", HOLDERS)]);
     SESSIONS: Metric::gauge(

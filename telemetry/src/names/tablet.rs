@@ -256,8 +256,8 @@ declarations! {
         "percolator_tablet_barrier_timestamp_seconds",
         "Transactions that began before this time are refused, in seconds since 1970; 0: none yet.",
     );
-    READY_POINT: Metric::gauge(
-        "percolator_tablet_ready_point_timestamp_seconds",
+    SAFE_POINT: Metric::gauge(
+        "percolator_tablet_safe_point_timestamp_seconds",
         "Versions that were hidden before this time may be collected here, in seconds since 1970; 0: none yet.",
     );
     GARBAGE: Metric::gauge(

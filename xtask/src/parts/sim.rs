@@ -1,5 +1,5 @@
-//! The simulator: the same seeds each time, some that nobody has run yet, and the proof that it notices
-//! wrong turns of the rules. A failure says how to repeat it.
+//! The simulator: the same seeds each time, some that nobody has run yet, and the proof that it kills
+//! mutants of the rules. A failure says how to repeat it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,7 @@ use crate::{cmd::Cmd, context::Context, parts::Report};
 
 /// Seeds that every change runs, as far as there is time; but the first ones in any case.
 const FIXED: &str = "0..600";
-/// For so long, in seconds. With the fresh ones and the wrong turns it is less than four minutes on two cores.
+/// For so long, in seconds. With the fresh ones and the mutants it is less than four minutes on two cores.
 const FIXED_SECONDS: &str = "80";
 /// So many of them at the least, below which it has tested little.
 const FIXED_LEAST: &str = "300";
@@ -32,16 +32,16 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
             .args(["--seeds", &seeds, "--seconds", FRESH_SECONDS])
             .run()
     })?;
-    // In a build of its own: what servers are built with never has wrong turns in it.
+    // In a build of its own: what servers are built with never has mutants in it.
     let prove = |what: &str| {
         context
             .cargo(["run", "-p", "percolator-sim", "--features", "mutants"])
             .args(["--", what])
             .run()
     };
-    report.step("wrong turns are noticed", |_| prove("--mutants"))?;
-    report.step("each invariant notices one", |_| prove("--invariants"))?;
+    report.step("mutants are killed", |_| prove("--mutants"))?;
+    report.step("each invariant kills one", |_| prove("--invariants"))?;
     Ok(format!(
-        "seeds {FIXED}, new ones for {FRESH_SECONDS} s, every wrong turn, every invariant"
+        "seeds {FIXED}, new ones for {FRESH_SECONDS} s, every mutant, every invariant"
     ))
 }

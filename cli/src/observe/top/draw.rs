@@ -227,10 +227,10 @@ fn points_of(top: &Top) -> String {
         .oldest()
         .map_or_else(|| "-".to_owned(), |(start_ts, _)| age_at(gc.now, start_ts));
     format!(
-        "barrier {}, ready point {}, life time {}; oldest transaction {oldest}; {} sessions",
+        "barrier {}, safe point {}, retention {}; oldest transaction {oldest}; {} sessions",
         page::old(gc.now, gc.barrier),
         page::old(gc.now, gc.ready),
-        humantime::format_duration(gc.life_time),
+        humantime::format_duration(gc.retention),
         gc.sessions
     )
 }

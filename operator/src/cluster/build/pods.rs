@@ -1,7 +1,7 @@
 //! StatefulSets and their pods. What stands in a pod's template restarts pods when it changes: the golden files
 //! in `testdata` show every such change in review.
 
-use percolator_api::{Pod, Quantity, Retention};
+use percolator_api::{Pod, Quantity, ClaimRetention};
 use serde_json::{Value, json};
 
 use super::super::names::{self, CLAIM, METRICS_PORT, PORT, Role};
@@ -31,7 +31,7 @@ impl Builder<'_> {
         // What the oracle and the master keep has no other copy, and nobody scales them but by mistake.
         let when_scaled = match role {
             Role::Tablet => spec.claims.when_scaled,
-            Role::GcMaster | Role::Oracle => Retention::Retain,
+            Role::GcMaster | Role::Oracle => ClaimRetention::Retain,
         };
         self.object(
             Kind::StatefulSet,

@@ -224,7 +224,7 @@ fn what_restarts_is_what_the_table_says() {
         "log": {"level": "debug", "format": "text"},
         "service": {"labels": {"a": "b"}, "annotations": {"a": "b"}},
         "monitoring": {"podMonitor": {"enabled": true}, "prometheusRule": {"enabled": true}},
-        "gc": {"lifeTime": "7m", "maxHold": "1h", "paused": true},
+        "gc": {"retention": "7m", "maxHold": "1h", "paused": true},
         "oracle": {
             "window": "1s",
             "storage": {"size": "2Gi"},

@@ -1,29 +1,29 @@
-//! That each invariant is of use: a wrong turn that it notices where nothing else is looked at. One that notices nothing
-//! alone may be left out, or doesn't look.
+//! Proof that each invariant is of use: the mutant that it kills if no other invariant is checked. One that kills
+//! nothing alone is superfluous, or blind.
 
 use percolator_protocol::mutants::Mutant as M;
 
+use crate::mutation::Mutation as S;
 use crate::plan::Plan;
-use crate::sabotage::Sabotage as S;
 
-/// Each invariant notices its wrong turn within so many seeds.
-pub const NOTICED_WITHIN: u64 = 60;
+/// Each invariant kills its mutant within so many seeds.
+pub const KILLED_WITHIN: u64 = 60;
 
-/// An invariant, and a wrong turn that it notices alone.
+/// An invariant, and a mutant that it kills alone.
 #[derive(Clone, Copy, Debug)]
 pub struct Use {
     /// Its name.
     pub invariant: &'static str,
-    /// What it notices.
-    pub sabotage: S,
-    /// What clients do, where it isn't what they do for that wrong turn: who is to notice it has to look.
+    /// What it kills.
+    pub mutation: S,
+    /// What clients do, if it isn't the mutant's own workload: the invariant has to see something.
     pub workload: Option<&'static str>,
 }
 
 impl Use {
     /// The plan of a seed.
     pub fn plan(&self, seed: u64) -> Plan {
-        let mut plan = self.sabotage.plan(seed);
+        let mut plan = self.mutation.plan(seed);
         plan.only = Some(self.invariant);
         if let Some(workload) = self.workload {
             plan.workloads = vec![workload];
@@ -94,9 +94,9 @@ pub fn all() -> Vec<Use> {
         ),
         ("skew: one is on", S::Rule(M::NoConflictCheck), Some("skew")),
     ];
-    all.map(|(invariant, sabotage, workload)| Use {
+    all.map(|(invariant, mutation, workload)| Use {
         invariant,
-        sabotage,
+        mutation,
         workload,
     })
     .into()

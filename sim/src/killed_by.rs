@@ -1,13 +1,13 @@
-//! Which invariants may notice which wrong turn. Noticed by another one, it was something else that was noticed, or it
-//! does harm that nobody thought of: either is to be looked into.
+//! Which invariants may kill which mutant. If another one kills it, then something else
+//! was found, or the mutant does harm that nobody expected: look into it.
 //!
-//! Several are named where a wrong turn does harm in several ways, and the first that is looked at notices: what reads
-//! see wrongly is noticed by the invariant that knows what is stored, at the end, and before that by whichever workload
+//! Several are named where a mutant does harm in several ways, and the first that is checked kills: what reads
+//! see wrongly is found by the invariant that knows what is stored, at the end, and before that by whichever workload
 //! reads it.
 
 use percolator_protocol::mutants::Mutant as M;
 
-use crate::sabotage::Sabotage;
+use crate::mutation::Mutation;
 
 /// Reads don't see what they should.
 const READS: &[&str] = &[
@@ -35,10 +35,10 @@ const LIVENESS: &[&str] = &[
     "liveness: the cluster serves",
 ];
 
-impl Sabotage {
-    /// The invariants that may notice it, by groups.
-    pub fn noticed_by(self) -> &'static [&'static [&'static str]] {
-        use Sabotage as S;
+impl Mutation {
+    /// The invariants that may kill it, by groups.
+    pub fn killed_by(self) -> &'static [&'static [&'static str]] {
+        use Mutation as S;
         match self {
             // Where the file is cut short it can't be read, before a timestamp is granted twice.
             S::LimitNotDurable => &[TIMESTAMPS, DURABLE],
@@ -130,9 +130,9 @@ impl Sabotage {
         }
     }
 
-    /// Whether this invariant may notice it.
-    pub fn may_be_noticed_by(self, invariant: &str) -> bool {
-        let mut names = self.noticed_by().iter().flat_map(|names| names.iter());
+    /// Whether this invariant may kill it.
+    pub fn may_be_killed_by(self, invariant: &str) -> bool {
+        let mut names = self.killed_by().iter().flat_map(|names| names.iter());
         names.any(|name| *name == invariant)
     }
 }
@@ -144,17 +144,17 @@ mod tests {
     #[test]
     fn what_has_nothing_to_do_with_it_may_not_notice_it() {
         let no_part = [
-            (Sabotage::TornBatch, "bank: the total"),
-            (Sabotage::TwoOwners, "liveness: progress"),
-            (Sabotage::Rule(M::LeaseFromTheAnswer), "reads are exact"),
-            (Sabotage::Rule(M::ScansUnbounded), "durable"),
+            (Mutation::TornBatch, "bank: the total"),
+            (Mutation::TwoOwners, "liveness: progress"),
+            (Mutation::Rule(M::LeaseFromTheAnswer), "reads are exact"),
+            (Mutation::Rule(M::ScansUnbounded), "durable"),
         ];
-        for (sabotage, invariant) in no_part {
-            assert!(!sabotage.may_be_noticed_by(invariant), "{invariant}");
+        for (mutation, invariant) in no_part {
+            assert!(!mutation.may_be_killed_by(invariant), "{invariant}");
         }
-        for sabotage in Sabotage::all() {
-            assert!(!sabotage.may_be_noticed_by("an assertion of the shipped code"));
-            assert!(sabotage.may_be_noticed_by(sabotage.noticed_by()[0][0]));
+        for mutation in Mutation::all() {
+            assert!(!mutation.may_be_killed_by("an assertion of the shipped code"));
+            assert!(mutation.may_be_killed_by(mutation.killed_by()[0][0]));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Wrong turns, for the proof that they are noticed: those of the shipped rules
+//! Mutants, for the proof that they are killed: those of the shipped rules
 //! (`protocol::mutants`, with the feature `mutants` alone), and those of the world around them.
 
 use std::time::Duration;
@@ -10,8 +10,8 @@ use crate::plan::{Fault, Plan};
 
 /// What goes wrong in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sabotage {
-    /// A rule takes a wrong turn.
+pub enum Mutation {
+    /// A mutant of the shipped rules.
     Rule(Mutant),
     /// The file of the oracle's limit takes its name before it is synced.
     LimitNotDurable,
@@ -41,9 +41,9 @@ pub enum Sabotage {
     StallIgnored,
 }
 
-impl Sabotage {
-    /// Each has to be noticed within so many seeds.
-    pub const NOTICED_WITHIN: u64 = 300;
+impl Mutation {
+    /// Each has to be killed within so many seeds.
+    pub const KILLED_WITHIN: u64 = 300;
 
     /// All that there is in this build.
     pub fn all() -> Vec<Self> {
@@ -68,7 +68,7 @@ impl Sabotage {
         all
     }
 
-    /// The plan of a seed with this wrong turn. Those that only show where certain things fail together
+    /// The plan of a seed with this mutant. Those that only show where certain things fail together
     /// get nothing but those, and often: with all kinds drawn at random it would take hundreds of seeds.
     pub fn plan(self, seed: u64) -> Plan {
         let mut plan = Plan::new(seed);
@@ -151,7 +151,7 @@ impl Sabotage {
             Self::Rule(Mutant::CollectedIsRolledBack) => {
                 only(&[Fault::Loss, Fault::Reset, Fault::Late, Fault::PauseClient]);
                 plan.workloads = vec!["bank", "counter"];
-                plan.life_time = Duration::from_millis(20);
+                plan.retention = Duration::from_millis(20);
                 plan.lock_ttl = Duration::from_millis(100);
                 plan.think = Duration::from_millis(2);
             }
@@ -159,7 +159,7 @@ impl Sabotage {
             Self::Rule(Mutant::BarrierNotEnforcedAtPrewrite) => {
                 only(&[Fault::PauseClient]);
                 plan.workloads = vec!["index"];
-                plan.life_time = Duration::from_millis(20);
+                plan.retention = Duration::from_millis(20);
                 plan.think = Duration::from_millis(2);
                 plan.faulty = Duration::from_secs(10);
             }
@@ -168,7 +168,7 @@ impl Sabotage {
             Self::Rule(Mutant::ReadyBeforeEveryTablet | Mutant::ReadyBeforeLocks) => {
                 only(&[Fault::KillClient, Fault::DiskSlow]);
                 plan.workloads = vec!["bank", "index"];
-                plan.life_time = Duration::from_millis(20);
+                plan.retention = Duration::from_millis(20);
                 plan.think = Duration::from_millis(2);
                 plan.faulty = Duration::from_secs(10);
                 if self == Self::Rule(Mutant::ReadyBeforeEveryTablet) {
@@ -182,7 +182,7 @@ impl Sabotage {
             Self::Rule(Mutant::BarrierNotDurable | Mutant::DeleteCollectedFirst) => {
                 only(&[Fault::KillServer, Fault::Cut, Fault::Loss]);
                 plan.workloads = vec!["index"];
-                plan.life_time = Duration::from_millis(20);
+                plan.retention = Duration::from_millis(20);
                 plan.think = Duration::from_millis(2);
                 plan.faulty = Duration::from_secs(10);
             }
@@ -212,14 +212,14 @@ impl Sabotage {
             Self::Rule(Mutant::FloorTooHighByOne) => {
                 only(&[Fault::DiskSlow]);
                 plan.workloads = vec!["cycle", "bank"];
-                plan.life_time = Duration::from_millis(50);
+                plan.retention = Duration::from_millis(50);
                 plan.think = Duration::from_millis(2);
             }
             // A client that asks, stands still, and hears the answer when the lease is over.
             Self::Rule(Mutant::LeaseFromTheAnswer) => {
                 only(&[Fault::PauseClient, Fault::Late]);
                 plan.workloads = vec!["index", "own"];
-                plan.life_time = Duration::from_millis(50);
+                plan.retention = Duration::from_millis(50);
                 plan.think = Duration::from_millis(2);
             }
             Self::Rule(Mutant::OwnWritesNotRead | Mutant::OwnWritesNotScanned) => {
@@ -272,7 +272,7 @@ impl Sabotage {
             }
             _ => {}
         }
-        plan.sabotage = Some(self);
+        plan.mutation = Some(self);
         plan
     }
 
@@ -290,13 +290,13 @@ impl Sabotage {
     }
 }
 
-/// From now on this thread takes this wrong turn, or none.
-pub fn begin(sabotage: Option<Sabotage>) {
+/// From now on this thread takes this mutant, or none.
+pub fn begin(mutation: Option<Mutation>) {
     #[cfg(feature = "mutants")]
-    percolator_protocol::mutants::set(match sabotage {
-        Some(Sabotage::Rule(mutant)) => Some(mutant),
+    percolator_protocol::mutants::set(match mutation {
+        Some(Mutation::Rule(mutant)) => Some(mutant),
         _ => None,
     });
     #[cfg(not(feature = "mutants"))]
-    let _ = sabotage;
+    let _ = mutation;
 }
