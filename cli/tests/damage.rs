@@ -71,7 +71,9 @@ fn a_damaged_store_stops_its_server() {
     // Started again by then, it may serve other rows; what happened is still told.
     let said = wait_for("status to tell of it", || {
         let said = cluster.run(&["status"]);
-        said.out.contains("stopped because its disk failed").then_some(said)
+        said.out
+            .contains("stopped because its disk failed")
+            .then_some(said)
     });
     assert_eq!(said.code(), 7, "{said:?}");
     let said = cluster.run(&["get", "t", "0001", "text", "--patience", "10m"]);

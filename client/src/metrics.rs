@@ -89,6 +89,7 @@ impl Attempt {
             Self::Done(_) => "ok",
             Self::Lost(_) | Self::NeverSent(_) => "lost",
             Self::Again(_)
+            | Self::Damaged(_)
             | Self::Busy(_)
             | Self::Frozen(_)
             | Self::Invalid(_)

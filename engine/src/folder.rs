@@ -44,7 +44,10 @@ struct Sealed {
 
 impl Identity {
     fn checksum(&self) -> serde_json::Result<String> {
-        Ok(format!("{:08x}", crc32c::crc32c(&serde_json::to_vec(self)?)))
+        Ok(format!(
+            "{:08x}",
+            crc32c::crc32c(&serde_json::to_vec(self)?)
+        ))
     }
 }
 

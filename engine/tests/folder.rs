@@ -67,7 +67,11 @@ fn another_engine_server_cluster_or_format() {
     let format = folder.join("FORMAT");
     let text = fs::read_to_string(&format).expect("FORMAT");
     // A digit that flipped is damage, and not another cluster's folder or another server's.
-    for (is, becomes) in [("blue", "blud"), ("tablet-0", "tablet-4"), ("sled", "sled2")] {
+    for (is, becomes) in [
+        ("blue", "blud"),
+        ("tablet-0", "tablet-4"),
+        ("sled", "sled2"),
+    ] {
         fs::write(&format, text.replace(is, becomes)).expect("a write");
         let error = refused(folder, &options(sled, Some("blue")));
         assert!(matches!(error, Error::Corrupt { .. }), "{error}");

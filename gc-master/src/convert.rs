@@ -138,9 +138,7 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
         address: server.address.clone(),
         alive: directory.is_alive(name, now),
         incarnation: directory.incarnation(name),
-        silent_ms: directory
-            .silence(name, now)
-            .map(millis),
+        silent_ms: directory.silence(name, now).map(millis),
         lost_tablets: directory.lost_tablets(name),
         disk_stalled_ms: directory.disk_stalled_ms(name),
         metrics_address: text(directory.metrics_address(name)),

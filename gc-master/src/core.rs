@@ -5,27 +5,23 @@
 //! their order: what is to be durable first, then the commands; and only then answers.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 
 use crate::collection::Collection;
 use crate::events::{Action, Command, Effects, Heard, Heartbeat, Note, Report, Start};
 use crate::fencing::{LEASE, Leased};
-use crate::progress::Progressed;
+use crate::members::Live;
 use crate::refusal::Refusal;
 use crate::sessions::Sessions;
-use crate::settings::{RETENTION, Manifest};
+use crate::settings::{Manifest, RETENTION};
 use crate::truth::{Role, Server, TableState, TabletState, Truth, TruthError};
 
 /// How often servers are to send a heartbeat.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
 /// A server that was not heard for this long counts as down.
 pub const SILENCE_MAX: Duration = Duration::from_millis(1_500);
-/// So much is kept of why a server has ended, in characters.
-const FAILURE_CHARS_MAX: usize = 1000;
 
 /// The directory of tables, tablets and servers.
 #[derive(Debug)]
@@ -80,49 +76,6 @@ impl Default for Settings {
             lease: LEASE,
             retention: RETENTION,
         }
-    }
-}
-
-/// What is known of a server since this start of the master.
-#[derive(Debug)]
-pub(crate) struct Live {
-    incarnation: u64,
-    pub(crate) heard_at: Duration,
-    /// The tablet servers that it durably knows of.
-    pub(crate) peers: BTreeSet<String>,
-    /// Tablets that it owns and did not report: since when, and whether that was noted.
-    pub(crate) missing: BTreeMap<u64, (Duration, bool)>,
-    /// Reports that were ignored, and noted.
-    pub(crate) conflicts: BTreeSet<u64>,
-    /// As far as it has durably taken them.
-    pub(crate) points: Points,
-    /// The barrier that it was told with its last heartbeat; since when it says that it has not taken one that it was
-    /// told.
-    told: Timestamp,
-    /// Another incarnation that was heard, and since when.
-    pub(crate) rival: Option<(u64, Duration)>,
-    /// As far as it may answer, by what it was told.
-    pub(crate) leased_to: Timestamp,
-    pub(crate) behind_since: Option<Duration>,
-    /// What it has to collect, and has collected.
-    pub(crate) progress: Progressed,
-    disk_stalled_ms: u32,
-    metrics_address: Option<SocketAddr>,
-    failed: Option<Failed>,
-}
-
-/// Starts of a server that have ended because its disk failed, or what it has stored is damaged.
-#[derive(Debug)]
-pub(crate) struct Failed {
-    pub(crate) times: u32,
-    /// What the last one said.
-    pub(crate) why: String,
-    pub(crate) at: Duration,
-}
-
-impl Live {
-    pub(crate) fn incarnation(&self) -> u64 {
-        self.incarnation
     }
 }
 
@@ -218,83 +171,6 @@ impl Directory {
         self.truth.as_ref().ok_or(Refusal::NoState)
     }
 
-    /// Which start of the server was heard of last; zero: none since the master's own start.
-    pub fn incarnation(&self, server: &str) -> u64 {
-        self.live.get(server).map_or(0, |live| live.incarnation)
-    }
-
-    /// Whether a heartbeat came within three intervals.
-    pub fn is_alive(&self, server: &str, now: Duration) -> bool {
-        self.live
-            .get(server)
-            .is_some_and(|live| now.saturating_sub(live.heard_at) < SILENCE_MAX)
-    }
-
-    /// Tablets that the server had and has not reported for a while, in order: see [`Note::Missing`](crate::Note).
-    pub(crate) fn lost_tablets(&self, server: &str) -> Vec<u64> {
-        let missing = self.live.get(server).map(|live| &live.missing);
-        let told = missing.into_iter().flatten().filter(|(_, (_, told))| *told);
-        told.map(|(tablet, _)| *tablet).collect()
-    }
-
-    /// The tablet servers that don't have tablets which they had, and the tables of these; but tables that are being
-    /// deleted, whose rows nobody asks for any more.
-    pub(crate) fn losers(&self) -> BTreeMap<&str, BTreeSet<u32>> {
-        let Some(truth) = &self.truth else {
-            return BTreeMap::new();
-        };
-        let is_kept = |table: &u32| {
-            let table = truth.tables.get(table);
-            table.is_some_and(|table| table.state != TableState::Deleting)
-        };
-        let lost = |(server, live): (&'_ String, &Live)| {
-            let tablets = live.missing.keys().filter_map(|id| truth.tablets.get(id));
-            let tables = tablets.filter(|tablet| tablet.owner == *server);
-            tables.map(|tablet| tablet.table).filter(is_kept).collect()
-        };
-        let losers = self.live.iter().map(|live| (&**live.0, lost(live)));
-        losers
-            .filter(|(_, tables): &(_, BTreeSet<u32>)| !tables.is_empty())
-            .collect()
-    }
-
-    /// How long ago the server was heard; none: not since this start.
-    pub(crate) fn silence(&self, server: &str, now: Duration) -> Option<Duration> {
-        let live = self.live.get(server)?;
-        Some(now.saturating_sub(live.heard_at))
-    }
-
-    /// How long the server's disk stalls, as it said last.
-    pub(crate) fn disk_stalled_ms(&self, server: &str) -> u32 {
-        self.live.get(server).map_or(0, |live| live.disk_stalled_ms)
-    }
-
-    /// How the server's disk has failed since this start of the master.
-    pub(crate) fn failed(&self, server: &str) -> Option<&Failed> {
-        self.live.get(server)?.failed.as_ref()
-    }
-
-    /// How often servers have ended because their disks failed.
-    pub(crate) fn disk_failures(&self) -> u64 {
-        let failed = self.live.values().filter_map(|live| live.failed.as_ref());
-        failed.map(|failed| u64::from(failed.times)).sum()
-    }
-
-    /// Where the server shows metrics, as it said last.
-    pub(crate) fn metrics_address(&self, server: &str) -> Option<SocketAddr> {
-        self.live.get(server)?.metrics_address
-    }
-
-    /// How many tablet servers the manifest has that the cluster has never met.
-    pub(crate) fn unmet_tablet_servers(&self) -> usize {
-        let met = self
-            .truth
-            .as_ref()
-            .map(|truth| truth.tablet_servers().len());
-        let expected = self.manifest.tablet_servers.unwrap_or(0) as usize;
-        expected.saturating_sub(met.unwrap_or(0))
-    }
-
     /// Takes a heartbeat in.
     ///
     /// # Errors
@@ -358,39 +234,13 @@ impl Directory {
                 .map(String::from)
                 .collect(),
         };
-        let live = self.live.entry(beat.server.clone()).or_insert(Live {
-            incarnation: beat.incarnation,
-            heard_at: now,
-            peers: BTreeSet::new(),
-            missing: BTreeMap::new(),
-            conflicts: BTreeSet::new(),
-            points: Points::default(),
-            told: Timestamp::ZERO,
-            rival: None,
-            leased_to: Timestamp::ZERO,
-            behind_since: None,
-            progress: Progressed::default(),
-            disk_stalled_ms: 0,
-            metrics_address: None,
-            failed: None,
-        });
+        let live = self.live.entry(beat.server.clone());
+        let live = live.or_insert_with(|| Live::new(beat.incarnation, now));
         if live.incarnation != beat.incarnation {
             self.failures
                 .retain(|(server, _), _| *server != beat.server);
         }
-        live.incarnation = beat.incarnation;
-        live.heard_at = now;
-        live.disk_stalled_ms = beat.disk_stalled_ms;
-        live.metrics_address = beat.metrics_address;
-        if beat.leaving && !beat.failure.is_empty() {
-            let times = live.failed.as_ref().map_or(0, |failed| failed.times);
-            live.failed = Some(Failed {
-                times: times.saturating_add(1),
-                why: beat.failure.chars().take(FAILURE_CHARS_MAX).collect(),
-                at: now,
-            });
-        }
-        live.points = beat.points;
+        live.hear(now, &beat);
         let (server, role) = (beat.server.clone(), beat.role);
         self.learn_time(&beat);
         if beat.leaving {

@@ -255,7 +255,7 @@ impl Directory {
     /// Takes note of another incarnation than the accepted one, when it is first heard.
     fn note_rival(&mut self, now: Duration, beat: &Heartbeat) {
         if let Some(live) = self.live.get_mut(&beat.server)
-            && live.incarnation() != beat.incarnation
+            && live.incarnation != beat.incarnation
             && live
                 .rival
                 .is_none_or(|(rival, _)| rival != beat.incarnation)

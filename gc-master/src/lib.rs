@@ -17,6 +17,7 @@ mod fencing;
 mod held;
 mod ids;
 mod measured;
+mod members;
 mod metrics;
 mod names;
 pub mod program;
@@ -43,7 +44,7 @@ pub use names::{CUT_BYTES_MAX, CUTS_MAX, NAME_BYTES_MAX};
 pub use refusal::Refusal;
 pub use server::{Error, Options, Server};
 pub use settings::{
-    Change, Kept, RETENTION, RETENTION_MAX, RETENTION_MIN, Manifest, ManifestError,
+    Change, Kept, Manifest, ManifestError, RETENTION, RETENTION_MAX, RETENTION_MIN,
 };
 pub use tables::STATE_BYTES_MAX;
 pub use truth::{

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use percolator_telemetry::names::gc_master as names;
 use percolator_telemetry::{
-    Bounded, Error, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
-    Set, Volume,
+    Bounded, Error, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Registry, Set, Volume,
 };
 
 use crate::collection::{ORACLE, Progress};

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::core::{Directory, Live, SILENCE_MAX, Unbroken};
+use crate::core::{Directory, SILENCE_MAX, Unbroken};
 use crate::events::{Action, Note, Report};
+use crate::members::Live;
 use crate::names::NAME_BYTES_MAX;
 use crate::truth::{Table, TableState, Tablet, TabletState, Truth};
 

@@ -5,7 +5,7 @@ mod world;
 use std::time::Duration;
 
 use percolator_gc_master::{
-    Directory, Heartbeat, Refusal, SILENCE_MAX, Settings, Start, TableState,
+    Directory, Heartbeat, Refusal, SILENCE_MAX, Settings, Start, TableState, directory_response,
 };
 use world::{RANDOM, World, oracle, report};
 
@@ -288,4 +288,37 @@ fn of_overlapping_reports_the_higher_epoch_wins() {
         world.rows(),
         ["a ready 1@3 [..t) tablet-1", "a ready 10@3 [t..) tablet-0"]
     );
+}
+
+#[test]
+fn what_a_server_said_of_its_disk_is_known_when_it_is_started_again() {
+    let mut world = World::new(2);
+    let failed = |world: &World| {
+        let said = directory_response(&world.directory, world.now).unwrap();
+        let server = said.servers.iter().find(|it| it.server == "tablet-0");
+        let server = server.unwrap();
+        (server.failures, server.failure.len(), server.failed_ms_ago)
+    };
+    assert_eq!(failed(&world), (0, 0, 0));
+    for incarnation in 1..3 {
+        let began = Heartbeat {
+            incarnation,
+            ..world.heartbeat_of("tablet-0")
+        };
+        world.directory.heartbeat(world.now, began.clone()).unwrap();
+        let ends = Heartbeat {
+            accepted: true,
+            leaving: true,
+            failure: "the store is damaged".repeat(100),
+            ..began
+        };
+        world.directory.heartbeat(world.now, ends).unwrap();
+    }
+    world.now += Duration::from_secs(60);
+    let again = Heartbeat {
+        incarnation: 3,
+        ..world.heartbeat_of("tablet-0")
+    };
+    world.directory.heartbeat(world.now, again).unwrap();
+    assert_eq!(failed(&world), (2, 1000, 60_000));
 }

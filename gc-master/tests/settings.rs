@@ -5,7 +5,7 @@ mod world;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use percolator_gc_master::{Change, Kept, RETENTION, Manifest, Progress, Refusal, Role, gc_status};
+use percolator_gc_master::{Change, Kept, Manifest, Progress, RETENTION, Refusal, Role, gc_status};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;

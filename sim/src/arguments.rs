@@ -6,8 +6,8 @@ use std::time::Duration;
 use clap::Parser;
 
 use crate::invariants;
-use crate::plan::{Fault, Plan};
 use crate::mutation::Mutation;
+use crate::plan::{Fault, Plan};
 
 /// What is said of one seed alone. To require it is not enough: where something else forbids that there is
 /// a seed, clap doesn't ask for it.

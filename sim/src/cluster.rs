@@ -13,10 +13,10 @@ use percolator_client::{Client, Error, Options};
 use percolator_protocol::oracle::Settings;
 
 use crate::disk::{Lie, SimDisk, Space};
+use crate::mutation::Mutation;
 use crate::plan::{Fault, Plan};
 use crate::recorder::{Recorder, Session};
 use crate::rng::{Dice, Rng};
-use crate::mutation::Mutation;
 use crate::servers::master::Master;
 use crate::servers::oracle::{self, Oracle};
 use crate::servers::tablet::{self, Tablet};

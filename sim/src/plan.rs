@@ -9,8 +9,8 @@ use std::time::Duration;
 use percolator_tablet::Limits;
 
 use crate::invariants;
-use crate::rng::Rng;
 use crate::mutation::Mutation;
+use crate::rng::Rng;
 use crate::trace::shown;
 use crate::workloads;
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 use clap::Parser;
 use percolator_sim::arguments::Arguments;
 use percolator_sim::history::Op;
+use percolator_sim::mutation::Mutation;
 use percolator_sim::nemesis::{rate, schedule};
 use percolator_sim::plan::{Fault, Plan};
 use percolator_sim::run::run;
-use percolator_sim::mutation::Mutation;
 use percolator_sim::shrink::shrink;
 use percolator_sim::trace::Keep;
 

@@ -5,9 +5,9 @@ use clap::error::ErrorKind;
 use percolator_protocol::mutants::Mutant;
 use percolator_sim::arguments::Arguments;
 use percolator_sim::invariants;
+use percolator_sim::mutation::Mutation;
 use percolator_sim::plan::{Fault, Plan};
 use percolator_sim::run::run;
-use percolator_sim::mutation::Mutation;
 use percolator_sim::trace::Keep;
 
 fn parsed(arguments: &str) -> Result<Arguments, clap::Error> {

@@ -1,8 +1,8 @@
 //! Whoever reads a trace reads no program.
 
+use percolator_sim::mutation::Mutation;
 use percolator_sim::plan::Plan;
 use percolator_sim::run::run;
-use percolator_sim::mutation::Mutation;
 use percolator_sim::trace::Keep;
 
 #[test]

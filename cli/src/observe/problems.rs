@@ -127,7 +127,12 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
         });
     }
     for server in &survey.servers {
-        found.extend(server.failed.as_ref().and_then(|failed| disk_failed(server, failed)));
+        found.extend(
+            server
+                .failed
+                .as_ref()
+                .and_then(|failed| disk_failed(server, failed)),
+        );
     }
     for (server, page) in pages {
         // That is told already, with the reason.

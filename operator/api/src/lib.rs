@@ -24,8 +24,8 @@ pub use duration::{Duration, DurationError};
 pub use manifest::ManifestError;
 pub use monitoring::{Monitoring, PodMonitor, PrometheusRule};
 pub use pod::{
-    Amount, Claims, Log, LogFormat, LogLevel, Pod, PullPolicy, Resources, ClaimRetention, SecretName,
-    Service, Volume,
+    Amount, ClaimRetention, Claims, Log, LogFormat, LogLevel, Pod, PullPolicy, Resources,
+    SecretName, Service, Volume,
 };
 pub use quantity::{Quantity, QuantityError};
 pub use status::{ConditionType, Reason, RoleStatus, Status};

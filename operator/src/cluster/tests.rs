@@ -292,7 +292,9 @@ fn that_claims_stay_is_asked_of_every_role_at_once() {
     let master = (Kind::StatefulSet, Role::GcMaster.set("demo"));
     let master = world.observed.objects.get_mut(&master).expect("a set");
     master["status"]["readyReplicas"] = json!(0);
-    world.change(|cluster| cluster.spec.claims.when_deleted = percolator_api::ClaimRetention::Delete);
+    world.change(|cluster| {
+        cluster.spec.claims.when_deleted = percolator_api::ClaimRetention::Delete
+    });
     let sets = Role::ALL.map(|role| role.set("demo"));
     assert_eq!(world.step().0, sets);
     // What restarts servers goes one role after the other, with it or without.

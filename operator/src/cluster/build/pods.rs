@@ -1,7 +1,7 @@
 //! StatefulSets and their pods. What stands in a pod's template restarts pods when it changes: the golden files
 //! in `testdata` show every such change in review.
 
-use percolator_api::{Pod, Quantity, ClaimRetention};
+use percolator_api::{ClaimRetention, Pod, Quantity};
 use serde_json::{Value, json};
 
 use super::super::names::{self, CLAIM, METRICS_PORT, PORT, Role};

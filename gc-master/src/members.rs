@@ -1,0 +1,171 @@
+//! The cluster's servers, as far as this start of the master has heard of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::Timestamp;
+
+use crate::core::{Directory, SILENCE_MAX};
+use crate::events::Heartbeat;
+use crate::progress::Progressed;
+use crate::truth::TableState;
+
+/// So much is kept of why a server has ended, in characters.
+const FAILURE_CHARS_MAX: usize = 1000;
+
+/// What is known of a server since this start of the master.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) incarnation: u64,
+    pub(crate) heard_at: Duration,
+    /// The tablet servers that it durably knows of.
+    pub(crate) peers: BTreeSet<String>,
+    /// Tablets that it owns and did not report: since when, and whether that was noted.
+    pub(crate) missing: BTreeMap<u64, (Duration, bool)>,
+    /// Reports that were ignored, and noted.
+    pub(crate) conflicts: BTreeSet<u64>,
+    /// As far as it has durably taken them.
+    pub(crate) points: Points,
+    /// The barrier that it was told with its last heartbeat; since when it says that it has not taken one that it was
+    /// told.
+    pub(crate) told: Timestamp,
+    /// Another incarnation that was heard, and since when.
+    pub(crate) rival: Option<(u64, Duration)>,
+    /// As far as it may answer, by what it was told.
+    pub(crate) leased_to: Timestamp,
+    pub(crate) behind_since: Option<Duration>,
+    /// What it has to collect, and has collected.
+    pub(crate) progress: Progressed,
+    disk_stalled_ms: u32,
+    metrics_address: Option<SocketAddr>,
+    failed: Option<Failed>,
+}
+
+/// Starts of a server that have ended because its disk failed, or what it has stored is damaged.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) times: u32,
+    /// What the last one said.
+    pub(crate) why: String,
+    pub(crate) at: Duration,
+}
+
+impl Live {
+    /// Of a server that is heard for the first time.
+    pub(crate) fn new(incarnation: u64, now: Duration) -> Self {
+        Self {
+            incarnation,
+            heard_at: now,
+            peers: BTreeSet::new(),
+            missing: BTreeMap::new(),
+            conflicts: BTreeSet::new(),
+            points: Points::default(),
+            told: Timestamp::ZERO,
+            rival: None,
+            leased_to: Timestamp::ZERO,
+            behind_since: None,
+            progress: Progressed::default(),
+            disk_stalled_ms: 0,
+            metrics_address: None,
+            failed: None,
+        }
+    }
+
+    /// Takes in what a heartbeat says of the server itself.
+    pub(crate) fn hear(&mut self, now: Duration, beat: &Heartbeat) {
+        self.incarnation = beat.incarnation;
+        self.heard_at = now;
+        self.disk_stalled_ms = beat.disk_stalled_ms;
+        self.metrics_address = beat.metrics_address;
+        self.points = beat.points;
+        if beat.leaving && !beat.failure.is_empty() {
+            let times = self.failed.as_ref().map_or(0, |failed| failed.times);
+            self.failed = Some(Failed {
+                times: times.saturating_add(1),
+                why: beat.failure.chars().take(FAILURE_CHARS_MAX).collect(),
+                at: now,
+            });
+        }
+    }
+}
+
+impl Directory {
+    /// Which start of the server was heard of last; zero: none since the master's own start.
+    pub fn incarnation(&self, server: &str) -> u64 {
+        self.live.get(server).map_or(0, |live| live.incarnation)
+    }
+
+    /// Whether a heartbeat came within three intervals.
+    pub fn is_alive(&self, server: &str, now: Duration) -> bool {
+        self.live
+            .get(server)
+            .is_some_and(|live| now.saturating_sub(live.heard_at) < SILENCE_MAX)
+    }
+
+    /// Tablets that the server had and has not reported for a while, in order: see [`Note::Missing`](crate::Note).
+    pub(crate) fn lost_tablets(&self, server: &str) -> Vec<u64> {
+        let missing = self.live.get(server).map(|live| &live.missing);
+        let told = missing.into_iter().flatten().filter(|(_, (_, told))| *told);
+        told.map(|(tablet, _)| *tablet).collect()
+    }
+
+    /// The tablet servers that don't have tablets which they had, and the tables of these; but tables that are being
+    /// deleted, whose rows nobody asks for any more.
+    pub(crate) fn losers(&self) -> BTreeMap<&str, BTreeSet<u32>> {
+        let Some(truth) = &self.truth else {
+            return BTreeMap::new();
+        };
+        let is_kept = |table: &u32| {
+            let table = truth.tables.get(table);
+            table.is_some_and(|table| table.state != TableState::Deleting)
+        };
+        let lost = |(server, live): (&'_ String, &Live)| {
+            let tablets = live.missing.keys().filter_map(|id| truth.tablets.get(id));
+            let tables = tablets.filter(|tablet| tablet.owner == *server);
+            tables.map(|tablet| tablet.table).filter(is_kept).collect()
+        };
+        let losers = self.live.iter().map(|live| (&**live.0, lost(live)));
+        losers
+            .filter(|(_, tables): &(_, BTreeSet<u32>)| !tables.is_empty())
+            .collect()
+    }
+
+    /// How long ago the server was heard; none: not since this start.
+    pub(crate) fn silence(&self, server: &str, now: Duration) -> Option<Duration> {
+        let live = self.live.get(server)?;
+        Some(now.saturating_sub(live.heard_at))
+    }
+
+    /// How long the server's disk stalls, as it said last.
+    pub(crate) fn disk_stalled_ms(&self, server: &str) -> u32 {
+        self.live.get(server).map_or(0, |live| live.disk_stalled_ms)
+    }
+
+    /// How the server's disk has failed since this start of the master.
+    pub(crate) fn failed(&self, server: &str) -> Option<&Failed> {
+        self.live.get(server)?.failed.as_ref()
+    }
+
+    /// How often servers have ended because their disks failed.
+    pub(crate) fn disk_failures(&self) -> u64 {
+        let failed = self.live.values().filter_map(|live| live.failed.as_ref());
+        failed.map(|failed| u64::from(failed.times)).sum()
+    }
+
+    /// Where the server shows metrics, as it said last.
+    pub(crate) fn metrics_address(&self, server: &str) -> Option<SocketAddr> {
+        self.live.get(server)?.metrics_address
+    }
+
+    /// How many tablet servers the manifest has that the cluster has never met.
+    pub(crate) fn unmet_tablet_servers(&self) -> usize {
+        let met = self
+            .truth
+            .as_ref()
+            .map(|truth| truth.tablet_servers().len());
+        let expected = self.manifest.tablet_servers.unwrap_or(0) as usize;
+        expected.saturating_sub(met.unwrap_or(0))
+    }
+}
