@@ -1,9 +1,14 @@
 //! All test functions of the workspace, and the examples in its documentation.
 //!
 //! Runs each test program itself, as `cargo test` would, so that all parts share one build, a program
-//! that hangs doesn't hang the rest, and the table tells what takes long.
+//! that hangs doesn't hang the rest, and the table shows what takes long. Some run side by side: those that
+//! start clusters wait for most of their time.
 
-use std::time::Duration;
+use std::{
+    sync::{Mutex, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::bail;
 
@@ -13,13 +18,15 @@ use crate::{
     parts::{Report, crash, e2e},
     programs::TestProgram,
     promtool,
-    tally::Reader,
+    tally::{Reader, Tally},
 };
 
 /// A test program that takes longer hangs, as a rule.
 const LIMIT: Duration = Duration::from_secs(600);
 /// Those that take longer have a row of their own.
 const WORTH_A_ROW: Duration = Duration::from_secs(3);
+/// So many programs run at a time; each runs as many tests at a time as there are processors.
+const AT_A_TIME: usize = 2;
 
 pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<String> {
     let built = report.step("build", |_| context.built())?;
@@ -33,23 +40,45 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
     };
     let mut failures = Vec::new();
     let mut others = Duration::ZERO;
-    for program in &built.tests {
-        if crash::is_it(program) || e2e::is_it(program) {
-            continue;
+    let mut programs = built.tests.iter();
+    let next = || programs.find(|program| !crash::is_it(program) && !e2e::is_it(program));
+    let next = Mutex::new(next);
+    let next = || next.lock().ok().and_then(|mut next| next());
+    let (send, ended) = mpsc::channel();
+    thread::scope(|scope| {
+        for _ in 0..AT_A_TIME {
+            let (send, next, how) = (send.clone(), &next, &how);
+            scope.spawn(move || {
+                while let Some(program) = next() {
+                    if send.send(capture(program, how)).is_err() {
+                        return;
+                    }
+                }
+            });
         }
-        let name = format!("{} {} {}", program.package, program.kind, program.name);
-        if let Err(error) = report.step(name, |report| run_program(program, &how, report)) {
-            println!("FAILED: {error:#}\nto repeat it: {}", program.cargo_line());
-            failures.push(program.cargo_line());
+        drop(send);
+        for run in ended {
+            let program = run.program;
+            println!("\n{}", run.lines.join("\n"));
+            report.tally.add(run.tally);
+            if let Err(error) = run.result {
+                println!("FAILED: {error:#}\nto repeat it: {}", program.cargo_line());
+                failures.push(program.cargo_line());
+            }
+            if run.took < WORTH_A_ROW {
+                others += run.took;
+            } else {
+                let name = format!("{} {} {}", program.package, program.kind, program.name);
+                report.steps.push((name, run.took));
+            }
         }
-        if let Some((_, took)) = report.steps.pop_if(|(_, took)| *took < WORTH_A_ROW) {
-            others += took;
-        }
-    }
+    });
     report.steps.push(("quick tests".to_owned(), others));
     let examples = ["test", "--workspace", "--doc"];
     let result = report.step("doc tests", |report| {
-        read(context.cargo(examples), LIMIT, report)
+        let (result, tally) = read(context.cargo(examples), LIMIT, show);
+        report.tally.add(tally);
+        result
     });
     if let Err(error) = result {
         println!("FAILED: {error:#}");
@@ -79,13 +108,45 @@ impl Default for How {
     }
 }
 
-/// Runs a test program in the folder and with the variables that cargo gives it.
+/// What became of a test program.
+struct Run<'a> {
+    program: &'a TestProgram,
+    lines: Vec<String>,
+    result: anyhow::Result<()>,
+    tally: Tally,
+    took: Duration,
+}
+
+/// Runs a test program and keeps what it prints, which is to be read as a whole.
+fn capture<'a>(program: &'a TestProgram, how: &How) -> Run<'a> {
+    let started = Instant::now();
+    let mut lines = vec![format!("{}:", program.cargo_line())];
+    let (result, tally) = read(command(program, how), how.limit, |line| {
+        lines.push(line.to_owned());
+    });
+    Run {
+        program,
+        lines,
+        result,
+        tally,
+        took: started.elapsed(),
+    }
+}
+
+/// Runs a test program, and shows what it prints as it comes.
 pub(crate) fn run_program(
     program: &TestProgram,
     how: &How,
     report: &mut Report,
 ) -> anyhow::Result<()> {
     println!();
+    let (result, tally) = read(command(program, how), how.limit, show);
+    report.tally.add(tally);
+    result
+}
+
+/// A test program in the folder and with the variables that cargo gives it.
+fn command(program: &TestProgram, how: &How) -> Cmd {
     let mut command = Cmd::new(&program.executable)
         .dir(&program.folder)
         .quiet_env("CARGO_MANIFEST_DIR", &program.folder)
@@ -97,14 +158,19 @@ pub(crate) fn run_program(
     for (name, value) in &how.variables {
         command = command.env(name, value);
     }
-    read(command, how.limit, report)
+    command
 }
 
-fn read(command: Cmd, limit: Duration, report: &mut Report) -> anyhow::Result<()> {
+fn show(line: &str) {
+    println!("{line}");
+}
+
+/// Runs a command of the test harness, and gives each line of its output that is worth showing to `each`.
+fn read(command: Cmd, limit: Duration, mut each: impl FnMut(&str)) -> (anyhow::Result<()>, Tally) {
     let mut reader = Reader::default();
     let result = command.lines(limit, |line| {
         if reader.line(line) && !line.is_empty() {
-            println!("{line}");
+            each(line);
         }
     });
     let mut tally = reader.finish();
@@ -112,6 +178,5 @@ fn read(command: Cmd, limit: Duration, report: &mut Report) -> anyhow::Result<()
         // It died, or hung, before it could say how many.
         tally.failed = 1;
     }
-    report.tally.add(tally);
-    result
+    (result, tally)
 }
