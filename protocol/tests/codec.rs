@@ -119,13 +119,14 @@ proptest! {
     }
 
     #[test]
-    fn write_records_read_back(write in write()) {
-        let record = write.encode();
-        prop_assert_eq!(Write::decode(record.clone().into()), Ok(write));
+    fn write_records_read_back(write in write(), at in any::<u64>()) {
+        let at = Timestamp::from_u64(at);
+        let record = write.encode(at);
+        prop_assert_eq!(Write::decode(at, record.clone().into()), Ok(write));
         for length in 0..record.len() {
-            prop_assert!(Write::decode(Bytes::copy_from_slice(&record[..length])).is_err());
+            prop_assert!(Write::decode(at, Bytes::copy_from_slice(&record[..length])).is_err());
         }
-        prop_assert!(Write::decode([&record[..], &[0]].concat().into()).is_err());
+        prop_assert!(Write::decode(at, [&record[..], &[0]].concat().into()).is_err());
     }
 
     #[test]
@@ -200,8 +201,9 @@ proptest! {
             if let Ok(lock) = Lock::decode(record.clone()) {
                 prop_assert_eq!(Lock::decode(lock.encode().into()), Ok(lock));
             }
-            if let Ok(write) = Write::decode(record) {
-                prop_assert_eq!(Write::decode(write.encode().into()), Ok(write));
+            let at = Timestamp::from_u64(bytes.len() as u64);
+            if let Ok(write) = Write::decode(at, record) {
+                prop_assert_eq!(Write::decode(at, write.encode(at).into()), Ok(write));
             }
             if let Ok(cell) = key::decode_cell(&bytes) {
                 prop_assert_eq!(cell_key(&cell), bytes.clone());

@@ -330,13 +330,16 @@ impl Watch {
             let records = (Column::Write, Bytes::from(from))..(Column::Write, Bytes::from(to));
             for ((_, key), value) in content.range(records) {
                 let (_, ts) = key::split_version(key).map_err(unreadable)?;
-                left.push((ts, Write::decode(value.clone()).map_err(unreadable)?.kind));
+                left.push((
+                    ts,
+                    Write::decode(ts, value.clone()).map_err(unreadable)?.kind,
+                ));
             }
         }
         Ok(Some(Change::DeleteWrite {
             cell: place.slice_ref(cell_key),
             ts,
-            write: Write::decode(old).map_err(unreadable)?,
+            write: Write::decode(ts, old).map_err(unreadable)?,
             ready,
             left,
         }))
@@ -403,8 +406,11 @@ fn change(
             Ok(Some(Change::PutWrite {
                 cell: key.slice_ref(cell),
                 ts,
-                write: Write::decode(value.clone()).map_err(unreadable)?,
-                old: old.map(Write::decode).transpose().map_err(unreadable)?,
+                write: Write::decode(ts, value.clone()).map_err(unreadable)?,
+                old: old
+                    .map(|old| Write::decode(ts, old))
+                    .transpose()
+                    .map_err(unreadable)?,
             }))
         }
         _ => Ok(None),
@@ -479,7 +485,7 @@ impl Store {
             }
             Column::Write => {
                 let (cell_key, ts) = key::split_version(key)?;
-                let write = Write::decode(value.clone())?;
+                let write = Write::decode(ts, value.clone())?;
                 let cell = key::decode_cell(cell_key)?;
                 if write.kind == WriteKind::Rollback || write.overlapped_rollback {
                     self.rollbacks.entry(ts).or_default().push(cell.clone());

@@ -61,7 +61,7 @@ impl<'a> Records<'a> {
                 self.of_this_cell = 1;
             }
             if self.of_this_cell <= self.of_one_cell {
-                return Ok(Some((self.cell.clone(), ts, Write::decode(pair.1)?)));
+                return Ok(Some((self.cell.clone(), ts, Write::decode(ts, pair.1)?)));
             }
             let counts = self.newest_visible()?;
             self.leave_cell()?;
@@ -168,8 +168,8 @@ mod tests {
             short_value: (kind == WriteKind::Put).then(|| format!("{column}{ts}").into()),
             overlapped_rollback: false,
         };
-        let key = key::version(cell, Timestamp::from_u64(ts));
-        batch.put(Column::Write, key, write.encode());
+        let ts = Timestamp::from_u64(ts);
+        batch.put(Column::Write, key::version(cell, ts), write.encode(ts));
     }
 
     /// What the rule emits of all records, and how many pairs were read for it.

@@ -247,7 +247,7 @@ pub(crate) fn version_record(
     (key, value): (percolator_engine::Key, Value),
 ) -> Result<(Timestamp, Write), Error> {
     let (_, ts) = key::split_version(&key)?;
-    Ok((ts, Write::decode(value)?))
+    Ok((ts, Write::decode(ts, value)?))
 }
 
 /// A put or delete that is the cell's newest committed version once its batch is durable.
@@ -305,7 +305,7 @@ pub(crate) fn write_down(
             Effect::PutWrite(ts, write) => batch.put(
                 Column::Write,
                 key::version(cell_key.to_vec(), ts),
-                write.encode(),
+                write.encode(ts),
             ),
             Effect::DeleteWrite(ts) => {
                 batch.delete(Column::Write, key::version(cell_key.to_vec(), ts));

@@ -45,44 +45,46 @@ impl Write {
         }
     }
 
-    /// The stored form.
-    pub fn encode(&self) -> Vec<u8> {
+    /// The stored form, of a record at `at`. It has start_ts as the distance to that: there are as many records as
+    /// cells, and a distance takes four bytes where a timestamp takes nine.
+    pub fn encode(&self, at: Timestamp) -> Vec<u8> {
         let value = self.short_value.as_deref();
-        let mut out = Vec::with_capacity(14 + value.map_or(0, <[u8]>::len));
-        out.push(match self.kind {
-            WriteKind::Put => b'P',
-            WriteKind::Delete => b'D',
-            WriteKind::Lock => b'L',
-            WriteKind::Rollback => b'R',
-        });
-        out.push(u8::from(self.overlapped_rollback) | u8::from(value.is_some()) << 1);
-        put_u64(&mut out, self.start_ts.as_u64());
+        let mut out = Vec::with_capacity(13 + value.map_or(0, <[u8]>::len));
+        let kind = match self.kind {
+            WriteKind::Put => 0,
+            WriteKind::Delete => 1,
+            WriteKind::Lock => 2,
+            WriteKind::Rollback => 3,
+        };
+        let flags = u8::from(self.overlapped_rollback) | u8::from(value.is_some()) << 1;
+        out.push(flags << 2 | kind);
+        put_u64(&mut out, at.as_u64().wrapping_sub(self.start_ts.as_u64()));
         if let Some(value) = value {
             put_bytes(&mut out, value);
         }
         out
     }
 
-    /// Reads the stored form.
+    /// Reads the stored form of a record at `at`.
     ///
     /// # Errors
     /// The bytes are not of that form.
-    pub fn decode(record: Bytes) -> Result<Self, DecodeError> {
+    pub fn decode(at: Timestamp, record: Bytes) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(record, "write record");
-        let kind = match reader.byte()? {
-            b'P' => WriteKind::Put,
-            b'D' => WriteKind::Delete,
-            b'L' => WriteKind::Lock,
-            b'R' => WriteKind::Rollback,
-            _ => return Err(reader.error("has an unknown kind")),
+        let first = reader.byte()?;
+        let kind = match first & 3 {
+            0 => WriteKind::Put,
+            1 => WriteKind::Delete,
+            2 => WriteKind::Lock,
+            _ => WriteKind::Rollback,
         };
-        let flags = reader.byte()?;
+        let flags = first >> 2;
         if flags > 3 {
             return Err(reader.error("has unknown flags"));
         }
         let write = Self {
             kind,
-            start_ts: Timestamp::from_u64(reader.u64()?),
+            start_ts: Timestamp::from_u64(at.as_u64().wrapping_sub(reader.u64()?)),
             short_value: if flags & 2 != 0 {
                 Some(reader.bytes()?)
             } else {

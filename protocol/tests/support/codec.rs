@@ -59,7 +59,7 @@ fn encode(line: &str) -> Result<String, String> {
     let (_, row) = rows::read_row(line)?;
     Ok(match row {
         Row::Lock(lock) => hex(&lock.encode()),
-        Row::Write(_, write) => hex(&write.encode()),
+        Row::Write(ts, write) => hex(&write.encode(ts)),
         Row::Data(_, value) => hex(&value),
     })
 }
@@ -69,10 +69,10 @@ fn decode(what: &str, line: &str) -> Result<String, String> {
     let byte = |at| u8::from_str_radix(digits.get(at..at + 2).unwrap_or_default(), 16);
     let record: Result<Vec<u8>, _> = (0..digits.len()).step_by(2).map(byte).collect();
     let record = Bytes::from(record.map_err(text)?);
-    let cell = Cell::new(TableId(1), "cell", "");
+    let (cell, at) = (Cell::new(TableId(1), "cell", ""), Timestamp::from_u64(8));
     let row = match what {
         "lock" => Lock::decode(record).map(Row::Lock),
-        "write" => Write::decode(record).map(|write| Row::Write(Timestamp::MAX, write)),
+        "write" => Write::decode(at, record).map(|write| Row::Write(at, write)),
         other => return Err(format!("{other} is no record")),
     };
     Ok(row.map_or_else(|error| error.to_string(), |row| rows::row(&cell, &row)))

@@ -88,8 +88,12 @@ impl Store {
 
     /// The cell's write records, newest first.
     pub(crate) fn writes(&self, cell: &Cell) -> impl Iterator<Item = (Timestamp, Write)> + use<'_> {
-        versions(&self.write, &cell_key(cell))
-            .map(|(ts, record)| (ts, Write::decode(record.clone()).expect("a write record")))
+        versions(&self.write, &cell_key(cell)).map(|(ts, record)| {
+            (
+                ts,
+                Write::decode(ts, record.clone()).expect("a write record"),
+            )
+        })
     }
 
     pub(crate) fn locks(&self) -> Vec<MetLock> {
@@ -117,7 +121,7 @@ impl Store {
             Row::Lock(lock) => self.lock.insert(cell_key(cell), lock.encode().into()),
             Row::Write(ts, write) => {
                 let key = version_key(cell, ts);
-                self.write.insert(key, write.encode().into())
+                self.write.insert(key, write.encode(ts).into())
             }
             Row::Data(ts, value) => self.data.insert(version_key(cell, ts), value),
         };
@@ -333,7 +337,7 @@ impl Store {
         let records = self.write.range(from.clone()..to.clone());
         let records = records.map(|(key, record)| {
             let (cell, ts) = key::split_version(key).expect("a version");
-            let write = Write::decode(record.clone()).expect("a write record");
+            let write = Write::decode(ts, record.clone()).expect("a write record");
             Ok::<_, Infallible>((cell.to_vec(), ts, write))
         });
         let locks = self.lock.range(from..to);

@@ -48,7 +48,7 @@ fn check(content: &Content, in_use: impl Fn(u32) -> bool) -> Result<(), String> 
     for (key, value) in column(content, Column::Write) {
         let unreadable = |error: percolator_protocol::types::DecodeError| error.to_string();
         let (cell, ts) = key::split_version(key).map_err(unreadable)?;
-        let write = Write::decode(value.clone()).map_err(unreadable)?;
+        let write = Write::decode(ts, value.clone()).map_err(unreadable)?;
         cells
             .entry(cell.to_vec())
             .or_default()
