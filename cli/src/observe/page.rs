@@ -203,7 +203,7 @@ TABLE      STATE   TABLETS   READY   AWAY   LOST
 accounts   ready   2         2       0      0
 
 barrier              10m old
-safe point          10m 2s old
+safe point           10m 2s old
 retention            10m
 oldest transaction   none that has been open for a while
 sessions             0"
@@ -219,7 +219,7 @@ sessions             0"
             &[],
         );
         for line in [
-            "cluster c1: 10 things aren't well",
+            "cluster c1: 11 things aren't well",
             "oracle   tso-0      127.0.0.1:7401   up, no timestamp was got from here",
             "tablet   tablet-0   127.0.0.1:7402   up, has lost 1 tablets",
             "tablet   tablet-1   127.0.0.1:7403   down for 12 s",

@@ -141,7 +141,8 @@ declarations! {
     DISK_FAILURES: Metric::counter(
         "percolator_gc_master_disk_failures_total",
         "Times that a tablet server ended because its disk failed, or because what it has stored is not what was written to it.",
-    );
+    )
+    .after("a disk fails");
     DISK_FREE: Metric::gauge(
         "percolator_gc_master_disk_free_bytes",
         "Room that is left on the volume of the data. Full, the state can't be made durable, and the master stops.",

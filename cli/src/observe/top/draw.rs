@@ -395,7 +395,7 @@ mod tests {
         let drawn = frame(&mut top);
         for words in [
             "no metrics are reached",
-            "10 not well",
+            "11 not well",
             "down for 12 s",
             "! nobody gets timestamps",
             "do: ",
