@@ -212,11 +212,11 @@ fn text(status: &GcStatus, with_tablets: bool) -> String {
             "PER SECOND",
         ]),
         point("barrier", status.barrier),
-        point("ready", status.ready),
+        point("safe point", status.safe_point),
     ];
     for server in &status.servers {
         let sum = |of: fn(&GcTablet) -> u64| server.tablets.iter().map(of).sum::<u64>().to_string();
-        let mut row: Vec<String> = point(&server.server, server.ready);
+        let mut row: Vec<String> = point(&server.server, server.safe_point);
         row.truncate(3);
         row.extend([
             sum(|tablet| tablet.waiting),
@@ -260,12 +260,12 @@ pub(crate) fn json(status: &GcStatus) -> Value {
         "of_manifest": status.of_manifest,
         "now": status.now.to_string(),
         "barrier": status.barrier.to_string(),
-        "ready": status.ready.to_string(),
+        "safe_point": status.safe_point.to_string(),
         "sessions": status.sessions,
         "servers": status.servers.iter().map(|server| json!({
             "server": server.server,
             "barrier": server.barrier.to_string(),
-            "ready": server.ready.to_string(),
+            "safe_point": server.safe_point.to_string(),
             "collected": server.collected,
             "collected_per_second": server.collected_per_second,
             "oldest": server.oldest.to_string(),
@@ -297,7 +297,7 @@ pub(crate) struct Reason {
 impl Reason {
     fn json(&self) -> Value {
         json!({
-            "point": self.point,
+            "point": self.point.replace(' ', "_"),
             "kind": self.kind,
             "what": self.what,
             "todo": self.todo,
@@ -337,7 +337,7 @@ fn obstacle_reason(status: &GcStatus, obstacle: &GcObstacle) -> Reason {
     let (point, kind, todo) = match &*obstacle.by {
         "starting" => ("barrier", "starting", "nothing is to be done".to_owned()),
         "resolving" => (
-            "ready",
+            "safe point",
             "resolving",
             "nothing is to be done: `percolator txn list` counts those that are left".to_owned(),
         ),
@@ -345,14 +345,14 @@ fn obstacle_reason(status: &GcStatus, obstacle: &GcObstacle) -> Reason {
         "server_down" if obstacle.server.is_empty() => {
             ("barrier", OBSTACLE, "start them again".to_owned())
         }
-        "server_down" | "server_behind" => ("ready", OBSTACLE, "start it again".to_owned()),
+        "server_down" | "server_behind" => ("safe point", OBSTACLE, "start it again".to_owned()),
         "tablets_lost" => (
-            "ready",
+            "safe point",
             OBSTACLE,
             "bring its folder back; or give up what is lost: `percolator table delete --give-up-lost` of these tables".to_owned(),
         ),
         _ if start_ts != Timestamp::ZERO => (
-            "ready",
+            "safe point",
             OBSTACLE,
             format!(
                 "it ends when its owner commits, and some seconds after its owner's end; `percolator txn abort \
@@ -360,7 +360,7 @@ fn obstacle_reason(status: &GcStatus, obstacle: &GcObstacle) -> Reason {
             ),
         ),
         _ => (
-            "ready",
+            "safe point",
             OBSTACLE,
             "`percolator status` says how that server is".to_owned(),
         ),

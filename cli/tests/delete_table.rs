@@ -312,7 +312,7 @@ fn a_lock_that_comes_back_with_its_folder_is_told_that_it_was_committed() {
             let text = status[name].as_str().expect("a point");
             text.parse().expect("a timestamp")
         };
-        (point("barrier") > mark.as_u64()).then(|| point("ready"))
+        (point("barrier") > mark.as_u64()).then(|| point("safe_point"))
     };
     let mut mark = written;
     // Each time it is one retention later: servers have heard of the barrier of before, and a step has ended.

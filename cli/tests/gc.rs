@@ -144,8 +144,8 @@ fn what_an_open_snapshot_reads_stays_and_is_collected_when_it_ends() {
             }
         })
         .await;
-        assert!(point(&now, "ready") > old.as_u64(), "{now}");
-        assert!(point(&now, "ready") <= point(&now, "barrier"), "{now}");
+        assert!(point(&now, "safe_point") > old.as_u64(), "{now}");
+        assert!(point(&now, "safe_point") <= point(&now, "barrier"), "{now}");
         let late = client.begin_at(old).await.expect("a transaction");
         let error = get(&late, "ann").await.expect_err("too old");
         assert!(matches!(error, Error::TooOld(_)), "{error}");
@@ -189,7 +189,7 @@ fn the_points_stay_where_they_are_when_everybody_is_killed() {
             }
         })
         .await;
-        for name in ["barrier", "ready"] {
+        for name in ["barrier", "safe_point"] {
             assert!(
                 point(&after, name) >= point(&before, name),
                 "{before} {after}"
@@ -210,7 +210,7 @@ fn a_master_that_loses_its_folder_learns_the_points_and_what_was_set() {
         run(&cluster, &set).await.ok();
         let before = until("a safe point", async || {
             let now = status(&cluster).await;
-            match point(&now, "ready") > 0 {
+            match point(&now, "safe_point") > 0 {
                 true => Ok(now),
                 false => Err(now.to_string()),
             }
@@ -220,7 +220,7 @@ fn a_master_that_loses_its_folder_learns_the_points_and_what_was_set() {
         run(&cluster, &set).await.ok();
         until("every tablet server to keep that", async || {
             let now = status(&cluster).await;
-            let reached = |server: &Value| point(server, "ready") >= point(&before, "ready");
+            let reached = |server: &Value| point(server, "safe_point") >= point(&before, "safe_point");
             match now["servers"].as_array() {
                 Some(servers) if servers.iter().all(reached) => Ok(()),
                 _ => Err(now.to_string()),
@@ -245,7 +245,7 @@ fn a_master_that_loses_its_folder_learns_the_points_and_what_was_set() {
         })
         .await;
         assert_eq!(after["hold_ms_max"], 4 * 3_600_000);
-        for name in ["barrier", "ready"] {
+        for name in ["barrier", "safe_point"] {
             assert!(
                 point(&after, name) >= point(&before, name),
                 "{before} {after}"
@@ -522,11 +522,11 @@ fn a_reader_of_a_bank_is_never_refused_and_never_wrong_however_long_it_takes() {
         let now = status(&cluster).await;
         let before = collected(&now);
         let old = held.start_ts();
-        assert!(point(&now, "ready") <= old.as_u64(), "{now}");
+        assert!(point(&now, "safe_point") <= old.as_u64(), "{now}");
         drop(held);
         until("what was held is collected", async || {
             let now = status(&cluster).await;
-            match collected(&now) > before && point(&now, "ready") > old.as_u64() {
+            match collected(&now) > before && point(&now, "safe_point") > old.as_u64() {
                 true => Ok(()),
                 false => Err(now.to_string()),
             }

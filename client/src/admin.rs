@@ -37,7 +37,7 @@ pub struct GcStatus {
     /// What is below is refused.
     pub barrier: Timestamp,
     /// What no snapshot at or above it sees is collected.
-    pub ready: Timestamp,
+    pub safe_point: Timestamp,
     /// Sessions that have a lease.
     pub sessions: u32,
     /// The sessions with the lowest floors, lowest first.
@@ -125,7 +125,7 @@ pub struct GcServer {
     /// What is below it refuses.
     pub barrier: Timestamp,
     /// Up to here it collects.
-    pub ready: Timestamp,
+    pub safe_point: Timestamp,
     /// Records that it has collected since its start.
     pub collected: u64,
     /// How many a second, of the last ten seconds or so.
@@ -216,7 +216,7 @@ impl Admin {
             GcServer {
                 server: server.server,
                 barrier: ts(server.barrier),
-                ready: ts(server.ready),
+                safe_point: ts(server.safe_point),
                 collected: server.collected,
                 collected_per_second: server.collected_per_second,
                 oldest: ts(progress.oldest),
@@ -230,7 +230,7 @@ impl Admin {
             of_manifest: status.of_manifest,
             now: ts(status.now),
             barrier: ts(status.barrier),
-            ready: ts(status.ready),
+            safe_point: ts(status.safe_point),
             sessions: status.sessions,
             holders: status.holders.into_iter().map(holder).collect(),
             obstacles: status.obstacles.into_iter().map(obstacle).collect(),

@@ -188,7 +188,7 @@ impl Directory {
     /// From now on a safe point is missed, unless there is one.
     fn wait_for_ready(&mut self, oracle: Timestamp) {
         let Some(truth) = &mut self.truth else { return };
-        let waits = truth.gc.ready == 0 && !truth.tablet_servers().is_empty();
+        let waits = truth.gc.safe_point == 0 && !truth.tablet_servers().is_empty();
         if waits && truth.gc.since == 0 {
             truth.gc.since = oracle.as_u64();
             self.dirty = true;
@@ -264,8 +264,8 @@ impl Directory {
 
     fn move_ready(&mut self, to: Timestamp) {
         let Some(truth) = &mut self.truth else { return };
-        if to > truth.gc.points().ready {
-            truth.gc.ready = to.as_u64();
+        if to > truth.gc.points().safe_point {
+            truth.gc.safe_point = to.as_u64();
             truth.gc.since = 0;
             self.dirty = true;
         }
@@ -286,7 +286,7 @@ impl Directory {
         if mutants::on(Mutant::ReadyBeforeEveryTablet) {
             servers.retain(|server| self.reported(server) >= Some(below));
         }
-        (below > truth.gc.points().ready).then_some(Sweep { below, servers })
+        (below > truth.gc.points().safe_point).then_some(Sweep { below, servers })
     }
 
     /// Whether every tablet server that is known of has been heard since this start, others had time for it, and it is
@@ -346,7 +346,7 @@ impl Directory {
         let raised = known.raised(points);
         if raised != known {
             truth.gc.barrier = raised.barrier.as_u64();
-            truth.gc.ready = raised.ready.as_u64();
+            truth.gc.safe_point = raised.safe_point.as_u64();
             self.dirty = true;
         }
     }

@@ -108,7 +108,7 @@ impl From<Heard> for v1::HeartbeatResponse {
             interval_ms: u32::try_from(HEARTBEAT_INTERVAL.as_millis()).unwrap_or(u32::MAX),
             tablet_servers: heard.tablet_servers,
             barrier: heard.points.barrier.as_u64(),
-            ready: heard.points.ready.as_u64(),
+            safe_point: heard.points.safe_point.as_u64(),
             gc: Some(heard.settings.into()),
             missing_tablets: heard.missing,
             lease: heard.leased.until.as_u64(),
@@ -278,7 +278,7 @@ pub fn gc_status(directory: &Directory, now: Duration) -> Result<v1::GcStatusRes
         servers.push(v1::GcServer {
             server: server.to_owned(),
             barrier: known.barrier.as_u64(),
-            ready: known.ready.as_u64(),
+            safe_point: known.safe_point.as_u64(),
             collected: live.map_or(0, |live| live.progress.records()),
             collected_per_second: live.map_or(0, |live| live.progress.per_second()),
             progress: live.map(|live| live.progress.last.clone()),
@@ -302,7 +302,7 @@ pub fn gc_status(directory: &Directory, now: Duration) -> Result<v1::GcStatusRes
         of_manifest: directory.manifest.fields().map(String::from).collect(),
         now: directory.collection.now.as_u64(),
         barrier: points.barrier.as_u64(),
-        ready: points.ready.as_u64(),
+        safe_point: points.safe_point.as_u64(),
         holders: holders
             .map(|(id, session)| v1::GcHolder {
                 session: id,

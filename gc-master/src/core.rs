@@ -187,53 +187,7 @@ impl Directory {
         beat.check_cluster(truth)?;
         beat.check_role(truth)?;
         let unknown_before = self.accept(now, &beat)?;
-        let Some(truth) = &mut self.truth else {
-            return Err(Refusal::NoState);
-        };
-
-        let known = truth.servers.get(&beat.server);
-        let was_adopted = known.is_some_and(|known| known.adopted);
-        let heard = Server {
-            role: beat.role,
-            address: beat.address.clone(),
-            adopted: was_adopted || (beat.role == Role::Oracle && beat.cluster_id.is_some()),
-            incarnation: beat.incarnation,
-            high_ts: known.map_or(0, |known| known.high_ts),
-            groups: known.map_or(0, |known| known.groups),
-            commits_above: known.map_or(unknown_before.as_u64(), |known| known.commits_above),
-        };
-        // A newcomer is told the cluster's id.
-        let is_of_before = !truth.servers.contains_key(&beat.server)
-            && beat.role == Role::Tablet
-            && beat.cluster_id.is_some();
-        truth.gc.heard_of_before |= truth.rebuilt && is_of_before;
-        if truth.servers.get(&beat.server) != Some(&heard) {
-            truth.servers.insert(beat.server.clone(), heard);
-            self.dirty = true;
-        }
-        self.dirty |= truth.awaited.remove(&beat.server);
-        for peer in &beat.peers {
-            if !truth.servers.contains_key(peer) && truth.awaited.insert(peer.clone()) {
-                // It may know more than all that were heard.
-                truth.gc.heard_all = false;
-                self.dirty = true;
-            }
-        }
-        let mut heard = Heard {
-            leased: Leased::default(),
-            missing: Vec::new(),
-            points: truth.gc.points().raised(beat.points),
-            settings: match beat.settings.revision > truth.gc.set.revision {
-                true => beat.settings.clone(),
-                false => truth.gc.set.clone(),
-            },
-            cluster_id: truth.cluster_id.clone(),
-            tablet_servers: truth
-                .tablet_servers()
-                .into_iter()
-                .map(String::from)
-                .collect(),
-        };
+        let mut heard = self.enter(&beat, unknown_before)?;
         let live = self.live.entry(beat.server.clone());
         let live = live.or_insert_with(|| Live::new(beat.incarnation, now));
         if live.incarnation != beat.incarnation {
@@ -273,6 +227,57 @@ impl Directory {
         }
         heard.leased = self.grant(now, &server, role);
         Ok(heard)
+    }
+
+    /// Enters into the state what a heartbeat says of its server and of others, and says what to answer.
+    fn enter(&mut self, beat: &Heartbeat, unknown_before: Timestamp) -> Result<Heard, Refusal> {
+        let Some(truth) = &mut self.truth else {
+            return Err(Refusal::NoState);
+        };
+
+        let known = truth.servers.get(&beat.server);
+        let was_adopted = known.is_some_and(|known| known.adopted);
+        let heard = Server {
+            role: beat.role,
+            address: beat.address.clone(),
+            adopted: was_adopted || (beat.role == Role::Oracle && beat.cluster_id.is_some()),
+            incarnation: beat.incarnation,
+            high_ts: known.map_or(0, |known| known.high_ts),
+            groups: known.map_or(0, |known| known.groups),
+            commits_above: known.map_or(unknown_before.as_u64(), |known| known.commits_above),
+        };
+        // A newcomer is told the cluster's id.
+        let is_of_before = !truth.servers.contains_key(&beat.server)
+            && beat.role == Role::Tablet
+            && beat.cluster_id.is_some();
+        truth.gc.heard_of_before |= truth.rebuilt && is_of_before;
+        if truth.servers.get(&beat.server) != Some(&heard) {
+            truth.servers.insert(beat.server.clone(), heard);
+            self.dirty = true;
+        }
+        self.dirty |= truth.awaited.remove(&beat.server);
+        for peer in &beat.peers {
+            if !truth.servers.contains_key(peer) && truth.awaited.insert(peer.clone()) {
+                // It may know more than all that were heard.
+                truth.gc.heard_all = false;
+                self.dirty = true;
+            }
+        }
+        Ok(Heard {
+            leased: Leased::default(),
+            missing: Vec::new(),
+            points: truth.gc.points().raised(beat.points),
+            settings: match beat.settings.revision > truth.gc.set.revision {
+                true => beat.settings.clone(),
+                false => truth.gc.set.clone(),
+            },
+            cluster_id: truth.cluster_id.clone(),
+            tablet_servers: truth
+                .tablet_servers()
+                .into_iter()
+                .map(String::from)
+                .collect(),
+        })
     }
 
     /// The outcome of a command: whether the server did it, or why not. What was not done is asked again

@@ -75,7 +75,7 @@ impl Directory {
         let points = truth.gc.points();
         facts.barrier_age = age(oracle, points.barrier);
         let since = Timestamp::from_u64(truth.gc.since);
-        facts.ready_age = age(oracle, points.ready).or_else(|| age(oracle, since));
+        facts.ready_age = age(oracle, points.safe_point).or_else(|| age(oracle, since));
         for (name, server) in &truth.servers {
             let role = match server.role {
                 Role::Oracle => "tso",
@@ -184,7 +184,7 @@ mod tests {
         let waited = Some(Duration::from_secs(3_600));
         assert_eq!(directory.facts(LATER).ready_age, waited);
         // The first point is as old as it is.
-        directory.truth.as_mut().unwrap().gc.ready = at(3_000).as_u64();
+        directory.truth.as_mut().unwrap().gc.safe_point = at(3_000).as_u64();
         let facts = directory.facts(LATER);
         assert_eq!(facts.ready_age, Some(Duration::from_secs(660)));
     }

@@ -359,8 +359,8 @@ impl Directory {
             ),
             (
                 "safe point",
-                points.ready.as_u64(),
-                beat.points.ready.as_u64(),
+                points.safe_point.as_u64(),
+                beat.points.safe_point.as_u64(),
             ),
         ];
         let behind = compared

@@ -130,7 +130,7 @@ impl Directory {
     fn servers_in_the_way(&self, truth: &Truth, now: Duration) -> Vec<Hold> {
         let points = truth.gc.points();
         // Just after the master's start nobody can have been heard.
-        let moves = points.ready >= points.barrier && !self.may_lack_points(now);
+        let moves = points.safe_point >= points.barrier && !self.may_lack_points(now);
         if moves || now < self.settled_at {
             return Vec::new();
         }
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(by(&directory, Duration::ZERO), Vec::<&str>::new());
         directory.learn_points(Points {
             barrier: Timestamp::from_millis(7),
-            ready: Timestamp::from_millis(7),
+            safe_point: Timestamp::from_millis(7),
         });
         let held = directory.holds(Duration::from_secs(20));
         assert_eq!(held.len(), 1, "{held:?}");

@@ -66,7 +66,7 @@ pub struct Gc {
     /// Tablet servers are told to refuse what is below.
     pub barrier: u64,
     /// Tablet servers may collect up to here.
-    pub ready: u64,
+    pub safe_point: u64,
     /// The oracle's time when there was a tablet server first, and no safe point; zero: not known. What has never moved
     /// has no age of its own to be seen by.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -104,7 +104,7 @@ impl Gc {
     pub fn points(&self) -> Points {
         Points {
             barrier: Timestamp::from_u64(self.barrier),
-            ready: Timestamp::from_u64(self.ready),
+            safe_point: Timestamp::from_u64(self.safe_point),
         }
     }
 }

@@ -322,7 +322,7 @@ fn a_folder_that_went_back_is_refused() {
     let barrier = Heartbeat {
         points: percolator_protocol::safe_point::Points {
             barrier: ts(3),
-            ready: Timestamp::ZERO,
+            safe_point: Timestamp::ZERO,
         },
         ..reported.clone()
     };

@@ -183,7 +183,7 @@ fn a_rebuilt_master_grants_no_lease_before_it_knows_the_barrier() {
     let (mut world, kept) = rebuilt(Change::default());
     let far = Points {
         barrier: oracle(9),
-        ready: Timestamp::ZERO,
+        safe_point: Timestamp::ZERO,
     };
     beat_with(&mut world, "tablet-1", &kept);
     world.now = Duration::from_secs(100);
@@ -404,7 +404,7 @@ fn a_pause_counts_for_a_sweep_that_is_under_way() {
         .unwrap();
     let done = Progress::Resolved(begun);
     world.directory.collect(world.now, done);
-    assert_eq!(points(&world).ready, Timestamp::ZERO);
+    assert_eq!(points(&world).safe_point, Timestamp::ZERO);
 
     world
         .directory
@@ -413,6 +413,6 @@ fn a_pause_counts_for_a_sweep_that_is_under_way() {
     let begun = sweep(&mut world, 0).expect("it is swept again");
     let done = Progress::Resolved(begun);
     world.directory.collect(world.now, done);
-    assert_eq!(points(&world).ready, points(&world).barrier);
-    assert!(points(&world).ready > Timestamp::ZERO);
+    assert_eq!(points(&world).safe_point, points(&world).barrier);
+    assert!(points(&world).safe_point > Timestamp::ZERO);
 }

@@ -2,36 +2,36 @@
 //! what may be collected.
 //!
 //! - **Barrier**: nobody reads, prewrites or begins below it.
-//! - **Ready**: versions that no snapshot at or above it sees may go. Never above the barrier.
+//! - **Safe point**: versions that no snapshot at or above it sees may go. Never above the barrier.
 //!
 //! To bring both to T: the master makes the barrier T durable; every tablet server takes it, durably, and
 //! refuses from then on what is below; every lock of a transaction that began below T is resolved at every
-//! tablet server, or its live owner's commit is pushed above T; then ready = T, durable; then tablet servers
+//! tablet server, or its live owner's commit is pushed above T; then the safe point is T, durable; then tablet servers
 //! collect.
 //!
 //! # Why it is sound
-//! A snapshot that misses a version would have to be read below ready, as everything that a snapshot at or
-//! above ready sees stays ([`crate::actions::gc`]). Each tablet server collects only up to a safe point that
+//! A snapshot that misses a version would have to be read below the safe point, as everything that a snapshot at or
+//! above the safe point sees stays ([`crate::actions::gc`]). Each tablet server collects only up to a safe point that
 //! its own barrier has reached, and refuses reads below its own barrier. So no read depends on a gc-lock, a
 //! lease or a clock: these are there so that live transactions are not refused.
 //!
-//! A write conflict that is missed would need a prewrite below ready, to which records above its start_ts
+//! A write conflict that is missed would need a prewrite below the safe point, to which records above its start_ts
 //! have been lost: the same barrier refuses it. (So a gc-lock is held until the last prewrite is in place,
 //! not until the reads end: a delete that was committed after the snapshot and collected meanwhile would hide
 //! the conflict.)
 //!
 //! A lock whose fate nobody knows any more would need its primary's record to be collected before it is
-//! resolved. The record of a transaction S that committed at C goes only where ready is above C, so above S:
+//! resolved. The record of a transaction S that committed at C goes only where the safe point is above C, so above S:
 //! then all locks of S were resolved at every tablet server, after its barrier had passed S, so that none
 //! came later. While S is alive its primary holds its lock, which is no record; and as its commit is pushed
 //! above T, what is collected up to T can't be its commit record.
 //!
 //! A large transaction's locks are resolved at the tablets without a list of them, and a late prewrite of one that
 //! was rolled back may leave a lock behind that. It is met when locks below the barrier are resolved, as others
-//! are; until ready has passed S, the rollback's record stands at the primary, and after that nothing is found there,
+//! are; until the safe point has passed S, the rollback's record stands at the primary, and after that nothing is found there,
 //! which says the same.
 //!
-//! The record of a rollback may go earlier: an owner that was alive when ready passed S may die, and be rolled
+//! The record of a rollback may go earlier: an owner that was alive when the safe point passed S may die, and be rolled
 //! back by a reader that clears some of its locks. Whoever meets another one of them finds nothing at the
 //! primary. That says enough: had S committed, the record would be there as long as that lock is. So it clears
 //! the lock as one that was rolled back. Should the lock have been resolved since it was met, this changes
@@ -39,7 +39,7 @@
 //! does.
 //!
 //! Who has no lock to show learns nothing: a paused client that asks for its commit again, or somebody who asks
-//! for an outcome. Where neither lock nor record of S is found and S is below ready, the answer is [`TooOld`],
+//! for an outcome. Where neither lock nor record of S is found and S is below the safe point, the answer is [`TooOld`],
 //! never "rolled back" ([`Points::recall`]).
 
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub struct Points {
     /// Nobody reads, prewrites or begins below it.
     pub barrier: Timestamp,
     /// What no snapshot at or above it sees may go.
-    pub ready: Timestamp,
+    pub safe_point: Timestamp,
 }
 
 /// A transaction or snapshot lies below a point.
@@ -74,11 +74,11 @@ impl Points {
     pub fn raised(self, to: Self) -> Self {
         let barrier = self.barrier.max(to.barrier);
         // Whoever sends a safe point has sent its barrier before; if not, it waits for that.
-        let ready = match to.ready <= barrier {
-            true => self.ready.max(to.ready),
-            false => self.ready,
+        let safe_point = match to.safe_point <= barrier {
+            true => self.safe_point.max(to.safe_point),
+            false => self.safe_point,
         };
-        Self { barrier, ready }
+        Self { barrier, safe_point }
     }
 
     /// Whether a snapshot at start_ts may be read.
@@ -111,7 +111,7 @@ impl Points {
         let found = view.own != OwnRecord::None || view.own_lock(start_ts).is_some();
         match found || mutants::on(Mutant::CollectedIsRolledBack) {
             true => Ok(()),
-            false => below(start_ts, self.ready),
+            false => below(start_ts, self.safe_point),
         }
     }
 }
@@ -170,10 +170,10 @@ mod tests {
         Timestamp::from_u64(ts)
     }
 
-    fn points(barrier: u64, ready: u64) -> Points {
+    fn points(barrier: u64, safe_point: u64) -> Points {
         Points {
             barrier: ts(barrier),
-            ready: ts(ready),
+            safe_point: ts(safe_point),
         }
     }
 

@@ -72,14 +72,14 @@ proptest! {
     #[test]
     fn no_snapshot_at_or_above_the_point_sees_a_difference(
         mut store in rows(),
-        ready in 1..=LAST,
+        safe_point in 1..=LAST,
         most in 1..5_usize,
     ) {
-        let before = seen(&store, ready);
+        let before = seen(&store, safe_point);
         let mut rounds = 0;
         loop {
-            let collected = store.gc(ts(ready), &cell(), most);
-            prop_assert_eq!(&seen(&store, ready), &before);
+            let collected = store.gc(ts(safe_point), &cell(), most);
+            prop_assert_eq!(&seen(&store, safe_point), &before);
             if collected.done {
                 break;
             }
@@ -87,12 +87,12 @@ proptest! {
             prop_assert!(rounds < LAST, "it never ends");
         }
         let left: Vec<(Timestamp, Write)> =
-            store.writes(&cell()).filter(|(commit_ts, _)| *commit_ts <= ts(ready)).collect();
+            store.writes(&cell()).filter(|(commit_ts, _)| *commit_ts <= ts(safe_point)).collect();
         // What began at the point still meets what stands there; below, one put at most.
-        let below: Vec<_> = left.iter().filter(|(commit_ts, _)| *commit_ts < ts(ready)).collect();
+        let below: Vec<_> = left.iter().filter(|(commit_ts, _)| *commit_ts < ts(safe_point)).collect();
         prop_assert!(below.len() <= 1, "{:?}", left);
         prop_assert!(below.iter().all(|(_, write)| write.kind == WriteKind::Put), "{:?}", left);
-        let again = store.gc(ts(ready), &cell(), usize::MAX);
+        let again = store.gc(ts(safe_point), &cell(), usize::MAX);
         prop_assert!(again.done && again.records == 0, "{:?}", again);
         // A later point takes what an earlier one has left.
         let after = seen(&store, LAST + 1);

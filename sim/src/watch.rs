@@ -126,7 +126,7 @@ pub enum Change {
         /// The record.
         write: Write,
         /// The highest safe point that its server had made durable before this group.
-        ready: Timestamp,
+        safe_point: Timestamp,
         /// The records that the cell still has, newest first.
         left: Vec<(Timestamp, WriteKind)>,
     },
@@ -147,7 +147,7 @@ pub struct Watch {
     /// The tables of which each server has tablets, and whether they are in use.
     owned: BTreeMap<String, BTreeMap<u32, bool>>,
     /// The safe point that each server has made durable.
-    ready: BTreeMap<String, Timestamp>,
+    safe_point: BTreeMap<String, Timestamp>,
 }
 
 impl Default for Watch {
@@ -157,7 +157,7 @@ impl Default for Watch {
             contents: BTreeMap::new(),
             collected: BTreeMap::new(),
             owned: BTreeMap::new(),
-            ready: BTreeMap::new(),
+            safe_point: BTreeMap::new(),
         }
     }
 }
@@ -266,7 +266,7 @@ impl Watch {
     }
 
     fn durable(&mut self, server: &str, group: &[Batch]) -> Result<(), Broken> {
-        let ready = self.ready.get(server).copied().unwrap_or_default();
+        let safe_point = self.safe_point.get(server).copied().unwrap_or_default();
         for (column, key, value) in group.iter().flat_map(Batch::ops) {
             if let (Column::Meta, b"points", Some(points)) = (column, &key[..], value) {
                 let reached = self.reached(server, points);
@@ -283,7 +283,7 @@ impl Watch {
                 }
             };
             let change = match (column, value, old) {
-                (Column::Write, None, Some(old)) => self.removed(server, ready, key, old),
+                (Column::Write, None, Some(old)) => self.removed(server, safe_point, key, old),
                 (_, _, old) => change(column, key, value, old),
             };
             let change = change.map_err(|why| ("readable", why))?;
@@ -296,16 +296,16 @@ impl Watch {
 
     /// Remembers the safe point that a server has made durable: it goes forward there too.
     fn reached(&mut self, server: &str, points: &Bytes) -> Result<(), String> {
-        let ready = points.get(8..).and_then(|ready| ready.try_into().ok());
-        let ready = ready.ok_or_else(|| format!("points of {} bytes", points.len()))?;
-        let reached = self.ready.entry(server.to_owned()).or_default();
-        let ready = Timestamp::from_u64(u64::from_be_bytes(ready));
-        if ready < *reached {
+        let safe_point = points.get(8..).and_then(|safe_point| safe_point.try_into().ok());
+        let safe_point = safe_point.ok_or_else(|| format!("points of {} bytes", points.len()))?;
+        let reached = self.safe_point.entry(server.to_owned()).or_default();
+        let safe_point = Timestamp::from_u64(u64::from_be_bytes(safe_point));
+        if safe_point < *reached {
             return Err(format!(
-                "{server} keeps the safe point {ready} after {reached}"
+                "{server} keeps the safe point {safe_point} after {reached}"
             ));
         }
-        *reached = ready;
+        *reached = safe_point;
         Ok(())
     }
 
@@ -313,7 +313,7 @@ impl Watch {
     fn removed(
         &self,
         server: &str,
-        ready: Timestamp,
+        safe_point: Timestamp,
         place: &Bytes,
         old: Bytes,
     ) -> Result<Option<Change>, String> {
@@ -340,7 +340,7 @@ impl Watch {
             cell: place.slice_ref(cell_key),
             ts,
             write: Write::decode(ts, old).map_err(unreadable)?,
-            ready,
+            safe_point,
             left,
         }))
     }

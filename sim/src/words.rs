@@ -31,8 +31,8 @@ impl Ask {
                 format!("session {:x} floor={}", request.session, request.floor)
             }
             Self::Heartbeat(beat) => format!(
-                "heartbeat of {} barrier={} ready={}",
-                beat.server, beat.barrier, beat.ready
+                "heartbeat of {} barrier={} safe_point={}",
+                beat.server, beat.barrier, beat.safe_point
             ),
             Self::Order(_, _, Order::Create { tablet, .. }) => {
                 let (id, table) = (tablet.id, tablet.table_id);
@@ -137,7 +137,7 @@ impl Answer {
             Self::TableDeleted(_) => "frozen".to_owned(),
             Self::Session(told) => format!("lease {} ms barrier={}", told.lease_ms, told.barrier),
             Self::Heartbeat(told) => {
-                format!("heard, barrier={} ready={}", told.barrier, told.ready)
+                format!("heard, barrier={} safe_point={}", told.barrier, told.safe_point)
             }
             Self::Done(Ok(())) => "done".to_owned(),
             Self::Done(Err(why)) => format!("not done: {why}"),

@@ -247,7 +247,7 @@ impl Server {
         let now = Timestamp::from_u64(self.ts);
         let points = Points {
             barrier: now,
-            ready: now,
+            safe_point: now,
         };
         for _ in 0..2 {
             self.core.reach(points, &mut self.replies);

@@ -68,12 +68,12 @@ impl Front {
 pub(crate) fn piece(
     engine: &dyn Engine,
     front: &mut Front,
-    ready: Timestamp,
+    safe_point: Timestamp,
     most: usize,
 ) -> Result<Piece, Error> {
-    let end = ready.as_u64().to_be_bytes();
+    let end = safe_point.as_u64().to_be_bytes();
     let mut piece = Piece::new();
-    if ready == Timestamp::ZERO {
+    if safe_point == Timestamp::ZERO {
         return Ok(piece);
     }
     front.next.clone_from(&front.from);
@@ -161,17 +161,17 @@ fn collect(ground: Ground<'_>, cell_key: &[u8], hidden: &[Hidden]) -> Result<Col
 }
 
 fn look(ground: Ground<'_>, cell_key: &[u8]) -> Result<Collected, Error> {
-    let ready = match mutants::on(Mutant::CollectedAtTheBarrier) {
+    let safe_point = match mutants::on(Mutant::CollectedAtTheBarrier) {
         true => ground.points.barrier,
-        false => ground.points.ready,
+        false => ground.points.safe_point,
     };
-    let newest = key::version(cell_key.to_vec(), ready);
+    let newest = key::version(cell_key.to_vec(), safe_point);
     let behind = key::behind_cell(cell_key.to_vec());
     let records = ground
         .engine
         .scan(Column::Write, &newest, &behind, Direction::Forward)?
         .map(|pair| version_record(pair?));
-    gc(ready, records, RECORDS_OF_ONE_CELL)
+    gc(safe_point, records, RECORDS_OF_ONE_CELL)
 }
 
 /// Notes what effects on a cell, whose key has this hash, hide or will be of no use.

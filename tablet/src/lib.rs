@@ -6,7 +6,8 @@
 mod asked;
 mod cache;
 mod clearing;
-pub mod core;
+pub mod committer;
+mod core;
 mod decision;
 mod garbage;
 pub mod index;

@@ -173,7 +173,7 @@ impl Metrics {
         self.cache_bytes.set(whole(facts.cache_bytes as u64));
         self.disk_full.set(facts.short_of_room.into());
         self.barrier.set(seconds(facts.points.barrier));
-        self.safe_point.set(seconds(facts.points.ready));
+        self.safe_point.set(seconds(facts.points.safe_point));
         self.garbage_oldest.set(seconds(facts.oldest_garbage));
         let garbage = facts.garbage.iter();
         let waiting: u64 = garbage.clone().map(|tablet| tablet.waiting).sum();

@@ -82,7 +82,7 @@ pub(crate) fn create(
         decision.tablet_change = Some(TabletChange::Insert(tablet));
         let raised = ground.to_raise.raised(Points {
             barrier,
-            ready: Timestamp::ZERO,
+            safe_point: Timestamp::ZERO,
         });
         if raised != ground.to_raise {
             decision.raise(raised);

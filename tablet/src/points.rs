@@ -19,7 +19,7 @@ pub(crate) struct Kept {
     /// that it is durable knows that nothing below comes after it.
     pub(crate) barrier: Timestamp,
     /// How far is decided; on its way to the disk, or there.
-    ready: Timestamp,
+    safe_point: Timestamp,
     /// What the master is told, and what may be collected.
     pub(crate) durable: Points,
     /// Durable too, but for what was decided before this ticket, below the barrier, and is not yet: a full disk
@@ -38,7 +38,7 @@ impl Kept {
         };
         Ok(Self {
             barrier: durable.barrier,
-            ready: durable.ready,
+            safe_point: durable.safe_point,
             durable,
             pending: None,
         })
@@ -65,14 +65,14 @@ impl Kept {
     /// These were decided.
     pub(crate) fn decided(&mut self, points: Points) {
         self.barrier = self.barrier.max(points.barrier);
-        self.ready = self.ready.max(points.ready);
+        self.safe_point = self.safe_point.max(points.safe_point);
     }
 
     /// What the next record is raised from: it must not take back what another one on its way has.
     pub(crate) fn highest(&self) -> Points {
         Points {
             barrier: self.barrier,
-            ready: self.ready,
+            safe_point: self.safe_point,
         }
     }
 
@@ -94,7 +94,7 @@ impl Kept {
     pub(crate) fn now(&self) -> Points {
         Points {
             barrier: self.barrier,
-            ready: self.durable.ready,
+            safe_point: self.durable.safe_point,
         }
     }
 }
@@ -105,12 +105,12 @@ pub(crate) fn write(batch: &mut Batch, points: Points) {
         true => &b"forgotten points"[..],
         false => POINTS,
     };
-    let bytes = [points.barrier, points.ready].map(|point| point.as_u64().to_be_bytes());
+    let bytes = [points.barrier, points.safe_point].map(|point| point.as_u64().to_be_bytes());
     batch.put_again(Column::Meta, key, bytes.concat());
 }
 
 fn decode(stored: &[u8]) -> Option<Points> {
-    let (barrier, ready) = stored.split_at_checked(8)?;
+    let (barrier, safe_point) = stored.split_at_checked(8)?;
     let point = |bytes: &[u8]| {
         Some(Timestamp::from_u64(u64::from_be_bytes(
             bytes.try_into().ok()?,
@@ -118,6 +118,6 @@ fn decode(stored: &[u8]) -> Option<Points> {
     };
     Some(Points {
         barrier: point(barrier)?,
-        ready: point(ready)?,
+        safe_point: point(safe_point)?,
     })
 }

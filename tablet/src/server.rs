@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::num::NonZero;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc as thread_channel;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use percolator_protocol::types::Timestamp;
 use percolator_server::{Life, Probe, StallWatch, heartbeat};
 use percolator_telemetry::endpoint::{self, DATA_LOST};
 use percolator_telemetry::otlp::Exporter;
-use percolator_telemetry::{Limited, who};
+use percolator_telemetry::Limited;
 use percolator_wire::v1;
 use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
@@ -22,6 +23,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::committer::Committer;
 use crate::core::{Asker, Core, Facts, Order, Reply};
 use crate::lapse::Lapse;
 use crate::meter::Meter;
@@ -162,77 +164,31 @@ impl Server {
             core,
         } = self;
         let metrics_address = endpoint.as_ref().map(endpoint::Listener::address);
-        let (groups, to_commit) = thread_channel::channel::<Arc<Vec<Batch>>>();
-        let (done, mut committed) = mpsc::unbounded_channel();
         let stall = StallWatch::default();
-        let committer = {
-            let (engine, metrics, stall) = (engine.clone(), metrics.clone(), stall.clone());
-            std::thread::Builder::new()
-                .name(format!("{}-commit", options.server))
-                .spawn(who::inherited(move || {
-                    while let Ok(group) = to_commit.recv() {
-                        let began = Instant::now();
-                        let writing = stall.writing();
-                        let result = engine.commit(&group);
-                        drop(writing);
-                        metrics.committed(&group, &result, began.elapsed());
-                        if done.send(result).is_err() {
-                            break;
-                        }
-                    }
-                }))
-                .map_err(|cause| percolator_server::Error::Runtime {
-                    name: options.server.clone(),
-                    cause,
-                })?
-        };
+        let Committer { groups, committed } = Committer::start(
+            &options.server,
+            engine.clone(),
+            metrics.clone(),
+            stall.clone(),
+        )?;
         let cluster_id = percolator_engine::identity(&options.data_dir)?
             .and_then(|identity| identity.cluster_id);
         let (stop, stopped) = watch::channel(None::<String>);
         let shared = Arc::new(Shared {
-            state: Mutex::new(State {
-                core,
-                sinks: HashMap::new(),
-                next_asker: 0,
-                replies: Vec::new(),
-                next_tick: Duration::MAX,
-                lapse: Lapse::default(),
-            }),
+            state: Mutex::new(State::new(core)),
             groups,
             cluster_id: Mutex::new(cluster_id.clone()),
             lost: Mutex::new(Vec::new()),
             stop,
             stall: stall.clone(),
             waits: Notify::new(),
-            metrics: metrics.clone(),
+            metrics,
         });
         let pages = pages(&shared, &engine, options.data_dir.clone());
         let _endpoint = endpoint.map(|listener| listener.serve(pages)).transpose()?;
         let service = TabletsServer::new(Service(shared.clone()))
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(usize::MAX);
-        let answers = {
-            let shared = shared.clone();
-            async move {
-                while let Some(result) = committed.recv().await {
-                    shared.with(|state| state.core.committed(result, &mut state.replies));
-                }
-            }
-        };
-        let ticks = {
-            let shared = shared.clone();
-            async move {
-                let mut last = Instant::now();
-                loop {
-                    let next = shared.next_tick();
-                    let wakes = tokio::time::timeout(next, shared.waits.notified());
-                    let _ = wakes.await;
-                    let elapsed = last.elapsed();
-                    last += elapsed;
-                    shared.with(|state| state.core.tick(elapsed, &mut state.replies));
-                }
-            }
-        };
         let beat = heartbeat::Options {
             master: options.master.clone(),
             role: v1::Role::Tablet,
@@ -243,43 +199,8 @@ impl Server {
             life,
         };
         let leaving = beat.clone();
-        let heartbeats = {
-            let report = shared.clone();
-            let adopt = shared.clone();
-            let known = shared.clone();
-            let folder = (options.engine != EngineKind::Memory).then(|| options.data_dir.clone());
-            heartbeat::run(
-                beat,
-                move || {
-                    let mut state = report.state.lock();
-                    state.lapse.sends();
-                    v1::HeartbeatRequest {
-                        disk_stalled_ms: report.stall.stalled_ms(),
-                        ..state.core.report()
-                    }
-                },
-                move |cluster_id| -> Result<(), percolator_engine::Error> {
-                    if let Some(folder) = &folder {
-                        percolator_engine::adopt_cluster(folder, cluster_id)?;
-                    }
-                    *adopt.cluster_id.lock() = Some(cluster_id.to_owned());
-                    Ok(())
-                },
-                move |told| {
-                    metrics.heard_master();
-                    known.with(|state| {
-                        state.lapse.heard(told.lease_ms);
-                        let State { core, replies, .. } = state;
-                        core.lease(told.into());
-                        core.meet(&told.tablet_servers, replies);
-                        core.keep(told.gc, replies);
-                        core.reach(told.into(), replies);
-                        known.lost(core.lacks(&told.missing_tablets));
-                    });
-                },
-                std::future::pending(),
-            )
-        };
+        let folder = (options.engine != EngineKind::Memory).then(|| options.data_dir.clone());
+        let heartbeats = shared.clone().heartbeats(beat, folder);
         let (mut failed, lives) = (stopped.clone(), engine.clone());
         let ending = async move {
             tokio::select! {
@@ -291,14 +212,8 @@ impl Server {
             }
         };
         let (ended, end) = oneshot::channel();
-        // Until the master has taken this server for its cluster's, nobody is sent here.
         let known = Arc::downgrade(&shared);
-        let passes = move |probe| {
-            known.upgrade().is_some_and(|shared| match probe {
-                Probe::Lives => shared.cluster_id.lock().is_some(),
-                Probe::Ready => shared.ready().is_ok(),
-            })
-        };
+        let passes = move |probe| known.upgrade().is_some_and(|shared| shared.passes(probe));
         let serving = percolator_server::serve_when(listener, service, passes, GRACE, async move {
             let _ = ended.send(ending.await);
         });
@@ -306,8 +221,8 @@ impl Server {
         let result = tokio::select! {
             result = serving => result.map_err(Error::from),
             result = heartbeats => result.map_err(Error::from),
-            () = answers => Ok(()),
-            () = ticks => Ok(()),
+            () = shared.clone().answer_committed(committed) => Ok(()),
+            () = shared.clone().tick() => Ok(()),
         };
         let failure = end.await.ok().flatten();
         let (last, cluster_id) = (
@@ -316,11 +231,7 @@ impl Server {
         );
         drop(shared);
         // The committer ends when the last holder of its channel does; it doesn't hold up the end.
-        let close = tokio::task::spawn_blocking(move || {
-            let closed = engine.close();
-            drop(committer);
-            closed
-        });
+        let close = tokio::task::spawn_blocking(move || engine.close());
         if let Some(failure) = failure {
             // What was answered is durable, and nothing more is.
             let last = v1::HeartbeatRequest {
@@ -373,6 +284,17 @@ enum Sink {
 }
 
 impl State {
+    fn new(core: Core) -> Self {
+        Self {
+            core,
+            sinks: HashMap::new(),
+            next_asker: 0,
+            replies: Vec::new(),
+            next_tick: Duration::MAX,
+            lapse: Lapse::default(),
+        }
+    }
+
     fn add(&mut self, sink: Sink) -> Asker {
         self.next_asker += 1;
         self.sinks.insert(self.next_asker, sink);
@@ -419,6 +341,76 @@ impl Shared {
             });
         }
         result
+    }
+
+    /// Answers what the committer has made durable, until it ends.
+    async fn answer_committed(
+        self: Arc<Self>,
+        mut committed: mpsc::UnboundedReceiver<Result<(), percolator_engine::Error>>,
+    ) {
+        while let Some(result) = committed.recv().await {
+            self.with(|state| state.core.committed(result, &mut state.replies));
+        }
+    }
+
+    /// Lets the core's time pass.
+    async fn tick(self: Arc<Self>) {
+        let mut last = Instant::now();
+        loop {
+            let wakes = tokio::time::timeout(self.next_tick(), self.waits.notified());
+            let _ = wakes.await;
+            let elapsed = last.elapsed();
+            last += elapsed;
+            self.with(|state| state.core.tick(elapsed, &mut state.replies));
+        }
+    }
+
+    /// Sends heartbeats, and does what their answers say, until the master refuses this server.
+    fn heartbeats(
+        self: Arc<Self>,
+        beat: heartbeat::Options,
+        folder: Option<PathBuf>,
+    ) -> impl Future<Output = Result<(), percolator_server::Error>> {
+        let (report, adopt, known) = (self.clone(), self.clone(), self);
+        heartbeat::run(
+            beat,
+            move || {
+                let mut state = report.state.lock();
+                state.lapse.sends();
+                v1::HeartbeatRequest {
+                    disk_stalled_ms: report.stall.stalled_ms(),
+                    ..state.core.report()
+                }
+            },
+            move |cluster_id| -> Result<(), percolator_engine::Error> {
+                if let Some(folder) = &folder {
+                    percolator_engine::adopt_cluster(folder, cluster_id)?;
+                }
+                *adopt.cluster_id.lock() = Some(cluster_id.to_owned());
+                Ok(())
+            },
+            move |told| {
+                known.metrics.heard_master();
+                known.with(|state| {
+                    state.lapse.heard(told.lease_ms);
+                    let State { core, replies, .. } = state;
+                    core.lease(told.into());
+                    core.meet(&told.tablet_servers, replies);
+                    core.keep(told.gc, replies);
+                    core.reach(told.into(), replies);
+                    known.lost(core.lacks(&told.missing_tablets));
+                });
+            },
+            std::future::pending(),
+        )
+    }
+
+    /// Until the master has taken this server for its cluster's, nobody is sent here.
+    fn passes(&self, probe: Probe) -> bool {
+        match probe {
+            Probe::Lives => self.cluster_id.lock().is_some(),
+            Probe::Ready => self.ready().is_ok(),
+        }
     }
 
     /// When the core is to be ticked.

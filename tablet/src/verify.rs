@@ -245,7 +245,7 @@ impl Looked<'_> {
         let named = key::version(cell.key.clone(), commit_ts);
         let is_there = self.engine.get(Column::Write, &named)?.is_some();
         Ok(match &cell.older {
-            Some((older, write)) if is_there || ts > self.ground.points.ready => {
+            Some((older, write)) if is_there || ts > self.ground.points.safe_point => {
                 said != Hidden::of(*older, write)
             }
             _ => is_there || commit_ts >= ts,
@@ -342,7 +342,7 @@ impl Looked<'_> {
         for (ts, cell_key) in items {
             let place = self.place(&cell_key)?;
             self.tablet(place.0).seen += 1;
-            if ts < self.ground.points.ready {
+            if ts < self.ground.points.safe_point {
                 // Its record may be gone already, with others of its cell.
                 self.tablet(place.0).waiting += 1;
             } else if place.0 != 0

@@ -61,7 +61,7 @@ struct World {
     server: Server,
     life: u64,
     now: u64,
-    ready: u64,
+    safe_point: u64,
     model: Model,
 }
 
@@ -122,12 +122,12 @@ impl World {
         }
     }
 
-    fn collect(&mut self, ready: u64) {
-        self.ready = self.ready.max(ready);
-        let ready = Timestamp::from_u64(self.ready);
+    fn collect(&mut self, safe_point: u64) {
+        self.safe_point = self.safe_point.max(safe_point);
+        let safe_point = Timestamp::from_u64(self.safe_point);
         let points = Points {
-            barrier: ready,
-            ready,
+            barrier: safe_point,
+            safe_point,
         };
         // One that was asked something lately takes its time.
         for _ in 0..3 {
@@ -140,8 +140,8 @@ impl World {
     /// Every snapshot that may still be read shows what the model does.
     fn look(&mut self) {
         let times = self.model.values().flatten().map(|(ts, _)| *ts);
-        let mut times: Vec<u64> = times.filter(|ts| *ts >= self.ready).collect();
-        times.extend([self.ready.max(1), self.now + STEP]);
+        let mut times: Vec<u64> = times.filter(|ts| *ts >= self.safe_point).collect();
+        times.extend([self.safe_point.max(1), self.now + STEP]);
         for ts in times {
             for (row, versions) in &self.model {
                 let seen = versions
@@ -193,7 +193,7 @@ proptest! {
             server: Server::new(),
             life: LIFE,
             now: 0,
-            ready: 0,
+            safe_point: 0,
             model: Model::new(),
         };
         for step in &steps {

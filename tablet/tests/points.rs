@@ -11,10 +11,10 @@ use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
 use support::{LIFE, ME, Server, cell, me, prewrite, tablet};
 
-fn points(barrier: u64, ready: u64) -> Points {
+fn points(barrier: u64, safe_point: u64) -> Points {
     Points {
         barrier: Timestamp::from_u64(barrier),
-        ready: Timestamp::from_u64(ready),
+        safe_point: Timestamp::from_u64(safe_point),
     }
 }
 
@@ -25,7 +25,7 @@ fn reach(server: &mut Server, points: Points) {
 
 fn reported(server: &Server) -> (u64, u64) {
     let report = server.core.report();
-    (report.barrier, report.ready)
+    (report.barrier, report.safe_point)
 }
 
 fn too_old(body: Body) -> v1::TooOld {

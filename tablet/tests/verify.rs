@@ -97,7 +97,7 @@ fn what_is_whole_is_found_whole_before_and_after_collection() {
     assert_eq!(walk(&mut server, Part::Index), (3, 0, Vec::new()));
     let points = Points {
         barrier: Timestamp::from_u64(18),
-        ready: Timestamp::from_u64(18),
+        safe_point: Timestamp::from_u64(18),
     };
     server.core.reach(points, &mut server.replies);
     server.settle();
@@ -285,7 +285,7 @@ fn what_a_request_of_many_cells_hides_is_found_and_collected() {
     assert_eq!(walk(&mut server, Part::Index), (200, 0, Vec::new()));
     let points = Points {
         barrier: Timestamp::from_u64(22),
-        ready: Timestamp::from_u64(22),
+        safe_point: Timestamp::from_u64(22),
     };
     for _ in 0..2 {
         server.core.reach(points, &mut server.replies);

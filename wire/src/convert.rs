@@ -24,7 +24,7 @@ impl From<&v1::HeartbeatRequest> for Points {
     fn from(beat: &v1::HeartbeatRequest) -> Self {
         Self {
             barrier: Timestamp::from_u64(beat.barrier),
-            ready: Timestamp::from_u64(beat.ready),
+            safe_point: Timestamp::from_u64(beat.safe_point),
         }
     }
 }
@@ -34,7 +34,7 @@ impl From<&v1::HeartbeatResponse> for Points {
     fn from(told: &v1::HeartbeatResponse) -> Self {
         Self {
             barrier: Timestamp::from_u64(told.barrier),
-            ready: Timestamp::from_u64(told.ready),
+            safe_point: Timestamp::from_u64(told.safe_point),
         }
     }
 }

@@ -94,7 +94,7 @@ fn points(survey: &Survey) -> String {
     };
     let rows = [
         ("barrier", old(gc.now, gc.barrier)),
-        ("safe point", old(gc.now, gc.ready)),
+        ("safe point", old(gc.now, gc.safe_point)),
         (
             "retention",
             humantime::format_duration(gc.retention).to_string(),
@@ -145,8 +145,8 @@ pub(crate) fn json(survey: &Survey, problems: &[Problem], unseen: &[String]) -> 
             "retention_ms": millis(gc.retention),
             "barrier": gc.barrier.to_string(),
             "barrier_age_ms": age_ms(gc.now, gc.barrier),
-            "ready": gc.ready.to_string(),
-            "ready_age_ms": age_ms(gc.now, gc.ready),
+            "safe_point": gc.safe_point.to_string(),
+            "safe_point_age_ms": age_ms(gc.now, gc.safe_point),
             "sessions": gc.sessions,
         },
         "oldest_transaction": survey.oldest().map(|(start_ts, owner)| json!({

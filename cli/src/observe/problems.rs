@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use percolator_client::Table;
 use serde_json::{Value, json};
 
 use super::metrics::Page;
@@ -91,90 +92,25 @@ pub(crate) fn find(survey: &Survey, pages: &BTreeMap<String, Page>) -> Vec<Probl
                 .into(),
         });
     }
-    for server in survey.servers.iter().filter(|it| !it.lost.is_empty()) {
-        let tablets: Vec<String> = server.lost.iter().map(ToString::to_string).collect();
-        found.push(Problem {
-            kind: "tablet-lost",
-            about: server.name.clone(),
-            what: format!(
-                "{} runs, and has lost tablet {}: calls for its rows fail",
-                server.name,
-                tablets.join(", ")
-            ),
-            action: format!(
-                "stop {}, and bring its last data folder or volume back, not an older one; `percolator table list \
-                 --tablets` says which rows these are. Where there is none, give them up: `percolator table delete \
-                 --give-up-lost`",
-                server.name
-            ),
-        });
-    }
+    let lost = survey.servers.iter().filter(|it| !it.lost.is_empty());
+    found.extend(lost.map(lost_tablets));
     let stalled = |it: &&Server| it.alive && !it.disk_stalled.is_zero();
-    for server in survey.servers.iter().filter(stalled) {
-        found.push(Problem {
-            kind: "disk-stalled",
-            about: server.name.clone(),
-            what: format!(
-                "the disk of {} stalls: a write has waited for it for {} s, and the disk says nothing",
-                server.name,
-                server.disk_stalled.as_secs()
-            ),
-            action: format!(
-                "look at the volume of {}: it ends by itself after a while (its flag --disk-stall-max), so that another \
-                 one can be started with that volume",
-                server.name
-            ),
-        });
-    }
-    for server in &survey.servers {
-        found.extend(
-            server
-                .failed
-                .as_ref()
-                .and_then(|failed| disk_failed(server, failed)),
-        );
-    }
+    found.extend(survey.servers.iter().filter(stalled).map(disk_stalled));
+    let failed = |server: &Server| disk_failed(server, server.failed.as_ref()?);
+    found.extend(survey.servers.iter().filter_map(failed));
     for (server, page) in pages {
         // That is told already, with the reason.
         let is_told = found.iter().any(|problem| problem.about == *server);
         found.extend(shown(server, page, is_told));
     }
-    for table in &survey.tables {
-        let (kind, what, action) = match (table.deleting, table.ready) {
-            (true, _) => (
-                "table-deleting",
-                format!(
-                    "table {} is being deleted, and nobody can use it",
-                    table.name
-                ),
-                format!(
-                    "nothing while that runs; where it has ended early, `percolator table delete {}` goes on",
-                    table.name
-                ),
-            ),
-            (false, false) => (
-                "table-not-ready",
-                format!("no server has reported some rows of table {}", table.name),
-                "nothing while it is being made; else `percolator table list` says which rows: start the server \
-                 again that has them, with its folder"
-                    .to_owned(),
-            ),
-            (false, true) => continue,
-        };
-        found.push(Problem {
-            kind,
-            about: table.name.clone(),
-            what,
-            action,
-        });
-    }
+    found.extend(survey.tables.iter().filter_map(not_ready));
     for reason in gc::reasons(&survey.gc) {
         if reason.usual || reason.is_oracle() && survey.oracle.is_err() {
             continue;
         }
         found.push(Problem {
             kind: reason.kind,
-            about: format!("{} point", reason.point).replace("barrier point", "barrier"),
+            about: reason.point.to_owned(),
             what: format!("garbage is kept: {}", reason.what),
             action: reason.todo,
         });
@@ -273,6 +209,72 @@ fn shown(server: &str, page: &Page, is_told: bool) -> Option<Problem> {
     })
 }
 
+fn lost_tablets(server: &Server) -> Problem {
+    let tablets: Vec<String> = server.lost.iter().map(ToString::to_string).collect();
+    Problem {
+        kind: "tablet-lost",
+        about: server.name.clone(),
+        what: format!(
+            "{} runs, and has lost tablet {}: calls for its rows fail",
+            server.name,
+            tablets.join(", ")
+        ),
+        action: format!(
+            "stop {}, and bring its last data folder or volume back, not an older one; `percolator table list \
+             --tablets` says which rows these are. Where there is none, give them up: `percolator table delete \
+             --give-up-lost`",
+            server.name
+        ),
+    }
+}
+
+fn disk_stalled(server: &Server) -> Problem {
+    Problem {
+        kind: "disk-stalled",
+        about: server.name.clone(),
+        what: format!(
+            "the disk of {} stalls: a write has waited for it for {} s, and the disk says nothing",
+            server.name,
+            server.disk_stalled.as_secs()
+        ),
+        action: format!(
+            "look at the volume of {}: it ends by itself after a while (its flag --disk-stall-max), so that another \
+             one can be started with that volume",
+            server.name
+        ),
+    }
+}
+
+fn not_ready(table: &Table) -> Option<Problem> {
+    let (kind, what, action) = match (table.deleting, table.ready) {
+        (true, _) => (
+            "table-deleting",
+            format!(
+                "table {} is being deleted, and nobody can use it",
+                table.name
+            ),
+            format!(
+                "nothing while that runs; where it has ended early, `percolator table delete {}` goes on",
+                table.name
+            ),
+        ),
+        (false, false) => (
+            "table-not-ready",
+            format!("no server has reported some rows of table {}", table.name),
+            "nothing while it is being made; else `percolator table list` says which rows: start the server \
+             again that has them, with its folder"
+                .to_owned(),
+        ),
+        (false, true) => return None,
+    };
+    Some(Problem {
+        kind,
+        about: table.name.clone(),
+        what,
+        action,
+    })
+}
+
 /// A server that has ended because of its disk is told of for a while, also where it was started again and serves.
 fn disk_failed(server: &Server, failed: &Failed) -> Option<Problem> {
     const TOLD_FOR: Duration = Duration::from_secs(600);
@@ -327,7 +329,7 @@ pub(crate) mod tests {
     use std::collections::BTreeSet;
     use std::time::Duration;
 
-    use percolator_client::{GcHolder, GcObstacle, GcStatus, Owner, Table, Tablet, Timestamp};
+    use percolator_client::{GcHolder, GcObstacle, GcStatus, Owner, Tablet, Timestamp};
 
     use super::*;
 
@@ -383,7 +385,7 @@ pub(crate) mod tests {
                 of_manifest: Vec::new(),
                 now,
                 barrier: ts(1_999_400),
-                ready: ts(1_999_398),
+                safe_point: ts(1_999_398),
                 sessions: 0,
                 holders: Vec::new(),
                 obstacles: Vec::new(),

@@ -18,16 +18,16 @@ pub struct Collected {
     pub done: bool,
 }
 
-/// Says what may go of a cell's write records, newest first, now that `ready` is the collection point: nobody
+/// Says what may go of a cell's write records, newest first, now that `safe_point` is the collection point: nobody
 /// reads, prewrites or begins below it any more, and no lock is left of a transaction that began below it,
 /// but for such as can only commit above it. Records above it may be left out. At most about `most` removals
 /// at a time; what is left, the next call finds.
 ///
-/// Of what a snapshot at `ready` sees, the newest put stays. Puts and deletes below it go. A delete that
+/// Of what a snapshot at `safe_point` sees, the newest put stays. Puts and deletes below it go. A delete that
 /// nothing lies below any more goes too, by a call of its own: a reader that goes through the records one by
 /// one from the oldest on may have seen what the delete hides, and has to find the delete then. Whoever
 /// writes the removals down lets such readers end between two calls. Locks' and rollbacks' records below
-/// `ready` go: transactions that began below it come no more. Those that stand exactly at it stay for the one
+/// `safe_point` go: transactions that began below it come no more. Those that stand exactly at it stay for the one
 /// that began there, and so does a delete.
 ///
 /// Doing it twice is harmless, and so is stopping between two removals.
@@ -35,7 +35,7 @@ pub struct Collected {
 /// # Errors
 /// The first error among the records.
 pub fn gc<E>(
-    ready: Timestamp,
+    safe_point: Timestamp,
     records: impl Iterator<Item = Result<(Timestamp, Write), E>>,
     most: usize,
 ) -> Result<Collected, E> {
@@ -44,7 +44,7 @@ pub fn gc<E>(
     let mut last_delete = None;
     for record in records {
         let (commit_ts, write) = record?;
-        if commit_ts > ready {
+        if commit_ts > safe_point {
             continue;
         }
         if collected.records >= most {
@@ -53,10 +53,10 @@ pub fn gc<E>(
         let shows = matches!(write.kind, WriteKind::Put | WriteKind::Delete);
         if shows && !shown {
             shown = true;
-            if write.kind == WriteKind::Delete && commit_ts < ready {
+            if write.kind == WriteKind::Delete && commit_ts < safe_point {
                 last_delete = Some((commit_ts, write));
             }
-        } else if commit_ts < ready {
+        } else if commit_ts < safe_point {
             collected.remove(commit_ts, &write);
         }
     }

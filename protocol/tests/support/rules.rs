@@ -11,7 +11,7 @@
 //! | `keep-alive start=7 primary=bob ttl=5000` | |
 //! | `get at=8 [bypass=7,5] [own] bob ..` | |
 //! | `gc at=8 [most=1] bob ..` | |
-//! | `points barrier=8 [ready=7] start=6 [bob ..]` | what they refuse of that transaction: prewrites; and, where the cells show nothing of it, to say what became of it |
+//! | `points barrier=8 [safe_point=7] start=6 [bob ..]` | what they refuse of that transaction: prewrites; and, where the cells show nothing of it, to say what became of it |
 //! | `scan at=8 [bypass=7,5] [own] [from=a] [to=c] [reverse] [limit=2]` | |
 
 use bytes::Bytes;
@@ -147,12 +147,12 @@ pub(crate) fn run(
             args.cells()?.into_iter().map(get).collect()
         }
         "gc" => {
-            let ready = args.ts("at")?;
+            let safe_point = args.ts("at")?;
             let most = args.named("most");
             let most = most.map_or(Ok(u64::MAX), |text| args::read_number(&text))?;
             let most = usize::try_from(most).unwrap_or(usize::MAX);
             let collect = |cell| {
-                let collected = store.gc(ready, &cell, most);
+                let collected = store.gc(safe_point, &cell, most);
                 let more = if collected.done { "" } else { ", and more" };
                 format!(
                     "{} collected {}{more}",
@@ -164,10 +164,10 @@ pub(crate) fn run(
         }
         "points" => {
             let barrier = args.ts("barrier")?;
-            let ready = args.named("ready").map(|ts| read_ts(&ts)).transpose()?;
+            let safe_point = args.named("safe_point").map(|ts| read_ts(&ts)).transpose()?;
             let points = Points {
                 barrier,
-                ready: ready.unwrap_or(barrier),
+                safe_point: safe_point.unwrap_or(barrier),
             };
             let start_ts = args.ts("start")?;
             let says = |what: String, result: Result<(), TooOld>| match result {

@@ -296,8 +296,8 @@ impl Store {
     }
 
     /// Collects one cell, at most about `most` records of it.
-    pub(crate) fn gc(&mut self, ready: Timestamp, cell: &Cell, most: usize) -> Collected {
-        let Ok(collected) = gc(ready, self.writes(cell).map(Ok::<_, Infallible>), most);
+    pub(crate) fn gc(&mut self, safe_point: Timestamp, cell: &Cell, most: usize) -> Collected {
+        let Ok(collected) = gc(safe_point, self.writes(cell).map(Ok::<_, Infallible>), most);
         self.apply(cell, collected.effects.clone());
         collected
     }

@@ -19,18 +19,18 @@ impl Invariant for CollectedRightly {
             cell,
             ts,
             write,
-            ready,
+            safe_point,
             left,
         } = change
         else {
             return Ok(());
         };
-        let Some(why) = needed(*ts, write.kind, *ready, left) else {
+        let Some(why) = needed(*ts, write.kind, *safe_point, left) else {
             return Ok(());
         };
         let cell = key::decode_cell(cell).map_err(|error| error.to_string())?;
         Err(format!(
-            "the {:?} of cell {cell} at {ts} is collected, with {ready} as safe point: {why}",
+            "the {:?} of cell {cell} at {ts} is collected, with {safe_point} as safe point: {why}",
             write.kind
         ))
     }
@@ -40,17 +40,17 @@ impl Invariant for CollectedRightly {
 fn needed(
     ts: Timestamp,
     kind: WriteKind,
-    ready: Timestamp,
+    safe_point: Timestamp,
     left: &[(Timestamp, WriteKind)],
 ) -> Option<&'static str> {
-    if ts >= ready {
+    if ts >= safe_point {
         return Some("it doesn't stand below");
     }
     let shows = |kind: WriteKind| matches!(kind, WriteKind::Put | WriteKind::Delete);
     let mut visible = left.iter().filter(|(_, kind)| shows(*kind));
     let hidden = visible
         .clone()
-        .any(|(other, _)| *other > ts && *other <= ready);
+        .any(|(other, _)| *other > ts && *other <= safe_point);
     match kind {
         WriteKind::Lock | WriteKind::Rollback => None,
         _ if hidden => None,

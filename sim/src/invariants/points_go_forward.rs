@@ -22,14 +22,14 @@ impl Invariant for PointsGoForward {
             .reached
             .insert(server.to_owned(), points)
             .unwrap_or_default();
-        if points.barrier < before.barrier || points.ready < before.ready {
+        if points.barrier < before.barrier || points.safe_point < before.safe_point {
             return Err(format!(
                 "{server} goes back from {} to {}",
                 shown(before),
                 shown(points)
             ));
         }
-        if points.ready > points.barrier {
+        if points.safe_point > points.barrier {
             return Err(format!(
                 "{server} collects what it serves: {}",
                 shown(points)
@@ -40,5 +40,5 @@ impl Invariant for PointsGoForward {
 }
 
 fn shown(points: Points) -> String {
-    format!("barrier={} ready={}", points.barrier, points.ready)
+    format!("barrier={} safe_point={}", points.barrier, points.safe_point)
 }

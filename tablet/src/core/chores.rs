@@ -93,7 +93,7 @@ impl Core {
 
     /// When [`Self::tick`] is to be called again, at the latest. It may be sooner than was said before.
     pub fn next_tick(&self) -> Duration {
-        let all_is_done = self.collected_to == self.points.durable.ready && self.bulk.is_empty();
+        let all_is_done = self.collected_to == self.points.durable.safe_point && self.bulk.is_empty();
         match (all_is_done, self.waits.is_idle()) {
             (false, _) => TICK,
             (true, false) => wait_queue::TICK,
@@ -119,15 +119,15 @@ impl Core {
         if self.collecting.is_some() || self.failed.is_some() {
             return;
         }
-        let ready = self.points.durable.ready;
-        if self.collected_to == ready {
+        let safe_point = self.points.durable.safe_point;
+        if self.collected_to == safe_point {
             return;
         }
         let Some(most) = self.pace.piece() else {
             return;
         };
-        match garbage::piece(&*self.engine, &mut self.front, ready, most) {
-            Ok(piece) if piece.is_empty() => self.collected_to = ready,
+        match garbage::piece(&*self.engine, &mut self.front, safe_point, most) {
+            Ok(piece) if piece.is_empty() => self.collected_to = safe_point,
             Ok(piece) => {
                 let items = garbage::items(&piece);
                 self.collecting = Some(self.next_ticket);

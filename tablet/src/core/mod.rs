@@ -211,7 +211,7 @@ impl Core {
     pub fn report(&self) -> v1::HeartbeatRequest {
         v1::HeartbeatRequest {
             barrier: self.points.durable.barrier.as_u64(),
-            ready: self.points.durable.ready.as_u64(),
+            safe_point: self.points.durable.safe_point.as_u64(),
             progress: Some(self.gc_progress()),
             high_ts: self.durable.high_ts.as_u64(),
             groups: self.durable.groups,

@@ -229,7 +229,7 @@ fn points_of(top: &Top) -> String {
     format!(
         "barrier {}, safe point {}, retention {}; oldest transaction {oldest}; {} sessions",
         page::old(gc.now, gc.barrier),
-        page::old(gc.now, gc.ready),
+        page::old(gc.now, gc.safe_point),
         humantime::format_duration(gc.retention),
         gc.sessions
     )
