@@ -23,6 +23,7 @@ mod promtool;
 mod shell;
 mod sim;
 mod site;
+mod soak;
 mod spdx;
 mod tally;
 mod test;
@@ -50,7 +51,8 @@ Examples:
   cargo xtask run                   a cluster on this machine
   cargo xtask bench oracle          timestamps per second
   cargo xtask kube up               a Kubernetes of three nodes on this machine
-  cargo xtask sim --seeds 0..5000   a simulated cluster where everything fails";
+  cargo xtask sim --seeds 0..5000   a simulated cluster where everything fails
+  cargo xtask soak --hours 12       look for bugs all night";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -87,6 +89,8 @@ Examples:
     Kube(kube::KubeCommand),
     /// Run a whole cluster in one thread, from seeds, where everything fails that can.
     Sim(sim::Args),
+    /// Run for hours what finds bugs the longer it runs: fresh seeds, mutants, crash tests, a Kubernetes.
+    Soak(soak::Args),
 }
 
 fn main() -> ExitCode {
@@ -102,6 +106,7 @@ fn main() -> ExitCode {
         Command::Image(args) => image::run(&context, &args).map(|()| ExitCode::SUCCESS),
         Command::Kube(command) => kube::run(&context, &command),
         Command::Sim(args) => sim::run(&context, &args),
+        Command::Soak(args) => soak::run(&context, &args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

@@ -117,7 +117,7 @@ pub(crate) fn build_for_release(context: &Context) -> anyhow::Result<PathBuf> {
 }
 
 /// The commit of a checkout, with `-changed` where files differ from it; none without git.
-fn revision(root: &Path) -> Option<String> {
+pub(crate) fn revision(root: &Path) -> Option<String> {
     let git = |arguments: &[&str]| {
         let mut git = Command::new("git");
         let output = git.current_dir(root).args(arguments).output().ok()?;

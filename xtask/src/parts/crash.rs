@@ -35,6 +35,16 @@ pub(crate) struct CrashArgs {
     seed: Option<u64>,
 }
 
+impl CrashArgs {
+    /// So many rounds of each test.
+    pub(crate) fn of_rounds(rounds: u64) -> Self {
+        Self {
+            rounds: Some(rounds),
+            seed: None,
+        }
+    }
+}
+
 pub(crate) fn run(
     context: &Context,
     args: &CrashArgs,

@@ -1,0 +1,165 @@
+//! `cargo xtask soak`: what finds bugs the longer it runs, for hours, with a report.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::Context as _;
+use serde_json::json;
+
+use crate::{
+    cmd::Cmd,
+    context::Context,
+    parts::{Part, Report, crash},
+    programs,
+};
+
+/// How long, and where the report goes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask soak                     an hour
+  cargo xtask soak --hours 12          a night
+  cargo xtask soak --hours 2 --no-e2e  without a Kubernetes
+
+The report has one JSON object a line for each step: the commit, the step, when it began, how long it took, what was run
+and, if it failed, how. It grows from run to run, so that weeks can be compared:
+  jq -s 'group_by(.step) | map({step: .[0].step, seconds: map(.seconds) | add, failed: map(select(.failed)) | length})' \\
+      target/soak.jsonl")]
+pub(crate) struct Args {
+    /// Begin no step after so many hours.
+    #[arg(long, value_name = "N", default_value_t = 1.0)]
+    hours: f64,
+    /// Leave out the tests on a real Kubernetes.
+    #[arg(long)]
+    no_e2e: bool,
+    /// Where the report goes. Default: soak.jsonl in the folder of builds.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+/// Rounds of each crash test in one cycle.
+const ROUNDS: u64 = 20;
+/// How long the simulator runs fresh seeds in one cycle, in seconds.
+const SEEDS_SECONDS: u64 = 900;
+
+/// A step, and what it says of what it ran.
+type Step<'a> = (&'static str, Box<dyn Fn() -> anyhow::Result<String> + 'a>);
+
+pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(
+        args.hours.is_finite() && args.hours > 0.0,
+        "--hours {} is no length of time",
+        args.hours
+    );
+    let began = Instant::now();
+    let is_over = || began.elapsed() > Duration::from_secs_f64(args.hours * 3600.0);
+    let report = match &args.report {
+        Some(file) => file.clone(),
+        None => context.root().join("target/soak.jsonl"),
+    };
+    let commit = programs::revision(context.root());
+    let part = |part: Part| {
+        let rounds = crash::CrashArgs::of_rounds(ROUNDS);
+        part.run(context, &rounds, &mut Report::default())
+    };
+    let mut steps: Vec<Step<'_>> = vec![
+        ("seeds", Box::new(|| seeds(context))),
+        ("mutants", Box::new(|| mutants(context))),
+        ("crash", Box::new(|| part(Part::Crash))),
+    ];
+    if !args.no_e2e {
+        steps.push(("e2e", Box::new(|| part(Part::E2e))));
+    }
+    let mut failed = 0;
+    for (name, step) in steps.iter().cycle() {
+        if is_over() {
+            break;
+        }
+        println!("\n━━ {name} ━━ {:.1} h of {} h", hours(began), args.hours);
+        let (at, started) = (SystemTime::now().duration_since(UNIX_EPOCH)?, Instant::now());
+        let result = step();
+        if let Err(error) = &result {
+            failed += 1;
+            println!("FAILED: {error:#}");
+        }
+        let line = json!({
+            "commit": commit,
+            "step": name,
+            "began": at.as_secs(),
+            "seconds": started.elapsed().as_secs(),
+            "ran": result.as_ref().ok(),
+            "failed": result.as_ref().err().map(|error| format!("{error:#}")),
+        });
+        note(&report, &line.to_string())?;
+    }
+    println!(
+        "\n{failed} step(s) failed in {:.1} h; the report is {}",
+        hours(began),
+        report.display()
+    );
+    Ok(if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn hours(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64() / 3600.0
+}
+
+/// Adds a line to the report.
+fn note(report: &Path, line: &str) -> anyhow::Result<()> {
+    let write = || {
+        if let Some(folder) = report.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut file = OpenOptions::new().create(true).append(true).open(report)?;
+        writeln!(file, "{line}")
+    };
+    write().with_context(|| format!("cannot write to {}", report.display()))
+}
+
+/// Seeds that nobody has run yet: those of this second, and the following ones.
+fn seeds(context: &Context) -> anyhow::Result<String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let first = now.as_secs() * 1_000;
+    let seeds = format!("{first}..{}", first + 1_000_000);
+    Cmd::new(context.built()?.programs.join("percolator-sim"))
+        .args(["--seeds", &seeds])
+        .args(["--seconds", &SEEDS_SECONDS.to_string()])
+        .run()?;
+    Ok(format!("seeds from {first} on for {SEEDS_SECONDS} s"))
+}
+
+/// Every mutant, with other seeds than last time.
+fn mutants(context: &Context) -> anyhow::Result<String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let first = now.as_secs();
+    let seeds = format!("{first}..{}", first + 1000);
+    context
+        .cargo(["run", "-p", "percolator-sim", "--features", "mutants", "--"])
+        .args(["--mutants", "--seeds", &seeds])
+        .run()?;
+    Ok(format!("every mutant, seeds {seeds}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_grows() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let report = folder.path().join("of/weeks.jsonl");
+        note(&report, "1").expect("written");
+        note(&report, "2").expect("written");
+        let lines = fs::read_to_string(&report).expect("the report");
+        assert_eq!(lines, "1\n2\n");
+    }
+}
