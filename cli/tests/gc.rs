@@ -220,7 +220,8 @@ fn a_master_that_loses_its_folder_learns_the_points_and_what_was_set() {
         run(&cluster, &set).await.ok();
         until("every tablet server to keep that", async || {
             let now = status(&cluster).await;
-            let reached = |server: &Value| point(server, "safe_point") >= point(&before, "safe_point");
+            let reached =
+                |server: &Value| point(server, "safe_point") >= point(&before, "safe_point");
             match now["servers"].as_array() {
                 Some(servers) if servers.iter().all(reached) => Ok(()),
                 _ => Err(now.to_string()),

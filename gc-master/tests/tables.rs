@@ -357,7 +357,7 @@ fn nothing_is_collected_or_deleted_while_a_server_lacks_what_it_had() {
                 world.points.insert(server.into(), points);
             }
         }
-        world.truth().gc.points().ready
+        world.truth().gc.points().safe_point
     };
     let before = collect(&mut world);
     assert!(before > Timestamp::ZERO);
@@ -437,7 +437,7 @@ fn a_sweep_during_which_a_server_had_another_folder_counts_for_nothing() {
         }
         let resolved = Progress::Resolved(sweep);
         world.directory.collect(world.now, resolved);
-        let ready = world.truth().gc.points().ready;
+        let ready = world.truth().gc.points().safe_point;
         assert_eq!(ready > Timestamp::ZERO, moves);
     }
     world.freeze("a").unwrap();

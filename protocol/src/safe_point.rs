@@ -78,7 +78,10 @@ impl Points {
             true => self.safe_point.max(to.safe_point),
             false => self.safe_point,
         };
-        Self { barrier, safe_point }
+        Self {
+            barrier,
+            safe_point,
+        }
     }
 
     /// Whether a snapshot at start_ts may be read.

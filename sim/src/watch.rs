@@ -296,7 +296,9 @@ impl Watch {
 
     /// Remembers the safe point that a server has made durable: it goes forward there too.
     fn reached(&mut self, server: &str, points: &Bytes) -> Result<(), String> {
-        let safe_point = points.get(8..).and_then(|safe_point| safe_point.try_into().ok());
+        let safe_point = points
+            .get(8..)
+            .and_then(|safe_point| safe_point.try_into().ok());
         let safe_point = safe_point.ok_or_else(|| format!("points of {} bytes", points.len()))?;
         let reached = self.safe_point.entry(server.to_owned()).or_default();
         let safe_point = Timestamp::from_u64(u64::from_be_bytes(safe_point));

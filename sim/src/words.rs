@@ -137,7 +137,10 @@ impl Answer {
             Self::TableDeleted(_) => "frozen".to_owned(),
             Self::Session(told) => format!("lease {} ms barrier={}", told.lease_ms, told.barrier),
             Self::Heartbeat(told) => {
-                format!("heard, barrier={} safe_point={}", told.barrier, told.safe_point)
+                format!(
+                    "heard, barrier={} safe_point={}",
+                    told.barrier, told.safe_point
+                )
             }
             Self::Done(Ok(())) => "done".to_owned(),
             Self::Done(Err(why)) => format!("not done: {why}"),

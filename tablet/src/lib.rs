@@ -6,8 +6,8 @@
 mod asked;
 mod cache;
 mod clearing;
-pub mod committer;
-mod core;
+mod committer;
+pub mod core;
 mod decision;
 mod garbage;
 pub mod index;

@@ -44,8 +44,8 @@ pub(crate) struct Args {
 
 /// Rounds of each crash test in one cycle.
 const ROUNDS: u64 = 20;
-/// How long the simulator runs fresh seeds in one cycle, in seconds.
-const SEEDS_SECONDS: u64 = 900;
+/// How long the simulator runs fresh seeds in one cycle.
+const SEEDS_TIME: Duration = Duration::from_secs(900);
 
 /// A step, and what it says of what it ran.
 type Step<'a> = (&'static str, Box<dyn Fn() -> anyhow::Result<String> + 'a>);
@@ -57,7 +57,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
         args.hours
     );
     let began = Instant::now();
-    let is_over = || began.elapsed() > Duration::from_secs_f64(args.hours * 3600.0);
+    let whole = Duration::from_secs_f64(args.hours * 3600.0);
+    let left = || whole.saturating_sub(began.elapsed());
     let report = match &args.report {
         Some(file) => file.clone(),
         None => context.root().join("target/soak.jsonl"),
@@ -68,7 +69,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
         part.run(context, &rounds, &mut Report::default())
     };
     let mut steps: Vec<Step<'_>> = vec![
-        ("seeds", Box::new(|| seeds(context))),
+        ("seeds", Box::new(|| seeds(context, left().min(SEEDS_TIME)))),
         ("mutants", Box::new(|| mutants(context))),
         ("crash", Box::new(|| part(Part::Crash))),
     ];
@@ -77,11 +78,14 @@ pub(crate) fn run(context: &Context, args: &Args) -> anyhow::Result<ExitCode> {
     }
     let mut failed = 0;
     for (name, step) in steps.iter().cycle() {
-        if is_over() {
+        if left().is_zero() {
             break;
         }
         println!("\n━━ {name} ━━ {:.1} h of {} h", hours(began), args.hours);
-        let (at, started) = (SystemTime::now().duration_since(UNIX_EPOCH)?, Instant::now());
+        let (at, started) = (
+            SystemTime::now().duration_since(UNIX_EPOCH)?,
+            Instant::now(),
+        );
         let result = step();
         if let Err(error) = &result {
             failed += 1;
@@ -126,15 +130,15 @@ fn note(report: &Path, line: &str) -> anyhow::Result<()> {
 }
 
 /// Seeds that nobody has run yet: those of this second, and the following ones.
-fn seeds(context: &Context) -> anyhow::Result<String> {
+fn seeds(context: &Context, time: Duration) -> anyhow::Result<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
-    let first = now.as_secs() * 1_000;
+    let (first, seconds) = (now.as_secs() * 1_000, time.as_secs().max(1));
     let seeds = format!("{first}..{}", first + 1_000_000);
     Cmd::new(context.built()?.programs.join("percolator-sim"))
         .args(["--seeds", &seeds])
-        .args(["--seconds", &SEEDS_SECONDS.to_string()])
+        .args(["--seconds", &seconds.to_string()])
         .run()?;
-    Ok(format!("seeds from {first} on for {SEEDS_SECONDS} s"))
+    Ok(format!("seeds from {first} on for {seconds} s"))
 }
 
 /// Every mutant, with other seeds than last time.

@@ -164,7 +164,10 @@ pub(crate) fn run(
         }
         "points" => {
             let barrier = args.ts("barrier")?;
-            let safe_point = args.named("safe_point").map(|ts| read_ts(&ts)).transpose()?;
+            let safe_point = args
+                .named("safe_point")
+                .map(|ts| read_ts(&ts))
+                .transpose()?;
             let points = Points {
                 barrier,
                 safe_point: safe_point.unwrap_or(barrier),

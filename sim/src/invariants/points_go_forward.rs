@@ -40,5 +40,8 @@ impl Invariant for PointsGoForward {
 }
 
 fn shown(points: Points) -> String {
-    format!("barrier={} safe_point={}", points.barrier, points.safe_point)
+    format!(
+        "barrier={} safe_point={}",
+        points.barrier, points.safe_point
+    )
 }

@@ -93,7 +93,8 @@ impl Core {
 
     /// When [`Self::tick`] is to be called again, at the latest. It may be sooner than was said before.
     pub fn next_tick(&self) -> Duration {
-        let all_is_done = self.collected_to == self.points.durable.safe_point && self.bulk.is_empty();
+        let all_is_done =
+            self.collected_to == self.points.durable.safe_point && self.bulk.is_empty();
         match (all_is_done, self.waits.is_idle()) {
             (false, _) => TICK,
             (true, false) => wait_queue::TICK,
