@@ -54,7 +54,7 @@ struct Arguments {
         short = 'c',
         global = true,
         help_heading = GLOBAL,
-        env = "PERCOLATOR_CLUSTER",
+        env = CLUSTER_VARIABLE,
         value_name = "HOST:PORT",
         default_value = CLUSTER
     )]
@@ -88,6 +88,8 @@ struct Arguments {
     command: Command,
 }
 
+/// Empty, it counts as unset.
+const CLUSTER_VARIABLE: &str = "PERCOLATOR_CLUSTER";
 /// Where a cluster of `percolator up` is reached.
 const CLUSTER: &str = "127.0.0.1:7400";
 /// Of every command.
@@ -194,6 +196,14 @@ fn main() -> ExitCode {
     }
 }
 
+/// The cluster's address, where a variable that is set to nothing is one that isn't set.
+fn named<'a>(given: &'a str, variable: Option<&OsStr>) -> &'a str {
+    match given {
+        "" if variable.is_some_and(OsStr::is_empty) => CLUSTER,
+        given => given,
+    }
+}
+
 fn command() -> ExitCode {
     complete::answer(Arguments::command);
     let arguments = Arguments::parse();
@@ -209,7 +219,9 @@ fn command() -> ExitCode {
         }
         command => percolator_server::run_on_current_thread("percolator", async {
             let slow = arguments.slow_transactions;
-            run(&arguments.cluster, slow, command, output).await
+            let variable = std::env::var_os(CLUSTER_VARIABLE);
+            let cluster = named(&arguments.cluster, variable.as_deref());
+            run(cluster, slow, command, output).await
         })
         .map_err(anyhow::Error::from)
         .and_then(|result| result),
@@ -351,6 +363,15 @@ mod tests {
         let mut found = Vec::new();
         without_help(&command, "", &mut found);
         assert_eq!(found, Vec::<String>::new());
+    }
+
+    #[test]
+    fn an_empty_variable_is_an_unset_one() {
+        let empty = Some(OsStr::new(""));
+        assert_eq!(named("", empty), CLUSTER);
+        assert_eq!(named("a:1", empty), "a:1");
+        assert_eq!(named("", None), "");
+        assert_eq!(named("", Some(OsStr::new("a:1"))), "");
     }
 
     #[test]

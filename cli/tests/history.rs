@@ -183,3 +183,22 @@ fn a_bank_whose_table_was_made_again_is_another_one() {
         cluster.run(&["table", "delete", "one", "--yes"]).ok();
     });
 }
+
+#[test]
+fn a_recorder_that_is_interrupted_ends_what_is_under_way() {
+    let cluster = Cluster::threads();
+    let file = cluster.data_dir.join("../history.jsonl");
+    let file = file.to_str().expect("a path of text");
+    let mut recorder = record(&cluster, file);
+    wait_for("transactions", || (lines(file) > 50).then_some(()));
+    signal(recorder.id(), "INT");
+    let status = recorder.wait().expect("it ends");
+    assert!(status.success(), "{status}");
+    // Nothing waits for its locks or for the end of its lease.
+    let said = cluster.run(&["status", "-o", "json"]).ok();
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(said["gc"]["sessions"], 0, "{said}");
+    let left = cluster.run(&["txn", "list", "-o", "json"]).ok();
+    assert_eq!(left.trim(), "[]", "{left}");
+    cluster.run(&["history", "check", file]).ok();
+}

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -118,20 +118,34 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
         ended: Default::default(),
     });
     let end = Instant::now() + args.duration;
+    let stop = Arc::new(AtomicBool::new(false));
     let mut clients = JoinSet::new();
     for number in 0..args.clients {
-        let shared = shared.clone();
+        let (shared, stop) = (shared.clone(), stop.clone());
         clients.spawn(async move {
             // Which generation each list is in, as far as this client knows.
             let mut generations = vec![0_u64; usize::try_from(shared.lists).unwrap_or(usize::MAX)];
-            while Instant::now() < end {
+            while Instant::now() < end && !stop.load(Ordering::Relaxed) {
                 shared.transaction(number, &mut generations).await?;
             }
             anyhow::Ok(())
         });
     }
-    while let Some(ended) = clients.join_next().await {
-        ended??;
+    let mut signal = Box::pin(percolator_server::signals::shutdown());
+    loop {
+        tokio::select! {
+            () = &mut signal => {
+                if stop.swap(true, Ordering::Relaxed) {
+                    bail!("stopped at once: what was under way is left, and in the history without an outcome");
+                }
+                output.note("stopped: transactions that are under way end first");
+                signal = Box::pin(percolator_server::signals::shutdown());
+            }
+            ended = clients.join_next() => match ended {
+                Some(ended) => ended??,
+                None => break,
+            },
+        }
     }
     let [committed, aborted, unknown] = &shared.ended;
     let summary = Summary {
