@@ -102,14 +102,16 @@ pub(crate) struct GetArgs {
 Examples:
   percolator put accounts bob balance 10
   percolator put accounts bob balance 10 owner Bob
-  percolator put accounts bob photo --file bob.jpg")]
+  percolator put accounts bob photo --file bob.jpg
+  percolator put accounts bob home 'C:\\\\bob'        # a backslash: C:\\bob")]
 pub(crate) struct PutArgs {
     /// The table.
     #[arg(add = crate::complete::tables())]
     table: String,
     /// The row.
     row: Escaped,
-    /// Columns and their values, in turn; with --file one column.
+    /// Columns and their values, in turn; with --file one column. Here, in rows, and in results as text, a backslash
+    /// begins an escape: `\\`, `\n`, `\r`, `\t`, or `\xNN` for any byte.
     #[arg(
         required = true,
         allow_negative_numbers = true,
