@@ -64,7 +64,7 @@ impl Master {
         let answer = ask((*client).clone()).await;
         answer
             .map(tonic::Response::into_inner)
-            .map_err(|status| master_error(&self.address, &status))
+            .map_err(|status| MasterError::of(&self.address, &status))
     }
 
     async fn directory(
@@ -217,18 +217,21 @@ fn traced<T>(request: T, trace: Option<v1::TraceContext>) -> tonic::Request<T> {
     request
 }
 
-fn master_error(address: &str, status: &tonic::Status) -> MasterError {
-    let message = status.message().to_owned();
-    match status.code() {
-        Code::InvalidArgument | Code::FailedPrecondition => MasterError::Invalid(message),
-        Code::AlreadyExists => MasterError::AlreadyExists(message),
-        Code::NotFound => MasterError::NotFound(message),
-        Code::Unimplemented => MasterError::Invalid(format!(
-            "the server at {address} is not a master; `percolator up` shows where the master is"
-        )),
-        _ => {
-            let why = why_status(status, MASTER_TIMEOUT);
-            MasterError::Unavailable(failed("master", address, &why))
+impl MasterError {
+    /// Of what the master at this address answered.
+    pub fn of(address: &str, status: &tonic::Status) -> Self {
+        let message = status.message().to_owned();
+        match status.code() {
+            Code::InvalidArgument | Code::FailedPrecondition => Self::Invalid(message),
+            Code::AlreadyExists => Self::AlreadyExists(message),
+            Code::NotFound => Self::NotFound(message),
+            Code::Unimplemented => Self::Invalid(format!(
+                "the server at {address} is not a master; `percolator up` shows where the master is"
+            )),
+            _ => {
+                let why = why_status(status, MASTER_TIMEOUT);
+                Self::Unavailable(failed("master", address, &why))
+            }
         }
     }
 }

@@ -244,6 +244,8 @@ impl From<Refusal> for Status {
             | Refusal::UnheardOfTables { .. }
             | Refusal::NoTabletServer { .. }
             | Refusal::UnmetTabletServers { .. } => Code::Unavailable,
+            Refusal::Pending { .. } => Code::DeadlineExceeded,
+            Refusal::DeletedMeanwhile { .. } => Code::Aborted,
             Refusal::TableExists { .. } => Code::AlreadyExists,
             Refusal::Heartbeat { .. }
             | Refusal::TableName { .. }

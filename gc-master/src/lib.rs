@@ -20,6 +20,7 @@ mod measured;
 mod members;
 mod metrics;
 mod names;
+mod pending;
 pub mod program;
 mod progress;
 mod refusal;
@@ -37,10 +38,11 @@ pub use collection::{Progress, Sweep};
 pub use convert::{directory as directory_response, gc_status};
 pub use driver::drive;
 pub use events::{
-    Action, Command, Deletion, Effects, Heard, Heartbeat, Note, Report, Start, Swept, swept_by,
+    Action, Command, Deletion, Effects, Heard, Heartbeat, Note, Report, Start, Swept,
 };
 pub use fencing::{LEASE, Leased};
 pub use names::{CUT_BYTES_MAX, CUTS_MAX, NAME_BYTES_MAX};
+pub use pending::{Creation, Pending, Removal};
 pub use refusal::Refusal;
 pub use server::{Error, Options, Server};
 pub use settings::{

@@ -132,6 +132,11 @@ pub enum Refusal {
         "the table {name} is being deleted; try again when that is done, or delete it again to go on"
     )]
     BeingDeleted { name: String },
+    #[error("the table {name} was deleted while it was being created")]
+    DeletedMeanwhile { name: String },
+    /// It goes on.
+    #[error("{what}: it waits for {waits_for}")]
+    Pending { what: String, waits_for: String },
     #[error("the table {name} is not frozen: delete it from the beginning")]
     NotFrozen { name: String },
     /// What was committed could be rolled back if one of them were overlooked.

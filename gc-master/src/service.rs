@@ -11,15 +11,11 @@ use tonic::{Request, Response, Status};
 
 use crate::convert;
 use crate::core::Directory;
-use crate::events::{Deletion, Heartbeat, swept_by};
+use crate::events::Heartbeat;
+use crate::pending::{Creation, Pending, Removal};
 use crate::refusal::Refusal;
 use crate::runner::Runner;
 use crate::settings::Change;
-use crate::truth::TableState;
-
-/// A request about a table waits this long for tablet servers: less than clients wait for an answer, so that
-/// they hear whom it waits for. What it began goes on after that.
-const WAIT_MAX: Duration = Duration::from_secs(4);
 
 /// The most transactions that are named at a time.
 const NAMED_MAX: usize = 10_000;
@@ -44,55 +40,22 @@ impl Service {
         }
     }
 
-    /// Begins the table, once the servers that are up had their time to be heard.
-    async fn begin(&self, name: &str, cuts: &[Vec<u8>]) -> Result<u32, Status> {
+    /// Goes on with a request until it is done.
+    async fn finish<R>(
+        &self,
+        mut go_on: impl FnMut(&mut Directory, Duration) -> Result<Pending<R>, Refusal>,
+    ) -> Result<Response<R>, Status> {
         loop {
             let mut changes = self.runner.changes();
-            let begun = self
-                .runner
-                .step(|directory, now| directory.create_table(now, name, cuts))?;
-            match begun {
-                Err(Refusal::Settling { until }) => {
+            match self.runner.step(&mut go_on)?? {
+                Pending::Done(response) => return Ok(Response::new(response)),
+                Pending::Wait { until } => {
                     let until = tokio::time::sleep_until(self.runner.at(until));
                     tokio::select! {
                         () = until => {}
                         _ = changes.changed() => {}
                     }
                 }
-                begun => return Ok(begun?),
-            }
-        }
-    }
-
-    /// Waits until the table is as wanted.
-    async fn wait<R>(
-        &self,
-        id: u32,
-        what: &str,
-        wanted: impl Fn(&Directory) -> Option<R>,
-    ) -> Result<R, Status> {
-        let mut changes = self.runner.changes();
-        let reached = async {
-            loop {
-                let seen = self.runner.look(|directory, _| wanted(directory))?;
-                if let Some(result) = seen {
-                    return Ok::<_, Status>(result);
-                }
-                changes
-                    .changed()
-                    .await
-                    .map_err(|_| Status::unavailable("the master is stopping"))?;
-            }
-        };
-        match tokio::time::timeout(WAIT_MAX, reached).await {
-            Ok(result) => result,
-            Err(_) => {
-                let waits_for = self
-                    .runner
-                    .look(|directory, now| directory.waits_for(id, now))?;
-                Err(Status::deadline_exceeded(format!(
-                    "{what}: it waits for {waits_for}"
-                )))
             }
         }
     }
@@ -187,62 +150,17 @@ impl Master for Service {
         &self,
         request: Request<v1::CreateTableRequest>,
     ) -> Result<Response<v1::CreateTableResponse>, Status> {
-        let v1::CreateTableRequest { name, split_at } = request.into_inner();
-        let cuts: Vec<Vec<u8>> = split_at.into_iter().map(Vec::from).collect();
-        let id = self.begin(&name, &cuts).await?;
-        let what = format!("the table {name} is being created, and that goes on by itself");
-        let state = |directory: &Directory| directory.table(id).map(|table| table.state);
-        self.wait(id, &what, |directory| match state(directory) {
-            Some(TableState::Creating) => None,
-            Some(TableState::Ready) => Some(Ok(())),
-            Some(TableState::Deleting) | None => Some(Err(Status::aborted(format!(
-                "the table {name} was deleted while it was being created"
-            )))),
-        })
-        .await??;
-        let response = self.runner.look(|directory, _| {
-            let truth = directory.truth()?;
-            Ok::<_, Refusal>(v1::CreateTableResponse {
-                table: directory
-                    .table(id)
-                    .map(|table| convert::table_info(id, table)),
-                tablets: convert::places(truth, id),
-            })
-        })??;
-        Ok(Response::new(response))
+        let mut creation = Creation::new(request.into_inner());
+        self.finish(move |directory, now| creation.go_on(directory, now))
+            .await
     }
 
     async fn delete_table(
         &self,
         request: Request<v1::DeleteTableRequest>,
     ) -> Result<Response<v1::DeleteTableResponse>, Status> {
-        let request = request.into_inner();
-        let swept = swept_by(&request);
-        let deletion = Deletion::asked(&request, swept.as_ref());
-        let id = self
-            .runner
-            .step(|directory, now| directory.delete_table(now, &deletion))??;
-        let name = request.name;
-        let what = format!("the table {name} is being deleted, and deleting it again goes on");
-        let gone = self
-            .wait(id, &what, |directory| match directory.table(id) {
-                None => Some(true),
-                Some(table) if table.swept => None,
-                Some(_) => directory.is_frozen(id).then_some(false),
-            })
-            .await?;
-        let sweep = match gone {
-            true => Vec::new(),
-            false => self.runner.look(|directory, _| directory.to_sweep())?,
-        };
-        Ok(Response::new(v1::DeleteTableResponse {
-            sweep,
-            table: Some(v1::TableInfo {
-                id,
-                name,
-                state: v1::TableState::Deleting.into(),
-            }),
-            gone,
-        }))
+        let mut removal = Removal::new(request.into_inner());
+        self.finish(move |directory, now| removal.go_on(directory, now))
+            .await
     }
 }

@@ -118,11 +118,13 @@ pub enum Mutant {
     ReplacedClusterTaken,
     /// A transaction looks the table of a name up with each use.
     TablesNotPinned,
+    /// A tablet server whose tablets are lost says that it is ready.
+    LossNotNoticed,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 55] = [
+    pub const ALL: [Self; 56] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -178,6 +180,7 @@ impl Mutant {
         Self::OlderFolderTaken,
         Self::ReplacedClusterTaken,
         Self::TablesNotPinned,
+        Self::LossNotNoticed,
     ];
 }
 

@@ -2,14 +2,15 @@
 
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use percolator_wire::v1::master_client::MasterClient;
 use percolator_wire::v1::{HeartbeatRequest, HeartbeatResponse, Role};
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::{BoxError, Error, Life};
+use crate::schedule::Schedule;
+use crate::{BoxError, Error, Life, boot_time};
 
 /// Who beats, and to whom.
 #[derive(Clone, Debug)]
@@ -32,16 +33,8 @@ pub struct Options {
 
 /// An answer must come within this, or the beat is repeated.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// A master that is away is asked again after the first pause, then after twice as long each time.
-const RETRY_FIRST: Duration = Duration::from_millis(50);
-const RETRY_MAX: Duration = Duration::from_secs(1);
-/// Whatever the master says, beats are not closer nor further apart than this.
-const INTERVAL_MIN: Duration = Duration::from_millis(10);
-const INTERVAL_MAX: Duration = Duration::from_secs(60);
 /// A server that stops waits so long for the master.
 const LEAVING_MAX: Duration = Duration::from_millis(500);
-/// After the master has told something new: it waits to hear that it is known.
-const SOON: Duration = Duration::from_millis(20);
 
 /// Beats until `shutdown` ends: at once, then whenever the interval has passed that the master
 /// answers. A master that is away is logged once and asked again. `report` tells what the server holds for
@@ -83,27 +76,22 @@ async fn beat<E: Into<BoxError>>(
     let mut master = connect(&options.master)?;
     let mut cluster_id = options.cluster_id.clone();
     let mut told = Told::Nothing;
-    let mut retry = RETRY_FIRST;
-    let mut known = HeartbeatResponse::default();
-    // Until when it is this server's incarnation, whatever becomes of the master: another one may have taken its place
-    // after that, which a master that has lost its state doesn't know.
-    let mut accepted: Option<(Instant, Duration)> = None;
+    let mut schedule = Schedule::default();
     loop {
-        let sent = Instant::now();
+        let sent = boot_time();
         let request = HeartbeatRequest {
-            accepted: accepted.is_some_and(|(from, lease)| from.elapsed() < lease),
+            accepted: schedule.is_accepted(sent),
             ..request(&options, cluster_id.clone(), report())
         };
         let pause = match master.heartbeat(request).await {
             Ok(response) => {
                 let response = response.into_inner();
-                if accepted.is_none() {
+                if !options.life.is_accepted() {
                     options.life.accepted();
                 }
-                accepted = Some((sent, Duration::from_millis(response.lease_ms.into())));
                 let learned = &response.cluster_id;
-                let mut interval = Duration::from_millis(response.interval_ms.into());
-                if !learned.is_empty() && cluster_id.as_ref() != Some(learned) {
+                let is_new = !learned.is_empty() && cluster_id.as_ref() != Some(learned);
+                if is_new {
                     adopt(learned).map_err(|error| Error::Adopt {
                         master: options.master.clone(),
                         server: options.server.clone(),
@@ -111,9 +99,6 @@ async fn beat<E: Into<BoxError>>(
                         cause: error.into(),
                     })?;
                     cluster_id = Some(learned.clone());
-                    // The master is told at once that this server knows it: should it ever come without, it has
-                    // lost its folder.
-                    interval = INTERVAL_MIN;
                 }
                 if told != Told::Connected {
                     tracing::info!(
@@ -123,13 +108,8 @@ async fn beat<E: Into<BoxError>>(
                     );
                     told = Told::Connected;
                 }
-                retry = RETRY_FIRST;
                 learn(&response);
-                if known != response {
-                    known = response;
-                    interval = interval.min(SOON);
-                }
-                interval.clamp(INTERVAL_MIN, INTERVAL_MAX)
+                schedule.answered(sent, response, is_new)
             }
             Err(status) if status.code() == Code::FailedPrecondition => {
                 return Err(Error::Refused {
@@ -148,9 +128,7 @@ async fn beat<E: Into<BoxError>>(
                     );
                     told = Told::Away;
                 }
-                let pause = retry;
-                retry = (retry * 2).min(RETRY_MAX);
-                pause
+                schedule.unanswered()
             }
         };
         tokio::time::sleep(pause).await;

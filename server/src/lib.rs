@@ -2,6 +2,7 @@
 //!
 //! No rules live here: it must not know what a timestamp, a lock or a tablet means.
 
+mod clock;
 mod error;
 pub mod folder;
 mod health;
@@ -10,11 +11,13 @@ mod life;
 mod listen;
 mod recovering;
 mod runtime;
+mod schedule;
 mod serve;
 pub mod signals;
 pub mod small_file;
 pub mod stall;
 
+pub use clock::boot_time;
 pub use error::{BoxError, Error};
 pub use folder::Folder;
 pub use health::Probe;
@@ -23,6 +26,7 @@ pub use listen::{announce, listen};
 pub use percolator_telemetry::logs;
 pub use recovering::while_recovering;
 pub use runtime::{exit_code, many_connections, run_on_current_thread, small_pages};
+pub use schedule::Schedule;
 pub use serve::{serve, serve_when};
 pub use small_file::{SmallFile, SmallTruth};
 pub use stall::{StallWatch, stall_max};

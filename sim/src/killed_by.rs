@@ -125,6 +125,7 @@ impl Mutation {
             S::Rule(M::OlderFolderTaken) => &[READS, FATES, WRITERS, LIVENESS],
             S::Rule(M::ReplacedClusterTaken) => &[&["clusters are told apart"]],
             S::Rule(M::TablesNotPinned) => &[&["again: one table"]],
+            S::Rule(M::LossNotNoticed) => &[&["lost data is missed"]],
             S::StallIgnored => &[LIVENESS],
             S::Rule(M::FloorTooHighByOne | M::LeaseFromTheAnswer) => &[&["leases hold"]],
         }

@@ -28,6 +28,7 @@ pub mod history;
 pub mod invariants;
 pub mod killed_by;
 pub mod lone_invariants;
+mod lost_folder;
 pub mod messages;
 pub mod mutation;
 pub mod nemesis;

@@ -92,6 +92,7 @@ pub fn all() -> Vec<Use> {
             S::Rule(M::ReplacedClusterTaken),
             None,
         ),
+        ("lost data is missed", S::Rule(M::LossNotNoticed), None),
         ("skew: one is on", S::Rule(M::NoConflictCheck), Some("skew")),
     ];
     all.map(|(invariant, mutation, workload)| Use {

@@ -2,7 +2,7 @@
 
 use percolator_client::transport::MasterError;
 use percolator_protocol::oracle::Granted;
-use percolator_tablet::core::Order;
+use percolator_tablet::runner::FromMaster;
 use percolator_wire::v1;
 
 use crate::world::NodeId;
@@ -33,8 +33,8 @@ pub enum Ask {
     Session(v1::SessionRequest),
     /// To the master.
     Heartbeat(v1::HeartbeatRequest),
-    /// The master's, to a tablet server, with the cluster's id, and whom it is meant for.
-    Order(String, v1::Addressee, Order),
+    /// The master's, to a tablet server.
+    Order(FromMaster),
 }
 
 /// An answer.

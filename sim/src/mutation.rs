@@ -257,6 +257,7 @@ impl Mutation {
             }
             Self::StallIgnored => only(&[Fault::DiskHang]),
             Self::Rule(Mutant::ReplacedClusterTaken) => only(&[Fault::NewCluster]),
+            Self::Rule(Mutant::LossNotNoticed) => only(&[Fault::LoseFolder]),
             Self::Rule(Mutant::TablesNotPinned) => {
                 only(&[]);
                 plan.workloads = vec!["again"];

@@ -176,7 +176,8 @@ fn draw(plan: &Plan, fault: Fault, at: Duration, rng: &mut Rng) -> Deed {
         | Fault::Duplicate
         | Fault::Reorder
         | Fault::Reset
-        | Fault::NewCluster => {}
+        | Fault::NewCluster
+        | Fault::LoseFolder => {}
     }
     deed
 }
@@ -299,7 +300,8 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
         | Fault::Duplicate
         | Fault::Reorder
         | Fault::Reset
-        | Fault::NewCluster => {}
+        | Fault::NewCluster
+        | Fault::LoseFolder => {}
     }
 }
 

@@ -127,7 +127,7 @@ impl Tablet {
     fn groups(&self) -> Option<u64> {
         self.cluster_id.lock().as_ref()?;
         let running = self.running.lock().clone()?;
-        let groups = running.lock().core.report().groups;
+        let groups = running.lock().runner.core().report().groups;
         Some(groups)
     }
 

@@ -40,11 +40,12 @@ pub enum Fault {
     OlderFolder,
     DiskHang,
     NewCluster,
+    LoseFolder,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Loss,
         Self::Late,
         Self::Duplicate,
@@ -67,6 +68,7 @@ impl Fault {
         Self::OlderFolder,
         Self::DiskHang,
         Self::NewCluster,
+        Self::LoseFolder,
     ];
 
     /// Its name on the command line.
@@ -94,6 +96,7 @@ impl Fault {
             Self::OlderFolder => "older-folder",
             Self::DiskHang => "disk-hang",
             Self::NewCluster => "new-cluster",
+            Self::LoseFolder => "lose-folder",
         }
     }
 
@@ -129,6 +132,7 @@ impl Fault {
             Self::NewCluster => {
                 "in the end the cluster is deleted and another one made in its place, while clients go on"
             }
+            Self::LoseFolder => "in the end a tablet server comes back with an empty folder",
             Self::Burst => "many more transactions at once for a while",
         }
     }

@@ -16,6 +16,7 @@ use percolator_client::{Error, Table};
 use crate::cluster::Cluster;
 use crate::history::{Record, forget_deleted};
 use crate::invariants::liveness;
+use crate::lost_folder::lost_folder;
 use crate::mutation;
 use crate::nemesis;
 use crate::network::Network;
@@ -142,7 +143,7 @@ fn carry_out(world: &Arc<World>, plan: &Plan, history: &mut Vec<Record>) {
         world.fail(invariant, detail);
         return;
     }
-    replaced(world, &cluster);
+    let _ = replaced(world, &cluster) && lost_folder(world, &cluster);
 }
 
 fn prepare(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {

@@ -3,6 +3,7 @@
 
 use percolator_client::transport::MasterError;
 use percolator_tablet::core::Order;
+use percolator_tablet::runner::FromMaster;
 use percolator_wire::v1;
 use percolator_wire::v1::commit_response::Result as Committed;
 use percolator_wire::v1::request::Body as B;
@@ -34,11 +35,17 @@ impl Ask {
                 "heartbeat of {} barrier={} safe_point={}",
                 beat.server, beat.barrier, beat.safe_point
             ),
-            Self::Order(_, _, Order::Create { tablet, .. }) => {
+            Self::Order(FromMaster {
+                order: Order::Create { tablet, .. },
+                ..
+            }) => {
                 let (id, table) = (tablet.id, tablet.table_id);
                 format!("own tablet {id} of {table}, {}", state(tablet.state()))
             }
-            Self::Order(_, _, Order::Drop { id, table }) => {
+            Self::Order(FromMaster {
+                order: Order::Drop { id, table },
+                ..
+            }) => {
                 format!("forget tablet {id} of {table}")
             }
         }

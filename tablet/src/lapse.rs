@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-/// When a lease is over, unless the master is heard before.
+/// When a lease is over, unless the master is heard before. Times are of a clock that goes on while the machine sleeps.
 #[derive(Debug, Default)]
 pub(crate) struct Lapse {
     sent: Duration,
@@ -14,8 +14,8 @@ pub(crate) struct Lapse {
 
 impl Lapse {
     /// A heartbeat is sent now.
-    pub(crate) fn sends(&mut self) {
-        self.sent = boot_time();
+    pub(crate) fn sends(&mut self, now: Duration) {
+        self.sent = now;
     }
 
     /// It was answered: the lease lasts for so long from when it was sent.
@@ -24,16 +24,7 @@ impl Lapse {
     }
 
     /// Whether it is over now. Says so once.
-    pub(crate) fn is_due(&mut self) -> bool {
-        self.over_at.take_if(|at| boot_time() >= *at).is_some()
+    pub(crate) fn is_due(&mut self, now: Duration) -> bool {
+        self.over_at.take_if(|at| now >= *at).is_some()
     }
-}
-
-/// The clock that goes on while the machine sleeps.
-fn boot_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    Duration::new(
-        u64::try_from(time.tv_sec).unwrap_or_default(),
-        u32::try_from(time.tv_nsec).unwrap_or_default(),
-    )
 }

@@ -1,7 +1,7 @@
 //! The tablet server: latch rows, load, decide with `protocol`, write one batch, reply.
 //!
-//! [`core`] is the server without socket, clock or thread; [`server`] puts it on a network. No rule of
-//! the protocol is written here.
+//! [`core`] decides; [`runner`] sends what it decided to its askers and to the disk, without socket, clock or thread;
+//! [`server`] puts that on a network. No rule of the protocol is written here.
 
 mod asked;
 mod cache;
@@ -33,7 +33,9 @@ mod readers;
 mod reads;
 mod records;
 mod resolve;
+pub mod runner;
 pub mod server;
+mod service;
 mod store;
 mod tablets;
 mod trace;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use percolator_engine::Engine;
 use percolator_telemetry::endpoint::Pages;
 
-use crate::server::Shared;
+use crate::service::Shared;
 
 /// Of a server with this engine, whose data lies in this folder.
 pub(crate) fn pages(shared: &Arc<Shared>, engine: &Arc<dyn Engine>, folder: PathBuf) -> Pages {

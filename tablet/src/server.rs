@@ -1,36 +1,26 @@
-//! The core on a network: one thread serves requests where it reads them, one makes groups durable.
+//! The runner on a network: one thread serves requests where it reads them, one makes groups durable.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::num::NonZero;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc as thread_channel;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::Mutex;
-use percolator_engine::{Batch, Engine, EngineKind};
-use percolator_protocol::types::Timestamp;
-use percolator_server::{Life, Probe, StallWatch, heartbeat};
-use percolator_telemetry::Limited;
-use percolator_telemetry::endpoint::{self, DATA_LOST};
+use percolator_engine::{Engine, EngineKind};
+use percolator_server::{Life, StallWatch, heartbeat};
+use percolator_telemetry::endpoint;
 use percolator_telemetry::otlp::Exporter;
 use percolator_wire::v1;
-use percolator_wire::v1::request_error::Kind;
-use percolator_wire::v1::response::Body;
-use percolator_wire::v1::tablets_server::{Tablets, TabletsServer};
+use percolator_wire::v1::tablets_server::TabletsServer;
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tonic::{Request, Response, Status, Streaming};
+use tokio::sync::{oneshot, watch};
 
 use crate::committer::Committer;
-use crate::core::{Asker, Core, Facts, Order, Reply};
-use crate::lapse::Lapse;
+use crate::core::Core;
 use crate::meter::Meter;
 use crate::metrics::Metrics;
 use crate::options::Options;
-use crate::outbox::{Outbox, Packs};
 use crate::pages::pages;
+use crate::service::{Service, Shared};
 use crate::trace::Traces;
 use crate::{Error, Limits};
 
@@ -39,14 +29,9 @@ const MESSAGE_BYTES_MAX: usize = 24 << 20;
 /// What the log holds between two checkpoints of the engine: what is buffered in memory in
 /// front of it, two to three times this much with its overhead, and twice that during a checkpoint.
 const LOG_SEGMENT_BYTES: u64 = 16 << 20;
-/// Requests of one message that are handled before it is looked whether their answers are taken.
-const REQUESTS_AT_A_TIME: usize = 64;
 /// Cells of large transactions in a second for each processor: beside them reads take little longer than alone, on two
 /// processors that three servers and their clients share.
 const LARGE_CELLS_A_SECOND: u32 = 800;
-/// A client that doesn't take its answers for this long is cut off.
-const STUCK: Duration = Duration::from_secs(30);
-static CUT: Limited = Limited::new();
 /// Requests under way may end within this when the server stops.
 const GRACE: Duration = Duration::from_millis(200);
 
@@ -174,16 +159,14 @@ impl Server {
         let cluster_id = percolator_engine::identity(&options.data_dir)?
             .and_then(|identity| identity.cluster_id);
         let (stop, stopped) = watch::channel(None::<String>);
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State::new(core)),
+        let shared = Shared::new(
+            core,
+            cluster_id.clone(),
             groups,
-            cluster_id: Mutex::new(cluster_id.clone()),
-            lost: Mutex::new(Vec::new()),
             stop,
-            stall: stall.clone(),
-            waits: Notify::new(),
+            stall.clone(),
             metrics,
-        });
+        );
         let pages = pages(&shared, &engine, options.data_dir.clone());
         let _endpoint = endpoint.map(|listener| listener.serve(pages)).transpose()?;
         let service = TabletsServer::new(Service(shared.clone()))
@@ -217,7 +200,7 @@ impl Server {
         let serving = percolator_server::serve_when(listener, service, passes, GRACE, async move {
             let _ = ended.send(ending.await);
         });
-        shared.with(|_| {});
+        shared.begin();
         let result = tokio::select! {
             result = serving => result.map_err(Error::from),
             result = heartbeats => result.map_err(Error::from),
@@ -225,10 +208,7 @@ impl Server {
             () = shared.clone().tick() => Ok(()),
         };
         let failure = end.await.ok().flatten();
-        let (last, cluster_id) = (
-            shared.state.lock().core.report(),
-            shared.cluster_id.lock().clone(),
-        );
+        let (last, cluster_id) = (shared.report(), shared.cluster_id().cloned());
         drop(shared);
         // The committer ends when the last holder of its channel does; it doesn't hold up the end.
         let close = tokio::task::spawn_blocking(move || engine.close());
@@ -249,340 +229,5 @@ impl Server {
         // Nobody is answered any more, and all that was is in the folder.
         heartbeat::leave(&leaving, cluster_id, last).await;
         Ok(())
-    }
-}
-
-pub(crate) struct Shared {
-    state: Mutex<State>,
-    groups: thread_channel::Sender<Arc<Vec<Batch>>>,
-    /// The cluster that this server belongs to, once it is known.
-    cluster_id: Mutex<Option<String>>,
-    /// Tablets that were here, as the master said last, and aren't any more.
-    lost: Mutex<Vec<u64>>,
-    stop: watch::Sender<Option<String>>,
-    stall: StallWatch,
-    /// The next tick is to be sooner than was said.
-    waits: Notify,
-    pub(crate) metrics: Arc<Metrics>,
-}
-
-struct State {
-    core: Core,
-    sinks: HashMap<Asker, Sink>,
-    next_asker: Asker,
-    /// Answers that are to be sent; kept for its room.
-    replies: Vec<Reply>,
-    /// What the core said last.
-    next_tick: Duration,
-    lapse: Lapse,
-}
-
-/// Where an asker's answers go.
-enum Sink {
-    Stream(Arc<Outbox>),
-    Once(oneshot::Sender<v1::Response>),
-}
-
-impl State {
-    fn new(core: Core) -> Self {
-        Self {
-            core,
-            sinks: HashMap::new(),
-            next_asker: 0,
-            replies: Vec::new(),
-            next_tick: Duration::MAX,
-            lapse: Lapse::default(),
-        }
-    }
-
-    fn add(&mut self, sink: Sink) -> Asker {
-        self.next_asker += 1;
-        self.sinks.insert(self.next_asker, sink);
-        self.next_asker
-    }
-}
-
-impl Shared {
-    /// Lets the core do something, sends the answers that come of it, and the next group to the disk.
-    fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = self.state.lock();
-        if state.lapse.is_due() {
-            state.core.lapse();
-        }
-        let result = act(&mut state);
-        let mut replies = std::mem::take(&mut state.replies);
-        for reply in replies.drain(..) {
-            match state.sinks.get(&reply.to) {
-                Some(Sink::Stream(outbox)) => outbox.push(reply.response),
-                Some(Sink::Once(_)) => {
-                    if let Some(Sink::Once(sender)) = state.sinks.remove(&reply.to) {
-                        let _ = sender.send(reply.response);
-                    }
-                }
-                // The client has gone.
-                None => {}
-            }
-        }
-        state.replies = replies;
-        state.core.probe().turn_ended();
-        if let Some(group) = state.core.take_group() {
-            // The committer lives as long as this sender.
-            let _ = self.groups.send(group);
-        }
-        if state.core.next_tick() < state.next_tick {
-            self.waits.notify_one();
-        }
-        if let Some(failure) = state.core.failed() {
-            let failure = failure.to_owned();
-            self.stop.send_if_modified(|stop| {
-                let new = stop.is_none();
-                stop.get_or_insert(failure);
-                new
-            });
-        }
-        result
-    }
-
-    /// Answers what the committer has made durable, until it ends.
-    async fn answer_committed(
-        self: Arc<Self>,
-        mut committed: mpsc::UnboundedReceiver<Result<(), percolator_engine::Error>>,
-    ) {
-        while let Some(result) = committed.recv().await {
-            self.with(|state| state.core.committed(result, &mut state.replies));
-        }
-    }
-
-    /// Lets the core's time pass.
-    async fn tick(self: Arc<Self>) {
-        let mut last = Instant::now();
-        loop {
-            let wakes = tokio::time::timeout(self.next_tick(), self.waits.notified());
-            let _ = wakes.await;
-            let elapsed = last.elapsed();
-            last += elapsed;
-            self.with(|state| state.core.tick(elapsed, &mut state.replies));
-        }
-    }
-
-    /// Sends heartbeats, and does what their answers say, until the master refuses this server.
-    fn heartbeats(
-        self: Arc<Self>,
-        beat: heartbeat::Options,
-        folder: Option<PathBuf>,
-    ) -> impl Future<Output = Result<(), percolator_server::Error>> {
-        let (report, adopt, known) = (self.clone(), self.clone(), self);
-        heartbeat::run(
-            beat,
-            move || {
-                let mut state = report.state.lock();
-                state.lapse.sends();
-                v1::HeartbeatRequest {
-                    disk_stalled_ms: report.stall.stalled_ms(),
-                    ..state.core.report()
-                }
-            },
-            move |cluster_id| -> Result<(), percolator_engine::Error> {
-                if let Some(folder) = &folder {
-                    percolator_engine::adopt_cluster(folder, cluster_id)?;
-                }
-                *adopt.cluster_id.lock() = Some(cluster_id.to_owned());
-                Ok(())
-            },
-            move |told| {
-                known.metrics.heard_master();
-                known.with(|state| {
-                    state.lapse.heard(told.lease_ms);
-                    let State { core, replies, .. } = state;
-                    core.lease(told.into());
-                    core.meet(&told.tablet_servers, replies);
-                    core.keep(told.gc, replies);
-                    core.reach(told.into(), replies);
-                    known.lost(core.lacks(&told.missing_tablets));
-                });
-            },
-            std::future::pending(),
-        )
-    }
-
-    /// Until the master has taken this server for its cluster's, nobody is sent here.
-    fn passes(&self, probe: Probe) -> bool {
-        match probe {
-            Probe::Lives => self.cluster_id.lock().is_some(),
-            Probe::Ready => self.ready().is_ok(),
-        }
-    }
-
-    /// When the core is to be ticked.
-    fn next_tick(&self) -> Duration {
-        let mut state = self.state.lock();
-        state.next_tick = state.core.next_tick();
-        state.next_tick
-    }
-
-    /// How the server is, with all that was measured until now.
-    pub(crate) fn facts(&self) -> Facts {
-        let state = self.state.lock();
-        state.core.probe().flush();
-        state.core.facts()
-    }
-
-    /// Takes in which tablets are lost now.
-    fn lost(&self, tablets: Vec<u64>) {
-        let mut lost = self.lost.lock();
-        if *lost != tablets {
-            if !tablets.is_empty() {
-                tracing::error!(?tablets, "tablets that were here are lost, with their rows");
-            }
-            *lost = tablets;
-        }
-    }
-
-    /// How long the disk has stalled.
-    pub(crate) fn stalled(&self) -> Duration {
-        self.stall.stalled().unwrap_or_default()
-    }
-
-    /// Why nobody should be sent here, if so.
-    pub(crate) fn ready(&self) -> Result<(), String> {
-        if self.cluster_id.lock().is_none() {
-            return Err("the master has not told yet to which cluster this server belongs".into());
-        }
-        // Before the core is asked, which may wait for that disk.
-        self.stall.check()?;
-        if let Some(failure) = self.state.lock().core.failed() {
-            return Err(format!("the disk failed: {failure}"));
-        }
-        let lost = self.lost.lock();
-        match &lost[..] {
-            [] => Ok(()),
-            [first, ..] => Err(format!(
-                "{DATA_LOST}{} tablets that were here are not any more, {first} among them, and nor are their rows: bring \
-                 this server's folder or volume back, or give up the tables that they belong to (`percolator table list \
-                 --tablets` names them) by `percolator table delete`",
-                lost.len()
-            )),
-        }
-    }
-
-    /// Carries out an order of the master's, and waits until it is durable.
-    async fn order(
-        &self,
-        cluster_id: &str,
-        meant: Option<v1::Addressee>,
-        order: Order,
-    ) -> Result<(), Status> {
-        let ours = self.cluster_id.lock().clone();
-        if ours.as_deref() != Some(cluster_id) {
-            return Err(Status::failed_precondition(format!(
-                "this server belongs to cluster {}, the order is cluster {cluster_id}'s",
-                ours.as_deref().unwrap_or("(none yet)")
-            )));
-        }
-        let (sender, receiver) = oneshot::channel();
-        self.with(|state| {
-            let to = state.add(Sink::Once(sender));
-            state.core.probe().turn_began(self.metrics.now());
-            let State { core, replies, .. } = state;
-            core.order(to, 0, meant, order, replies);
-        });
-        let response = receiver
-            .await
-            .map_err(|_| Status::unavailable("the server is stopping"))?;
-        match response.body {
-            Some(Body::Error(error)) => Err(match error.kind {
-                Some(Kind::Invalid(why)) => Status::invalid_argument(why),
-                Some(Kind::OtherServer(other)) => Status::failed_precondition(other.to_string()),
-                Some(Kind::Busy(why)) => Status::unavailable(why),
-                Some(Kind::Failed(failed)) => Status::internal(failed.message),
-                _ => Status::internal("not carried out"),
-            }),
-            _ => Ok(()),
-        }
-    }
-}
-
-struct Service(Arc<Shared>);
-
-#[tonic::async_trait]
-impl Tablets for Service {
-    type ServeStream = Packs;
-
-    async fn serve(
-        &self,
-        request: Request<Streaming<v1::RequestPack>>,
-    ) -> Result<Response<Packs>, Status> {
-        percolator_wire::check_cluster(request.metadata(), self.0.cluster_id.lock().as_deref())?;
-        let outbox = Arc::new(Outbox::default());
-        let asker = self.0.state.lock().add(Sink::Stream(outbox.clone()));
-        let packs = Packs(outbox.clone());
-        let shared = self.0.clone();
-        let mut requests = request.into_inner();
-        tokio::spawn(async move {
-            shared.metrics.streams.inc();
-            'stream: while let Ok(Some(pack)) = requests.message().await {
-                let came = shared.metrics.now();
-                let mut requests = pack.requests.into_iter().peekable();
-                while requests.peek().is_some() {
-                    shared.with(|state| {
-                        state.core.probe().turn_began(came);
-                        for request in requests.by_ref().take(REQUESTS_AT_A_TIME) {
-                            state.core.request(asker, request, &mut state.replies);
-                        }
-                    });
-                    if tokio::time::timeout(STUCK, outbox.room()).await.is_err() {
-                        if let Some(left_out) = CUT.admit() {
-                            tracing::warn!(
-                                left_out,
-                                "a client took no answers for {STUCK:?}: its stream is cut"
-                            );
-                        }
-                        shared.metrics.stuck_streams.inc();
-                        outbox.clear();
-                        break 'stream;
-                    }
-                }
-            }
-            shared.metrics.streams.dec();
-            shared.state.lock().sinks.remove(&asker);
-            outbox.close();
-        });
-        Ok(Response::new(packs))
-    }
-
-    async fn create_tablet(
-        &self,
-        request: Request<v1::CreateTabletRequest>,
-    ) -> Result<Response<v1::CreateTabletResponse>, Status> {
-        let request = request.into_inner();
-        let tablet = request
-            .tablet
-            .ok_or_else(|| Status::invalid_argument("an order without a tablet"))?;
-        let made = request.made;
-        let barrier = Timestamp::from_u64(request.barrier);
-        self.0
-            .order(
-                &request.cluster_id,
-                request.to,
-                Order::Create {
-                    tablet,
-                    made,
-                    barrier,
-                },
-            )
-            .await?;
-        Ok(Response::new(v1::CreateTabletResponse {}))
-    }
-
-    async fn drop_tablet(
-        &self,
-        request: Request<v1::DropTabletRequest>,
-    ) -> Result<Response<v1::DropTabletResponse>, Status> {
-        let request = request.into_inner();
-        let (id, table) = (request.tablet_id, request.table_id);
-        self.0
-            .order(&request.cluster_id, request.to, Order::Drop { id, table })
-            .await?;
-        Ok(Response::new(v1::DropTabletResponse {}))
     }
 }

@@ -37,15 +37,8 @@ impl Clock for SystemClock {
     }
 
     fn mono_ms(&self) -> u64 {
-        // On Linux the clock that goes on while the machine sleeps: otherwise a machine that wakes
-        // up looks like one whose wall clock jumped.
-        #[cfg(target_os = "linux")]
-        let id = rustix::time::ClockId::Boottime;
-        #[cfg(not(target_os = "linux"))]
-        let id = rustix::time::ClockId::Monotonic;
-        let time = rustix::time::clock_gettime(id);
-        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-        seconds * 1_000 + u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000_000
+        // Otherwise a machine that wakes up looks like one whose wall clock jumped.
+        u64::try_from(percolator_server::boot_time().as_millis()).unwrap_or(u64::MAX)
     }
 }
 

@@ -108,6 +108,8 @@ pub(crate) use nothing_overlooked::NAME as NOTHING_OVERLOOKED;
 
 /// What a run looks at when its cluster was made again: a client takes none for another.
 pub(crate) const NEW_CLUSTER: &str = "clusters are told apart";
+/// What a run looks at when a tablet server has lost its folder: it says so, and nobody is told that nothing was there.
+pub(crate) const LOST_FOLDER: &str = "lost data is missed";
 
 /// The names of all there are, also of what is no [`Invariant`] and of what workloads look at.
 pub fn names() -> Vec<&'static str> {
@@ -115,7 +117,7 @@ pub fn names() -> Vec<&'static str> {
     let workloads = workloads::all();
     let looked_at = workloads.iter().flat_map(|workload| workload.invariants());
     watched
-        .chain([DURABLE, leases_hold::NAME, NEW_CLUSTER])
+        .chain([DURABLE, leases_hold::NAME, NEW_CLUSTER, LOST_FOLDER])
         .chain(liveness::NAMES)
         .chain(looked_at.copied())
         .collect()

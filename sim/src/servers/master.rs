@@ -10,11 +10,12 @@ use parking_lot::Mutex;
 use percolator_client::Sweeper;
 use percolator_client::transport::{MasterError, OneCluster};
 use percolator_gc_master::{
-    Action, Command, Deletion, Directory, Heartbeat, Refusal, Settings, Start, Swept, TableState,
-    directory_response, drive, swept_by,
+    Action, Command, Creation, Directory, Heartbeat, Pending, Refusal, Removal, Settings, Start,
+    directory_response, drive,
 };
 use percolator_server::{SmallFile, SmallTruth};
 use percolator_tablet::core::Order;
+use percolator_tablet::runner::FromMaster;
 use percolator_wire::v1;
 
 use crate::disk::SimDisk;
@@ -27,10 +28,8 @@ use crate::world::{NodeId, World};
 
 /// A tablet server must answer a command within this (`gc-master/src/runner.rs`).
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a request that waits for a table looks.
+/// How soon a request that waits for a table is gone on with.
 const LOOK: Duration = Duration::from_millis(20);
-/// A request about a table waits so long (`gc-master/src/service.rs`).
-const WAIT_MAX: Duration = Duration::from_secs(4);
 
 /// The master: what outlives its processes.
 pub struct Master {
@@ -214,12 +213,20 @@ impl Master {
             };
             let node = world.network.lock().at(&super::tablet::address(other));
             if let Some(node) = node {
-                let ask = Ask::Order(command.cluster_id.clone(), meant, order.clone());
+                let ask = Ask::Order(FromMaster {
+                    cluster_id: command.cluster_id.clone(),
+                    to: Some(meant),
+                    order: order.clone(),
+                });
                 let asked = world.call(self.node, node, ask, COMMAND_TIMEOUT);
                 world.spawn(self.node, asked.map(drop).boxed());
             }
         }
-        let ask = Ask::Order(command.cluster_id.clone(), meant, order);
+        let ask = Ask::Order(FromMaster {
+            cluster_id: command.cluster_id.clone(),
+            to: Some(meant),
+            order,
+        });
         let asked = world.call(self.node, to, ask, COMMAND_TIMEOUT);
         let (master, world2, running) = (self.clone(), world.clone(), running.clone());
         let finish = async move {
@@ -250,7 +257,7 @@ impl Master {
                 let delete = async move { master.delete_table(&world2, &running, request).await };
                 return self.answer_later(world, caller, delete);
             }
-            Ask::Order(..) | Ask::Tablet(_) | Ask::Timestamps(_) => return,
+            Ask::Order(_) | Ask::Tablet(_) | Ask::Timestamps(_) => return,
         };
         if let Some(answer) = answer {
             world.reply(self.node, caller, answer);
@@ -284,10 +291,7 @@ impl Master {
             directory.heartbeat(now, beat)
         })?;
         Some(match heard {
-            Ok(heard) => Answer::Heartbeat(v1::HeartbeatResponse {
-                interval_ms: 0,
-                ..heard.into()
-            }),
+            Ok(heard) => Answer::Heartbeat(heard.into()),
             Err(refusal) => refused(refusal),
         })
     }
@@ -356,99 +360,51 @@ impl Master {
         })
     }
 
+    /// Goes on with a request until it is done. `None`: the process has died over it.
+    async fn finish<R>(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        running: &Shared,
+        mut go_on: impl FnMut(&mut Directory, Duration) -> Result<Pending<R>, Refusal>,
+    ) -> Option<Result<R, Refusal>> {
+        loop {
+            match self.step(world, running, &mut go_on)? {
+                Ok(Pending::Done(response)) => return Some(Ok(response)),
+                Ok(Pending::Wait { .. }) => world.sleep(LOOK).await,
+                Err(refusal) => return Some(Err(refusal)),
+            }
+        }
+    }
+
     async fn create_table(
         self: &Arc<Self>,
         world: &Arc<World>,
         running: &Shared,
         request: v1::CreateTableRequest,
     ) -> Option<Answer> {
-        let cuts: Vec<Vec<u8>> = request.split_at.into_iter().map(Vec::from).collect();
-        let until = world.now() + WAIT_MAX;
-        let mut id = None;
-        while world.now() < until {
-            match id {
-                None => {
-                    let begun = self.step(world, running, |directory, now| {
-                        directory.create_table(now, &request.name, &cuts)
-                    })?;
-                    match begun {
-                        Ok(begun) => id = Some(begun),
-                        Err(Refusal::Settling { .. }) => {}
-                        Err(refusal) => return Some(refused(refusal)),
-                    }
-                }
-                Some(id) => {
-                    let state = self.step(world, running, |directory, _| {
-                        directory.table(id).map(|table| table.state)
-                    })?;
-                    if state == Some(TableState::Ready) {
-                        return Some(Answer::TableCreated(v1::CreateTableResponse::default()));
-                    }
-                }
-            }
-            world.sleep(LOOK).await;
-        }
-        let why = format!("the table {} is being created", request.name);
-        Some(Answer::Refused(MasterError::Unavailable(why)))
+        let mut creation = Creation::new(request);
+        let go_on = move |directory: &mut Directory, now| creation.go_on(directory, now);
+        let created = self.finish(world, running, go_on).await?;
+        Some(created.map_or_else(refused, Answer::TableCreated))
     }
 
     async fn delete_table(
         self: &Arc<Self>,
         world: &Arc<World>,
         running: &Shared,
-        request: v1::DeleteTableRequest,
+        mut request: v1::DeleteTableRequest,
     ) -> Option<Answer> {
-        let until = world.now() + WAIT_MAX;
-        let mut swept = swept_by(&request);
-        let delete = |swept: &Option<Swept>| {
-            let deletion = Deletion::asked(&request, swept.as_ref());
-            self.step(world, running, |directory, now| {
-                directory.delete_table(now, &deletion)
-            })
-        };
-        let mut begun = delete(&swept)?;
         loop {
-            let id = match begun {
-                Ok(id) => id,
-                Err(refusal) => return Some(refused(refusal)),
-            };
-            let looked = self.step(world, running, |directory, now| {
-                let gone = match directory.table(id) {
-                    None => Some(true),
-                    Some(table) if table.swept => None,
-                    Some(_) => directory.is_frozen(id).then_some(false),
-                };
-                (gone, directory.to_sweep(), directory.waits_for(id, now))
-            })?;
-            match looked {
-                (Some(false), servers, _) if self.drops_unswept && swept.is_none() => {
-                    let servers = servers.into_iter().collect();
-                    swept = Some(Swept { table: id, servers });
-                    begun = delete(&swept)?;
-                    continue;
+            let mut removal = Removal::new(request.clone());
+            let go_on = move |directory: &mut Directory, now| removal.go_on(directory, now);
+            let removed = self.finish(world, running, go_on).await?;
+            match removed {
+                Ok(frozen) if !frozen.gone && self.drops_unswept && request.swept == 0 => {
+                    request.swept = frozen.table.map_or(0, |table| table.id);
+                    request.swept_servers = frozen.sweep;
                 }
-                (Some(gone), sweep, _) => {
-                    return Some(Answer::TableDeleted(v1::DeleteTableResponse {
-                        table: Some(v1::TableInfo {
-                            id,
-                            name: request.name,
-                            state: v1::TableState::Deleting.into(),
-                        }),
-                        gone,
-                        sweep: if gone { Vec::new() } else { sweep },
-                    }));
-                }
-                (None, _, waits_for) if world.now() >= until => {
-                    let why = format!(
-                        "the table {} is being deleted: it waits for {waits_for}",
-                        request.name
-                    );
-                    return Some(Answer::Refused(MasterError::Unavailable(why)));
-                }
-                (None, ..) => {}
+                removed => return Some(removed.map_or_else(refused, Answer::TableDeleted)),
             }
-            begun = Ok(id);
-            world.sleep(LOOK).await;
         }
     }
 
@@ -459,18 +415,7 @@ impl Master {
     }
 }
 
-/// As a client over the network would have it (`client/src/network.rs`, `gc-master/src/convert.rs`).
+/// As a client over the network has it.
 fn refused(refusal: Refusal) -> Answer {
-    let why = refusal.to_string();
-    Answer::Refused(match refusal {
-        Refusal::NoState
-        | Refusal::Settling { .. }
-        | Refusal::StillLeased { .. }
-        | Refusal::Unheard { .. }
-        | Refusal::UnheardOfTables { .. }
-        | Refusal::NoTabletServer { .. } => MasterError::Unavailable(why),
-        Refusal::TableExists { .. } => MasterError::AlreadyExists(why),
-        Refusal::NoSuchTable { .. } => MasterError::NotFound(why),
-        _ => MasterError::Invalid(why),
-    })
+    Answer::Refused(MasterError::of("gc-master-0", &refusal.into()))
 }

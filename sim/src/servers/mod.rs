@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use percolator_client::transport::MasterError;
-use percolator_gc_master::HEARTBEAT_INTERVAL;
+use percolator_server::Schedule;
 use percolator_wire::v1;
 
 use crate::messages::{Answer, Ask};
@@ -20,11 +20,6 @@ use crate::world::{NodeId, World};
 
 /// A heartbeat must be answered within this (`server/src/heartbeat.rs`).
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
-/// After one that told something new.
-const HEARTBEAT_SOON: Duration = Duration::from_millis(20);
-/// After a heartbeat that wasn't answered.
-const HEARTBEAT_RETRY: Duration = Duration::from_millis(100);
-
 /// A process that died by itself is started again after this.
 pub const RESTART: Duration = Duration::from_millis(500);
 
@@ -114,14 +109,19 @@ async fn heartbeats(
     learn: impl Fn(&v1::HeartbeatResponse) + Send,
     refused: impl Fn(&str) + Send,
 ) {
-    let mut known = v1::HeartbeatResponse::default();
-    let mut accepted: Option<(Duration, Duration)> = None;
+    let mut schedule = Schedule::default();
+    let mut cluster_id = beat().cluster_id;
     let incarnation = beat().incarnation;
     let (replaces, replaces_accepted) = lives.begin(incarnation);
+    let clock = || {
+        world.clock(from, |clock, now_us| {
+            Duration::from_micros(clock.mono_us(now_us))
+        })
+    };
     loop {
-        let sent = world.now();
+        let sent = clock();
         let beat = v1::HeartbeatRequest {
-            accepted: accepted.is_some_and(|(from, lease)| sent < from + lease),
+            accepted: schedule.is_accepted(sent),
             replaces: replaces.clone(),
             replaces_accepted,
             ..beat()
@@ -129,19 +129,15 @@ async fn heartbeats(
         let asked = world.call(from, to, Ask::Heartbeat(beat), HEARTBEAT_TIMEOUT);
         let pause = match asked.await {
             Ok(Answer::Heartbeat(heard)) => {
-                accepted = Some((sent, Duration::from_millis(heard.lease_ms.into())));
                 lives.accepted(incarnation);
+                let is_new = cluster_id != heard.cluster_id;
                 adopt(&heard.cluster_id);
+                cluster_id.clone_from(&heard.cluster_id);
                 learn(&heard);
-                if known == heard {
-                    HEARTBEAT_INTERVAL
-                } else {
-                    known = heard;
-                    HEARTBEAT_SOON
-                }
+                schedule.answered(sent, heard, is_new)
             }
             Ok(Answer::Refused(MasterError::Invalid(why))) => return refused(&why),
-            _ => HEARTBEAT_RETRY,
+            _ => schedule.unanswered(),
         };
         world.sleep_on(from, pause).await;
     }

@@ -1,6 +1,5 @@
-//! A tablet server's process: `tablet::core` over the shipped commit log on a simulated device, and around
-//! it what `tablet/src/server.rs` does: one group at a time on its way to the disk, answers when it is
-//! durable, an end when a write was lost.
+//! A tablet server's process: the shipped runner and core over the shipped commit log, on a simulated device and a
+//! simulated network.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -17,7 +16,8 @@ use percolator_engine::{
     MemoryStore, Options, Versioned,
 };
 use percolator_tablet::Limits;
-use percolator_tablet::core::{Asker, Core, Reply};
+use percolator_tablet::core::{Asker, Core};
+use percolator_tablet::runner::{Host, Runner};
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
@@ -86,22 +86,60 @@ pub struct Tablet {
 
 /// A process.
 pub struct Running {
-    pub(crate) core: Core,
+    pub(crate) runner: Runner<Around>,
     engine: Arc<dyn Engine>,
     askers: BTreeMap<Asker, (Caller, bool)>,
     /// Requests to resolve locks, that aren't answered.
     resolves: BTreeMap<Asker, (v1::TabletRef, v1::ResolveRequest)>,
     next_asker: Asker,
-    replies: Vec<Reply>,
     pub(super) committing: Option<Arc<Vec<Batch>>>,
     /// Groups that went to the disk.
     pub(super) groups: u64,
     /// The disk takes nothing more from this process, and refuses nothing.
     pub(super) hangs: bool,
-    /// What the core said last of when it is to be ticked, and who waits for that.
-    next_tick: Duration,
+    /// Who waits for the next tick.
     ticks: Option<Waker>,
-    failed: bool,
+}
+
+/// What the runner wants done, until it is done.
+pub struct Around {
+    world: Arc<World>,
+    limits: Limits,
+    answers: Vec<(Asker, v1::Response)>,
+    group: Option<Arc<Vec<Batch>>>,
+    is_sooner: bool,
+    failure: Option<String>,
+}
+
+impl Host for Around {
+    fn answer(&mut self, to: Asker, response: v1::Response) {
+        self.answers.push((to, response));
+    }
+
+    fn commit(&mut self, group: Arc<Vec<Batch>>) {
+        self.group = Some(group);
+    }
+
+    fn tick_sooner(&mut self) {
+        self.is_sooner = true;
+    }
+
+    fn stop(&mut self, failure: &str) {
+        self.failure = Some(failure.to_owned());
+    }
+
+    fn did(&mut self, core: &Core) {
+        self.see_held(core);
+    }
+}
+
+impl Around {
+    fn see_held(&self, core: &Core) {
+        self.world.see(&Seen::Holds {
+            held: core.held(),
+            limits: &self.limits,
+        });
+    }
 }
 
 pub(super) type Shared = Arc<Mutex<Running>>;
@@ -147,20 +185,31 @@ impl Tablet {
             },
         );
         self.see_points(world, &core);
+        let around = Around {
+            world: world.clone(),
+            limits: self.limits,
+            answers: Vec::new(),
+            group: None,
+            is_sooner: false,
+            failure: None,
+        };
+        let cluster_id = self.cluster_id.lock().clone();
         let running = Arc::new(Mutex::new(Running {
-            core,
+            runner: Runner::new(core, cluster_id, around, self.clock(world)),
             engine,
             askers: BTreeMap::new(),
             resolves: BTreeMap::new(),
             next_asker: 0,
-            replies: Vec::new(),
             committing: None,
             groups: 0,
             hangs: false,
-            next_tick: Duration::MAX,
             ticks: None,
-            failed: false,
         }));
+        self.run(world, running, incarnation);
+    }
+
+    /// Begins with what a process does.
+    fn run(self: &Arc<Self>, world: &Arc<World>, running: Shared, incarnation: u64) {
         *self.running.lock() = Some(running.clone());
         let handler = {
             let (tablet, running) = (self.clone(), running.clone());
@@ -176,84 +225,70 @@ impl Tablet {
             })
         };
         world.start(self.node, Some(handler), at_kill);
-        self.pump(world, &running);
-        let beat = {
-            let (tablet, beating) = (self.clone(), running.clone());
-            move || v1::HeartbeatRequest {
-                cluster_id: tablet.cluster_id.lock().clone().unwrap_or_default(),
-                role: v1::Role::Tablet.into(),
-                server: tablet.name.clone(),
-                address: tablet.address.clone(),
-                incarnation,
-                ..beating.lock().core.report()
-            }
-        };
-        let (running_too, watched) = (running.clone(), running.clone());
-        let learn = {
-            let (tablet, world) = (self.clone(), world.clone());
-            move |told: &v1::HeartbeatResponse| {
-                {
-                    let mut state = running.lock();
-                    let Running { core, replies, .. } = &mut *state;
-                    core.lease(told.into());
-                    core.meet(&told.tablet_servers, replies);
-                    core.keep(told.gc, replies);
-                    core.reach(told.into(), replies);
-                }
-                tablet.pump(&world, &running);
-            }
-        };
-        let adopt = {
-            let tablet = self.clone();
-            move |id: &str| {
-                tablet
-                    .cluster_id
-                    .lock()
-                    .get_or_insert_with(|| id.to_owned());
-            }
-        };
-        let ticks = {
-            let (tablet, world, running) = (self.clone(), world.clone(), running_too);
-            async move {
-                let mut last = world.now();
-                loop {
-                    let next = {
-                        let mut state = running.lock();
-                        state.next_tick = state.core.next_tick();
-                        state.next_tick
-                    };
-                    let mut sleep = world.sleep_on(tablet.node, next);
-                    // Or until it is to be ticked sooner.
-                    poll_fn(|context| {
-                        let mut state = running.lock();
-                        if state.core.next_tick() < next {
-                            return Poll::Ready(());
-                        }
-                        state.ticks = Some(context.waker().clone());
-                        drop(state);
-                        sleep.poll_unpin(context)
-                    })
-                    .await;
-                    let elapsed = world.now().saturating_sub(last);
-                    last += elapsed;
-                    {
-                        let mut state = running.lock();
-                        let Running { core, replies, .. } = &mut *state;
-                        core.tick(elapsed, replies);
-                    }
-                    tablet.pump(&world, &running);
-                }
-            }
-        };
+        self.act(world, &running, Runner::begin);
+        let ticks = self.clone().tick(world.clone(), running.clone());
         world.spawn(self.node, ticks.boxed());
         if !self.waits_for_ever {
-            let watch = stall::watch(world.clone(), self.clone(), watched);
+            let watch = stall::watch(world.clone(), self.clone(), running.clone());
             world.spawn(self.node, watch.boxed());
         }
-        let refused = {
-            let (tablet, world) = (self.clone(), world.clone());
-            move |why: &str| tablet.exit(&world, why)
+        self.beat(world, running, incarnation);
+    }
+
+    /// What its own monotonic clock says.
+    fn clock(&self, world: &Arc<World>) -> Duration {
+        world.clock(self.node, |clock, now_us| {
+            Duration::from_micros(clock.mono_us(now_us))
+        })
+    }
+
+    /// Lets the core's time pass.
+    async fn tick(self: Arc<Self>, world: Arc<World>, running: Shared) {
+        loop {
+            let next = {
+                let mut state = running.lock();
+                state.runner.host().is_sooner = false;
+                state.runner.next_tick()
+            };
+            let mut sleep = world.sleep_on(self.node, next);
+            poll_fn(|context| {
+                let mut state = running.lock();
+                if state.runner.host().is_sooner {
+                    return Poll::Ready(());
+                }
+                state.ticks = Some(context.waker().clone());
+                drop(state);
+                sleep.poll_unpin(context)
+            })
+            .await;
+            self.act(&world, &running, Runner::tick);
+        }
+    }
+
+    fn beat(self: &Arc<Self>, world: &Arc<World>, running: Shared, incarnation: u64) {
+        let (tablet, world2, beating) = (self.clone(), world.clone(), running.clone());
+        let beat = move || v1::HeartbeatRequest {
+            cluster_id: tablet.cluster_id.lock().clone().unwrap_or_default(),
+            role: v1::Role::Tablet.into(),
+            server: tablet.name.clone(),
+            address: tablet.address.clone(),
+            incarnation,
+            ..beating.lock().runner.heartbeat(tablet.clock(&world2))
         };
+        let (tablet, adopting) = (self.clone(), running.clone());
+        let adopt = move |id: &str| {
+            tablet
+                .cluster_id
+                .lock()
+                .get_or_insert_with(|| id.to_owned());
+            adopting.lock().runner.adopted(id);
+        };
+        let (tablet, world2) = (self.clone(), world.clone());
+        let learn = move |told: &v1::HeartbeatResponse| {
+            tablet.act(&world2, &running, |runner, now| runner.heard(now, told));
+        };
+        let (tablet, world2) = (self.clone(), world.clone());
+        let refused = move |why: &str| tablet.exit(&world2, why);
         let beats = heartbeats(
             world.clone(),
             Way {
@@ -319,105 +354,75 @@ impl Tablet {
     }
 
     fn handle(self: &Arc<Self>, world: &Arc<World>, running: &Shared, caller: Caller, ask: Ask) {
-        let mut state = running.lock();
-        let Running {
-            core,
-            askers,
-            resolves,
-            next_asker,
-            replies,
-            ..
-        } = &mut *state;
-        *next_asker += 1;
-        let asker = *next_asker;
+        let from = {
+            let mut state = running.lock();
+            state.next_asker += 1;
+            state.next_asker
+        };
         match ask {
             Ask::Tablet(request) => {
-                askers.insert(asker, (caller, false));
-                if let (Some(v1::request::Body::Resolve(resolve)), [tablet]) =
-                    (&request.body, &request.tablets[..])
                 {
-                    resolves.insert(asker, (*tablet, resolve.clone()));
+                    let mut state = running.lock();
+                    state.askers.insert(from, (caller, false));
+                    if let (Some(v1::request::Body::Resolve(resolve)), [tablet]) =
+                        (&request.body, &request.tablets[..])
+                    {
+                        state.resolves.insert(from, (*tablet, resolve.clone()));
+                    }
                 }
-                core.request(asker, request, replies);
+                self.act(world, running, |runner, now| {
+                    runner.requests(now, 0, from, std::iter::once(request));
+                });
             }
-            Ask::Order(cluster_id, meant, order) => {
-                if self.cluster_id.lock().as_ref() != Some(&cluster_id) {
-                    drop(state);
-                    let refused = Err("this server belongs to another cluster".to_owned());
-                    world.reply(self.node, caller, Answer::Done(refused));
-                    return;
+            Ask::Order(order) => {
+                running.lock().askers.insert(from, (caller, true));
+                let taken = self.act(world, running, |runner, now| {
+                    runner.order(now, 0, from, order)
+                });
+                if let Err(other) = taken {
+                    running.lock().askers.remove(&from);
+                    let refused = Answer::Done(Err(other.to_string()));
+                    world.reply(self.node, caller, refused);
                 }
-                askers.insert(asker, (caller, true));
-                core.order(asker, 0, Some(meant), order, replies);
             }
-            _ => return,
+            _ => {}
         }
-        drop(state);
-        self.pump(world, running);
     }
 
-    /// Sends the answers that are ready, and the next group to the disk.
-    fn pump(self: &Arc<Self>, world: &Arc<World>, running: &Shared) {
-        let mut answers = Vec::new();
-        let (group, failed, ticks) = {
-            let mut state = running.lock();
-            let Running {
-                core,
-                engine,
-                askers,
-                resolves,
-                replies,
-                committing,
-                groups,
-                ..
-            } = &mut *state;
-            for reply in replies.drain(..) {
-                let Some((caller, is_order)) = askers.remove(&reply.to) else {
-                    continue;
-                };
-                if let Some((tablet, request)) = resolves.remove(&reply.to)
-                    && let Some(Body::Resolve(resolved)) = &reply.response.body
-                    && let Some(seen) = left(&**engine, core, &tablet, request, resolved)
-                {
-                    world.see(&seen);
-                }
-                world.see(&Seen::Answered {
-                    response: &reply.response,
-                    limits: &self.limits,
-                });
-                let answer = if is_order {
-                    Answer::Done(match reply.response.body {
-                        Some(Body::Error(error)) => Err(words::refusal(&error)),
-                        _ => Ok(()),
-                    })
-                } else {
-                    Answer::Tablet(reply.response)
-                };
-                answers.push((caller, answer));
+    /// Lets the runner do something, and does what it wants done then.
+    fn act<R>(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        running: &Shared,
+        act: impl FnOnce(&mut Runner<Around>, Duration) -> R,
+    ) -> R {
+        let mut state = running.lock();
+        let result = act(&mut state.runner, self.clock(world));
+        let mut sent = Vec::new();
+        for (to, response) in std::mem::take(&mut state.runner.host().answers) {
+            if let Some(asker) = state.askers.remove(&to) {
+                self.see_answer(world, &mut state, to, &response);
+                sent.push((asker, response));
             }
-            let look = |core: &Core| {
-                world.see(&Seen::Holds {
-                    held: core.held(),
-                    limits: &self.limits,
-                });
-            };
-            look(core);
-            let group = core.take_group();
-            if group.is_some() {
-                look(core);
-                committing.clone_from(&group);
-                *groups += 1;
-            }
-            let failed = core.failed().map(str::to_owned).filter(|_| !state.failed);
-            state.failed |= failed.is_some();
-            let sooner = state.core.next_tick() < state.next_tick;
-            let ticks = state.ticks.take_if(|_| sooner);
-            (group, failed, ticks)
-        };
+        }
+        let group = state.runner.host().group.take();
+        if group.is_some() {
+            state.committing.clone_from(&group);
+            state.groups += 1;
+        }
+        let is_sooner = state.runner.host().is_sooner;
+        let ticks = state.ticks.take_if(|_| is_sooner);
+        let failure = state.runner.host().failure.take();
+        drop(state);
         if let Some(ticks) = ticks {
             ticks.wake();
         }
-        for (caller, answer) in answers {
+        for ((caller, is_order), response) in sent {
+            let answer = match (is_order, response.body) {
+                (false, body) => Answer::Tablet(v1::Response { body, ..response }),
+                (true, Some(Body::Error(error))) => Answer::Done(Err(words::refusal(&error))),
+                (true, _) => Answer::Done(Ok(())),
+            };
             world.reply(self.node, caller, answer);
         }
         if let Some(group) = group {
@@ -425,10 +430,29 @@ impl Tablet {
             let commit = async move { tablet.commit(&world2, &running, group).await };
             world.spawn(self.node, commit.boxed());
         }
-        if let Some(failed) = failed {
-            let tablet = self.clone();
-            exit(world, self.node, &failed, move |world| tablet.boot(world));
+        if let Some(failure) = failure {
+            self.exit(world, &failure);
         }
+        result
+    }
+
+    fn see_answer(&self, world: &World, state: &mut Running, to: Asker, response: &v1::Response) {
+        if let Some((tablet, request)) = state.resolves.remove(&to)
+            && let Some(Body::Resolve(resolved)) = &response.body
+            && let Some(seen) = left(
+                &*state.engine,
+                state.runner.core(),
+                &tablet,
+                request,
+                resolved,
+            )
+        {
+            world.see(&seen);
+        }
+        world.see(&Seen::Answered {
+            response,
+            limits: &self.limits,
+        });
     }
 
     async fn commit(
@@ -469,27 +493,24 @@ impl Tablet {
             rng.below(most_us + 1)
         });
         world.sleep(Duration::from_micros(window_us)).await;
-        let changed = {
-            let mut state = running.lock();
-            let before = state.core.report().tablets;
-            let Running { core, replies, .. } = &mut *state;
-            core.committed(result, replies);
+        let tablets = || running.lock().runner.core().report().tablets;
+        let before = tablets();
+        self.act(world, running, |runner, now| {
+            runner.committed(now, result);
             if !self.is_retired() {
-                self.see_points(world, core);
+                self.see_points(world, runner.core());
             }
-            let after = core.report().tablets;
-            (after != before).then_some(after)
-        };
-        if let Some(tablets) = changed {
+        });
+        let after = tablets();
+        if after != before {
             self.see(
                 world,
                 &Seen::Owns {
                     server: &self.name,
-                    tablets: &tablets,
+                    tablets: &after,
                 },
             );
         }
-        self.pump(world, running);
     }
 
     /// What goes to the engine together.
@@ -514,9 +535,9 @@ impl Tablet {
             return;
         };
         let state = running.lock();
-        let held = state.core.held();
+        let held = state.runner.core().held();
         let idle = state.committing.is_none() && held.group.count + held.decided.count == 0;
-        if state.failed || !idle {
+        if state.runner.core().failed().is_some() || !idle {
             return;
         }
         // Its device may have failed by now.
@@ -527,7 +548,7 @@ impl Tablet {
             return;
         };
         world.see(&Seen::Locks {
-            counted: state.core.locks(),
+            counted: state.runner.core().locks(),
             stored: stored.count(),
         });
     }

@@ -1,0 +1,269 @@
+//! A tablet server between its core and the world, without socket, clock or thread: answers go out and groups go to
+//! the disk in the right order, the master's words reach the core, and the server knows when it is not to be used.
+//!
+//! [`crate::server`] runs it on a network, the simulator on a simulated one. Each of them is its [`Host`].
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use percolator_engine::{Batch, Error};
+use percolator_protocol::mutants::{self, Mutant};
+use percolator_wire::v1;
+
+use crate::core::{Asker, Core, Order, Reply};
+use crate::lapse::Lapse;
+
+/// What a runner needs done.
+pub trait Host {
+    /// Sends this answer. Who asked may have gone.
+    fn answer(&mut self, to: Asker, response: v1::Response);
+
+    /// Makes this group durable, and calls [`Runner::committed`] with what became of it. There is one at a time.
+    fn commit(&mut self, group: Arc<Vec<Batch>>);
+
+    /// Calls [`Runner::tick`] sooner than [`Runner::next_tick`] said last.
+    fn tick_sooner(&mut self);
+
+    /// Ends the process, for this reason. Called once.
+    fn stop(&mut self, failure: &str);
+
+    /// Something was done, and the next group is not taken yet. For tests.
+    fn did(&mut self, _: &Core) {}
+}
+
+/// An order of the master's.
+#[derive(Clone, Debug)]
+pub struct FromMaster {
+    /// The cluster that it belongs to.
+    pub cluster_id: String,
+    /// The server that it is meant for, and which start of it.
+    pub to: Option<v1::Addressee>,
+    /// What is to be done.
+    pub order: Order,
+}
+
+/// An order of another cluster's master.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("this server belongs to cluster {}, the order is cluster {theirs}'s", .ours.as_deref().unwrap_or("(none yet)"))]
+pub struct OtherCluster {
+    /// The cluster that this server belongs to, if it belongs to one yet.
+    pub ours: Option<String>,
+    /// The one that the order came from.
+    pub theirs: String,
+}
+
+/// Why nobody should be sent to this server.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotReady {
+    /// It has heard of no master.
+    #[error("the master has not told yet to which cluster this server belongs")]
+    NoCluster,
+    /// Its disk lost a write, or can't be read.
+    #[error("the disk failed: {0}")]
+    Failed(String),
+    /// The master says that these tablets were here.
+    #[error(
+        "{}{} tablets that were here are not any more, {first} among them, and nor are their rows: bring this server's \
+         folder or volume back, or give up the tables that they belong to (`percolator table list --tablets` names them) \
+         by `percolator table delete`",
+        percolator_telemetry::endpoint::DATA_LOST,
+        .count
+    )]
+    DataLost {
+        /// How many.
+        count: usize,
+        /// One of them.
+        first: u64,
+    },
+}
+
+/// See the module's head. Every `now` is of one clock, which goes on while the machine sleeps.
+pub struct Runner<H> {
+    core: Core,
+    host: H,
+    /// The cluster that this server belongs to, once it is known: for those, too, who can't wait for the core.
+    cluster_id: Arc<OnceLock<String>>,
+    lapse: Lapse,
+    /// Tablets that were here, as the master said last, and aren't any more.
+    lost: Vec<u64>,
+    /// Answers that are to be sent; kept for its room.
+    replies: Vec<Reply>,
+    last_tick: Duration,
+    next_tick: Duration,
+    is_stopped: bool,
+}
+
+impl<H: Host> Runner<H> {
+    /// Of a core that has just been opened.
+    pub fn new(core: Core, cluster_id: Option<String>, host: H, now: Duration) -> Self {
+        Self {
+            core,
+            host,
+            cluster_id: Arc::new(cluster_id.map_or_else(OnceLock::new, OnceLock::from)),
+            lapse: Lapse::default(),
+            lost: Vec::new(),
+            replies: Vec::new(),
+            last_tick: now,
+            next_tick: Duration::MAX,
+            is_stopped: false,
+        }
+    }
+
+    /// What it runs.
+    pub fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// What runs it.
+    pub fn host(&mut self) -> &mut H {
+        &mut self.host
+    }
+
+    /// The cluster that this server belongs to, once it is known.
+    pub fn cluster_id(&self) -> &Arc<OnceLock<String>> {
+        &self.cluster_id
+    }
+
+    /// Takes what the core had to do when it was opened.
+    pub fn begin(&mut self, now: Duration) {
+        self.turn(now, |_, _| {});
+    }
+
+    /// Takes requests, which came at `came` as the core's probe counts time.
+    pub fn requests(
+        &mut self,
+        now: Duration,
+        came: u64,
+        from: Asker,
+        requests: impl Iterator<Item = v1::Request>,
+    ) {
+        self.turn(now, |core, replies| {
+            core.probe().turn_began(came);
+            for request in requests {
+                core.request(from, request, replies);
+            }
+        });
+    }
+
+    /// Takes an order of the master's; it is answered when it is durable.
+    ///
+    /// # Errors
+    /// It is another cluster's, and is not carried out.
+    pub fn order(
+        &mut self,
+        now: Duration,
+        came: u64,
+        from: Asker,
+        order: FromMaster,
+    ) -> Result<(), OtherCluster> {
+        let FromMaster {
+            cluster_id,
+            to,
+            order,
+        } = order;
+        let ours = self.cluster_id.get();
+        if ours != Some(&cluster_id) {
+            return Err(OtherCluster {
+                ours: ours.cloned(),
+                theirs: cluster_id,
+            });
+        }
+        self.turn(now, |core, replies| {
+            core.probe().turn_began(came);
+            core.order(from, 0, to, order, replies);
+        });
+        Ok(())
+    }
+
+    /// The group that was given to the host is durable, or is not.
+    pub fn committed(&mut self, now: Duration, result: Result<(), Error>) {
+        self.turn(now, |core, replies| core.committed(result, replies));
+    }
+
+    /// Lets time pass.
+    pub fn tick(&mut self, now: Duration) {
+        let elapsed = now.saturating_sub(self.last_tick);
+        self.last_tick = now;
+        self.turn(now, |core, replies| core.tick(elapsed, replies));
+    }
+
+    /// When [`Self::tick`] is to be called, from its last call on.
+    pub fn next_tick(&mut self) -> Duration {
+        self.next_tick = self.core.next_tick();
+        self.next_tick
+    }
+
+    /// What a heartbeat says, in the fields from `tablets` on. It is sent now.
+    pub fn heartbeat(&mut self, now: Duration) -> v1::HeartbeatRequest {
+        self.lapse.sends(now);
+        self.core.report()
+    }
+
+    /// It durably belongs to this cluster now.
+    pub fn adopted(&mut self, cluster_id: &str) {
+        let _ = self.cluster_id.set(cluster_id.to_owned());
+    }
+
+    /// The master has answered the last heartbeat.
+    pub fn heard(&mut self, now: Duration, told: &v1::HeartbeatResponse) {
+        self.turn(now, |core, replies| {
+            core.lease(told.into());
+            core.meet(&told.tablet_servers, replies);
+            core.keep(told.gc, replies);
+            core.reach(told.into(), replies);
+        });
+        self.lapse.heard(told.lease_ms);
+        let lost = self.core.lacks(&told.missing_tablets);
+        if self.lost != lost && !mutants::on(Mutant::LossNotNoticed) {
+            if !lost.is_empty() {
+                tracing::error!(tablets = ?lost, "tablets that were here are lost, with their rows");
+            }
+            self.lost = lost;
+        }
+    }
+
+    /// Whether anybody should be sent here.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn ready(&self) -> Result<(), NotReady> {
+        if self.cluster_id.get().is_none() {
+            return Err(NotReady::NoCluster);
+        }
+        if let Some(failure) = self.core.failed() {
+            return Err(NotReady::Failed(failure.to_owned()));
+        }
+        match &self.lost[..] {
+            [] => Ok(()),
+            [first, ..] => Err(NotReady::DataLost {
+                count: self.lost.len(),
+                first: *first,
+            }),
+        }
+    }
+
+    /// Lets the core do something, sends the answers that come of it, and the next group to the disk.
+    fn turn(&mut self, now: Duration, act: impl FnOnce(&mut Core, &mut Vec<Reply>)) {
+        if self.lapse.is_due(now) {
+            self.core.lapse();
+        }
+        act(&mut self.core, &mut self.replies);
+        for reply in self.replies.drain(..) {
+            self.host.answer(reply.to, reply.response);
+        }
+        self.core.probe().turn_ended();
+        self.host.did(&self.core);
+        if let Some(group) = self.core.take_group() {
+            self.host.commit(group);
+        }
+        if self.core.next_tick() < self.next_tick {
+            self.host.tick_sooner();
+        }
+        if let Some(failure) = self.core.failed()
+            && !self.is_stopped
+        {
+            self.is_stopped = true;
+            self.host.stop(failure);
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! What the runner needs around it on a network: clients' streams, the master's orders, heartbeats and time.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::mpsc as thread_channel;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use percolator_engine::Batch;
+use percolator_protocol::types::Timestamp;
+use percolator_server::{Probe, StallWatch, boot_time, heartbeat};
+use percolator_telemetry::Limited;
+use percolator_wire::v1;
+use percolator_wire::v1::request_error::Kind;
+use percolator_wire::v1::response::Body;
+use percolator_wire::v1::tablets_server::Tablets;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::core::{Asker, Core, Facts, Order};
+use crate::metrics::Metrics;
+use crate::outbox::{Outbox, Packs};
+use crate::runner::{FromMaster, Host, NotReady, Runner};
+
+/// Requests of one message that are handled before it is looked whether their answers are taken.
+const REQUESTS_AT_A_TIME: usize = 64;
+/// A client that doesn't take its answers for this long is cut off.
+const SLOW_CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
+static SLOW_CLIENTS: Limited = Limited::new();
+
+/// The runner's network and disk.
+struct Network {
+    sinks: HashMap<Asker, Sink>,
+    next_asker: Asker,
+    groups: thread_channel::Sender<Arc<Vec<Batch>>>,
+    stop: watch::Sender<Option<String>>,
+    sooner: Arc<Notify>,
+}
+
+/// Where an asker's answers go.
+enum Sink {
+    Stream(Arc<Outbox>),
+    Once(oneshot::Sender<v1::Response>),
+}
+
+impl Network {
+    fn add(&mut self, sink: Sink) -> Asker {
+        self.next_asker += 1;
+        self.sinks.insert(self.next_asker, sink);
+        self.next_asker
+    }
+}
+
+impl Host for Network {
+    fn answer(&mut self, to: Asker, response: v1::Response) {
+        match self.sinks.get(&to) {
+            Some(Sink::Stream(outbox)) => outbox.push(response),
+            Some(Sink::Once(_)) => {
+                if let Some(Sink::Once(sender)) = self.sinks.remove(&to) {
+                    let _ = sender.send(response);
+                }
+            }
+            // The client has gone.
+            None => {}
+        }
+    }
+
+    fn commit(&mut self, group: Arc<Vec<Batch>>) {
+        // The committer lives as long as this sender.
+        let _ = self.groups.send(group);
+    }
+
+    fn tick_sooner(&mut self) {
+        self.sooner.notify_one();
+    }
+
+    fn stop(&mut self, failure: &str) {
+        self.stop.send_replace(Some(failure.to_owned()));
+    }
+}
+
+/// What all connections share.
+pub(crate) struct Shared {
+    runner: Mutex<Runner<Network>>,
+    /// The same as the runner's, for those who can't wait for it.
+    cluster_id: Arc<OnceLock<String>>,
+    /// The next tick is to be sooner than was said.
+    sooner: Arc<Notify>,
+    stall: StallWatch,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+impl Shared {
+    /// Over a core, whose groups go here.
+    pub(crate) fn new(
+        core: Core,
+        cluster_id: Option<String>,
+        groups: thread_channel::Sender<Arc<Vec<Batch>>>,
+        stop: watch::Sender<Option<String>>,
+        stall: StallWatch,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Self> {
+        let sooner = Arc::new(Notify::new());
+        let network = Network {
+            sinks: HashMap::new(),
+            next_asker: 0,
+            groups,
+            stop,
+            sooner: sooner.clone(),
+        };
+        let runner = Runner::new(core, cluster_id, network, boot_time());
+        Arc::new(Self {
+            cluster_id: runner.cluster_id().clone(),
+            runner: Mutex::new(runner),
+            sooner,
+            stall,
+            metrics,
+        })
+    }
+
+    /// Takes what the core had to do when it was opened.
+    pub(crate) fn begin(&self) {
+        self.runner.lock().begin(boot_time());
+    }
+
+    /// The cluster that this server belongs to, once it is known.
+    pub(crate) fn cluster_id(&self) -> Option<&String> {
+        self.cluster_id.get()
+    }
+
+    /// What the server durably holds.
+    pub(crate) fn report(&self) -> v1::HeartbeatRequest {
+        self.runner.lock().core().report()
+    }
+
+    /// How the server is, with all that was measured until now.
+    pub(crate) fn facts(&self) -> Facts {
+        let runner = self.runner.lock();
+        runner.core().probe().flush();
+        runner.core().facts()
+    }
+
+    /// Answers what the committer has made durable, until it ends.
+    pub(crate) async fn answer_committed(
+        self: Arc<Self>,
+        mut committed: mpsc::UnboundedReceiver<Result<(), percolator_engine::Error>>,
+    ) {
+        while let Some(result) = committed.recv().await {
+            self.runner.lock().committed(boot_time(), result);
+        }
+    }
+
+    /// Lets the core's time pass.
+    pub(crate) async fn tick(self: Arc<Self>) {
+        loop {
+            let next = self.runner.lock().next_tick();
+            let _ = tokio::time::timeout(next, self.sooner.notified()).await;
+            self.runner.lock().tick(boot_time());
+        }
+    }
+
+    /// Sends heartbeats, and does what their answers say, until the master refuses this server. Where `folder` is, the
+    /// server keeps to which cluster it belongs.
+    pub(crate) fn heartbeats(
+        self: Arc<Self>,
+        beat: heartbeat::Options,
+        folder: Option<PathBuf>,
+    ) -> impl Future<Output = Result<(), percolator_server::Error>> {
+        let (report, adopt, known) = (self.clone(), self.clone(), self);
+        heartbeat::run(
+            beat,
+            move || v1::HeartbeatRequest {
+                disk_stalled_ms: report.stall.stalled_ms(),
+                ..report.runner.lock().heartbeat(boot_time())
+            },
+            move |cluster_id| -> Result<(), percolator_engine::Error> {
+                if let Some(folder) = &folder {
+                    percolator_engine::adopt_cluster(folder, cluster_id)?;
+                }
+                adopt.runner.lock().adopted(cluster_id);
+                Ok(())
+            },
+            move |told| {
+                known.metrics.heard_master();
+                known.runner.lock().heard(boot_time(), told);
+            },
+            std::future::pending(),
+        )
+    }
+
+    /// Until the master has taken this server for its cluster's, nobody is sent here.
+    pub(crate) fn passes(&self, probe: Probe) -> bool {
+        match probe {
+            Probe::Lives => self.cluster_id().is_some(),
+            Probe::Ready => self.ready().is_ok(),
+        }
+    }
+
+    /// How long the disk has stalled.
+    pub(crate) fn stalled(&self) -> Duration {
+        self.stall.stalled().unwrap_or_default()
+    }
+
+    /// Why nobody should be sent here, if so.
+    pub(crate) fn ready(&self) -> Result<(), String> {
+        if self.cluster_id().is_none() {
+            return Err(NotReady::NoCluster.to_string());
+        }
+        // Before the core is asked, which may wait for that disk.
+        self.stall.check()?;
+        let ready = self.runner.lock().ready();
+        ready.map_err(|why| why.to_string())
+    }
+
+    /// Carries out an order of the master's, and waits until it is durable.
+    async fn order(&self, order: FromMaster) -> Result<(), Status> {
+        let (sender, receiver) = oneshot::channel();
+        {
+            let mut runner = self.runner.lock();
+            let from = runner.host().add(Sink::Once(sender));
+            let taken = runner.order(boot_time(), self.metrics.now(), from, order);
+            if let Err(other) = taken {
+                runner.host().sinks.remove(&from);
+                return Err(Status::failed_precondition(other.to_string()));
+            }
+        }
+        let response = receiver
+            .await
+            .map_err(|_| Status::unavailable("the server is stopping"))?;
+        match response.body {
+            Some(Body::Error(error)) => Err(match error.kind {
+                Some(Kind::Invalid(why)) => Status::invalid_argument(why),
+                Some(Kind::OtherServer(other)) => Status::failed_precondition(other.to_string()),
+                Some(Kind::Busy(why)) => Status::unavailable(why),
+                Some(Kind::Failed(failed)) => Status::internal(failed.message),
+                _ => Status::internal("not carried out"),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes a client's requests until it goes, or takes no answers.
+    async fn serve(&self, from: Asker, outbox: &Outbox, mut packs: Streaming<v1::RequestPack>) {
+        while let Ok(Some(pack)) = packs.message().await {
+            let came = self.metrics.now();
+            let mut requests = pack.requests.into_iter().peekable();
+            while requests.peek().is_some() {
+                self.runner.lock().requests(
+                    boot_time(),
+                    came,
+                    from,
+                    requests.by_ref().take(REQUESTS_AT_A_TIME),
+                );
+                let taken = tokio::time::timeout(SLOW_CLIENT_TIMEOUT, outbox.room());
+                if taken.await.is_err() {
+                    if let Some(left_out) = SLOW_CLIENTS.admit() {
+                        tracing::warn!(
+                            left_out,
+                            "a client took no answers for {SLOW_CLIENT_TIMEOUT:?}: its stream is cut"
+                        );
+                    }
+                    self.metrics.stuck_streams.inc();
+                    return outbox.clear();
+                }
+            }
+        }
+    }
+}
+
+/// The gRPC service.
+pub(crate) struct Service(pub(crate) Arc<Shared>);
+
+#[tonic::async_trait]
+impl Tablets for Service {
+    type ServeStream = Packs;
+
+    async fn serve(
+        &self,
+        request: Request<Streaming<v1::RequestPack>>,
+    ) -> Result<Response<Packs>, Status> {
+        let ours = self.0.cluster_id().map(String::as_str);
+        percolator_wire::check_cluster(request.metadata(), ours)?;
+        let outbox = Arc::new(Outbox::default());
+        let sink = Sink::Stream(outbox.clone());
+        let from = self.0.runner.lock().host().add(sink);
+        let packs = Packs(outbox.clone());
+        let shared = self.0.clone();
+        tokio::spawn(async move {
+            shared.metrics.streams.inc();
+            shared.serve(from, &outbox, request.into_inner()).await;
+            shared.metrics.streams.dec();
+            shared.runner.lock().host().sinks.remove(&from);
+            outbox.close();
+        });
+        Ok(Response::new(packs))
+    }
+
+    async fn create_tablet(
+        &self,
+        request: Request<v1::CreateTabletRequest>,
+    ) -> Result<Response<v1::CreateTabletResponse>, Status> {
+        let request = request.into_inner();
+        let tablet = request
+            .tablet
+            .ok_or_else(|| Status::invalid_argument("an order without a tablet"))?;
+        let order = FromMaster {
+            cluster_id: request.cluster_id,
+            to: request.to,
+            order: Order::Create {
+                tablet,
+                made: request.made,
+                barrier: Timestamp::from_u64(request.barrier),
+            },
+        };
+        self.0.order(order).await?;
+        Ok(Response::new(v1::CreateTabletResponse {}))
+    }
+
+    async fn drop_tablet(
+        &self,
+        request: Request<v1::DropTabletRequest>,
+    ) -> Result<Response<v1::DropTabletResponse>, Status> {
+        let request = request.into_inner();
+        let order = FromMaster {
+            cluster_id: request.cluster_id,
+            to: request.to,
+            order: Order::Drop {
+                id: request.tablet_id,
+                table: request.table_id,
+            },
+        };
+        self.0.order(order).await?;
+        Ok(Response::new(v1::DropTabletResponse {}))
+    }
+}
