@@ -129,7 +129,7 @@ impl<'a> Deletion<'a> {
     }
 
     /// As a client asks for it. `swept`: [`swept_by`].
-    pub fn asked(request: &'a v1::DeleteTableRequest, swept: Option<&'a Swept>) -> Self {
+    pub(crate) fn asked(request: &'a v1::DeleteTableRequest, swept: Option<&'a Swept>) -> Self {
         Self {
             name: &request.name,
             table: Some(request.table_id).filter(|id| *id != 0),
@@ -140,7 +140,7 @@ impl<'a> Deletion<'a> {
 }
 
 /// What a client has looked through, where the table is frozen.
-pub fn swept_by(request: &v1::DeleteTableRequest) -> Option<Swept> {
+pub(crate) fn swept_by(request: &v1::DeleteTableRequest) -> Option<Swept> {
     (request.swept != 0).then(|| Swept {
         table: request.swept,
         servers: request.swept_servers.iter().cloned().collect(),

@@ -1,30 +1,22 @@
 //! What is decided about a request that writes, and what from.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
-use percolator_engine::{Batch, Engine};
+use percolator_engine::Batch;
 use percolator_protocol::actions::CellView;
-use percolator_protocol::lease::Lease;
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
-use percolator_protocol::types::{Cell, Effect, Lock, Timestamp, WriteKind};
+use percolator_protocol::types::{Cell, Effect, Timestamp, WriteKind};
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
-use crate::cache::CellCache;
 use crate::index::Item;
 use crate::latches;
-use crate::limits::Limits;
-use crate::marks::Marks;
-use crate::probe::{Committed, Probe};
+use crate::probe::Committed;
 use crate::progress::Change;
-use crate::readers::Readers;
-use crate::store::{self, LockChange, LockFilter, Version};
-use crate::tablets::{self, Tablets};
-use crate::work::Place;
-use crate::{Error, Refusal, garbage, points};
+use crate::state::State;
+use crate::store::{self, LockChange, Version};
+use crate::{garbage, points};
 
 /// A change of what this server serves, that takes effect when its batch is durable.
 #[derive(Debug)]
@@ -122,13 +114,13 @@ impl Decision {
 
     pub(crate) fn add(
         &mut self,
-        ground: Ground<'_>,
+        state: &State,
         cell_key: &[u8],
         was_locked: bool,
         effects: Vec<Effect>,
     ) {
         let hash = latches::hash(&[cell_key]);
-        garbage::note(ground, self, cell_key, hash, &effects);
+        garbage::note(state, self, cell_key, hash, &effects);
         for effect in &effects {
             if let Effect::PutWrite(ts, write) = effect
                 && !is_unmarked(write.kind)
@@ -153,137 +145,4 @@ fn is_unmarked(kind: WriteKind) -> bool {
         _ => Mutant::CommitNotMarked,
     };
     mutants::on(mutant)
-}
-
-/// What a decision is made from.
-#[derive(Clone, Copy)]
-pub(crate) struct Ground<'a> {
-    pub(crate) engine: &'a dyn Engine,
-    pub(crate) limits: &'a Limits,
-    pub(crate) filter: &'a LockFilter,
-    pub(crate) records: &'a Marks,
-    pub(crate) cache: &'a RefCell<CellCache>,
-    pub(crate) tablets: &'a Tablets,
-    pub(crate) readers: &'a RefCell<Readers>,
-    pub(crate) points: Points,
-    /// How far it may answer.
-    pub(crate) lease: Lease,
-    /// What a record of the points is raised from.
-    pub(crate) to_raise: Points,
-    /// A number of this start of the server.
-    pub(crate) life: u64,
-    /// Its name, and that number.
-    pub(crate) me: &'a v1::Addressee,
-    /// Who is told how long it takes to load.
-    pub(crate) probe: &'a dyn Probe,
-}
-
-impl Ground<'_> {
-    /// Whether this server, in this life of its, is meant.
-    pub(crate) fn check_addressee(&self, to: Option<v1::Addressee>) -> Result<(), Refusal> {
-        match to {
-            Some(to) if to == *self.me => Ok(()),
-            meant => Err(Refusal::OtherServer(v1::OtherServer {
-                meant,
-                answers: Some(self.me.clone()),
-            })),
-        }
-    }
-
-    /// The cell at a place, where this server serves its tablet.
-    pub(crate) fn cell(&self, refs: &[v1::TabletRef], place: &Place) -> Result<Cell, Refusal> {
-        let asked = asked(refs, place)?;
-        self.cell_in(asked, place.row.clone(), place.column.clone())
-    }
-
-    /// The cell at a place, where this server may tell what became of a transaction there, and roll it
-    /// back: its tablet may be frozen.
-    pub(crate) fn cell_to_decide(
-        &self,
-        refs: &[v1::TabletRef],
-        place: &Place,
-    ) -> Result<Cell, Refusal> {
-        let tablet = self.tablets.deciding(asked(refs, place)?)?;
-        check_cell(tablet, place.row.clone(), place.column.clone())
-    }
-
-    /// The cell, where this server serves the tablet.
-    pub(crate) fn cell_in(
-        &self,
-        asked: &v1::TabletRef,
-        row: Bytes,
-        column: Bytes,
-    ) -> Result<Cell, Refusal> {
-        check_cell(self.tablets.serving(asked)?, row, column)
-    }
-
-    /// The cell's state as far as the transaction `start_ts` is concerned, of which something may have been
-    /// collected: where nothing is found of it, that isn't known, and no answer.
-    pub(crate) fn recalled(
-        &self,
-        key: &[u8],
-        start_ts: Timestamp,
-        commit_ts: Option<Timestamp>,
-    ) -> Result<CellView, Refusal> {
-        let view = self.view(key, start_ts, commit_ts)?;
-        self.points.recall(&view, start_ts)?;
-        Ok(view)
-    }
-
-    pub(crate) fn view(
-        &self,
-        key: &[u8],
-        start_ts: Timestamp,
-        commit_ts: Option<Timestamp>,
-    ) -> Result<CellView, Error> {
-        self.view_knowing(None, key, start_ts, commit_ts)
-    }
-
-    /// The same, where the cell's lock may be known.
-    pub(crate) fn view_knowing(
-        &self,
-        lock: Option<Lock>,
-        key: &[u8],
-        start_ts: Timestamp,
-        commit_ts: Option<Timestamp>,
-    ) -> Result<CellView, Error> {
-        self.probe.loading();
-        // Asked all the same in tests, so that every one of them sees that nothing comes in between.
-        debug_assert!(
-            lock.is_none()
-                || mutants::on(Mutant::NoLatches)
-                || store::stored_lock(self.engine, key)? == lock,
-            "a lock that has changed since it was found"
-        );
-        let view = store::view(
-            self.engine,
-            self.filter,
-            self.records,
-            lock,
-            key,
-            start_ts,
-            commit_ts,
-        );
-        self.probe.loaded();
-        view
-    }
-}
-
-fn asked<'a>(refs: &'a [v1::TabletRef], place: &Place) -> Result<&'a v1::TabletRef, Refusal> {
-    refs.get(place.tablet as usize)
-        .ok_or_else(|| Refusal::Invalid(format!("no tablet number {}", place.tablet)))
-}
-
-fn check_cell(tablet: &v1::TabletInfo, row: Bytes, column: Bytes) -> Result<Cell, Refusal> {
-    let cell = Cell::new(tablets::table(tablet), row, column);
-    if let Some(why) = cell.invalid() {
-        return Err(Refusal::Invalid(why));
-    }
-    if !tablets::contains(tablet, &cell.row) {
-        return Err(Refusal::Invalid(format!(
-            "cell {cell} does not lie in tablet {}",
-            tablet.id
-        )));
-    }
-    Ok(cell)
 }

@@ -16,9 +16,10 @@ use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::{Effect, Timestamp, Write, WriteKind, key};
 
 use crate::Error;
-use crate::decision::{Decision, Ground};
+use crate::decision::Decision;
 use crate::index::{Entry, Hidden, Item};
 use crate::latches::{self, RowHash};
+use crate::state::State;
 use crate::store::version_record;
 use crate::tablets::Tablets;
 
@@ -104,7 +105,7 @@ pub(crate) fn rows(piece: &Piece) -> impl Iterator<Item = RowHash> {
 }
 
 /// Decides what of the piece goes; it holds its latches.
-pub(crate) fn decide(ground: Ground<'_>, piece: Piece) -> Result<Decision, Error> {
+pub(crate) fn decide(state: &State, piece: Piece) -> Result<Decision, Error> {
     let mut decision = Decision::new();
     let mut cells: BTreeMap<&Bytes, Vec<Hidden>> = BTreeMap::new();
     for item in piece.iter().flat_map(|(_, entry)| &entry.items) {
@@ -112,15 +113,15 @@ pub(crate) fn decide(ground: Ground<'_>, piece: Piece) -> Result<Decision, Error
     }
     let mut unfinished = BTreeSet::new();
     for (cell_key, hidden) in cells {
-        let tablet = ground.tablets.holding(cell_key)?;
+        let tablet = state.tablets.holding(cell_key)?;
         // The rows of other tablets go as a whole.
         if tablet != 0 {
-            let collected = collect(ground, cell_key, &hidden)?;
+            let collected = collect(state, cell_key, &hidden)?;
             let change = decision.garbage.entry(tablet).or_default();
             let key_bytes = collected.effects.len() * (cell_key.len() + VERSION_BYTES);
             change.records += collected.records as u64;
             change.bytes += (collected.bytes + key_bytes) as u64;
-            decision.add(ground, cell_key, false, collected.effects);
+            decision.add(state, cell_key, false, collected.effects);
             if !collected.done {
                 unfinished.insert(cell_key.clone());
                 continue;
@@ -144,14 +145,14 @@ pub(crate) fn decide(ground: Ground<'_>, piece: Piece) -> Result<Decision, Error
 }
 
 /// What goes of a cell: what its entries say, or, where one doesn't, what its records do.
-fn collect(ground: Ground<'_>, cell_key: &[u8], hidden: &[Hidden]) -> Result<Collected, Error> {
+fn collect(state: &State, cell_key: &[u8], hidden: &[Hidden]) -> Result<Collected, Error> {
     let mut said = Collected {
         done: true,
         ..Collected::default()
     };
     for hidden in hidden {
         let Some(version) = hidden.collected() else {
-            return look(ground, cell_key);
+            return look(state, cell_key);
         };
         said.effects.extend(version.effects);
         said.records += version.records;
@@ -160,14 +161,14 @@ fn collect(ground: Ground<'_>, cell_key: &[u8], hidden: &[Hidden]) -> Result<Col
     Ok(said)
 }
 
-fn look(ground: Ground<'_>, cell_key: &[u8]) -> Result<Collected, Error> {
+fn look(state: &State, cell_key: &[u8]) -> Result<Collected, Error> {
     let safe_point = match mutants::on(Mutant::CollectedAtTheBarrier) {
-        true => ground.points.barrier,
-        false => ground.points.safe_point,
+        true => state.points.now().barrier,
+        false => state.points.now().safe_point,
     };
     let newest = key::version(cell_key.to_vec(), safe_point);
     let behind = key::behind_cell(cell_key.to_vec());
-    let records = ground
+    let records = state
         .engine
         .scan(Column::Write, &newest, &behind, Direction::Forward)?
         .map(|pair| version_record(pair?));
@@ -176,13 +177,13 @@ fn look(ground: Ground<'_>, cell_key: &[u8]) -> Result<Collected, Error> {
 
 /// Notes what effects on a cell, whose key has this hash, hide or will be of no use.
 pub(crate) fn note(
-    ground: Ground<'_>,
+    state: &State,
     decision: &mut Decision,
     cell_key: &[u8],
     hash: u64,
     effects: &[Effect],
 ) {
-    if !ground.limits.index_garbage {
+    if !state.limits.index_garbage {
         return;
     }
     for effect in effects {
@@ -190,7 +191,7 @@ pub(crate) fn note(
             continue;
         };
         let hidden = match write.kind {
-            WriteKind::Put => hidden(ground, cell_key, hash, *ts),
+            WriteKind::Put => hidden(state, cell_key, hash, *ts),
             _ => Some(Hidden::Look),
         };
         if let Some(hidden) = hidden {
@@ -217,8 +218,8 @@ pub(crate) fn index(tablets: &Tablets, decision: &mut Decision) -> Result<(), Er
 }
 
 /// What a put at this time hides; `None`: the cell has no write record yet.
-fn hidden(ground: Ground<'_>, cell_key: &[u8], hash: u64, ts: Timestamp) -> Option<Hidden> {
-    if ground.records.highest(hash) == Timestamp::ZERO {
+fn hidden(state: &State, cell_key: &[u8], hash: u64, ts: Timestamp) -> Option<Hidden> {
+    if state.records.highest(hash) == Timestamp::ZERO {
         return None;
     }
     // Where this replaces a record, or comes below one, the cell is looked at.
@@ -226,13 +227,13 @@ fn hidden(ground: Ground<'_>, cell_key: &[u8], hash: u64, ts: Timestamp) -> Opti
         WriteKind::Put | WriteKind::Delete if commit_ts < ts => Hidden::of(commit_ts, write),
         _ => Hidden::Look,
     };
-    if let Some(newest) = ground.cache.borrow().newest(hash, cell_key) {
+    if let Some(newest) = state.cache.borrow().newest(hash, cell_key) {
         return Some(of(newest.commit_ts, &newest.write()));
     }
     let newest = key::version(cell_key.to_vec(), Timestamp::MAX);
     let behind = key::behind_cell(cell_key.to_vec());
     // An entry too many does no harm, and an engine that can't be read is noticed by others.
-    match ground.engine.first(Column::Write, &newest, &behind) {
+    match state.engine.first(Column::Write, &newest, &behind) {
         Ok(found) => found.map(|pair| {
             version_record(pair).map_or(Hidden::Look, |(commit_ts, write)| of(commit_ts, &write))
         }),

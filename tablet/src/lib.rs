@@ -36,6 +36,7 @@ mod resolve;
 pub mod runner;
 pub mod server;
 mod service;
+mod state;
 mod store;
 mod tablets;
 mod trace;

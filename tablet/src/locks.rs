@@ -6,7 +6,7 @@ use percolator_engine::{Column, Direction};
 use percolator_protocol::types::{Cell, Lock, TableId, Timestamp, key};
 use percolator_wire::{met_lock, v1};
 
-use crate::decision::Ground;
+use crate::state::State;
 use crate::store;
 use crate::work::invalid;
 use crate::{Error, Refusal};
@@ -19,11 +19,11 @@ const SEEN_MAX: usize = 512;
 /// The next of these locks. What is decided and not yet durable is not among them, and need not be: its
 /// prewrite is not answered yet, so its transaction has not committed.
 pub(crate) fn list(
-    ground: Ground<'_>,
+    state: &State,
     request: v1::LocksOfRequest,
 ) -> Result<v1::LocksOfResponse, Refusal> {
     // Another server's locks are not the ones that were asked for.
-    ground.check_addressee(request.to)?;
+    state.check_addressee(request.to)?;
     let of = Some(TableId(request.primary_table)).filter(|table| table.0 != 0);
     let below = Some(Timestamp::from_u64(request.below)).filter(|ts| *ts != Timestamp::ZERO);
     if of.is_none() && below.is_none() {
@@ -35,7 +35,7 @@ pub(crate) fn list(
     };
     let mut response = v1::LocksOfResponse::default();
     let mut bytes = 0;
-    let pairs = ground
+    let pairs = state
         .engine
         .scan(Column::Lock, &start, &[], Direction::Forward)
         .map_err(Error::from)?;
@@ -47,7 +47,7 @@ pub(crate) fn list(
         if is_asked_for || seen >= SEEN_MAX {
             let cell = key::decode_cell(&key).map_err(Error::from)?;
             // A table's own locks go with it, and so do those in another table that is being deleted.
-            if is_asked_for && Some(cell.table) != of && ground.tablets.holding(&key)? != 0 {
+            if is_asked_for && Some(cell.table) != of && state.tablets.holding(&key)? != 0 {
                 bytes += cell.row.len() + cell.column.len();
                 bytes += lock.primary.row.len() + lock.primary.column.len();
                 response.locks.push(met_lock(&cell, &lock));

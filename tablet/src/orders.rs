@@ -5,21 +5,22 @@ use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 
-use crate::decision::{Decision, Ground, TabletChange};
+use crate::decision::{Decision, TabletChange};
+use crate::state::State;
 use crate::work::invalid;
 use crate::{Refusal, tablets};
 
 /// To forget a tablet of a table that is deleted.
-pub(crate) fn drop(ground: Ground<'_>, id: u64, table: u32) -> Result<Decision, Refusal> {
+pub(crate) fn drop(state: &State, id: u64, table: u32) -> Result<Decision, Refusal> {
     let mut decision = Decision::new();
-    let tablet = ground.tablets.get(id);
+    let tablet = state.tablets.get(id);
     if let Some(known) = tablet.filter(|known| known.table_id != table) {
         return Err(invalid(format!(
             "tablet {id} belongs to table {}, not to {table}",
             known.table_id
         )));
     }
-    if tablet.is_some() || !ground.tablets.is_deleted(table) {
+    if tablet.is_some() || !state.tablets.is_deleted(table) {
         decision.batch = tablets::drop_record(tablet, table);
         decision.tablet_change = Some(TabletChange::Drop { id, table });
     }
@@ -29,7 +30,7 @@ pub(crate) fn drop(ground: Ground<'_>, id: u64, table: u32) -> Result<Decision, 
 /// To own a tablet in the state that it has here, and to refuse what is below the barrier. `made`: this server has
 /// said that it has it.
 pub(crate) fn create(
-    ground: Ground<'_>,
+    state: &State,
     tablet: v1::TabletInfo,
     made: bool,
     barrier: Timestamp,
@@ -40,9 +41,9 @@ pub(crate) fn create(
         ));
     }
     let freeze = tablets::is_frozen(&tablet);
-    if ground.tablets.get(tablet.id).is_none() {
+    if state.tablets.get(tablet.id).is_none() {
         // An order that is late.
-        let deleted = ground.tablets.is_deleted(tablet.table_id);
+        let deleted = state.tablets.is_deleted(tablet.table_id);
         if deleted && !mutants::on(Mutant::LateCreateAccepted) {
             return Err(invalid(format!(
                 "table {} was deleted, tablet {} of it is not made again",
@@ -57,7 +58,7 @@ pub(crate) fn create(
             )));
         }
     }
-    let new = match ground.tablets.get(tablet.id) {
+    let new = match state.tablets.get(tablet.id) {
         // The master has to hear of it first: its rows may be others.
         Some(known) if known.epoch > tablet.epoch && freeze => {
             return Err(invalid(format!(
@@ -80,11 +81,11 @@ pub(crate) fn create(
     if let Some(tablet) = new {
         decision.batch = tablets::record(&tablet);
         decision.tablet_change = Some(TabletChange::Insert(tablet));
-        let raised = ground.to_raise.raised(Points {
+        let raised = state.points.highest().raised(Points {
             barrier,
             safe_point: Timestamp::ZERO,
         });
-        if raised != ground.to_raise {
+        if raised != state.points.highest() {
             decision.raise(raised);
         }
     }

@@ -6,8 +6,9 @@ use percolator_protocol::types::{Effect, Mutation, Timestamp, key};
 use percolator_wire::v1::response::Body;
 use percolator_wire::{prewrite_rejection, v1};
 
-use crate::decision::{Decision, Ground};
+use crate::decision::Decision;
 use crate::probe::Committed;
+use crate::state::State;
 use crate::store::{self, Version};
 use crate::work::Place;
 use crate::{Refusal, latches};
@@ -22,22 +23,22 @@ struct Loaded {
 
 /// `one_phase_at`: a commit_ts that was asked for after the client knew this life of the server.
 pub(crate) fn decide(
-    ground: Ground<'_>,
+    state: &State,
     refs: &[v1::TabletRef],
     txn: &Prewrite,
     mutations: Vec<(Place, Mutation)>,
     one_phase_at: Option<Timestamp>,
 ) -> Result<Decision, Refusal> {
-    ground.points.admit_prewrite(txn.start_ts)?;
-    ground
+    state.points.now().admit_prewrite(txn.start_ts)?;
+    state
         .lease
         .admit(one_phase_at.unwrap_or(txn.start_ts).max(txn.start_ts))?;
-    let one_phase_at = one_phase_at.filter(|commit_ts| ground.lease.may_commit_at(*commit_ts));
+    let one_phase_at = one_phase_at.filter(|commit_ts| state.lease.may_commit_at(*commit_ts));
     let mut cells = Vec::with_capacity(mutations.len());
     for (place, mut mutation) in mutations {
-        mutation.cell = ground.cell(refs, &place)?;
+        mutation.cell = state.cell(refs, &place)?;
         let key = store::cell_key(&mutation.cell);
-        let view = ground.view(&key, txn.start_ts, one_phase_at)?;
+        let view = state.view(&key, txn.start_ts, one_phase_at)?;
         cells.push(Loaded {
             key,
             tablet: refs
@@ -48,7 +49,7 @@ pub(crate) fn decide(
         });
     }
     if let Some(commit_ts) = one_phase_at
-        && let Some(decision) = decide_one_phase(ground, txn, &cells, commit_ts)
+        && let Some(decision) = decide_one_phase(state, txn, &cells, commit_ts)
     {
         return Ok(decision);
     }
@@ -56,7 +57,7 @@ pub(crate) fn decide(
     let mut rejections = Vec::new();
     for (index, cell) in cells.iter().enumerate() {
         match prewrite(&cell.view, &cell.mutation, txn) {
-            Ok(effects) => decision.add(ground, &cell.key, cell.view.lock.is_some(), effects),
+            Ok(effects) => decision.add(state, &cell.key, cell.view.lock.is_some(), effects),
             Err(rejection) => {
                 rejections.push(prewrite_rejection(
                     index as u32,
@@ -70,13 +71,13 @@ pub(crate) fn decide(
         // All or nothing: the client clears what is in the way and sends the request again.
         decision = Decision::new();
     }
-    decision.answer = Some(answer(ground, rejections, false));
+    decision.answer = Some(answer(state, rejections, false));
     Ok(decision)
 }
 
 /// `None`: some of the cells can't be committed in one phase.
 fn decide_one_phase(
-    ground: Ground<'_>,
+    state: &State,
     txn: &Prewrite,
     cells: &[Loaded],
     commit_ts: Timestamp,
@@ -85,7 +86,7 @@ fn decide_one_phase(
     let mut hashes = Vec::with_capacity(cells.len());
     for cell in cells {
         let hash = latches::hash(&[&cell.key]);
-        let read_ts = ground
+        let read_ts = state
             .readers
             .borrow()
             .read_ts([hash, row_hash(&cell.mutation)], cell.tablet);
@@ -95,20 +96,20 @@ fn decide_one_phase(
         decision
             .versions
             .extend(Version::of_commit(&cell.key, &effects));
-        decision.add(ground, &cell.key, false, effects);
+        decision.add(state, &cell.key, false, effects);
         hashes.push(hash);
     }
     decision.held = Some((commit_ts, hashes));
     decision.commits = Some(Committed::OnePhase);
-    decision.answer = Some(answer(ground, Vec::new(), true));
+    decision.answer = Some(answer(state, Vec::new(), true));
     Some(decision)
 }
 
-fn answer(ground: Ground<'_>, rejections: Vec<v1::PrewriteRejection>, committed: bool) -> Body {
+fn answer(state: &State, rejections: Vec<v1::PrewriteRejection>, committed: bool) -> Body {
     Body::Prewrite(v1::PrewriteResponse {
         rejections,
         committed,
-        life: ground.life,
+        life: state.me.incarnation,
     })
 }
 

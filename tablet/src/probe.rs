@@ -97,7 +97,7 @@ pub(crate) enum Committed {
 /// What the probe wants to know again of a request, which carries it along.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Note {
-    /// `None`: a chore of the server's own.
+    /// `None`: a background task of the server.
     pub(crate) method: Option<Method>,
     /// Its steps are timed.
     pub(crate) timed: bool,

@@ -13,29 +13,29 @@ use percolator_wire::v1::response::Body;
 use percolator_wire::{met_lock, v1};
 
 use crate::asked::raw_key;
-use crate::decision::Ground;
 use crate::load::Load;
 use crate::records::Records;
+use crate::state::State;
 use crate::store;
 use crate::work::{Place, check_count, invalid, timestamp};
 use crate::{Error, Refusal, latches, locks, tablets, verify};
 
 /// Answers a request that only reads.
 pub(crate) fn answer(
-    ground: Ground<'_>,
+    state: &State,
     refs: &[v1::TabletRef],
     body: v1::request::Body,
 ) -> Result<Body, Refusal> {
     use v1::request::Body as B;
     match body {
-        B::GetOne(request) => get_one(ground, request).map(Body::GetOne),
-        B::Get(request) if request.whole_rows => get_rows(ground, refs, request).map(Body::Get),
-        B::Get(request) => get(ground, refs, request).map(Body::Get),
-        B::Scan(request) => scan(ground, refs, request).map(Body::Scan),
-        B::LocksOf(request) => locks::list(ground, request).map(Body::LocksOf),
-        B::Verify(request) => verify::look(ground, request).map(Body::Verify),
+        B::GetOne(request) => get_one(state, request).map(Body::GetOne),
+        B::Get(request) if request.whole_rows => get_rows(state, refs, request).map(Body::Get),
+        B::Get(request) => get(state, refs, request).map(Body::Get),
+        B::Scan(request) => scan(state, refs, request).map(Body::Scan),
+        B::LocksOf(request) => locks::list(state, request).map(Body::LocksOf),
+        B::Verify(request) => verify::look(state, request).map(Body::Verify),
         B::RawGet(request) => {
-            let stored = ground.engine.get(Column::Meta, &raw_key(&request.key));
+            let stored = state.engine.get(Column::Meta, &raw_key(&request.key));
             let value = stored.map_err(Error::from)?;
             Ok(Body::RawGet(v1::RawGetResponse { value }))
         }
@@ -51,11 +51,11 @@ pub(crate) fn answer(
 }
 
 /// Whether a request reads what was decided and can't be read yet.
-pub(crate) fn has_to_wait(ground: Ground<'_>, request: &v1::Request) -> bool {
+pub(crate) fn has_to_wait(state: &State, request: &v1::Request) -> bool {
     use v1::request::Body as B;
-    let readers = ground.readers.borrow();
+    let readers = state.readers.borrow();
     let waits_for = |asked: &v1::TabletRef, row: &[u8], column: &[u8], snapshot: u64| {
-        ground.tablets.serving(asked).is_ok_and(|tablet| {
+        state.tablets.serving(asked).is_ok_and(|tablet| {
             let cell_key = key::cell(tablets::table(tablet), row, column);
             readers.waits_for(latches::hash(&[&cell_key]), Timestamp::from_u64(snapshot))
         })
@@ -79,29 +79,29 @@ pub(crate) fn has_to_wait(ground: Ground<'_>, request: &v1::Request) -> bool {
 }
 
 fn get(
-    ground: Ground<'_>,
+    state: &State,
     refs: &[v1::TabletRef],
     request: v1::GetRequest,
 ) -> Result<v1::GetResponse, Refusal> {
     check_count(request.cells.len())?;
-    let (ts, bypass) = snapshot(ground, request.start_ts, &request.bypass)?;
+    let (ts, bypass) = snapshot(state, request.start_ts, &request.bypass)?;
     let snapshot = Snapshot {
         ts,
         bypass: &bypass,
         own: request.own,
     };
-    let owners = Owners::view(ground, request.own)?;
+    let owners = Owners::view(state, request.own)?;
     let mut results = Vec::with_capacity(request.cells.len());
     let mut bytes = 0;
     for cell in request.cells {
-        if bytes >= ground.limits.get_bytes {
+        if bytes >= state.limits.get_bytes {
             break;
         }
         let tablet = refs.get(cell.tablet as usize);
-        let cell = ground.cell(refs, &Place::from(cell))?;
+        let cell = state.cell(refs, &Place::from(cell))?;
         let seen = match &owners.0 {
-            Some(_) => read_own(ground, &owners, &cell, snapshot)?,
-            None => read_cell(ground, &cell, snapshot)?,
+            Some(_) => read_own(state, &owners, &cell, snapshot)?,
+            None => read_cell(state, &cell, snapshot)?,
         };
         let got = match seen {
             Seen::Value(value) => Got::Found(v1::Found { value, cell: None }),
@@ -111,7 +111,7 @@ fn get(
         };
         if let Got::Found(found) = &got {
             bytes += found.value.len();
-            has_read(ground, tablet, bytes_of(&cell, &found.value));
+            has_read(state, tablet, bytes_of(&cell, &found.value));
         }
         results.push(v1::GetResult { result: Some(got) });
     }
@@ -121,22 +121,22 @@ fn get(
     })
 }
 
-fn get_one(ground: Ground<'_>, request: v1::GetOneRequest) -> Result<v1::GetOneResponse, Refusal> {
+fn get_one(state: &State, request: v1::GetOneRequest) -> Result<v1::GetOneResponse, Refusal> {
     let asked = v1::TabletRef {
         id: request.tablet_id,
         epoch: request.epoch,
     };
-    let cell = ground.cell_in(&asked, request.row, request.column)?;
-    let (ts, bypass) = snapshot(ground, request.start_ts, &request.bypass)?;
+    let cell = state.cell_in(&asked, request.row, request.column)?;
+    let (ts, bypass) = snapshot(state, request.start_ts, &request.bypass)?;
     let snapshot = Snapshot {
         ts,
         bypass: &bypass,
         own: false,
     };
     let mut response = v1::GetOneResponse::default();
-    match read_cell(ground, &cell, snapshot)? {
+    match read_cell(state, &cell, snapshot)? {
         Seen::Value(value) => {
-            has_read(ground, Some(&asked), bytes_of(&cell, &value));
+            has_read(state, Some(&asked), bytes_of(&cell, &value));
             response.value = Some(value);
         }
         Seen::Absent | Seen::RolledBack => {}
@@ -146,9 +146,9 @@ fn get_one(ground: Ground<'_>, request: v1::GetOneRequest) -> Result<v1::GetOneR
 }
 
 /// So much of this tablet is in the answer.
-fn has_read(ground: Ground<'_>, tablet: Option<&v1::TabletRef>, bytes: usize) {
+fn has_read(state: &State, tablet: Option<&v1::TabletRef>, bytes: usize) {
     if let Some(tablet) = tablet {
-        ground.probe.asked(tablet.id, true, Load::of_bytes(bytes));
+        state.probe.asked(tablet.id, true, Load::of_bytes(bytes));
     }
 }
 
@@ -169,46 +169,46 @@ enum Seen {
 struct Owners(Option<Box<dyn percolator_engine::Snapshot>>);
 
 impl Owners {
-    fn view(ground: Ground<'_>, own: bool) -> Result<Self, Error> {
-        let snapshot = own.then(|| ground.engine.snapshot()).transpose()?;
+    fn view(state: &State, own: bool) -> Result<Self, Error> {
+        let snapshot = own.then(|| state.engine.snapshot()).transpose()?;
         Ok(Self(snapshot))
     }
 
-    fn reader<'a>(&'a self, ground: Ground<'a>) -> &'a dyn percolator_engine::Read {
+    fn reader<'a>(&'a self, state: &'a State) -> &'a dyn percolator_engine::Read {
         match &self.0 {
             Some(snapshot) => &**snapshot,
-            None => ground.engine,
+            None => &*state.engine,
         }
     }
 }
 
 fn read_own(
-    ground: Ground<'_>,
+    state: &State,
     owners: &Owners,
     cell: &Cell,
     snapshot: Snapshot<'_>,
 ) -> Result<Seen, Refusal> {
     let cell_key = store::cell_key(cell);
     let hash = latches::hash(&[&cell_key]);
-    ground.readers.borrow_mut().read(hash, snapshot.ts);
-    let reader = owners.reader(ground);
+    state.readers.borrow_mut().read(hash, snapshot.ts);
+    let reader = owners.reader(state);
     let read = store::read_own(reader, &cell_key, snapshot)?;
     seen(reader, cell, &cell_key, read)
 }
 
-fn read_cell(ground: Ground<'_>, cell: &Cell, snapshot: Snapshot<'_>) -> Result<Seen, Refusal> {
+fn read_cell(state: &State, cell: &Cell, snapshot: Snapshot<'_>) -> Result<Seen, Refusal> {
     let cell_key = store::cell_key(cell);
     let hash = latches::hash(&[&cell_key]);
-    ground.readers.borrow_mut().read(hash, snapshot.ts);
+    state.readers.borrow_mut().read(hash, snapshot.ts);
     let read = store::read(
-        ground.engine,
-        ground.filter,
-        ground.cache,
+        &*state.engine,
+        &state.filter,
+        &state.cache,
         &cell_key,
         hash,
         snapshot,
     )?;
-    seen(ground.engine, cell, &cell_key, read)
+    seen(&*state.engine, cell, &cell_key, read)
 }
 
 fn seen(
@@ -227,28 +227,28 @@ fn seen(
 }
 
 fn get_rows(
-    ground: Ground<'_>,
+    state: &State,
     refs: &[v1::TabletRef],
     request: v1::GetRequest,
 ) -> Result<v1::GetResponse, Refusal> {
     check_count(request.cells.len())?;
-    let (ts, bypass) = snapshot(ground, request.start_ts, &request.bypass)?;
+    let (ts, bypass) = snapshot(state, request.start_ts, &request.bypass)?;
     let snapshot = Snapshot {
         ts,
         bypass: &bypass,
         own: false,
     };
-    let engine = ground.engine;
+    let engine = &*state.engine;
     let mut results = Vec::new();
-    let mut left = ground.limits.get_bytes;
+    let mut left = state.limits.get_bytes;
     for cell in request.cells {
         let tablet = cell.tablet;
-        let row = ground.cell(refs, &Place::from(cell))?;
+        let row = state.cell(refs, &Place::from(cell))?;
         let start = key::cell(row.table, &row.row, b"");
         let end = {
             let mut end = key::row_bound(row.table, &row.row);
             let hash = latches::hash(&[&end]);
-            ground.readers.borrow_mut().read(hash, ts);
+            state.readers.borrow_mut().read(hash, ts);
             end.extend_from_slice(&[0, 2]);
             end
         };
@@ -259,16 +259,16 @@ fn get_rows(
         };
         loop {
             let part = scan_part(
-                ground,
+                state,
                 engine,
                 snapshot,
                 &range,
-                ground.limits.scan_cells,
+                state.limits.scan_cells,
                 left,
             )?;
             let bytes: usize = part.cells.iter().map(|(_, value)| value.len()).sum();
             left = left.saturating_sub(bytes.max(1));
-            has_read(ground, refs.get(tablet as usize), part.bytes());
+            has_read(state, refs.get(tablet as usize), part.bytes());
             results.extend(part.cells.into_iter().map(|(cell, value)| v1::GetResult {
                 result: Some(Got::Found(v1::Found {
                     value,
@@ -281,7 +281,7 @@ fn get_rows(
             }));
             match part.end {
                 PartEnd::Done | PartEnd::RolledBack(_) => break,
-                PartEnd::Resume(_) if left == 0 || results.len() >= ground.limits.scan_cells => {
+                PartEnd::Resume(_) if left == 0 || results.len() >= state.limits.scan_cells => {
                     return Ok(v1::GetResponse {
                         results,
                         truncated: true,
@@ -304,16 +304,16 @@ fn get_rows(
 }
 
 fn scan(
-    ground: Ground<'_>,
+    state: &State,
     refs: &[v1::TabletRef],
     request: v1::ScanRequest,
 ) -> Result<v1::ScanResponse, Refusal> {
     let [asked] = refs else {
         return Err(invalid("a scan goes to one tablet"));
     };
-    let tablet = ground.tablets.serving(asked)?;
+    let tablet = state.tablets.serving(asked)?;
     let table = tablets::table(tablet);
-    let (ts, bypass) = snapshot(ground, request.start_ts, &request.bypass)?;
+    let (ts, bypass) = snapshot(state, request.start_ts, &request.bypass)?;
     let snapshot = Snapshot {
         ts,
         bypass: &bypass,
@@ -337,16 +337,16 @@ fn scan(
             range.start = range.start.max(key::behind_cell(after));
         }
     }
-    ground.readers.borrow_mut().scan(tablet.id, ts);
+    state.readers.borrow_mut().scan(tablet.id, ts);
     let limit = match request.limit as usize {
-        0 => ground.limits.scan_cells,
-        limit => limit.min(ground.limits.scan_cells),
+        0 => state.limits.scan_cells,
+        limit => limit.min(state.limits.scan_cells),
     };
-    let owners = Owners::view(ground, request.own)?;
-    let engine = owners.reader(ground);
-    let bytes_max = ground.limits.scan_bytes;
-    let part = scan_part(ground, engine, snapshot, &range, limit, bytes_max)?;
-    has_read(ground, Some(asked), part.bytes());
+    let owners = Owners::view(state, request.own)?;
+    let engine = owners.reader(state);
+    let bytes_max = state.limits.scan_bytes;
+    let part = scan_part(state, engine, snapshot, &range, limit, bytes_max)?;
+    has_read(state, Some(asked), part.bytes());
     let last = part.cells.last().map(|(cell, _)| cell.into());
     let mut response = v1::ScanResponse {
         cells: part
@@ -406,7 +406,7 @@ enum PartEnd {
 
 /// Reads a part of the range. Locks first: see the module's head.
 fn scan_part(
-    ground: Ground<'_>,
+    state: &State,
     engine: &dyn percolator_engine::Read,
     snapshot: Snapshot<'_>,
     range: &Range,
@@ -428,7 +428,7 @@ fn scan_part(
     {
         let (key, record) = pair.map_err(Error::from)?;
         locks.push((key.to_vec(), Lock::decode(record).map_err(Error::from)?));
-        if locks.len() == ground.limits.scan_locks {
+        if locks.len() == state.limits.scan_locks {
             part_end = Some(key.to_vec());
             break;
         }
@@ -442,7 +442,7 @@ fn scan_part(
     }
     let seen = std::cell::Cell::new(0);
     let last_seen: RefCell<Option<Vec<u8>>> = RefCell::new(None);
-    let cut_short = || seen.get() > ground.limits.scan_records;
+    let cut_short = || seen.get() > state.limits.scan_records;
     // Whether a cell lies behind the last one whose records were looked at.
     let is_behind = |cell_key: &[u8]| {
         last_seen
@@ -453,7 +453,7 @@ fn scan_part(
                 false => cell_key > last,
             })
     };
-    let of_one_cell = ground.limits.scan_records_of_one_cell;
+    let of_one_cell = state.limits.scan_records_of_one_cell;
     let records = Records::new(engine, snapshot, (&start, &end), direction, of_one_cell)?
         // Between cells only: half of a cell's versions would show a wrong one.
         .take_while(|record| {
@@ -499,7 +499,7 @@ fn scan_part(
                 return ControlFlow::Break(());
             }
         }
-        if cells.len() >= limit || ground.limits.ends_scan(bytes, bytes_max) {
+        if cells.len() >= limit || state.limits.ends_scan(bytes, bytes_max) {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())
@@ -559,13 +559,13 @@ fn resume_cell(table: TableId, key: &[u8]) -> Result<Cell, Error> {
 }
 
 fn snapshot(
-    ground: Ground<'_>,
+    state: &State,
     start_ts: u64,
     bypass: &[u64],
 ) -> Result<(Timestamp, Vec<Timestamp>), Refusal> {
     let start_ts = timestamp(start_ts, "start_ts")?;
-    ground.points.admit_read(start_ts)?;
-    ground.lease.admit(start_ts)?;
+    state.points.now().admit_read(start_ts)?;
+    state.lease.admit(start_ts)?;
     Ok((
         start_ts,
         bypass.iter().map(|ts| Timestamp::from_u64(*ts)).collect(),

@@ -15,8 +15,9 @@ use percolator_protocol::types::{Cell, Lock, Timestamp, key};
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
-use crate::decision::{Decision, Ground};
+use crate::decision::Decision;
 use crate::latches::{self, RowHash};
+use crate::state::State;
 use crate::store::{self, Version};
 use crate::tablets;
 use crate::work::{commit_timestamp, invalid, timestamp};
@@ -80,7 +81,7 @@ impl Piece {
 
 /// Finds the next piece, of so many locks at the most, and the tablet that it is in.
 pub(crate) fn find(
-    ground: Ground<'_>,
+    state: &State,
     refs: Vec<v1::TabletRef>,
     request: v1::ResolveRequest,
     most: usize,
@@ -93,7 +94,7 @@ pub(crate) fn find(
     let Ok([asked]) = <[v1::TabletRef; 1]>::try_from(refs) else {
         return Err(invalid("locks are resolved in one tablet at a time"));
     };
-    let tablet = ground.tablets.serving(&asked)?;
+    let tablet = state.tablets.serving(&asked)?;
     let table = tablets::table(tablet);
     let end_row = match (request.end_row.is_empty(), tablet.end_row.is_empty()) {
         (true, _) => &tablet.end_row,
@@ -112,7 +113,7 @@ pub(crate) fn find(
         seen: 0,
         resume: None,
     };
-    let pairs = ground
+    let pairs = state
         .engine
         .scan(Column::Lock, &start, &end, Direction::Forward)
         .map_err(Error::from)?;
@@ -141,12 +142,12 @@ pub(crate) fn find(
 
 /// Decides the piece; it holds its latches.
 pub(crate) fn decide(
-    ground: Ground<'_>,
+    state: &State,
     refs: &[v1::TabletRef],
     piece: Piece,
 ) -> Result<Decision, Refusal> {
     for asked in refs {
-        ground.tablets.serving(asked)?;
+        state.tablets.serving(asked)?;
     }
     let commit_ts = match piece.ending {
         Ending::Committed(commit_ts) => Some(commit_ts),
@@ -157,7 +158,7 @@ pub(crate) fn decide(
     let skipped = mutants::on(Mutant::ResolveSkipsPiece) && piece.resume.is_some();
     for Found { cell_key, lock } in piece.cells.into_iter().filter(|_| !skipped) {
         // A lock that is known still is as it was found: this has had its cell's latch since then.
-        let view = ground.view_knowing(lock, &cell_key, piece.start_ts, commit_ts)?;
+        let view = state.view_knowing(lock, &cell_key, piece.start_ts, commit_ts)?;
         let effects = resolve(&view, piece.start_ts, piece.ending);
         if effects.is_empty() {
             continue;
@@ -166,7 +167,7 @@ pub(crate) fn decide(
         decision
             .versions
             .extend(Version::of_commit(&cell_key, &effects));
-        decision.add(ground, &cell_key, true, effects);
+        decision.add(state, &cell_key, true, effects);
     }
     decision.answer = Some(Body::Resolve(v1::ResolveResponse {
         resolved,

@@ -8,8 +8,8 @@ use percolator_engine::{Column, Direction, Key, Read, Value};
 use percolator_protocol::types::{Cell, Lock, Timestamp, Write, WriteKind, key};
 use percolator_wire::v1;
 
-use crate::decision::Ground;
 use crate::index::{Entry, Hidden};
+use crate::state::State;
 use crate::store::version_record;
 use crate::work::invalid;
 use crate::{Error, Refusal};
@@ -23,14 +23,14 @@ const FINDINGS_MAX: usize = 100;
 
 /// The next piece.
 pub(crate) fn look(
-    ground: Ground<'_>,
+    state: &State,
     request: v1::VerifyRequest,
 ) -> Result<v1::VerifyResponse, Refusal> {
     let part = request.part();
-    ground.check_addressee(request.to)?;
-    let snapshot = ground.engine.snapshot().map_err(Error::from)?;
+    state.check_addressee(request.to)?;
+    let snapshot = state.engine.snapshot().map_err(Error::from)?;
     let mut looked = Looked {
-        ground,
+        state,
         engine: &*snapshot,
         tablets: BTreeMap::new(),
         findings: Vec::new(),
@@ -52,7 +52,7 @@ pub(crate) fn look(
 
 /// A piece, and what was found in it.
 struct Looked<'a> {
-    ground: Ground<'a>,
+    state: &'a State,
     engine: &'a dyn Read,
     tablets: BTreeMap<u64, v1::VerifiedTablet>,
     findings: Vec<v1::VerifyFinding>,
@@ -111,7 +111,7 @@ fn nowhere() -> Refusal {
 impl Looked<'_> {
     fn place(&self, cell_key: &[u8]) -> Result<Place, Error> {
         let cell = key::decode_cell(cell_key)?;
-        Ok((self.ground.tablets.holding(cell_key)?, cell))
+        Ok((self.state.tablets.holding(cell_key)?, cell))
     }
 
     fn tablet(&mut self, tablet: u64) -> &mut v1::VerifiedTablet {
@@ -245,7 +245,7 @@ impl Looked<'_> {
         let named = key::version(cell.key.clone(), commit_ts);
         let is_there = self.engine.get(Column::Write, &named)?.is_some();
         Ok(match &cell.older {
-            Some((older, write)) if is_there || ts > self.ground.points.safe_point => {
+            Some((older, write)) if is_there || ts > self.state.points.now().safe_point => {
                 said != Hidden::of(*older, write)
             }
             _ => is_there || commit_ts >= ts,
@@ -342,7 +342,7 @@ impl Looked<'_> {
         for (ts, cell_key) in items {
             let place = self.place(&cell_key)?;
             self.tablet(place.0).seen += 1;
-            if ts < self.ground.points.safe_point {
+            if ts < self.state.points.now().safe_point {
                 // Its record may be gone already, with others of its cell.
                 self.tablet(place.0).waiting += 1;
             } else if place.0 != 0

@@ -15,8 +15,9 @@ use percolator_wire::v1::response::Body;
 use percolator_wire::{commit_response, v1};
 
 use crate::asked::Unread;
-use crate::decision::{Decision, Ground, TabletChange};
+use crate::decision::{Decision, TabletChange};
 use crate::latches::{self, RowHash};
+use crate::state::State;
 use crate::store::{self, Version};
 use crate::tablets::{self, Tablets};
 use crate::{Refusal, asked, garbage, orders, prewrite, resolve};
@@ -342,16 +343,16 @@ impl Work {
     }
 
     /// Decides; the request holds its latches.
-    pub(crate) fn decide(self, ground: Ground<'_>) -> Result<Decision, Refusal> {
+    pub(crate) fn decide(self, state: &State) -> Result<Decision, Refusal> {
         let ends_something = self.ends_something();
-        let mut decision = self.decide_operation(ground)?;
+        let mut decision = self.decide_operation(state)?;
         if ends_something {
             decision.batch.spend_reserve();
         }
         Ok(decision)
     }
 
-    fn decide_operation(self, ground: Ground<'_>) -> Result<Decision, Refusal> {
+    fn decide_operation(self, state: &State) -> Result<Decision, Refusal> {
         let refs = &self.tablets;
         match self.operation {
             Operation::Prewrite {
@@ -362,28 +363,29 @@ impl Work {
                 // Of an earlier life's readers nothing is known.
                 let one_phase = one_phase
                     .filter(|wish| {
-                        wish.life == ground.life || mutants::on(Mutant::OnePhaseOfAnotherLife)
+                        wish.life == state.me.incarnation
+                            || mutants::on(Mutant::OnePhaseOfAnotherLife)
                     })
                     .map(|wish| wish.commit_ts);
-                prewrite::decide(ground, refs, &txn, mutations, one_phase)
+                prewrite::decide(state, refs, &txn, mutations, one_phase)
             }
             Operation::Commit {
                 start_ts,
                 commit_ts,
                 places,
-            } => decide_commit(ground, refs, start_ts, commit_ts, &places),
+            } => decide_commit(state, refs, start_ts, commit_ts, &places),
             Operation::Rollback { start_ts, places } => {
-                decide_rollback(ground, refs, start_ts, &places)
+                decide_rollback(state, refs, start_ts, &places)
             }
             Operation::CheckStatus(query, place) => {
-                ground.lease.admit(query.now)?;
-                let cell = ground.cell_to_decide(refs, &place)?;
+                state.lease.admit(query.now)?;
+                let cell = state.cell_to_decide(refs, &place)?;
                 let key = store::cell_key(&cell);
-                let view = ground.recalled(&key, query.start_ts, None)?;
+                let view = state.recalled(&key, query.start_ts, None)?;
                 let (effects, status) =
                     check_status(&view, &query, &cell).map_err(|not| invalid(not.to_string()))?;
                 let mut decision = Decision::answered(Body::CheckStatus(status.into()));
-                decision.add(ground, &key, view.lock.is_some(), effects);
+                decision.add(state, &key, view.lock.is_some(), effects);
                 Ok(decision)
             }
             Operation::KeepAlive {
@@ -391,14 +393,14 @@ impl Work {
                 ttl_ms,
                 place,
             } => {
-                let key = store::cell_key(&ground.cell(refs, &place)?);
-                let view = ground.view(&key, start_ts, None)?;
+                let key = store::cell_key(&state.cell(refs, &place)?);
+                let view = state.view(&key, start_ts, None)?;
                 let (effects, ttl_ms) = keep_alive(&view, start_ts, ttl_ms);
                 let mut decision = Decision::answered(Body::KeepAlive(v1::KeepAliveResponse {
                     alive: ttl_ms.is_some(),
                     ttl_ms: ttl_ms.unwrap_or_default(),
                 }));
-                decision.add(ground, &key, view.lock.is_some(), effects);
+                decision.add(state, &key, view.lock.is_some(), effects);
                 Ok(decision)
             }
             Operation::RawPut { key, value } => {
@@ -412,18 +414,18 @@ impl Work {
                 tablet,
                 made,
                 barrier,
-            } => orders::create(ground, tablet, made, barrier),
-            Operation::DropTablet { id, table } => orders::drop(ground, id, table),
+            } => orders::create(state, tablet, made, barrier),
+            Operation::DropTablet { id, table } => orders::drop(state, id, table),
             Operation::Meet(servers) => {
                 let mut decision = Decision::new();
-                let unmet = ground.tablets.unmet(servers);
+                let unmet = state.tablets.unmet(servers);
                 decision.batch = tablets::meet_record(&unmet);
                 decision.tablet_change = Some(TabletChange::Meet(unmet));
                 Ok(decision)
             }
             Operation::Points(points) => {
                 let mut decision = Decision::new();
-                decision.raise(ground.to_raise.raised(points));
+                decision.raise(state.points.highest().raised(points));
                 Ok(decision)
             }
             Operation::Settings(settings) => {
@@ -432,33 +434,33 @@ impl Work {
                 decision.tablet_change = Some(TabletChange::Keep(settings));
                 Ok(decision)
             }
-            Operation::Collect(piece) => Ok(garbage::decide(ground, piece)?),
-            Operation::Resolve(piece) => resolve::decide(ground, refs, piece),
+            Operation::Collect(piece) => Ok(garbage::decide(state, piece)?),
+            Operation::Resolve(piece) => resolve::decide(state, refs, piece),
         }
     }
 }
 
 fn decide_commit(
-    ground: Ground<'_>,
+    state: &State,
     refs: &[v1::TabletRef],
     start_ts: Timestamp,
     commit_ts: Timestamp,
     places: &[Place],
 ) -> Result<Decision, Refusal> {
-    ground.lease.admit(commit_ts)?;
+    state.lease.admit(commit_ts)?;
     let mut decision = Decision::new();
     let mut result = Ok(());
     // Each cell on its own: what a secondary's late copy finds says nothing of the other cells.
     for (index, place) in places.iter().enumerate() {
-        let cell = ground.cell(refs, place)?;
+        let cell = state.cell(refs, place)?;
         let key = store::cell_key(&cell);
-        let mut view = ground.recalled(&key, start_ts, Some(commit_ts))?;
+        let mut view = state.recalled(&key, start_ts, Some(commit_ts))?;
         let lock = view.lock.take();
-        view.lock = lock.map(|lock| ground.lease.promised(lock, &cell));
+        view.lock = lock.map(|lock| state.lease.promised(lock, &cell));
         let (effects, outcome) = commit(&view, start_ts, commit_ts);
         decision.note_primary(&view, start_ts, &cell, &effects);
         decision.versions.extend(Version::of_commit(&key, &effects));
-        decision.add(ground, &key, view.lock.is_some(), effects);
+        decision.add(state, &key, view.lock.is_some(), effects);
         if let Err(rejection) = outcome
             && result.is_ok()
         {
@@ -470,17 +472,17 @@ fn decide_commit(
 }
 
 fn decide_rollback(
-    ground: Ground<'_>,
+    state: &State,
     refs: &[v1::TabletRef],
     start_ts: Timestamp,
     places: &[Place],
 ) -> Result<Decision, Refusal> {
     let mut decision = Decision::new();
     for place in places {
-        let key = store::cell_key(&ground.cell_to_decide(refs, place)?);
-        let view = ground.recalled(&key, start_ts, None)?;
+        let key = store::cell_key(&state.cell_to_decide(refs, place)?);
+        let view = state.recalled(&key, start_ts, None)?;
         match rollback(&view, start_ts) {
-            Ok(effects) => decision.add(ground, &key, view.lock.is_some(), effects),
+            Ok(effects) => decision.add(state, &key, view.lock.is_some(), effects),
             Err(already) => {
                 return Ok(Decision::answered(Body::Rollback(v1::RollbackResponse {
                     committed: Some(v1::Committed {

@@ -22,7 +22,7 @@ impl Invariant for BoundedMemory {
 
     fn holds(&mut self, held: &Held, limits: &Limits) -> Result<(), String> {
         let writes = held.queued.count + held.decided.count + held.group.count;
-        // One more is the server's own chore.
+        // One more is a background task of the server.
         at_most("requests", writes, limits.waiting + 1)?;
         at_most("reads", held.reads.count, limits.waiting)?;
         at_most(

@@ -1,6 +1,7 @@
 //! The shipped cores as processes of the world: what their servers do around them over a network, done
 //! here over the simulated one.
 
+mod around;
 pub mod master;
 pub mod oracle;
 mod resolved;

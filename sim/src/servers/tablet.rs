@@ -17,13 +17,14 @@ use percolator_engine::{
 };
 use percolator_tablet::Limits;
 use percolator_tablet::core::{Asker, Core};
-use percolator_tablet::runner::{Host, Runner};
+use percolator_tablet::runner::Runner;
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
 use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
 use crate::rng::{Dice, Rng};
+use crate::servers::around::Around;
 use crate::servers::resolved::left;
 use crate::servers::{Lives, Way, exit, heartbeats, stall};
 use crate::store::{Image, SimStore};
@@ -101,47 +102,6 @@ pub struct Running {
     ticks: Option<Waker>,
 }
 
-/// What the runner wants done, until it is done.
-pub struct Around {
-    world: Arc<World>,
-    limits: Limits,
-    answers: Vec<(Asker, v1::Response)>,
-    group: Option<Arc<Vec<Batch>>>,
-    is_sooner: bool,
-    failure: Option<String>,
-}
-
-impl Host for Around {
-    fn answer(&mut self, to: Asker, response: v1::Response) {
-        self.answers.push((to, response));
-    }
-
-    fn commit(&mut self, group: Arc<Vec<Batch>>) {
-        self.group = Some(group);
-    }
-
-    fn tick_sooner(&mut self) {
-        self.is_sooner = true;
-    }
-
-    fn stop(&mut self, failure: &str) {
-        self.failure = Some(failure.to_owned());
-    }
-
-    fn did(&mut self, core: &Core) {
-        self.see_held(core);
-    }
-}
-
-impl Around {
-    fn see_held(&self, core: &Core) {
-        self.world.see(&Seen::Holds {
-            held: core.held(),
-            limits: &self.limits,
-        });
-    }
-}
-
 pub(super) type Shared = Arc<Mutex<Running>>;
 
 impl Tablet {
@@ -185,14 +145,7 @@ impl Tablet {
             },
         );
         self.see_points(world, &core);
-        let around = Around {
-            world: world.clone(),
-            limits: self.limits,
-            answers: Vec::new(),
-            group: None,
-            is_sooner: false,
-            failure: None,
-        };
+        let around = Around::new(world.clone(), self.limits);
         let cluster_id = self.cluster_id.lock().clone();
         let running = Arc::new(Mutex::new(Running {
             runner: Runner::new(core, cluster_id, around, self.clock(world)),
@@ -407,6 +360,10 @@ impl Tablet {
         }
         let group = state.runner.host().group.take();
         if group.is_some() {
+            world.see(&Seen::Holds {
+                held: state.runner.core().held(),
+                limits: &self.limits,
+            });
             state.committing.clone_from(&group);
             state.groups += 1;
         }

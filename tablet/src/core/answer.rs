@@ -19,7 +19,7 @@ impl Core {
         result: Result<Option<Body>, Refusal>,
         out: &mut Vec<Reply>,
     ) {
-        self.probe.answered(note, &result);
+        self.state.probe.answered(note, &result);
         out.push(reply(to, id, result));
     }
 
@@ -32,25 +32,25 @@ impl Core {
         (limit, why): (Limit, String),
         out: &mut Vec<Reply>,
     ) {
-        self.probe.limited(limit);
+        self.state.probe.limited(limit);
         self.answer(to, id, note, Err(Refusal::Busy(why)), out);
     }
 
     /// Why no more requests are taken, where so many wait for the disk.
     pub(super) fn limit_reached(&self, waiting: usize) -> Option<(Limit, String)> {
         let for_disk = || format!("{waiting} requests wait for the disk");
-        if self.limits.no_more_requests(waiting) {
+        if self.state.limits.no_more_requests(waiting) {
             return Some((Limit::Requests, for_disk()));
         }
-        if self.limits.enough_decided(self.decided_bytes) {
+        if self.state.limits.enough_decided(self.groups.decided_bytes) {
             return Some((Limit::DecidedBytes, for_disk()));
         }
-        let queued = self.limits.enough_queued(self.queued_bytes);
+        let queued = self.state.limits.enough_queued(self.queue.bytes);
         let for_rows = || {
             format!(
                 "{} requests of {} bytes wait for rows that others write",
-                self.queued.len(),
-                self.queued_bytes
+                self.queue.waiting.len(),
+                self.queue.bytes
             )
         };
         queued.then(|| (Limit::QueuedBytes, for_rows()))
@@ -64,16 +64,16 @@ impl Core {
         note: Note,
         out: &mut Vec<Reply>,
     ) {
-        let reads = self.held_reads.len();
+        let reads = self.queue.reads.len();
         let why = || format!("{reads} reads wait for the disk");
-        if self.limits.no_more_reads(reads) {
+        if self.state.limits.no_more_reads(reads) {
             return self.refuse(Some(to), request.id, note, (Limit::Reads, why()), out);
         }
-        if self.limits.enough_queued(self.queued_bytes) {
+        if self.state.limits.enough_queued(self.queue.bytes) {
             return self.refuse(Some(to), request.id, note, (Limit::QueuedBytes, why()), out);
         }
-        self.queued_bytes += request.encoded_len();
-        self.held_reads.push((to, request, note));
+        self.queue.bytes += request.encoded_len();
+        self.queue.reads.push((to, request, note));
     }
 }
 

@@ -64,15 +64,15 @@ impl Core {
     /// Takes a request; answers that are ready go to `out`, others come from [`Self::committed`].
     pub fn request(&mut self, to: Asker, request: v1::Request, out: &mut Vec<Reply>) {
         let method = Method::of(&request);
-        let note = self.probe.came(method, Some(&request));
-        load::tell(&*self.probe, &self.tablets, method, &request);
+        let note = self.state.probe.came(method, Some(&request));
+        load::tell(&*self.state.probe, &self.state.tablets, method, &request);
         if note.told.is_some() {
-            let here = super::tablets(&request).filter_map(|id| self.tablets.get(id));
-            here.for_each(|tablet| self.probe.of_table(&note, &tablet.table_name));
+            let here = super::tablets(&request).filter_map(|id| self.state.tablets.get(id));
+            here.for_each(|tablet| self.state.probe.of_table(&note, &tablet.table_name));
         }
         // First of all: who waits here, or is told that there is too much to do, doesn't look for whoever is in this one's place.
         let depends_on = request.body.as_ref().and_then(asked::depends_on);
-        if let Some(Err(not_leased)) = depends_on.map(|ts| self.lease.admit(ts)) {
+        if let Some(Err(not_leased)) = depends_on.map(|ts| self.state.lease.admit(ts)) {
             return self.answer(Some(to), request.id, note, Err(not_leased.into()), out);
         }
         match &request.body {
@@ -96,7 +96,7 @@ impl Core {
             return self.take_bulk(to, request, note, out);
         }
         let mut asked = request.tablets.iter();
-        if asked.any(|tablet| self.tablets.serving(tablet).is_err()) {
+        if asked.any(|tablet| self.state.tablets.serving(tablet).is_err()) {
             // Who asks the wrong server is told that at once.
             return self.take(to, request, note, out);
         }
@@ -104,9 +104,9 @@ impl Core {
         let id = request.id;
         let waiting = self.bulk.len();
         let why = || format!("{waiting} requests of large transactions wait for their turn");
-        let limit = if self.limits.no_more_requests(waiting) {
+        let limit = if self.state.limits.no_more_requests(waiting) {
             Limit::Requests
-        } else if self.limits.enough_queued(self.bulk.bytes) {
+        } else if self.state.limits.enough_queued(self.bulk.bytes) {
             Limit::QueuedBytes
         } else {
             let cells = self.cells(&request);
@@ -154,8 +154,8 @@ impl Core {
     /// Locks of one transaction that one request resolves now.
     pub(super) fn resolved_at_once(&self) -> usize {
         match self.pace.is_alone() {
-            true => self.limits.resolve_locks,
-            false => self.limits.resolve_locks.min(resolve::LOCKS_BESIDE),
+            true => self.state.limits.resolve_locks,
+            false => self.state.limits.resolve_locks.min(resolve::LOCKS_BESIDE),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a decision changes in memory, once it is durable.
+//! What a decision changes in memory.
 
 use percolator_protocol::mutants::{self, Mutant};
 
@@ -8,8 +8,26 @@ use crate::latches::Ticket;
 use crate::store::LockChange;
 
 impl Core {
+    /// Of what is decided and not durable yet: later decisions have to know of it.
+    pub(super) fn take_effect_at_once(&mut self, decision: &Decision) {
+        for (hash, ts) in &decision.records {
+            self.state.records.raise(*hash, *ts);
+            self.groups.high_ts = self.groups.high_ts.max(*ts);
+        }
+        if let Some(points) = decision.points {
+            self.state.points.decided(points);
+        }
+        if let Some((commit_ts, cells)) = &decision.held {
+            let readers = self.state.readers.get_mut();
+            for hash in cells {
+                readers.hold(*hash, *commit_ts);
+            }
+        }
+    }
+
+    /// Of what is durable.
     pub(super) fn take_effect(&mut self, ticket: Ticket, decision: &mut Decision) {
-        let cache = self.cache.get_mut();
+        let cache = self.state.cache.get_mut();
         let known = !mutants::on(Mutant::StaleCache);
         for version in decision.versions.drain(..).filter(|_| known) {
             let hash = crate::latches::hash(&[&version.cell_key]);
@@ -17,35 +35,35 @@ impl Core {
         }
         for change in &decision.lock_changes {
             match change {
-                LockChange::Added(hash) => self.filter.add(*hash),
-                LockChange::Removed(hash) => self.filter.remove(*hash),
+                LockChange::Added(hash) => self.state.filter.add(*hash),
+                LockChange::Removed(hash) => self.state.filter.remove(*hash),
             }
         }
         match &decision.tablet_change {
-            Some(TabletChange::Insert(tablet)) => self.tablets.insert(tablet.clone()),
+            Some(TabletChange::Insert(tablet)) => self.state.tablets.insert(tablet.clone()),
             Some(TabletChange::Drop { id, table }) => {
-                self.tablets.drop_tablet(*id, *table);
-                self.progress.dropped(*id);
-                self.readers.get_mut().forget(*id);
-                self.clearing.dropped(self.next_ticket);
+                self.state.tablets.drop_tablet(*id, *table);
+                self.gc.progress.dropped(*id);
+                self.state.readers.get_mut().forget(*id);
+                self.gc.clearing.dropped(self.queue.next_ticket);
             }
-            Some(TabletChange::Forget(id)) => self.tablets.forget(*id),
-            Some(TabletChange::Meet(servers)) => self.tablets.meet(servers.clone()),
-            Some(TabletChange::Keep(settings)) => self.tablets.keep(*settings),
+            Some(TabletChange::Forget(id)) => self.state.tablets.forget(*id),
+            Some(TabletChange::Meet(servers)) => self.state.tablets.meet(servers.clone()),
+            Some(TabletChange::Keep(settings)) => self.state.tablets.keep(*settings),
             None => {}
         }
         if let Some(points) = decision.points {
-            self.points.stored(ticket, points);
+            self.state.points.stored(ticket, points);
         }
-        if self.collecting == Some(ticket) && !decision.unfinished {
-            self.front.piece_done();
+        if self.gc.collecting == Some(ticket) && !decision.unfinished {
+            self.gc.front.piece_done();
         }
         if let Some(ts) = decision.lowest_entry {
-            self.front.entry_made(ts);
+            self.gc.front.entry_made(ts);
         }
         for (tablet, change) in std::mem::take(&mut decision.garbage) {
             self.pace.made(change.made as usize);
-            self.progress.changed(tablet, change);
+            self.gc.progress.changed(tablet, change);
         }
     }
 }

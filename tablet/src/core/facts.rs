@@ -43,33 +43,33 @@ pub(crate) struct Facts {
 impl Core {
     /// Tells this one of its work from now on.
     pub(crate) fn watch(&mut self, probe: Box<dyn Probe>) {
-        self.probe = probe;
+        self.state.probe = probe;
     }
 
     /// Who is told of its work.
     pub(crate) fn probe(&self) -> &dyn Probe {
-        &*self.probe
+        &*self.state.probe
     }
 
     /// How it is now.
     pub(crate) fn facts(&self) -> Facts {
-        let cache = self.cache.borrow();
+        let cache = self.state.cache.borrow();
         let progress = self.gc_progress();
         Facts {
-            queued: self.queued.len() + self.bulk.len(),
-            reads: self.held_reads.len(),
+            queued: self.queue.waiting.len() + self.bulk.len(),
+            reads: self.queue.reads.len(),
             cells: self.waits.waiting(),
-            queued_bytes: self.queued_bytes + self.bulk.bytes,
-            decided: self.decided.len() + self.committing.len(),
-            decided_bytes: self.decided_bytes,
-            locks: self.filter.len(),
+            queued_bytes: self.queue.bytes + self.bulk.bytes,
+            decided: self.groups.decided.len() + self.groups.committing.len(),
+            decided_bytes: self.groups.decided_bytes,
+            locks: self.state.filter.len(),
             cache: cache.lookups(),
             cache_bytes: cache.bytes(),
-            short_of_room: self.short_of_room,
-            points: self.points.durable,
+            short_of_room: self.groups.short_of_room,
+            points: self.state.points.durable,
             oldest_garbage: Timestamp::from_u64(progress.oldest),
             garbage: progress.tablets,
-            tablets: self.tablets.report().tablets,
+            tablets: self.state.tablets.report().tablets,
         }
     }
 }

@@ -6,41 +6,39 @@
 //! disk at a time; whatever is decided meanwhile makes the next one.
 
 mod answer;
+mod background;
 mod bulk;
-mod chores;
+
 mod effects;
 mod facts;
+mod groups;
+mod queue;
 mod waits;
 
-use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use percolator_engine::{Batch, Column, Engine};
-use percolator_protocol::lease::Lease;
+use percolator_engine::{Batch, Engine};
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
+use percolator_wire::v1::response::Body;
 use prost::Message as _;
 
-pub(crate) use facts::Facts;
-
+use self::background::Collection;
+use self::groups::{Arrived, Decided, Groups};
+use self::queue::{Asked, Queue};
 use crate::asked::Unread;
-use crate::cache::CellCache;
-use crate::clearing::Clearing;
-use crate::decision::{Decision, Ground};
-use crate::latches::{Latches, RowHash, Ticket};
+use crate::latches::Ticket;
 use crate::limits::Limits;
-use crate::marks::Marks;
 use crate::pace::Pace;
-use crate::probe::{Method, Note, Probe, Silent, Step, tablets};
-use crate::progress::Progress;
-use crate::readers::Readers;
-use crate::store::{self, LockFilter, Reached};
-use crate::tablets::Tablets;
+use crate::probe::{Method, Note, Step, tablets};
+use crate::state::State;
+use crate::store::Reached;
 use crate::wait_queue::WaitQueue;
 use crate::work::Work;
-use crate::{Error, Failure, Refusal, asked, garbage, points, reads, resolve};
+use crate::{Error, Failure, Refusal, asked, garbage, reads, resolve};
+
+pub(crate) use facts::Facts;
 
 /// Who asked, as the runner names them.
 pub type Asker = u64;
@@ -75,80 +73,20 @@ pub enum Order {
     },
 }
 
-/// The tablet server's state.
+/// A tablet server.
 pub struct Core {
-    engine: Arc<dyn Engine>,
-    limits: Limits,
+    state: State,
+    /// Allows the benchmark's plain reads and writes.
     raw: bool,
-    tablets: Tablets,
-    filter: LockFilter,
-    cache: RefCell<CellCache>,
-    records: Marks,
-    /// The highest timestamp of any write record that was decided.
-    high_ts: Timestamp,
-    /// What is durable.
-    durable: Reached,
-    /// With the group that is on its way.
-    group_reaches: Reached,
-    readers: RefCell<Readers>,
-    me: v1::Addressee,
-    latches: Latches,
-    next_ticket: Ticket,
-    /// Waiting for latches.
-    queued: HashMap<Ticket, Queued>,
-    /// Of these, of the held reads and of large transactions' requests.
-    queued_bytes: usize,
-    /// Those of them that have their latches.
-    ready: VecDeque<Ticket>,
-    /// Reads that wait for what is on its way to the disk.
-    held_reads: Vec<(Asker, v1::Request, Note)>,
+    queue: Queue,
     /// Requests of large transactions that wait for their turn.
     bulk: bulk::Queue,
-    /// Decided, to go with the next group.
-    decided: Vec<Decided>,
-    decided_bytes: usize,
-    /// On their way to the disk, and their batches.
-    committing: Vec<Decided>,
-    group: Arc<Vec<Batch>>,
-    in_flight: bool,
-    /// The last group of new data was refused, because the disk is full.
-    short_of_room: bool,
-    clearing: Clearing,
+    groups: Groups,
     /// Who waits for a turn at a cell.
     waits: WaitQueue<waits::Waiter>,
-    points: points::Kept,
-    lease: Lease,
-    /// The piece of garbage that is being collected.
-    collecting: Option<Ticket>,
-    /// Nothing is left up to here, as far as the last look goes.
-    collected_to: Timestamp,
-    progress: Progress,
-    front: garbage::Front,
+    gc: Collection,
     pace: Pace,
-    /// Requests that write, since it was last looked for a piece.
-    writes: usize,
     failed: Option<Failure>,
-    probe: Box<dyn Probe>,
-}
-
-struct Queued {
-    to: Option<Asker>,
-    id: u64,
-    note: Note,
-    rows: Vec<RowHash>,
-    work: Work,
-    /// What it holds in memory, once it waits.
-    bytes: usize,
-}
-
-struct Decided {
-    ticket: Ticket,
-    rows: Vec<RowHash>,
-    /// `None`: the server's own chore.
-    to: Option<Asker>,
-    id: u64,
-    note: Note,
-    decision: Decision,
 }
 
 impl Core {
@@ -165,63 +103,35 @@ impl Core {
         me: v1::Addressee,
     ) -> Result<Self, Error> {
         let reached = Reached::load(&*engine)?;
-        let tablets = Tablets::load(&*engine)?;
+        let state = State::load(engine, limits, me, reached)?;
         Ok(Self {
-            records: Marks::at(reached.high_ts, limits.marks),
-            high_ts: reached.high_ts,
-            durable: reached,
-            group_reaches: reached,
-            progress: Progress::load(&*engine, &tablets)?,
-            tablets,
-            filter: LockFilter::load(&*engine)?,
-            points: points::Kept::load(&*engine)?,
-            lease: Lease::default(),
-            collecting: None,
-            collected_to: Timestamp::ZERO,
-            front: garbage::Front::default(),
-            pace: Pace::new(limits.large_cells_a_second),
-            writes: 0,
-            engine,
-            cache: RefCell::new(CellCache::new(limits.cache_bytes)),
-            readers: RefCell::new(Readers::new(limits.marks)),
-            limits,
-            me,
-            held_reads: Vec::new(),
-            bulk: bulk::Queue::default(),
+            gc: Collection::load(&state)?,
+            state,
             raw,
-            latches: Latches::default(),
-            next_ticket: 0,
-            queued: HashMap::new(),
-            queued_bytes: 0,
-            ready: VecDeque::new(),
-            decided: Vec::new(),
-            decided_bytes: 0,
-            committing: Vec::new(),
-            group: Arc::default(),
-            in_flight: false,
-            short_of_room: false,
-            clearing: Clearing::default(),
+            queue: Queue::default(),
+            bulk: bulk::Queue::default(),
+            groups: Groups::at(reached),
             waits: WaitQueue::new(limits.waiting),
+            pace: Pace::new(limits.large_cells_a_second),
             failed: None,
-            probe: Box::new(Silent),
         })
     }
 
     /// What the server durably holds, for the master: the heartbeat's fields from `tablets` on.
     pub fn report(&self) -> v1::HeartbeatRequest {
         v1::HeartbeatRequest {
-            barrier: self.points.durable.barrier.as_u64(),
-            safe_point: self.points.durable.safe_point.as_u64(),
+            barrier: self.state.points.durable.barrier.as_u64(),
+            safe_point: self.state.points.durable.safe_point.as_u64(),
             progress: Some(self.gc_progress()),
-            high_ts: self.durable.high_ts.as_u64(),
-            groups: self.durable.groups,
-            ..self.tablets.report()
+            high_ts: self.groups.durable.high_ts.as_u64(),
+            groups: self.groups.durable.groups,
+            ..self.state.tablets.report()
         }
     }
 
     /// How many cells are locked, about.
     pub fn locks(&self) -> usize {
-        self.filter.len()
+        self.state.filter.len()
     }
 
     /// Why the server can't go on, if it can't: the disk lost a write, or can't be read.
@@ -230,10 +140,10 @@ impl Core {
     }
 
     fn take(&mut self, to: Asker, request: v1::Request, mut note: Note, out: &mut Vec<Reply>) {
-        if !self.readers.borrow().idle() && reads::has_to_wait(self.ground(), &request) {
+        if !self.state.readers.borrow().idle() && reads::has_to_wait(&self.state, &request) {
             return self.hold(to, request, note, out);
         }
-        self.probe.ended(&mut note, Step::Queue);
+        self.state.probe.ended(&mut note, Step::Queue);
         let id = request.id;
         let Some(body) = request.body else {
             let refusal = Refusal::Invalid("a request without a body".into());
@@ -245,9 +155,9 @@ impl Core {
         }
         let result = match Work::read(request.tablets, body) {
             Ok(work) => return self.enqueue(Some(to), id, note, work, out),
-            Err(Unread::Reads(refs, body)) => reads::answer(self.ground(), &refs, body),
+            Err(Unread::Reads(refs, body)) => reads::answer(&self.state, &refs, body),
             Err(Unread::Resolves(refs, request)) => {
-                match resolve::find(self.ground(), refs, request, self.resolved_at_once()) {
+                match resolve::find(&self.state, refs, request, self.resolved_at_once()) {
                     Ok((tablet, piece)) => {
                         self.pace.spent_bulk(piece.work());
                         let work = Work::resolve(tablet, piece);
@@ -264,7 +174,7 @@ impl Core {
         if let Err(refusal) = &result {
             self.note_fatal(refusal);
         }
-        self.probe.ended(&mut note, Step::Decide);
+        self.state.probe.ended(&mut note, Step::Decide);
         self.answer(Some(to), id, note, result.map(Some), out);
     }
 
@@ -277,8 +187,8 @@ impl Core {
         order: Order,
         out: &mut Vec<Reply>,
     ) {
-        let note = self.probe.came(Some(Method::Order), None);
-        if let Err(refusal) = self.ground().check_addressee(meant) {
+        let note = self.state.probe.came(Some(Method::Order), None);
+        if let Err(refusal) = self.state.check_addressee(meant) {
             return self.answer(Some(to), id, note, Err(refusal), out);
         }
         let work = match order {
@@ -295,43 +205,24 @@ impl Core {
     /// The next group of batches to make durable, when there's one and none is on its way.
     /// [`Self::committed`] is to be called with what became of it.
     pub fn take_group(&mut self) -> Option<Arc<Vec<Batch>>> {
-        if self.in_flight || self.failed.is_some() {
+        if self.groups.in_flight || self.failed.is_some() {
             return None;
         }
         // A full disk refuses it, and would again at once.
-        if !self.short_of_room {
+        if !self.groups.short_of_room {
             self.clear_dropped();
         }
-        if self.decided.is_empty() {
+        if self.groups.decided.is_empty() {
             return None;
         }
         self.collect_along();
-        self.committing = self.next_group();
-        let decisions = self.committing.iter_mut().map(|it| &mut it.decision);
-        self.points.take_nothing_back(decisions);
-        let mut group: Vec<Batch> = self
-            .committing
-            .iter_mut()
-            .map(|decided| std::mem::take(&mut decided.decision.batch))
-            .collect();
-        for decided in &mut self.committing {
-            self.probe.ended(&mut decided.note, Step::Group);
+        self.groups.committing = self.groups.next(&self.state.limits);
+        let decisions = self.groups.committing.iter_mut().map(|it| &mut it.decision);
+        self.state.points.take_nothing_back(decisions);
+        for decided in &mut self.groups.committing {
+            self.state.probe.ended(&mut decided.asked.note, Step::Group);
         }
-        let taken: usize = group.iter().map(Batch::size_bytes).sum();
-        self.decided_bytes = self.decided_bytes.saturating_sub(taken);
-        // With the records that it is about, or before them; each time, as a batch that was refused and comes
-        // again has an older one in it.
-        let single = group.len() == 1 && mutants::on(Mutant::HighTsNotEachTime);
-        self.group_reaches = Reached {
-            high_ts: self.high_ts,
-            groups: self.durable.groups + 1,
-        };
-        if let Some(last) = group.last_mut().filter(|_| !single) {
-            last.put(Column::Meta, store::REACHED, self.group_reaches.encode());
-        }
-        self.in_flight = true;
-        self.group = Arc::new(group);
-        Some(self.group.clone())
+        Some(self.groups.depart())
     }
 
     /// The group that was taken is durable, or is not. Answers it, and whoever waited for its rows.
@@ -340,51 +231,28 @@ impl Core {
         result: Result<(), percolator_engine::Error>,
         out: &mut Vec<Reply>,
     ) {
-        self.in_flight = false;
-        let group = std::mem::take(&mut self.group);
-        let (mut spending, mut new) = (false, false);
-        for batch in group.iter() {
-            spending |= batch.spends_reserve();
-            new |= !batch.spends_reserve();
+        let Arrived {
+            group,
+            refused_for_others,
+        } = self.groups.arrive(result.as_ref().err());
+        let failure = result.err().map(refused_by_disk);
+        if let Some(refusal) = &failure {
+            self.note_fatal(refusal);
         }
-        if result.is_ok() {
-            self.durable = self.group_reaches;
-        }
-        let full = matches!(result, Err(percolator_engine::Error::Full { .. }));
-        if new {
-            self.short_of_room = full;
-        }
-        let failure = result.err().map(|error| {
-            use percolator_engine::Error as E;
-            // Here nothing was written, and the server goes on.
-            let unknown = !matches!(
-                error,
-                E::Full { .. } | E::InvalidKey { .. } | E::TooLarge { .. }
-            );
-            let refusal = Refusal::Engine {
-                message: error.to_string(),
-                unknown,
-                fatal: unknown,
-                damaged: error.is_damage(),
-            };
-            self.note_fatal(&refusal);
-            refusal
-        });
         let mut ready = Vec::new();
         let mut again = Vec::new();
-        for (mut decided, batch) in std::mem::take(&mut self.committing)
+        for (mut decided, batch) in std::mem::take(&mut self.groups.committing)
             .into_iter()
             .zip(group.iter())
         {
-            if full && new && spending && batch.spends_reserve() {
-                // Refused for the others' sake.
-                self.decided_bytes += batch.size_bytes();
+            if refused_for_others && batch.spends_reserve() {
+                self.groups.decided_bytes += batch.size_bytes();
                 decided.decision.batch = batch.clone();
                 again.push(decided);
                 continue;
             }
             for hash in decided.decision.held.iter().flat_map(|(_, cells)| cells) {
-                self.readers.get_mut().release(*hash);
+                self.state.readers.get_mut().release(*hash);
             }
             let result = match &failure {
                 None => {
@@ -392,53 +260,36 @@ impl Core {
                     self.take_effect(decided.ticket, &mut decided.decision);
                     self.wake(wakes, out);
                     if let Some(how) = decided.decision.commits {
-                        self.probe.transaction(how);
+                        self.state.probe.transaction(how);
                     }
-                    Ok(decided.decision.answer)
+                    Ok(decided.decision.answer.take())
                 }
                 Some(refusal) => Err(refusal.clone()),
             };
-            self.probe.ended(&mut decided.note, Step::Commit);
-            match decided.to {
-                Some(_) => self.answer(decided.to, decided.id, decided.note, result, out),
-                None => self.chore_ended(decided.ticket, result.is_ok()),
-            }
-            self.latches
-                .release(decided.ticket, &decided.rows, &mut ready);
+            self.state
+                .probe
+                .ended(&mut decided.asked.note, Step::Commit);
+            ready.extend(self.end(decided.ticket, decided.asked, result, out));
         }
-        self.decided.splice(0..0, again);
-        let waiting = self.decided.iter().map(|decided| decided.ticket);
-        self.points.settle(waiting);
+        self.groups.decided.splice(0..0, again);
+        self.state.points.settle(self.groups.waiting());
         self.run(ready, out);
-        for (to, request, note) in std::mem::take(&mut self.held_reads) {
-            self.queued_bytes -= request.encoded_len();
+        self.read_held(out);
+        if failure.is_none() {
+            self.collect(out);
+        }
+    }
+
+    /// Carries out the reads that waited for the disk.
+    fn read_held(&mut self, out: &mut Vec<Reply>) {
+        for (to, request, note) in std::mem::take(&mut self.queue.reads) {
+            self.queue.bytes -= request.encoded_len();
             if let Some(failed) = &self.failed {
                 let refusal = Refusal::failed(failed.clone());
                 self.answer(Some(to), request.id, note, Err(refusal), out);
             } else {
                 self.take(to, request, note, out);
             }
-        }
-        if failure.is_none() {
-            self.collect(out);
-        }
-    }
-
-    fn ground(&self) -> Ground<'_> {
-        Ground {
-            engine: &*self.engine,
-            limits: &self.limits,
-            filter: &self.filter,
-            records: &self.records,
-            cache: &self.cache,
-            tablets: &self.tablets,
-            readers: &self.readers,
-            points: self.points.now(),
-            lease: self.lease,
-            to_raise: self.points.highest(),
-            life: self.me.incarnation,
-            me: &self.me,
-            probe: &*self.probe,
         }
     }
 
@@ -450,14 +301,15 @@ impl Core {
         work: Work,
         out: &mut Vec<Reply>,
     ) {
-        self.writes += usize::from(to.is_some());
-        let waiting = self.queued.len() + self.decided.len() + self.committing.len();
+        self.queue.writes += usize::from(to.is_some());
+        let waiting =
+            self.queue.waiting.len() + self.groups.decided.len() + self.groups.committing.len();
         if let Some(failed) = &self.failed {
             let refusal = Refusal::failed(failed.clone());
             return self.answer(to, id, note, Err(refusal), out);
         }
         // Rows are latched by their table; and who asks the wrong server is told that, however busy this one is.
-        if let Err(not_served) = work.served_by(&self.tablets) {
+        if let Err(not_served) = work.served_by(&self.state.tablets) {
             return self.answer(to, id, note, Err(not_served.into()), out);
         }
         if let Some(limit) = self.limit_reached(waiting) {
@@ -466,77 +318,54 @@ impl Core {
         let rows = if mutants::on(Mutant::NoLatches) {
             Vec::new()
         } else {
-            work.rows(&self.tablets)
+            work.rows(&self.state.tablets)
         };
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
-        let mut queued = Queued {
-            to,
-            id,
-            note,
-            rows,
-            work,
-            bytes: 0,
-        };
-        if self.latches.acquire(ticket, &queued.rows) {
-            self.decide(ticket, queued, out);
+        let ticket = self.queue.ticket();
+        let is_ready = self.queue.latches.acquire(ticket, &rows);
+        let asked = Asked { to, id, note, rows };
+        if is_ready {
+            self.decide(ticket, asked, work, out);
         } else {
-            self.probe.waits_for_rows();
-            queued.bytes = queued.work.detach();
-            self.queued_bytes += queued.bytes;
-            self.queued.insert(ticket, queued);
+            self.state.probe.waits_for_rows();
+            self.queue.push(ticket, asked, work);
         }
     }
 
     /// Runs requests that hold all of their latches now, and whoever those let through; where enough is
     /// decided for now, when the next group is durable.
     fn run(&mut self, ready: Vec<Ticket>, out: &mut Vec<Reply>) {
-        self.ready.extend(ready);
-        while !self.limits.enough_decided(self.decided_bytes)
-            && let Some(ticket) = self.ready.pop_front()
+        self.queue.ready.extend(ready);
+        while !self.state.limits.enough_decided(self.groups.decided_bytes)
+            && let Some((ticket, queued)) = self.queue.pop()
         {
-            if let Some(queued) = self.queued.remove(&ticket) {
-                self.queued_bytes -= queued.bytes;
-                let ready = self.decide(ticket, queued, out);
-                self.ready.extend(ready);
-            }
+            let ready = self.decide(ticket, queued.asked, queued.work, out);
+            self.queue.ready.extend(ready);
         }
     }
 
     /// Decides a request that holds its latches. Where nothing is to be written, it is answered, lets
     /// go of them, and returns who holds theirs now.
-    fn decide(&mut self, ticket: Ticket, queued: Queued, out: &mut Vec<Reply>) -> Vec<Ticket> {
-        let mut note = queued.note;
-        self.probe.ended(&mut note, Step::Latch);
-        let decided = queued.work.decide(self.ground()).and_then(|mut decision| {
-            garbage::index(&self.tablets, &mut decision)?;
+    fn decide(
+        &mut self,
+        ticket: Ticket,
+        mut asked: Asked,
+        work: Work,
+        out: &mut Vec<Reply>,
+    ) -> Vec<Ticket> {
+        self.state.probe.ended(&mut asked.note, Step::Latch);
+        let decided = work.decide(&self.state).and_then(|mut decision| {
+            garbage::index(&self.state.tablets, &mut decision)?;
             Ok(decision)
         });
-        self.probe.ended(&mut note, Step::Decide);
+        self.state.probe.ended(&mut asked.note, Step::Decide);
         let result = match decided {
             Ok(decision) if !decision.batch.is_empty() => {
-                self.decided_bytes += decision.batch.size_bytes();
-                for (hash, ts) in &decision.records {
-                    self.records.raise(*hash, *ts);
-                    self.high_ts = self.high_ts.max(*ts);
-                }
-                if let Some(points) = decision.points {
-                    self.points.decided(points);
-                }
-                if let Some((commit_ts, cells)) = &decision.held {
-                    let readers = self.readers.get_mut();
-                    for hash in cells {
-                        readers.hold(*hash, *commit_ts);
-                    }
-                }
+                self.take_effect_at_once(&decision);
                 let wakes = self.wakes_at_once(&decision);
                 self.wake(wakes, out);
-                self.decided.push(Decided {
+                self.groups.push(Decided {
                     ticket,
-                    rows: queued.rows,
-                    to: queued.to,
-                    id: queued.id,
-                    note,
+                    asked,
                     decision,
                 });
                 return Vec::new();
@@ -547,12 +376,23 @@ impl Core {
                 Err(refusal)
             }
         };
-        let mut ready = Vec::new();
-        match queued.to {
-            Some(_) => self.answer(queued.to, queued.id, note, result, out),
-            None => self.chore_ended(ticket, result.is_ok()),
+        self.end(ticket, asked, result, out)
+    }
+
+    /// Answers a request, and lets go of its latches. Who holds theirs now.
+    fn end(
+        &mut self,
+        ticket: Ticket,
+        asked: Asked,
+        result: Result<Option<Body>, Refusal>,
+        out: &mut Vec<Reply>,
+    ) -> Vec<Ticket> {
+        match asked.to {
+            Some(_) => self.answer(asked.to, asked.id, asked.note, result, out),
+            None => self.background_ended(ticket, result.is_ok()),
         }
-        self.latches.release(ticket, &queued.rows, &mut ready);
+        let mut ready = Vec::new();
+        self.queue.latches.release(ticket, &asked.rows, &mut ready);
         ready
     }
 
@@ -562,28 +402,20 @@ impl Core {
             self.failed = refusal.failure();
         }
     }
+}
 
-    /// What goes with the next group. Where the disk is short of room, all of it may spend the reserve or
-    /// none may, as the one that waits longest: the others don't spoil it, and have their turn next.
-    fn next_group(&mut self) -> Vec<Decided> {
-        let kind = |decided: &Decided| decided.decision.batch.spends_reserve();
-        let of_kind = match (self.short_of_room, self.decided.first()) {
-            (true, Some(first)) => Some(kind(first)),
-            _ => None,
-        };
-        let mut bytes = 0;
-        let mut fits = |decided: &Decided| {
-            if of_kind.is_some_and(|of_kind| of_kind != kind(decided)) {
-                return false;
-            }
-            let first = bytes == 0;
-            bytes += decided.decision.batch.size_bytes().max(1);
-            first || self.limits.is_a_group(bytes)
-        };
-        if of_kind.is_some() {
-            return self.decided.extract_if(.., |one| fits(one)).collect();
-        }
-        let fits = self.decided.iter().take_while(|one| fits(one)).count();
-        self.decided.drain(..fits).collect()
+/// Why a group is not known to be durable.
+fn refused_by_disk(error: percolator_engine::Error) -> Refusal {
+    use percolator_engine::Error as E;
+    // Here nothing was written, and the server goes on.
+    let unknown = !matches!(
+        error,
+        E::Full { .. } | E::InvalidKey { .. } | E::TooLarge { .. }
+    );
+    Refusal::Engine {
+        message: error.to_string(),
+        unknown,
+        fatal: unknown,
+        damaged: error.is_damage(),
     }
 }

@@ -32,7 +32,7 @@ impl Core {
         out: &mut Vec<Reply>,
     ) {
         let cell = match request.cell {
-            Some(cell) => self.ground().cell(refs, &Place::from(cell)),
+            Some(cell) => self.state.cell(refs, &Place::from(cell)),
             None => Err(invalid("a wait for no cell")),
         };
         let cell = match cell {
@@ -42,7 +42,7 @@ impl Core {
         // Its time is no work's.
         note.timed = false;
         let hash = latches::hash(&[&store::cell_key(&cell)]);
-        let locked = self.filter.may_hold_hash(hash);
+        let locked = self.state.filter.may_hold_hash(hash);
         let timeout = Duration::from_millis(request.timeout_ms.into());
         let waiter = Waiter { to, id, note };
         let woken = self

@@ -10,44 +10,73 @@ use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 use prost::Message as _;
 
-use super::{Core, Decided, Reply};
+use super::groups::Decided;
+use super::queue::Asked;
+use super::{Core, Reply};
+use crate::clearing::Clearing;
 use crate::latches::Ticket;
 use crate::limits::{Amount, Held};
 use crate::pace::TICK;
 use crate::probe::Note;
+use crate::progress::Progress;
+use crate::state::State;
 use crate::work::Work;
-use crate::{garbage, wait_queue};
+use crate::{Error, garbage, wait_queue};
 
 /// How long it may take until it is noticed that there is something to collect again.
 const NOTHING_TO_DO: Duration = Duration::from_millis(500);
 
+/// How far the collection of garbage is.
+pub(super) struct Collection {
+    /// Of dropped tablets.
+    pub(super) clearing: Clearing,
+    /// The piece of garbage that is being collected.
+    pub(super) collecting: Option<Ticket>,
+    /// Nothing is left up to here, as far as the last look goes.
+    pub(super) collected_to: Timestamp,
+    pub(super) progress: Progress,
+    pub(super) front: garbage::Front,
+}
+
+impl Collection {
+    pub(super) fn load(state: &State) -> Result<Self, Error> {
+        Ok(Self {
+            clearing: Clearing::default(),
+            collecting: None,
+            collected_to: Timestamp::ZERO,
+            progress: Progress::load(&*state.engine, &state.tablets)?,
+            front: garbage::Front::default(),
+        })
+    }
+}
+
 impl Core {
     /// What is held in memory, counted anew: for tests.
     pub fn held(&self) -> Held {
-        let reads = self.held_reads.iter();
-        let decided = self.decided.iter();
+        let reads = self.queue.reads.iter();
+        let decided = self.groups.decided.iter();
         let bulk = self.bulk.iter();
         Held {
-            queued: Amount::of(self.queued.values().map(|queued| queued.bytes)),
+            queued: Amount::of(self.queue.waiting.values().map(|queued| queued.bytes)),
             reads: Amount::of(reads.map(|(_, request, _)| request.encoded_len())),
             bulk: Amount::of(bulk.map(|waiting| waiting.bytes)),
             decided: Amount::of(decided.map(|decided| decided.decision.batch.size_bytes())),
-            group: Amount::of(self.group.iter().map(Batch::size_bytes)),
-            cache_bytes: self.cache.borrow().size_bytes(),
-            scan_marks: self.readers.borrow().scanned_tablets(),
-            tablets: self.tablets.len(),
+            group: Amount::of(self.groups.group.iter().map(Batch::size_bytes)),
+            cache_bytes: self.state.cache.borrow().size_bytes(),
+            scan_marks: self.state.readers.borrow().scanned_tablets(),
+            tablets: self.state.tablets.len(),
         }
     }
 
     /// Of these tablets, those that aren't here.
     pub fn lacks(&self, tablets: &[u64]) -> Vec<u64> {
-        let lacks = |id: &&u64| self.tablets.get(**id).is_none();
+        let lacks = |id: &&u64| self.state.tablets.get(**id).is_none();
         tablets.iter().filter(lacks).copied().collect()
     }
 
     /// Keeps the names of the cluster's tablet servers; [`Self::report`] has them when they are durable.
     pub fn meet(&mut self, servers: &[String], out: &mut Vec<Reply>) {
-        let unmet = self.tablets.unmet(servers.to_vec());
+        let unmet = self.state.tablets.unmet(servers.to_vec());
         if !unmet.is_empty() {
             self.enqueue(None, 0, Note::default(), Work::meet(unmet), out);
         }
@@ -55,7 +84,7 @@ impl Core {
 
     /// Keeps the settings of garbage collection; [`Self::report`] has them when they are durable.
     pub fn keep(&mut self, settings: Option<v1::GcSettings>, out: &mut Vec<Reply>) {
-        if let Some(settings) = settings.filter(|settings| self.tablets.are_news(settings)) {
+        if let Some(settings) = settings.filter(|settings| self.state.tablets.are_news(settings)) {
             self.enqueue(None, 0, Note::default(), Work::settings(settings), out);
         }
     }
@@ -63,23 +92,23 @@ impl Core {
     /// Answers as far as the master lets it, by the answer to a heartbeat. Before the first call nothing is answered
     /// that depends on a timestamp.
     pub fn lease(&mut self, lease: Lease) {
-        self.lease = self.lease.raised(lease);
+        self.state.lease = self.state.lease.raised(lease);
     }
 
     /// The master has not been heard for as long as the lease lasts: nothing is answered that depends on a timestamp
     /// until it is heard again. The lease in timestamps is what correctness rests on; this ends sooner what requests
     /// that were long on their way could still decide.
     pub fn lapse(&mut self) {
-        self.lease.until = Timestamp::ZERO;
+        self.state.lease.until = Timestamp::ZERO;
     }
 
     /// Goes on to the points that the master has told; [`Self::report`] has them when they are durable.
     pub fn reach(&mut self, points: Points, out: &mut Vec<Reply>) {
-        if self.points.durable.raised(points) != self.points.durable {
+        if self.state.points.durable.raised(points) != self.state.points.durable {
             self.enqueue(None, 0, Note::default(), Work::points(points), out);
         }
         // Rollbacks of old transactions leave garbage below the safe point, too.
-        self.collected_to = Timestamp::ZERO;
+        self.gc.collected_to = Timestamp::ZERO;
         self.collect(out);
     }
 
@@ -94,7 +123,7 @@ impl Core {
     /// When [`Self::tick`] is to be called again, at the latest. It may be sooner than was said before.
     pub fn next_tick(&self) -> Duration {
         let all_is_done =
-            self.collected_to == self.points.durable.safe_point && self.bulk.is_empty();
+            self.gc.collected_to == self.state.points.durable.safe_point && self.bulk.is_empty();
         match (all_is_done, self.waits.is_idle()) {
             (false, _) => TICK,
             (true, false) => wait_queue::TICK,
@@ -105,7 +134,7 @@ impl Core {
     /// Collects some garbage, where there is any and none is being collected. Not in a group of its own while others
     /// write: the next of them would wait for it.
     pub(super) fn collect(&mut self, out: &mut Vec<Reply>) {
-        if std::mem::take(&mut self.writes) == 0 {
+        if std::mem::take(&mut self.queue.writes) == 0 {
             self.collect_piece(out);
         }
     }
@@ -117,26 +146,26 @@ impl Core {
     }
 
     fn collect_piece(&mut self, out: &mut Vec<Reply>) {
-        if self.collecting.is_some() || self.failed.is_some() {
+        if self.gc.collecting.is_some() || self.failed.is_some() {
             return;
         }
-        let safe_point = self.points.durable.safe_point;
-        if self.collected_to == safe_point {
+        let safe_point = self.state.points.durable.safe_point;
+        if self.gc.collected_to == safe_point {
             return;
         }
         let Some(most) = self.pace.piece() else {
             return;
         };
-        match garbage::piece(&*self.engine, &mut self.front, safe_point, most) {
-            Ok(piece) if piece.is_empty() => self.collected_to = safe_point,
+        match garbage::piece(&*self.state.engine, &mut self.gc.front, safe_point, most) {
+            Ok(piece) if piece.is_empty() => self.gc.collected_to = safe_point,
             Ok(piece) => {
                 let items = garbage::items(&piece);
-                self.collecting = Some(self.next_ticket);
-                let before = self.next_ticket;
+                self.gc.collecting = Some(self.queue.next_ticket);
+                let before = self.queue.next_ticket;
                 self.enqueue(None, 0, Note::default(), Work::collect(piece), out);
-                if self.next_ticket == before {
+                if self.queue.next_ticket == before {
                     // Too busy for it: later.
-                    self.collecting = None;
+                    self.gc.collecting = None;
                 } else {
                     self.pace.spent(items);
                 }
@@ -148,36 +177,32 @@ impl Core {
     /// What waits, and what was collected.
     pub(super) fn gc_progress(&self) -> v1::GcProgress {
         // An engine that can't be read is noticed by others.
-        let oldest = self.front.oldest(&*self.engine).ok().flatten();
+        let oldest = self.gc.front.oldest(&*self.state.engine).ok().flatten();
         v1::GcProgress {
             oldest: oldest.unwrap_or_default().as_u64(),
-            tablets: self.progress.report(),
+            tablets: self.gc.progress.report(),
         }
     }
 
-    pub(super) fn chore_ended(&mut self, ticket: Ticket, durable: bool) {
-        if self.collecting == Some(ticket) {
-            self.collecting = None;
+    pub(super) fn background_ended(&mut self, ticket: Ticket, durable: bool) {
+        if self.gc.collecting == Some(ticket) {
+            self.gc.collecting = None;
         }
-        self.clearing.ended(ticket, durable);
+        self.gc.clearing.ended(ticket, durable);
     }
 
     /// Removes some of the rows of a dropped tablet, with the next group.
     pub(super) fn clear_dropped(&mut self) {
-        let ticket = self.next_ticket;
-        let waiting = self.decided.iter().map(|decided| decided.ticket);
-        let piece = self
-            .clearing
-            .piece(ticket, &*self.engine, &self.tablets, waiting);
+        let piece = self.gc.clearing.piece(
+            self.queue.next_ticket,
+            &*self.state.engine,
+            &self.state.tablets,
+            self.groups.waiting(),
+        );
         if let Some(decision) = piece {
-            self.next_ticket += 1;
-            self.decided_bytes += decision.batch.size_bytes();
-            self.decided.push(Decided {
-                ticket,
-                rows: Vec::new(),
-                to: None,
-                id: 0,
-                note: Note::default(),
+            self.groups.push(Decided {
+                ticket: self.queue.ticket(),
+                asked: Asked::default(),
                 decision,
             });
         }

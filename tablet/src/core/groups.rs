@@ -1,0 +1,144 @@
+//! What is decided, in groups on their way to the disk: one at a time.
+
+use std::sync::Arc;
+
+use percolator_engine::{Batch, Column, Error};
+use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::types::Timestamp;
+
+use super::queue::Asked;
+use crate::decision::Decision;
+use crate::latches::Ticket;
+use crate::limits::Limits;
+use crate::store::{self, Reached};
+
+/// See the module's head.
+pub(super) struct Groups {
+    /// To go with the next group.
+    pub(super) decided: Vec<Decided>,
+    pub(super) decided_bytes: usize,
+    /// On their way to the disk, and their batches.
+    pub(super) committing: Vec<Decided>,
+    pub(super) group: Arc<Vec<Batch>>,
+    pub(super) in_flight: bool,
+    /// The last group of new data was refused, because the disk is full.
+    pub(super) short_of_room: bool,
+    /// The highest timestamp of any write record that was decided.
+    pub(super) high_ts: Timestamp,
+    /// What is durable.
+    pub(super) durable: Reached,
+    /// With the group that is on its way.
+    pub(super) reaches: Reached,
+}
+
+/// A request that is decided, and answered when that is durable.
+pub(super) struct Decided {
+    pub(super) ticket: Ticket,
+    pub(super) asked: Asked,
+    pub(super) decision: Decision,
+}
+
+/// A group that was on its way.
+pub(super) struct Arrived {
+    pub(super) group: Arc<Vec<Batch>>,
+    /// What may spend the reserve was refused for the sake of the rest of it.
+    pub(super) refused_for_others: bool,
+}
+
+impl Groups {
+    /// Of a server that has just been started.
+    pub(super) fn at(reached: Reached) -> Self {
+        Self {
+            decided: Vec::new(),
+            decided_bytes: 0,
+            committing: Vec::new(),
+            group: Arc::default(),
+            in_flight: false,
+            short_of_room: false,
+            high_ts: reached.high_ts,
+            durable: reached,
+            reaches: reached,
+        }
+    }
+
+    /// Goes with the next group.
+    pub(super) fn push(&mut self, decided: Decided) {
+        self.decided_bytes += decided.decision.batch.size_bytes();
+        self.decided.push(decided);
+    }
+
+    /// The tickets of what waits for the next group.
+    pub(super) fn waiting(&self) -> impl ExactSizeIterator<Item = Ticket> {
+        self.decided.iter().map(|decided| decided.ticket)
+    }
+
+    /// Sends the batches of what is committing on their way.
+    pub(super) fn depart(&mut self) -> Arc<Vec<Batch>> {
+        let mut group: Vec<Batch> = self
+            .committing
+            .iter_mut()
+            .map(|decided| std::mem::take(&mut decided.decision.batch))
+            .collect();
+        let taken: usize = group.iter().map(Batch::size_bytes).sum();
+        self.decided_bytes = self.decided_bytes.saturating_sub(taken);
+        // With the records that it is about, or before them; each time, as a batch that was refused and comes
+        // again has an older one in it.
+        let single = group.len() == 1 && mutants::on(Mutant::HighTsNotEachTime);
+        self.reaches = Reached {
+            high_ts: self.high_ts,
+            groups: self.durable.groups + 1,
+        };
+        if let Some(last) = group.last_mut().filter(|_| !single) {
+            last.put(Column::Meta, store::REACHED, self.reaches.encode());
+        }
+        self.in_flight = true;
+        self.group = Arc::new(group);
+        self.group.clone()
+    }
+
+    /// The group is durable, or is not.
+    pub(super) fn arrive(&mut self, error: Option<&Error>) -> Arrived {
+        self.in_flight = false;
+        let group = std::mem::take(&mut self.group);
+        let (mut spending, mut new) = (false, false);
+        for batch in group.iter() {
+            spending |= batch.spends_reserve();
+            new |= !batch.spends_reserve();
+        }
+        if error.is_none() {
+            self.durable = self.reaches;
+        }
+        let full = matches!(error, Some(Error::Full { .. }));
+        if new {
+            self.short_of_room = full;
+        }
+        Arrived {
+            group,
+            refused_for_others: full && new && spending,
+        }
+    }
+
+    /// What goes with the next group. Where the disk is short of room, all of it may spend the reserve or
+    /// none may, as the one that waits longest: the others don't spoil it, and have their turn next.
+    pub(super) fn next(&mut self, limits: &Limits) -> Vec<Decided> {
+        let kind = |decided: &Decided| decided.decision.batch.spends_reserve();
+        let of_kind = match (self.short_of_room, self.decided.first()) {
+            (true, Some(first)) => Some(kind(first)),
+            _ => None,
+        };
+        let mut bytes = 0;
+        let mut fits = |decided: &Decided| {
+            if of_kind.is_some_and(|of_kind| of_kind != kind(decided)) {
+                return false;
+            }
+            let first = bytes == 0;
+            bytes += decided.decision.batch.size_bytes().max(1);
+            first || limits.is_a_group(bytes)
+        };
+        if of_kind.is_some() {
+            return self.decided.extract_if(.., |one| fits(one)).collect();
+        }
+        let fits = self.decided.iter().take_while(|one| fits(one)).count();
+        self.decided.drain(..fits).collect()
+    }
+}

@@ -1,0 +1,178 @@
+//! What decisions are made from.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use percolator_engine::Engine;
+use percolator_protocol::actions::CellView;
+use percolator_protocol::lease::Lease;
+use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::types::{Cell, Lock, Timestamp};
+use percolator_wire::v1;
+
+use crate::cache::CellCache;
+use crate::limits::Limits;
+use crate::marks::Marks;
+use crate::points::Kept;
+use crate::probe::{Probe, Silent};
+use crate::readers::Readers;
+use crate::store::{self, LockFilter, Reached};
+use crate::tablets::{self, Tablets};
+use crate::work::Place;
+use crate::{Error, Refusal};
+
+/// What is stored, and what memory knows of it. Decisions only read it; it changes by what they decided.
+pub(crate) struct State {
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) limits: Limits,
+    /// The server's name, and a number of this start of it.
+    pub(crate) me: v1::Addressee,
+    pub(crate) tablets: Tablets,
+    /// Which cells may be locked.
+    pub(crate) filter: LockFilter,
+    /// The newest write record of each cell, or one above it.
+    pub(crate) records: Marks,
+    /// The newest versions.
+    pub(crate) cache: RefCell<CellCache>,
+    /// The highest timestamps that cells were read at.
+    pub(crate) readers: RefCell<Readers>,
+    /// The barrier and the safe point.
+    pub(crate) points: Kept,
+    /// How far the server may answer.
+    pub(crate) lease: Lease,
+    /// Who is told of the work.
+    pub(crate) probe: Box<dyn Probe>,
+}
+
+impl State {
+    /// Reads what is stored, of which `reached` was read before.
+    pub(crate) fn load(
+        engine: Arc<dyn Engine>,
+        limits: Limits,
+        me: v1::Addressee,
+        reached: Reached,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            tablets: Tablets::load(&*engine)?,
+            filter: LockFilter::load(&*engine)?,
+            records: Marks::at(reached.high_ts, limits.marks),
+            cache: RefCell::new(CellCache::new(limits.cache_bytes)),
+            readers: RefCell::new(Readers::new(limits.marks)),
+            points: Kept::load(&*engine)?,
+            lease: Lease::default(),
+            probe: Box::new(Silent),
+            engine,
+            limits,
+            me,
+        })
+    }
+
+    /// Whether this server, in this start of it, is meant.
+    pub(crate) fn check_addressee(&self, to: Option<v1::Addressee>) -> Result<(), Refusal> {
+        match to {
+            Some(to) if to == self.me => Ok(()),
+            meant => Err(Refusal::OtherServer(v1::OtherServer {
+                meant,
+                answers: Some(self.me.clone()),
+            })),
+        }
+    }
+
+    /// The cell at a place, where this server serves its tablet.
+    pub(crate) fn cell(&self, refs: &[v1::TabletRef], place: &Place) -> Result<Cell, Refusal> {
+        let asked = asked(refs, place)?;
+        self.cell_in(asked, place.row.clone(), place.column.clone())
+    }
+
+    /// The cell at a place, where this server may tell what became of a transaction there, and roll it
+    /// back: its tablet may be frozen.
+    pub(crate) fn cell_to_decide(
+        &self,
+        refs: &[v1::TabletRef],
+        place: &Place,
+    ) -> Result<Cell, Refusal> {
+        let tablet = self.tablets.deciding(asked(refs, place)?)?;
+        check_cell(tablet, place.row.clone(), place.column.clone())
+    }
+
+    /// The cell, where this server serves the tablet.
+    pub(crate) fn cell_in(
+        &self,
+        asked: &v1::TabletRef,
+        row: Bytes,
+        column: Bytes,
+    ) -> Result<Cell, Refusal> {
+        check_cell(self.tablets.serving(asked)?, row, column)
+    }
+
+    /// The cell's state as far as the transaction `start_ts` is concerned, of which something may have been
+    /// collected: where nothing is found of it, that isn't known, and no answer.
+    pub(crate) fn recalled(
+        &self,
+        key: &[u8],
+        start_ts: Timestamp,
+        commit_ts: Option<Timestamp>,
+    ) -> Result<CellView, Refusal> {
+        let view = self.view(key, start_ts, commit_ts)?;
+        self.points.now().recall(&view, start_ts)?;
+        Ok(view)
+    }
+
+    pub(crate) fn view(
+        &self,
+        key: &[u8],
+        start_ts: Timestamp,
+        commit_ts: Option<Timestamp>,
+    ) -> Result<CellView, Error> {
+        self.view_knowing(None, key, start_ts, commit_ts)
+    }
+
+    /// The same, where the cell's lock may be known.
+    pub(crate) fn view_knowing(
+        &self,
+        lock: Option<Lock>,
+        key: &[u8],
+        start_ts: Timestamp,
+        commit_ts: Option<Timestamp>,
+    ) -> Result<CellView, Error> {
+        self.probe.loading();
+        // Asked all the same in tests, so that every one of them sees that nothing comes in between.
+        debug_assert!(
+            lock.is_none()
+                || mutants::on(Mutant::NoLatches)
+                || store::stored_lock(&*self.engine, key)? == lock,
+            "a lock that has changed since it was found"
+        );
+        let view = store::view(
+            &*self.engine,
+            &self.filter,
+            &self.records,
+            lock,
+            key,
+            start_ts,
+            commit_ts,
+        );
+        self.probe.loaded();
+        view
+    }
+}
+
+fn asked<'a>(refs: &'a [v1::TabletRef], place: &Place) -> Result<&'a v1::TabletRef, Refusal> {
+    refs.get(place.tablet as usize)
+        .ok_or_else(|| Refusal::Invalid(format!("no tablet number {}", place.tablet)))
+}
+
+fn check_cell(tablet: &v1::TabletInfo, row: Bytes, column: Bytes) -> Result<Cell, Refusal> {
+    let cell = Cell::new(tablets::table(tablet), row, column);
+    if let Some(why) = cell.invalid() {
+        return Err(Refusal::Invalid(why));
+    }
+    if !tablets::contains(tablet, &cell.row) {
+        return Err(Refusal::Invalid(format!(
+            "cell {cell} does not lie in tablet {}",
+            tablet.id
+        )));
+    }
+    Ok(cell)
+}
