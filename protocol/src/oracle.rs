@@ -45,6 +45,9 @@ impl Default for Settings {
 /// A limit counts for at least so long: one that is shorter than a write takes would always have expired.
 const WINDOW_MS_MIN: u64 = 1_000;
 
+/// Of the window, the least part by which the limit is extended.
+const WINDOW_PARTS: u64 = 8;
+
 impl Settings {
     /// How long an oracle that starts waits, where the one before it may be alive: until no limit of that one counts.
     pub fn wait_ms(&self) -> u64 {
@@ -132,6 +135,8 @@ pub struct Oracle {
     slow_from: Now,
     /// The time by which timestamps are granted, in milliseconds since the Unix epoch.
     time_ms: u64,
+    /// What is believed of the wall clock: the time may be ahead of it.
+    clock_ms: u64,
     /// Whether the wall clock is ahead of what is believed.
     jumped: bool,
 }
@@ -181,8 +186,23 @@ impl Oracle {
             followed: started,
             slow_from: started,
             time_ms,
+            clock_ms: unix_ms,
             jumped: false,
         })
+    }
+
+    /// How far ahead of use the limit is made durable. Less if the time is ahead of the clock by what the limits of earlier
+    /// starts can explain: starts in quick succession must not carry it further and further away.
+    fn window_ms(&self) -> u64 {
+        let window_ms = self.settings.window_ms;
+        let ahead_ms = self.time_ms.saturating_sub(self.clock_ms);
+        let left_ms = if ahead_ms > 2 * window_ms {
+            // The clock was set back.
+            window_ms
+        } else {
+            window_ms.saturating_sub(ahead_ms)
+        };
+        left_ms.max(window_ms / WINDOW_PARTS).max(1)
     }
 
     /// Takes note of the time. Call it before [`Self::grant`] and [`Self::extend`].
@@ -202,6 +222,7 @@ impl Oracle {
         let believed_ms = if jumped { expected_ms } else { now.unix_ms };
         // Also behind a clock that isn't followed: others may have seen what is far above it.
         let is_slow = believed_ms < self.time_ms.max(slow_ms);
+        self.clock_ms = believed_ms;
         if !is_slow && !jumped {
             self.followed = now;
         }
@@ -216,7 +237,7 @@ impl Oracle {
         // A part of the window stays for the counter: if no limit can be made durable, the time
         // stands still there, and timestamps can be granted for long. A window that is shorter than
         // a write takes would otherwise be used up by time alone, always.
-        let reserve_ms = (self.settings.window_ms / 4).max(1);
+        let reserve_ms = (self.window_ms() / 4).max(1);
         let reach_ms = self.durable.physical_ms().saturating_sub(reserve_ms);
         let reached = Timestamp::from_millis(self.time_ms.min(reach_ms));
         self.next = self.next.max(reached);
@@ -270,7 +291,7 @@ impl Oracle {
         if self.pending.is_some() {
             return None;
         }
-        let window_ms = self.settings.window_ms.max(1);
+        let window_ms = self.window_ms();
         let used_ms = self.time_ms.max(self.next.physical_ms());
         let lasts_ms = self.settings.wait_ms();
         let counts = self.expires_ms > self.mono_ms.saturating_add(lasts_ms / 2);
@@ -365,6 +386,27 @@ mod tests {
         assert_eq!(oracle.grant(2), Some(Granted { first, count: 2 }));
         assert_eq!(oracle.grant(0), None);
         assert_eq!(time_of_next(&mut oracle), T);
+    }
+
+    #[test]
+    fn starts_in_quick_succession_stay_near_the_clock() {
+        let window_ms = Settings::default().window_ms;
+        for runs_ms in [400, 1_000, 2_500] {
+            let (mut durable, mut clock_ms) = (None, T);
+            for start in 0..30 {
+                let began_ms = clock_ms;
+                let mut oracle =
+                    Oracle::recover(durable, at(clock_ms, 0), Settings::default()).unwrap();
+                for _ in 0..8 {
+                    extend(&mut oracle);
+                    clock_ms += runs_ms / 8;
+                    oracle.observe(at(clock_ms, clock_ms - began_ms));
+                }
+                durable = Some(oracle.durable());
+                let ahead_ms = oracle.time_ms().saturating_sub(clock_ms);
+                assert!(ahead_ms <= window_ms, "start {start}: {ahead_ms} ms ahead");
+            }
+        }
     }
 
     #[test]
