@@ -51,3 +51,31 @@ fn a_client_goes_on_when_the_runtime_that_connected_it_has_ended() {
         assert_eq!(found, round);
     }
 }
+
+/// As in an application that has a runtime for each call, and keeps them.
+#[test]
+fn a_client_goes_on_when_nobody_drives_the_runtime_that_connected_it() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime")
+    };
+    let idle = runtime();
+    let client = idle.block_on(async {
+        let client = Client::connect(&cluster.master).await.expect("connected");
+        assert_eq!(add_one(&client).await, 1);
+        client
+    });
+    for round in 2..4 {
+        let client = client.clone();
+        let found = on_a_runtime("a transaction on another runtime", async move || {
+            add_one(&client).await
+        });
+        assert_eq!(found, round);
+    }
+    // What it held was taken over: it goes on as well.
+    assert_eq!(idle.block_on(add_one(&client)), 4);
+}

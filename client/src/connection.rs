@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use percolator_wire::{of_cluster, v1};
 use slab::Slab;
 use tonic::transport::Endpoint;
 
+use crate::ticker::{self, STANDS_STILL, STANDS_STILL_TICKS, TICK, Ticked, pulse};
 use crate::transport::Lost;
 
 /// Requests in one message.
@@ -25,8 +26,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A request that isn't answered within this many ticks is given up; counted in ticks, because a timer
 /// for each request would cost more than the request.
 const ANSWER_TICKS: u32 = 40;
-/// Whoever waits is woken once a tick, to look at its deadline.
-const TICK: Duration = Duration::from_millis(250);
 /// A silent connection is asked for a sign of life after this long, and lost without one.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -37,6 +36,8 @@ const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 #[derive(Debug)]
 pub(crate) struct Connection {
     state: Mutex<State>,
+    /// What is said of a server that doesn't answer.
+    silent: String,
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +46,8 @@ struct State {
     slots: Slab<Slot>,
     generation: u32,
     tick: u32,
+    /// When its runtime came to it last.
+    pulse: u32,
     writer: Option<Waker>,
     lost: Option<String>,
 }
@@ -73,7 +76,9 @@ impl Connection {
     pub(crate) fn open(address: &str, cluster_id: String) -> Arc<Self> {
         let connection = Arc::new(Self {
             state: Mutex::default(),
+            silent: failed("tablet server", address, &Why::Silent(TICK * ANSWER_TICKS)),
         });
+        ticker::watch(Arc::downgrade(&connection) as Weak<dyn Ticked>);
         tokio::spawn(run(connection.clone(), address.to_owned(), cluster_id));
         connection
     }
@@ -130,6 +135,12 @@ impl Connection {
         }
     }
 
+    /// Its runtime comes to it.
+    fn pulse(&self) {
+        let mut state = self.state.lock();
+        state.pulse = state.tick;
+    }
+
     fn lose(&self, why: String) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -150,22 +161,31 @@ impl Connection {
             SlotState::Abandoned => false,
         });
     }
+}
 
-    /// True: a request has waited too long for its answer.
-    fn tick(&self) -> bool {
+impl Ticked for Connection {
+    fn tick(&self) {
         let mut state = self.state.lock();
         state.tick += 1;
         let tick = state.tick;
-        let mut too_long = false;
+        let stands_still = tick - state.pulse > STANDS_STILL_TICKS;
+        let mut why = None;
         for (_, slot) in &state.slots {
             if let SlotState::Waiting(waker) = &slot.state {
-                too_long |= tick - slot.sent_tick > ANSWER_TICKS;
+                if tick - slot.sent_tick > ANSWER_TICKS {
+                    why = Some(self.silent.clone());
+                } else if stands_still {
+                    why = why.or_else(|| Some(STANDS_STILL.to_owned()));
+                }
                 if let Some(waker) = waker {
                     waker.wake_by_ref();
                 }
             }
         }
-        too_long
+        drop(state);
+        if let Some(why) = why {
+            self.lose(why);
+        }
     }
 }
 
@@ -326,7 +346,7 @@ async fn run(connection: Arc<Connection>, address: String, cluster_id: String) {
         biased;
         ended = stream(&connection, &address, &cluster_id) => ended,
         // Also while it connects: requests wait from the beginning.
-        why = ticks(&connection) => Err(why),
+        () = pulse(|| connection.pulse()) => Ok(()),
     };
     let why = match ended {
         Ok(()) => format!("the tablet server at {address} closed the connection"),
@@ -360,18 +380,6 @@ async fn stream(connection: &Arc<Connection>, address: &str, cluster_id: &str) -
         connection.answered(pack);
     }
     Ok(())
-}
-
-/// Ends when a request has waited for too long.
-async fn ticks(connection: &Connection) -> Why {
-    let mut ticks = tokio::time::interval(TICK);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        if connection.tick() {
-            return Why::Silent(TICK * ANSWER_TICKS);
-        }
-    }
 }
 
 /// Why a server gave no answer.

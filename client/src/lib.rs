@@ -68,6 +68,7 @@ mod running;
 mod scan;
 mod session;
 mod sweep;
+mod ticker;
 mod trace;
 mod transact;
 pub mod transport;

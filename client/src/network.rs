@@ -15,6 +15,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::connection::{Connection, failed, why_status};
 use crate::oracle::{OracleClient, Place};
+use crate::ticker::STANDS_STILL;
 use crate::transport::{Apart, BoxFuture, Lost, MasterError, OneCluster, Replaced, Transport};
 
 /// The master answers within this, or is asked again.
@@ -61,10 +62,16 @@ impl Master {
         F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     {
         let client = self.client();
-        let answer = ask((*client).clone()).await;
-        answer
-            .map(tonic::Response::into_inner)
-            .map_err(|status| MasterError::of(&self.address, &status))
+        // The connection's own timer is one of the runtime that made it, which may stand still.
+        let asked = tokio::time::timeout(2 * MASTER_TIMEOUT, ask((*client).clone()));
+        match asked.await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => Err(MasterError::of(&self.address, &status)),
+            Err(_) => {
+                *self.shared.lock() = Weak::new();
+                Err(MasterError::Unavailable(STANDS_STILL.to_owned()))
+            }
+        }
     }
 
     async fn directory(

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{COUNT_MAX, OracleError};
+use crate::ticker::{STANDS_STILL_TICKS, Ticked};
 
 /// Traces that one request names; of more callers the others are not told of.
 const TRACES_MAX: usize = 16;
@@ -35,15 +36,23 @@ struct State {
     waiting: u32,
     /// Callers of the batch that was taken last: as many are expected again.
     callers: usize,
-    has_driver: bool,
+    /// Who takes batches; zero: nobody.
+    driver: u64,
+    /// The last one that was begun.
+    drivers: u64,
+    /// What the driver has taken and not finished.
+    taken: Option<Arc<Batch>>,
+    tick: u32,
+    /// When the driver's runtime came to it last.
+    pulse: u32,
     closed: bool,
 }
 
 /// What a caller gets when it joins.
 pub(super) struct Joined {
     pub(super) ticket: Ticket,
-    /// Nobody takes batches from the queue: the caller starts somebody.
-    pub(super) needs_driver: bool,
+    /// Nobody takes batches from the queue: the caller starts a driver of this number.
+    pub(super) new_driver: Option<u64>,
 }
 
 impl Queue {
@@ -85,24 +94,28 @@ impl Queue {
             ticket.batch.callers.lock().trace(trace);
         }
         *waiting += count;
-        let needs_driver = !std::mem::replace(&mut state.has_driver, true);
-        Ok(Joined {
-            ticket,
-            needs_driver,
-        })
+        let new_driver = (state.driver == 0).then(|| {
+            state.drivers += 1;
+            state.driver = state.drivers;
+            state.pulse = state.tick;
+            state.driver
+        });
+        Ok(Joined { ticket, new_driver })
     }
 
     /// Takes the oldest batch, when there is one: nobody joins it from then on. None when every
-    /// client is gone.
-    pub(super) async fn take(&self) -> Option<Arc<Batch>> {
+    /// client is gone, or another driver has taken this one's place.
+    pub(super) async fn take(&self, driver: u64) -> Option<Arc<Batch>> {
         loop {
             {
                 let mut state = self.state.lock();
-                if state.closed {
+                if state.closed || state.driver != driver {
                     return None;
                 }
-                if let Some(batch) = state.batches.pop_front() {
+                state.taken = state.batches.pop_front();
+                if let Some(batch) = &state.taken {
                     let (count, callers) = batch.size();
+                    let batch = batch.clone();
                     state.waiting -= count;
                     state.callers = callers;
                     return Some(batch);
@@ -112,22 +125,49 @@ impl Queue {
         }
     }
 
+    /// The driver's runtime comes to it.
+    pub(super) fn pulse(&self) {
+        let mut state = self.state.lock();
+        state.pulse = state.tick;
+    }
+
     /// Every client is gone.
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
         self.changed.notify_one();
     }
 
-    /// Nobody takes batches any more: their callers hear of it, the next one starts somebody.
-    pub(super) fn driver_ended(&self) {
-        let batches = {
+    /// This driver takes no batches any more: their callers hear of it, the next one starts another.
+    pub(super) fn driver_ended(&self, driver: u64) {
+        let (taken, batches) = {
             let mut state = self.state.lock();
-            state.has_driver = false;
+            if state.driver != driver {
+                return;
+            }
+            state.driver = 0;
             state.waiting = 0;
-            std::mem::take(&mut state.batches)
+            (state.taken.take(), std::mem::take(&mut state.batches))
         };
-        for batch in batches {
+        // It may still be asleep for a batch.
+        self.changed.notify_one();
+        for batch in taken.into_iter().chain(batches) {
             batch.finish(Err(OracleError::Stopped));
+        }
+    }
+}
+
+impl Ticked for Queue {
+    /// Ends a driver whose runtime stands still, while others wait for it.
+    fn tick(&self) {
+        let mut state = self.state.lock();
+        state.tick += 1;
+        let waits =
+            state.taken.as_ref().is_some_and(|batch| !batch.is_done()) || !state.batches.is_empty();
+        let driver = state.driver;
+        let stands_still = state.tick - state.pulse > STANDS_STILL_TICKS;
+        drop(state);
+        if waits && stands_still && driver != 0 {
+            self.driver_ended(driver);
         }
     }
 }
@@ -171,6 +211,10 @@ impl Batch {
     fn size(&self) -> (u32, usize) {
         let callers = self.callers.lock();
         (callers.count, callers.wakers.len())
+    }
+
+    fn is_done(&self) -> bool {
+        self.result.get().is_some()
     }
 
     /// What it asks for. Once it is taken, that doesn't change any more.

@@ -18,6 +18,7 @@ use tonic::transport::Endpoint;
 use super::batch::Batch;
 use super::{OracleError, Place, Shared};
 use crate::connection::{Why, cause, why, why_status};
+use crate::ticker::pulse;
 
 /// After a lost stream the first pause, then twice as long each time, up to the longest.
 const RETRY_FIRST: Duration = Duration::from_millis(1);
@@ -29,9 +30,10 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts the task on the caller's runtime.
-pub(super) fn start(shared: Arc<Shared>) -> Result<(), OracleError> {
+pub(super) fn start(shared: Arc<Shared>, number: u64) -> Result<(), OracleError> {
     let driver = Driver {
         shared,
+        number,
         batch: None,
         stream: None,
         address: "(address unknown)".to_owned(),
@@ -41,12 +43,20 @@ pub(super) fn start(shared: Arc<Shared>) -> Result<(), OracleError> {
     };
     // If there is no runtime, dropping the driver tells the queue.
     let runtime = Handle::try_current().map_err(|_| OracleError::NoRuntime)?;
-    runtime.spawn(driver.run());
+    runtime.spawn(async move {
+        let shared = driver.shared.clone();
+        tokio::select! {
+            () = driver.run() => {}
+            () = pulse(|| shared.queue.pulse()) => {}
+        }
+    });
     Ok(())
 }
 
 struct Driver {
     shared: Arc<Shared>,
+    /// Which one it is, of the queue's.
+    number: u64,
     /// The batch that is asked for.
     batch: Option<Arc<Batch>>,
     stream: Option<Stream>,
@@ -64,13 +74,13 @@ impl Drop for Driver {
         if let Some(batch) = self.batch.take() {
             batch.finish(Err(OracleError::Stopped));
         }
-        self.shared.queue.driver_ended();
+        self.shared.queue.driver_ended(self.number);
     }
 }
 
 impl Driver {
     async fn run(mut self) {
-        while let Some(batch) = self.shared.clone().queue.take().await {
+        while let Some(batch) = self.shared.clone().queue.take(self.number).await {
             self.batch = Some(batch.clone());
             let deadline = batch.since + self.shared.deadline;
             let result = match timeout_at(deadline, self.ask(batch.request())).await {

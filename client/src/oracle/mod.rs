@@ -12,7 +12,7 @@ mod driver;
 
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use percolator_protocol::oracle::Granted;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1::TraceContext;
 
+use crate::ticker::{self, Ticked};
 use batch::{Queue, Ticket};
 
 /// The most timestamps that one call may ask for; the oracle's own bound for a request.
@@ -51,9 +52,9 @@ pub enum OracleError {
         /// What was asked for.
         count: u32,
     },
-    /// The runtime that held the connection ended while the call waited. Calling again connects on
+    /// The runtime that held the connection ended, or stood still, while the call waited. Calling again connects on
     /// the caller's runtime.
-    #[error("the runtime that held the connection to the oracle ended")]
+    #[error("the runtime that held the connection to the oracle ended, or stood still")]
     Stopped,
     /// Called outside a tokio runtime.
     #[error("timestamps can be asked for only within a tokio runtime")]
@@ -118,7 +119,7 @@ impl Drop for Handle {
 
 /// What the callers and the driver share.
 struct Shared {
-    queue: Queue,
+    queue: Arc<Queue>,
     place: Box<FindPlace>,
     deadline: Duration,
 }
@@ -139,8 +140,10 @@ impl OracleClient {
         place: impl Fn() -> BoxFuture<'static, Result<Place, String>> + Send + Sync + 'static,
         deadline: Duration,
     ) -> Self {
+        let queue = Arc::new(Queue::default());
+        ticker::watch(Arc::downgrade(&queue) as Weak<dyn Ticked>);
         let shared = Arc::new(Shared {
-            queue: Queue::default(),
+            queue,
             place: Box::new(place),
             deadline,
         });
@@ -210,8 +213,8 @@ impl OracleClient {
             Err(error) => return Poll::Ready(Err(error)),
         };
         *ticket = Some(joined.ticket);
-        if joined.needs_driver
-            && let Err(error) = driver::start(shared.clone())
+        if let Some(number) = joined.new_driver
+            && let Err(error) = driver::start(shared.clone(), number)
         {
             return Poll::Ready(Err(error));
         }
