@@ -190,3 +190,23 @@ fn an_application_without_a_runtime_has_transactions_too() {
     assert!(matches!(misused, Err(Error::Invalid(_))), "{misused:?}");
     client.settle().expect("settled");
 }
+
+async fn commits_a_clone(txn: &percolator_client::Txn) -> Result<(), Error> {
+    txn.put("t", "a", "c", "1")?;
+    txn.clone().commit().await.map(drop)
+}
+
+#[test]
+fn a_closure_can_t_commit_by_a_clone() {
+    let cluster = Cluster::threads();
+    cluster.run(&["table", "create", "t"]).ok();
+    block_on(async {
+        let client = Client::connect(&cluster.master).await.expect("connected");
+        let done = client
+            .transact(|txn| async move { commits_a_clone(&txn).await })
+            .await;
+        assert!(matches!(done, Err(Error::Invalid(_))), "{done:?}");
+        let txn = client.begin().await.expect("begun");
+        assert_eq!(txn.get("t", "a", "c").await.expect("read"), None);
+    });
+}

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::runtime::{Handle, Runtime};
 
-use crate::{CellName, Entry, Error, Options, Range, Table, Timestamp};
+use crate::{Cell, CellName, Entry, Error, Options, Outcome, Range, Table, Timestamp};
 
 /// A cluster. Clones share its connections, and its thread.
 #[derive(Clone)]
@@ -108,6 +108,35 @@ impl Client {
             txn,
             runtime: self.runtime.clone(),
         })
+    }
+
+    /// Begins a transaction at an earlier snapshot, that only reads.
+    ///
+    /// # Errors
+    /// As [`crate::Client::begin_at`].
+    pub fn begin_at(&self, snapshot: Timestamp) -> Result<Txn, Error> {
+        let txn = self.runtime.wait(self.client.begin_at(snapshot))?;
+        Ok(Txn {
+            txn,
+            runtime: self.runtime.clone(),
+        })
+    }
+
+    /// What became of a transaction, by its primary: for [`Error::Unknown`].
+    ///
+    /// # Errors
+    /// As [`crate::Client::outcome`].
+    pub fn outcome(&self, start_ts: Timestamp, primary: &Cell) -> Result<Outcome, Error> {
+        self.runtime.wait(self.client.outcome(start_ts, primary))
+    }
+
+    /// This client with other options, over the same connections.
+    #[must_use]
+    pub fn with_options(&self, options: Options) -> Self {
+        Self {
+            client: self.client.with_options(options),
+            runtime: self.runtime.clone(),
+        }
     }
 
     /// Runs a transaction and commits it, and begins it again as [`crate::Client::try_transact`] does.

@@ -149,6 +149,8 @@ impl Client {
     /// # }
     /// ```
     ///
+    /// A clone of it can't either: its commit is [`Error::Invalid`], and commits nothing.
+    ///
     /// # Errors
     /// The closure's, or the commit's. An [`Error::Unknown`] isn't retried: it may be committed.
     pub async fn transact<T, F, Fut>(&self, work: F) -> Result<T, Error>
@@ -197,7 +199,7 @@ impl Client {
         loop {
             let txn = self.begin_by(attempts.deadline).await?;
             let inner = txn.inner.clone();
-            let (error, again) = match work(OpenTxn(txn.clone())).await {
+            let (error, again) = match work(OpenTxn(txn.lent())).await {
                 Ok(output) => match txn.commit().await {
                     Ok(_) => return Ok(output),
                     Err(error) => {

@@ -37,6 +37,8 @@ pub type CellName<'a> = (&'a str, &'a [u8], &'a [u8]);
 #[derive(Clone)]
 pub struct Txn {
     pub(crate) inner: Arc<Inner>,
+    /// Somebody else commits it.
+    is_lent: bool,
 }
 
 pub(crate) struct Inner {
@@ -118,6 +120,15 @@ impl Txn {
                 rows: Mutex::default(),
                 held: Mutex::new(Some(held.begun(start_ts))),
             }),
+            is_lent: false,
+        }
+    }
+
+    /// For a closure whose caller commits the transaction.
+    pub(crate) fn lent(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            is_lent: true,
         }
     }
 
@@ -301,6 +312,11 @@ impl Txn {
     }
 
     pub(crate) async fn commit_uncounted(self) -> Result<Timestamp, Error> {
+        if self.is_lent {
+            return Err(Error::Invalid(
+                "transact commits this transaction when its closure has ended well: end the closure instead".into(),
+            ));
+        }
         let inner = self.inner;
         let (writes, orders) = {
             let mut writes = inner.writes.lock();
