@@ -12,7 +12,7 @@ use percolator_engine::EngineKind;
 use percolator_server::{SmallFile, SmallTruth as _, folder};
 use serde::{Deserialize, Serialize};
 
-use super::followed;
+use super::{followed, leftovers};
 
 /// A local cluster.
 #[derive(Clone, Debug)]
@@ -190,10 +190,13 @@ impl Layout {
     pub(crate) fn begin(&mut self) -> anyhow::Result<()> {
         let names = names_in(&self.data_dir)?;
         self.new = self.new && !has_begun(&self.data_dir, &names)?;
-        for server in names.iter().filter(|name| self.new && is_server(name)) {
-            let folder = self.folder(server);
-            std::fs::remove_dir_all(&folder)
-                .with_context(|| format!("cannot remove {}", folder.display()))?;
+        let servers = names.iter().filter(|name| self.new && is_server(name));
+        let folders: Vec<PathBuf> = servers.map(|server| self.folder(server)).collect();
+        for folder in &folders {
+            leftovers::check(folder)?;
+        }
+        for folder in &folders {
+            leftovers::remove(folder)?;
         }
         Ok(())
     }

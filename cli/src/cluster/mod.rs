@@ -4,6 +4,7 @@ mod earlier;
 mod ephemeral;
 mod followed;
 mod layout;
+mod leftovers;
 mod processes;
 mod running;
 mod threads;
