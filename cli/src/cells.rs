@@ -285,15 +285,22 @@ async fn begin(client: &Client, at: Option<u64>) -> Result<Txn, percolator_clien
     }
 }
 
+impl GetArgs {
+    /// What can be found wrong before anybody is asked anything.
+    pub(crate) fn check(&self, output: Output) -> Result<(), Usage> {
+        if self.raw && (self.columns.len() != 1 || output.format == Format::Json) {
+            let why = "--raw writes the bytes of one value: name one column, and no -o json";
+            return Err(Usage(why.to_owned()));
+        }
+        Ok(())
+    }
+}
+
 pub(crate) async fn get(
     client: &Client,
     args: GetArgs,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    if args.raw && (args.columns.len() != 1 || output.format == Format::Json) {
-        let why = "--raw writes the bytes of one value: name one column, and no -o json";
-        return Err(Usage(why.to_owned()).into());
-    }
     let txn = begin(client, args.at).await?;
     let row = &args.row.0;
     let columns: Vec<Bytes> = args.columns.into_iter().map(|column| column.0).collect();
@@ -383,20 +390,25 @@ pub(crate) fn pairs(words: Vec<Escaped>) -> Result<Vec<(Bytes, Bytes)>, Usage> {
     Ok(pairs)
 }
 
+impl PutArgs {
+    /// The cells; it is found wrong here, before anybody is asked anything, where they aren't any.
+    pub(crate) fn written(&self) -> Result<Vec<(Bytes, Bytes)>, Usage> {
+        match (&self.file, &self.cells[..]) {
+            (None, cells) => pairs(cells.to_vec()),
+            (Some(Content(value)), [Escaped(column)]) => Ok(vec![(column.clone(), value.clone())]),
+            (Some(_), _) => Err(Usage(
+                "--file gives the value of one column: name that alone".into(),
+            )),
+        }
+    }
+}
+
 pub(crate) async fn put(
     client: &Client,
     args: PutArgs,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    let cells = match (args.file, &args.cells[..]) {
-        (None, _) => pairs(args.cells)?,
-        (Some(Content(value)), [Escaped(column)]) => vec![(column.clone(), value)],
-        (Some(_), _) => {
-            return Err(
-                Usage("--file gives the value of one column: name that alone".into()).into(),
-            );
-        }
-    };
+    let cells = args.written()?;
     let txn = client.begin().await?;
     for (column, value) in cells {
         txn.put(&args.table, &args.row.0, &column, value)?;

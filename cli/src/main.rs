@@ -273,9 +273,7 @@ async fn run(
     if let Some(patience) = command.patience() {
         options.patience = options.patience.min(patience);
     }
-    if let Command::Table(command) = &command {
-        command.confirm()?;
-    }
+    command.check(output)?;
     if let Command::Import(args) = &command {
         options = args.options(options);
         opened = Some(args.open()?);
@@ -315,6 +313,20 @@ async fn run(
     };
     client.settle().await;
     result
+}
+
+impl Command {
+    /// What can be found wrong before anybody else is asked anything.
+    fn check(&self, output: Output) -> anyhow::Result<()> {
+        match self {
+            Self::Table(command) => command.confirm(),
+            Self::Get(args) => Ok(args.check(output)?),
+            Self::Put(args) => Ok(args.written().map(drop)?),
+            Self::Export(args) => Ok(args.check()?),
+            Self::CheckIndex(args) => Ok(args.check()?),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// How a command ends that was asked something, and has nothing to complain of.

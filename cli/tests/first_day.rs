@@ -69,6 +69,61 @@ fn files_are_looked_at_before_the_network() {
     nowhere(&[&import[..], &[rows]].concat()).refused(2, &["--format"]);
     nowhere(&["up", "-f", "/nonexistent.yaml"])
         .refused(2, &["cannot read the manifest from /nonexistent.yaml"]);
+    for wrong in [
+        &["put", "t", "a", "c"][..],
+        &["get", "t", "a", "b", "c", "--raw"],
+        &["export", "--table", "t", "--columns", "a"],
+        &["check-index", "--table", "t", "--index", "a=t"],
+    ] {
+        nowhere(wrong).refused(2, &[]);
+    }
+}
+
+/// What no server has made isn't taken for what is left of one.
+#[test]
+fn a_folder_with_something_of_somebody_else_is_left_alone() {
+    for (name, said) in [
+        ("letter.txt", "holds letter.txt"),
+        ("store", "has a store, and no FORMAT"),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let server = folder.path().join("tablet-0");
+        std::fs::create_dir(&server).expect("a folder");
+        std::fs::write(server.join(name), "x").expect("written");
+        let path = folder.path().to_str().expect("text");
+        percolator(&["up", "--port", "0", "--data-dir", path, "-q", "--", "true"])
+            .refused(1, &[said, "nothing is removed"]);
+        let kept = std::fs::read(server.join(name)).expect("it is still there");
+        assert_eq!(kept, b"x");
+    }
+}
+
+/// Each start goes on from the last one's limit; together they aren't a clock that was set back.
+#[test]
+fn quick_restarts_are_no_clock_that_was_set_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_str().expect("text");
+    let up = ["up", "--port", "0", "--data-dir", path, "-q", "--"];
+    for _ in 0..4 {
+        percolator(&[&up[..], &["true"]].concat()).ok();
+    }
+    let said = percolator(&[&up[..], &[support::PERCOLATOR, "status"]].concat());
+    assert!(!said.err.contains("set back"), "{said:?}");
+    assert!(!said.out.contains("set back"), "{said:?}");
+}
+
+/// One index of an import has all of its entries; the other's field is spelt wrong.
+#[test]
+fn a_field_that_no_row_has_is_told_of_beside_one_whose_entries_changed() {
+    let cluster = Cluster::threads();
+    let import = |indexes: &[&str], rows: &str| {
+        let import = ["import", "--table", "t", "--key", "id", "-"];
+        cluster.run_with(&[&import[..], indexes].concat(), rows)
+    };
+    let kind = ["--index", "kind=by-kind"];
+    import(&kind, "{\"id\":\"1\",\"kind\":\"a\"}\n").ok();
+    let both = ["--index", "kind=by-kind", "--index", "knid=by-knid"];
+    import(&both, "{\"id\":\"1\",\"kind\":\"b\"}\n").refused(1, &["the field knid"]);
 }
 
 /// `up` was killed before its first cluster began: what is left holds nothing.

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use super::progress::Progress;
 use super::records::short;
 use super::repair::{Fault, Repair};
-use super::{IndexArg, count, indexes_invalid, say as say_now, usage};
+use super::{IndexArg, count, indexes_invalid, say as say_now};
+use crate::errors::Usage;
 use crate::output::{Format, Output, with_bytes};
 use crate::patience::Snapshot;
 
@@ -133,10 +134,14 @@ struct Check<'a> {
     repair: Option<Repair<'a>>,
 }
 
-pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::Result<ExitCode> {
-    if let Some(why) = indexes_invalid(&args.table, &args.index) {
-        return Ok(usage(&why));
+impl Args {
+    /// What can be found wrong before anybody is asked anything.
+    pub(crate) fn check(&self) -> Result<(), Usage> {
+        indexes_invalid(&self.table, &self.index).map_or(Ok(()), |why| Err(Usage(why)))
     }
+}
+
+pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let progress = Mutex::new(Progress::new(output, None));
     let say = |message: &str| progress.lock().note(message);
     let check = async |at, repair| {

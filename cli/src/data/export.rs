@@ -12,8 +12,9 @@ use percolator_client::{Client, Range, Timestamp, escape};
 
 use super::progress::Progress;
 use super::records::{NotText, short, to_json, to_text};
-use super::{FileFormat, count, json, say as say_now, usage};
+use super::{FileFormat, count, json, say as say_now};
 use crate::cells::Escaped;
+use crate::errors::Usage;
 use crate::output::Output;
 use crate::patience::Snapshot;
 
@@ -95,12 +96,19 @@ impl Row {
     }
 }
 
-pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::Result<ExitCode> {
-    if !args.columns.is_empty() && args.format != FileFormat::Csv {
-        return Ok(usage(
-            "--columns is for --format csv; JSON lines have every column",
-        ));
+impl Args {
+    /// What can be found wrong before anybody is asked anything.
+    pub(crate) fn check(&self) -> Result<(), Usage> {
+        if !self.columns.is_empty() && self.format != FileFormat::Csv {
+            return Err(Usage(
+                "--columns is for --format csv; JSON lines have every column".into(),
+            ));
+        }
+        Ok(())
     }
+}
+
+pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let progress = Mutex::new(Progress::new(output, None));
     let say = |message: &str| progress.lock().note(message);
     let written = write(client, &args, &progress, &say).await;

@@ -177,6 +177,7 @@ pub(crate) async fn run(
         key: &args.key,
         indexes: &args.index,
         met: args.index.iter().map(|_| false.into()).collect(),
+        had: args.index.iter().map(|_| false.into()).collect(),
         skip_bad: args.skip_bad,
         complain: &complain,
         batch_rows: args.batch as usize,
@@ -245,10 +246,10 @@ pub(crate) async fn run(
 /// Names the indexes whose field no row has, if there are any.
 fn say_unmet(loader: &Loader<'_>, counts: Counts, name: &str) -> bool {
     let mut unmet = false;
-    for (index, met) in loader.indexes.iter().zip(&loader.met) {
+    let met = loader.met.iter().zip(&loader.had);
+    for (index, (met, had)) in loader.indexes.iter().zip(met) {
         if counts.rows > 0 && !met.load(Ordering::Relaxed) {
-            // Where entries went, the rows had it before.
-            unmet = counts.index_entries_removed == 0;
+            unmet |= !had.load(Ordering::Relaxed);
             super::say(&format!(
                 "no row of {name} has the field {}, so there is nothing in the index {} from it; look at the spelling",
                 index.field, index.table

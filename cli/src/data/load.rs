@@ -80,6 +80,8 @@ pub(crate) struct Loader<'a> {
     pub(crate) indexes: &'a [IndexArg],
     /// Whether any record had the field of each index.
     pub(crate) met: Vec<AtomicBool>,
+    /// Of each index, whether rows had its field before, and don't have it any more.
+    pub(crate) had: Vec<AtomicBool>,
     /// Go on behind records that can't be loaded.
     pub(crate) skip_bad: bool,
     pub(crate) batch_rows: usize,
@@ -249,6 +251,9 @@ impl Loader<'_> {
                     )));
                 }
             }
+        }
+        for (at, _) in diffs.iter().flat_map(Diff::stale) {
+            self.had[*at].store(true, Ordering::Relaxed);
         }
         let counts = write(txn, self.table, indexes, &diffs).await?;
         Ok((counts, refused))

@@ -21,7 +21,6 @@ mod source;
 
 use std::io::{self, Write};
 use std::path::Path;
-use std::process::ExitCode;
 
 use clap::ValueEnum;
 
@@ -89,14 +88,6 @@ fn indexes_invalid(table: &str, indexes: &[IndexArg]) -> Option<String> {
         }
     }
     None
-}
-
-/// Says what is wrong with the command line.
-fn usage(why: &str) -> ExitCode {
-    say(&format!(
-        "error: {why}\n\nFor more information, try '--help'."
-    ));
-    ExitCode::from(2)
 }
 
 /// Says on standard error what somebody has to act on, `--quiet` or not.
