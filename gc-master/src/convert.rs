@@ -3,15 +3,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use percolator_protocol::types::Timestamp;
+use percolator_protocol::types::{TableId, Tablet, Timestamp};
 use percolator_wire::v1;
 use tonic::{Code, Status};
 
 use crate::core::{Directory, HEARTBEAT_INTERVAL};
-use crate::events::{Heard, Heartbeat, Report};
+use crate::events::{Heard, Heartbeat};
 use crate::held::Hold;
 use crate::refusal::Refusal;
-use crate::truth::{Role, Rows, Table, TableState, Tablet, TabletState, Truth};
+use crate::truth::{Placement, Role, Table, TableState, Truth};
 
 impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
     type Error = Refusal;
@@ -35,13 +35,19 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             })?),
         };
         let points = (&request).into();
+        let tablets = request.tablets.into_iter().map(Tablet::try_from);
+        let tablets = tablets.collect::<Result<_, _>>();
+        let tablets = tablets.map_err(|malformed| Refusal::Heartbeat {
+            server: request.server.clone(),
+            wrong: malformed.to_string(),
+        })?;
         Ok(Self {
             cluster_id: Some(request.cluster_id).filter(|id| !id.is_empty()),
             role,
             server: request.server,
             address: request.address,
             incarnation: request.incarnation,
-            tablets: request.tablets.into_iter().map(Report::from).collect(),
+            tablets,
             peers: request.peers.into_iter().collect(),
             deleted_tables: request.deleted_tables.into_iter().collect(),
             points,
@@ -58,46 +64,6 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             disk_stalled_ms: request.disk_stalled_ms,
             metrics_address,
         })
-    }
-}
-
-impl From<v1::TabletInfo> for Report {
-    fn from(info: v1::TabletInfo) -> Self {
-        let state = match info.state() {
-            v1::TabletState::Frozen => TabletState::Frozen,
-            v1::TabletState::Swept => TabletState::Swept,
-            v1::TabletState::Serving | v1::TabletState::Unspecified => TabletState::Serving,
-        };
-        Self {
-            id: info.id,
-            table: info.table_id,
-            table_name: info.table_name,
-            rows: Rows {
-                start: info.start_row.into(),
-                end: info.end_row.into(),
-            },
-            epoch: info.epoch,
-            state,
-        }
-    }
-}
-
-impl From<Report> for v1::TabletInfo {
-    fn from(report: Report) -> Self {
-        let state = match report.state {
-            TabletState::Serving => v1::TabletState::Serving,
-            TabletState::Frozen => v1::TabletState::Frozen,
-            TabletState::Swept => v1::TabletState::Swept,
-        };
-        Self {
-            id: report.id,
-            table_id: report.table,
-            table_name: report.table_name,
-            start_row: report.rows.start.into(),
-            end_row: report.rows.end.into(),
-            epoch: report.epoch,
-            state: state.into(),
-        }
     }
 }
 
@@ -202,18 +168,18 @@ pub(crate) fn table_info(id: u32, table: &Table) -> v1::TableInfo {
     }
 }
 
-fn place(truth: &Truth, id: u64, tablet: &Tablet) -> v1::TabletPlace {
+fn place(truth: &Truth, id: u64, tablet: &Placement) -> v1::TabletPlace {
     let table_name = truth.tables.get(&tablet.table).map(|table| &table.name);
-    let report = Report {
+    let info = Tablet {
         id,
-        table: tablet.table,
+        table: TableId(tablet.table),
         table_name: table_name.cloned().unwrap_or_default(),
         rows: tablet.rows.clone(),
         epoch: tablet.epoch,
         state: tablet.state,
     };
     v1::TabletPlace {
-        tablet: Some(report.into()),
+        tablet: Some(info.into()),
         server: tablet.owner.clone(),
     }
 }

@@ -7,16 +7,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use percolator_protocol::types::Timestamp;
+use percolator_protocol::types::{TableId, Tablet, TabletState, Timestamp};
 
 use crate::collection::Collection;
-use crate::events::{Action, Command, Effects, Heard, Heartbeat, Note, Report, Start};
+use crate::events::{Action, Command, Effects, Heard, Heartbeat, Note, Start};
 use crate::fencing::{LEASE, Leased};
 use crate::members::Live;
 use crate::refusal::Refusal;
 use crate::sessions::Sessions;
 use crate::settings::{Manifest, RETENTION};
-use crate::truth::{Role, Server, TableState, TabletState, Truth, TruthError};
+use crate::truth::{Role, Server, TableState, Truth, TruthError};
 
 /// How often servers are to send a heartbeat.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
@@ -310,10 +310,10 @@ impl Directory {
         }
         let table = tablet.table;
         match &command.action {
-            Action::Create { report, .. } => {
+            Action::Create { tablet: asked, .. } => {
                 tablet.made = true;
-                if report.epoch == tablet.epoch && tablet.state < report.state {
-                    tablet.state = report.state;
+                if asked.epoch == tablet.epoch && tablet.state < asked.state {
+                    tablet.state = asked.state;
                     self.dirty = true;
                 }
             }
@@ -426,9 +426,9 @@ impl Directory {
             if tablet.owner != server {
                 continue;
             }
-            let report = |state| Report {
+            let asked = |state| Tablet {
                 id: *id,
-                table: tablet.table,
+                table: TableId(tablet.table),
                 table_name: table.name.clone(),
                 rows: tablet.rows.clone(),
                 epoch: tablet.epoch,
@@ -453,7 +453,7 @@ impl Directory {
                 TableState::Creating | TableState::Ready | TableState::Deleting => continue,
             };
             actions.push(Action::Create {
-                report: report(state),
+                tablet: asked(state),
                 made: tablet.made,
                 barrier: truth.gc.points().barrier,
             });

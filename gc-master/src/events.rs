@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use percolator_protocol::safe_point::Points;
-use percolator_protocol::types::Timestamp;
+use percolator_protocol::types::{Tablet, Timestamp};
 use percolator_wire::v1;
 
 use crate::fencing::Leased;
 use crate::settings::Kept;
-use crate::truth::{Role, Rows, TabletState, Truth};
+use crate::truth::{Role, Truth};
 
 /// What a master begins with.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ pub struct Heartbeat {
     /// A random number of this start of its process.
     pub incarnation: u64,
     /// Every tablet that it owns.
-    pub tablets: Vec<Report>,
+    pub tablets: Vec<Tablet>,
     /// The tablet servers that it durably knows of, by name.
     pub peers: BTreeSet<String>,
     /// Tables of which it has dropped tablets.
@@ -173,23 +173,6 @@ pub struct Swept {
     pub servers: BTreeSet<String>,
 }
 
-/// A tablet, as its owner reports it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// The tablet.
-    pub id: u64,
-    /// Its table.
-    pub table: u32,
-    /// Its table's name when the tablet was made.
-    pub table_name: String,
-    /// Its rows.
-    pub rows: Rows,
-    /// Its epoch.
-    pub epoch: u64,
-    /// What its owner does for it.
-    pub state: TabletState,
-}
-
 /// What is to be done, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
@@ -219,10 +202,10 @@ pub struct Command {
 /// What a tablet server is asked to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Own this tablet, in the state that the report has.
+    /// Own this tablet, in the state that it has here.
     Create {
         /// The tablet.
-        report: Report,
+        tablet: Tablet,
         /// The server has said that it has it: it must not make an empty one in its place.
         made: bool,
         /// It refuses what is below, from before it serves the tablet.
@@ -240,7 +223,7 @@ pub enum Action {
 impl Action {
     pub(crate) fn tablet(&self) -> u64 {
         match self {
-            Self::Create { report, .. } => report.id,
+            Self::Create { tablet, .. } => tablet.id,
             Self::Drop { tablet, .. } => *tablet,
         }
     }
@@ -327,8 +310,8 @@ impl Heartbeat {
             let rows = &report.rows;
             let is_empty = !rows.end.is_empty() && rows.start >= rows.end;
             // Ids above these bounds are never given, so that there always is a next one.
-            let bad_id =
-                !(1..=TABLET_ID_MAX).contains(&report.id) || !(1..u32::MAX).contains(&report.table);
+            let bad_id = !(1..=TABLET_ID_MAX).contains(&report.id)
+                || !(1..u32::MAX).contains(&report.table.0);
             if bad_id || is_empty || report.epoch == 0 || !is_name(&report.table_name) {
                 return malformed(format!("tablet {} (at {index}) is no tablet", report.id));
             }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use percolator_protocol::types::Timestamp;
 
 use crate::core::Directory;
-use crate::truth::{Role, TableState, Tablet, TabletState};
+use percolator_protocol::types::TabletState;
+
+use crate::truth::{Placement, Role, TableState};
 
 /// Of something, by what it is told apart.
 pub(crate) type Counts<K> = BTreeMap<K, i64>;
@@ -113,7 +115,7 @@ impl Directory {
         age(self.collection.now, session.floor)
     }
 
-    fn tablet_state(&self, id: u64, tablet: &Tablet, now: Duration) -> &'static str {
+    fn tablet_state(&self, id: u64, tablet: &Placement, now: Duration) -> &'static str {
         if !tablet.made {
             return "creating";
         }

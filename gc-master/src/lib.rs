@@ -37,9 +37,7 @@ pub use crate::core::{Directory, HEARTBEAT_INTERVAL, Held, SILENCE_MAX, Settings
 pub use collection::{Progress, Sweep};
 pub use convert::{directory as directory_response, gc_status};
 pub use driver::drive;
-pub use events::{
-    Action, Command, Deletion, Effects, Heard, Heartbeat, Note, Report, Start, Swept,
-};
+pub use events::{Action, Command, Deletion, Effects, Heard, Heartbeat, Note, Start, Swept};
 pub use fencing::{LEASE, Leased};
 pub use names::{CUT_BYTES_MAX, CUTS_MAX, NAME_BYTES_MAX};
 pub use pending::{Creation, Pending, Removal};
@@ -49,7 +47,4 @@ pub use settings::{
     Change, Kept, Manifest, ManifestError, RETENTION, RETENTION_MAX, RETENTION_MIN,
 };
 pub use tables::STATE_BYTES_MAX;
-pub use truth::{
-    Gc, Role, Rows, Server as KnownServer, Table, TableState, Tablet, TabletState, Truth,
-    TruthError,
-};
+pub use truth::{Gc, Placement, Role, Server as KnownServer, Table, TableState, Truth, TruthError};

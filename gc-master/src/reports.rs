@@ -4,11 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use percolator_protocol::types::{Tablet, TabletState};
+
 use crate::core::{Directory, SILENCE_MAX, Unbroken};
-use crate::events::{Action, Note, Report};
+use crate::events::{Action, Note};
 use crate::members::Live;
 use crate::names::NAME_BYTES_MAX;
-use crate::truth::{Table, TableState, Tablet, TabletState, Truth};
+use crate::truth::{Placement, Table, TableState, Truth};
 
 /// The tablet that a report loses against.
 struct Winner {
@@ -19,7 +21,7 @@ struct Winner {
 
 impl Directory {
     /// Merges everything that a tablet server owns.
-    pub(crate) fn merge(&mut self, now: Duration, server: &str, mut reports: Vec<Report>) {
+    pub(crate) fn merge(&mut self, now: Duration, server: &str, mut reports: Vec<Tablet>) {
         let reported: BTreeSet<u64> = reports.iter().map(|report| report.id).collect();
         if let Some(truth) = &self.truth {
             // Known tablets first: one that was split has made room for its sibling then. After
@@ -32,7 +34,7 @@ impl Directory {
         let mut changed = BTreeMap::new();
         let mut conflicts = BTreeSet::new();
         for report in reports {
-            let (id, table, epoch) = (report.id, report.table, report.epoch);
+            let (id, table, epoch) = (report.id, report.table.0, report.epoch);
             let name = report.table_name.clone();
             match self.claim(server, report) {
                 Ok(true) => {
@@ -66,16 +68,16 @@ impl Directory {
     }
 
     /// Takes one report in. Whether the table's tablets changed; or what it loses against.
-    fn claim(&mut self, server: &str, report: Report) -> Result<bool, Winner> {
+    fn claim(&mut self, server: &str, report: Tablet) -> Result<bool, Winner> {
         let Some(truth) = &self.truth else {
             return Ok(false);
         };
-        let state = truth.tables.get(&report.table).map(|table| table.state);
-        let swept = truth.tables.get(&report.table).is_some_and(|t| t.swept);
+        let state = truth.tables.get(&report.table.0).map(|table| table.state);
+        let swept = truth.tables.get(&report.table.0).is_some_and(|t| t.swept);
         let known = truth.tablets.get(&report.id);
         let is_ours = known.is_none_or(|tablet| tablet.owner == server);
         match state {
-            None if known.is_none() && truth.was_deleted(report.table) => {
+            None if known.is_none() && truth.was_deleted(report.table.0) => {
                 self.ask_to_drop(server, &report);
                 return Ok(false);
             }
@@ -83,7 +85,7 @@ impl Directory {
             // Before that, whoever has the newest epoch may know of commits. What this directory gave and doesn't know any
             // more was dropped: the report is older than that, and late.
             Some(TableState::Deleting)
-                if swept && (!is_ours || (known.is_none() && truth.gave(report.table))) =>
+                if swept && (!is_ours || (known.is_none() && truth.gave(report.table.0))) =>
             {
                 self.ask_to_drop(server, &report);
                 return Ok(false);
@@ -103,7 +105,7 @@ impl Directory {
             .filter(|known| known.owner == server && known.epoch == report.epoch)
             .map_or(TabletState::Serving, |known| known.state);
         if report.state > TabletState::Serving
-            && let Some(table) = truth.tables.get_mut(&report.table)
+            && let Some(table) = truth.tables.get_mut(&report.table.0)
         {
             // This directory may have forgotten that it was to be deleted, and how far that was.
             let swept = report.state == TabletState::Swept;
@@ -111,8 +113,8 @@ impl Directory {
             table.state = TableState::Deleting;
             table.swept |= swept;
         }
-        let claimed = Tablet {
-            table: report.table,
+        let claimed = Placement {
+            table: report.table.0,
             rows: report.rows,
             epoch: report.epoch,
             owner: server.to_owned(),
@@ -144,7 +146,7 @@ impl Directory {
         &mut self,
         server: &str,
         deleted: &BTreeSet<u32>,
-        reports: &[Report],
+        reports: &[Tablet],
     ) {
         for id in deleted {
             let Some(truth) = &mut self.truth else { return };
@@ -172,19 +174,19 @@ impl Directory {
         }
     }
 
-    fn ask_to_drop(&mut self, server: &str, report: &Report) {
-        let (tablet, table) = (report.id, report.table);
+    fn ask_to_drop(&mut self, server: &str, report: &Tablet) {
+        let (tablet, table) = (report.id, report.table.0);
         self.ask(server, Action::Drop { tablet, table });
     }
 
     /// A table that the directory has never heard of: it is older than what the servers hold.
-    fn adopt_table(&mut self, server: &str, report: &Report) {
+    fn adopt_table(&mut self, server: &str, report: &Tablet) {
         self.distrust();
         let Some(truth) = &mut self.truth else { return };
-        let name = free_name(truth, &report.table_name, report.table);
+        let name = free_name(truth, &report.table_name, report.table.0);
         self.effects.notes.push(Note::Adopted {
             server: server.to_owned(),
-            table: report.table,
+            table: report.table.0,
             name: name.clone(),
         });
         let state = TableState::Creating;
@@ -194,8 +196,8 @@ impl Directory {
             swept: false,
             given_up: false,
         };
-        truth.tables.insert(report.table, table);
-        truth.met_table(report.table);
+        truth.tables.insert(report.table.0, table);
+        truth.met_table(report.table.0);
         self.dirty = true;
     }
 
@@ -272,8 +274,8 @@ impl Directory {
 }
 
 /// What the directory already has for these rows, unless the report is newer.
-fn winner_over(truth: &Truth, server: &str, report: &Report) -> Option<Winner> {
-    let winner = |(id, tablet): (&u64, &Tablet)| Winner {
+fn winner_over(truth: &Truth, server: &str, report: &Tablet) -> Option<Winner> {
+    let winner = |(id, tablet): (&u64, &Placement)| Winner {
         id: *id,
         owner: tablet.owner.clone(),
         epoch: tablet.epoch,
@@ -284,7 +286,7 @@ fn winner_over(truth: &Truth, server: &str, report: &Report) -> Option<Winner> {
             true => report.epoch >= tablet.epoch,
             false => report.epoch > tablet.epoch,
         };
-        if tablet.table != report.table || !is_newer {
+        if tablet.table != report.table.0 || !is_newer {
             return Some(winner(known));
         }
         if tablet.rows == report.rows {
@@ -295,7 +297,7 @@ fn winner_over(truth: &Truth, server: &str, report: &Report) -> Option<Winner> {
         .tablets
         .iter()
         .filter(|(id, tablet)| {
-            **id != report.id && tablet.table == report.table && tablet.epoch >= report.epoch
+            **id != report.id && tablet.table == report.table.0 && tablet.epoch >= report.epoch
         })
         .find(|(_, tablet)| tablet.rows.overlaps(&report.rows))
         .map(winner)

@@ -230,13 +230,13 @@ async fn send(channel: Option<Channel>, command: &Command) -> Result<(), String>
     let asked = async {
         match action {
             Action::Create {
-                report,
+                tablet,
                 made,
                 barrier,
             } => {
                 let request = v1::CreateTabletRequest {
                     cluster_id: cluster_id.clone(),
-                    tablet: Some(report.clone().into()),
+                    tablet: Some(tablet.clone().into()),
                     to,
                     made: *made,
                     barrier: barrier.as_u64(),

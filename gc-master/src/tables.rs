@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use percolator_protocol::types::{Rows, TabletState};
+
 use crate::core::Directory;
 use crate::events::Deletion;
 use crate::names::{check_cuts, check_table_name};
 use crate::refusal::Refusal;
-use crate::truth::{Role, Rows, Table, TableState, Tablet, TabletState, Truth};
+use crate::truth::{Placement, Role, Table, TableState, Truth};
 
 /// The most bytes that the state may have, so that what servers report still fits in its file.
 pub const STATE_BYTES_MAX: usize = 12 << 20;
@@ -61,9 +63,12 @@ impl Directory {
         for (start, end) in starts.zip(ends) {
             let owner = least_loaded(&mut loads);
             owners.insert(owner.clone());
-            let tablet = Tablet {
+            let tablet = Placement {
                 table: id,
-                rows: Rows { start, end },
+                rows: Rows {
+                    start: start.into(),
+                    end: end.into(),
+                },
                 epoch: 1,
                 owner,
                 made: false,
@@ -272,7 +277,7 @@ impl Directory {
         let Some(truth) = &self.truth else {
             return "nobody".into();
         };
-        let lacks = |tablet: &Tablet| match truth.tables.get(&id) {
+        let lacks = |tablet: &Placement| match truth.tables.get(&id) {
             Some(table) if table.swept => {
                 tablet.state < TabletState::Swept || truth.swept_tables().contains(&id)
             }
@@ -296,7 +301,7 @@ impl Directory {
             return "servers that have not reported yet".into();
         }
         let mut described = self.describe(waits_for, now);
-        let failed = |(tablet_id, tablet): &(u64, &Tablet)| {
+        let failed = |(tablet_id, tablet): &(u64, &Placement)| {
             let cause = self.failures.get(&(tablet.owner.clone(), *tablet_id))?;
             Some(format!(
                 "; the last order to {} failed: {cause}",
@@ -366,8 +371,9 @@ fn going_on(truth: &Truth, id: u32, cuts: &[Vec<u8>]) -> Result<u32, Refusal> {
         TableState::Deleting => Err(Refusal::BeingDeleted { name }),
         TableState::Creating => {
             let tablets = truth.tablets_of(id);
-            let starts = tablets.iter().map(|(_, tablet)| &tablet.rows.start);
-            let is_same = starts.eq(std::iter::once(&Vec::new()).chain(cuts));
+            let starts = tablets.iter().map(|(_, tablet)| &tablet.rows.start[..]);
+            let cuts = cuts.iter().map(Vec::as_slice);
+            let is_same = starts.eq(std::iter::once(&[][..]).chain(cuts));
             is_same.then_some(id).ok_or(Refusal::OtherCuts { name })
         }
     }

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use percolator_protocol::safe_point::Points;
-use percolator_protocol::types::Timestamp;
+use percolator_protocol::types::{Rows, TabletState, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{self, Half, TABLE_BLOCK_BITS, TABLET_BLOCK_BITS};
@@ -32,7 +33,7 @@ pub struct Truth {
     /// By id.
     pub tables: BTreeMap<u32, Table>,
     /// By id.
-    pub tablets: BTreeMap<u64, Tablet>,
+    pub tablets: BTreeMap<u64, Placement>,
     /// By name.
     pub servers: BTreeMap<String, Server>,
     /// Ids of deleted tables; only where `rebuilt`.
@@ -137,13 +138,13 @@ pub enum TableState {
     Deleting,
 }
 
-/// A tablet.
+/// Where a tablet is, and what was last heard of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tablet {
+pub struct Placement {
     /// The id of its table.
     pub table: u32,
     /// Its rows.
-    #[serde(flatten)]
+    #[serde(flatten, with = "StoredRows")]
     pub rows: Rows,
     /// Grows with each change of its rows or owner.
     pub epoch: u64,
@@ -153,39 +154,31 @@ pub struct Tablet {
     /// never again asks for an empty one in its place.
     pub made: bool,
     /// What the owner has said of it last, at this epoch: it only goes forward.
-    #[serde(default, skip_serializing_if = "TabletState::is_serving")]
+    #[serde(
+        default,
+        skip_serializing_if = "is_serving",
+        with = "StoredTabletState"
+    )]
     pub state: TabletState,
 }
 
-/// What a tablet's owner does for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum TabletState {
-    /// Everything.
-    #[default]
+/// As [`TabletState`] is written down.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "TabletState", rename_all = "lowercase")]
+enum StoredTabletState {
     Serving,
-    /// Its table is being deleted: it tells the fate of transactions, and lets none commit.
     Frozen,
-    /// The same; and its table was swept, so that it may be dropped.
     Swept,
 }
 
-impl TabletState {
-    #[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
-    fn is_serving(&self) -> bool {
-        *self == Self::Serving
-    }
-}
-
-/// Rows from `start` on, up to and without `end`; an empty `end` means: to the end.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rows {
-    /// The first row.
+/// As [`Rows`] are written down.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Rows")]
+struct StoredRows {
     #[serde(with = "hex")]
-    pub start: Vec<u8>,
-    /// The first row that no longer belongs to it.
+    start: Bytes,
     #[serde(with = "hex")]
-    pub end: Vec<u8>,
+    end: Bytes,
 }
 
 /// A server that was heard at least once.
@@ -345,8 +338,8 @@ impl Truth {
     }
 
     /// The tablets of a table, ordered by their first row.
-    pub fn tablets_of(&self, table: u32) -> Vec<(u64, &Tablet)> {
-        let mut tablets: Vec<(u64, &Tablet)> = self
+    pub fn tablets_of(&self, table: u32) -> Vec<(u64, &Placement)> {
+        let mut tablets: Vec<(u64, &Placement)> = self
             .tablets
             .iter()
             .filter(|(_, tablet)| tablet.table == table)
@@ -384,7 +377,7 @@ impl Truth {
 
     /// The tables of which every known tablet says that its table was swept.
     pub(crate) fn swept_tables(&self) -> BTreeSet<u32> {
-        let is_swept = |tablet: &&Tablet| tablet.state == TabletState::Swept;
+        let is_swept = |tablet: &&Placement| tablet.state == TabletState::Swept;
         let tablets = self.tablets.values();
         let mut swept: BTreeSet<u32> = tablets.filter(is_swept).map(|one| one.table).collect();
         let tablets = self.tablets.values();
@@ -410,25 +403,22 @@ impl Truth {
             .collect()
     }
 
-    fn is_covered(&self, table: u32, counts: impl Fn(&Tablet) -> bool) -> bool {
+    fn is_covered(&self, table: u32, counts: impl Fn(&Placement) -> bool) -> bool {
         let tablets = self.tablets_of(table);
         let mut reached: Option<&[u8]> = Some(&[]);
         for (_, tablet) in &tablets {
             if !counts(tablet) || reached != Some(&tablet.rows.start) {
                 return false;
             }
-            reached = Some(tablet.rows.end.as_slice()).filter(|end| !end.is_empty());
+            reached = Some(&tablet.rows.end[..]).filter(|end| !end.is_empty());
         }
         !tablets.is_empty() && reached.is_none()
     }
 }
 
-impl Rows {
-    /// Whether some row belongs to both.
-    pub(crate) fn overlaps(&self, other: &Self) -> bool {
-        let begins_before_end = |a: &Self, b: &Self| b.end.is_empty() || a.start < b.end;
-        begins_before_end(self, other) && begins_before_end(other, self)
-    }
+#[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
+fn is_serving(state: &TabletState) -> bool {
+    *state == TabletState::Serving
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
@@ -438,6 +428,7 @@ fn is_false(value: &bool) -> bool {
 
 /// Rows are bytes, and JSON has only text.
 mod hex {
+    use bytes::Bytes;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
     pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
@@ -452,7 +443,7 @@ mod hex {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
-    ) -> Result<Vec<u8>, D::Error> {
+    ) -> Result<Bytes, D::Error> {
         let text = String::deserialize(deserializer)?;
         let malformed = || D::Error::custom(format_args!("{text:?} is not a row in hexadecimal"));
         let nibble = |digit: u8| char::from(digit).to_digit(16).ok_or_else(malformed);
@@ -490,9 +481,9 @@ mod tests {
         truth.awaited.insert("tablet-1".into());
         let rows = Rows {
             start: (0..=255).collect(),
-            end: Vec::new(),
+            end: Bytes::new(),
         };
-        let tablet = Tablet {
+        let tablet = Placement {
             table: 3,
             rows,
             epoch: u64::MAX,
@@ -559,7 +550,7 @@ mod tests {
         ] {
             let mut truth = Truth::new("c0ffee".into(), 7);
             for (id, (start, end)) in (1..).zip(tablets) {
-                let tablet = Tablet {
+                let tablet = Placement {
                     table: 1,
                     rows: Rows {
                         start: (*start).into(),

@@ -2,7 +2,8 @@
 
 mod world;
 
-use percolator_gc_master::{Note, Refusal, SILENCE_MAX, TableState, TabletState};
+use percolator_gc_master::{Note, Refusal, SILENCE_MAX, TableState};
+use percolator_protocol::types::TabletState;
 use world::World;
 
 fn lose_state_and_settle(world: &mut World) {
@@ -132,7 +133,7 @@ fn a_drop_goes_on_when_the_state_is_lost_in_the_middle() {
             world.beat_all();
         }
         let held = world.servers.values().flat_map(|tablets| tablets.values());
-        let left: Vec<_> = held.filter(|tablet| tablet.table == 1).collect();
+        let left: Vec<_> = held.filter(|tablet| tablet.table.0 == 1).collect();
         // Either no owner has heard that it was swept, and all is as before; or it is gone.
         if left.is_empty() {
             assert_eq!(world.state_of("a"), None, "step {step}");

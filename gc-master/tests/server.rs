@@ -298,6 +298,7 @@ async fn a_master_without_a_state_waits_and_takes_over() {
         table_id: 3,
         table_name: "kept".into(),
         epoch: 2,
+        state: v1::TabletState::Serving.into(),
         ..v1::TabletInfo::default()
     };
     fake.owned.lock().unwrap().insert(7, tablet);

@@ -4,8 +4,8 @@ mod world;
 
 use std::time::Duration;
 
-use percolator_gc_master::{Deletion, Progress, Refusal, SILENCE_MAX, TableState, TabletState};
-use percolator_protocol::types::Timestamp;
+use percolator_gc_master::{Deletion, Progress, Refusal, SILENCE_MAX, TableState};
+use percolator_protocol::types::{TabletState, Timestamp};
 use world::World;
 
 #[test]

@@ -2,6 +2,7 @@
 //! it. Every kind of message is named here: one that is new doesn't compile until it has words.
 
 use percolator_client::transport::MasterError;
+use percolator_protocol::types::TabletState;
 use percolator_tablet::core::Order;
 use percolator_tablet::runner::FromMaster;
 use percolator_wire::v1;
@@ -39,8 +40,8 @@ impl Ask {
                 order: Order::Create { tablet, .. },
                 ..
             }) => {
-                let (id, table) = (tablet.id, tablet.table_id);
-                format!("own tablet {id} of {table}, {}", state(tablet.state()))
+                let (id, table) = (tablet.id, tablet.table.0);
+                format!("own tablet {id} of {table}, {}", state(tablet.state))
             }
             Self::Order(FromMaster {
                 order: Order::Drop { id, table },
@@ -56,12 +57,11 @@ fn nothing() -> String {
     "nothing".to_owned()
 }
 
-fn state(state: v1::TabletState) -> &'static str {
+fn state(state: TabletState) -> &'static str {
     match state {
-        v1::TabletState::Unspecified => "in no known state",
-        v1::TabletState::Serving => "serving",
-        v1::TabletState::Frozen => "frozen",
-        v1::TabletState::Swept => "swept",
+        TabletState::Serving => "serving",
+        TabletState::Frozen => "frozen",
+        TabletState::Swept => "swept",
     }
 }
 

@@ -19,7 +19,7 @@ use percolator_engine::{
 };
 use percolator_protocol::lease::Lease;
 use percolator_protocol::safe_point::Points;
-use percolator_protocol::types::Timestamp;
+use percolator_protocol::types::{Rows, TableId, Tablet, TabletState, Timestamp};
 use percolator_tablet::Limits;
 use percolator_tablet::core::{Core, Order, Reply};
 use percolator_wire::v1;
@@ -161,13 +161,13 @@ impl Server {
             value: vec![b'v'; value].into(),
             _folder: folder,
         };
-        let tablet = v1::TabletInfo {
+        let tablet = Tablet {
             id: 1,
-            table_id: 5,
+            table: TableId(5),
             table_name: "t".into(),
+            rows: Rows::default(),
             epoch: 1,
-            state: v1::TabletState::Serving.into(),
-            ..v1::TabletInfo::default()
+            state: TabletState::Serving,
         };
         let order = Order::Create {
             tablet,

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use percolator_engine::{Engine, EngineKind, Options, open};
 use percolator_protocol::lease::Lease;
-use percolator_protocol::types::Timestamp;
+use percolator_protocol::types::{Rows, TableId, Tablet, TabletState, Timestamp};
 use percolator_tablet::Limits;
 use percolator_tablet::core::{Core, Order, Reply};
 use percolator_wire::v1;
@@ -104,13 +104,13 @@ impl Server {
             replies: Vec::new(),
         };
         if server.core.report().tablets.is_empty() {
-            let tablet = v1::TabletInfo {
+            let tablet = Tablet {
                 id: 1,
-                table_id: 5,
+                table: TableId(5),
                 table_name: "t".into(),
+                rows: Rows::default(),
                 epoch: 1,
-                state: v1::TabletState::Serving.into(),
-                ..v1::TabletInfo::default()
+                state: TabletState::Serving,
             };
             let order = Order::Create {
                 tablet,

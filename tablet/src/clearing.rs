@@ -2,8 +2,7 @@
 //! too, and a larger one where there's nothing else to write.
 
 use percolator_engine::{Column, Direction, Engine};
-use percolator_protocol::types::key;
-use percolator_wire::v1;
+use percolator_protocol::types::{Tablet, key};
 
 use crate::decision::{Decision, TabletChange};
 use crate::latches::{self, Ticket};
@@ -98,20 +97,20 @@ impl Clearing {
     }
 }
 
-fn first_key(tablet: &v1::TabletInfo) -> Vec<u8> {
-    key::row_bound(tablets::table(tablet), &tablet.start_row)
+fn first_key(tablet: &Tablet) -> Vec<u8> {
+    key::row_bound(tablet.table, &tablet.rows.start)
 }
 
 /// Deletes keys from the position on, and returns the position behind them. `None`: the engine can't be
 /// read, which others will find too.
 fn take(
     engine: &dyn Engine,
-    tablet: &v1::TabletInfo,
+    tablet: &Tablet,
     mut position: Position,
     keys_max: usize,
     decision: &mut Decision,
 ) -> Option<Position> {
-    let end = key::rows_end(tablets::table(tablet), &tablet.end_row);
+    let end = key::rows_end(tablet.table, &tablet.rows.end);
     let mut bytes = 0;
     while let Some(column) = COLUMNS.get(position.column) {
         let pairs = engine.scan(*column, &position.start, &end, Direction::Forward);

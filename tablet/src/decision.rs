@@ -6,7 +6,7 @@ use percolator_engine::Batch;
 use percolator_protocol::actions::CellView;
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
-use percolator_protocol::types::{Cell, Effect, Timestamp, WriteKind};
+use percolator_protocol::types::{Cell, Effect, Tablet, Timestamp, WriteKind};
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
@@ -21,7 +21,7 @@ use crate::{garbage, points};
 /// A change of what this server serves, that takes effect when its batch is durable.
 #[derive(Debug)]
 pub(crate) enum TabletChange {
-    Insert(v1::TabletInfo),
+    Insert(Tablet),
     /// Of this table, which is deleted.
     Drop {
         id: u64,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
+use percolator_protocol::types::Tablet;
 use percolator_telemetry::names::tablet as names;
 use percolator_telemetry::{Bounded, Error, IntCounterVec, Set};
 use percolator_wire::v1;
@@ -98,7 +99,7 @@ impl Shown {
     }
 
     /// Shows what came since the last time, of the tablets that are here; the others aren't shown any more.
-    pub(crate) fn show(&self, here: &[v1::TabletInfo]) {
+    pub(crate) fn show(&self, here: &[Tablet]) {
         let State { named, new } = &mut *self.state.lock();
         let ids: BTreeSet<u64> = here.iter().map(|tablet| tablet.id).collect();
         named.retain(|id, table| {
@@ -145,15 +146,19 @@ impl Shown {
 
 #[cfg(test)]
 mod tests {
+    use percolator_protocol::types::{Rows, TableId, TabletState};
     use percolator_telemetry::Registry;
 
     use super::*;
 
-    fn tablets(ids: impl IntoIterator<Item = u64>) -> Vec<v1::TabletInfo> {
-        let of_bank = |id| v1::TabletInfo {
+    fn tablets(ids: impl IntoIterator<Item = u64>) -> Vec<Tablet> {
+        let of_bank = |id| Tablet {
             id,
+            table: TableId(1),
             table_name: "bank".into(),
-            ..v1::TabletInfo::default()
+            rows: Rows::default(),
+            epoch: 1,
+            state: TabletState::Serving,
         };
         ids.into_iter().map(of_bank).collect()
     }

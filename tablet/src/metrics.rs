@@ -6,13 +6,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use percolator_engine::{Batch, Error as EngineError, RESERVE_BYTES, Stats};
-use percolator_protocol::types::Timestamp;
+use percolator_protocol::types::{TabletState, Timestamp};
 use percolator_telemetry::names::tablet as names;
 use percolator_telemetry::{
     Bounded, Error, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Registry, Set, Volume, keep_up,
 };
-use percolator_wire::v1::TabletState;
 
 use crate::core::Facts;
 use crate::load::Shown;
@@ -189,8 +188,8 @@ impl Metrics {
         let mut by_state = [0_i64; names::STATES.len()];
         let mut by_table: BTreeMap<&str, i64> = BTreeMap::new();
         for tablet in &facts.tablets {
-            let state = match tablet.state() {
-                TabletState::Serving | TabletState::Unspecified => 0,
+            let state = match tablet.state {
+                TabletState::Serving => 0,
                 TabletState::Frozen => 1,
                 TabletState::Swept => 2,
             };

@@ -2,8 +2,7 @@
 
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
-use percolator_protocol::types::Timestamp;
-use percolator_wire::v1;
+use percolator_protocol::types::{Tablet, Timestamp};
 
 use crate::decision::{Decision, TabletChange};
 use crate::state::State;
@@ -14,10 +13,10 @@ use crate::{Refusal, tablets};
 pub(crate) fn drop(state: &State, id: u64, table: u32) -> Result<Decision, Refusal> {
     let mut decision = Decision::new();
     let tablet = state.tablets.get(id);
-    if let Some(known) = tablet.filter(|known| known.table_id != table) {
+    if let Some(known) = tablet.filter(|known| known.table.0 != table) {
         return Err(invalid(format!(
             "tablet {id} belongs to table {}, not to {table}",
-            known.table_id
+            known.table.0
         )));
     }
     if tablet.is_some() || !state.tablets.is_deleted(table) {
@@ -31,30 +30,30 @@ pub(crate) fn drop(state: &State, id: u64, table: u32) -> Result<Decision, Refus
 /// said that it has it.
 pub(crate) fn create(
     state: &State,
-    tablet: v1::TabletInfo,
+    tablet: Tablet,
     made: bool,
     barrier: Timestamp,
 ) -> Result<Decision, Refusal> {
-    if tablet.id == 0 || tablet.table_id == 0 || tablet.epoch == 0 {
+    if tablet.id == 0 || tablet.table.0 == 0 || tablet.epoch == 0 {
         return Err(invalid(
             "a tablet needs an id, a table and an epoch above 0",
         ));
     }
-    let freeze = tablets::is_frozen(&tablet);
+    let freeze = tablet.is_frozen();
     if state.tablets.get(tablet.id).is_none() {
         // An order that is late.
-        let deleted = state.tablets.is_deleted(tablet.table_id);
+        let deleted = state.tablets.is_deleted(tablet.table.0);
         if deleted && !mutants::on(Mutant::LateCreateAccepted) {
             return Err(invalid(format!(
                 "table {} was deleted, tablet {} of it is not made again",
-                tablet.table_id, tablet.id
+                tablet.table.0, tablet.id
             )));
         }
         if made {
             return Err(invalid(format!(
                 "tablet {} of table {} ({}) is lost: this server has said that it has it, and its folder is \
                  another one now; bring the folder back, or delete the table with --give-up-lost",
-                tablet.id, tablet.table_id, tablet.table_name
+                tablet.id, tablet.table.0, tablet.table_name
             )));
         }
     }
@@ -68,13 +67,16 @@ pub(crate) fn create(
         }
         // Frozen is for good: an order to make the tablet that is late doesn't undo it.
         Some(known) if known.epoch >= tablet.epoch => {
-            let is_behind = known.state() < tablet.state() && freeze;
-            is_behind.then(|| tablets::in_state(known, tablet.state()))
+            let is_behind = known.state < tablet.state && freeze;
+            is_behind.then(|| Tablet {
+                state: tablet.state,
+                ..known.clone()
+            })
         }
-        Some(known) if tablets::is_frozen(known) => {
-            let state = known.state().max(tablet.state());
-            Some(tablets::in_state(&tablet, state))
-        }
+        Some(known) if known.is_frozen() => Some(Tablet {
+            state: known.state.max(tablet.state),
+            ..tablet
+        }),
         _ => Some(tablet),
     };
     let mut decision = Decision::new();

@@ -18,7 +18,7 @@ use crate::records::Records;
 use crate::state::State;
 use crate::store;
 use crate::work::{Place, check_count, invalid, timestamp};
-use crate::{Error, Refusal, latches, locks, tablets, verify};
+use crate::{Error, Refusal, latches, locks, verify};
 
 /// Answers a request that only reads.
 pub(crate) fn answer(
@@ -56,7 +56,7 @@ pub(crate) fn has_to_wait(state: &State, request: &v1::Request) -> bool {
     let readers = state.readers.borrow();
     let waits_for = |asked: &v1::TabletRef, row: &[u8], column: &[u8], snapshot: u64| {
         state.tablets.serving(asked).is_ok_and(|tablet| {
-            let cell_key = key::cell(tablets::table(tablet), row, column);
+            let cell_key = key::cell(tablet.table, row, column);
             readers.waits_for(latches::hash(&[&cell_key]), Timestamp::from_u64(snapshot))
         })
     };
@@ -312,21 +312,16 @@ fn scan(
         return Err(invalid("a scan goes to one tablet"));
     };
     let tablet = state.tablets.serving(asked)?;
-    let table = tablets::table(tablet);
     let (ts, bypass) = snapshot(state, request.start_ts, &request.bypass)?;
     let snapshot = Snapshot {
         ts,
         bypass: &bypass,
         own: request.own,
     };
-    let end_row = match (request.end_row.is_empty(), tablet.end_row.is_empty()) {
-        (true, _) => &tablet.end_row,
-        (false, true) => &request.end_row,
-        (false, false) => (&request.end_row).min(&tablet.end_row),
-    };
+    let rows = tablet.rows.within(&request.start_row, &request.end_row);
     let mut range = Range {
-        start: key::row_bound(table, (&request.start_row).max(&tablet.start_row)),
-        end: key::rows_end(table, end_row),
+        start: key::row_bound(tablet.table, &rows.start),
+        end: key::rows_end(tablet.table, &rows.end),
         reverse: request.reverse,
     };
     if let Some(after) = request.after {
@@ -366,9 +361,9 @@ fn scan(
             response.resume = last;
             response.locked = locked;
         }
-        PartEnd::Resume(key) => response.resume = Some((&resume_cell(table, &key)?).into()),
+        PartEnd::Resume(key) => response.resume = Some((&resume_cell(tablet.table, &key)?).into()),
         PartEnd::RolledBack(key) => {
-            response.rolled_back = Some((&resume_cell(table, &key)?).into());
+            response.rolled_back = Some((&resume_cell(tablet.table, &key)?).into());
         }
     }
     Ok(response)

@@ -19,7 +19,6 @@ use crate::decision::Decision;
 use crate::latches::{self, RowHash};
 use crate::state::State;
 use crate::store::{self, Version};
-use crate::tablets;
 use crate::work::{commit_timestamp, invalid, timestamp};
 use crate::{Error, Refusal};
 
@@ -95,17 +94,12 @@ pub(crate) fn find(
         return Err(invalid("locks are resolved in one tablet at a time"));
     };
     let tablet = state.tablets.serving(&asked)?;
-    let table = tablets::table(tablet);
-    let end_row = match (request.end_row.is_empty(), tablet.end_row.is_empty()) {
-        (true, _) => &tablet.end_row,
-        (false, true) => &request.end_row,
-        (false, false) => (&request.end_row).min(&tablet.end_row),
-    };
-    let mut start = key::row_bound(table, (&request.start_row).max(&tablet.start_row));
+    let rows = tablet.rows.within(&request.start_row, &request.end_row);
+    let mut start = key::row_bound(tablet.table, &rows.start);
     if let Some(after) = request.after {
         start = start.max(key::behind_cell(store::cell_key(&Cell::from(after))));
     }
-    let end = key::rows_end(table, end_row);
+    let end = key::rows_end(tablet.table, &rows.end);
     let mut piece = Piece {
         start_ts,
         ending,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use percolator_engine::Batch;
-use percolator_protocol::types::Timestamp;
+use percolator_protocol::types::{Tablet, Timestamp};
 use percolator_server::{Probe, StallWatch, boot_time, heartbeat};
 use percolator_telemetry::Limited;
 use percolator_wire::v1;
@@ -304,6 +304,8 @@ impl Tablets for Service {
         let tablet = request
             .tablet
             .ok_or_else(|| Status::invalid_argument("an order without a tablet"))?;
+        let tablet = Tablet::try_from(tablet)
+            .map_err(|malformed| Status::invalid_argument(malformed.to_string()))?;
         let order = FromMaster {
             cluster_id: request.cluster_id,
             to: request.to,

@@ -8,7 +8,7 @@ use percolator_engine::Engine;
 use percolator_protocol::actions::CellView;
 use percolator_protocol::lease::Lease;
 use percolator_protocol::mutants::{self, Mutant};
-use percolator_protocol::types::{Cell, Lock, Timestamp};
+use percolator_protocol::types::{Cell, Lock, Tablet, Timestamp};
 use percolator_wire::v1;
 
 use crate::cache::CellCache;
@@ -18,7 +18,7 @@ use crate::points::Kept;
 use crate::probe::{Probe, Silent};
 use crate::readers::Readers;
 use crate::store::{self, LockFilter, Reached};
-use crate::tablets::{self, Tablets};
+use crate::tablets::Tablets;
 use crate::work::Place;
 use crate::{Error, Refusal};
 
@@ -163,12 +163,12 @@ fn asked<'a>(refs: &'a [v1::TabletRef], place: &Place) -> Result<&'a v1::TabletR
         .ok_or_else(|| Refusal::Invalid(format!("no tablet number {}", place.tablet)))
 }
 
-fn check_cell(tablet: &v1::TabletInfo, row: Bytes, column: Bytes) -> Result<Cell, Refusal> {
-    let cell = Cell::new(tablets::table(tablet), row, column);
+fn check_cell(tablet: &Tablet, row: Bytes, column: Bytes) -> Result<Cell, Refusal> {
+    let cell = Cell::new(tablet.table, row, column);
     if let Some(why) = cell.invalid() {
         return Err(Refusal::Invalid(why));
     }
-    if !tablets::contains(tablet, &cell.row) {
+    if !tablet.rows.contains(&cell.row) {
         return Err(Refusal::Invalid(format!(
             "cell {cell} does not lie in tablet {}",
             tablet.id

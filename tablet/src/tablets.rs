@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use percolator_engine::{Batch, Column, Direction, Engine};
 use percolator_protocol::mutants::{self, Mutant};
-use percolator_protocol::types::{TableId, key};
+use percolator_protocol::types::{Tablet, key};
 use percolator_wire::v1;
 use prost::Message as _;
 
@@ -23,9 +23,9 @@ const SETTINGS: &[u8] = b"gc settings";
 /// The tablets of this server, by id.
 #[derive(Debug, Default)]
 pub(crate) struct Tablets {
-    serving: BTreeMap<u64, v1::TabletInfo>,
+    serving: BTreeMap<u64, Tablet>,
     /// Dropped, but their rows are still to be removed.
-    dropped: BTreeMap<u64, v1::TabletInfo>,
+    dropped: BTreeMap<u64, Tablet>,
     /// Tables that were deleted, and had tablets here: a late order must not make one again. The ids of tables
     /// are never given twice. Eight bytes each, for every table that was ever deleted.
     deleted: BTreeSet<u32>,
@@ -61,7 +61,7 @@ impl Tablets {
     }
 
     /// The tablet, where this server serves it at this epoch.
-    pub(crate) fn serving(&self, asked: &v1::TabletRef) -> Result<&v1::TabletInfo, v1::NotServed> {
+    pub(crate) fn serving(&self, asked: &v1::TabletRef) -> Result<&Tablet, v1::NotServed> {
         match self.deciding(asked)? {
             tablet if refuses(tablet) => Err(v1::NotServed {
                 tablet_id: asked.id,
@@ -75,7 +75,7 @@ impl Tablets {
 
     /// The tablet, where this server has it at this epoch, to tell or to settle what became of transactions:
     /// also a frozen one. No transaction commits by that.
-    pub(crate) fn deciding(&self, asked: &v1::TabletRef) -> Result<&v1::TabletInfo, v1::NotServed> {
+    pub(crate) fn deciding(&self, asked: &v1::TabletRef) -> Result<&Tablet, v1::NotServed> {
         let known = self.serving.get(&asked.id);
         match known {
             Some(tablet) if tablet.epoch == asked.epoch => Ok(tablet),
@@ -92,15 +92,14 @@ impl Tablets {
     pub(crate) fn holding(&self, cell_key: &[u8]) -> Result<u64, Error> {
         let mut row = None;
         for tablet in self.serving.values() {
-            if !cell_key.starts_with(&tablet.table_id.to_be_bytes()) || refuses(tablet) {
+            if !cell_key.starts_with(&tablet.table.0.to_be_bytes()) || refuses(tablet) {
                 continue;
             }
             // Most tables are not cut.
-            let is_whole = tablet.start_row.is_empty() && tablet.end_row.is_empty();
-            if !is_whole && row.is_none() {
+            if !tablet.rows.are_all() && row.is_none() {
                 row = Some(key::decode_cell(cell_key)?.row);
             }
-            if row.as_ref().is_none_or(|row| contains(tablet, row)) {
+            if row.as_ref().is_none_or(|row| tablet.rows.contains(row)) {
                 return Ok(tablet.id);
             }
         }
@@ -108,7 +107,7 @@ impl Tablets {
     }
 
     /// The tablet with this id, at any epoch.
-    pub(crate) fn get(&self, id: u64) -> Option<&v1::TabletInfo> {
+    pub(crate) fn get(&self, id: u64) -> Option<&Tablet> {
         self.serving.get(&id)
     }
 
@@ -117,10 +116,15 @@ impl Tablets {
         self.serving.len()
     }
 
+    /// Those without the ones that were dropped.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Tablet> {
+        self.serving.values()
+    }
+
     /// What the master is told.
     pub(crate) fn report(&self) -> v1::HeartbeatRequest {
         v1::HeartbeatRequest {
-            tablets: self.serving.values().cloned().collect(),
+            tablets: self.serving.values().cloned().map(Into::into).collect(),
             peers: self.peers.iter().cloned().collect(),
             deleted_tables: self.deleted.iter().copied().collect(),
             gc: Some(self.settings),
@@ -155,16 +159,16 @@ impl Tablets {
     }
 
     /// A dropped tablet whose rows are still here.
-    pub(crate) fn next_dropped(&self) -> Option<&v1::TabletInfo> {
+    pub(crate) fn next_dropped(&self) -> Option<&Tablet> {
         self.dropped.values().next()
     }
 
     /// The dropped tablet with this id, where its rows are still here.
-    pub(crate) fn dropped(&self, id: u64) -> Option<&v1::TabletInfo> {
+    pub(crate) fn dropped(&self, id: u64) -> Option<&Tablet> {
         self.dropped.get(&id)
     }
 
-    pub(crate) fn insert(&mut self, tablet: v1::TabletInfo) {
+    pub(crate) fn insert(&mut self, tablet: Tablet) {
         self.serving.insert(tablet.id, tablet);
     }
 
@@ -180,37 +184,24 @@ impl Tablets {
     }
 }
 
-/// Whether the tablet's table is being deleted.
-pub(crate) fn is_frozen(tablet: &v1::TabletInfo) -> bool {
-    tablet.state() >= v1::TabletState::Frozen
-}
-
 /// Whether the tablet takes no requests but those that end transactions.
-fn refuses(tablet: &v1::TabletInfo) -> bool {
-    is_frozen(tablet) && !mutants::on(Mutant::FreezeIgnored)
-}
-
-/// The tablet, in this state.
-pub(crate) fn in_state(tablet: &v1::TabletInfo, state: v1::TabletState) -> v1::TabletInfo {
-    v1::TabletInfo {
-        state: state.into(),
-        ..tablet.clone()
-    }
+fn refuses(tablet: &Tablet) -> bool {
+    tablet.is_frozen() && !mutants::on(Mutant::FreezeIgnored)
 }
 
 /// The batch that makes a tablet ours.
-pub(crate) fn record(tablet: &v1::TabletInfo) -> Batch {
+pub(crate) fn record(tablet: &Tablet) -> Batch {
     let mut batch = Batch::default();
     batch.put(
         Column::Meta,
         key(TABLET_PREFIX, tablet.id),
-        tablet.encode_to_vec(),
+        v1::TabletInfo::from(tablet.clone()).encode_to_vec(),
     );
     batch
 }
 
 /// The batch after which a tablet of this deleted table isn't ours, if it was; its rows go later.
-pub(crate) fn drop_record(tablet: Option<&v1::TabletInfo>, table: u32) -> Batch {
+pub(crate) fn drop_record(tablet: Option<&Tablet>, table: u32) -> Batch {
     let mut batch = Batch::default();
     let deleted = [DELETED_PREFIX, &table.to_be_bytes()].concat();
     batch.put(Column::Meta, deleted, Vec::new());
@@ -219,7 +210,7 @@ pub(crate) fn drop_record(tablet: Option<&v1::TabletInfo>, table: u32) -> Batch 
         batch.put(
             Column::Meta,
             key(DROPPED_PREFIX, tablet.id),
-            tablet.encode_to_vec(),
+            v1::TabletInfo::from(tablet.clone()).encode_to_vec(),
         );
     }
     batch
@@ -247,16 +238,6 @@ pub(crate) fn forget_record(id: u64) -> Batch {
     let mut batch = Batch::default();
     batch.delete(Column::Meta, key(DROPPED_PREFIX, id));
     batch
-}
-
-/// The table that a tablet belongs to.
-pub(crate) fn table(tablet: &v1::TabletInfo) -> TableId {
-    TableId(tablet.table_id)
-}
-
-/// Whether the row lies in the tablet.
-pub(crate) fn contains(tablet: &v1::TabletInfo, row: &[u8]) -> bool {
-    row >= &tablet.start_row[..] && (tablet.end_row.is_empty() || row < &tablet.end_row[..])
 }
 
 fn key(prefix: &[u8], id: u64) -> Vec<u8> {
@@ -289,13 +270,14 @@ fn behind(prefix: &[u8]) -> Vec<u8> {
     end
 }
 
-fn load(engine: &dyn Engine, prefix: &[u8]) -> Result<BTreeMap<u64, v1::TabletInfo>, Error> {
+fn load(engine: &dyn Engine, prefix: &[u8]) -> Result<BTreeMap<u64, Tablet>, Error> {
     let mut tablets = BTreeMap::new();
     for pair in engine.scan(Column::Meta, prefix, &behind(prefix), Direction::Forward)? {
         let (_, value) = pair?;
-        let tablet = v1::TabletInfo::decode(value).map_err(|source| Error::TabletRecord {
-            detail: source.to_string(),
-        })?;
+        let unreadable = |detail: String| Error::TabletRecord { detail };
+        let record =
+            v1::TabletInfo::decode(value).map_err(|error| unreadable(error.to_string()))?;
+        let tablet = Tablet::try_from(record).map_err(|error| unreadable(error.to_string()))?;
         tablets.insert(tablet.id, tablet);
     }
     Ok(tablets)

@@ -10,7 +10,7 @@ use percolator_protocol::actions::{
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::limits::{REQUEST_CELLS_MAX, VALUE_BYTES_MAX};
-use percolator_protocol::types::{Cell, LockKind, Mutation, Timestamp, escape};
+use percolator_protocol::types::{Cell, LockKind, Mutation, Tablet, Timestamp, escape};
 use percolator_wire::v1::response::Body;
 use percolator_wire::{commit_response, v1};
 
@@ -56,7 +56,7 @@ enum Operation {
         value: Bytes,
     },
     CreateTablet {
-        tablet: v1::TabletInfo,
+        tablet: Tablet,
         made: bool,
         barrier: Timestamp,
     },
@@ -184,7 +184,7 @@ impl Work {
 
     /// The master's order to own a tablet, which it was told is here if `made`, and to refuse what is below the
     /// barrier.
-    pub(crate) fn create_tablet(tablet: v1::TabletInfo, made: bool, barrier: Timestamp) -> Self {
+    pub(crate) fn create_tablet(tablet: Tablet, made: bool, barrier: Timestamp) -> Self {
         Self {
             tablets: Vec::new(),
             operation: Operation::CreateTablet {
@@ -263,7 +263,7 @@ impl Work {
                 .tablets
                 .get(place.tablet as usize)
                 .and_then(|tablet| tablets.get(tablet.id))
-                .map_or(0, |tablet| tablet.table_id);
+                .map_or(0, |tablet| tablet.table.0);
             latches::row(table, &place.row)
         };
         let mut rows: Vec<RowHash> = match &self.operation {
@@ -337,7 +337,7 @@ impl Work {
             | Operation::Collect(_)
             // Without it no table can be deleted, and that makes room.
             | Operation::Meet(_) => true,
-            Operation::CreateTablet { tablet, .. } => tablets::is_frozen(tablet),
+            Operation::CreateTablet { tablet, .. } => tablet.is_frozen(),
             Operation::Prewrite { .. } | Operation::RawPut { .. } => false,
         }
     }

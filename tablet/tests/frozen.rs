@@ -2,7 +2,7 @@
 
 mod support;
 
-use percolator_protocol::types::Timestamp;
+use percolator_protocol::types::{Tablet, TabletState, Timestamp};
 use percolator_tablet::core::Order;
 use percolator_wire::v1;
 use percolator_wire::v1::check_status_response::Status;
@@ -11,9 +11,9 @@ use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
 use support::{LIFE, ME, Server, cell, me, prewrite, refused, tablet};
 
-fn frozen(id: u64, table: u32) -> v1::TabletInfo {
-    v1::TabletInfo {
-        state: v1::TabletState::Frozen.into(),
+fn frozen(id: u64, table: u32) -> Tablet {
+    Tablet {
+        state: TabletState::Frozen,
         ..tablet(id, table, "a", "m")
     }
 }
@@ -169,7 +169,7 @@ fn a_commit_that_is_under_way_is_in_place_before_its_status_is_told() {
 #[test]
 fn a_tablet_that_has_changed_is_not_frozen_as_it_was() {
     let mut server = Server::new();
-    let newer = v1::TabletInfo {
+    let newer = Tablet {
         epoch: 2,
         ..tablet(1, 5, "a", "g")
     };

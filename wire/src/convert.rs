@@ -4,7 +4,9 @@ use percolator_protocol::actions::{CommitRejection, PrewriteRejection, Status};
 use percolator_protocol::lease::{Lease, NotLeased};
 use percolator_protocol::safe_point::{Points, TooOld};
 use percolator_protocol::txn::MetLock;
-use percolator_protocol::types::{Cell, Lock, LockKind, TableId, Timestamp};
+use percolator_protocol::types::{
+    Cell, Lock, LockKind, Rows, TableId, Tablet, TabletState, Timestamp,
+};
 
 use crate::v1;
 
@@ -135,6 +137,54 @@ impl TryFrom<v1::LockKind> for LockKind {
             v1::LockKind::Lock => Ok(Self::Lock),
             v1::LockKind::Unspecified => Err(Malformed("a lock or mutation without a kind")),
         }
+    }
+}
+
+impl From<TabletState> for v1::TabletState {
+    fn from(state: TabletState) -> Self {
+        match state {
+            TabletState::Serving => Self::Serving,
+            TabletState::Frozen => Self::Frozen,
+            TabletState::Swept => Self::Swept,
+        }
+    }
+}
+
+impl From<Tablet> for v1::TabletInfo {
+    fn from(tablet: Tablet) -> Self {
+        Self {
+            id: tablet.id,
+            table_id: tablet.table.0,
+            table_name: tablet.table_name,
+            start_row: tablet.rows.start,
+            end_row: tablet.rows.end,
+            epoch: tablet.epoch,
+            state: v1::TabletState::from(tablet.state).into(),
+        }
+    }
+}
+
+impl TryFrom<v1::TabletInfo> for Tablet {
+    type Error = Malformed;
+
+    fn try_from(info: v1::TabletInfo) -> Result<Self, Malformed> {
+        let state = match info.state() {
+            v1::TabletState::Serving => TabletState::Serving,
+            v1::TabletState::Frozen => TabletState::Frozen,
+            v1::TabletState::Swept => TabletState::Swept,
+            v1::TabletState::Unspecified => return Err(Malformed("a tablet without a state")),
+        };
+        Ok(Self {
+            id: info.id,
+            table: TableId(info.table_id),
+            table_name: info.table_name,
+            rows: Rows {
+                start: info.start_row,
+                end: info.end_row,
+            },
+            epoch: info.epoch,
+            state,
+        })
     }
 }
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use percolator_gc_master::{
     Action, Command, Deletion, Directory, HEARTBEAT_INTERVAL, Heard, Heartbeat, Note, Refusal,
-    Report, Role, Rows, Settings, Start, Swept, TableState, TabletState, Truth,
+    Role, Settings, Start, Swept, TableState, Truth,
 };
-
 use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::{Rows, TableId, Tablet, TabletState};
 
 /// Its last bits are zero: so a new cluster's ids begin with 1, which is easy to read.
 pub(crate) const RANDOM: u128 = 0x1234_5678_9abc_def0_0fed_0000_0000_0000;
@@ -22,7 +22,7 @@ pub(crate) struct World {
     pub(crate) settings: Settings,
     pub(crate) disk: Option<Vec<u8>>,
     /// What each tablet server durably owns.
-    pub(crate) servers: BTreeMap<String, BTreeMap<u64, Report>>,
+    pub(crate) servers: BTreeMap<String, BTreeMap<u64, Tablet>>,
     /// Whom each of them durably knows.
     pub(crate) peers: BTreeMap<String, BTreeSet<String>>,
     /// The tables of which each of them has dropped tablets.
@@ -241,9 +241,13 @@ impl World {
         let tablets = self.servers.get_mut(&command.server).unwrap();
         let deleted = self.deleted.entry(command.server.clone()).or_default();
         match &command.action {
-            Action::Create { report, made, .. } => {
-                if deleted.contains(&report.table) && !tablets.contains_key(&report.id) {
-                    return Err(format!("table {} was deleted", report.table));
+            Action::Create {
+                tablet: report,
+                made,
+                ..
+            } => {
+                if deleted.contains(&report.table.0) && !tablets.contains_key(&report.id) {
+                    return Err(format!("table {} was deleted", report.table.0));
                 }
                 if *made && !tablets.contains_key(&report.id) {
                     return Err(format!("tablet {} is lost", report.id));
@@ -308,14 +312,14 @@ impl World {
     }
 }
 
-pub(crate) fn report(id: u64, table: u32, name: &str, rows: (&str, &str), epoch: u64) -> Report {
-    Report {
+pub(crate) fn report(id: u64, table: u32, name: &str, rows: (&str, &str), epoch: u64) -> Tablet {
+    Tablet {
         id,
-        table,
+        table: TableId(table),
         table_name: name.into(),
         rows: Rows {
-            start: rows.0.into(),
-            end: rows.1.into(),
+            start: rows.0.to_owned().into(),
+            end: rows.1.to_owned().into(),
         },
         epoch,
         state: TabletState::Serving,

@@ -5,6 +5,7 @@ mod effect;
 pub mod key;
 pub mod limits;
 mod lock;
+mod tablet;
 mod timestamp;
 mod varint;
 mod write;
@@ -12,6 +13,7 @@ mod write;
 pub use cell::{Cell, TableId, escape, unescape};
 pub use effect::Effect;
 pub use lock::{Lock, LockKind, Mutation, expired};
+pub use tablet::{Rows, Tablet, TabletState};
 pub use timestamp::Timestamp;
 pub use write::{Write, WriteKind};
 

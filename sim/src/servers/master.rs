@@ -181,11 +181,11 @@ impl Master {
     fn dispatch(self: &Arc<Self>, world: &Arc<World>, running: &Shared, command: Command) {
         let order = match &command.action {
             Action::Create {
-                report,
+                tablet,
                 made,
                 barrier,
             } => Order::Create {
-                tablet: report.clone().into(),
+                tablet: tablet.clone(),
                 made: *made,
                 barrier: *barrier,
             },

@@ -1,7 +1,7 @@
 //! How the server is, for whoever watches it.
 
 use percolator_protocol::safe_point::Points;
-use percolator_protocol::types::Timestamp;
+use percolator_protocol::types::{Tablet, Timestamp};
 use percolator_wire::v1;
 
 use super::Core;
@@ -37,7 +37,7 @@ pub(crate) struct Facts {
     /// By tablet.
     pub(crate) garbage: Vec<v1::GcTablet>,
     /// What is owned.
-    pub(crate) tablets: Vec<v1::TabletInfo>,
+    pub(crate) tablets: Vec<Tablet>,
 }
 
 impl Core {
@@ -69,7 +69,7 @@ impl Core {
             points: self.state.points.durable,
             oldest_garbage: Timestamp::from_u64(progress.oldest),
             garbage: progress.tablets,
-            tablets: self.state.tablets.report().tablets,
+            tablets: self.state.tablets.all().cloned().collect(),
         }
     }
 }

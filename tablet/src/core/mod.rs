@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use percolator_engine::{Batch, Engine};
 use percolator_protocol::mutants::{self, Mutant};
-use percolator_protocol::types::Timestamp;
+use percolator_protocol::types::{Tablet, Timestamp};
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 use prost::Message as _;
@@ -58,7 +58,7 @@ pub enum Order {
     /// Own this tablet, in this state.
     Create {
         /// The tablet.
-        tablet: v1::TabletInfo,
+        tablet: Tablet,
         /// The server has said that it has it.
         made: bool,
         /// What is below is refused from before the tablet is served.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use percolator_engine::{Batch, Column, Direction, Engine, EngineKind, Options, open};
 use percolator_protocol::lease::Lease;
-use percolator_protocol::types::Timestamp;
+use percolator_protocol::types::{Rows, TableId, Tablet, TabletState, Timestamp};
 use percolator_tablet::Limits;
 use percolator_tablet::core::{Core, Order, Reply};
 use percolator_wire::v1;
@@ -88,7 +88,7 @@ impl Server {
     }
 
     /// The master's order to own the tablet so, and its answer: none, if all is well.
-    pub(crate) fn own(&mut self, tablet: v1::TabletInfo) -> Option<Body> {
+    pub(crate) fn own(&mut self, tablet: Tablet) -> Option<Body> {
         self.order(Order::Create {
             tablet,
             made: false,
@@ -235,15 +235,17 @@ pub(crate) fn tablet(
     table_id: u32,
     start_row: &'static str,
     end_row: &'static str,
-) -> v1::TabletInfo {
-    v1::TabletInfo {
+) -> Tablet {
+    Tablet {
         id,
-        table_id,
+        table: TableId(table_id),
         table_name: "t".into(),
-        start_row: start_row.into(),
-        end_row: end_row.into(),
+        rows: Rows {
+            start: start_row.into(),
+            end: end_row.into(),
+        },
         epoch: 1,
-        state: v1::TabletState::Serving.into(),
+        state: TabletState::Serving,
     }
 }
 
