@@ -61,6 +61,18 @@ pub(crate) enum Order {
     Rollback(Going),
 }
 
+/// Has the rest written, and all of it committed; `None`: an earlier flush has failed.
+pub(crate) async fn commit(
+    orders: mpsc::UnboundedSender<Order>,
+    rest: Tables,
+    held: Option<Held>,
+) -> Option<Result<Timestamp, Error>> {
+    let (result, answer) = oneshot::channel();
+    let _ = orders.send(Order::Commit { rest, held, result });
+    drop(orders);
+    answer.await.ok()
+}
+
 /// A transaction that has flushed something.
 pub(crate) struct Large {
     router: Arc<Router>,

@@ -10,7 +10,8 @@ use percolator_wire::v1::request::Body as Ask;
 
 use crate::attempts::Attempt;
 use crate::error::Conflict;
-use crate::{Client, Error, MetricsError, Txn};
+use crate::router::Router;
+use crate::{Client, Error, MetricsError};
 
 /// The library's metrics.
 pub(crate) struct Metrics {
@@ -144,31 +145,25 @@ impl Client {
     }
 }
 
-impl Txn {
-    /// Commits. Returns the commit_ts, or, where nothing was written, the start_ts.
-    ///
-    /// # Errors
-    /// [`Error::Conflict`]: begin again. [`Error::Unknown`]: ask later. Otherwise nothing of it will be
-    /// visible.
-    pub async fn commit(self) -> Result<Timestamp, Error> {
-        let router = self.inner.router.clone();
-        let (metrics, trace) = (router.metrics(), &router.trace);
-        if metrics.is_none() && trace.is_none() {
-            let result = self.commit_uncounted().await;
-            return result.map_err(|error| router.by_cause(error));
-        }
-        let start_ts = self.inner.start_ts;
-        let began = router.transport.now();
-        let result = self.commit_uncounted().await;
-        let result = result.map_err(|error| router.by_cause(error));
-        let outcome = outcome(start_ts, &result);
-        if let Some(metrics) = metrics {
-            let took = router.transport.now().saturating_sub(began);
-            metrics.committed(outcome, took);
-        }
-        if let Some(trace) = trace {
-            trace.ended(outcome);
-        }
-        result
+/// Carries out the commit of the transaction that began at `start_ts`, and counts how it ended.
+pub(crate) async fn counted(
+    router: &Router,
+    start_ts: Timestamp,
+    commit: impl Future<Output = Result<Timestamp, Error>>,
+) -> Result<Timestamp, Error> {
+    let (metrics, trace) = (router.metrics(), &router.trace);
+    let began = metrics.map(|_| router.transport.now());
+    let result = commit.await.map_err(|error| router.by_cause(error));
+    if metrics.is_none() && trace.is_none() {
+        return result;
     }
+    let outcome = outcome(start_ts, &result);
+    if let (Some(metrics), Some(began)) = (metrics, began) {
+        let took = router.transport.now().saturating_sub(began);
+        metrics.committed(outcome, took);
+    }
+    if let Some(trace) = trace {
+        trace.ended(outcome);
+    }
+    result
 }

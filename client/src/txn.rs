@@ -14,9 +14,8 @@ use percolator_protocol::types::limits::{
     BUFFERED_CELL_BYTES, TRANSACTION_BYTES_MAX, VALUE_BYTES_MAX,
 };
 use percolator_protocol::types::{Cell, LockKind, Mutation, TableId, Timestamp};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc};
 
-use crate::Error;
 use crate::client::Options;
 use crate::commit::Commit;
 use crate::doom::Doom;
@@ -28,6 +27,7 @@ use crate::reading::RowCache;
 use crate::router::Router;
 use crate::scan::{Range, Scan};
 use crate::session::Held;
+use crate::{Error, large, metrics};
 
 /// The name of a cell: table, row, column.
 pub type CellName<'a> = (&'a str, &'a [u8], &'a [u8]);
@@ -311,7 +311,17 @@ impl Txn {
         self.inner.table(table).await.map(drop)
     }
 
-    pub(crate) async fn commit_uncounted(self) -> Result<Timestamp, Error> {
+    /// Commits. Returns the commit_ts, or, where nothing was written, the start_ts.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`]: begin again. [`Error::Unknown`]: ask later. Otherwise nothing of it will be
+    /// visible.
+    pub async fn commit(self) -> Result<Timestamp, Error> {
+        let (router, start_ts) = (self.inner.router.clone(), self.inner.start_ts);
+        metrics::counted(&router, start_ts, self.commit_uncounted()).await
+    }
+
+    async fn commit_uncounted(self) -> Result<Timestamp, Error> {
         if self.is_lent {
             return Err(Error::Invalid(
                 "transact commits this transaction when its closure has ended well: end the closure instead".into(),
@@ -325,7 +335,11 @@ impl Txn {
             (std::mem::take(&mut writes.cells), writes.orders.take())
         };
         if let Some(orders) = orders {
-            return inner.commit_large(orders, writes).await;
+            let held = inner.held.lock().take();
+            let failed = || Err(inner.writes.lock().failed.take().unwrap_or(Error::Ended));
+            return large::commit(orders, writes, held)
+                .await
+                .unwrap_or_else(failed);
         }
         let mut mutations = Vec::new();
         for (table, cells) in writes {
@@ -455,22 +469,6 @@ impl Inner {
             writes.flushing = Some((tables.clone(), std::mem::take(&mut writes.bytes)));
             // Should nobody take it any more, then the transaction has failed, and that is said.
             let _ = orders.send(Order::Flush(tables));
-        }
-    }
-
-    async fn commit_large(
-        &self,
-        orders: mpsc::UnboundedSender<Order>,
-        rest: Tables,
-    ) -> Result<Timestamp, Error> {
-        let (result, answer) = oneshot::channel();
-        let held = self.held.lock().take();
-        let _ = orders.send(Order::Commit { rest, held, result });
-        drop(orders);
-        match answer.await {
-            Ok(result) => result,
-            // An earlier flush has failed.
-            Err(_) => Err(self.writes.lock().failed.take().unwrap_or(Error::Ended)),
         }
     }
 

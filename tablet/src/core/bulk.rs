@@ -9,8 +9,8 @@ use percolator_wire::v1::request::Body;
 use prost::Message as _;
 
 use super::{Asker, Core, Reply};
-use crate::probe::{Limit, Method, Note};
-use crate::{asked, load, resolve};
+use crate::probe::{Limit, Note};
+use crate::resolve;
 
 /// So many bytes are as much work as a cell, in memory and on the disk.
 const BYTES_OF_A_CELL: usize = 16 << 10;
@@ -61,20 +61,14 @@ impl Queue {
 }
 
 impl Core {
-    /// Takes a request; answers that are ready go to `out`, others come from [`Self::committed`].
-    pub fn request(&mut self, to: Asker, request: v1::Request, out: &mut Vec<Reply>) {
-        let method = Method::of(&request);
-        let note = self.state.probe.came(method, Some(&request));
-        load::tell(&*self.state.probe, &self.state.tablets, method, &request);
-        if note.told.is_some() {
-            let here = super::tablets(&request).filter_map(|id| self.state.tablets.get(id));
-            here.for_each(|tablet| self.state.probe.of_table(&note, &tablet.table_name));
-        }
-        // First of all: who waits here, or is told that there is too much to do, doesn't look for whoever is in this one's place.
-        let depends_on = request.body.as_ref().and_then(asked::depends_on);
-        if let Some(Err(not_leased)) = depends_on.map(|ts| self.state.lease.admit(ts)) {
-            return self.answer(Some(to), request.id, note, Err(not_leased.into()), out);
-        }
+    /// Takes a request whose note was made. One of a large transaction waits for its turn.
+    pub(super) fn take_in_turn(
+        &mut self,
+        to: Asker,
+        request: v1::Request,
+        note: Note,
+        out: &mut Vec<Reply>,
+    ) {
         match &request.body {
             Some(Body::Prewrite(prewrite)) if prewrite.generation > 0 => {}
             Some(Body::Resolve(_)) => {}

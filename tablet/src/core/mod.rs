@@ -36,7 +36,7 @@ use crate::state::State;
 use crate::store::Reached;
 use crate::wait_queue::WaitQueue;
 use crate::work::Work;
-use crate::{Error, Failure, Refusal, asked, garbage, reads, resolve};
+use crate::{Error, Failure, Refusal, asked, garbage, load, reads, resolve};
 
 pub(crate) use facts::Facts;
 
@@ -137,6 +137,23 @@ impl Core {
     /// Why the server can't go on, if it can't: the disk lost a write, or can't be read.
     pub fn failed(&self) -> Option<&str> {
         self.failed.as_ref().map(|failure| &*failure.message)
+    }
+
+    /// Takes a request; answers that are ready go to `out`, others come from [`Self::committed`].
+    pub fn request(&mut self, to: Asker, request: v1::Request, out: &mut Vec<Reply>) {
+        let method = Method::of(&request);
+        let note = self.state.probe.came(method, Some(&request));
+        load::tell(&*self.state.probe, &self.state.tablets, method, &request);
+        if note.told.is_some() {
+            let here = tablets(&request).filter_map(|id| self.state.tablets.get(id));
+            here.for_each(|tablet| self.state.probe.of_table(&note, &tablet.table_name));
+        }
+        // First of all: who waits here, or is told that there is too much to do, doesn't look for whoever is in this one's place.
+        let depends_on = request.body.as_ref().and_then(asked::depends_on);
+        if let Some(Err(not_leased)) = depends_on.map(|ts| self.state.lease.admit(ts)) {
+            return self.answer(Some(to), request.id, note, Err(not_leased.into()), out);
+        }
+        self.take_in_turn(to, request, note, out);
     }
 
     fn take(&mut self, to: Asker, request: v1::Request, mut note: Note, out: &mut Vec<Reply>) {
