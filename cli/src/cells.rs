@@ -16,7 +16,7 @@ use percolator_client::{
 use serde_json::json;
 
 use crate::answered;
-use crate::errors::Usage;
+use crate::errors::{InOtherWords, Usage};
 use crate::output::{CellJson, Cells, Format, Output};
 
 /// Bytes, typed in their escaped form.
@@ -499,6 +499,10 @@ async fn scan_index(
 ) -> anyhow::Result<()> {
     // A wrong name is told, also where the index has nothing.
     txn.check_table(table).await?;
+    if let Err(error) = txn.check_table(index).await {
+        let message = format!("{error}; --index takes the index's table and a value, TABLE=VALUE");
+        return Err(InOtherWords { message, error }.into());
+    }
     let entries = txn.scan(index, range).await?.into_stream();
     let rows = entries.map(|entry| async move {
         let entry = entry?;

@@ -239,7 +239,7 @@ fn cut_otherwise(table: &Table, cuts: &[Bytes], error: Error) -> InOtherWords {
     };
     InOtherWords {
         message: format!(
-            "there is a table {} already, {}; what was asked for is {}",
+            "there is a table {} already, {}, and this asks for one that is {}",
             table.name,
             rows(starts.get(1..).unwrap_or_default()),
             rows(&cuts.iter().collect::<Vec<_>>()),

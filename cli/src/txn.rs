@@ -89,6 +89,9 @@ async fn list(admin: &Admin, limit: u32, output: Output) -> anyhow::Result<ExitC
     };
     let txns: Vec<Value> = running.txns.iter().map(of).collect();
     output.result(&columns(&rows), &txns)?;
+    if txns.is_empty() {
+        output.note("none; one that holds no locks is named up to 20 s after it has begun");
+    }
     if running.more {
         output.note(&format!("there are more than {limit}: --limit"));
     }

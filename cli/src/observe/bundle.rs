@@ -125,6 +125,10 @@ pub(crate) async fn run(
     put_json(&mut files, "versions.json", &versions)?;
     let readme = readme(&files, args.with_keys);
     put(&mut files, "README.txt", &readme);
+    for missing in readme.lines().filter_map(|line| line.strip_prefix("- ")) {
+        let what = missing.split_once(". ").map_or(missing, |(what, _)| what);
+        output.note(&format!("not in it: {}", what.trim_end_matches('.')));
+    }
     pack(archive, &files, seconds).with_context(|| format!("cannot write {}", path.display()))?;
     let names: Vec<&String> = files.keys().collect();
     output.result(
