@@ -204,6 +204,7 @@ impl From<Refusal> for Status {
             Refusal::NoState
             | Refusal::Settling { .. }
             | Refusal::StillLeased { .. }
+            | Refusal::LateHeartbeat { .. }
             | Refusal::Unheard { .. }
             | Refusal::Lost { .. }
             | Refusal::UnheardOfSettings { .. }

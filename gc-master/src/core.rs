@@ -186,6 +186,11 @@ impl Directory {
         };
         beat.check_cluster(truth)?;
         beat.check_role(truth)?;
+        let live = self.live.get(&beat.server);
+        if live.is_some_and(|live| live.has_heard_later(&beat)) {
+            let server = beat.server.clone();
+            return Err(Refusal::LateHeartbeat { server });
+        }
         let unknown_before = self.accept(now, &beat)?;
         let mut heard = self.enter(&beat, unknown_before)?;
         let live = self.live.entry(beat.server.clone());

@@ -53,6 +53,9 @@ pub enum Refusal {
          this one is accepted when its lease is over, in {left_ms} ms"
     )]
     StillLeased { server: String, left_ms: u128 },
+    /// Nobody waits for the answer to it.
+    #[error("a later heartbeat of this start of {server} was heard before")]
+    LateHeartbeat { server: String },
     /// What was answered would be lost.
     #[error(
         "the folder of {server} is older than what it had before: it has reported {what} {reported}, and the folder ends at \

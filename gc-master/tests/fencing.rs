@@ -272,6 +272,24 @@ fn a_master_that_has_lost_its_state_waits_for_leases_that_it_doesnt_know() {
     assert!(leased.until > leased.commits_above);
 }
 
+/// Found by the simulator: the tablets that it didn't have yet were taken for lost, and an older folder for better than that.
+#[test]
+fn a_heartbeat_that_was_overtaken_says_nothing() {
+    let mut cluster = Cluster::new();
+    let beat = |groups| Heartbeat {
+        groups,
+        ..cluster.tablet()
+    };
+    let (late, next) = (beat(6), beat(7));
+    cluster.beat(next.clone()).unwrap();
+    let refused = cluster.beat(late).unwrap_err();
+    assert!(
+        matches!(refused, Refusal::LateHeartbeat { .. }),
+        "{refused}"
+    );
+    cluster.beat(next).unwrap();
+}
+
 #[test]
 fn a_folder_that_went_back_is_refused() {
     let mut cluster = Cluster::new();
