@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use percolator_client::Error;
 use percolator_tablet::runner::NotReady;
@@ -122,12 +123,11 @@ async fn give_up(session: &Session, owner: &str) -> Result<(), Error> {
         .filter(had)
         .map(|it| it.name.clone())
         .collect();
-    let mut result = Ok(());
-    for name in names {
-        // One that can't go yet goes when the others are given up.
-        result = result.and(session.client.delete_lost_table(&name).await);
-    }
-    result
+    // At once: none of them goes before the others are given up.
+    let deleted = names
+        .iter()
+        .map(|name| session.client.delete_lost_table(name));
+    join_all(deleted).await.into_iter().collect()
 }
 
 /// Whether the server says this within the bound.
