@@ -109,10 +109,10 @@ fn failing_runs_are_made_small_and_fail_again_in_the_same_way_by_what_is_shown_o
         // A server has to die, or its device to fail, ...
         (Mutation::LimitNotDurable, 1, 1),
         // ... and the machine with it, ...
-        (Mutation::SyncTriedAgain, 2, 4),
+        (Mutation::SyncTriedAgain, 14, 12),
         // ... or to die just while it writes, which whoever has less to do does less often; and the machine with it: that
         // moment is lost with most kinds of faults.
-        (Mutation::TornBatch, 8, 12),
+        (Mutation::TornBatch, 14, 12),
     ];
     for (mutation, kinds, workers) in small {
         let killed = (0..Mutation::KILLED_WITHIN).filter_map(|seed| {
