@@ -11,7 +11,7 @@ use percolator_protocol::types::{TableId, Tablet, TabletState, Timestamp};
 
 use crate::collection::Collection;
 use crate::events::{Action, Command, Effects, Heard, Heartbeat, Note, Start};
-use crate::fencing::{LEASE, Leased};
+use crate::fencing::{LEASE, Leased, has_said_more};
 use crate::members::Live;
 use crate::refusal::Refusal;
 use crate::sessions::Sessions;
@@ -186,8 +186,7 @@ impl Directory {
         };
         beat.check_cluster(truth)?;
         beat.check_role(truth)?;
-        let live = self.live.get(&beat.server);
-        if live.is_some_and(|live| live.has_heard_later(&beat)) {
+        if has_said_more(truth, &beat) {
             let server = beat.server.clone();
             return Err(Refusal::LateHeartbeat { server });
         }
@@ -285,16 +284,17 @@ impl Directory {
         })
     }
 
-    /// The outcome of a command: whether the server did it, or why not. What was not done is asked again
+    /// The outcome of a command: how many groups its server had when it was done, or why it was not. What was not done is asked again
     /// with the server's next heartbeat.
-    pub fn finished(&mut self, now: Duration, command: &Command, outcome: Result<(), String>) {
+    pub fn finished(&mut self, now: Duration, command: &Command, outcome: Result<u64, String>) {
         let tablet_id = command.action.tablet();
         let asked = (command.server.clone(), tablet_id);
         self.in_flight.remove(&asked);
         let done = outcome.is_ok();
         match outcome {
-            Ok(()) => {
+            Ok(groups) => {
                 self.failures.remove(&asked);
+                self.learn_groups(&command.server, command.incarnation, groups);
             }
             Err(cause) if self.failures.get(&asked) != Some(&cause) => {
                 self.effects.notes.push(Note::Failed {

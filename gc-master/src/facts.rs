@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use percolator_protocol::types::Timestamp;
+use percolator_protocol::types::{TabletState, Timestamp};
 
 use crate::core::Directory;
-use percolator_protocol::types::TabletState;
-
 use crate::truth::{Placement, Role, TableState};
 
 /// Of something, by what it is told apart.

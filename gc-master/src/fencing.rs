@@ -14,7 +14,7 @@ use percolator_protocol::types::Timestamp;
 use crate::core::{Directory, SILENCE_MAX};
 use crate::events::Heartbeat;
 use crate::refusal::Refusal;
-use crate::truth::Role;
+use crate::truth::{Role, Truth};
 
 /// How long a lease lasts, unless it is set. In timestamps, for tablet servers.
 pub const LEASE: Duration = Duration::from_secs(10);
@@ -152,6 +152,16 @@ impl Directory {
             // Kept with the next change: each heartbeat's would be too many writes.
             server.high_ts = server.high_ts.max(beat.high_ts.as_u64());
             server.groups = server.groups.max(beat.groups);
+        }
+    }
+
+    /// Takes in how many groups this start of a server has made durable, as it has said with an answer.
+    pub(crate) fn learn_groups(&mut self, server: &str, incarnation: u64, groups: u64) {
+        let Some(truth) = &mut self.truth else { return };
+        if let Some(server) = truth.servers.get_mut(server)
+            && server.incarnation == incarnation
+        {
+            server.groups = server.groups.max(groups);
         }
     }
 
@@ -377,6 +387,13 @@ impl Directory {
             }),
         }
     }
+}
+
+/// Whether this start of the server has said more since it sent this heartbeat, which was long on its way. What it didn't
+/// have yet would be taken for lost.
+pub(crate) fn has_said_more(truth: &Truth, beat: &Heartbeat) -> bool {
+    let known = truth.servers.get(&beat.server);
+    known.is_some_and(|known| known.incarnation == beat.incarnation && beat.groups < known.groups)
 }
 
 /// Servers that are not heard for this long can be taken for silent.

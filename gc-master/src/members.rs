@@ -20,8 +20,6 @@ const FAILURE_CHARS_MAX: usize = 1000;
 pub(crate) struct Live {
     pub(crate) incarnation: u64,
     pub(crate) heard_at: Duration,
-    /// How many groups this incarnation has reported.
-    groups: u64,
     /// The tablet servers that it durably knows of.
     pub(crate) peers: BTreeSet<String>,
     /// Tablets that it owns and did not report: since when, and whether that was noted.
@@ -60,7 +58,6 @@ impl Live {
         Self {
             incarnation,
             heard_at: now,
-            groups: 0,
             peers: BTreeSet::new(),
             missing: BTreeMap::new(),
             conflicts: BTreeSet::new(),
@@ -76,15 +73,8 @@ impl Live {
         }
     }
 
-    /// Whether the server has reported more since it sent this one, which was long on its way. What it doesn't know yet would
-    /// be taken for lost.
-    pub(crate) fn has_heard_later(&self, beat: &Heartbeat) -> bool {
-        self.incarnation == beat.incarnation && beat.groups < self.groups
-    }
-
     /// Takes in what a heartbeat says of the server itself.
     pub(crate) fn hear(&mut self, now: Duration, beat: &Heartbeat) {
-        self.groups = beat.groups;
         self.incarnation = beat.incarnation;
         self.heard_at = now;
         self.disk_stalled_ms = beat.disk_stalled_ms;

@@ -54,7 +54,7 @@ pub enum Refusal {
     )]
     StillLeased { server: String, left_ms: u128 },
     /// Nobody waits for the answer to it.
-    #[error("a later heartbeat of this start of {server} was heard before")]
+    #[error("this start of {server} has said more since it sent this heartbeat")]
     LateHeartbeat { server: String },
     /// What was answered would be lost.
     #[error(

@@ -211,7 +211,8 @@ impl State {
 }
 
 /// Whether the server did it, or why not.
-async fn send(channel: Option<Channel>, command: &Command) -> Result<(), String> {
+/// How many groups the server had when it was done.
+async fn send(channel: Option<Channel>, command: &Command) -> Result<u64, String> {
     let Command {
         cluster_id,
         server,
@@ -241,7 +242,8 @@ async fn send(channel: Option<Channel>, command: &Command) -> Result<(), String>
                     made: *made,
                     barrier: barrier.as_u64(),
                 };
-                tablets.create_tablet(request).await.map(drop)
+                let done = tablets.create_tablet(request).await?;
+                Ok(done.into_inner().groups)
             }
             Action::Drop { tablet, table } => {
                 let request = v1::DropTabletRequest {
@@ -250,12 +252,13 @@ async fn send(channel: Option<Channel>, command: &Command) -> Result<(), String>
                     to,
                     table_id: *table,
                 };
-                tablets.drop_tablet(request).await.map(drop)
+                let done = tablets.drop_tablet(request).await?;
+                Ok(done.into_inner().groups)
             }
         }
     };
     match tokio::time::timeout(CONNECT_TIMEOUT + COMMAND_TIMEOUT, asked).await {
-        Ok(result) => result.map_err(|status| match status.message() {
+        Ok(result) => result.map_err(|status: Status| match status.message() {
             "" => format!("{:?} from {address}", status.code()),
             message => message.to_owned(),
         }),

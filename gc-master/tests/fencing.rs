@@ -290,6 +290,34 @@ fn a_heartbeat_that_was_overtaken_says_nothing() {
     cluster.beat(next).unwrap();
 }
 
+/// Found by the simulator.
+#[test]
+fn a_heartbeat_from_before_a_tablet_was_made_says_nothing() {
+    let mut cluster = Cluster::new();
+    let late = cluster.tablet();
+    cluster.0.create("t", &[]).unwrap();
+    for restarts in [false, true] {
+        if restarts {
+            cluster.0.restart();
+        }
+        let refused = cluster.beat(late.clone()).unwrap_err();
+        assert!(
+            matches!(refused, Refusal::LateHeartbeat { .. }),
+            "{refused}"
+        );
+        let older = Heartbeat {
+            incarnation: 2,
+            replaces: vec![1],
+            accepted: false,
+            ..late.clone()
+        };
+        let refused = cluster.beat(older).unwrap_err();
+        assert!(matches!(refused, Refusal::OlderFolder { .. }), "{refused}");
+    }
+    let next = cluster.tablet();
+    cluster.beat(next).unwrap();
+}
+
 #[test]
 fn a_folder_that_went_back_is_refused() {
     let mut cluster = Cluster::new();

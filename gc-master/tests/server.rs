@@ -51,7 +51,7 @@ impl Tablets for FakeTablets {
         let state = tablet.state();
         let owned = owned.entry(tablet.id).or_insert(tablet);
         owned.set_state(state.max(owned.state()));
-        Ok(Response::new(v1::CreateTabletResponse {}))
+        Ok(Response::new(v1::CreateTabletResponse { groups: 0 }))
     }
 
     async fn drop_tablet(
@@ -60,7 +60,7 @@ impl Tablets for FakeTablets {
     ) -> Result<Response<v1::DropTabletResponse>, Status> {
         let id = request.into_inner().tablet_id;
         self.owned.lock().unwrap().remove(&id);
-        Ok(Response::new(v1::DropTabletResponse {}))
+        Ok(Response::new(v1::DropTabletResponse { groups: 0 }))
     }
 }
 

@@ -588,6 +588,9 @@ fn a_report_that_is_older_than_the_drop_does_not_bring_the_tablet_back() {
     world.beat("tablet-0").unwrap();
     assert!(world.servers["tablet-0"].is_empty());
     assert!(world.state_of("t").is_some());
+    // Of a folder that is accepted although it is older than that.
+    let groups = world.groups["tablet-0"];
+    let late = percolator_gc_master::Heartbeat { groups, ..late };
     world.directory.heartbeat(world.now, late).unwrap();
     world.carry_out();
     world.down.clear();

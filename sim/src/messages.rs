@@ -54,8 +54,8 @@ pub enum Answer {
     Session(v1::SessionResponse),
     /// The master's, to a heartbeat.
     Heartbeat(v1::HeartbeatResponse),
-    /// An order was carried out, or not, and why.
-    Done(Result<(), String>),
+    /// An order was carried out, by so many groups; or not, and why.
+    Done(Result<u64, String>),
     /// The master refuses.
     Refused(MasterError),
 }

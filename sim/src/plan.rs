@@ -196,10 +196,15 @@ impl Plan {
         let mut rng = Rng::new(seed, "plan");
         let ms = Duration::from_millis;
         let likely = [1, 2, 3][rng.below(3) as usize];
-        let faults = Fault::ALL
+        let mut faults: BTreeSet<Fault> = Fault::ALL
             .into_iter()
+            // It came later: what else a seed is stays as it was.
+            .filter(|fault| *fault != Fault::LoseFolder)
             .filter(|_| rng.below(4) < likely)
             .collect();
+        if Rng::new(seed, "lose-folder").below(4) < likely {
+            faults.insert(Fault::LoseFolder);
+        }
         let mut workloads: Vec<&'static str> = Vec::new();
         let all = workloads::all();
         for _ in 0..1 + rng.below(3) {

@@ -149,7 +149,7 @@ impl Answer {
                     told.barrier, told.safe_point
                 )
             }
-            Self::Done(Ok(())) => "done".to_owned(),
+            Self::Done(Ok(_)) => "done".to_owned(),
             Self::Done(Err(why)) => format!("not done: {why}"),
             Self::Refused(MasterError::Unavailable(why)) => format!("not now: {why}"),
             Self::Refused(MasterError::Replaced(replaced)) => replaced.to_string(),

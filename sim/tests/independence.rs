@@ -109,10 +109,10 @@ fn failing_runs_are_made_small_and_fail_again_in_the_same_way_by_what_is_shown_o
         // A server has to die, or its device to fail, ...
         (Mutation::LimitNotDurable, 1, 1),
         // ... and the machine with it, ...
-        (Mutation::SyncTriedAgain, 14, 12),
+        (Mutation::SyncTriedAgain, 1, 3),
         // ... or to die just while it writes, which whoever has less to do does less often; and the machine with it: that
         // moment is lost with most kinds of faults.
-        (Mutation::TornBatch, 14, 12),
+        (Mutation::TornBatch, 8, 12),
     ];
     for (mutation, kinds, workers) in small {
         let killed = (0..Mutation::KILLED_WITHIN).filter_map(|seed| {
@@ -124,7 +124,7 @@ fn failing_runs_are_made_small_and_fail_again_in_the_same_way_by_what_is_shown_o
             Some((plan, failure))
         });
         // Some that takes a chain of accidents gets no smaller than that.
-        let is_small = killed.take(8).any(|(plan, failure)| {
+        let is_small = killed.take(4).any(|(plan, failure)| {
             let (smaller, smallest) = shrink(&plan, &failure);
             assert_eq!(smallest.invariant, failure.invariant);
             // What is killed at the end alone, when every server is started again, is lost with any other time.

@@ -213,8 +213,8 @@ impl Shared {
         ready.map_err(|why| why.to_string())
     }
 
-    /// Carries out an order of the master's, and waits until it is durable.
-    async fn order(&self, order: FromMaster) -> Result<(), Status> {
+    /// Carries out an order of the master's, and waits until it is durable. How many groups are.
+    async fn order(&self, order: FromMaster) -> Result<u64, Status> {
         let (sender, receiver) = oneshot::channel();
         {
             let mut runner = self.runner.lock();
@@ -236,7 +236,7 @@ impl Shared {
                 Some(Kind::Failed(failed)) => Status::internal(failed.message),
                 _ => Status::internal("not carried out"),
             }),
-            _ => Ok(()),
+            _ => Ok(self.runner.lock().core().groups()),
         }
     }
 
@@ -315,8 +315,8 @@ impl Tablets for Service {
                 barrier: Timestamp::from_u64(request.barrier),
             },
         };
-        self.0.order(order).await?;
-        Ok(Response::new(v1::CreateTabletResponse {}))
+        let groups = self.0.order(order).await?;
+        Ok(Response::new(v1::CreateTabletResponse { groups }))
     }
 
     async fn drop_tablet(
@@ -332,7 +332,7 @@ impl Tablets for Service {
                 table: request.table_id,
             },
         };
-        self.0.order(order).await?;
-        Ok(Response::new(v1::DropTabletResponse {}))
+        let groups = self.0.order(order).await?;
+        Ok(Response::new(v1::DropTabletResponse { groups }))
     }
 }

@@ -29,6 +29,8 @@ pub(crate) struct World {
     pub(crate) deleted: BTreeMap<String, BTreeSet<u32>>,
     /// How far each of them durably refuses and collects.
     pub(crate) points: BTreeMap<String, Points>,
+    /// How many groups each of them has made durable.
+    pub(crate) groups: BTreeMap<String, u64>,
     pub(crate) down: Vec<String>,
     pub(crate) now: Duration,
     pub(crate) notes: Vec<Note>,
@@ -51,6 +53,7 @@ impl World {
             peers: BTreeMap::new(),
             deleted: BTreeMap::new(),
             points: BTreeMap::new(),
+            groups: BTreeMap::new(),
             down: Vec::new(),
             now: Duration::ZERO,
             notes: Vec::new(),
@@ -98,6 +101,7 @@ impl World {
             peers: self.peers.get(server).cloned().unwrap_or_default(),
             deleted_tables: self.deleted.get(server).cloned().unwrap_or_default(),
             points: self.points.get(server).copied().unwrap_or_default(),
+            groups: self.groups.get(server).copied().unwrap_or_default(),
             accepted: true,
             ..Heartbeat::first(Role::Tablet, server, format!("{server}:7402"))
         }
@@ -232,7 +236,7 @@ impl World {
     }
 
     /// As a tablet server does.
-    fn obey(&mut self, command: &Command) -> Result<(), String> {
+    fn obey(&mut self, command: &Command) -> Result<u64, String> {
         self.sent.push(command.clone());
         assert_eq!(command.cluster_id, Self::cluster_id());
         if self.down.contains(&command.server) {
@@ -260,7 +264,9 @@ impl World {
                 deleted.insert(*table);
             }
         }
-        Ok(())
+        let groups = self.groups.entry(command.server.clone()).or_default();
+        *groups += 1;
+        Ok(*groups)
     }
 
     pub(crate) fn truth(&self) -> &Truth {

@@ -370,6 +370,7 @@ impl Tablet {
         let is_sooner = state.runner.host().is_sooner;
         let ticks = state.ticks.take_if(|_| is_sooner);
         let failure = state.runner.host().failure.take();
+        let groups = state.runner.core().groups();
         drop(state);
         if let Some(ticks) = ticks {
             ticks.wake();
@@ -378,7 +379,7 @@ impl Tablet {
             let answer = match (is_order, response.body) {
                 (false, body) => Answer::Tablet(v1::Response { body, ..response }),
                 (true, Some(Body::Error(error))) => Answer::Done(Err(words::refusal(&error))),
-                (true, _) => Answer::Done(Ok(())),
+                (true, _) => Answer::Done(Ok(groups)),
             };
             world.reply(self.node, caller, answer);
         }

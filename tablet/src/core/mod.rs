@@ -8,7 +8,6 @@
 mod answer;
 mod background;
 mod bulk;
-
 mod effects;
 mod facts;
 mod groups;
@@ -124,9 +123,14 @@ impl Core {
             safe_point: self.state.points.durable.safe_point.as_u64(),
             progress: Some(self.gc_progress()),
             high_ts: self.groups.durable.high_ts.as_u64(),
-            groups: self.groups.durable.groups,
+            groups: self.groups(),
             ..self.state.tablets.report()
         }
+    }
+
+    /// How many groups it has made durable since its folder was made.
+    pub fn groups(&self) -> u64 {
+        self.groups.durable.groups
     }
 
     /// How many cells are locked, about.
