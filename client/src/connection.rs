@@ -14,7 +14,7 @@ use percolator_wire::{of_cluster, v1};
 use slab::Slab;
 use tonic::transport::Endpoint;
 
-use crate::ticker::{self, STANDS_STILL, STANDS_STILL_TICKS, TICK, Ticked, pulse};
+use crate::ticker::{self, Pulse, STANDS_STILL, TICK, Ticked, pulse};
 use crate::transport::Lost;
 
 /// Requests in one message.
@@ -45,9 +45,7 @@ struct State {
     queue: VecDeque<v1::Request>,
     slots: Slab<Slot>,
     generation: u32,
-    tick: u32,
-    /// When its runtime came to it last.
-    pulse: u32,
+    pulse: Pulse,
     writer: Option<Waker>,
     lost: Option<String>,
 }
@@ -100,7 +98,7 @@ impl Connection {
         state.generation = state.generation.wrapping_add(1);
         let slot = state.slots.insert(Slot {
             generation: state.generation,
-            sent_tick: state.tick,
+            sent_tick: state.pulse.now(),
             sent: false,
             state: SlotState::Waiting(None),
         });
@@ -137,8 +135,7 @@ impl Connection {
 
     /// Its runtime comes to it.
     fn pulse(&self) {
-        let mut state = self.state.lock();
-        state.pulse = state.tick;
+        self.state.lock().pulse.beat();
     }
 
     fn lose(&self, why: String) {
@@ -166,9 +163,8 @@ impl Connection {
 impl Ticked for Connection {
     fn tick(&self) {
         let mut state = self.state.lock();
-        state.tick += 1;
-        let tick = state.tick;
-        let stands_still = tick - state.pulse > STANDS_STILL_TICKS;
+        state.pulse.tick();
+        let (tick, stands_still) = (state.pulse.now(), state.pulse.stands_still());
         let mut why = None;
         for (_, slot) in &state.slots {
             if let SlotState::Waiting(waker) = &slot.state {

@@ -11,10 +11,38 @@ use parking_lot::Mutex;
 /// Whoever waits is woken once a tick, to look at its deadline.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
 /// A runtime that has not come to its connection for so many ticks, while others wait for it, stands still.
-pub(crate) const STANDS_STILL_TICKS: u32 = 8;
+const STANDS_STILL_TICKS: u32 = 8;
 /// Why what waited for such a runtime gets no answer.
 pub(crate) const STANDS_STILL: &str =
     "the runtime that holds the connection stands still: another one was waiting for it";
+
+/// The time of a connection, in ticks, and when its runtime came to it last.
+#[derive(Debug, Default)]
+pub(crate) struct Pulse {
+    now: u32,
+    last: u32,
+}
+
+impl Pulse {
+    pub(crate) fn now(&self) -> u32 {
+        self.now
+    }
+
+    /// A tick has passed.
+    pub(crate) fn tick(&mut self) {
+        self.now += 1;
+    }
+
+    /// The runtime comes to the connection.
+    pub(crate) fn beat(&mut self) {
+        self.last = self.now;
+    }
+
+    /// Whether the runtime hasn't come for long.
+    pub(crate) fn stands_still(&self) -> bool {
+        self.now - self.last > STANDS_STILL_TICKS
+    }
+}
 
 /// What wants to know of time.
 pub(crate) trait Ticked: Send + Sync {

@@ -68,14 +68,9 @@ pub(crate) fn lost_folder(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
 
 /// Writes a row to each tablet. Their owners.
 async fn write(session: &Session) -> Result<Vec<String>, Error> {
-    match session
-        .client
-        .create_table(TABLE, &CUTS.map(Bytes::from_static))
-        .await
-    {
-        Ok(()) | Err(Error::AlreadyExists(_)) => {}
-        Err(error) => return Err(error),
-    }
+    session
+        .make_table(TABLE, &CUTS.map(Bytes::from_static))
+        .await?;
     let txn = session.client.begin().await?;
     for row in ROWS {
         txn.put(TABLE, row, COLUMN, VALUE)?;

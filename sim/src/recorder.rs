@@ -92,6 +92,17 @@ impl Session {
         Ok(self.record(txn, began_us, false))
     }
 
+    /// Makes a table, unless it is there.
+    ///
+    /// # Errors
+    /// The client library's.
+    pub async fn make_table(&self, name: &str, cuts: &[Bytes]) -> Result<(), Error> {
+        match self.client.create_table(name, cuts).await {
+            Ok(()) | Err(Error::AlreadyExists(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// What became of a transaction whose answer was lost, as far as it can be found out.
     async fn outcome(&self, start_ts: Timestamp, primary: &Cell) -> End {
         // A stream of its own: what the worker does next doesn't depend on which answers get lost.

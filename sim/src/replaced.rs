@@ -40,15 +40,7 @@ pub(crate) fn replaced(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     let is_known = Arc::new(AtomicBool::new(false));
     let told = Told::default();
     world.spawn(node, go_on(old, is_known.clone(), told.clone()).boxed());
-    let made = |session: Session| {
-        async move {
-            match session.client.create_table(TABLE, &[]).await {
-                Ok(()) | Err(Error::AlreadyExists(_)) => Ok(()),
-                Err(error) => Err(error),
-            }
-        }
-        .boxed()
-    };
+    let made = |session: Session| async move { session.make_table(TABLE, &[]).await }.boxed();
     if keeper(world, cluster, "making a table", made).is_none() {
         return false;
     }

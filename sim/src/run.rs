@@ -154,10 +154,7 @@ fn prepare(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
             for workload in &workloads {
                 for (table, cuts) in workload.tables() {
                     let cuts: Vec<_> = cuts.into_iter().map(bytes::Bytes::from).collect();
-                    match session.client.create_table(table, &cuts).await {
-                        Ok(()) | Err(Error::AlreadyExists(_)) => {}
-                        Err(error) => return Err(error),
-                    }
+                    session.make_table(table, &cuts).await?;
                 }
                 workload.load(&session).await?;
             }

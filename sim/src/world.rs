@@ -295,6 +295,13 @@ impl World {
         with(&mut inner.nodes[node].clock, now_us)
     }
 
+    /// What a process's own monotonic clock says.
+    pub fn mono(&self, node: NodeId) -> Duration {
+        self.clock(node, |clock, now_us| {
+            Duration::from_micros(clock.mono_us(now_us))
+        })
+    }
+
     /// Whether any clock ever went fast or slow.
     pub(crate) fn has_paced_clocks(&self) -> bool {
         self.inner

@@ -260,7 +260,7 @@ impl Layout {
 }
 
 /// What lies in a data folder, but for its lock, in order.
-fn names_in(data_dir: &Path) -> anyhow::Result<Vec<String>> {
+pub(super) fn names_in(data_dir: &Path) -> anyhow::Result<Vec<String>> {
     let entries = std::fs::read_dir(data_dir)
         .with_context(|| format!("cannot read the data folder {}", data_dir.display()))?;
     let mut names = Vec::new();

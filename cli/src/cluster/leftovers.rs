@@ -5,6 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
+use super::layout::names_in;
+
 /// What servers make in their folders. `lost+found` is a file system's own.
 const OURS: [&str; 13] = [
     "FORMAT",
@@ -24,17 +26,7 @@ const OURS: [&str; 13] = [
 
 /// Fails where something in a server's folder is not such a leftover.
 pub(crate) fn check(folder: &Path) -> anyhow::Result<()> {
-    let cant_read = || format!("cannot read {}", folder.display());
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(folder).with_context(cant_read)? {
-        names.push(
-            entry
-                .with_context(cant_read)?
-                .file_name()
-                .to_string_lossy()
-                .into_owned(),
-        );
-    }
+    let names = names_in(folder)?;
     if let Some(other) = names.iter().find(|name| !OURS.contains(&name.as_str())) {
         bail!(
             "{} holds {other}, which no server has made, and no cluster: nothing is removed. Choose another folder with \

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{COUNT_MAX, OracleError};
-use crate::ticker::{STANDS_STILL_TICKS, Ticked};
+use crate::ticker::{Pulse, Ticked};
 
 /// Traces that one request names; of more callers the others are not told of.
 const TRACES_MAX: usize = 16;
@@ -42,9 +42,8 @@ struct State {
     drivers: u64,
     /// What the driver has taken and not finished.
     taken: Option<Arc<Batch>>,
-    tick: u32,
-    /// When the driver's runtime came to it last.
-    pulse: u32,
+    /// The driver's.
+    pulse: Pulse,
     closed: bool,
 }
 
@@ -97,7 +96,7 @@ impl Queue {
         let new_driver = (state.driver == 0).then(|| {
             state.drivers += 1;
             state.driver = state.drivers;
-            state.pulse = state.tick;
+            state.pulse.beat();
             state.driver
         });
         Ok(Joined { ticket, new_driver })
@@ -127,8 +126,7 @@ impl Queue {
 
     /// The driver's runtime comes to it.
     pub(super) fn pulse(&self) {
-        let mut state = self.state.lock();
-        state.pulse = state.tick;
+        self.state.lock().pulse.beat();
     }
 
     /// Every client is gone.
@@ -160,11 +158,11 @@ impl Ticked for Queue {
     /// Ends a driver whose runtime stands still, while others wait for it.
     fn tick(&self) {
         let mut state = self.state.lock();
-        state.tick += 1;
+        state.pulse.tick();
         let waits =
             state.taken.as_ref().is_some_and(|batch| !batch.is_done()) || !state.batches.is_empty();
         let driver = state.driver;
-        let stands_still = state.tick - state.pulse > STANDS_STILL_TICKS;
+        let stands_still = state.pulse.stands_still();
         drop(state);
         if waits && stands_still && driver != 0 {
             self.driver_ended(driver);

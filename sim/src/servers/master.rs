@@ -102,7 +102,7 @@ impl Master {
         }
         let running = Arc::new(Mutex::new(Running {
             directory,
-            started: self.clock(world),
+            started: world.mono(self.node),
             dead: false,
         }));
         let handler = {
@@ -123,13 +123,6 @@ impl Master {
         SmallFile::on(Arc::new(self.disk.clone()), "state")
     }
 
-    /// What its own monotonic clock says.
-    fn clock(&self, world: &Arc<World>) -> Duration {
-        world.clock(self.node, |clock, now_us| {
-            Duration::from_micros(clock.mono_us(now_us))
-        })
-    }
-
     /// One step of the directory, with its effects. `None`: the process has died over it.
     fn step<R>(
         self: &Arc<Self>,
@@ -142,7 +135,7 @@ impl Master {
             if state.dead {
                 return None;
             }
-            let now = self.clock(world).saturating_sub(state.started);
+            let now = world.mono(self.node).saturating_sub(state.started);
             let result = act(&mut state.directory, now);
             let effects = state.directory.take_effects();
             world.see(&Seen::MasterHolds(state.directory.held()));

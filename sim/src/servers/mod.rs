@@ -114,13 +114,8 @@ async fn heartbeats(
     let mut cluster_id = beat().cluster_id;
     let incarnation = beat().incarnation;
     let (replaces, replaces_accepted) = lives.begin(incarnation);
-    let clock = || {
-        world.clock(from, |clock, now_us| {
-            Duration::from_micros(clock.mono_us(now_us))
-        })
-    };
     loop {
-        let sent = clock();
+        let sent = world.mono(from);
         let beat = v1::HeartbeatRequest {
             accepted: schedule.is_accepted(sent),
             replaces: replaces.clone(),

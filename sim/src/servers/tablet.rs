@@ -148,7 +148,7 @@ impl Tablet {
         let around = Around::new(world.clone(), self.limits);
         let cluster_id = self.cluster_id.lock().clone();
         let running = Arc::new(Mutex::new(Running {
-            runner: Runner::new(core, cluster_id, around, self.clock(world)),
+            runner: Runner::new(core, cluster_id, around, world.mono(self.node)),
             engine,
             askers: BTreeMap::new(),
             resolves: BTreeMap::new(),
@@ -188,13 +188,6 @@ impl Tablet {
         self.beat(world, running, incarnation);
     }
 
-    /// What its own monotonic clock says.
-    fn clock(&self, world: &Arc<World>) -> Duration {
-        world.clock(self.node, |clock, now_us| {
-            Duration::from_micros(clock.mono_us(now_us))
-        })
-    }
-
     /// Lets the core's time pass.
     async fn tick(self: Arc<Self>, world: Arc<World>, running: Shared) {
         loop {
@@ -226,7 +219,7 @@ impl Tablet {
             server: tablet.name.clone(),
             address: tablet.address.clone(),
             incarnation,
-            ..beating.lock().runner.heartbeat(tablet.clock(&world2))
+            ..beating.lock().runner.heartbeat(world2.mono(tablet.node))
         };
         let (tablet, adopting) = (self.clone(), running.clone());
         let adopt = move |id: &str| {
@@ -350,7 +343,7 @@ impl Tablet {
         act: impl FnOnce(&mut Runner<Around>, Duration) -> R,
     ) -> R {
         let mut state = running.lock();
-        let result = act(&mut state.runner, self.clock(world));
+        let result = act(&mut state.runner, world.mono(self.node));
         let mut sent = Vec::new();
         for (to, response) in std::mem::take(&mut state.runner.host().answers) {
             if let Some(asker) = state.askers.remove(&to) {
