@@ -1,5 +1,6 @@
 //! The program `percolator-gc-master`: also a part of `percolator`, which is it under that name.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -98,6 +99,37 @@ struct Flags {
     lease: Duration,
 }
 
+impl Options {
+    /// What the program's arguments say, and the environment where they don't. The first one is the program's name.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn parse<A>(arguments: impl IntoIterator<Item = A>) -> Result<Self, clap::Error>
+    where
+        A: Into<OsString> + Clone,
+    {
+        Ok(Flags::try_parse_from(arguments)?.options())
+    }
+}
+
+impl Flags {
+    fn options(self) -> Options {
+        Options {
+            data_dir: self.data_dir,
+            listen: self.listen,
+            server: self.server,
+            metrics_listen: self.metrics_listen,
+            traces: otlp::Settings::of(self.otlp_endpoint, self.otlp_sample_ratio),
+            new_cluster: self.new_cluster,
+            settings: Settings {
+                lease: self.lease,
+                ..Settings::default()
+            },
+            manifest: self.manifest,
+        }
+    }
+}
+
 /// A lease that servers can renew in time, and that somebody can wait for.
 fn lease(text: &str) -> Result<Duration, String> {
     let lease = humantime::parse_duration(text).map_err(|error| error.to_string())?;
@@ -128,20 +160,7 @@ pub fn main() -> ExitCode {
     });
     let result = run_on_current_thread("gc-master", async {
         let shutdown = signals::shutdown();
-        let server = Server::bind(Options {
-            data_dir: flags.data_dir,
-            listen: flags.listen,
-            server: flags.server,
-            metrics_listen: flags.metrics_listen,
-            traces: otlp::Settings::of(flags.otlp_endpoint, flags.otlp_sample_ratio),
-            new_cluster: flags.new_cluster,
-            settings: Settings {
-                lease: flags.lease,
-                ..Settings::default()
-            },
-            manifest: flags.manifest,
-        })
-        .await?;
+        let server = Server::bind(flags.options()).await?;
         announce(server.address(), server.metrics_address())?;
         server.run(shutdown).await
     });

@@ -1,5 +1,6 @@
 //! The program `percolator-tablet`: also a part of `percolator`, which is it under that name.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,7 +18,7 @@ use percolator_telemetry::who::Who;
     version,
     after_help = "Example:\n  percolator-tablet --server tablet-0 --data-dir /data --master gc-master:7400 --listen 0.0.0.0:7410"
 )]
-struct Arguments {
+struct Flags {
     /// Folder of the server's data; made if it isn't there.
     #[arg(long, value_name = "DIR", env = "PERCOLATOR_TABLET_DATA_DIR")]
     data_dir: PathBuf,
@@ -102,37 +103,55 @@ struct Arguments {
     no_garbage_index: bool,
 }
 
+impl Options {
+    /// What the program's arguments say, and the environment where they don't. The first one is the program's name.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn parse<A>(arguments: impl IntoIterator<Item = A>) -> Result<Self, clap::Error>
+    where
+        A: Into<OsString> + Clone,
+    {
+        Ok(Flags::try_parse_from(arguments)?.options())
+    }
+}
+
+impl Flags {
+    fn options(self) -> Options {
+        Options {
+            data_dir: self.data_dir,
+            listen: self.listen,
+            metrics_listen: self.metrics_listen,
+            traces: otlp::Settings::of(self.otlp_endpoint, self.otlp_sample_ratio),
+            slow_request: self.slow_requests,
+            advertise: self.advertise,
+            master: self.master,
+            server: self.server,
+            engine: self.engine,
+            cache_bytes: self.cache_bytes,
+            disk_stall_max: self.disk_stall_max,
+            raw: self.raw,
+            index_garbage: !self.no_garbage_index,
+        }
+    }
+}
+
 /// Runs it, by the arguments of the process, to its end.
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let flags = Flags::parse();
     percolator_server::small_pages();
     percolator_server::many_connections();
     percolator_server::logs::init(Who {
         role: "tablet",
-        server: arguments.server.clone(),
+        server: flags.server.clone(),
     });
-    let result = percolator_server::run_on_current_thread("tablet", run(arguments));
+    let result = percolator_server::run_on_current_thread("tablet", run(flags.options()));
     percolator_server::exit_code(result.map_err(Error::from).flatten())
 }
 
-async fn run(arguments: Arguments) -> Result<(), Error> {
+async fn run(options: Options) -> Result<(), Error> {
     let shutdown = percolator_server::signals::shutdown();
-    let server = Server::bind(Options {
-        data_dir: arguments.data_dir,
-        listen: arguments.listen,
-        metrics_listen: arguments.metrics_listen,
-        traces: otlp::Settings::of(arguments.otlp_endpoint, arguments.otlp_sample_ratio),
-        slow_request: arguments.slow_requests,
-        advertise: arguments.advertise,
-        master: arguments.master,
-        server: arguments.server,
-        engine: arguments.engine,
-        cache_bytes: arguments.cache_bytes,
-        disk_stall_max: arguments.disk_stall_max,
-        raw: arguments.raw,
-        index_garbage: !arguments.no_garbage_index,
-    })
-    .await?;
+    let server = Server::bind(options).await?;
     percolator_server::announce(server.address(), server.metrics_address())?;
     server.run(shutdown).await
 }

@@ -1,5 +1,6 @@
 //! The program `percolator-tso`: also a part of `percolator`, which is it under that name.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -141,6 +142,19 @@ struct Flags {
     /// For tests: a file that says by how many milliseconds the clock is wrong.
     #[arg(long, hide = true, value_name = "FILE")]
     test_clock: Option<PathBuf>,
+}
+
+impl Options {
+    /// What the program's arguments say, and the environment where they don't. The first one is the program's name.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn parse<A>(arguments: impl IntoIterator<Item = A>) -> Result<Self, clap::Error>
+    where
+        A: Into<OsString> + Clone,
+    {
+        Ok(Flags::try_parse_from(arguments)?.options())
+    }
 }
 
 impl Flags {

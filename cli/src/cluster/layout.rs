@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use percolator_api::PercolatorCluster;
+use percolator_api::{PercolatorCluster, Spec};
 use percolator_engine::EngineKind;
 use percolator_server::{SmallFile, SmallTruth as _, folder};
 use serde::{Deserialize, Serialize};
@@ -22,14 +22,9 @@ pub(crate) struct Layout {
     name: String,
     /// The folder was empty: this is the cluster's first start.
     pub(crate) new: bool,
-    /// Port of the master; 0: any.
-    port: u16,
-    pub(crate) tablets: u32,
-    pub(crate) engine: EngineKind,
-    pub(crate) cache_bytes: u64,
-    pub(crate) window_ms: u64,
-    pub(crate) raw: bool,
-    pub(crate) stopped_max: Duration,
+    /// What the manifest says.
+    pub(super) spec: Spec,
+    pub(super) how: How,
     /// The folder is this process', until the last of these is gone.
     _lock: Arc<File>,
 }
@@ -65,15 +60,11 @@ impl Layout {
     pub(crate) fn open(
         data_dir: &Path,
         manifest: &PercolatorCluster,
-        How {
-            port,
-            raw,
-            stopped_max,
-        }: How,
+        how: How,
     ) -> anyhow::Result<Self> {
         let spec = &manifest.spec;
         if is_empty(data_dir) {
-            check_ports(port, spec.tablets.replicas)?;
+            check_ports(how.port, spec.tablets.replicas)?;
         }
         std::fs::create_dir_all(data_dir).with_context(|| {
             format!(
@@ -175,13 +166,8 @@ impl Layout {
             data_dir,
             name: manifest.metadata.name.clone(),
             new,
-            port,
-            tablets: spec.tablets.replicas,
-            engine: engine.parse()?,
-            cache_bytes: spec.tablets.storage.cache_size.bytes(),
-            window_ms: spec.oracle.window.as_millis(),
-            raw,
-            stopped_max,
+            spec: spec.clone(),
+            how,
         })
     }
 
@@ -203,24 +189,25 @@ impl Layout {
 
     /// What a manifest says otherwise, and counts when the cluster is started again.
     pub(crate) fn differences(&self, manifest: &PercolatorCluster) -> Vec<&'static str> {
-        let (storage, oracle) = (&manifest.spec.tablets.storage, &manifest.spec.oracle);
+        let (ours, asked) = (&self.spec, &manifest.spec);
+        let (storage, other) = (&ours.tablets.storage, &asked.tablets.storage);
         let differ = [
             ("metadata.name", self.name != manifest.metadata.name),
             (
                 "spec.tablets.replicas",
-                self.tablets != manifest.spec.tablets.replicas,
+                ours.tablets.replicas != asked.tablets.replicas,
             ),
             (
                 "spec.tablets.storage.engine",
-                self.engine.name() != storage.engine.name(),
+                storage.engine != other.engine,
             ),
             (
                 "spec.tablets.storage.cacheSize",
-                self.cache_bytes != storage.cache_size.bytes(),
+                storage.cache_size != other.cache_size,
             ),
             (
                 "spec.oracle.window",
-                self.window_ms != oracle.window.as_millis(),
+                ours.oracle.window != asked.oracle.window,
             ),
         ];
         let differ = differ.into_iter().filter(|(_, differs)| *differs);
@@ -231,8 +218,8 @@ impl Layout {
     pub(crate) fn remember(&self) -> anyhow::Result<()> {
         let cluster = Remembered {
             name: self.name.clone(),
-            tablets: self.tablets,
-            engine: self.engine.name().to_owned(),
+            tablets: self.spec.tablets.replicas,
+            engine: self.spec.tablets.storage.engine.name().to_owned(),
         };
         SmallFile::new(self.data_dir.join(REMEMBERED)).store(&serde_json::to_vec(&cluster)?)?;
         Ok(())
@@ -240,12 +227,15 @@ impl Layout {
 
     /// Where a server listens: the master at the port that was asked for, the others behind it.
     pub(crate) fn listen(&self, number: u16) -> anyhow::Result<SocketAddr> {
-        address(self.port, number)
+        address(self.how.port, number)
     }
 
     /// Where it shows its metrics: behind all of those.
     pub(crate) fn listen_metrics(&self, number: u16) -> anyhow::Result<SocketAddr> {
-        address(self.port, servers(self.tablets).saturating_add(number))
+        address(
+            self.how.port,
+            servers(self.spec.tablets.replicas).saturating_add(number),
+        )
     }
 
     /// The folder of a server.
@@ -255,7 +245,7 @@ impl Layout {
 
     /// The tablet servers' names.
     pub(crate) fn tablet_servers(&self) -> impl Iterator<Item = String> + use<> {
-        (0..self.tablets).map(|number| format!("tablet-{number}"))
+        (0..self.spec.tablets.replicas).map(|number| format!("tablet-{number}"))
     }
 }
 

@@ -5,6 +5,7 @@ mod ephemeral;
 mod followed;
 mod layout;
 mod leftovers;
+mod planned;
 mod processes;
 mod running;
 mod threads;
@@ -261,7 +262,11 @@ struct Manifest {
 impl Manifest {
     /// What counts without a restart: not how many tablet servers there are.
     fn followed(&self, layout: &Layout) -> Followed {
-        Followed::of(&self.cluster.spec, layout.tablets, self.says_log_level)
+        Followed::of(
+            &self.cluster.spec,
+            layout.spec.tablets.replicas,
+            self.says_log_level,
+        )
     }
 }
 

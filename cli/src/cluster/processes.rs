@@ -1,5 +1,6 @@
 //! Every server as a process of its own, started again when it dies.
 
+use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -14,13 +15,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::followed;
-use super::layout::{LOGS, Layout, MASTER, ORACLE};
+use super::layout::{LOGS, Layout};
+use super::planned::{NEW_CLUSTER, Role};
 use super::running::{self, Running};
 
 /// A server that dies this soon after its start is failing, not unlucky.
 const SOON: Duration = Duration::from_secs(2);
-/// The master begins a cluster.
-const NEW_CLUSTER: &str = "--new-cluster";
 /// After so many early deaths in a row it isn't started again.
 const EARLY_DEATHS_MAX: u32 = 5;
 /// Between two attempts to start a server that could not be started.
@@ -87,20 +87,16 @@ struct Recipe {
     role: &'static str,
     server: String,
     program: PathBuf,
-    arguments: Vec<String>,
+    arguments: Vec<OsString>,
     data: PathBuf,
     log: PathBuf,
     log_level: PathBuf,
 }
 
-const MASTER_PROGRAM: &str = "percolator-gc-master";
-const ORACLE_PROGRAM: &str = "percolator-tso";
-const TABLET_PROGRAM: &str = "percolator-tablet";
-
 /// Whether all programs are there that [`start`] runs: to be asked before anything is made.
 pub(crate) fn check_programs() -> anyhow::Result<()> {
-    for program in [MASTER_PROGRAM, ORACLE_PROGRAM, TABLET_PROGRAM] {
-        beside_us(program)?;
+    for role in [Role::Master, Role::Oracle, Role::Tablet] {
+        beside_us(role.program())?;
     }
     Ok(())
 }
@@ -134,61 +130,23 @@ impl Processes {
         logs: &Path,
         failed: &mpsc::UnboundedSender<anyhow::Error>,
     ) -> anyhow::Result<()> {
-        let recipe = |role, program: &str, server: &str, more: Vec<String>| {
-            let data = layout.folder(server);
-            let mut arguments = vec![
-                "--data-dir".to_owned(),
-                data.display().to_string(),
-                "--server".to_owned(),
-                server.to_owned(),
-            ];
-            arguments.extend(more);
-            anyhow::Ok(Recipe {
-                role,
-                server: server.to_owned(),
-                program: beside_us(program)?,
-                arguments,
-                data,
-                log: logs.join(format!("{server}.log")),
+        let mut master = None;
+        for planned in layout.servers()? {
+            let at = Addresses {
+                serves: planned.listen.to_string(),
+                metrics: planned.metrics_listen.to_string(),
+            };
+            let recipe = Recipe {
+                role: planned.role.name(),
+                program: beside_us(planned.role.program())?,
+                arguments: planned.arguments(master.as_deref()),
+                log: logs.join(format!("{}.log", planned.server)),
                 log_level: followed::log_level_file(&layout.data_dir),
-            })
-        };
-        let manifest = followed::manifest_file(&layout.data_dir);
-        let mut more = vec!["--manifest".to_owned(), manifest.display().to_string()];
-        if layout.new {
-            more.push(NEW_CLUSTER.to_owned());
-        }
-        let master = recipe("master", MASTER_PROGRAM, MASTER, more)?;
-        let listens = |number: u16| {
-            anyhow::Ok(Addresses {
-                serves: layout.listen(number)?.to_string(),
-                metrics: layout.listen_metrics(number)?.to_string(),
-            })
-        };
-        let master = self.supervise(master, listens(0)?, failed).await?;
-        let to_master = vec!["--master".to_owned(), master];
-        let mut more = to_master.clone();
-        more.extend(["--window".to_owned(), format!("{}ms", layout.window_ms)]);
-        more.extend([
-            "--stopped-max".to_owned(),
-            format!("{}ms", layout.stopped_max.as_millis()),
-        ]);
-        let oracle = recipe("oracle", ORACLE_PROGRAM, ORACLE, more)?;
-        self.supervise(oracle, listens(1)?, failed).await?;
-        for (number, name) in layout.tablet_servers().enumerate() {
-            let mut more = to_master.clone();
-            more.extend([
-                "--engine".to_owned(),
-                layout.engine.to_string(),
-                "--cache-bytes".to_owned(),
-                layout.cache_bytes.to_string(),
-            ]);
-            if layout.raw {
-                more.push("--raw".to_owned());
-            }
-            let listens = listens(2 + u16::try_from(number).unwrap_or(u16::MAX - 2))?;
-            let tablet = recipe("tablet", TABLET_PROGRAM, &name, more)?;
-            self.supervise(tablet, listens, failed).await?;
+                server: planned.server,
+                data: planned.data,
+            };
+            let address = self.supervise(recipe, at, failed).await?;
+            master.get_or_insert(address);
         }
         Ok(())
     }

@@ -1,21 +1,17 @@
 //! Every server as a thread of this process, each with a runtime of its own.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use percolator_telemetry::otlp::Settings;
 use percolator_telemetry::who::Who;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::followed;
-use super::layout::{Layout, MASTER, ORACLE};
+use super::layout::Layout;
+use super::planned::{Planned, Role};
 use super::running::{self, Running};
-
-/// A disk that takes no write for so long ends the server, and `up` with it.
-const DISK_STALL_MAX: Duration = Duration::from_secs(30);
 
 /// A cluster of threads.
 pub(crate) struct Threads {
@@ -54,93 +50,52 @@ async fn start_each(
     servers: &mut Vec<Thread>,
     failed: &mpsc::UnboundedSender<anyhow::Error>,
 ) -> anyhow::Result<()> {
-    let options = percolator_gc_master::Options {
-        data_dir: layout.folder(MASTER),
-        listen: layout.listen(0)?,
-        metrics_listen: Some(layout.listen_metrics(0)?),
-        traces: Settings::of_environment(),
-        server: MASTER.to_owned(),
-        new_cluster: layout.new,
-        settings: percolator_gc_master::Settings::default(),
-        manifest: Some(followed::manifest_file(&layout.data_dir)),
-    };
-    let master = spawn(
-        "master",
-        MASTER,
-        layout,
-        failed,
-        move |bound, stop| async move {
-            let server = percolator_gc_master::Server::bind(options).await?;
-            let _ = bound.send((server.address(), server.metrics_address()));
-            Ok(server.run(stop).await?)
-        },
-    )
-    .await?;
-    let address = master.running.address.clone();
-    servers.push(master);
-
-    let mut options = percolator_tso::Options::new(layout.folder(ORACLE));
-    options.listen = layout.listen(1)?;
-    options.metrics_listen = Some(layout.listen_metrics(1)?);
-    options.master = Some(address.clone());
-    options.server = ORACLE.to_owned();
-    options.traces = Settings::of_environment();
-    options.settings.window_ms = layout.window_ms;
-    options.settings.stopped_ms_max =
-        u64::try_from(layout.stopped_max.as_millis()).unwrap_or(u64::MAX);
-    let oracle = spawn(
-        "oracle",
-        ORACLE,
-        layout,
-        failed,
-        move |bound, stop| async move {
-            let server = percolator_tso::Server::bind(options).await?;
-            let _ = bound.send((server.address(), server.metrics_address()));
-            Ok(server.run(stop).await?)
-        },
-    )
-    .await?;
-    servers.push(oracle);
-
-    for (number, name) in layout.tablet_servers().enumerate() {
-        let number = 2 + u16::try_from(number).unwrap_or(u16::MAX - 2);
-        let options = percolator_tablet::Options {
-            data_dir: layout.folder(&name),
-            listen: layout.listen(number)?,
-            metrics_listen: Some(layout.listen_metrics(number)?),
-            traces: Settings::of_environment(),
-            slow_request: None,
-            advertise: None,
-            master: address.clone(),
-            server: name.clone(),
-            engine: layout.engine,
-            cache_bytes: layout.cache_bytes,
-            raw: layout.raw,
-            disk_stall_max: DISK_STALL_MAX,
-            index_garbage: true,
+    let mut master = None;
+    for planned in layout.servers()? {
+        let mut arguments = vec![OsString::from(planned.role.program())];
+        arguments.extend(planned.arguments(master.as_deref()));
+        arguments.extend([
+            format!("--listen={}", planned.listen).into(),
+            format!("--metrics-listen={}", planned.metrics_listen).into(),
+        ]);
+        let server = match planned.role {
+            Role::Master => {
+                let options = percolator_gc_master::Options::parse(arguments)?;
+                spawn(planned, failed, |bound, stop| async move {
+                    let server = percolator_gc_master::Server::bind(options).await?;
+                    let _ = bound.send((server.address(), server.metrics_address()));
+                    Ok(server.run(stop).await?)
+                })
+                .await?
+            }
+            Role::Oracle => {
+                let options = percolator_tso::Options::parse(arguments)?;
+                spawn(planned, failed, |bound, stop| async move {
+                    let server = percolator_tso::Server::bind(options).await?;
+                    let _ = bound.send((server.address(), server.metrics_address()));
+                    Ok(server.run(stop).await?)
+                })
+                .await?
+            }
+            Role::Tablet => {
+                let options = percolator_tablet::Options::parse(arguments)?;
+                spawn(planned, failed, |bound, stop| async move {
+                    let server = percolator_tablet::Server::bind(options).await?;
+                    let _ = bound.send((server.address(), server.metrics_address()));
+                    Ok(server.run(stop).await?)
+                })
+                .await?
+            }
         };
-        let tablet = spawn(
-            "tablet",
-            &name,
-            layout,
-            failed,
-            move |bound, stop| async move {
-                let server = percolator_tablet::Server::bind(options).await?;
-                let _ = bound.send((server.address(), server.metrics_address()));
-                Ok(server.run(stop).await?)
-            },
-        )
-        .await?;
-        servers.push(tablet);
+        master.get_or_insert_with(|| server.running.address.clone());
+        servers.push(server);
     }
     Ok(())
 }
 
 /// Starts a server in a thread, and waits until it listens.
 async fn spawn<F, Fut>(
-    role: &'static str,
-    name: &str,
-    layout: &Layout,
+    planned: Planned,
     failed: &mpsc::UnboundedSender<anyhow::Error>,
     serve: F,
 ) -> anyhow::Result<Thread>
@@ -151,14 +106,15 @@ where
     let (bound, address) = oneshot::channel();
     let (stop, mut stopped) = watch::channel(false);
     let (could_not, why) = oneshot::channel();
-    let (server, failed) = (name.to_owned(), failed.clone());
+    let (server, failed) = (planned.server.clone(), failed.clone());
+    let role = planned.role.name();
     let who = Who {
         // The oracle and the master have other names in logs and metrics than in what people are shown.
-        role: logged_as(role),
-        server: name.to_owned(),
+        role: planned.role.logged_as(),
+        server: server.clone(),
     };
     let thread = std::thread::Builder::new()
-        .name(name.to_owned())
+        .name(planned.server.clone())
         .spawn(move || {
             let stop: Stop = Box::pin(async move {
                 // An error means that the cluster is gone: that stops it as well.
@@ -177,37 +133,28 @@ where
                 let _ = failed.send(error);
             }
         })
-        .with_context(|| format!("cannot start a thread for {name}"))?;
+        .with_context(|| format!("cannot start a thread for {}", planned.server))?;
     let (address, metrics) = match address.await {
         Ok(addresses) => addresses,
         Err(_) => {
-            return Err(why
-                .await
-                .unwrap_or_else(|_| anyhow!("{role} {name} ended before it listened")));
+            return Err(why.await.unwrap_or_else(|_| {
+                anyhow!("{role} {} ended before it listened", planned.server)
+            }));
         }
     };
     drop(why);
     Ok(Thread {
         running: Running {
             role,
-            server: name.to_owned(),
+            server: planned.server,
             address: address.to_string(),
             metrics: metrics.map(|address| address.to_string()),
             pid: None,
-            data: layout.folder(name),
+            data: planned.data,
         },
         stop,
         thread,
     })
-}
-
-/// What logs, metrics and traces call a role.
-fn logged_as(role: &'static str) -> &'static str {
-    match role {
-        "master" => "gc-master",
-        "oracle" => "tso",
-        role => role,
-    }
 }
 
 /// Where a server serves, and where it shows its metrics.

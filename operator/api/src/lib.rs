@@ -5,6 +5,7 @@
 //! Kubernetes client; it only says what a manifest may contain, what is wrong with one, and what a status
 //! may say.
 
+mod arguments;
 mod cluster;
 mod definition;
 mod duration;

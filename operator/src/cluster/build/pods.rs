@@ -236,14 +236,8 @@ impl Builder<'_> {
         }
         match role {
             Role::GcMaster => arguments.push(format!("--manifest={CONFIG}/{MANIFEST}")),
-            Role::Oracle => {
-                arguments.push(format!("--window={}ms", spec.oracle.window.as_millis()))
-            }
-            Role::Tablet => {
-                let storage = &spec.tablets.storage;
-                arguments.push(format!("--engine={}", storage.engine));
-                arguments.push(format!("--cache-bytes={}", storage.cache_size.bytes()));
-            }
+            Role::Oracle => arguments.extend(spec.oracle.to_args()),
+            Role::Tablet => arguments.extend(spec.tablets.to_args()),
         }
         arguments
     }

@@ -1,0 +1,131 @@
+//! The servers of a local cluster, and the arguments of their programs: the same for a process and for a thread.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use percolator_api::Spec;
+
+use super::followed;
+use super::layout::{Layout, MASTER, ORACLE};
+
+/// The master begins a cluster.
+pub(super) const NEW_CLUSTER: &str = "--new-cluster";
+
+/// What a server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Master,
+    Oracle,
+    Tablet,
+}
+
+impl Role {
+    /// What people call it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Master => "master",
+            Self::Oracle => "oracle",
+            Self::Tablet => "tablet",
+        }
+    }
+
+    /// What logs, metrics and traces call it.
+    pub(super) fn logged_as(self) -> &'static str {
+        match self {
+            Self::Master => "gc-master",
+            Self::Oracle => "tso",
+            Self::Tablet => "tablet",
+        }
+    }
+
+    /// Its program.
+    pub(super) fn program(self) -> &'static str {
+        match self {
+            Self::Master => "percolator-gc-master",
+            Self::Oracle => "percolator-tso",
+            Self::Tablet => "percolator-tablet",
+        }
+    }
+}
+
+/// A server that is to run.
+#[derive(Clone, Debug)]
+pub(super) struct Planned {
+    pub(super) role: Role,
+    pub(super) server: String,
+    pub(super) data: PathBuf,
+    /// For its clients.
+    pub(super) listen: SocketAddr,
+    /// For metrics and health.
+    pub(super) metrics_listen: SocketAddr,
+    /// What the manifest and the command line of `up` say to it.
+    said: Vec<OsString>,
+}
+
+impl Planned {
+    /// The arguments of its program, but for where it listens. `master`: where that is, for all but itself.
+    pub(super) fn arguments(&self, master: Option<&str>) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = vec![
+            "--data-dir".into(),
+            self.data.clone().into(),
+            "--server".into(),
+            self.server.clone().into(),
+        ];
+        arguments.extend(master.map(|master| format!("--master={master}").into()));
+        arguments.extend(self.said.iter().cloned());
+        arguments
+    }
+}
+
+impl Layout {
+    /// Its servers, in the order in which they are started: the master first.
+    pub(super) fn servers(&self) -> anyhow::Result<Vec<Planned>> {
+        let tablets = self.tablet_servers().map(|name| (Role::Tablet, name));
+        let all = [(Role::Master, MASTER), (Role::Oracle, ORACLE)]
+            .map(|(role, name)| (role, name.to_owned()));
+        let numbered = (0..).zip(all.into_iter().chain(tablets));
+        numbered
+            .map(|(number, (role, server))| {
+                Ok(Planned {
+                    role,
+                    data: self.folder(&server),
+                    listen: self.listen(number)?,
+                    metrics_listen: self.listen_metrics(number)?,
+                    said: self.said(role),
+                    server,
+                })
+            })
+            .collect()
+    }
+
+    fn said(&self, role: Role) -> Vec<OsString> {
+        let mut said: Vec<OsString> = to_args(&self.spec, role)
+            .into_iter()
+            .map(OsString::from)
+            .collect();
+        match role {
+            Role::Master => {
+                let manifest = followed::manifest_file(&self.data_dir);
+                said.extend(["--manifest".into(), manifest.into()]);
+                said.extend(self.new.then(|| NEW_CLUSTER.into()));
+            }
+            Role::Oracle => {
+                let stopped_max = self.how.stopped_max.as_millis();
+                said.push(format!("--stopped-max={stopped_max}ms").into());
+            }
+            Role::Tablet => said.extend(self.how.raw.then(|| "--raw".into())),
+        }
+        said
+    }
+}
+
+/// What the manifest says to a server.
+pub(super) fn to_args(spec: &Spec, role: Role) -> Vec<String> {
+    match role {
+        // It reads a file.
+        Role::Master => Vec::new(),
+        Role::Oracle => spec.oracle.to_args(),
+        Role::Tablet => spec.tablets.to_args(),
+    }
+}
