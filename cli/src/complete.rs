@@ -33,9 +33,10 @@ pub(crate) fn script(shell: Shell) -> io::Result<Vec<u8>> {
     let program = std::env::args_os().next().unwrap_or_default();
     let program = program.to_string_lossy();
     // A name is found in PATH; a path is of use in this folder alone.
-    let program = match program.contains('/') {
-        true => std::env::current_exe()?.to_string_lossy().into_owned(),
-        false => program.into_owned(),
+    let program = if program.contains('/') {
+        std::env::current_exe()?.to_string_lossy().into_owned()
+    } else {
+        program.into_owned()
     };
     completer.write_registration(ASKED, "percolator", "percolator", &program, &mut script)?;
     Ok(script)

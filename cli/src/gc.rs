@@ -120,12 +120,13 @@ pub(crate) async fn run(
     if let Command::Release { start_ts } = command {
         let owners = admin.release_gc_lock(Timestamp::from_u64(start_ts)).await?;
         let names: Vec<String> = owners.iter().map(ToString::to_string).collect();
-        let text = match names.is_empty() {
-            true => format!(
+        let text = if names.is_empty() {
+            format!(
                 "nobody is known to hold a gc-lock at {start_ts}: of each client the 100 oldest are; \
-                 `percolator gc why-blocked` names those in the way"
-            ),
-            false => format!("ended: the gc-lock of {}", names.join(", ")),
+             `percolator gc why-blocked` names those in the way"
+            )
+        } else {
+            format!("ended: the gc-lock of {}", names.join(", "))
         };
         let owners: Vec<Value> = owners.iter().map(owner_json).collect();
         output.result(
@@ -316,9 +317,10 @@ impl Reason {
 }
 
 fn obstacle_reason(status: &GcStatus, obstacle: &GcObstacle) -> Reason {
-    let mut what = match obstacle.server.is_empty() {
-        true => obstacle.what.clone(),
-        false => format!("{}: {}", obstacle.server, obstacle.what),
+    let mut what = if obstacle.server.is_empty() {
+        obstacle.what.clone()
+    } else {
+        format!("{}: {}", obstacle.server, obstacle.what)
     };
     let start_ts = obstacle.start_ts;
     if start_ts != Timestamp::ZERO {
@@ -388,9 +390,10 @@ pub(crate) fn reasons(status: &GcStatus) -> Vec<Reason> {
             point: "barrier",
             kind: "paused",
             what: "collection is paused".to_owned(),
-            todo: match status.of_manifest.iter().any(|field| field == "paused") {
-                true => "go on with spec.gc.paused: false in the manifest",
-                false => "go on with `percolator gc set --pause false`",
+            todo: if status.of_manifest.iter().any(|field| field == "paused") {
+                "go on with spec.gc.paused: false in the manifest"
+            } else {
+                "go on with `percolator gc set --pause false`"
             }
             .to_owned(),
             usual: false,
@@ -410,23 +413,24 @@ pub(crate) fn reasons(status: &GcStatus) -> Vec<Reason> {
         };
         let lease = Duration::from_secs(holder.lease.as_secs().max(1));
         let lease = humantime::format_duration(lease);
-        let (what, todo) = match holder.released {
-            true => (
+        let (what, todo) = if holder.released {
+            (
                 format!("what {} has named was ended by hand", holder.owner),
                 format!(
                     "nothing is to be done: it goes on when that process renews its lease, or in {lease}, when the lease ends"
                 ),
-            ),
-            false => (
+            )
+        } else {
+            (
                 format!(
                     "{transactions} of {} is still open: it is kept readable until it ends",
                     holder.owner
                 ),
                 format!(
                     "end it there, or the process, or its gc-lock with `percolator gc release {named}`; if the process is \
-                     dead, it ends in {lease}, with its lease"
+                 dead, it ends in {lease}, with its lease"
                 ),
-            ),
+            )
         };
         reasons.push(Reason {
             point: "barrier",
@@ -461,9 +465,10 @@ pub(crate) fn reasons(status: &GcStatus) -> Vec<Reason> {
                 "nothing but the retention, {}",
                 humantime::format_duration(status.retention)
             ),
-            todo: match status.of_manifest.iter().any(|field| field == "retention") {
-                true => "change it with spec.gc.retention in the manifest",
-                false => "change it with `percolator gc set --retention`",
+            todo: if status.of_manifest.iter().any(|field| field == "retention") {
+                "change it with spec.gc.retention in the manifest"
+            } else {
+                "change it with `percolator gc set --retention`"
             }
             .to_owned(),
             usual: true,

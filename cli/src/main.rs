@@ -235,9 +235,10 @@ fn command() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         // Files are named where they can't be read or written; only the results have no name.
-        let what = match error.chain().count() == 1 && error.is::<io::Error>() {
-            true => "cannot write the results: ",
-            false => "",
+        let what = if error.chain().count() == 1 && error.is::<io::Error>() {
+            "cannot write the results: "
+        } else {
+            ""
         };
         let _ = writeln!(io::stderr().lock(), "error: {what}{}", errors::told(&error));
         errors::exit_code(&error)

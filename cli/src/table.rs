@@ -185,9 +185,10 @@ pub(crate) async fn run(
         Command::Delete {
             name, give_up_lost, ..
         } => {
-            match give_up_lost {
-                true => client.delete_lost_table(&name).await?,
-                false => client.delete_table(&name).await?,
+            if give_up_lost {
+                client.delete_lost_table(&name).await?
+            } else {
+                client.delete_table(&name).await?
             }
             match output.format {
                 Format::Text => output.note(&format!("table {name} is deleted")),
@@ -232,9 +233,10 @@ fn cut_otherwise(table: &Table, cuts: &[Bytes], error: Error) -> InOtherWords {
         if cuts.len() > SHOWN_MAX {
             rows.push(format!("and {} more", cuts.len() - SHOWN_MAX));
         }
-        match rows.is_empty() {
-            true => "not cut".to_owned(),
-            false => format!("cut at {}", rows.join(", ")),
+        if rows.is_empty() {
+            "not cut".to_owned()
+        } else {
+            format!("cut at {}", rows.join(", "))
         }
     };
     InOtherWords {

@@ -108,9 +108,10 @@ async fn list(admin: &Admin, limit: u32, output: Output) -> anyhow::Result<ExitC
         output.note(&format!("locks on {server} are not all known: {why}"));
     }
     // What a script reads is not all there is.
-    Ok(match running.unreached.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(5),
+    Ok(if running.unreached.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(5)
     })
 }
 

@@ -145,9 +145,10 @@ fn a_bundle_has_what_kubectl_tells_and_says_what_it_was_refused() {
         let (context, rest) = call.split_once(' ').expect("flags");
         assert_eq!(context, "--context=far", "{call}");
         let of_operator = rest.contains("operator");
-        let namespace = match of_operator {
-            true => "--namespace=percolator-system ",
-            false => "--namespace=shop ",
+        let namespace = if of_operator {
+            "--namespace=percolator-system "
+        } else {
+            "--namespace=shop "
         };
         assert!(rest.starts_with(namespace), "{call}");
         let verb = rest[namespace.len()..].split(' ').next();

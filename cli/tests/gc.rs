@@ -117,9 +117,10 @@ fn what_an_open_snapshot_reads_stays_and_is_collected_when_it_ends() {
         let told = until(what, async || {
             let said = run(&cluster, &["gc", "why-blocked", "-o", "json"]).await;
             let named = said.out.contains(&old.to_string());
-            match named && said.code() == 7 {
-                true => Ok(said.out),
-                false => Err(format!("{said:?}")),
+            if named && said.code() == 7 {
+                Ok(said.out)
+            } else {
+                Err(format!("{said:?}"))
             }
         })
         .await;
@@ -138,9 +139,10 @@ fn what_an_open_snapshot_reads_stays_and_is_collected_when_it_ends() {
         // Of ann two versions are hidden, of joe three, and what hides them; and by then nobody reads at `old`.
         let now = until("collected versions", async || {
             let now = status(&cluster).await;
-            match collected(&now) >= 6 {
-                true => Ok(now),
-                false => Err(now.to_string()),
+            if collected(&now) >= 6 {
+                Ok(now)
+            } else {
+                Err(now.to_string())
             }
         })
         .await;
@@ -210,9 +212,10 @@ fn a_master_that_loses_its_folder_learns_the_points_and_what_was_set() {
         run(&cluster, &set).await.ok();
         let before = until("a safe point", async || {
             let now = status(&cluster).await;
-            match point(&now, "safe_point") > 0 {
-                true => Ok(now),
-                false => Err(now.to_string()),
+            if point(&now, "safe_point") > 0 {
+                Ok(now)
+            } else {
+                Err(now.to_string())
             }
         })
         .await;
@@ -239,9 +242,10 @@ fn a_master_that_loses_its_folder_learns_the_points_and_what_was_set() {
         let after = until("the master that was rebuilt", async || {
             let said = run(&cluster, &["gc", "status", "-o", "json"]).await;
             let now: Value = serde_json::from_str(&said.out).map_err(|_| format!("{said:?}"))?;
-            match now["retention_ms"] == 3 * 3_600_000 {
-                true => Ok(now),
-                false => Err(said.out),
+            if now["retention_ms"] == 3 * 3_600_000 {
+                Ok(now)
+            } else {
+                Err(said.out)
             }
         })
         .await;
@@ -268,9 +272,10 @@ fn a_tablet_server_that_is_away_holds_collection_back_and_is_named() {
         let what = "the tablet server as what blocks";
         let said = until(what, async || {
             let said = run(&cluster, &["gc", "why-blocked"]).await;
-            match said.code() == 7 && said.out.contains("tablet-1") {
-                true => Ok(said.out),
-                false => Err(format!("{said:?}")),
+            if said.code() == 7 && said.out.contains("tablet-1") {
+                Ok(said.out)
+            } else {
+                Err(format!("{said:?}"))
             }
         })
         .await;
@@ -338,9 +343,10 @@ fn a_program_that_stands_still_keeps_its_snapshot() {
         until("the gc-lock", async || {
             let said = run(&cluster, &["txn", "list", "-o", "json"]).await.ok();
             let start_ts = held.start_ts().to_string();
-            match said.contains(&start_ts) {
-                true => Ok(()),
-                false => Err(said),
+            if said.contains(&start_ts) {
+                Ok(())
+            } else {
+                Err(said)
             }
         })
         .await;
@@ -400,9 +406,10 @@ fn transactions_are_listed_and_ended_and_so_are_their_gc_locks() {
                 let barrier = server["barrier"].as_str().map(str::parse::<u64>);
                 matches!(barrier, Some(Ok(barrier)) if barrier > held.start_ts().as_u64())
             };
-            match !servers.is_empty() && servers.iter().all(is_past) {
-                true => Ok(()),
-                false => Err(said),
+            if !servers.is_empty() && servers.iter().all(is_past) {
+                Ok(())
+            } else {
+                Err(said)
             }
         })
         .await;
@@ -527,9 +534,10 @@ fn a_reader_of_a_bank_is_never_refused_and_never_wrong_however_long_it_takes() {
         drop(held);
         until("what was held is collected", async || {
             let now = status(&cluster).await;
-            match collected(&now) > before && point(&now, "safe_point") > old.as_u64() {
-                true => Ok(()),
-                false => Err(now.to_string()),
+            if collected(&now) > before && point(&now, "safe_point") > old.as_u64() {
+                Ok(())
+            } else {
+                Err(now.to_string())
             }
         })
         .await;

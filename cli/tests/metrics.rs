@@ -119,9 +119,10 @@ fn promtool(page: &str) -> Option<String> {
     let output = child.wait_with_output().expect("it ends");
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said).into_owned();
-    Some(match output.status.success() {
-        true => said,
-        false => format!("{}: {said}", output.status),
+    Some(if output.status.success() {
+        said
+    } else {
+        format!("{}: {said}", output.status)
     })
 }
 

@@ -138,9 +138,10 @@ impl Client {
     pub fn measure(&self, registry: &Registry) -> Result<(), MetricsError> {
         let metrics = Metrics::new(registry)?;
         let first = self.router.measured.set(metrics).is_ok();
-        match first {
-            true => Ok(()),
-            false => Err(MetricsError::AlreadyReg),
+        if first {
+            Ok(())
+        } else {
+            Err(MetricsError::AlreadyReg)
         }
     }
 }

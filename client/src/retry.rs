@@ -125,13 +125,14 @@ impl<'a> Retry<'a> {
             Seen::Damaged(why) => return Err(CallError::GaveUp(why)),
         };
         self.pause(last).await?;
-        Ok(match may_have_moved {
-            true => match self.router.refresh_by(self.deadline).await {
+        Ok(if may_have_moved {
+            match self.router.refresh_by(self.deadline).await {
                 Ok(directory) => Some(directory),
                 Err(MasterError::Replaced(replaced)) => return Err(CallError::Replaced(replaced)),
                 Err(_) => None,
-            },
-            false => None,
+            }
+        } else {
+            None
         })
     }
 }

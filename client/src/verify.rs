@@ -99,9 +99,10 @@ impl Admin {
             let is_first = server == from.server;
             let first_part = if is_first { from.part } else { 0 };
             for (number, part) in PARTS.into_iter().enumerate().skip(first_part) {
-                let mut after = match is_first && number == from.part {
-                    true => from.after.clone(),
-                    false => Bytes::new(),
+                let mut after = if is_first && number == from.part {
+                    from.after.clone()
+                } else {
+                    Bytes::new()
                 };
                 loop {
                     let begun = self.router.transport.now();

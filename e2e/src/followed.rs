@@ -22,9 +22,10 @@ impl Followed {
     pub fn has_seen_it_unavailable(self) {
         wait("Available to be False on the way", || {
             let said = self.said().unwrap_or_default();
-            match said.lines().any(|line| line == "False") {
-                true => Ok(()),
-                false => Err(said),
+            if said.lines().any(|line| line == "False") {
+                Ok(())
+            } else {
+                Err(said)
             }
         });
     }

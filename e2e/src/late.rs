@@ -37,9 +37,10 @@ impl<'a> LateOperator<'a> {
         wait("the switch", || {
             // Its first word: others may come behind it by the minute.
             let log = ask(&["logs", &deployment, "--tail=-1"])?;
-            match log.contains("watches tell of changes late") {
-                true => Ok(()),
-                false => Err(log),
+            if log.contains("watches tell of changes late") {
+                Ok(())
+            } else {
+                Err(log)
             }
         });
     }

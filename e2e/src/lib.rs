@@ -411,9 +411,10 @@ impl Namespace {
             let found = self.get("perc", cluster)?;
             let message = condition(&found, kind).map(|it| it["message"].to_string());
             let message = message.unwrap_or_default();
-            match words.iter().all(|word| message.contains(word)) {
-                true => Ok(()),
-                false => Err(message),
+            if words.iter().all(|word| message.contains(word)) {
+                Ok(())
+            } else {
+                Err(message)
             }
         });
     }
@@ -478,9 +479,10 @@ impl Namespace {
             ready && !is_ending(pod)
         };
         let serving = pods.iter().filter(serves).count();
-        match u64::try_from(serving) == Ok(asked) {
-            true => Ok(()),
-            false => Err(format!("{serving} of {asked} pods are ready")),
+        if u64::try_from(serving) == Ok(asked) {
+            Ok(())
+        } else {
+            Err(format!("{serving} of {asked} pods are ready"))
         }
     }
 

@@ -131,9 +131,10 @@ impl Told {
         let at = since_start.as_secs_f64();
         for ((lie, is_told), lasts) in LIES.iter().zip(&mut self.lasts) {
             let is_told = |moment: &Option<Moment>| moment.as_ref().is_some_and(is_told);
-            *lasts = match is_told(&moment) && is_told(&self.last) {
-                true => *lasts + since_last.min(LOOK_MAX),
-                false => Duration::ZERO,
+            *lasts = if is_told(&moment) && is_told(&self.last) {
+                *lasts + since_last.min(LOOK_MAX)
+            } else {
+                Duration::ZERO
             };
             if *lasts > MAY_LAST && self.lie.is_none() {
                 self.lie = Some(lie);

@@ -144,9 +144,10 @@ fn watch(namespace: &str, kind: &'static str, books: &Mutex<Books>, stop: &Atomi
         if !books.begun.contains(&kind) {
             books.begun.push(kind);
         }
-        match is_gone {
-            true => books.now.remove(&name),
-            false => books.now.insert(name.clone(), object.clone()),
+        if is_gone {
+            books.now.remove(&name)
+        } else {
+            books.now.insert(name.clone(), object.clone())
         };
         let object = (!is_gone).then_some(object);
         books.changes.push(Seen { at, object, name });

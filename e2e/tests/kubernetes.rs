@@ -192,9 +192,10 @@ fn an_application_runs_through_everything() {
             now => Err(format!("{now} looks")),
         });
         let after = (version()?, operator_metric("writes_total")?);
-        match after == before {
-            true => Ok(()),
-            false => Err(format!("{before:?}, and then {after:?}")),
+        if after == before {
+            Ok(())
+        } else {
+            Err(format!("{before:?}, and then {after:?}"))
         }
     });
     stands_still(&space);
@@ -239,12 +240,13 @@ fn stands_still(space: &Namespace) {
             |request: &&Request| request.is_about_lease() && request.deed.verb == "update";
         let renewals = after.iter().filter(is_renewal).count();
         let looks = after.iter().filter(is_look).count();
-        match renewals >= RENEWALS && looks > 0 {
-            true => Ok(counts(after)),
-            false => Err(format!(
+        if renewals >= RENEWALS && looks > 0 {
+            Ok(counts(after))
+        } else {
+            Err(format!(
                 "{renewals} renewals and {looks} looks since the last write: {:?}",
                 before.last().map(Request::to_string)
-            )),
+            ))
         }
     });
     say(&format!("asked for meanwhile: {seen}"));

@@ -98,9 +98,10 @@ fn run(work: &Work, phase: &str) -> Result<(), Failure> {
         .arg("--folder")
         .arg(&work.folder)
         .status()?;
-    match status.success() || phase == "kill" {
-        true => Ok(()),
-        false => Err(format!("phase {phase}: {status}").into()),
+    if status.success() || phase == "kill" {
+        Ok(())
+    } else {
+        Err(format!("phase {phase}: {status}").into())
     }
 }
 

@@ -368,9 +368,10 @@ impl<B: Backend> Shared<B> {
         if !ends(&orders) && !rest.is_zero() {
             self.changed.wait_for(&mut orders, rest);
         }
-        match ends(&orders) {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
+        if ends(&orders) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
         }
     }
 
@@ -381,9 +382,10 @@ impl<B: Backend> Shared<B> {
             let rest = REST_MAX.min(took * PREPARING_RESTS);
             self.changed.wait_for(&mut orders, rest);
         }
-        match orders.stop {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
+        if orders.stop {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
         }
     }
 
@@ -424,10 +426,11 @@ impl<B: Backend> Shared<B> {
 
 /// How long a checkpoint in the background rests after a step.
 fn pause(step: Step, is_short_of_room: bool) -> Duration {
-    match is_short_of_room {
+    if is_short_of_room {
         // It is what makes room.
-        true => Duration::ZERO,
-        false => REST_MAX.min(step.took.mul_f64(RESTS * step.leisure)),
+        Duration::ZERO
+    } else {
+        REST_MAX.min(step.took.mul_f64(RESTS * step.leisure))
     }
 }
 
@@ -519,9 +522,12 @@ impl<B: Backend> Engine for Durable<B> {
             }
         };
         let began = Instant::now();
-        let rest = |_| match began.elapsed() < CLOSING_MAX {
-            true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(()),
+        let rest = |_| {
+            if began.elapsed() < CLOSING_MAX {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
         };
         match last.map(|last| self.shared.checkpoint_beside_commits(last, &rest)) {
             // The next open replays the log instead.

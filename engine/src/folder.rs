@@ -191,9 +191,10 @@ fn read(folder: &Path) -> Result<Option<Identity>, Error> {
         });
     }
     let Sealed { identity, checksum } = serde_json::from_slice(&text).map_err(unreadable)?;
-    match identity.checksum().map_err(unreadable)? == checksum {
-        true => Ok(Some(identity)),
-        false => Err(corrupt("its checksum is wrong".to_owned())),
+    if identity.checksum().map_err(unreadable)? == checksum {
+        Ok(Some(identity))
+    } else {
+        Err(corrupt("its checksum is wrong".to_owned()))
     }
 }
 

@@ -386,9 +386,10 @@ impl Store for RedbStore {
         if unsynced > 0 && !self.has_room(needed + EARLY_BYTES) && self.has_room(0) {
             self.sync()?;
         }
-        match self.has_room(needed) {
-            true => Ok(()),
-            false => Err(self.full(needed)),
+        if self.has_room(needed) {
+            Ok(())
+        } else {
+            Err(self.full(needed))
         }
     }
 

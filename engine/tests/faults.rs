@@ -121,14 +121,15 @@ struct Failing {
 
 impl Failing {
     fn check(&self) -> Result<(), Error> {
-        match self.fail.load(Ordering::Relaxed) {
-            true => Err(Error::Store {
+        if self.fail.load(Ordering::Relaxed) {
+            Err(Error::Store {
                 damaged: false,
                 engine: "failing",
                 path: log_path().to_owned(),
                 detail: "no space".to_owned(),
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 }
@@ -181,9 +182,10 @@ impl Store for Shared {
                 reserve_bytes: 0,
             });
         }
-        Ok(match self.0.durable.load(Ordering::Relaxed) {
-            true => Checkpoint::Durable,
-            false => Checkpoint::Volatile,
+        Ok(if self.0.durable.load(Ordering::Relaxed) {
+            Checkpoint::Durable
+        } else {
+            Checkpoint::Volatile
         })
     }
 

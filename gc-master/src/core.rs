@@ -208,9 +208,10 @@ impl Directory {
         let Some(live) = self.live.get_mut(&server) else {
             return Ok(heard);
         };
-        live.behind_since = match beat.points.barrier >= live.told {
-            true => None,
-            false => live.behind_since.or(Some(now)),
+        live.behind_since = if beat.points.barrier >= live.told {
+            None
+        } else {
+            live.behind_since.or(Some(now))
         };
         live.told = heard.points.barrier;
         live.progress.heard(now, beat.progress);
@@ -271,9 +272,10 @@ impl Directory {
             leased: Leased::default(),
             missing: Vec::new(),
             points: truth.gc.points().raised(beat.points),
-            settings: match beat.settings.revision > truth.gc.set.revision {
-                true => beat.settings.clone(),
-                false => truth.gc.set.clone(),
+            settings: if beat.settings.revision > truth.gc.set.revision {
+                beat.settings.clone()
+            } else {
+                truth.gc.set.clone()
             },
             cluster_id: truth.cluster_id.clone(),
             tablet_servers: truth
@@ -327,13 +329,14 @@ impl Directory {
             }
         }
         let all_swept = truth.swept_tables().contains(&table);
-        let owners: BTreeSet<String> = match all_swept {
-            true => truth
+        let owners: BTreeSet<String> = if all_swept {
+            truth
                 .owners_of(table)
                 .into_iter()
                 .map(String::from)
-                .collect(),
-            false => BTreeSet::from([command.server.clone()]),
+                .collect()
+        } else {
+            BTreeSet::from([command.server.clone()])
         };
         self.settle(table);
         for owner in owners {

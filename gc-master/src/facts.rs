@@ -81,9 +81,10 @@ impl Directory {
                 Role::Oracle => "tso",
                 Role::Tablet => "tablet",
             };
-            let state = match self.is_alive(name, now) {
-                true => "up",
-                false => "down",
+            let state = if self.is_alive(name, now) {
+                "up"
+            } else {
+                "down"
             };
             *facts.servers.entry((role, state)).or_default() += 1;
         }

@@ -83,9 +83,10 @@ impl Directory {
         let Some(server) = truth.servers.get_mut(&beat.server) else {
             // There may have been one before, of which a rebuilt directory doesn't know.
             let unknown = truth.rebuilt && !beat.accepted && !beat.replaces_accepted;
-            return Ok(match unknown {
-                true => lease_of_before,
-                false => Timestamp::ZERO,
+            return Ok(if unknown {
+                lease_of_before
+            } else {
+                Timestamp::ZERO
             });
         };
         if server.incarnation == beat.incarnation {
@@ -230,9 +231,10 @@ impl Directory {
             // A master that has lost its state doesn't know who was accepted by the one before it.
             let unknown = truth.rebuilt && !beat.accepted && !beat.replaces_accepted;
             let may_answer = unknown && beat.cluster_id.is_some() && !self.is_over(now, beat);
-            return Ok(match may_answer {
-                true => Before::MayAnswer,
-                false => Before::Over,
+            return Ok(if may_answer {
+                Before::MayAnswer
+            } else {
+                Before::Over
             });
         };
         if known.incarnation == beat.incarnation {
@@ -256,9 +258,10 @@ impl Directory {
                 second: beat.address.clone(),
             });
         }
-        Ok(match self.is_over(now, beat) {
-            true => Before::Over,
-            false => Before::MayAnswer,
+        Ok(if self.is_over(now, beat) {
+            Before::Over
+        } else {
+            Before::MayAnswer
         })
     }
 

@@ -45,9 +45,10 @@ impl Directory {
             named("gc_lock");
         }
         if let Some(blocked) = &self.collection.blocked {
-            let by = match blocked.server == ORACLE {
-                true => "oracle",
-                false => "locks",
+            let by = if blocked.server == ORACLE {
+                "oracle"
+            } else {
+                "locks"
             };
             holds.push(Hold {
                 by,
@@ -100,14 +101,13 @@ impl Directory {
         }
         if self.may_lack_points(now) {
             let unheard = self.unheard();
-            return Some(match unheard.is_empty() {
-                true => {
-                    "the master has lost its state, and waits for servers that may come back".into()
-                }
-                false => format!(
+            return Some(if unheard.is_empty() {
+                "the master has lost its state, and waits for servers that may come back".into()
+            } else {
+                format!(
                     "the master has lost its state, and waits for tablet servers that it has not heard: {}",
                     unheard.join(", ")
-                ),
+                )
             });
         }
         // Before it has ever moved, nothing may be old enough to be kept back.

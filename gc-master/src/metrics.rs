@@ -163,10 +163,7 @@ impl Metrics {
 }
 
 fn result(ok: bool) -> &'static str {
-    match ok {
-        true => "ok",
-        false => "error",
-    }
+    if ok { "ok" } else { "error" }
 }
 
 fn whole(value: usize) -> i64 {

@@ -133,9 +133,10 @@ impl Flags {
 /// A lease that servers can renew in time, and that somebody can wait for.
 fn lease(text: &str) -> Result<Duration, String> {
     let lease = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    match (Duration::from_secs(2)..=Duration::from_secs(300)).contains(&lease) {
-        true => Ok(lease),
-        false => Err("it must be from 2s to 5m".to_owned()),
+    if (Duration::from_secs(2)..=Duration::from_secs(300)).contains(&lease) {
+        Ok(lease)
+    } else {
+        Err("it must be from 2s to 5m".to_owned())
     }
 }
 

@@ -282,9 +282,10 @@ fn winner_over(truth: &Truth, server: &str, report: &Tablet) -> Option<Winner> {
     };
     if let Some(known) = truth.tablets.get_key_value(&report.id) {
         let tablet = known.1;
-        let is_newer = match tablet.owner == server {
-            true => report.epoch >= tablet.epoch,
-            false => report.epoch > tablet.epoch,
+        let is_newer = if tablet.owner == server {
+            report.epoch >= tablet.epoch
+        } else {
+            report.epoch > tablet.epoch
         };
         if tablet.table != report.table.0 || !is_newer {
             return Some(winner(known));

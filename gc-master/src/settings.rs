@@ -180,9 +180,10 @@ impl Directory {
         // What it leaves open would be lost: servers take a newer record as a whole.
         if self.may_lack_points(now) {
             let servers = self.unheard_described(now);
-            return Err(match servers.is_empty() {
-                true => Refusal::Settling { until },
-                false => Refusal::UnheardOfSettings { servers },
+            return Err(if servers.is_empty() {
+                Refusal::Settling { until }
+            } else {
+                Refusal::UnheardOfSettings { servers }
             });
         }
         let time = self.collection.now.as_u64();

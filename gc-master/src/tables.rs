@@ -205,9 +205,10 @@ impl Directory {
         let complete = truth.rebuilt && self.are_heard(truth);
         let mut tablets = truth.tablets_of(id).into_iter();
         truth.awaited.is_empty()
-            && match complete {
-                true => tablets.all(|(_, tablet)| tablet.state >= TabletState::Frozen),
-                false => truth.is_frozen(id),
+            && if complete {
+                tablets.all(|(_, tablet)| tablet.state >= TabletState::Frozen)
+            } else {
+                truth.is_frozen(id)
             }
     }
 

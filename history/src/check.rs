@@ -259,9 +259,12 @@ fn lost_update(history: &[Transaction], versions: &Versions<'_>) -> Option<Anoma
 fn lock_ignored(history: &[Transaction], versions: &Versions<'_>) -> Option<Anomaly> {
     let (cell, earlier, later) = locked::overlap(history, versions)?;
     let (earlier, later) = (&history[earlier], &history[later]);
-    let did = |who: &Transaction| match locked::locks(who).contains(cell) {
-        true => "got for update",
-        false => "wrote",
+    let did = |who: &Transaction| {
+        if locked::locks(who).contains(cell) {
+            "got for update"
+        } else {
+            "wrote"
+        }
     };
     Some(Anomaly {
         kind: Kind::LockIgnored,
@@ -390,9 +393,10 @@ fn graph<'a>(
                 }
             } else if let Some(writers) = absent.get(cell) {
                 // Of the writers this is none of them: who locks a cell doesn't write it.
-                let edge = match has_lock {
-                    true => Edge::Locked(cell),
-                    false => Edge::Absent(cell),
+                let edge = if has_lock {
+                    Edge::Locked(cell)
+                } else {
+                    Edge::Absent(cell)
                 };
                 graph.add(at, *writers, edge);
             }

@@ -284,9 +284,10 @@ impl Objects {
                 resource_version: None,
             };
             let removed = self.remove(&kind.api(), name, only).await;
-            let of_kind = match kind.is_of_monitoring() {
-                true => Refusal::of_monitoring,
-                false => Refusal::of_servers,
+            let of_kind = if kind.is_of_monitoring() {
+                Refusal::of_monitoring
+            } else {
+                Refusal::of_servers
             };
             answers.add(removed.map(|()| None), of_kind)?;
         }

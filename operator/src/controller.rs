@@ -317,13 +317,14 @@ fn look_again(status: &Status, now: Timestamp) -> Duration {
         Reason::ObjectConflict,
     ]
     .map(Reason::name);
-    let most = match status
+    let most = if status
         .conditions
         .iter()
         .any(|condition| waited_for.contains(&condition.reason))
     {
-        true => LOOK_FOR_OTHERS,
-        false => LOOK_AGAIN,
+        LOOK_FOR_OTHERS
+    } else {
+        LOOK_AGAIN
     };
     let waits = status.conditions.iter().filter(|condition| {
         let is_waiting = match condition.status.as_str() {

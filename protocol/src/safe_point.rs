@@ -74,9 +74,10 @@ impl Points {
     pub fn raised(self, to: Self) -> Self {
         let barrier = self.barrier.max(to.barrier);
         // Whoever sends a safe point has sent its barrier before; if not, it waits for that.
-        let safe_point = match to.safe_point <= barrier {
-            true => self.safe_point.max(to.safe_point),
-            false => self.safe_point,
+        let safe_point = if to.safe_point <= barrier {
+            self.safe_point.max(to.safe_point)
+        } else {
+            self.safe_point
         };
         Self {
             barrier,
@@ -89,9 +90,10 @@ impl Points {
     /// # Errors
     /// It is below the barrier.
     pub fn admit_read(&self, start_ts: Timestamp) -> Result<(), TooOld> {
-        match mutants::on(Mutant::BarrierNotEnforcedAtReads) {
-            true => Ok(()),
-            false => below(start_ts, self.barrier),
+        if mutants::on(Mutant::BarrierNotEnforcedAtReads) {
+            Ok(())
+        } else {
+            below(start_ts, self.barrier)
         }
     }
 
@@ -100,9 +102,10 @@ impl Points {
     /// # Errors
     /// It is below the barrier.
     pub fn admit_prewrite(&self, start_ts: Timestamp) -> Result<(), TooOld> {
-        match mutants::on(Mutant::BarrierNotEnforcedAtPrewrite) {
-            true => Ok(()),
-            false => below(start_ts, self.barrier),
+        if mutants::on(Mutant::BarrierNotEnforcedAtPrewrite) {
+            Ok(())
+        } else {
+            below(start_ts, self.barrier)
         }
     }
 
@@ -112,9 +115,10 @@ impl Points {
     /// Nothing is found of it, and its records may have been collected.
     pub fn recall(&self, view: &CellView, start_ts: Timestamp) -> Result<(), TooOld> {
         let found = view.own != OwnRecord::None || view.own_lock(start_ts).is_some();
-        match found || mutants::on(Mutant::CollectedIsRolledBack) {
-            true => Ok(()),
-            false => below(start_ts, self.safe_point),
+        if found || mutants::on(Mutant::CollectedIsRolledBack) {
+            Ok(())
+        } else {
+            below(start_ts, self.safe_point)
         }
     }
 }

@@ -214,9 +214,10 @@ fn read_identity(folder: &Path) -> Result<Option<Identity>, Error> {
         });
     }
     let Sealed { identity, checksum } = serde_json::from_slice(&bytes).map_err(unreadable)?;
-    match identity.checksum().map_err(unreadable)? == checksum {
-        true => Ok(Some(identity)),
-        false => Err(damaged("its checksum does not match".to_owned())),
+    if identity.checksum().map_err(unreadable)? == checksum {
+        Ok(Some(identity))
+    } else {
+        Err(damaged("its checksum does not match".to_owned()))
     }
 }
 

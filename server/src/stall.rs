@@ -33,9 +33,10 @@ pub struct Stall {
 impl Stall {
     /// Another look, so long after the one before. `signs` counts what the disk has done. Returns how long it has waited.
     pub fn look(&mut self, since: Duration, signs: u64) -> Duration {
-        self.waited = match self.signs.replace(signs) == Some(signs) {
-            true => self.waited + since.min(2 * LOOK_EVERY),
-            false => Duration::ZERO,
+        self.waited = if self.signs.replace(signs) == Some(signs) {
+            self.waited + since.min(2 * LOOK_EVERY)
+        } else {
+            Duration::ZERO
         };
         self.waited
     }
@@ -121,11 +122,12 @@ fn stalled(took: Duration) -> String {
 /// No duration, or less than a disk that works may take.
 pub fn stall_max(text: &str) -> Result<Duration, String> {
     let max = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    match max >= STALLED_AFTER {
-        true => Ok(max),
-        false => Err(format!(
+    if max >= STALLED_AFTER {
+        Ok(max)
+    } else {
+        Err(format!(
             "a disk that works may take {STALLED_AFTER:?}: give more"
-        )),
+        ))
     }
 }
 

@@ -32,9 +32,10 @@ fn transaction(record: &Record, written: &Written) -> Transaction {
                 ops.push(Op::Read(cell.to_string(), value.as_ref().map(text)));
             }
             Did::Scan(range) => read_range(range, written, &mut ops),
-            Did::Write(write) => ops.push(match write.is_lock {
-                true => Op::Lock(write.cell.to_string()),
-                false => Op::Write(write.cell.to_string(), write.value.as_ref().map(text)),
+            Did::Write(write) => ops.push(if write.is_lock {
+                Op::Lock(write.cell.to_string())
+            } else {
+                Op::Write(write.cell.to_string(), write.value.as_ref().map(text))
             }),
         }
     }

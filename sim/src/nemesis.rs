@@ -186,10 +186,12 @@ fn draw(plan: &Plan, fault: Fault, at: Duration, rng: &mut Rng) -> Deed {
 /// ones as often as at high ones.
 pub fn rate(plan: &Plan, fault: Fault, most: u32) -> u32 {
     let drawn = most >> Rng::new(plan.seed, fault.name()).stream("rate").below(6);
-    match plan.has(fault) {
-        true if plan.often => most,
-        true => drawn,
-        false => 0,
+    if !plan.has(fault) {
+        0
+    } else if plan.often {
+        most
+    } else {
+        drawn
     }
 }
 
@@ -203,9 +205,10 @@ pub fn begin(world: &Arc<World>, cluster: &Arc<Cluster>) {
         duplicate_ppm: rate(plan, Fault::Duplicate, 200_000),
         reorders: plan.has(Fault::Reorder),
         // Whoever has little patience and gets no answer either when it asks again doesn't know how it ended.
-        reset_ppm: match plan.patience < SHORT_PATIENCE {
-            true => rate(plan, Fault::Reset, 500_000),
-            false => rate(plan, Fault::Reset, 50_000),
+        reset_ppm: if plan.patience < SHORT_PATIENCE {
+            rate(plan, Fault::Reset, 500_000)
+        } else {
+            rate(plan, Fault::Reset, 50_000)
         },
     });
     *cluster.master.die_ppm.lock() = rate(plan, Fault::KillServer, 300_000);

@@ -55,9 +55,10 @@ impl Seeds {
         }
         Some(Seed {
             number: self.from + at,
-            cut: match is_due {
-                true => Arc::default(),
-                false => self.over.clone(),
+            cut: if is_due {
+                Arc::default()
+            } else {
+                self.over.clone()
             },
         })
     }

@@ -190,10 +190,13 @@ fn answered(response: &R) -> String {
         }
         R::Scan(scan) if scan.rolled_back.is_some() => "rolled back".to_owned(),
         R::Scan(scan) => format!("{} cells, {} locked", scan.cells.len(), scan.locked.len()),
-        R::Prewrite(prewrite) if prewrite.rejections.is_empty() => match prewrite.committed {
-            true => "committed in one phase".to_owned(),
-            false => "prewritten".to_owned(),
-        },
+        R::Prewrite(prewrite) if prewrite.rejections.is_empty() => {
+            if prewrite.committed {
+                "committed in one phase".to_owned()
+            } else {
+                "prewritten".to_owned()
+            }
+        }
         R::Prewrite(prewrite) => {
             let reasons = prewrite.rejections.iter().map(rejection);
             format!("rejected: {}", reasons.collect::<Vec<_>>().join(", "))

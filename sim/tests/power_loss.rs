@@ -89,9 +89,10 @@ impl Device {
 impl Opened {
     fn alive(&self) -> io::Result<parking_lot::MutexGuard<'_, State>> {
         let state = self.device.0.lock();
-        match state.life == self.life {
-            true => Ok(state),
-            false => Err(io::Error::other("the process is dead")),
+        if state.life == self.life {
+            Ok(state)
+        } else {
+            Err(io::Error::other("the process is dead"))
         }
     }
 }

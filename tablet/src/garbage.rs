@@ -162,9 +162,10 @@ fn collect(state: &State, cell_key: &[u8], hidden: &[Hidden]) -> Result<Collecte
 }
 
 fn look(state: &State, cell_key: &[u8]) -> Result<Collected, Error> {
-    let safe_point = match mutants::on(Mutant::CollectedAtTheBarrier) {
-        true => state.points.now().barrier,
-        false => state.points.now().safe_point,
+    let safe_point = if mutants::on(Mutant::CollectedAtTheBarrier) {
+        state.points.now().barrier
+    } else {
+        state.points.now().safe_point
     };
     let newest = key::version(cell_key.to_vec(), safe_point);
     let behind = key::behind_cell(cell_key.to_vec());

@@ -140,9 +140,10 @@ impl Probe for Meter {
             let Some(method) = note.method else { continue };
             counted.durations[method as usize].observe(seconds(note.came, now));
             if note.timed {
-                let reply = match method.reads() {
-                    true => step::READ_REPLY,
-                    false => step::REPLY,
+                let reply = if method.reads() {
+                    step::READ_REPLY
+                } else {
+                    step::REPLY
                 };
                 counted.steps[reply].observe(seconds(note.last, now));
             }

@@ -109,10 +109,11 @@ impl Pace {
 
     /// One was, with so many cells.
     pub(crate) fn spent_bulk(&mut self, cells: usize) {
-        self.bulk = match self.is_alone() {
+        self.bulk = if self.is_alone() {
             // It is not to be paid back later.
-            true => self.bulk.min(0),
-            false => self.bulk - count(cells) * ONE,
+            self.bulk.min(0)
+        } else {
+            self.bulk - count(cells) * ONE
         };
     }
 }

@@ -101,9 +101,10 @@ impl Kept {
 
 /// Keeps them.
 pub(crate) fn write(batch: &mut Batch, points: Points) {
-    let key = match mutants::on(Mutant::BarrierNotDurable) {
-        true => &b"forgotten points"[..],
-        false => POINTS,
+    let key = if mutants::on(Mutant::BarrierNotDurable) {
+        &b"forgotten points"[..]
+    } else {
+        POINTS
     };
     let bytes = [points.barrier, points.safe_point].map(|point| point.as_u64().to_be_bytes());
     batch.put_again(Column::Meta, key, bytes.concat());

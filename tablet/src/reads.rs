@@ -440,13 +440,13 @@ fn scan_part(
     let cut_short = || seen.get() > state.limits.scan_records;
     // Whether a cell lies behind the last one whose records were looked at.
     let is_behind = |cell_key: &[u8]| {
-        last_seen
-            .borrow()
-            .as_deref()
-            .is_some_and(|last| match range.reverse {
-                true => cell_key < last,
-                false => cell_key > last,
-            })
+        last_seen.borrow().as_deref().is_some_and(|last| {
+            if range.reverse {
+                cell_key < last
+            } else {
+                cell_key > last
+            }
+        })
     };
     let of_one_cell = state.limits.scan_records_of_one_cell;
     let records = Records::new(engine, snapshot, (&start, &end), direction, of_one_cell)?

@@ -209,9 +209,10 @@ impl Looked<'_> {
         let (place, older) = (&cell.place, cell.older.as_ref());
         // To find nothing is to look through all entries of that time.
         let is_indexed = write.kind != WriteKind::Put || older.is_some();
-        let said = match is_indexed {
-            true => self.said(&cell.key, ts)?,
-            false => None,
+        let said = if is_indexed {
+            self.said(&cell.key, ts)?
+        } else {
+            None
         };
         if let Some(said) = said
             && self.would_lose(said, ts, cell)?

@@ -250,9 +250,12 @@ impl Work {
             self.operation,
             Operation::CheckStatus(..) | Operation::Rollback { .. }
         );
-        self.tablets.iter().try_for_each(|asked| match decides {
-            true => tablets.deciding(asked).map(drop),
-            false => tablets.serving(asked).map(drop),
+        self.tablets.iter().try_for_each(|asked| {
+            if decides {
+                tablets.deciding(asked).map(drop)
+            } else {
+                tablets.serving(asked).map(drop)
+            }
         })
     }
 

@@ -99,16 +99,17 @@ impl World {
         });
         let answer = self.server.ask(prewrite);
         assert!(!matches!(answer, Body::Error(_)), "{answer:?}");
-        let end = match roll_back {
-            true => Ask::Rollback(v1::RollbackRequest {
+        let end = if roll_back {
+            Ask::Rollback(v1::RollbackRequest {
                 start_ts,
                 cells: places,
-            }),
-            false => Ask::Commit(v1::CommitRequest {
+            })
+        } else {
+            Ask::Commit(v1::CommitRequest {
                 start_ts,
                 commit_ts,
                 cells: places,
-            }),
+            })
         };
         let answer = self.server.ask(end);
         assert!(!matches!(answer, Body::Error(_)), "{answer:?}");

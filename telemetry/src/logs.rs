@@ -94,21 +94,18 @@ pub fn init_with(settings: Settings) {
         said: said.text,
         told: String::new(),
     };
-    let installed = match is_json {
-        true => {
-            let json = format::format().json().flatten_event(true);
-            let logs = logs.fmt_fields(JsonFields::new()).event_format(Json(json));
-            let logs = logs.with_filter_reloading();
-            let filter = logs.reload_handle();
-            let installed = logs.try_init().is_ok();
-            installed.then(|| follow(file, follower, filter))
-        }
-        false => {
-            let logs = logs.event_format(Text).with_filter_reloading();
-            let filter = logs.reload_handle();
-            let installed = logs.try_init().is_ok();
-            installed.then(|| follow(file, follower, filter))
-        }
+    let installed = if is_json {
+        let json = format::format().json().flatten_event(true);
+        let logs = logs.fmt_fields(JsonFields::new()).event_format(Json(json));
+        let logs = logs.with_filter_reloading();
+        let filter = logs.reload_handle();
+        let installed = logs.try_init().is_ok();
+        installed.then(|| follow(file, follower, filter))
+    } else {
+        let logs = logs.event_format(Text).with_filter_reloading();
+        let filter = logs.reload_handle();
+        let installed = logs.try_init().is_ok();
+        installed.then(|| follow(file, follower, filter))
     };
     let is_known = settings.json.is_some() || matches!(format.as_str(), "" | "text" | "json");
     if installed.is_some() && !is_known {
@@ -136,9 +133,10 @@ where
         mut line: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let (dim, plain) = match line.has_ansi_escapes() {
-            true => ("\x1b[2m", "\x1b[0m"),
-            false => ("", ""),
+        let (dim, plain) = if line.has_ansi_escapes() {
+            ("\x1b[2m", "\x1b[0m")
+        } else {
+            ("", "")
         };
         let about = event.metadata();
         let colour = match *about.level() {
@@ -349,14 +347,13 @@ mod tests {
         thread.join().expect("no panic");
         let lines = lines.0.lock().expect("no panic").clone();
         let text = String::from_utf8(lines).expect("text");
-        match is_json {
-            true => {
-                let mut object: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-                let time = object["timestamp"].take();
-                assert!(time.is_string(), "{text}");
-                object.to_string()
-            }
-            false => text.split_once(' ').expect("a time").1.to_owned(),
+        if is_json {
+            let mut object: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            let time = object["timestamp"].take();
+            assert!(time.is_string(), "{text}");
+            object.to_string()
+        } else {
+            text.split_once(' ').expect("a time").1.to_owned()
         }
     }
 

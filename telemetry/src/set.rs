@@ -195,9 +195,10 @@ impl Bounded {
         if self.known.len() < self.most && !self.known.contains(name) {
             self.known.insert(name.to_owned());
         }
-        match self.known.contains(name) {
-            true => name,
-            false => Self::OTHER,
+        if self.known.contains(name) {
+            name
+        } else {
+            Self::OTHER
         }
     }
 

@@ -26,14 +26,15 @@ fn commit(root: &Path, message: &str) {
 
 /// What is watched, with what is there.
 fn seen(watched: &[PathBuf]) -> BTreeMap<&Path, String> {
-    let content = |path: &Path| match path.is_dir() {
-        true => {
+    let content = |path: &Path| {
+        if path.is_dir() {
             let names = std::fs::read_dir(path).expect("a folder");
             let mut names: Vec<_> = names.map(|it| it.expect("a file").file_name()).collect();
             names.sort();
             format!("{names:?}")
+        } else {
+            std::fs::read_to_string(path).expect("a file")
         }
-        false => std::fs::read_to_string(path).expect("a file"),
     };
     watched
         .iter()

@@ -131,9 +131,10 @@ impl Server {
             cause @ StartError::NoLimit { .. } => Error::NoLimit { path, cause },
         })?;
         let may_be_alive = stored.is_some() && life.replaces.is_empty();
-        let waits = match may_be_alive {
-            true => Duration::from_millis(options.settings.wait_ms()),
-            false => Duration::ZERO,
+        let waits = if may_be_alive {
+            Duration::from_millis(options.settings.wait_ms())
+        } else {
+            Duration::ZERO
         };
         let metrics = Metrics::new(options.settings.window_ms).map_err(endpoint::Error::Metrics)?;
         let export = |traces| Exporter::of_server(traces, "tso", &options.server);
@@ -215,9 +216,12 @@ impl Server {
             registry: shown.metrics.registry.clone(),
             role: "tso",
             refresh: Box::new(move || shown.show(&data)),
-            ready: Box::new(move || match *ready.borrow() {
-                true => asked.ready(),
-                false => Err("the master has not accepted this oracle yet".into()),
+            ready: Box::new(move || {
+                if *ready.borrow() {
+                    asked.ready()
+                } else {
+                    Err("the master has not accepted this oracle yet".into())
+                }
             }),
             healthy: Box::new(|| Ok(())),
         };

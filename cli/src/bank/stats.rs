@@ -226,9 +226,10 @@ impl Summary {
             .iter()
             .map(|(kind, count)| format!("{count} {kind}"))
             .collect();
-        let failed = match kinds.is_empty() {
-            true => self.failed.to_string(),
-            false => format!("{}: {}", self.failed, kinds.join(", ")),
+        let failed = if kinds.is_empty() {
+            self.failed.to_string()
+        } else {
+            format!("{}: {}", self.failed, kinds.join(", "))
         };
         format!(
             "transfers      {} in {:.1} s by {} clients: {:.0} a second\n\

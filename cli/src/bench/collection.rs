@@ -60,9 +60,10 @@ pub(super) async fn beside(
         }
     }
     // Servers change while they run, by what they hold and by what their store does: one kind of round between the others.
-    let rounds: &[bool] = match smoke {
-        true => &[false, true],
-        false => &[false, true, true, false, false, true, true, false],
+    let rounds: &[bool] = if smoke {
+        &[false, true]
+    } else {
+        &[false, true, true, false, false, true, true, false]
     };
     let mut paused = [Calls::new(), Calls::new()];
     let mut collecting = [Calls::new(), Calls::new()];

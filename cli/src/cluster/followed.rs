@@ -29,9 +29,10 @@ impl Followed {
                 spec.tablets.replicas = tablets;
                 spec.for_master()
             },
-            log_level: match says_log_level {
-                true => spec.log.level.name(),
-                false => "",
+            log_level: if says_log_level {
+                spec.log.level.name()
+            } else {
+                ""
             },
         }
     }

@@ -311,11 +311,12 @@ async fn ready(master: &str, running: &[Running]) -> anyhow::Result<()> {
                     .iter()
                     .filter(|server| server.alive)
                     .count();
-                let waits = match alive >= servers {
-                    true => not_ready(running).await,
-                    false => Some(format!(
+                let waits = if alive >= servers {
+                    not_ready(running).await
+                } else {
+                    Some(format!(
                         "{alive} of {servers} servers have reported to the master"
-                    )),
+                    ))
                 };
                 let Some(waits) = waits else {
                     client.timestamp().await?;

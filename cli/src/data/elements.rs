@@ -81,9 +81,10 @@ impl<R: BufRead> Lines<R> {
                 buffer.push(byte);
             }
         }
-        Ok(match too_long {
-            true => Element::TooLong { line },
-            false => Element::Whole { line },
+        Ok(if too_long {
+            Element::TooLong { line }
+        } else {
+            Element::Whole { line }
         })
     }
 

@@ -109,12 +109,13 @@ const WHOLE_BUFFER_BYTES: usize = 8 << 20;
 impl Args {
     /// How its client is to be.
     pub(crate) fn options(&self, options: Options) -> Options {
-        match self.atomic {
-            true => Options {
+        if self.atomic {
+            Options {
                 buffer_bytes: WHOLE_BUFFER_BYTES,
                 ..options
-            },
-            false => options,
+            }
+        } else {
+            options
         }
     }
 
@@ -166,9 +167,10 @@ pub(crate) async fn run(
         *refused += 1;
         name_bad(*refused, &name, &bad, &progress.lock());
     };
-    let whole = match args.atomic {
-        true => Some(client.begin().await?),
-        false => None,
+    let whole = if args.atomic {
+        Some(client.begin().await?)
+    } else {
+        None
     };
     let loader = Loader {
         client,
@@ -340,9 +342,10 @@ async fn settled(client: &Client, output: Output) {
 }
 
 fn code(end: &End) -> ExitCode {
-    match end.bad > 0 || end.stopped_at.is_some() || end.interrupted || end.unmet {
-        true => ExitCode::FAILURE,
-        false => ExitCode::SUCCESS,
+    if end.bad > 0 || end.stopped_at.is_some() || end.interrupted || end.unmet {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
     }
 }
 
@@ -408,10 +411,7 @@ async fn load(
                 waiting = false;
                 shared.stop.store(true, Ordering::Relaxed);
                 loader.stop();
-                progress.lock().say(match args.atomic {
-                    true => "rolling back; Ctrl-C again ends at once",
-                    false => "stopping after the transactions under way; Ctrl-C again ends at once",
-                });
+                progress.lock().say(if args.atomic { "rolling back; Ctrl-C again ends at once" } else { "stopping after the transactions under way; Ctrl-C again ends at once" });
             }
         }
     }

@@ -80,13 +80,14 @@ impl Input {
             .fill_buf()
             .with_context(|| format!("cannot read {name}"))?
             .starts_with(GZIP);
-        Ok(match is_gzip {
-            false => Self {
+        Ok(if !is_gzip {
+            Self {
                 reader: Box::new(reader),
                 name,
                 bytes,
-            },
-            true => Self {
+            }
+        } else {
+            Self {
                 reader: Box::new(BufReader::with_capacity(
                     READ_BYTES,
                     MultiGzDecoder::new(reader),
@@ -94,7 +95,7 @@ impl Input {
                 name,
                 // How much that will be isn't known.
                 bytes: None,
-            },
+            }
         })
     }
 }

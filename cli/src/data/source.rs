@@ -129,9 +129,10 @@ impl<R: BufRead> Source<R> {
     }
 
     fn next_element(&mut self) -> io::Result<Option<Result<Record, Bad>>> {
-        let element = match self.lines.in_array {
-            true => self.lines.element(&mut self.buffer)?,
-            false => Element::End,
+        let element = if self.lines.in_array {
+            self.lines.element(&mut self.buffer)?
+        } else {
+            Element::End
         };
         let is_last = !self.lines.in_array;
         match element {

@@ -147,9 +147,10 @@ async fn ask(
     let (client, admin) = status::connect(cluster, args.patience).await?;
     let survey = Survey::take(&client, &admin, cluster).await?;
     put_json(files, "tablets.json", &tablets(&survey, args.with_keys))?;
-    let survey = match args.with_keys {
-        true => survey,
-        false => survey.without_keys(),
+    let survey = if args.with_keys {
+        survey
+    } else {
+        survey.without_keys()
     };
     let pages = places.clone().with(&survey.metrics).reached().await;
     let problems = problems::find(&survey, &pages);
@@ -295,10 +296,7 @@ async fn kubernetes(args: &Args, files: &mut Files, output: Output) -> anyhow::R
     }
     for (name, log) in told.logs {
         let log = end(log);
-        let log = match args.with_keys {
-            true => log,
-            false => redacted(&log),
-        };
+        let log = if args.with_keys { log } else { redacted(&log) };
         files.insert(format!("{LOGS}{name}"), log);
     }
     if !told.refused.is_empty() {
@@ -326,15 +324,12 @@ environment than Percolator's own no values
 
 "
     .to_owned();
-    text += match with_keys {
-        true => {
-            "--with-keys was given: rows at which tablets begin and end, primaries of transactions and cells of locks \
-             are in it, and logs are as they were written.\n"
-        }
-        false => {
-            "Rows, columns and values are not in it: without --with-keys, bounds of tablets and primaries are missing, \
-             and of logs only fields that can't name a cell were kept; the others say \"[left out]\".\n"
-        }
+    text += if with_keys {
+        "--with-keys was given: rows at which tablets begin and end, primaries of transactions and cells of locks \
+         are in it, and logs are as they were written.\n"
+    } else {
+        "Rows, columns and values are not in it: without --with-keys, bounds of tablets and primaries are missing, \
+         and of logs only fields that can't name a cell were kept; the others say \"[left out]\".\n"
     };
     let mut missing = String::new();
     if has("unreachable.txt") {
@@ -367,9 +362,10 @@ environment than Percolator's own no values
   Unlike those in here they are not looked through: errors in them may name rows.
 ";
     }
-    match missing.is_empty() {
-        true => text,
-        false => text + "\nNot in it:\n" + &missing,
+    if missing.is_empty() {
+        text
+    } else {
+        text + "\nNot in it:\n" + &missing
     }
 }
 

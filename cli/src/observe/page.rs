@@ -35,9 +35,10 @@ pub(crate) fn text(survey: &Survey, problems: &[Problem], unseen: &[String]) -> 
         row.extend(counts);
         row
     }));
-    let tables = match survey.tables.is_empty() {
-        true => "no tables".to_owned(),
-        false => columns(&tables),
+    let tables = if survey.tables.is_empty() {
+        "no tables".to_owned()
+    } else {
+        columns(&tables)
     };
     let health = match problems.len() {
         0 => "healthy".to_owned(),

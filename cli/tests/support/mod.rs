@@ -425,9 +425,10 @@ pub(crate) fn rounds(least: u64, usual: u64) -> impl Iterator<Item = u64> {
         let done = rounds.start;
         let is_over =
             started.elapsed() > TIME || until.is_some_and(|until| SystemTime::now() > until);
-        let next = match asked.is_none() && done >= least && is_over {
-            true => None,
-            false => rounds.next(),
+        let next = if asked.is_none() && done >= least && is_over {
+            None
+        } else {
+            rounds.next()
         };
         if next.is_none() {
             eprintln!("{done} of {planned} rounds in {:.0?}", started.elapsed());

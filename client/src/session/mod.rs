@@ -167,9 +167,10 @@ impl Session {
             return Some(Err(TooOld { start_ts, barrier }));
         }
         let holds = |lease: Lease| lease.floor <= start_ts && now < lease.until;
-        match state.lease.is_some_and(holds) || state.away {
-            true => Some(Ok(())),
-            false => None,
+        if state.lease.is_some_and(holds) || state.away {
+            Some(Ok(()))
+        } else {
+            None
         }
     }
 
@@ -224,10 +225,7 @@ impl Session {
             state.lease = None;
             return Next::LetGo;
         }
-        match state.rests {
-            true => Next::Rest,
-            false => Next::Renew,
-        }
+        if state.rests { Next::Rest } else { Next::Renew }
     }
 
     /// What began here has locks that others see: they are told whose they are.

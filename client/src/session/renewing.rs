@@ -147,19 +147,21 @@ impl Session {
         };
         let barrier = Timestamp::from_u64(told.barrier);
         let lease = Duration::from_millis(told.lease_ms.into());
-        let from = match mutants::on(Mutant::LeaseFromTheAnswer) {
-            true => transport.lease_clock(),
-            false => sent,
+        let from = if mutants::on(Mutant::LeaseFromTheAnswer) {
+            transport.lease_clock()
+        } else {
+            sent
         };
         let granted = Lease {
             floor,
             until: from + lease,
         };
         self.renewed(barrier, granted);
-        match barrier > floor {
+        if barrier > floor {
             // What it asks for is refused anyway, and held back by its asking.
-            true => SOON,
-            false => lease / RENEWALS,
+            SOON
+        } else {
+            lease / RENEWALS
         }
     }
 }

@@ -128,9 +128,10 @@ impl<'a> Seen<'a> {
             let all_reached = unreached.is_some_and(|them| !them.keys().any(of_forwarded));
             let is_all = kinds.iter().all(|kind| found.contains(kind));
             let is_right = is_all && found.is_empty() == kinds.is_empty();
-            match output.status.success() && is_right && load.is_some() && all_reached {
-                true => Ok(()),
-                false => Err(format!("{output:?}")),
+            if output.status.success() && is_right && load.is_some() && all_reached {
+                Ok(())
+            } else {
+                Err(format!("{output:?}"))
             }
         });
     }
@@ -154,9 +155,12 @@ fn look_into_bundle(space: &Namespace, cluster: &str) -> Result<(), String> {
         .arg(&file)
         .output();
     let made = made.expect("the program lies beside the tests");
-    let holds = |is_so: bool, what: String| match is_so {
-        true => Ok(()),
-        false => Err(format!("{what}: {made:?}")),
+    let holds = |is_so: bool, what: String| {
+        if is_so {
+            Ok(())
+        } else {
+            Err(format!("{what}: {made:?}"))
+        }
     };
     holds(made.status.success(), "it was not made".into())?;
     let unpacked = Command::new("tar")

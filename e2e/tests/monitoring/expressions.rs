@@ -167,9 +167,10 @@ pub(crate) fn check(kube: &Kube, space: &Namespace, prometheus: &Prometheus) {
         // A scrape that failed once is told for a while.
         wait(&format!("{name}, on {SILENT}, to be silent"), || {
             let answer = prometheus.ask(expression)?;
-            match is_answer(&answer) {
-                true => Err(format!("it is answered: {answer:?}")),
-                false => Ok(()),
+            if is_answer(&answer) {
+                Err(format!("it is answered: {answer:?}"))
+            } else {
+                Ok(())
             }
         });
     }

@@ -265,9 +265,10 @@ fn open_transaction(space: &Namespace) -> Shell {
     };
     wait("an open transaction", || {
         let (shell, said) = ask().map_err(|error| error.to_string())?;
-        match said.starts_with("start_ts") {
-            true => Ok(shell),
-            false => Err(said),
+        if said.starts_with("start_ts") {
+            Ok(shell)
+        } else {
+            Err(said)
         }
     })
 }
@@ -339,9 +340,10 @@ pub(crate) fn check(prometheus: &Prometheus) {
         for firing in look()? {
             missing.remove(&(firing.cluster, firing.alert));
         }
-        match missing.is_empty() {
-            true => Ok(()),
-            false => Err(format!("missing {missing:?}")),
+        if missing.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("missing {missing:?}"))
         }
     });
     // What is for a moment has ended, and stays so.
@@ -357,9 +359,10 @@ pub(crate) fn check(prometheus: &Prometheus) {
             .filter(|fired| others(fired) && fired.last > now - LONG_ENOUGH.as_secs_f64())
             .map(ToString::to_string)
             .collect();
-        match lasting.is_empty() {
-            true => Ok(()),
-            false => Err(lasting.join(", ")),
+        if lasting.is_empty() {
+            Ok(())
+        } else {
+            Err(lasting.join(", "))
         }
     });
     for firing in fired(prometheus).expect("the alerts") {

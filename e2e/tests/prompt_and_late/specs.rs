@@ -246,9 +246,10 @@ fn have_no_volumes(space: &Namespace) {
     // Before, more of them would be made without the quota.
     wait("as few of them", || {
         let set = space.get("statefulset", "full-tablet")?;
-        match set["spec"]["replicas"].as_i64() == Some(volumes) {
-            true => Ok(()),
-            false => Err(set["spec"]["replicas"].to_string()),
+        if set["spec"]["replicas"].as_i64() == Some(volumes) {
+            Ok(())
+        } else {
+            Err(set["spec"]["replicas"].to_string())
         }
     });
     space

@@ -53,9 +53,10 @@ pub(crate) fn to_ask(observed: &Observed) -> Vec<(String, String)> {
     });
     let address = |pod: &Value| {
         let ip = pod.pointer("/status/podIP")?.as_str()?;
-        Some(match ip.contains(':') {
-            true => format!("[{ip}]:{METRICS_PORT}"),
-            false => format!("{ip}:{METRICS_PORT}"),
+        Some(if ip.contains(':') {
+            format!("[{ip}]:{METRICS_PORT}")
+        } else {
+            format!("{ip}:{METRICS_PORT}")
         })
     };
     pods.filter_map(|pod| Some((observed::name(pod).to_owned(), address(pod)?)))
@@ -365,8 +366,9 @@ fn without_time(line: &str) -> String {
     };
     let told = ["message", "error"].map(|field| event.get(field).and_then(Value::as_str));
     let told: Vec<&str> = told.into_iter().flatten().collect();
-    match told.is_empty() {
-        true => line.to_owned(),
-        false => told.join(": "),
+    if told.is_empty() {
+        line.to_owned()
+    } else {
+        told.join(": ")
     }
 }

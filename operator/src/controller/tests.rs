@@ -126,9 +126,10 @@ fn that_refuses_and(
             (status, text.to_owned())
         } else if request.method() != hyper::Method::GET {
             written.lock().unwrap().push(path.clone());
-            match path.ends_with("/status") {
-                true => (200, cluster),
-                false => failure(403, why),
+            if path.ends_with("/status") {
+                (200, cluster)
+            } else {
+                failure(403, why)
             }
         } else if path.ends_with(&format!("/percolatorclusters/{name}")) {
             (200, cluster)

@@ -98,9 +98,10 @@ pub fn commit(
     if lock.kind == LockKind::Lock && mutants::on(Mutant::ForUpdateLeavesNothing) {
         return (vec![Effect::DeleteLock], Ok(()));
     }
-    let ts = match mutants::on(Mutant::RecordAtStart) {
-        true => start_ts,
-        false => commit_ts,
+    let ts = if mutants::on(Mutant::RecordAtStart) {
+        start_ts
+    } else {
+        commit_ts
     };
     (
         vec![Effect::PutWrite(ts, write), Effect::DeleteLock],

@@ -96,9 +96,10 @@ pub fn prewrite(
 
 /// On a cell that the transaction has locked before.
 fn prewrite_again(lock: &Lock, mutation: &Mutation, txn: &Prewrite) -> Vec<Effect> {
-    let is_newer = match mutants::on(Mutant::LateFlushOverwrites) {
-        true => txn.generation != lock.generation,
-        false => txn.generation > lock.generation,
+    let is_newer = if mutants::on(Mutant::LateFlushOverwrites) {
+        txn.generation != lock.generation
+    } else {
+        txn.generation > lock.generation
     };
     // Getting for update what was written before doesn't undo that; it is as strong.
     if !is_newer || mutation.kind == LockKind::Lock {

@@ -206,9 +206,10 @@ impl SimDisk {
     }
 
     fn check_here(&self) -> io::Result<()> {
-        match self.is_gone() {
-            true => Err(io::Error::other("the device is at another machine")),
-            false => Ok(()),
+        if self.is_gone() {
+            Err(io::Error::other("the device is at another machine"))
+        } else {
+            Ok(())
         }
     }
 
@@ -445,9 +446,10 @@ impl Disk for SimDisk {
         let mut state = self.0.lock();
         self.begin(&mut state)?;
         state.number(name)?;
-        let change = match state.wants_spare() {
-            true => Renamed::Moved(name.to_owned(), SPARE.to_owned()),
-            false => Renamed::Removed(name.to_owned()),
+        let change = if state.wants_spare() {
+            Renamed::Moved(name.to_owned(), SPARE.to_owned())
+        } else {
+            Renamed::Removed(name.to_owned())
         };
         state.rename(change);
         Ok(())

@@ -147,9 +147,10 @@ impl Core {
 
     /// Locks of one transaction that one request resolves now.
     pub(super) fn resolved_at_once(&self) -> usize {
-        match self.pace.is_alone() {
-            true => self.state.limits.resolve_locks,
-            false => self.state.limits.resolve_locks.min(resolve::LOCKS_BESIDE),
+        if self.pace.is_alone() {
+            self.state.limits.resolve_locks
+        } else {
+            self.state.limits.resolve_locks.min(resolve::LOCKS_BESIDE)
         }
     }
 }

@@ -168,9 +168,10 @@ fn blocks(folder: &Path) -> anyhow::Result<u64> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let metadata = entry.metadata()?;
-        bytes += match metadata.is_dir() {
-            true => blocks(&entry.path())?,
-            false => metadata.blocks() * 512,
+        bytes += if metadata.is_dir() {
+            blocks(&entry.path())?
+        } else {
+            metadata.blocks() * 512
         };
     }
     Ok(bytes)

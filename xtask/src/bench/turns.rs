@@ -132,9 +132,10 @@ fn median(values: &[f64]) -> f64 {
 }
 
 fn number(value: f64) -> String {
-    match value.abs() < 10.0 {
-        true => format!("{value:.2}"),
-        false => format!("{value:.0}"),
+    if value.abs() < 10.0 {
+        format!("{value:.2}")
+    } else {
+        format!("{value:.0}")
     }
 }
 

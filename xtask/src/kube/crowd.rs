@@ -165,11 +165,12 @@ fn looked_at(kube: &Kube, clusters: u32) -> anyhow::Result<()> {
             .split_whitespace()
             .filter(|word| word.split_once('=').is_some_and(|(is, seen)| is == seen))
             .count();
-        match looked_at == clusters as usize {
-            true => Ok(()),
-            false => Err(format!(
+        if looked_at == clusters as usize {
+            Ok(())
+        } else {
+            Err(format!(
                 "{looked_at} of {clusters} clusters have been looked at"
-            )),
+            ))
         }
     })
 }

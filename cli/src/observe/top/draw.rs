@@ -261,9 +261,10 @@ fn draw_tablets(frame: &mut Frame<'_>, top: &mut Top, area: Rect) {
                 "ready" => Style::new(),
                 _ => BAD,
             };
-            let style = match top.in_tablets && number == top.tablets_seen.chosen {
-                true => style.patch(CHOSEN),
-                false => style,
+            let style = if top.in_tablets && number == top.tablets_seen.chosen {
+                style.patch(CHOSEN)
+            } else {
+                style
             };
             let rate = |of: fn(&TabletLoad) -> f64| {
                 line.load

@@ -46,9 +46,10 @@ impl Scroll {
 
 /// For people: from 1 on.
 pub(crate) fn words(seen: &Range<usize>, all: usize) -> String {
-    match seen.is_empty() {
-        true => format!("none of {all}"),
-        false => format!("{}-{} of {all}", seen.start + 1, seen.end),
+    if seen.is_empty() {
+        format!("none of {all}")
+    } else {
+        format!("{}-{} of {all}", seen.start + 1, seen.end)
     }
 }
 

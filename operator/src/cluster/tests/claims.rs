@@ -4,9 +4,10 @@ use super::*;
 
 /// A claim of the role's server, with or without a volume.
 fn claim(world: &mut World, name: &str, phase: &str) {
-    let spec = match name.contains("tablet") {
-        true => json!({"resources": {"requests": {"storage": "10Gi"}}}),
-        false => json!({"resources": {"requests": {"storage": "1Gi"}}}),
+    let spec = if name.contains("tablet") {
+        json!({"resources": {"requests": {"storage": "10Gi"}}})
+    } else {
+        json!({"resources": {"requests": {"storage": "1Gi"}}})
     };
     world
         .observed
