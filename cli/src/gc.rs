@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use percolator_client::{Admin, GcChange, GcObstacle, GcStatus, GcTablet, Owner, Timestamp};
+use percolator_client::{
+    Admin, GcChange, GcHolder, GcObstacle, GcStatus, GcTablet, Owner, Timestamp,
+};
 use serde_json::{Value, json};
 
 use crate::answered;
@@ -406,50 +408,7 @@ pub(crate) fn reasons(status: &GcStatus) -> Vec<Reason> {
         if holder.floor.physical_ms() >= oldest {
             break;
         }
-        let named = holder.transactions.first().unwrap_or(&holder.floor);
-        let transactions = match holder.transactions.first() {
-            Some(first) => format!("transaction {first}, begun {} ago", age(status, *first)),
-            None => format!("a snapshot of {} ago", age(status, holder.floor)),
-        };
-        let lease = Duration::from_secs(holder.lease.as_secs().max(1));
-        let lease = humantime::format_duration(lease);
-        let (what, todo) = if holder.released {
-            (
-                format!("what {} has named was ended by hand", holder.owner),
-                format!(
-                    "nothing is to be done: it goes on when that process renews its lease, or in {lease}, when the lease ends"
-                ),
-            )
-        } else {
-            (
-                format!(
-                    "{transactions} of {} is still open: it is kept readable until it ends",
-                    holder.owner
-                ),
-                format!(
-                    "end it there, or the process, or its gc-lock with `percolator gc release {named}`; if the process is \
-                 dead, it ends in {lease}, with its lease"
-                ),
-            )
-        };
-        reasons.push(Reason {
-            point: "barrier",
-            kind: "gc-lock",
-            what,
-            todo,
-            usual: holder.released,
-            facts: json!({
-                "lease_ms": millis(holder.lease),
-                "released": holder.released,
-                "session": holder.session.to_string(),
-                "host": holder.owner.host,
-                "process": holder.owner.process,
-                "application": holder.owner.application,
-                "label": holder.owner.label,
-                "floor": holder.floor.to_string(),
-                "transactions": holder.transactions.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            }),
-        });
+        reasons.push(holder_reason(status, holder));
     }
     reasons.extend(
         status
@@ -476,4 +435,51 @@ pub(crate) fn reasons(status: &GcStatus) -> Vec<Reason> {
         });
     }
     reasons
+}
+
+fn holder_reason(status: &GcStatus, holder: &GcHolder) -> Reason {
+    let named = holder.transactions.first().unwrap_or(&holder.floor);
+    let transactions = match holder.transactions.first() {
+        Some(first) => format!("transaction {first}, begun {} ago", age(status, *first)),
+        None => format!("a snapshot of {} ago", age(status, holder.floor)),
+    };
+    let lease = Duration::from_secs(holder.lease.as_secs().max(1));
+    let lease = humantime::format_duration(lease);
+    let (what, todo) = if holder.released {
+        (
+            format!("what {} has named was ended by hand", holder.owner),
+            format!(
+                "nothing is to be done: it goes on when that process renews its lease, or in {lease}, when the lease ends"
+            ),
+        )
+    } else {
+        (
+            format!(
+                "{transactions} of {} is still open: it is kept readable until it ends",
+                holder.owner
+            ),
+            format!(
+                "end it there, or the process, or its gc-lock with `percolator gc release {named}`; if the process is \
+             dead, it ends in {lease}, with its lease"
+            ),
+        )
+    };
+    Reason {
+        point: "barrier",
+        kind: "gc-lock",
+        what,
+        todo,
+        usual: holder.released,
+        facts: json!({
+            "lease_ms": millis(holder.lease),
+            "released": holder.released,
+            "session": holder.session.to_string(),
+            "host": holder.owner.host,
+            "process": holder.owner.process,
+            "application": holder.owner.application,
+            "label": holder.owner.label,
+            "floor": holder.floor.to_string(),
+            "transactions": holder.transactions.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        }),
+    }
 }

@@ -113,6 +113,7 @@ fn unpacked(path: &std::path::Path) -> BTreeMap<String, String> {
 const MARK: &str = "zanzibar4711";
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story, told in its order")]
 fn a_bundle_says_how_the_cluster_is_and_names_no_cell() {
     let cluster = Cluster::processes();
     let data_dir = cluster.data_dir.display().to_string();

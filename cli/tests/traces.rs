@@ -62,6 +62,7 @@ impl ShouldSample for Nothing {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story, told in its order")]
 fn a_transactions_trace_shows_the_steps_of_its_path_on_every_server() {
     let collector = Collector::start();
     let variables = [

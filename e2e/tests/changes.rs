@@ -139,6 +139,7 @@ fn end_lease(read: &Value) -> Result<(), String> {
 }
 
 /// With pods that are killed and an operator that is killed, each change ends where the spec says.
+#[expect(clippy::too_many_lines, reason = "one story, told in its order")]
 fn late_and_killed(kube: &Kube) {
     let late = LateOperator::begin(kube);
     let space = kube.namespace("late");

@@ -15,6 +15,7 @@ use percolator_e2e::{
 const LONG: Duration = Duration::from_secs(3);
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story, told in its order")]
 fn an_application_runs_through_everything() {
     let Some(kube) = Kube::find() else { return };
     kube.install(&[]);

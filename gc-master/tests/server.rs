@@ -393,6 +393,7 @@ const TABLES_A_ROUND: usize = 20;
 /// Kills the master again and again while tables are created: none is half there, none is lost
 /// that was answered, and no id is given twice.
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one story, told in its order")]
 async fn a_killed_master_goes_on_where_it_was() {
     let folder = tempfile::tempdir().unwrap();
     let mut running = process(folder.path(), "127.0.0.1:0", true).await;

@@ -291,6 +291,7 @@ fn stale_snapshot(history: &[Transaction]) -> Option<Anomaly> {
 }
 
 /// Whoever isn't committed is there too, as one that only read: its snapshot has to be right all the same.
+#[expect(clippy::too_many_lines, reason = "one graph, edge by edge")]
 fn graph<'a>(
     history: &'a [Transaction],
     versions: &Versions<'a>,

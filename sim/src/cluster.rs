@@ -106,27 +106,7 @@ impl Cluster {
                 let name = format!("tablet-{number}");
                 let node = world.add_node(&name);
                 world.network.lock().listen(&tablet::address(&name), node);
-                Mutex::new(Arc::new(Tablet {
-                    node,
-                    master: master_node,
-                    image: (rng("stores").below(2) == 0).then(Arc::default),
-                    disk: SimDisk::new(&rng(&format!("{name}'s disk"))),
-                    dice: Dice::new(rng(&name)),
-                    address: tablet::address(&name),
-                    retired: AtomicBool::new(false),
-                    name,
-                    sync: Mutex::new(SYNC),
-                    limits: plan.limits,
-                    stall_max: plan.stall_max,
-                    window_us: plan.window_us,
-                    cluster_id: Mutex::new(None),
-                    lives: Arc::default(),
-                    maybe: Mutex::default(),
-                    running: Mutex::new(None),
-                    older: false,
-                    tears: plan.mutation == Some(Mutation::TornBatch),
-                    waits_for_ever: plan.mutation == Some(Mutation::StallIgnored),
-                }))
+                Mutex::new(Arc::new(new_tablet(name, node, master_node, &plan)))
             })
             .collect();
         let here = (0..plan.clients).map(|_| Mutex::default()).collect();
@@ -163,34 +143,50 @@ impl Cluster {
             healed: AtomicBool::new(false),
             lives: Mutex::default(),
         });
-        match cluster.plan.mutation {
-            Some(Mutation::LimitNotDurable) => cluster.oracle.disk.lie(Lie::Sync),
+        cluster.break_disks();
+        cluster.boot(world);
+        cluster
+    }
+
+    fn boot(&self, world: &Arc<World>) {
+        self.master.boot(world);
+        self.oracle.boot(world);
+        for tablet in self.tablets() {
+            tablet.boot(world);
+        }
+        world.start(self.keeper, None, Box::new(|_| {}));
+    }
+
+    /// As a mutation asks.
+    fn break_disks(&self) {
+        match self.plan.mutation {
+            Some(Mutation::LimitNotDurable) => self.oracle.disk.lie(Lie::Sync),
             Some(Mutation::RenameNotDurable) => {
-                cluster.oracle.disk.lie(Lie::Folder);
-                cluster.master.disk.lie(Lie::Folder);
+                self.oracle.disk.lie(Lie::Folder);
+                self.master.disk.lie(Lie::Folder);
             }
             Some(Mutation::AnswerBeforeSync) => {
-                for tablet in cluster.tablets() {
+                for tablet in self.tablets() {
                     tablet.disk.lie(Lie::Sync);
                 }
             }
             Some(Mutation::SyncTriedAgain) => {
-                for tablet in cluster.tablets() {
+                for tablet in self.tablets() {
                     tablet.disk.lie(Lie::SyncAgain);
                 }
             }
             Some(Mutation::ReplayNotRewritten) => {
-                for tablet in cluster.tablets() {
+                for tablet in self.tablets() {
                     tablet.disk.lie(Lie::Rewrite);
                 }
             }
             Some(Mutation::CutNotDone) => {
-                for tablet in cluster.tablets() {
+                for tablet in self.tablets() {
                     tablet.disk.lie(Lie::Cut);
                 }
             }
             Some(Mutation::CheckpointNotDurable) => {
-                for image in cluster
+                for image in self
                     .tablets()
                     .iter()
                     .filter_map(|tablet| tablet.image.as_ref())
@@ -200,13 +196,6 @@ impl Cluster {
             }
             _ => {}
         }
-        cluster.master.boot(world);
-        cluster.oracle.boot(world);
-        for tablet in cluster.tablets() {
-            tablet.boot(world);
-        }
-        world.start(cluster.keeper, None, Box::new(|_| {}));
-        cluster
     }
 
     /// All processes that things are done to.
@@ -578,5 +567,30 @@ impl Cluster {
 
     fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
+    }
+}
+
+fn new_tablet(name: String, node: NodeId, master: NodeId, plan: &Plan) -> Tablet {
+    let rng = |name: &str| Rng::new(plan.seed, name);
+    Tablet {
+        node,
+        master,
+        image: (rng("stores").below(2) == 0).then(Arc::default),
+        disk: SimDisk::new(&rng(&format!("{name}'s disk"))),
+        dice: Dice::new(rng(&name)),
+        address: tablet::address(&name),
+        retired: AtomicBool::new(false),
+        name,
+        sync: Mutex::new(SYNC),
+        limits: plan.limits,
+        stall_max: plan.stall_max,
+        window_us: plan.window_us,
+        cluster_id: Mutex::new(None),
+        lives: Arc::default(),
+        maybe: Mutex::default(),
+        running: Mutex::new(None),
+        older: false,
+        tears: plan.mutation == Some(Mutation::TornBatch),
+        waits_for_ever: plan.mutation == Some(Mutation::StallIgnored),
     }
 }

@@ -37,6 +37,7 @@ const LIVENESS: &[&str] = &[
 
 impl Mutation {
     /// The invariants that may kill it, by groups.
+    #[expect(clippy::too_many_lines, reason = "a table")]
     pub fn killed_by(self) -> &'static [&'static [&'static str]] {
         use Mutation as S;
         match self {

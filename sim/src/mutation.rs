@@ -70,6 +70,7 @@ impl Mutation {
 
     /// The plan of a seed with this mutant. Those that only show where certain things fail together
     /// get nothing but those, and often: with all kinds drawn at random it would take hundreds of seeds.
+    #[expect(clippy::too_many_lines, reason = "a table")]
     pub fn plan(self, seed: u64) -> Plan {
         let mut plan = Plan::new(seed);
         let mut only = |faults: &[Fault]| {

@@ -400,6 +400,10 @@ enum PartEnd {
 }
 
 /// Reads a part of the range. Locks first: see the module's head.
+#[expect(
+    clippy::too_many_lines,
+    reason = "its closures share what was met so far"
+)]
 fn scan_part(
     state: &State,
     engine: &dyn percolator_engine::Read,
@@ -414,20 +418,10 @@ fn scan_part(
         Direction::Forward
     };
     let (mut start, mut end) = (range.start.clone(), range.end.clone());
-    let mut locks: Vec<(Vec<u8>, Lock)> = Vec::new();
-    // Set where the part has to end early: the key of the last cell it may reach.
-    let mut part_end: Option<Vec<u8>> = None;
-    for pair in engine
-        .scan(Column::Lock, &start, &end, direction)
-        .map_err(Error::from)?
-    {
-        let (key, record) = pair.map_err(Error::from)?;
-        locks.push((key.to_vec(), Lock::decode(record).map_err(Error::from)?));
-        if locks.len() == state.limits.scan_locks {
-            part_end = Some(key.to_vec());
-            break;
-        }
-    }
+    let mut locks = locks_in(engine, range, direction, state.limits.scan_locks)?;
+    // Set if the part has to end early: the key of the last cell it may reach.
+    let is_full = locks.len() == state.limits.scan_locks;
+    let part_end = locks.last().filter(|_| is_full).map(|(key, _)| key.clone());
     if let Some(last) = &part_end {
         if range.reverse {
             start.clone_from(last);
@@ -516,22 +510,7 @@ fn scan_part(
         ScanEnd::Locked(cell_key, _) if cut_short && is_behind(&cell_key) => {
             PartEnd::Resume(last_seen.take().unwrap_or_default())
         }
-        ScanEnd::Locked(cell_key, _) => {
-            let from = locks
-                .iter()
-                .position(|(key, _)| *key == cell_key)
-                .unwrap_or_default();
-            let met = |(key, lock): &(Vec<u8>, Lock)| {
-                Ok(met_lock(&key::decode_cell(key).map_err(Error::from)?, lock))
-            };
-            PartEnd::Locked(
-                locks[from..]
-                    .iter()
-                    .filter(|(_, lock)| !snapshot.owns(lock))
-                    .map(met)
-                    .collect::<Result<_, Error>>()?,
-            )
-        }
+        ScanEnd::Locked(cell_key, _) => PartEnd::Locked(met_from(&cell_key, &locks, snapshot)?),
         ScanEnd::RolledBack(cell_key) => PartEnd::RolledBack(cell_key),
         ScanEnd::Stopped if cut_off => PartEnd::Resume(last_seen.take().unwrap_or_default()),
         ScanEnd::Stopped => match cells.last() {
@@ -545,6 +524,36 @@ fn scan_part(
         },
     };
     Ok(Part { cells, end })
+}
+
+/// The first locks of a range, in the order of a scan: so many at the most.
+fn locks_in(
+    engine: &dyn percolator_engine::Read,
+    range: &Range,
+    direction: Direction,
+    most: usize,
+) -> Result<Vec<(Vec<u8>, Lock)>, Error> {
+    let pairs = engine.scan(Column::Lock, &range.start, &range.end, direction)?;
+    pairs
+        .take(most)
+        .map(|pair| {
+            let (key, record) = pair?;
+            Ok((key.to_vec(), Lock::decode(record)?))
+        })
+        .collect()
+}
+
+/// Those of others, from this cell's on.
+fn met_from(
+    cell_key: &[u8],
+    locks: &[(Vec<u8>, Lock)],
+    snapshot: Snapshot<'_>,
+) -> Result<Vec<v1::MetLock>, Error> {
+    let from = locks.iter().position(|(key, _)| *key == cell_key);
+    let met = locks[from.unwrap_or_default()..].iter();
+    met.filter(|(_, lock)| !snapshot.owns(lock))
+        .map(|(key, lock)| Ok(met_lock(&key::decode_cell(key)?, lock)))
+        .collect()
 }
 
 fn resume_cell(table: TableId, key: &[u8]) -> Result<Cell, Error> {

@@ -382,30 +382,13 @@ impl Work {
             }
             Operation::CheckStatus(query, place) => {
                 state.lease.admit(query.now)?;
-                let cell = state.cell_to_decide(refs, &place)?;
-                let key = store::cell_key(&cell);
-                let view = state.recalled(&key, query.start_ts, None)?;
-                let (effects, status) =
-                    check_status(&view, &query, &cell).map_err(|not| invalid(not.to_string()))?;
-                let mut decision = Decision::answered(Body::CheckStatus(status.into()));
-                decision.add(state, &key, view.lock.is_some(), effects);
-                Ok(decision)
+                decide_status(state, &query, &state.cell_to_decide(refs, &place)?)
             }
             Operation::KeepAlive {
                 start_ts,
                 ttl_ms,
                 place,
-            } => {
-                let key = store::cell_key(&state.cell(refs, &place)?);
-                let view = state.view(&key, start_ts, None)?;
-                let (effects, ttl_ms) = keep_alive(&view, start_ts, ttl_ms);
-                let mut decision = Decision::answered(Body::KeepAlive(v1::KeepAliveResponse {
-                    alive: ttl_ms.is_some(),
-                    ttl_ms: ttl_ms.unwrap_or_default(),
-                }));
-                decision.add(state, &key, view.lock.is_some(), effects);
-                Ok(decision)
-            }
+            } => decide_keep_alive(state, &state.cell(refs, &place)?, start_ts, ttl_ms),
             Operation::RawPut { key, value } => {
                 let mut decision = Decision::answered(Body::RawPut(v1::RawPutResponse {}));
                 decision
@@ -441,6 +424,33 @@ impl Work {
             Operation::Resolve(piece) => resolve::decide(state, refs, piece),
         }
     }
+}
+
+fn decide_status(state: &State, query: &StatusQuery, cell: &Cell) -> Result<Decision, Refusal> {
+    let key = store::cell_key(cell);
+    let view = state.recalled(&key, query.start_ts, None)?;
+    let (effects, status) =
+        check_status(&view, query, cell).map_err(|not| invalid(not.to_string()))?;
+    let mut decision = Decision::answered(Body::CheckStatus(status.into()));
+    decision.add(state, &key, view.lock.is_some(), effects);
+    Ok(decision)
+}
+
+fn decide_keep_alive(
+    state: &State,
+    cell: &Cell,
+    start_ts: Timestamp,
+    ttl_ms: u64,
+) -> Result<Decision, Refusal> {
+    let key = store::cell_key(cell);
+    let view = state.view(&key, start_ts, None)?;
+    let (effects, ttl_ms) = keep_alive(&view, start_ts, ttl_ms);
+    let mut decision = Decision::answered(Body::KeepAlive(v1::KeepAliveResponse {
+        alive: ttl_ms.is_some(),
+        ttl_ms: ttl_ms.unwrap_or_default(),
+    }));
+    decision.add(state, &key, view.lock.is_some(), effects);
+    Ok(decision)
 }
 
 fn decide_commit(

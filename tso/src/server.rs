@@ -188,6 +188,10 @@ impl Server {
     ///
     /// # Errors
     /// [`Error::Server`]: the transport failed, or the master refuses.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "the parts of a server, from start to end"
+    )]
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let Self {
             options,
@@ -203,7 +207,7 @@ impl Server {
             shared,
         } = self;
         let (beating, stall) = (shared.clone(), shared.stall.clone());
-        let (shown, asked, data) = (shared.clone(), shared.clone(), folder.path().to_owned());
+        let (shown, data) = (shared.clone(), folder.path().to_owned());
         let service = OracleServer::new(Service::new(shared, folder.clone(), options.wait_max))
             .max_decoding_message_size(REQUEST_BYTES_MAX);
         // Also one that knows its cluster: another one may have taken its place since, and serves.
@@ -212,19 +216,7 @@ impl Server {
             beating.obey_master();
         }
         let ready = is_adopted.clone();
-        let pages = Pages {
-            registry: shown.metrics.registry.clone(),
-            role: "tso",
-            refresh: Box::new(move || shown.show(&data)),
-            ready: Box::new(move || {
-                if *ready.borrow() {
-                    asked.ready()
-                } else {
-                    Err("the master has not accepted this oracle yet".into())
-                }
-            }),
-            healthy: Box::new(|| Ok(())),
-        };
+        let pages = pages(shown, ready, data);
         let metrics_address = metrics.as_ref().map(endpoint::Listener::address);
         let _endpoint = metrics.map(|listener| listener.serve(pages)).transpose()?;
         let beat = options.master.map(|master| heartbeat::Options {
@@ -292,5 +284,22 @@ impl Server {
             None => Ok(()),
             Some(why) => Err(Error::DiskStalled(why)),
         }
+    }
+}
+
+fn pages(shown: Arc<Shared>, is_adopted: watch::Receiver<bool>, data: PathBuf) -> Pages {
+    let asked = shown.clone();
+    Pages {
+        registry: shown.metrics.registry.clone(),
+        role: "tso",
+        refresh: Box::new(move || shown.show(&data)),
+        ready: Box::new(move || {
+            if *is_adopted.borrow() {
+                asked.ready()
+            } else {
+                Err("the master has not accepted this oracle yet".into())
+            }
+        }),
+        healthy: Box::new(|| Ok(())),
     }
 }

@@ -81,6 +81,7 @@ pub(super) async fn prepare(client: &Client, smoke: bool, output: Output) -> any
     Ok(Table { rows, address })
 }
 
+#[expect(clippy::too_many_lines, reason = "one measurement, told in its order")]
 pub(super) async fn overhead(
     client: &Client,
     table: &Table,

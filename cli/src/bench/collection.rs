@@ -24,6 +24,7 @@ const BATCH: u32 = 1_000;
 const BEGINS_WITHIN: Duration = Duration::from_secs(60);
 
 /// Reads and writes of single rows, in rounds while collection goes as fast as it can, and in rounds with it paused.
+#[expect(clippy::too_many_lines, reason = "one measurement, told in its order")]
 pub(super) async fn beside(
     client: &Client,
     admin: &Admin,
@@ -162,6 +163,7 @@ async fn mix(
 }
 
 /// Sessions that hold gc-locks at the master, and renew them as clients do, each by a connection of its own.
+#[expect(clippy::too_many_lines, reason = "one measurement, told in its order")]
 pub(super) async fn sessions(
     connect: impl Fn() -> Result<Admin, percolator_client::Error>,
     smoke: bool,

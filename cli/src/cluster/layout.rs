@@ -75,87 +75,11 @@ impl Layout {
         let data_dir = data_dir
             .canonicalize()
             .with_context(|| format!("cannot use the data folder {}", data_dir.display()))?;
-        let names = names_in(&data_dir)?;
-        let remembered = remembered(&data_dir)?;
-        let engine = spec.tablets.storage.engine.name();
-        if let Some(cluster) = &remembered {
-            // The store refuses another engine by itself, but memory has none.
-            if cluster.engine == EngineKind::Memory.name() {
-                bail!(
-                    "the cluster in {} kept its rows in memory, and they went when it stopped: choose an empty folder, \
-                     or --ephemeral",
-                    data_dir.display()
-                );
-            }
-            if cluster.engine != engine {
-                bail!(
-                    "the cluster in {} is one of engine {}, not of {engine}: set spec.tablets.storage.engine to {}, or \
-                     choose another folder with --data-dir",
-                    data_dir.display(),
-                    cluster.engine,
-                    cluster.engine
-                );
-            }
-        }
-        let new = remembered.is_none() && !has_begun(&data_dir, &names)?;
-        let is_there = |server: &str| names.iter().any(|name| name == server);
-        let tablet = |number: u32| format!("tablet-{number}");
-        // Servers are started in this order, so whoever is there was started after the ones before.
-        let owners = names
-            .iter()
-            .filter_map(|name| tablet_number(name))
-            .max()
-            .map_or(0, |highest| highest + 1)
-            .max(remembered.as_ref().map_or(0, |cluster| cluster.tablets));
-        let lost = [MASTER, ORACLE]
-            .map(str::to_owned)
-            .into_iter()
-            .chain((0..owners).map(tablet))
-            .filter(|server| !is_there(server))
-            // Where an `up` was killed before all were ready, some were never started; the master knows who has lost what.
-            .find(|server| owners > 0 && !new && (remembered.is_some() || server == MASTER));
-        if let Some(server) = lost {
-            bail!(
-                "the folder of {server} is missing from the cluster in {}, and what it held is in no other: bring it \
-                 back, or restore all of the cluster's folders as they were when it was stopped",
-                data_dir.display()
-            );
-        }
-        if new
-            && names.iter().any(|name| {
-                ![LOGS, folder::LOCK].contains(&name.as_str())
-                    && !followed::is_ours(name)
-                    && !is_server(name)
-            })
-        {
-            bail!(
-                "{} holds other things and no cluster: choose an empty folder, or one that is yet to be made, with \
-                 --data-dir",
-                data_dir.display()
-            );
-        }
-        if owners > spec.tablets.replicas {
-            bail!(
-                "the cluster in {} has {owners} tablet servers, the manifest asks for {}: they own data, and tablets \
-                 can't be moved off a server yet; set spec.tablets.replicas to {owners} or more",
-                data_dir.display(),
-                spec.tablets.replicas
-            );
-        }
-        let asked = &manifest.metadata.name;
-        if let Some(known) = remembered.map(|cluster| cluster.name)
-            && known != *asked
-            && ![&known, asked].into_iter().any(|name| name == DEFAULT_NAME)
-        {
-            bail!(
-                "the cluster in {} is called {known}, the manifest's {asked}: choose another folder with --data-dir, or \
-                 set metadata.name to {known}",
-                data_dir.display()
-            );
-        }
+        let found = Found::in_folder(&data_dir)?;
+        found.check(&data_dir, manifest)?;
         // Before anything is written that another one's servers read.
         let lock = folder::lock(&data_dir, "this cluster")?;
-        if names_in(&data_dir)? != names {
+        if names_in(&data_dir)? != found.names {
             bail!(
                 "another cluster has run in {} just now: try again",
                 data_dir.display()
@@ -165,7 +89,7 @@ impl Layout {
             _lock: Arc::new(lock),
             data_dir,
             name: manifest.metadata.name.clone(),
-            new,
+            new: found.new,
             spec: spec.clone(),
             how,
         })
@@ -246,6 +170,117 @@ impl Layout {
     /// The tablet servers' names.
     pub(crate) fn tablet_servers(&self) -> impl Iterator<Item = String> + use<> {
         (0..self.spec.tablets.replicas).map(|number| format!("tablet-{number}"))
+    }
+}
+
+/// What lies in a data folder.
+struct Found {
+    names: Vec<String>,
+    remembered: Option<Remembered>,
+    /// No cluster has begun in it.
+    new: bool,
+    /// As many tablet servers may own data.
+    owners: u32,
+}
+
+impl Found {
+    fn in_folder(data_dir: &Path) -> anyhow::Result<Self> {
+        let names = names_in(data_dir)?;
+        let remembered = remembered(data_dir)?;
+        let new = remembered.is_none() && !has_begun(data_dir, &names)?;
+        // Servers are started in this order, so each that is there was started after the ones before.
+        let numbers = names.iter().filter_map(|name| tablet_number(name));
+        let there = numbers.max().map_or(0, |highest| highest + 1);
+        let known = remembered.as_ref().map_or(0, |cluster| cluster.tablets);
+        Ok(Self {
+            names,
+            remembered,
+            new,
+            owners: there.max(known),
+        })
+    }
+
+    /// Whether the cluster in it is whole, and the manifest's.
+    fn check(&self, data_dir: &Path, manifest: &PercolatorCluster) -> anyhow::Result<()> {
+        self.check_engine(data_dir, manifest.spec.tablets.storage.engine.name())?;
+        self.check_servers(data_dir, manifest.spec.tablets.replicas)?;
+        let asked = &manifest.metadata.name;
+        if let Some(known) = self.remembered.as_ref().map(|cluster| &cluster.name)
+            && known != asked
+            && ![known, asked].into_iter().any(|name| name == DEFAULT_NAME)
+        {
+            bail!(
+                "the cluster in {} is called {known}, the manifest's {asked}: choose another folder with --data-dir, or \
+                 set metadata.name to {known}",
+                data_dir.display()
+            );
+        }
+        Ok(())
+    }
+
+    fn check_engine(&self, data_dir: &Path, asked: &str) -> anyhow::Result<()> {
+        let Some(cluster) = &self.remembered else {
+            return Ok(());
+        };
+        // The store refuses another engine by itself, but memory has none.
+        if cluster.engine == EngineKind::Memory.name() {
+            bail!(
+                "the cluster in {} kept its rows in memory, and they went when it stopped: choose an empty folder, \
+                 or --ephemeral",
+                data_dir.display()
+            );
+        }
+        if cluster.engine != asked {
+            bail!(
+                "the cluster in {} is one of engine {}, not of {asked}: set spec.tablets.storage.engine to {}, or \
+                 choose another folder with --data-dir",
+                data_dir.display(),
+                cluster.engine,
+                cluster.engine
+            );
+        }
+        Ok(())
+    }
+
+    fn check_servers(&self, data_dir: &Path, asked: u32) -> anyhow::Result<()> {
+        let tablets = (0..self.owners).map(|number| format!("tablet-{number}"));
+        let lost = [MASTER, ORACLE]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(tablets)
+            .filter(|server| !self.names.contains(server))
+            // If an `up` was killed before all were ready, some were never started; the master knows who has lost what.
+            .find(|server| {
+                self.owners > 0 && !self.new && (self.remembered.is_some() || server == MASTER)
+            });
+        if let Some(server) = lost {
+            bail!(
+                "the folder of {server} is missing from the cluster in {}, and what it held is in no other: bring it \
+                 back, or restore all of the cluster's folders as they were when it was stopped",
+                data_dir.display()
+            );
+        }
+        let is_other = |name: &String| {
+            ![LOGS, folder::LOCK].contains(&name.as_str())
+                && !followed::is_ours(name)
+                && !is_server(name)
+        };
+        if self.new && self.names.iter().any(is_other) {
+            bail!(
+                "{} holds other things and no cluster: choose an empty folder, or one that is yet to be made, with \
+                 --data-dir",
+                data_dir.display()
+            );
+        }
+        if self.owners > asked {
+            bail!(
+                "the cluster in {} has {owners} tablet servers, the manifest asks for {asked}: they own data, and tablets \
+                 can't be moved off a server yet; set spec.tablets.replicas to {owners} or more",
+                data_dir.display(),
+                owners = self.owners,
+            );
+        }
+        Ok(())
     }
 }
 

@@ -112,6 +112,7 @@ enum Cluster {
     Processes(processes::Processes),
 }
 
+#[expect(clippy::too_many_lines, reason = "from start to end")]
 pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let manifest = read_manifest(args.file.as_ref())?;
@@ -143,16 +144,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let followed = manifest.followed(&layout);
     followed.store(&layout.data_dir)?;
     let kept = layout.clone();
-    let mut cluster = if args.processes {
-        Cluster::Processes(processes::start(layout).await?)
-    } else {
-        // The servers' usual events are no news to a person at a terminal.
-        logs::init_with(logs::Settings {
-            level_file: Some(followed::log_level_file(&layout.data_dir)),
-            ..logs::Settings::from("warn")
-        });
-        Cluster::Threads(threads::start(layout).await?)
-    };
+    let mut cluster = Cluster::start(layout, args.processes).await?;
     let running = cluster.running();
     let master = running
         .first()
@@ -176,22 +168,8 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
         }
     }
     kept.remember()?;
-    let shown = shown(&running, output.format)?;
-    // A command's own results have standard output to themselves.
-    if args.command.is_empty() {
-        output.line(&shown)?;
-    } else {
-        output.note(&shown);
-    }
-    output.note(&format!(
-        "ready in {:.1} s; {}",
-        started.elapsed().as_secs_f64(),
-        if args.command.is_empty() {
-            format!("percolator -c {master} reaches it, Ctrl-C stops it")
-        } else {
-            format!("running {}", args.command.join(" "))
-        }
-    ));
+    let took = started.elapsed();
+    say_ready(&running, &args.command, took, output)?;
     let mut command = match start_command(&args.command, &master, &kept.data_dir) {
         Ok(command) => command,
         Err(error) => {
@@ -218,6 +196,30 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     stopped?;
     drop(ephemeral);
     Ok(code)
+}
+
+fn say_ready(
+    running: &[Running],
+    command: &[String],
+    took: Duration,
+    output: Output,
+) -> anyhow::Result<()> {
+    let shown = shown(running, output.format)?;
+    // A command's own results have standard output to themselves.
+    if command.is_empty() {
+        output.line(&shown)?;
+    } else {
+        output.note(&shown);
+    }
+    let next = if command.is_empty() {
+        let master = running.first().map(|master| &*master.address);
+        let master = master.unwrap_or_default();
+        format!("percolator -c {master} reaches it, Ctrl-C stops it")
+    } else {
+        format!("running {}", command.join(" "))
+    };
+    output.note(&format!("ready in {:.1} s; {next}", took.as_secs_f64()));
+    Ok(())
 }
 
 /// Some of what the manifest says counts from when it is changed, without a restart. Of the rest it is said that it doesn't.
@@ -456,6 +458,18 @@ fn exit_code(status: std::process::ExitStatus) -> ExitCode {
 }
 
 impl Cluster {
+    async fn start(layout: Layout, processes: bool) -> anyhow::Result<Self> {
+        if processes {
+            return Ok(Self::Processes(processes::start(layout).await?));
+        }
+        // The servers' usual events are no news to a person at a terminal.
+        logs::init_with(logs::Settings {
+            level_file: Some(followed::log_level_file(&layout.data_dir)),
+            ..logs::Settings::from("warn")
+        });
+        Ok(Self::Threads(threads::start(layout).await?))
+    }
+
     fn running(&self) -> Vec<Running> {
         match self {
             Self::Threads(threads) => threads.running(),

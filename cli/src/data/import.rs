@@ -222,27 +222,29 @@ pub(crate) async fn run(
     }
     summary(&counts, &end, began.elapsed(), output)?;
     end.unmet = say_unmet(&loader, counts, &name);
+    say_end(&mut end, &name, args.skip_bad)?;
+    Ok(code(&end))
+}
+
+/// Why it ended before all was in, if so.
+fn say_end(end: &mut End, name: &str, skip_bad: bool) -> anyhow::Result<()> {
     if let Some(line) = end.stopped_at {
         super::say(&format!(
             "stopped at {name}:{line}: the rows before it are in; correct the line and import again, which \
              is harmless{}",
-            if args.skip_bad {
-                ""
-            } else {
-                ", or use --skip-bad"
-            }
+            if skip_bad { "" } else { ", or use --skip-bad" }
         ));
     }
     if end.interrupted {
         super::say("stopped: whole transactions are in; importing again goes on, and is harmless");
     }
-    if let Some(Failure { lines, error }) = end.failure {
+    if let Some(Failure { lines, error }) = end.failure.take() {
         let (first, last) = lines;
         return Err(anyhow::Error::from(error).context(format!(
             "{name}: lines {first} to {last} could not be loaded; importing again goes on, and is harmless"
         )));
     }
-    Ok(code(&end))
+    Ok(())
 }
 
 /// Names the indexes whose field no row has, if there are any.

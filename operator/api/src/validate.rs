@@ -112,8 +112,22 @@ impl Spec {
     }
 
     fn check(&self, problems: &mut Problems) {
-        let spec = self;
-        if let Some(image) = &spec.image
+        self.check_image(problems);
+        self.check_replicas(problems);
+        self.check_times(problems);
+        self.check_storage(problems);
+        for (role, pod) in [
+            ("oracle", &self.oracle.pod),
+            ("tablets", &self.tablets.pod),
+            ("gcMaster", &self.gc_master.pod),
+        ] {
+            check_pod(&format!("spec.{role}.pod"), pod, problems);
+        }
+        self.check_own_labels(problems);
+    }
+
+    fn check_image(&self, problems: &mut Problems) {
+        if let Some(image) = &self.image
             && (image.is_empty() || image.contains(char::is_whitespace))
         {
             problems.add(
@@ -121,7 +135,7 @@ impl Spec {
                 format!("{image:?} must be an image's name without blanks, or be left out"),
             );
         }
-        let digest = spec.image.iter().find_map(|image| image.split_once('@'));
+        let digest = self.image.iter().find_map(|image| image.split_once('@'));
         if let Some((name, digest)) = digest
             && (name.is_empty() || !is_digest(digest))
         {
@@ -130,18 +144,21 @@ impl Spec {
                 format!("{digest:?} is no digest: write NAME@sha256: and 64 of 0-9 and a-f"),
             );
         }
-        let secrets = spec.image_pull_secrets.iter();
+        let secrets = self.image_pull_secrets.iter();
         let secrets = secrets.map(|secret| secret.name.as_str());
         check_names("spec.imagePullSecrets", "name", secrets, problems);
+    }
+
+    fn check_replicas(&self, problems: &mut Problems) {
         for (path, replicas, why) in [
             (
                 "spec.oracle.replicas",
-                spec.oracle.replicas,
+                self.oracle.replicas,
                 "standby oracles are not supported yet",
             ),
             (
                 "spec.gcMaster.replicas",
-                spec.gc_master.replicas,
+                self.gc_master.replicas,
                 "standby masters are not supported yet",
             ),
         ] {
@@ -149,7 +166,17 @@ impl Spec {
                 problems.add(path, format!("{replicas} must be 1: {why}"));
             }
         }
-        let window = spec.oracle.window;
+        let tablets = self.tablets.replicas;
+        if !(1..=TABLET_SERVERS_MAX).contains(&tablets) {
+            problems.add(
+                "spec.tablets.replicas",
+                format!("{tablets} must be from 1 to {TABLET_SERVERS_MAX}"),
+            );
+        }
+    }
+
+    fn check_times(&self, problems: &mut Problems) {
+        let window = self.oracle.window;
         if !(WINDOW_MIN..=WINDOW_MAX).contains(&window) {
             problems.add(
                 "spec.oracle.window",
@@ -159,7 +186,7 @@ impl Spec {
                 ),
             );
         }
-        let interval = spec.monitoring.pod_monitor.interval;
+        let interval = self.monitoring.pod_monitor.interval;
         if !(INTERVAL_MIN..=INTERVAL_MAX).contains(&interval) {
             problems.add(
                 "spec.monitoring.podMonitor.interval",
@@ -167,10 +194,10 @@ impl Spec {
             );
         }
         for (path, time, or) in [
-            ("spec.gc.retention", spec.gc.retention, ""),
+            ("spec.gc.retention", self.gc.retention, ""),
             (
                 "spec.gc.maxHold",
-                spec.gc.max_hold.filter(|time| time.as_millis() != 0),
+                self.gc.max_hold.filter(|time| time.as_millis() != 0),
                 ", or 0s",
             ),
         ] {
@@ -183,50 +210,44 @@ impl Spec {
                 );
             }
         }
-        let tablets = &spec.tablets;
-        if !(1..=TABLET_SERVERS_MAX).contains(&tablets.replicas) {
-            problems.add(
-                "spec.tablets.replicas",
-                format!(
-                    "{} must be from 1 to {TABLET_SERVERS_MAX}",
-                    tablets.replicas
-                ),
-            );
-        }
-        for (field, value, min) in [
-            ("cacheSize", tablets.storage.cache_size, CACHE_SIZE_MIN),
-            ("size", tablets.storage.size, SIZE_MIN),
-        ] {
-            if value < min {
-                problems.add(
-                    format!("spec.tablets.storage.{field}"),
-                    format!("{value} must be at least {min}"),
-                );
-            }
-        }
-        for (role, pod, size) in [
-            ("oracle", &spec.oracle.pod, Some(spec.oracle.storage.size)),
-            ("tablets", &tablets.pod, None),
+    }
+
+    fn check_storage(&self, problems: &mut Problems) {
+        let tablets = &self.tablets.storage;
+        for (path, size, min) in [
             (
-                "gcMaster",
-                &spec.gc_master.pod,
-                Some(spec.gc_master.storage.size),
+                "tablets.storage.cacheSize",
+                tablets.cache_size,
+                CACHE_SIZE_MIN,
+            ),
+            ("tablets.storage.size", tablets.size, SIZE_MIN),
+            (
+                "oracle.storage.size",
+                self.oracle.storage.size,
+                SMALL_SIZE_MIN,
+            ),
+            (
+                "gcMaster.storage.size",
+                self.gc_master.storage.size,
+                SMALL_SIZE_MIN,
             ),
         ] {
-            if let Some(size) = size.filter(|size| *size < SMALL_SIZE_MIN) {
+            if size < min {
                 problems.add(
-                    format!("spec.{role}.storage.size"),
-                    format!("{size} must be at least {SMALL_SIZE_MIN}"),
+                    format!("spec.{path}"),
+                    format!("{size} must be at least {min}"),
                 );
             }
-            check_pod(&format!("spec.{role}.pod"), pod, problems);
         }
-        let monitoring = &spec.monitoring;
+    }
+
+    fn check_own_labels(&self, problems: &mut Problems) {
+        let monitoring = &self.monitoring;
         for (path, labels) in [
-            ("service", &spec.service.labels),
-            ("oracle.service", &spec.oracle.service.labels),
-            ("tablets.service", &tablets.service.labels),
-            ("gcMaster.service", &spec.gc_master.service.labels),
+            ("service", &self.service.labels),
+            ("oracle.service", &self.oracle.service.labels),
+            ("tablets.service", &self.tablets.service.labels),
+            ("gcMaster.service", &self.gc_master.service.labels),
             ("monitoring.podMonitor", &monitoring.pod_monitor.labels),
             (
                 "monitoring.prometheusRule",

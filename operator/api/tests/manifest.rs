@@ -141,6 +141,7 @@ fn unknown_fields_are_all_named_with_path_and_line() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story, told in its order")]
 fn wrong_values_are_named_with_what_to_do() {
     for (spec, message) in [
         (

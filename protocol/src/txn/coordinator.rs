@@ -293,51 +293,17 @@ impl Coordinator {
     /// Takes what happened and says what to do. Events that come too late are ignored.
     pub fn on(&mut self, event: Event) -> Vec<Command> {
         match (&self.state, event) {
-            (State::Prewriting, Event::Prewritten { mutations }) => {
-                self.missing -= mutations.len();
-                if self.missing > 0 {
-                    return Vec::new();
+            (State::Prewriting | State::TakingCommitTs, Event::GaveUp(step)) => {
+                if step == Step::CommitTs {
+                    // Without a commit_ts the request for one phase was never sent.
+                    self.one_phase_open = false;
                 }
-                // A late copy of a request for one phase finds these locks, and leaves them.
-                self.one_phase_open = false;
-                if let Some(commit_ts) = self.early_commit_ts {
-                    self.state = State::CommittingPrimary(commit_ts);
-                    return vec![Command::CommitPrimary { commit_ts }];
-                }
-                self.all_in_place()
+                self.abort(AbortReason::GaveUp(step))
             }
-            (State::Prewriting, Event::CommittedInOnePhase(commit_ts)) => {
-                self.state = State::Ended;
-                vec![Command::Finish(Finished::Committed(commit_ts))]
+            (State::Prewriting | State::TakingCommitTs, Event::Cancel) => {
+                self.abort(AbortReason::Cancelled)
             }
-            // Should it have been carried out, or be yet, then the answer to this one says so.
-            (State::Prewriting, Event::NoAnswerInOnePhase) => vec![self.prewrite_all()],
-            (State::Prewriting, Event::NotSentInOnePhase) => {
-                self.one_phase_open = false;
-                vec![self.prewrite_all()]
-            }
-            (
-                State::Prewriting,
-                Event::Rejected {
-                    mutations,
-                    rejections,
-                },
-            ) => self.rejected(mutations, rejections),
-            (State::Prewriting, Event::Status { obstacle, status }) => {
-                let Some(found) = self.obstacles.get(&obstacle) else {
-                    return Vec::new();
-                };
-                let met = found.met.clone();
-                match Ending::of(status) {
-                    Some(ending) => vec![Command::Resolve {
-                        obstacle,
-                        met,
-                        ending,
-                    }],
-                    None => self.abort(AbortReason::LockedByOlder(met[0].clone())),
-                }
-            }
-            (State::Prewriting, Event::Resolved { obstacle }) => self.cleared(obstacle),
+            (State::Prewriting, event) => self.while_prewriting(event),
             (State::TakingCommitTs, Event::CommitTs(commit_ts))
                 if mutants::on(Mutant::CommitTsBeforePrewrite) && self.missing > 0 =>
             {
@@ -362,45 +328,85 @@ impl Coordinator {
                 }
                 vec![Command::Finish(Finished::Unknown)]
             }
-            (State::Prewriting | State::TakingCommitTs, Event::GaveUp(step)) => {
-                if step == Step::CommitTs {
-                    // Without a commit_ts the request for one phase was never sent.
-                    self.one_phase_open = false;
-                }
-                self.abort(AbortReason::GaveUp(step))
-            }
-            (
-                State::Prewriting,
-                Event::TooOld {
-                    too_old,
-                    in_one_phase,
-                },
-            ) => {
-                self.one_phase_open &= !in_one_phase;
-                self.abort(AbortReason::TooOld(too_old))
-            }
-            (State::Prewriting | State::TakingCommitTs, Event::Cancel) => {
-                self.abort(AbortReason::Cancelled)
-            }
             (State::RollingBack(reason), Event::RollbackEnded(primary)) => {
-                let finished = match primary {
-                    PrimaryEnd::Committed(commit_ts) if self.one_phase_open => {
-                        Finished::Committed(commit_ts)
-                    }
-                    PrimaryEnd::Unanswered if self.one_phase_open => Finished::Unknown,
-                    _ => Finished::Aborted(reason.clone()),
-                };
-                self.state = State::Ended;
-                let mut commands = vec![Command::Finish(finished)];
-                if self.part != Part::Whole {
-                    // Nobody but this coordinator could have committed it, and it hasn't.
-                    let ending = Ending::RolledBack;
-                    commands.push(Command::ResolveAll { ending });
-                }
-                commands
+                let reason = reason.clone();
+                self.rolled_back(reason, primary)
             }
             _ => Vec::new(),
         }
+    }
+
+    fn while_prewriting(&mut self, event: Event) -> Vec<Command> {
+        match event {
+            Event::Prewritten { mutations } => {
+                self.missing -= mutations.len();
+                if self.missing > 0 {
+                    return Vec::new();
+                }
+                // A late copy of a request for one phase finds these locks, and leaves them.
+                self.one_phase_open = false;
+                if let Some(commit_ts) = self.early_commit_ts {
+                    self.state = State::CommittingPrimary(commit_ts);
+                    return vec![Command::CommitPrimary { commit_ts }];
+                }
+                self.all_in_place()
+            }
+            Event::CommittedInOnePhase(commit_ts) => {
+                self.state = State::Ended;
+                vec![Command::Finish(Finished::Committed(commit_ts))]
+            }
+            // Should it have been carried out, or be yet, then the answer to this one says so.
+            Event::NoAnswerInOnePhase => vec![self.prewrite_all()],
+            Event::NotSentInOnePhase => {
+                self.one_phase_open = false;
+                vec![self.prewrite_all()]
+            }
+            Event::Rejected {
+                mutations,
+                rejections,
+            } => self.rejected(mutations, rejections),
+            Event::TooOld {
+                too_old,
+                in_one_phase,
+            } => {
+                self.one_phase_open &= !in_one_phase;
+                self.abort(AbortReason::TooOld(too_old))
+            }
+            Event::Status { obstacle, status } => {
+                let Some(found) = self.obstacles.get(&obstacle) else {
+                    return Vec::new();
+                };
+                let met = found.met.clone();
+                match Ending::of(status) {
+                    Some(ending) => vec![Command::Resolve {
+                        obstacle,
+                        met,
+                        ending,
+                    }],
+                    None => self.abort(AbortReason::LockedByOlder(met[0].clone())),
+                }
+            }
+            Event::Resolved { obstacle } => self.cleared(obstacle),
+            _ => Vec::new(),
+        }
+    }
+
+    fn rolled_back(&mut self, reason: AbortReason, primary: PrimaryEnd) -> Vec<Command> {
+        let finished = match primary {
+            PrimaryEnd::Committed(commit_ts) if self.one_phase_open => {
+                Finished::Committed(commit_ts)
+            }
+            PrimaryEnd::Unanswered if self.one_phase_open => Finished::Unknown,
+            _ => Finished::Aborted(reason),
+        };
+        self.state = State::Ended;
+        let mut commands = vec![Command::Finish(finished)];
+        if self.part != Part::Whole {
+            // Nobody but this coordinator could have committed it, and it hasn't.
+            let ending = Ending::RolledBack;
+            commands.push(Command::ResolveAll { ending });
+        }
+        commands
     }
 
     fn primary_commit(

@@ -26,6 +26,7 @@ use super::{outcomes, rows};
 
 pub(crate) const TTL_MS: u64 = 3000;
 
+#[expect(clippy::too_many_lines, reason = "one story, told in its order")]
 pub(crate) fn run(
     store: &mut Store,
     name: &str,

@@ -100,6 +100,11 @@ impl Oracle {
             }
         };
         world.spawn(self.node, keeper.boxed());
+        self.beat(world, running);
+    }
+
+    /// Sends heartbeats, and takes in what the master answers.
+    fn beat(self: &Arc<Self>, world: &Arc<World>, running: Arc<Mutex<Running>>) {
         let incarnation = self.dice.of("incarnations", Rng::next);
         let sent_ms = Arc::new(Mutex::new(0));
         let beat = {

@@ -342,6 +342,7 @@ fn pause_image(context: &Context, kube: &Kube) -> anyhow::Result<PathBuf> {
     Ok(archive)
 }
 
+#[expect(clippy::too_many_lines, reason = "a list of files and arguments")]
 fn control_plane(kube: &Kube) -> anyhow::Result<()> {
     let p = kube.folder.join("pki");
     pki::authority(&p)?;

@@ -179,6 +179,7 @@ pub(crate) fn up(kube: &Kube, node: Node, images: &[&Path]) -> anyhow::Result<()
     start(&mut proxy, &kube.log(&format!("proxy-{}", node.0)))
 }
 
+#[expect(clippy::too_many_lines, reason = "a list of files and arguments")]
 fn write_configurations(kube: &Kube, node: Node) -> anyhow::Result<()> {
     let (name, own, pods) = (node.name(), node.own(), node.pods());
     let folder = kube.folder.join(&name);
