@@ -138,7 +138,7 @@ struct TabletJson<'a> {
 }
 
 impl<'a> TableJson<'a> {
-    fn new(table: &'a Table, lost: &Lost) -> Self {
+    fn new(table: &'a Table, lost: &LostTablets) -> Self {
         let tablet = |tablet: &'a Tablet| TabletJson {
             id: tablet.id,
             start_row: Named::new("start_row", &tablet.start_row),
@@ -315,15 +315,15 @@ fn away(table: &Table) -> BTreeSet<&str> {
 }
 
 /// The numbers of tablets that are lost.
-type Lost = BTreeSet<u64>;
+type LostTablets = BTreeSet<u64>;
 
-async fn lost(client: &Client) -> Result<Lost, Error> {
+async fn lost(client: &Client) -> Result<LostTablets, Error> {
     let servers = client.servers().await?.into_iter();
     Ok(servers.flat_map(|server| server.lost_tablets).collect())
 }
 
 /// What is missing of a table; of one that is being made or deleted, besides what is under way.
-fn missing(table: &Table, lost: &Lost) -> Vec<String> {
+fn missing(table: &Table, lost: &LostTablets) -> Vec<String> {
     let mut missing = Vec::new();
     let away: Vec<&str> = away(table).into_iter().collect();
     if !away.is_empty() {
@@ -342,7 +342,7 @@ fn missing(table: &Table, lost: &Lost) -> Vec<String> {
 }
 
 /// `ready`, or what is missing.
-fn state(table: &Table, lost: &Lost) -> String {
+fn state(table: &Table, lost: &LostTablets) -> String {
     match (table.deleting, table.ready, missing(table, lost).join(", ")) {
         (true, _, missing) if missing.is_empty() => "deleting".to_owned(),
         (true, _, missing) => format!("deleting, {missing}"),
@@ -377,7 +377,7 @@ fn gaps(tablets: &[Tablet]) -> Vec<String> {
 }
 
 /// The owner, and since when it is away, or that it has lost the tablet.
-fn server(tablet: &Tablet, lost: &Lost) -> String {
+fn server(tablet: &Tablet, lost: &LostTablets) -> String {
     match (tablet.server_alive, tablet.server_silence) {
         (true, _) if lost.contains(&tablet.id) => format!("{}, which has lost it", tablet.server),
         (true, _) => tablet.server.clone(),

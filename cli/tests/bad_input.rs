@@ -5,9 +5,9 @@ mod support;
 use std::net::TcpListener;
 use std::path::Path;
 
-use support::{Cluster, Said, percolator, percolator_with, signal, wait_for};
+use support::{Cluster, CommandOutput, percolator, percolator_with, signal, wait_for};
 
-fn up_with(manifest: &str) -> Said {
+fn up_with(manifest: &str) -> CommandOutput {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
     percolator_with(

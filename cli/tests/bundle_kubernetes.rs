@@ -10,7 +10,7 @@ use std::process::Command;
 
 use flate2::read::GzDecoder;
 use serde_json::Value;
-use support::{PERCOLATOR, Said, output_of};
+use support::{CommandOutput, PERCOLATOR, output_of};
 
 const SECRET: &str = "zanzibar4711";
 
@@ -62,7 +62,7 @@ impl Here {
     }
 
     /// Makes a bundle where no master answers, with the programs of the test's folder, and those that its script needs.
-    fn bundle(&self, path: &str, more: &[&str]) -> (Said, BTreeMap<String, String>) {
+    fn bundle(&self, path: &str, more: &[&str]) -> (CommandOutput, BTreeMap<String, String>) {
         let file = self.path("bundle.tar.gz");
         let _ = std::fs::remove_file(&file);
         let mut command = Command::new(PERCOLATOR);

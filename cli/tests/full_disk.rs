@@ -10,7 +10,7 @@ use std::process::Stdio;
 
 use percolator_telemetry::endpoint::{self, Answer};
 use serde_json::Value;
-use support::{Cluster, Said, block_on, signal, wait_for};
+use support::{Cluster, CommandOutput, block_on, signal, wait_for};
 use tmpfs::Tmpfs;
 
 const MIB: u64 = 1 << 20;
@@ -33,7 +33,7 @@ fn transfers(ledger: &Path) -> usize {
     answers.matches("committed").count()
 }
 
-fn refused_for_want_of_room(said: &Said) {
+fn refused_for_want_of_room(said: &CommandOutput) {
     said.refused(5, &["no space left", "make room"]);
 }
 

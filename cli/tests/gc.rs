@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use percolator_client::{Admin, Client, Error, OpenTxn, Range, Timestamp, Txn};
 use serde_json::Value;
-use support::{Cluster, PATIENCE, Said, block_on};
+use support::{Cluster, CommandOutput, PATIENCE, block_on};
 
 const TABLE: &str = "accounts";
 
@@ -34,7 +34,7 @@ async fn beside<T: Send + 'static>(
     done.expect("no panic")
 }
 
-async fn run(cluster: &Arc<Mutex<Cluster>>, arguments: &[&str]) -> Said {
+async fn run(cluster: &Arc<Mutex<Cluster>>, arguments: &[&str]) -> CommandOutput {
     let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
     let run = move |cluster: &Cluster| {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();

@@ -10,7 +10,9 @@ use std::time::Duration;
 use serde_json::Value;
 use support::network::Network;
 use support::proxy::{Storm, Weather};
-use support::{Choices, Deck, SERVERS, Said, lines, rounds, signal, stand_still, wait_for};
+use support::{
+    Choices, CommandOutput, Deck, SERVERS, lines, rounds, signal, stand_still, wait_for,
+};
 
 #[test]
 fn snapshot_isolation_explains_what_clients_saw_through_cuts_and_wrong_clocks() {
@@ -124,7 +126,7 @@ fn wait_for_more(file: &str, transactions: u64, recorder: &mut Child) {
 }
 
 /// Ends the recorder; snapshot isolation explains what it saw, and every row can be read.
-fn explained(recorder: &mut Child, file: &str, run: impl Fn(&[&str]) -> Said) {
+fn explained(recorder: &mut Child, file: &str, run: impl Fn(&[&str]) -> CommandOutput) {
     signal(recorder.id(), "KILL");
     recorder.wait().expect("it ends");
     let said = run(&["history", "check", "-o", "json", file]);

@@ -30,7 +30,7 @@ fn import(cluster: &Cluster, rows: &str) {
     cluster.run_with(&import, rows).ok();
 }
 
-fn repair(cluster: &Cluster) -> support::Said {
+fn repair(cluster: &Cluster) -> support::CommandOutput {
     cluster.run(&[&CHECK[..], &["--repair"]].concat())
 }
 

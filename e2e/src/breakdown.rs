@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::condition;
-use crate::watched::Seen;
+use crate::watched::ObservedChange;
 
 const SETS: &str = "statefulsets";
 const PODS: &str = "pods";
@@ -18,7 +18,7 @@ const ROLES: [&str; 3] = ["gc-master", "tso", "tablet"];
 
 /// The first moment at which this was so.
 fn first(
-    changes: &[Seen],
+    changes: &[ObservedChange],
     kind: &str,
     name: &str,
     is_so: impl Fn(&Value) -> bool,
@@ -43,7 +43,7 @@ fn is_ready(set: &Value) -> bool {
 
 /// The operator's own share: from each fact that it waits for, as the API server told of it, to what it writes then. None
 /// where something of it was not seen.
-fn steps(changes: &[Seen], cluster: &str) -> Option<Vec<(String, Duration)>> {
+fn steps(changes: &[ObservedChange], cluster: &str) -> Option<Vec<(String, Duration)>> {
     let mut steps = Vec::new();
     let mut fact = (
         "the cluster is made".to_owned(),
@@ -72,12 +72,12 @@ fn total(steps: &[(String, Duration)]) -> Duration {
 }
 
 /// All of the operator's own share.
-pub fn share(changes: &[Seen], cluster: &str) -> Option<Duration> {
+pub fn share(changes: &[ObservedChange], cluster: &str) -> Option<Duration> {
     steps(changes, cluster).map(|steps| total(&steps))
 }
 
 /// What took how long since `start`, to read.
-pub fn text(changes: &[Seen], cluster: &str, start: Instant) -> String {
+pub fn text(changes: &[ObservedChange], cluster: &str, start: Instant) -> String {
     let after = |moment: Option<Instant>| match moment {
         Some(at) => format!("{:6.2}", at.saturating_duration_since(start).as_secs_f64()),
         None => "     ?".to_owned(),
@@ -124,7 +124,7 @@ mod tests {
     fn the_operators_share_is_what_it_takes_from_facts_to_writes() {
         let start = Instant::now();
         let at = |tenths: u64| start + Duration::from_millis(100 * tenths);
-        let seen = |tenths, kind, name: &str, object| Seen {
+        let seen = |tenths, kind, name: &str, object| ObservedChange {
             at: at(tenths),
             object: Some(object),
             name: (kind, name.to_owned()),

@@ -6,12 +6,12 @@ use crate::{Namespace, wait};
 
 /// What a cluster's `Available` has been since it is followed; nobody follows it any more when this goes.
 #[derive(Debug)]
-pub struct Followed {
+pub struct AvailabilityLog {
     kubectl: Child,
     file: tempfile::NamedTempFile,
 }
 
-impl Followed {
+impl AvailabilityLog {
     /// None before the first word.
     fn said(&self) -> Option<String> {
         let text = std::fs::read_to_string(self.file.path()).unwrap_or_default();
@@ -31,7 +31,7 @@ impl Followed {
     }
 }
 
-impl Drop for Followed {
+impl Drop for AvailabilityLog {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.kubectl.kill();
@@ -41,7 +41,7 @@ impl Drop for Followed {
 
 impl Namespace {
     /// Follows what a cluster's `Available` is, from now on.
-    pub fn follow(&self, cluster: &str) -> Followed {
+    pub fn follow(&self, cluster: &str) -> AvailabilityLog {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let path = "jsonpath={.status.conditions[?(@.type==\"Available\")].status}{\"\\n\"}";
         let kubectl = Command::new("kubectl")
@@ -51,7 +51,7 @@ impl Namespace {
             .stdout(file.reopen().expect("a file"))
             .spawn()
             .expect("kubectl");
-        let followed = Followed { kubectl, file };
+        let followed = AvailabilityLog { kubectl, file };
         wait("the first word", || {
             followed.said().map(drop).ok_or("none".to_owned())
         });

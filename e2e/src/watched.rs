@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// A change.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ObservedChange {
     /// When it was heard of.
     pub at: Instant,
     /// The object, as it is then; nothing where it has gone.
@@ -30,7 +30,7 @@ pub struct Seen {
 #[derive(Debug, Default)]
 struct Books {
     /// In the order in which they were heard of.
-    changes: Vec<Seen>,
+    changes: Vec<ObservedChange>,
     now: BTreeMap<(&'static str, String), Value>,
     /// The kinds whose watches tell.
     begun: Vec<&'static str>,
@@ -79,7 +79,7 @@ impl Watched {
     }
 
     /// All changes by now, in the order in which they were heard of.
-    pub fn changes(&self) -> Vec<Seen> {
+    pub fn changes(&self) -> Vec<ObservedChange> {
         lock(&self.books).changes.clone()
     }
 
@@ -150,7 +150,7 @@ fn watch(namespace: &str, kind: &'static str, books: &Mutex<Books>, stop: &Atomi
             books.now.insert(name.clone(), object.clone())
         };
         let object = (!is_gone).then_some(object);
-        books.changes.push(Seen { at, object, name });
+        books.changes.push(ObservedChange { at, object, name });
     }
     let child = lock(books).running.remove(kind);
     if let Some(mut child) = child {

@@ -8,7 +8,7 @@ use percolator_protocol::safe_point::{self, Points};
 use percolator_protocol::types::Timestamp;
 
 use crate::core::Directory;
-use crate::truth::Truth;
+use crate::truth::DirectoryState;
 
 /// The longest lease of a session; shorter where the retention is. A program that stands still for longer, as one
 /// whose output nobody reads, may find its transactions too old.
@@ -300,7 +300,7 @@ impl Directory {
 
     /// Whether one of those that were heard was there before this rebuilt directory: it knew the cluster, has a barrier, or
     /// had tables. Others don't know whom else there is.
-    fn hears_of_before(&self, truth: &Truth) -> bool {
+    fn hears_of_before(&self, truth: &DirectoryState) -> bool {
         let mut servers = truth.tablet_servers().into_iter();
         truth.gc.heard_of_before
             || servers.any(|server| self.reported(server) > Some(Timestamp::ZERO))
@@ -308,14 +308,14 @@ impl Directory {
     }
 
     /// Whether every tablet server that is known of has been heard since this start.
-    pub(crate) fn are_heard(&self, truth: &Truth) -> bool {
+    pub(crate) fn are_heard(&self, truth: &DirectoryState) -> bool {
         let servers = truth.tablet_servers();
         servers.iter().all(|server| self.reported(server).is_some())
     }
 
     /// The tablet servers that are known of and have not been heard since this start.
     pub(crate) fn unheard(&self) -> Vec<String> {
-        let servers = self.truth.iter().flat_map(Truth::tablet_servers);
+        let servers = self.truth.iter().flat_map(DirectoryState::tablet_servers);
         let unheard = servers.filter(|server| self.reported(server).is_none());
         unheard.map(String::from).collect()
     }

@@ -8,10 +8,10 @@ use percolator_wire::v1;
 use tonic::{Code, Status};
 
 use crate::core::{Directory, HEARTBEAT_INTERVAL};
-use crate::events::{Heard, Heartbeat};
+use crate::events::{Heartbeat, HeartbeatAnswer};
 use crate::held::Hold;
 use crate::refusal::Refusal;
-use crate::truth::{Placement, Role, Table, TableState, Truth};
+use crate::truth::{DirectoryState, Placement, Role, Table, TableState};
 
 impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
     type Error = Refusal;
@@ -67,8 +67,8 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
     }
 }
 
-impl From<Heard> for v1::HeartbeatResponse {
-    fn from(heard: Heard) -> Self {
+impl From<HeartbeatAnswer> for v1::HeartbeatResponse {
+    fn from(heard: HeartbeatAnswer) -> Self {
         Self {
             cluster_id: heard.cluster_id,
             interval_ms: u32::try_from(HEARTBEAT_INTERVAL.as_millis()).unwrap_or(u32::MAX),
@@ -147,7 +147,7 @@ pub(crate) fn text(address: Option<SocketAddr>) -> String {
 }
 
 /// A table's tablets, in the order of their rows.
-pub(crate) fn places(truth: &Truth, table: u32) -> Vec<v1::TabletPlace> {
+pub(crate) fn places(truth: &DirectoryState, table: u32) -> Vec<v1::TabletPlace> {
     truth
         .tablets_of(table)
         .into_iter()
@@ -168,7 +168,7 @@ pub(crate) fn table_info(id: u32, table: &Table) -> v1::TableInfo {
     }
 }
 
-fn place(truth: &Truth, id: u64, tablet: &Placement) -> v1::TabletPlace {
+fn place(truth: &DirectoryState, id: u64, tablet: &Placement) -> v1::TabletPlace {
     let table_name = truth.tables.get(&tablet.table).map(|table| &table.name);
     let info = Tablet {
         id,

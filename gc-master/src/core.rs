@@ -10,13 +10,13 @@ use std::time::Duration;
 use percolator_protocol::types::{TableId, Tablet, TabletState, Timestamp};
 
 use crate::collection::Collection;
-use crate::events::{Action, Command, Effects, Heard, Heartbeat, Note, Start};
+use crate::events::{Action, Command, Effects, Heartbeat, HeartbeatAnswer, Note, Start};
 use crate::fencing::{LEASE, Leased, has_said_more};
 use crate::members::Live;
 use crate::refusal::Refusal;
 use crate::sessions::Sessions;
 use crate::settings::{Manifest, RETENTION};
-use crate::truth::{Role, Server, TableState, Truth, TruthError};
+use crate::truth::{DirectoryState, Role, Server, StateError, TableState};
 
 /// How often servers are to send a heartbeat.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
@@ -27,7 +27,7 @@ pub const SILENCE_MAX: Duration = Duration::from_millis(1_500);
 #[derive(Debug)]
 pub struct Directory {
     /// None: it waits for a server that knows the cluster.
-    pub(crate) truth: Option<Truth>,
+    pub(crate) truth: Option<DirectoryState>,
     /// The servers that were heard since the start.
     pub(crate) live: BTreeMap<String, Live>,
     /// Commands that were given and have not finished: server and tablet.
@@ -81,7 +81,7 @@ impl Default for Settings {
 
 /// How much the directory holds besides its state, and what bounds that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct DirectoryStats {
     /// Causes of commands that were not carried out.
     pub failures: usize,
     /// Servers that were heard.
@@ -97,7 +97,7 @@ impl Directory {
     ///
     /// # Errors
     /// Those of [`Truth::decode`].
-    pub fn open(start: Start, settings: Settings, random: u128) -> Result<Self, TruthError> {
+    pub fn open(start: Start, settings: Settings, random: u128) -> Result<Self, StateError> {
         let mut directory = Self {
             truth: None,
             live: BTreeMap::new(),
@@ -117,7 +117,7 @@ impl Directory {
         };
         match start {
             Start::State(bytes) => {
-                let truth = Truth::decode(&bytes)?;
+                let truth = DirectoryState::decode(&bytes)?;
                 directory.leased_before = Timestamp::from_u64(truth.leased_to);
                 directory.awaits_leases = truth.rebuilt && truth.leased_to == 0;
                 directory.truth = Some(truth);
@@ -125,7 +125,7 @@ impl Directory {
                 directory.dirty = true;
             }
             Start::NewCluster => {
-                directory.truth = Some(Truth::new(format!("{random:032x}"), random));
+                directory.truth = Some(DirectoryState::new(format!("{random:032x}"), random));
                 // Nobody knows of this cluster yet, so there is nobody to wait for.
                 directory.settled_at = Duration::ZERO;
                 directory.dirty = true;
@@ -140,9 +140,9 @@ impl Directory {
     }
 
     /// What is held in memory besides the state, for tests.
-    pub fn held(&self) -> Held {
+    pub fn held(&self) -> DirectoryStats {
         let truth = self.truth.as_ref();
-        Held {
+        DirectoryStats {
             failures: self.failures.len(),
             heard: self.live.len(),
             tablets: truth.map_or(0, |truth| truth.tablets.len()),
@@ -158,7 +158,7 @@ impl Directory {
                 .retain(|(_, tablet), _| truth.tablets.contains_key(tablet));
         }
         if std::mem::take(&mut self.dirty) {
-            self.effects.persist = self.truth.as_ref().map(Truth::encode);
+            self.effects.persist = self.truth.as_ref().map(DirectoryState::encode);
         }
         std::mem::take(&mut self.effects)
     }
@@ -167,7 +167,7 @@ impl Directory {
     ///
     /// # Errors
     /// [`Refusal::NoState`].
-    pub fn truth(&self) -> Result<&Truth, Refusal> {
+    pub fn truth(&self) -> Result<&DirectoryState, Refusal> {
         self.truth.as_ref().ok_or(Refusal::NoState)
     }
 
@@ -175,7 +175,11 @@ impl Directory {
     ///
     /// # Errors
     /// Those of servers and heartbeats, and [`Refusal::NoState`].
-    pub fn heartbeat(&mut self, now: Duration, beat: Heartbeat) -> Result<Heard, Refusal> {
+    pub fn heartbeat(
+        &mut self,
+        now: Duration,
+        beat: Heartbeat,
+    ) -> Result<HeartbeatAnswer, Refusal> {
         beat.check_form()?;
         if self.truth.is_none() {
             let cluster_id = beat.cluster_id.clone().ok_or(Refusal::NoState)?;
@@ -235,7 +239,11 @@ impl Directory {
     }
 
     /// Enters into the state what a heartbeat says of its server and of others, and says what to answer.
-    fn enter(&mut self, beat: &Heartbeat, unknown_before: Timestamp) -> Result<Heard, Refusal> {
+    fn enter(
+        &mut self,
+        beat: &Heartbeat,
+        unknown_before: Timestamp,
+    ) -> Result<HeartbeatAnswer, Refusal> {
         let Some(truth) = &mut self.truth else {
             return Err(Refusal::NoState);
         };
@@ -268,7 +276,7 @@ impl Directory {
                 self.dirty = true;
             }
         }
-        Ok(Heard {
+        Ok(HeartbeatAnswer {
             leased: Leased::default(),
             missing: Vec::new(),
             points: truth.gc.points().raised(beat.points),
@@ -370,7 +378,7 @@ impl Directory {
         self.effects.notes.push(Note::TookOver {
             cluster_id: cluster_id.clone(),
         });
-        self.truth = Some(Truth::rebuilt(cluster_id, self.random));
+        self.truth = Some(DirectoryState::rebuilt(cluster_id, self.random));
         self.settled_at = now + SILENCE_MAX;
         self.awaits_leases = true;
         self.distrust_points();
@@ -444,7 +452,7 @@ impl Directory {
             };
             let state = match table.state {
                 TableState::Creating if !tablet.made => TabletState::Serving,
-                // Also where the owner never had it: an order to make it that is late finds it frozen.
+                // Also where the owner never had it: a command to make it that is late finds it frozen.
                 TableState::Deleting if tablet.state < TabletState::Frozen => TabletState::Frozen,
                 // All of them have to know it before the first goes: what is left of the table tells a
                 // master that has lost its state by that whether the others were lost or dropped.

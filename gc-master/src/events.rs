@@ -10,8 +10,8 @@ use percolator_protocol::types::{Tablet, Timestamp};
 use percolator_wire::v1;
 
 use crate::fencing::Leased;
-use crate::settings::Kept;
-use crate::truth::{Role, Truth};
+use crate::settings::StoredSettings;
+use crate::truth::{DirectoryState, Role};
 
 /// What a master begins with.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ pub struct Heartbeat {
     /// What it has to collect, and has collected.
     pub progress: v1::GcProgress,
     /// The settings of garbage collection that it keeps.
-    pub settings: Kept,
+    pub settings: StoredSettings,
     /// The master has answered this incarnation before.
     pub accepted: bool,
     /// Earlier incarnations that are surely dead.
@@ -89,7 +89,7 @@ impl Heartbeat {
             deleted_tables: BTreeSet::new(),
             points: Points::default(),
             progress: v1::GcProgress::default(),
-            settings: Kept::default(),
+            settings: StoredSettings::default(),
             accepted: false,
             replaces: Vec::new(),
             replaces_accepted: false,
@@ -149,7 +149,7 @@ pub(crate) fn swept_by(request: &v1::DeleteTableRequest) -> Option<Swept> {
 
 /// What a server hears of the master.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Heard {
+pub struct HeartbeatAnswer {
     /// The cluster's id.
     pub cluster_id: String,
     /// The tablet servers of the cluster, by name: for a tablet server to keep.
@@ -157,7 +157,7 @@ pub struct Heard {
     /// How far it is to refuse and to collect.
     pub points: Points,
     /// The settings of garbage collection: for a tablet server to keep.
-    pub settings: Kept,
+    pub settings: StoredSettings,
     /// Tablets that the server has had, and that the heartbeat didn't name, in order.
     pub missing: Vec<u64>,
     /// What it may do until it is heard again.
@@ -271,7 +271,7 @@ pub enum Note {
     },
     /// Told once for each change of the cause.
     #[error(
-        "{server} has not carried out an order for tablet {tablet}, it is asked again: {cause}"
+        "{server} has not carried out a command for tablet {tablet}, it is asked again: {cause}"
     )]
     Failed {
         server: String,
@@ -327,7 +327,7 @@ impl Heartbeat {
     }
 
     /// Whether the server belongs to this cluster, or to none.
-    pub(crate) fn check_cluster(&self, truth: &Truth) -> Result<(), Refusal> {
+    pub(crate) fn check_cluster(&self, truth: &DirectoryState) -> Result<(), Refusal> {
         match &self.cluster_id {
             Some(theirs) if *theirs != truth.cluster_id => Err(Refusal::OtherCluster {
                 server: self.server.clone(),
@@ -339,7 +339,7 @@ impl Heartbeat {
     }
 
     /// Whether the server may have this role.
-    pub(crate) fn check_role(&self, truth: &Truth) -> Result<(), Refusal> {
+    pub(crate) fn check_role(&self, truth: &DirectoryState) -> Result<(), Refusal> {
         if let Some(known) = truth.servers.get(&self.server)
             && known.role != self.role
         {

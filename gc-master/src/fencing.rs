@@ -14,7 +14,7 @@ use percolator_protocol::types::Timestamp;
 use crate::core::{Directory, SILENCE_MAX};
 use crate::events::Heartbeat;
 use crate::refusal::Refusal;
-use crate::truth::{Role, Truth};
+use crate::truth::{DirectoryState, Role};
 
 /// How long a lease lasts, unless it is set. In timestamps, for tablet servers.
 pub const LEASE: Duration = Duration::from_secs(10);
@@ -394,7 +394,7 @@ impl Directory {
 
 /// Whether this start of the server has said more since it sent this heartbeat, which was long on its way. What it didn't
 /// have yet would be taken for lost.
-pub(crate) fn has_said_more(truth: &Truth, beat: &Heartbeat) -> bool {
+pub(crate) fn has_said_more(truth: &DirectoryState, beat: &Heartbeat) -> bool {
     let known = truth.servers.get(&beat.server);
     known.is_some_and(|known| known.incarnation == beat.incarnation && beat.groups < known.groups)
 }

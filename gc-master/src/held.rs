@@ -8,7 +8,7 @@ use percolator_wire::v1;
 
 use crate::collection::ORACLE;
 use crate::core::Directory;
-use crate::truth::Truth;
+use crate::truth::DirectoryState;
 
 /// A tablet server that is alive may take so long over a barrier that it was told of.
 const BEHIND_MAX: Duration = Duration::from_secs(10);
@@ -94,7 +94,7 @@ impl Directory {
     }
 
     /// What a master waits for that was started a while ago.
-    fn starting(&self, truth: &Truth, now: Duration) -> Option<String> {
+    fn starting(&self, truth: &DirectoryState, now: Duration) -> Option<String> {
         if self.waits_for_unknown(now) {
             // They are told of as what has to be started.
             return None;
@@ -127,7 +127,7 @@ impl Directory {
     }
 
     /// Tablet servers that keep the safe point back.
-    fn servers_in_the_way(&self, truth: &Truth, now: Duration) -> Vec<Hold> {
+    fn servers_in_the_way(&self, truth: &DirectoryState, now: Duration) -> Vec<Hold> {
         let points = truth.gc.points();
         // Just after the master's start nobody can have been heard.
         let moves = points.safe_point >= points.barrier && !self.may_lack_points(now);
@@ -174,7 +174,7 @@ impl Directory {
     }
 
     /// Tablet servers whose folder is another one now.
-    fn lost_tables(&self, truth: &Truth) -> Vec<Hold> {
+    fn lost_tables(&self, truth: &DirectoryState) -> Vec<Hold> {
         // Not for the moment in which a tablet was made and a heartbeat was under way.
         let is_told = |(server, _): &(&str, BTreeSet<u32>)| !self.lost_tablets(server).is_empty();
         let lost = |(server, tables): (&str, BTreeSet<u32>)| {

@@ -33,18 +33,22 @@ mod settings;
 mod tables;
 mod truth;
 
-pub use crate::core::{Directory, HEARTBEAT_INTERVAL, Held, SILENCE_MAX, Settings};
+pub use crate::core::{Directory, DirectoryStats, HEARTBEAT_INTERVAL, SILENCE_MAX, Settings};
 pub use collection::{Progress, Sweep};
 pub use convert::{directory as directory_response, gc_status};
 pub use driver::drive;
-pub use events::{Action, Command, Deletion, Effects, Heard, Heartbeat, Note, Start, Swept};
+pub use events::{
+    Action, Command, Deletion, Effects, Heartbeat, HeartbeatAnswer, Note, Start, Swept,
+};
 pub use fencing::{LEASE, Leased};
 pub use names::{CUT_BYTES_MAX, CUTS_MAX, NAME_BYTES_MAX};
 pub use pending::{Creation, Pending, Removal};
 pub use refusal::Refusal;
 pub use server::{Error, Options, Server};
 pub use settings::{
-    Change, Kept, Manifest, ManifestError, RETENTION, RETENTION_MAX, RETENTION_MIN,
+    Change, Manifest, ManifestError, RETENTION, RETENTION_MAX, RETENTION_MIN, StoredSettings,
 };
 pub use tables::STATE_BYTES_MAX;
-pub use truth::{Gc, Placement, Role, Server as KnownServer, Table, TableState, Truth, TruthError};
+pub use truth::{
+    DirectoryState, Gc, Placement, Role, Server as KnownServer, StateError, Table, TableState,
+};

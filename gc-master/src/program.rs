@@ -12,7 +12,7 @@ use percolator_server::{
     announce, exit_code, logs, many_connections, run_on_current_thread, signals,
 };
 use percolator_telemetry::otlp;
-use percolator_telemetry::who::Who;
+use percolator_telemetry::who::ServerIdentity;
 
 /// The master of a Percolator cluster: the directory of tables, tablets and servers.
 ///
@@ -155,7 +155,7 @@ Examples:
 pub fn main() -> ExitCode {
     let flags = Flags::parse();
     many_connections();
-    logs::init(Who {
+    logs::init(ServerIdentity {
         role: "gc-master",
         server: flags.server.clone(),
     });

@@ -10,7 +10,7 @@ use crate::core::{Directory, SILENCE_MAX, Unbroken};
 use crate::events::{Action, Note};
 use crate::members::Live;
 use crate::names::NAME_BYTES_MAX;
-use crate::truth::{Placement, Table, TableState, Truth};
+use crate::truth::{DirectoryState, Placement, Table, TableState};
 
 /// The tablet that a report loses against.
 struct Winner {
@@ -98,7 +98,7 @@ impl Directory {
         if let Some(winner) = winner_over(truth, server, &report) {
             return Err(winner);
         }
-        // A report may be older than the order to freeze.
+        // A report may be older than the command to freeze.
         let was = truth
             .tablets
             .get(&report.id)
@@ -274,7 +274,7 @@ impl Directory {
 }
 
 /// What the directory already has for these rows, unless the report is newer.
-fn winner_over(truth: &Truth, server: &str, report: &Tablet) -> Option<Winner> {
+fn winner_over(truth: &DirectoryState, server: &str, report: &Tablet) -> Option<Winner> {
     let winner = |(id, tablet): (&u64, &Placement)| Winner {
         id: *id,
         owner: tablet.owner.clone(),
@@ -305,7 +305,7 @@ fn winner_over(truth: &Truth, server: &str, report: &Tablet) -> Option<Winner> {
 }
 
 /// The reported name; or, while another table has it, one with the id at its end.
-fn free_name(truth: &Truth, reported: &str, table: u32) -> String {
+fn free_name(truth: &DirectoryState, reported: &str, table: u32) -> String {
     let mut name = reported.to_owned();
     while truth.table_named(&name).is_some() {
         let suffix = format!(".{table}");

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use percolator_server::{Error, Folder, SmallFile, SmallTruth};
+use percolator_server::{DurableValue, Error, Folder, SmallFile};
 use percolator_telemetry::Limited;
 use percolator_wire::v1;
 use percolator_wire::v1::tablets_client::TabletsClient;

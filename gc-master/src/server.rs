@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolator_client::Sweeper;
-use percolator_server::{Folder, SmallFile, SmallTruth};
+use percolator_server::{DurableValue, Folder, SmallFile};
 use percolator_telemetry::endpoint::{self, Pages};
 use percolator_telemetry::otlp::{self, Exporter};
 use percolator_wire::v1::master_server::MasterServer;
@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 use crate::runner::Runner;
 use crate::service::Service;
 use crate::settings::Manifest;
-use crate::truth::TruthError;
+use crate::truth::StateError;
 
 /// What a master needs to start.
 #[derive(Clone, Debug)]
@@ -65,7 +65,7 @@ pub enum Error {
         /// The file that holds it.
         path: PathBuf,
         /// What is wrong with it.
-        cause: TruthError,
+        cause: StateError,
     },
     /// The file with what the manifest says can't be read, or says something else.
     #[error("{}, which --manifest names: {cause}", .path.display())]

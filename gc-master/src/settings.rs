@@ -26,7 +26,7 @@ pub const RETENTION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// What was set, as the master keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Kept {
+pub struct StoredSettings {
     /// Grows with each change: the oracle's time when it was made, or one more than before.
     pub revision: u64,
     /// How long versions are kept, in milliseconds.
@@ -76,7 +76,7 @@ pub enum ManifestError {
     Refused(#[from] Refusal),
 }
 
-impl Kept {
+impl StoredSettings {
     pub(crate) fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -122,7 +122,7 @@ fn check(retention: Option<Duration>, hold_max: Option<Duration>) -> Result<(), 
 }
 
 impl Directory {
-    fn kept(&self) -> Option<&Kept> {
+    fn kept(&self) -> Option<&StoredSettings> {
         self.truth.as_ref().map(|truth| &truth.gc.set)
     }
 
@@ -205,7 +205,7 @@ impl Directory {
     }
 
     /// A tablet server keeps these: a master that has lost its state learns them by that.
-    pub(crate) fn learn_settings(&mut self, kept: &Kept) {
+    pub(crate) fn learn_settings(&mut self, kept: &StoredSettings) {
         if let Some(truth) = &mut self.truth
             && kept.revision > truth.gc.set.revision
         {
@@ -215,7 +215,7 @@ impl Directory {
     }
 }
 
-impl From<v1::GcSettings> for Kept {
+impl From<v1::GcSettings> for StoredSettings {
     fn from(settings: v1::GcSettings) -> Self {
         Self {
             revision: settings.revision,
@@ -226,8 +226,8 @@ impl From<v1::GcSettings> for Kept {
     }
 }
 
-impl From<Kept> for v1::GcSettings {
-    fn from(kept: Kept) -> Self {
+impl From<StoredSettings> for v1::GcSettings {
+    fn from(kept: StoredSettings) -> Self {
         Self {
             revision: kept.revision,
             retention_ms: kept.retention_ms,

@@ -9,7 +9,7 @@ use crate::core::Directory;
 use crate::events::Deletion;
 use crate::names::{check_cuts, check_table_name};
 use crate::refusal::Refusal;
-use crate::truth::{Placement, Role, Table, TableState, Truth};
+use crate::truth::{DirectoryState, Placement, Role, Table, TableState};
 
 /// The most bytes that the state may have, so that what servers report still fits in its file.
 pub const STATE_BYTES_MAX: usize = 12 << 20;
@@ -214,7 +214,7 @@ impl Directory {
 
     /// The tablet servers that may hold locks of a table that is being deleted, by name.
     pub fn to_sweep(&self) -> Vec<String> {
-        let names = self.truth.iter().flat_map(Truth::tablet_servers);
+        let names = self.truth.iter().flat_map(DirectoryState::tablet_servers);
         names.map(String::from).collect()
     }
 
@@ -223,12 +223,12 @@ impl Directory {
     /// transactions write to the table: their locks could be overlooked when another table is deleted. The
     /// owners of tables in use can be reached from each other that way, and stay so: a table's owners know of
     /// all servers, and one that was among them before knows of the table's owners.
-    pub(crate) fn owners_are_known(&self, truth: &Truth, id: u32) -> bool {
+    pub(crate) fn owners_are_known(&self, truth: &DirectoryState, id: u32) -> bool {
         self.ignorant(truth, id).is_empty()
     }
 
     /// Whose knowledge that waits for: empty, if it is so.
-    fn ignorant<'a>(&self, truth: &'a Truth, id: u32) -> BTreeSet<&'a str> {
+    fn ignorant<'a>(&self, truth: &'a DirectoryState, id: u32) -> BTreeSet<&'a str> {
         let owners = truth.owners_of(id);
         let all = truth.tablet_servers();
         let knows = |server: &str, of: &BTreeSet<&str>| {
@@ -364,7 +364,7 @@ impl Directory {
 }
 
 /// A table of this name is there already.
-fn going_on(truth: &Truth, id: u32, cuts: &[Vec<u8>]) -> Result<u32, Refusal> {
+fn going_on(truth: &DirectoryState, id: u32, cuts: &[Vec<u8>]) -> Result<u32, Refusal> {
     let table = &truth.tables[&id];
     let name = table.name.clone();
     match table.state {

@@ -8,7 +8,7 @@ use percolator_protocol::types::{Rows, TabletState, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{self, Half, TABLE_BLOCK_BITS, TABLET_BLOCK_BITS};
-use crate::settings::Kept;
+use crate::settings::StoredSettings;
 
 /// The format of the bytes that this program reads and writes.
 const FORMAT: u32 = 1;
@@ -16,7 +16,7 @@ const FORMAT: u32 = 1;
 /// The durable state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Truth {
+pub struct DirectoryState {
     format: u32,
     /// The cluster.
     pub cluster_id: String,
@@ -84,8 +84,8 @@ pub struct Gc {
     #[serde(default, skip_serializing_if = "is_false")]
     pub heard_of_before: bool,
     /// What was set.
-    #[serde(default, skip_serializing_if = "Kept::is_default")]
-    pub set: Kept,
+    #[serde(default, skip_serializing_if = "StoredSettings::is_default")]
+    pub set: StoredSettings,
     /// By session: its gc-locks up to here were ended by hand, and the barrier has not passed that yet.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub released: BTreeMap<u64, u64>,
@@ -230,7 +230,7 @@ impl Role {
 
 /// Why bytes are not a state that this program can go on with.
 #[derive(Debug, thiserror::Error)]
-pub enum TruthError {
+pub enum StateError {
     /// Another version of the program wrote them.
     #[error("the directory has format {found}, and this program knows format {FORMAT}")]
     Format {
@@ -248,7 +248,7 @@ struct Format {
     format: u32,
 }
 
-impl Truth {
+impl DirectoryState {
     /// The state of a new cluster.
     pub(crate) fn new(cluster_id: String, random: u128) -> Self {
         let mut truth = Self::empty(cluster_id);
@@ -329,12 +329,12 @@ impl Truth {
     ///
     /// # Errors
     /// Bytes that [`Truth::encode`] did not make, or that of another version did.
-    pub fn decode(bytes: &[u8]) -> Result<Self, TruthError> {
-        let Format { format } = serde_json::from_slice(bytes).map_err(TruthError::Malformed)?;
+    pub fn decode(bytes: &[u8]) -> Result<Self, StateError> {
+        let Format { format } = serde_json::from_slice(bytes).map_err(StateError::Malformed)?;
         if format != FORMAT {
-            return Err(TruthError::Format { found: format });
+            return Err(StateError::Format { found: format });
         }
-        serde_json::from_slice(bytes).map_err(TruthError::Malformed)
+        serde_json::from_slice(bytes).map_err(StateError::Malformed)
     }
 
     /// The tablets of a table, ordered by their first row.
@@ -466,7 +466,7 @@ mod tests {
 
     #[test]
     fn what_is_encoded_is_decoded() {
-        let mut truth = Truth::rebuilt("c0ffee".into(), 7);
+        let mut truth = DirectoryState::rebuilt("c0ffee".into(), 7);
         let (name, state) = ("a".into(), TableState::Deleting);
         let swept = true;
         let given_up = false;
@@ -502,34 +502,34 @@ mod tests {
             commits_above: u64::MAX,
         };
         truth.servers.insert("oracle-0".into(), oracle);
-        assert_eq!(Truth::decode(&truth.encode()).unwrap(), truth);
+        assert_eq!(DirectoryState::decode(&truth.encode()).unwrap(), truth);
     }
 
     #[test]
     fn another_format_is_refused_by_its_number() {
-        let error = Truth::decode(br#"{"format":2,"anything":[]}"#).unwrap_err();
+        let error = DirectoryState::decode(br#"{"format":2,"anything":[]}"#).unwrap_err();
         assert_eq!(
             error.to_string(),
             "the directory has format 2, and this program knows format 1"
         );
         for bytes in [&b""[..], b"{}", br#"{"format":1}"#] {
             assert!(matches!(
-                Truth::decode(bytes),
-                Err(TruthError::Malformed(_))
+                DirectoryState::decode(bytes),
+                Err(StateError::Malformed(_))
             ));
         }
     }
 
     #[test]
     fn ids_of_two_clusters_and_of_a_rebuilt_state_lie_apart() {
-        let ids = |truth: &Truth| (truth.next_table_id, truth.next_tablet_id);
-        let new = |random| Truth::new("c0ffee".into(), random);
+        let ids = |truth: &DirectoryState| (truth.next_table_id, truth.next_tablet_id);
+        let new = |random| DirectoryState::new("c0ffee".into(), random);
         assert_ne!(ids(&new(1)).0, ids(&new(2)).0);
         assert_ne!(ids(&new(1 << 16)).1, ids(&new(2 << 16)).1);
         for random in [0, u128::MAX, 0x1234_5678_9abc] {
             let (table, tablet) = ids(&new(random));
             assert!(table < 1 << 31 && tablet < 1 << 52, "{table} {tablet}");
-            let (table, tablet) = ids(&Truth::rebuilt("c0ffee".into(), random));
+            let (table, tablet) = ids(&DirectoryState::rebuilt("c0ffee".into(), random));
             assert!(table > 1 << 31, "{table}");
             assert!((1 << 52..1 << 53).contains(&tablet), "{tablet}");
         }
@@ -548,7 +548,7 @@ mod tests {
             (&[("", "m")], false),
             (&[("m", "")], false),
         ] {
-            let mut truth = Truth::new("c0ffee".into(), 7);
+            let mut truth = DirectoryState::new("c0ffee".into(), 7);
             for (id, (start, end)) in (1..).zip(tablets) {
                 let tablet = Placement {
                     table: 1,

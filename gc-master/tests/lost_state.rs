@@ -220,7 +220,7 @@ fn why_an_order_fails_is_told_once_for_each_change() {
         .collect();
     assert_eq!(
         told,
-        ["tablet-0 has not carried out an order for tablet 1, it is asked again: it is down"]
+        ["tablet-0 has not carried out a command for tablet 1, it is asked again: it is down"]
     );
     assert!(world.sent.len() > 5, "it was asked again");
 }

@@ -104,7 +104,7 @@ impl Fake {
 
     /// Sends heartbeats, with its address and what it owns, until the test's runtime ends.
     fn beat(&self, master: SocketAddr, cluster_id: Option<String>) {
-        let mut life = percolator_server::Life::without_folder();
+        let mut life = percolator_server::Incarnation::without_folder();
         // On the machine of the one before.
         life.replaces.push(1);
         life.replaces_accepted = true;

@@ -5,7 +5,9 @@ mod world;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use percolator_gc_master::{Change, Kept, Manifest, Progress, RETENTION, Refusal, Role, gc_status};
+use percolator_gc_master::{
+    Change, Manifest, Progress, RETENTION, Refusal, Role, StoredSettings, gc_status,
+};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
@@ -46,7 +48,7 @@ fn what_was_set_outlives_the_master_s_state() {
     assert!(world.directory.paused());
     // Another one that was away then has older ones.
     let mut beat = world.heartbeat_of("tablet-1");
-    beat.settings = Kept::default();
+    beat.settings = StoredSettings::default();
     assert_eq!(
         world.directory.heartbeat(world.now, beat).unwrap().settings,
         kept
@@ -71,7 +73,7 @@ fn oracle(second: u64) -> Timestamp {
 }
 
 /// A cluster in which something was set, and a master that has lost its folder and has waited for longer than a lease.
-fn rebuilt(set: Change) -> (World, Kept) {
+fn rebuilt(set: Change) -> (World, StoredSettings) {
     let mut world = World::new(2);
     world.directory.set_collection(world.now, set).unwrap();
     world.beat_all();
@@ -80,7 +82,7 @@ fn rebuilt(set: Change) -> (World, Kept) {
     (world, kept)
 }
 
-fn beat_with(world: &mut World, server: &str, kept: &Kept) {
+fn beat_with(world: &mut World, server: &str, kept: &StoredSettings) {
     let mut beat = world.heartbeat_of(server);
     beat.settings = kept.clone();
     world.directory.heartbeat(world.now, beat).unwrap();
@@ -95,7 +97,7 @@ fn the_barrier_stays_until_a_rebuilt_master_has_heard_what_was_set() {
     for set in [retention(DAY), paused] {
         let (mut world, kept) = rebuilt(set);
         // The one that it hears was away when it was set.
-        beat_with(&mut world, "tablet-1", &Kept::default());
+        beat_with(&mut world, "tablet-1", &StoredSettings::default());
         world.now = Duration::from_secs(100);
         assert_eq!(world.directory.retention(), RETENTION);
         world
@@ -256,7 +258,7 @@ fn a_rebuilt_master_that_has_heard_everybody_starts_again_as_any_other() {
 #[test]
 fn what_is_set_at_a_rebuilt_master_takes_the_place_of_nothing_that_it_has_not_heard() {
     let (mut world, kept) = rebuilt(retention(DAY));
-    beat_with(&mut world, "tablet-1", &Kept::default());
+    beat_with(&mut world, "tablet-1", &StoredSettings::default());
     world.now = Duration::from_secs(100);
     let pause = Change {
         paused: Some(true),
@@ -277,8 +279,8 @@ fn what_is_set_at_a_rebuilt_master_takes_the_place_of_nothing_that_it_has_not_he
 #[test]
 fn what_is_set_at_a_rebuilt_master_is_newer_than_what_was_set_before() {
     let (mut world, mut kept) = rebuilt(retention(DAY));
-    beat_with(&mut world, "tablet-0", &Kept::default());
-    beat_with(&mut world, "tablet-1", &Kept::default());
+    beat_with(&mut world, "tablet-0", &StoredSettings::default());
+    beat_with(&mut world, "tablet-1", &StoredSettings::default());
     world.now = Duration::from_secs(100);
     // Of a master of before that nobody had heard since.
     kept.revision = 5;

@@ -12,10 +12,10 @@ use tower::{Layer, Service};
 pub(crate) struct Calls(pub(crate) IntCounterVec);
 
 impl<S> Layer<S> for Calls {
-    type Service = Counted<S>;
+    type Service = CountedService<S>;
 
-    fn layer(&self, api_server: S) -> Counted<S> {
-        Counted {
+    fn layer(&self, api_server: S) -> CountedService<S> {
+        CountedService {
             api_server,
             calls: self.clone(),
         }
@@ -24,12 +24,12 @@ impl<S> Layer<S> for Calls {
 
 /// See [`Calls`].
 #[derive(Clone, Debug)]
-pub(crate) struct Counted<S> {
+pub(crate) struct CountedService<S> {
     api_server: S,
     calls: Calls,
 }
 
-impl<S, A, B> Service<Request<A>> for Counted<S>
+impl<S, A, B> Service<Request<A>> for CountedService<S>
 where
     S: Service<Request<A>, Response = Response<B>>,
     S::Future: Send + 'static,

@@ -23,8 +23,8 @@ use tracing::Instrument as _;
 use crate::api::{Objects, is_of_ending_namespace};
 use crate::cluster::{self, Decision, MANAGER, Settings, full_name};
 use crate::definitions::Definitions;
-use crate::known::Known;
-use crate::looks::Looks;
+use crate::known::KnownObject;
+use crate::looks::Reconciles;
 use crate::metrics::Metrics;
 use crate::watches::Watches;
 
@@ -53,13 +53,13 @@ pub(crate) struct Shared {
     settings: Settings,
     recorder: Recorder,
     pub(crate) metrics: Metrics,
-    pub(crate) looks: Looks,
+    pub(crate) looks: Reconciles,
     definitions: Definitions,
     pub(crate) watches: Watches,
     /// Every namespace that is watched by itself has a controller of its own, and they share these.
     slots: Semaphore,
     /// The clusters that watches have told of, and that aren't gone.
-    known: Mutex<Vec<Store<Known<ClusterObject>>>>,
+    known: Mutex<Vec<Store<KnownObject<ClusterObject>>>>,
 }
 
 /// Why a look at a cluster ended early; it is tried again.
@@ -90,7 +90,7 @@ impl Shared {
             client,
             settings,
             metrics,
-            looks: Looks::default(),
+            looks: Reconciles::default(),
             definitions: Definitions::default(),
             watches,
             slots: Semaphore::new(CONCURRENCY.into()),
@@ -98,7 +98,7 @@ impl Shared {
         }
     }
 
-    fn knows(&self, store: Store<Known<ClusterObject>>) {
+    fn knows(&self, store: Store<KnownObject<ClusterObject>>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.push(store);
     }
@@ -205,7 +205,7 @@ async fn watch(
     shutdown: impl Future<Output = ()> + Send + Sync + 'static,
 ) {
     let client = &shared.client;
-    fn api<K>(client: &Client, namespace: Option<&String>) -> Api<Known<K>>
+    fn api<K>(client: &Client, namespace: Option<&String>) -> Api<KnownObject<K>>
     where
         K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
             + DeserializeOwned,
@@ -220,7 +220,7 @@ async fn watch(
         .clone()
         .labels(&format!("app.kubernetes.io/managed-by={MANAGER}"));
     let of_servers = pages.clone().labels("app.kubernetes.io/name=percolator");
-    let clusters: Api<Known<ClusterObject>> = match namespace {
+    let clusters: Api<KnownObject<ClusterObject>> = match namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
     };
@@ -260,14 +260,17 @@ async fn watch(
 }
 
 /// The cluster that a pod or a claim belongs to, by its labels.
-fn of_cluster(metadata: &ObjectMeta) -> Option<ObjectRef<Known<ClusterObject>>> {
+fn of_cluster(metadata: &ObjectMeta) -> Option<ObjectRef<KnownObject<ClusterObject>>> {
     let labels = metadata.labels.as_ref()?;
     let name = labels.get("app.kubernetes.io/instance")?;
     let namespace = metadata.namespace.as_ref()?;
     Some(ObjectRef::new(name).within(namespace))
 }
 
-async fn look(found: Arc<Known<ClusterObject>>, shared: Arc<Shared>) -> Result<Action, Error> {
+async fn look(
+    found: Arc<KnownObject<ClusterObject>>,
+    shared: Arc<Shared>,
+) -> Result<Action, Error> {
     let name = full_name(&found.metadata);
     // Whatever is told from some level on, is told of it.
     let span = tracing::error_span!("cluster", name);
@@ -300,7 +303,7 @@ async fn is_gone(found: &ObjectMeta, shared: &Shared) -> bool {
     })
 }
 
-fn failed(found: Arc<Known<ClusterObject>>, error: &Error, shared: Arc<Shared>) -> Action {
+fn failed(found: Arc<KnownObject<ClusterObject>>, error: &Error, shared: Arc<Shared>) -> Action {
     let name = full_name(&found.metadata);
     let jitter = rand::random_range(0.5..1.0);
     let (failures, pause) = shared.looks.failed(&name, Instant::now(), jitter);

@@ -11,12 +11,12 @@ use kube::api::ObjectMeta;
 use serde::{Deserialize, Deserializer};
 
 /// An object of kind `K`.
-pub(crate) struct Known<K> {
+pub(crate) struct KnownObject<K> {
     pub(crate) metadata: ObjectMeta,
     kind: PhantomData<fn() -> K>,
 }
 
-impl<K> Known<K> {
+impl<K> KnownObject<K> {
     pub(crate) fn new(metadata: ObjectMeta) -> Self {
         Self {
             metadata,
@@ -25,19 +25,19 @@ impl<K> Known<K> {
     }
 }
 
-impl<K> Clone for Known<K> {
+impl<K> Clone for KnownObject<K> {
     fn clone(&self) -> Self {
         Self::new(self.metadata.clone())
     }
 }
 
-impl<K> fmt::Debug for Known<K> {
+impl<K> fmt::Debug for KnownObject<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.metadata.fmt(f)
     }
 }
 
-impl<'de, K> Deserialize<'de> for Known<K> {
+impl<'de, K> Deserialize<'de> for KnownObject<K> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Object {
@@ -69,7 +69,7 @@ impl<'de, K> Deserialize<'de> for Known<K> {
     }
 }
 
-impl<K: Resource<DynamicType = ()>> Resource for Known<K> {
+impl<K: Resource<DynamicType = ()>> Resource for KnownObject<K> {
     type DynamicType = ();
     type Scope = K::Scope;
 
@@ -111,13 +111,13 @@ mod tests {
                 "labels": {"l": "1"}, "annotations": {"a": "2"}, "managedFields": [{"manager": "m"}],
                 "ownerReferences": [{"apiVersion": "v1", "kind": "X", "name": "x", "uid": "y", "controller": true}]},
             "spec": {"containers": []}}"#;
-        let known: Known<Pod> = serde_json::from_str(text).unwrap();
+        let known: KnownObject<Pod> = serde_json::from_str(text).unwrap();
         let metadata = known.meta();
         assert_eq!(metadata.name.as_deref(), Some("a"));
         assert_eq!(metadata.generation, Some(2));
         assert_eq!(metadata.owner_references.as_ref().unwrap()[0].uid, "y");
         assert_eq!(metadata.labels.as_ref().unwrap()["l"], "1");
         assert!(metadata.managed_fields.is_none() && metadata.annotations.is_none());
-        assert_eq!(Known::<Pod>::plural(&()), "pods");
+        assert_eq!(KnownObject::<Pod>::plural(&()), "pods");
     }
 }

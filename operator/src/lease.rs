@@ -95,7 +95,7 @@ where
 }
 
 /// What others hold is judged by our own clock alone: since when it has not changed.
-struct Seen {
+struct ObservedLease {
     version: Option<String>,
     since: Instant,
     holder: String,
@@ -124,7 +124,7 @@ impl Election {
         }
     }
 
-    async fn try_win(&self, seen: &mut Option<Seen>) -> kube::Result<bool> {
+    async fn try_win(&self, seen: &mut Option<ObservedLease>) -> kube::Result<bool> {
         let Some(mut lease) = self.api().get_opt(&self.name).await? else {
             let lease = Lease {
                 metadata: ObjectMeta {
@@ -151,7 +151,7 @@ impl Election {
                         "another operator holds the lease"
                     );
                 }
-                *seen = Some(Seen {
+                *seen = Some(ObservedLease {
                     version,
                     since,
                     holder: holder.clone(),

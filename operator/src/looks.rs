@@ -17,7 +17,7 @@ const STUCK: Duration = Duration::from_secs(120);
 
 /// What is known of the looks at all clusters, by their full names.
 #[derive(Debug, Default)]
-pub(crate) struct Looks {
+pub(crate) struct Reconciles {
     books: Mutex<Books>,
 }
 
@@ -41,7 +41,7 @@ struct Cluster {
     waited_for: Option<i64>,
 }
 
-impl Looks {
+impl Reconciles {
     fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn what_failed_is_tried_again_one_after_the_other() {
-        let looks = Looks::default();
+        let looks = Reconciles::default();
         let now = Instant::now();
         let pause = |cluster: &str| looks.failed(cluster, now, 1.0);
         assert_eq!(pause("a/a"), (1, Duration::from_millis(500)));
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_queue_is_what_is_looked_at_and_what_is_tried_again() {
-        let looks = Looks::default();
+        let looks = Reconciles::default();
         let now = Instant::now();
         for cluster in ["a/a", "a/b", "a/c"] {
             looks.begin(cluster, Some(1), now);
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_look_that_takes_too_long_is_a_standstill() {
-        let looks = Looks::default();
+        let looks = Reconciles::default();
         let now = Instant::now();
         looks.begin("a/a", Some(1), now);
         assert_eq!(looks.standstill(now + STUCK), None);
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_watch_that_is_a_moment_late_twice_is_no_standstill() {
-        let looks = Looks::default();
+        let looks = Reconciles::default();
         let now = Instant::now();
         looks.begin("a/a", Some(1), now);
         looks.compare(&present(&[("a/a", 2)]), |_| true);
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_watch_that_misses_a_change_is_a_standstill() {
-        let looks = Looks::default();
+        let looks = Reconciles::default();
         let now = Instant::now();
         let look = |cluster: &str, generation| {
             looks.begin(cluster, Some(generation), now);

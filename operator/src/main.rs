@@ -30,7 +30,7 @@ use controller::Shared;
 use late::LateWatches;
 use lease::{Election, Term};
 use metrics::Metrics;
-use percolator_telemetry::who::Who;
+use percolator_telemetry::who::ServerIdentity;
 use percolator_telemetry::{endpoint, logs};
 use watches::Watches;
 
@@ -137,7 +137,7 @@ PERCOLATOR_LOG_LEVEL_FILE names a file with it, which is read again every second
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
-    let operator = Who {
+    let operator = ServerIdentity {
         role: "operator",
         server: flags.identity.clone(),
     };

@@ -80,10 +80,10 @@ impl Watches {
 }
 
 impl<S> Layer<S> for Watches {
-    type Service = Seen<S>;
+    type Service = WatchStream<S>;
 
-    fn layer(&self, api_server: S) -> Seen<S> {
-        Seen {
+    fn layer(&self, api_server: S) -> WatchStream<S> {
+        WatchStream {
             api_server,
             watches: self.clone(),
         }
@@ -92,14 +92,14 @@ impl<S> Layer<S> for Watches {
 
 /// See [`Watches`].
 #[derive(Clone, Debug)]
-pub(crate) struct Seen<S> {
+pub(crate) struct WatchStream<S> {
     api_server: S,
     watches: Watches,
 }
 
 type SeenBody = UnsyncBoxBody<Bytes, BoxError>;
 
-impl<S, A, B> Service<Request<A>> for Seen<S>
+impl<S, A, B> Service<Request<A>> for WatchStream<S>
 where
     S: Service<Request<A>, Response = Response<B>>,
     S::Error: Into<BoxError>,

@@ -7,7 +7,7 @@ mod support;
 use percolator_protocol::actions::Snapshot;
 use percolator_protocol::types::{Cell, TableId, Timestamp, Write, WriteKind};
 use proptest::prelude::*;
-use support::store::{Row, Seen, Store};
+use support::store::{ReadResult, Row, Store};
 
 const LAST: u64 = 40;
 
@@ -56,7 +56,7 @@ fn rows() -> impl Strategy<Value = Store> {
     })
 }
 
-fn seen(store: &Store, from: u64) -> Vec<Seen> {
+fn seen(store: &Store, from: u64) -> Vec<ReadResult> {
     let get = |at| {
         let snapshot = Snapshot {
             ts: ts(at),

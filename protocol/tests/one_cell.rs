@@ -13,7 +13,7 @@ use percolator_protocol::actions::{
 };
 use percolator_protocol::types::{Cell, LockKind, Mutation, TableId, Timestamp};
 use proptest::prelude::*;
-use support::store::{Seen, Store};
+use support::store::{ReadResult, Store};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -234,8 +234,8 @@ impl World {
                 _ => None,
             });
             let expected = match seen.max_by_key(|(theirs, _)| **theirs) {
-                Some((_, put)) if put.kind == LockKind::Put => Seen::Value(put.value.clone()),
-                _ => Seen::Absent,
+                Some((_, put)) if put.kind == LockKind::Put => ReadResult::Value(put.value.clone()),
+                _ => ReadResult::Absent,
             };
             assert_eq!(self.store.get(snapshot, &self.cell), expected, "at {at}");
             // The transaction itself sees what it has written, and whether that is gone.
@@ -245,11 +245,11 @@ impl World {
             };
             let expected = match (&self.holder, self.fates.get(&at)) {
                 (Some((holder, mutation)), _) if *holder == at => match mutation.kind {
-                    LockKind::Put => Seen::Value(mutation.value.clone()),
-                    LockKind::Delete => Seen::Absent,
+                    LockKind::Put => ReadResult::Value(mutation.value.clone()),
+                    LockKind::Delete => ReadResult::Absent,
                     LockKind::Lock => expected,
                 },
-                (_, Some(Fate::RolledBack)) => Seen::RolledBack,
+                (_, Some(Fate::RolledBack)) => ReadResult::RolledBack,
                 _ => expected,
             };
             assert_eq!(self.store.get(own, &self.cell), expected, "its own at {at}");

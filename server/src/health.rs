@@ -41,7 +41,7 @@ impl Probe {
 #[derive(Clone)]
 pub(crate) struct WithHealth<S> {
     service: S,
-    health: HealthServer<Asked>,
+    health: HealthServer<HealthService>,
 }
 
 impl<S> WithHealth<S> {
@@ -49,7 +49,7 @@ impl<S> WithHealth<S> {
     pub(crate) fn new(service: S, passes: impl Fn(Probe) -> bool + Send + Sync + 'static) -> Self {
         Self {
             service,
-            health: HealthServer::new(Asked(Arc::new(passes))),
+            health: HealthServer::new(HealthService(Arc::new(passes))),
         }
     }
 }
@@ -60,7 +60,8 @@ where
 {
     type Response = http::Response<Body>;
     type Error = Infallible;
-    type Future = Either<S::Future, <HealthServer<Asked> as Service<http::Request<Body>>>::Future>;
+    type Future =
+        Either<S::Future, <HealthServer<HealthService> as Service<http::Request<Body>>>::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.service.poll_ready(cx)
@@ -76,10 +77,10 @@ where
 }
 
 /// Answers for the whole server.
-pub(crate) struct Asked(Arc<dyn Fn(Probe) -> bool + Send + Sync>);
+pub(crate) struct HealthService(Arc<dyn Fn(Probe) -> bool + Send + Sync>);
 
 #[tonic::async_trait]
-impl Health for Asked {
+impl Health for HealthService {
     async fn check(
         &self,
         request: Request<HealthCheckRequest>,

@@ -10,7 +10,7 @@ use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::schedule::Schedule;
-use crate::{BoxError, Error, Life, boot_time};
+use crate::{BoxError, Error, Incarnation, boot_time};
 
 /// Who beats, and to whom.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct Options {
     /// The cluster that it belongs to; none if it belongs to none yet.
     pub cluster_id: Option<String>,
     /// This start of the process.
-    pub life: Life,
+    pub life: Incarnation,
 }
 
 /// An answer must come within this, or the beat is repeated.

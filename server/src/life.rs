@@ -31,7 +31,7 @@ struct Processes {
 
 /// One start of a server.
 #[derive(Clone, Debug)]
-pub struct Life {
+pub struct Incarnation {
     /// A random number of this start.
     pub incarnation: u64,
     /// Earlier ones that are surely dead: one of them may be the one that the master knows.
@@ -43,7 +43,7 @@ pub struct Life {
     is_accepted: Arc<AtomicBool>,
 }
 
-impl Life {
+impl Incarnation {
     /// Begins in a folder whose lock, the file of this name in it, the process holds.
     pub fn begin(folder: &Path, lock: &str) -> Self {
         let incarnation = rand::random::<u64>().max(1);
@@ -108,7 +108,7 @@ impl Life {
     }
 }
 
-impl Life {
+impl Incarnation {
     /// Whether a master has accepted this one.
     pub fn is_accepted(&self) -> bool {
         self.is_accepted.load(Ordering::Relaxed)
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn the_ones_before_are_known_until_one_is_accepted() {
         let folder = folder();
-        let begin = || Life::begin(folder.path(), "LOCK");
+        let begin = || Incarnation::begin(folder.path(), "LOCK");
         let first = begin();
         assert!(first.replaces.is_empty());
         let second = begin();
@@ -170,20 +170,24 @@ mod tests {
     #[test]
     fn a_copy_of_the_folder_proves_nothing() {
         let (folder, copy) = (folder(), folder());
-        Life::begin(folder.path(), "LOCK").accepted();
+        Incarnation::begin(folder.path(), "LOCK").accepted();
         let file = |of: &tempfile::TempDir| of.path().join(PROCESSES);
         fs::copy(file(&folder), file(&copy)).unwrap();
-        assert!(Life::begin(copy.path(), "LOCK").replaces.is_empty());
+        assert!(Incarnation::begin(copy.path(), "LOCK").replaces.is_empty());
     }
 
     #[test]
     fn another_start_of_the_machine_proves_nothing() {
         let folder = folder();
-        Life::begin(folder.path(), "LOCK").accepted();
+        Incarnation::begin(folder.path(), "LOCK").accepted();
         let file = folder.path().join(PROCESSES);
         let mut processes: Processes = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
         processes.boot_id = "another".into();
         write(&file, &processes);
-        assert!(Life::begin(folder.path(), "LOCK").replaces.is_empty());
+        assert!(
+            Incarnation::begin(folder.path(), "LOCK")
+                .replaces
+                .is_empty()
+        );
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::Error;
 
 /// One small value, read at the start and written rarely.
-pub trait SmallTruth {
+pub trait DurableValue {
     /// The value; none if none was ever stored.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl SmallFile {
     }
 }
 
-impl SmallTruth for SmallFile {
+impl DurableValue for SmallFile {
     fn load(&self) -> Result<Option<Vec<u8>>, Error> {
         let mut bytes = match self.files.read(&self.path) {
             Ok(bytes) => bytes,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use percolator_server::heartbeat::{self, Options};
-use percolator_server::{Error, Life, listen, serve};
+use percolator_server::{Error, Incarnation, listen, serve};
 use percolator_wire::v1::master_server::{Master, MasterServer};
 use percolator_wire::v1::{
     CreateTableRequest, CreateTableResponse, DeleteTableRequest, DeleteTableResponse,
@@ -115,7 +115,7 @@ fn options(master: SocketAddr, cluster_id: Option<&str>) -> Options {
         server: "tablet-0".to_owned(),
         address: "127.0.0.1:1".to_owned(),
         cluster_id: cluster_id.map(str::to_owned),
-        life: Life::without_folder(),
+        life: Incarnation::without_folder(),
         metrics_address: None,
     }
 }

@@ -2,7 +2,7 @@
 
 use percolator_client::transport::MasterError;
 use percolator_protocol::oracle::Granted;
-use percolator_tablet::runner::FromMaster;
+use percolator_tablet::runner::MasterCommand;
 use percolator_wire::v1;
 
 use crate::world::NodeId;
@@ -34,7 +34,7 @@ pub enum Ask {
     /// To the master.
     Heartbeat(v1::HeartbeatRequest),
     /// The master's, to a tablet server.
-    Order(FromMaster),
+    Order(MasterCommand),
 }
 
 /// An answer.

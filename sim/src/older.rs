@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use percolator_gc_master::Truth;
-use percolator_server::{SmallFile, SmallTruth};
+use percolator_gc_master::DirectoryState;
+use percolator_server::{DurableValue, SmallFile};
 
 use crate::cluster::Cluster;
 use crate::disk::SimDisk;
@@ -117,7 +117,7 @@ impl Cluster {
     /// How many groups of a server the master durably knows of.
     fn groups_known(&self, server: &str) -> Option<u64> {
         let state = SmallFile::on(Arc::new(self.master.disk.copy()), "state");
-        let truth = Truth::decode(&state.load().ok()??).ok()?;
+        let truth = DirectoryState::decode(&state.load().ok()??).ok()?;
         Some(truth.servers.get(server)?.groups)
     }
 }

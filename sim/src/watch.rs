@@ -8,7 +8,7 @@ use percolator_engine::{Batch, Column, Engine};
 use percolator_protocol::oracle::Granted;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Cell, DecodeError, Lock, Timestamp, Write, WriteKind, key};
-use percolator_tablet::{Held, Limits};
+use percolator_tablet::{Limits, Usage};
 use percolator_wire::v1;
 
 use crate::history::Record;
@@ -58,12 +58,12 @@ pub enum Seen<'a> {
     /// What a tablet server holds in memory.
     Holds {
         /// As it counts now.
-        held: Held,
+        held: Usage,
         /// What it may hold.
         limits: &'a Limits,
     },
     /// What the master holds in memory besides its state.
-    MasterHolds(percolator_gc_master::Held),
+    MasterHolds(percolator_gc_master::DirectoryStats),
     /// A tablet server with nothing under way has so many locks in memory, and so many on its disk.
     Locks {
         /// As its memory counts.

@@ -3,8 +3,8 @@
 
 use percolator_client::transport::MasterError;
 use percolator_protocol::types::TabletState;
-use percolator_tablet::core::Order;
-use percolator_tablet::runner::FromMaster;
+use percolator_tablet::core::TabletCommand;
+use percolator_tablet::runner::MasterCommand;
 use percolator_wire::v1;
 use percolator_wire::v1::commit_response::Result as Committed;
 use percolator_wire::v1::request::Body as B;
@@ -36,15 +36,15 @@ impl Ask {
                 "heartbeat of {} barrier={} safe_point={}",
                 beat.server, beat.barrier, beat.safe_point
             ),
-            Self::Order(FromMaster {
-                order: Order::Create { tablet, .. },
+            Self::Order(MasterCommand {
+                order: TabletCommand::Create { tablet, .. },
                 ..
             }) => {
                 let (id, table) = (tablet.id, tablet.table.0);
                 format!("own tablet {id} of {table}, {}", state(tablet.state))
             }
-            Self::Order(FromMaster {
-                order: Order::Drop { id, table },
+            Self::Order(MasterCommand {
+                order: TabletCommand::Drop { id, table },
                 ..
             }) => {
                 format!("forget tablet {id} of {table}")

@@ -21,7 +21,7 @@ use percolator_protocol::lease::Lease;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Rows, TableId, Tablet, TabletState, Timestamp};
 use percolator_tablet::Limits;
-use percolator_tablet::core::{Core, Order, Reply};
+use percolator_tablet::core::{Core, Reply, TabletCommand};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 
@@ -169,7 +169,7 @@ impl Server {
             epoch: 1,
             state: TabletState::Serving,
         };
-        let order = Order::Create {
+        let order = TabletCommand::Create {
             tablet,
             made: false,
             barrier: Timestamp::ZERO,

@@ -20,7 +20,7 @@ use percolator_engine::{Engine, EngineKind, Options, open};
 use percolator_protocol::lease::Lease;
 use percolator_protocol::types::{Rows, TableId, Tablet, TabletState, Timestamp};
 use percolator_tablet::Limits;
-use percolator_tablet::core::{Core, Order, Reply};
+use percolator_tablet::core::{Core, Reply, TabletCommand};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
@@ -112,7 +112,7 @@ impl Server {
                 epoch: 1,
                 state: TabletState::Serving,
             };
-            let order = Order::Create {
+            let order = TabletCommand::Create {
                 tablet,
                 made: false,
                 barrier: Timestamp::ZERO,

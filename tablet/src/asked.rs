@@ -6,7 +6,7 @@ use percolator_wire::v1;
 use crate::Refusal;
 
 /// Why a message is no [`Work`].
-pub(crate) enum Unread {
+pub(crate) enum RequestError {
     /// It only reads.
     Reads(Vec<v1::TabletRef>, v1::request::Body),
     /// It resolves locks, which have to be looked for first.
@@ -17,7 +17,7 @@ pub(crate) enum Unread {
     Refused(Refusal),
 }
 
-impl From<Refusal> for Unread {
+impl From<Refusal> for RequestError {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
     }

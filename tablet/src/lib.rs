@@ -6,6 +6,7 @@
 mod asked;
 mod cache;
 mod clearing;
+mod commands;
 mod committer;
 pub mod core;
 mod decision;
@@ -20,7 +21,6 @@ mod marks;
 mod meter;
 mod metrics;
 mod options;
-mod orders;
 mod outbox;
 mod pace;
 mod pages;
@@ -49,7 +49,7 @@ use percolator_protocol::safe_point::TooOld;
 use percolator_protocol::types::{DecodeError, Timestamp};
 use percolator_wire::v1;
 
-pub use self::limits::{Amount, Held, Limits};
+pub use self::limits::{Amount, Limits, Usage};
 pub use self::options::Options;
 pub use self::server::Server;
 

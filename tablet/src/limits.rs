@@ -125,7 +125,7 @@ impl Amount {
 
 /// What a server holds just now, as against its [`Limits`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct Usage {
     /// Requests of large transactions that wait for their turn.
     pub bulk: Amount,
     /// Requests that wait for rows.

@@ -64,7 +64,7 @@ impl Load {
 }
 
 /// The counters of this load.
-pub(crate) struct Shown {
+pub(crate) struct LoadCounters {
     requests: IntCounterVec,
     bytes: IntCounterVec,
     state: Mutex<State>,
@@ -78,7 +78,7 @@ struct State {
     new: Loads,
 }
 
-impl Shown {
+impl LoadCounters {
     pub(crate) fn new(set: &Set<'_>) -> Result<Self, Error> {
         Ok(Self {
             requests: set.counters(names::TABLET_REQUESTS)?,
@@ -177,7 +177,7 @@ mod tests {
     fn only_so_many_tablets_have_names_and_those_that_go_make_room() {
         let registry = Registry::new();
         let set = Set::new(&registry, names::ALL);
-        let shown = Shown::new(&set).unwrap();
+        let shown = LoadCounters::new(&set).unwrap();
         let most = names::TABLETS_NAMED as u64;
         shown.more(reads(1..=most + 2));
         // This one was here when it was asked for.

@@ -14,7 +14,7 @@ use percolator_telemetry::{
 };
 
 use crate::core::Facts;
-use crate::load::Shown;
+use crate::load::LoadCounters;
 
 /// The server's metrics.
 pub(crate) struct Metrics {
@@ -44,7 +44,7 @@ pub(crate) struct Metrics {
     tablets: IntGaugeVec,
     table_tablets: IntGaugeVec,
     tables: Mutex<Bounded>,
-    pub(crate) loads: Shown,
+    pub(crate) loads: LoadCounters,
     engine_bytes: IntGauge,
     log_bytes: IntGauge,
     syncs: IntCounter,
@@ -95,7 +95,7 @@ impl Metrics {
             tablets: set.gauges(names::TABLETS)?,
             table_tablets: set.gauges(names::TABLE_TABLETS)?,
             tables: Mutex::new(Bounded::of(&names::TABLE_TABLETS)),
-            loads: Shown::new(&set)?,
+            loads: LoadCounters::new(&set)?,
             engine_bytes: set.gauge(names::ENGINE_BYTES)?,
             log_bytes: set.gauge(names::LOG_BYTES)?,
             syncs: set.counter(names::SYNCS)?,

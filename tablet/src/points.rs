@@ -14,7 +14,7 @@ const POINTS: &[u8] = b"points";
 
 /// See the module's head.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct ServerPoints {
     /// What is below is refused: from the moment on when a higher barrier is decided, so that whoever hears
     /// that it is durable knows that nothing below comes after it.
     pub(crate) barrier: Timestamp,
@@ -27,7 +27,7 @@ pub(crate) struct Kept {
     pending: Option<(Ticket, Points)>,
 }
 
-impl Kept {
+impl ServerPoints {
     /// Reads them.
     pub(crate) fn load(engine: &dyn Engine) -> Result<Self, Error> {
         let durable = match engine.get(Column::Meta, POINTS)? {

@@ -125,7 +125,7 @@ pub(crate) trait Probe: Send {
     fn turn_began(&self, _: u64) {}
     /// The answers of the turn have gone to their connections.
     fn turn_ended(&self) {}
-    /// A request came, of this kind; without a message where it is an order of the master's.
+    /// A request came, of this kind; without a message where it is a command of the master.
     fn came(&self, _: Option<Method>, _: Option<&v1::Request>) -> Note {
         Note::default()
     }

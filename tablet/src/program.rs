@@ -10,7 +10,7 @@ use crate::{Error, Options, Server};
 use clap::Parser;
 use percolator_engine::EngineKind;
 use percolator_telemetry::otlp;
-use percolator_telemetry::who::Who;
+use percolator_telemetry::who::ServerIdentity;
 
 /// Serves tablets: stores rows, and decides about transactions on them.
 #[derive(Debug, Parser)]
@@ -141,7 +141,7 @@ pub fn main() -> ExitCode {
     let flags = Flags::parse();
     percolator_server::small_pages();
     percolator_server::many_connections();
-    percolator_server::logs::init(Who {
+    percolator_server::logs::init(ServerIdentity {
         role: "tablet",
         server: flags.server.clone(),
     });

@@ -104,10 +104,10 @@ fn get(
             None => read_cell(state, &cell, snapshot)?,
         };
         let got = match seen {
-            Seen::Value(value) => Got::Found(v1::Found { value, cell: None }),
-            Seen::Absent => Got::Absent(v1::Absent {}),
-            Seen::Locked(locked) => Got::Locked(locked),
-            Seen::RolledBack => Got::RolledBack(v1::RolledBack {}),
+            ReadValue::Value(value) => Got::Found(v1::Found { value, cell: None }),
+            ReadValue::Absent => Got::Absent(v1::Absent {}),
+            ReadValue::Locked(locked) => Got::Locked(locked),
+            ReadValue::RolledBack => Got::RolledBack(v1::RolledBack {}),
         };
         if let Got::Found(found) = &got {
             bytes += found.value.len();
@@ -135,12 +135,12 @@ fn get_one(state: &State, request: v1::GetOneRequest) -> Result<v1::GetOneRespon
     };
     let mut response = v1::GetOneResponse::default();
     match read_cell(state, &cell, snapshot)? {
-        Seen::Value(value) => {
+        ReadValue::Value(value) => {
             has_read(state, Some(&asked), bytes_of(&cell, &value));
             response.value = Some(value);
         }
-        Seen::Absent | Seen::RolledBack => {}
-        Seen::Locked(locked) => response.locked = Some(Box::new(locked)),
+        ReadValue::Absent | ReadValue::RolledBack => {}
+        ReadValue::Locked(locked) => response.locked = Some(Box::new(locked)),
     }
     Ok(response)
 }
@@ -157,7 +157,7 @@ fn bytes_of(cell: &Cell, value: &[u8]) -> usize {
 }
 
 /// What a snapshot sees of a cell, long values fetched.
-enum Seen {
+enum ReadValue {
     Value(Bytes),
     Absent,
     Locked(v1::MetLock),
@@ -187,7 +187,7 @@ fn read_own(
     owners: &Owners,
     cell: &Cell,
     snapshot: Snapshot<'_>,
-) -> Result<Seen, Refusal> {
+) -> Result<ReadValue, Refusal> {
     let cell_key = store::cell_key(cell);
     let hash = latches::hash(&[&cell_key]);
     state.readers.borrow_mut().read(hash, snapshot.ts);
@@ -196,7 +196,7 @@ fn read_own(
     seen(reader, cell, &cell_key, read)
 }
 
-fn read_cell(state: &State, cell: &Cell, snapshot: Snapshot<'_>) -> Result<Seen, Refusal> {
+fn read_cell(state: &State, cell: &Cell, snapshot: Snapshot<'_>) -> Result<ReadValue, Refusal> {
     let cell_key = store::cell_key(cell);
     let hash = latches::hash(&[&cell_key]);
     state.readers.borrow_mut().read(hash, snapshot.ts);
@@ -216,13 +216,13 @@ fn seen(
     cell: &Cell,
     cell_key: &[u8],
     read: Read,
-) -> Result<Seen, Refusal> {
+) -> Result<ReadValue, Refusal> {
     Ok(match read {
-        Read::Value(value) => Seen::Value(value),
-        Read::Long(start_ts) => Seen::Value(store::long_value(reader, cell_key, start_ts)?),
-        Read::Absent => Seen::Absent,
-        Read::Locked(lock) => Seen::Locked(met_lock(cell, &lock)),
-        Read::RolledBack => Seen::RolledBack,
+        Read::Value(value) => ReadValue::Value(value),
+        Read::Long(start_ts) => ReadValue::Value(store::long_value(reader, cell_key, start_ts)?),
+        Read::Absent => ReadValue::Absent,
+        Read::Locked(lock) => ReadValue::Locked(met_lock(cell, &lock)),
+        Read::RolledBack => ReadValue::RolledBack,
     })
 }
 

@@ -37,7 +37,7 @@ const SEEN_OF_A_CELL: usize = SEEN / CELLS_OF_A_LOCK;
 pub(crate) struct Piece {
     start_ts: Timestamp,
     ending: Ending,
-    cells: Vec<Found>,
+    cells: Vec<LockedCell>,
     /// Locks that were looked at, whosever they are.
     seen: usize,
     /// There may be more behind this cell.
@@ -46,7 +46,7 @@ pub(crate) struct Piece {
 
 /// A cell that has one of them.
 #[derive(Debug)]
-struct Found {
+struct LockedCell {
     cell_key: Vec<u8>,
     /// As it was found. `None`: the piece has waited for its latches since, and it is looked at again.
     lock: Option<Lock>,
@@ -70,9 +70,9 @@ impl Piece {
 
     /// It waits for others, who may change its cells. Returns what it holds in memory then.
     pub(crate) fn wait(&mut self) -> usize {
-        let held = |found: &mut Found| {
+        let held = |found: &mut LockedCell| {
             found.lock = None;
-            size_of::<Found>() + found.cell_key.len()
+            size_of::<LockedCell>() + found.cell_key.len()
         };
         self.cells.iter_mut().map(held).sum()
     }
@@ -122,7 +122,7 @@ pub(crate) fn find(
             piece.resume = Some(key::decode_cell(&key).map_err(Error::from)?);
         }
         if is_its {
-            piece.cells.push(Found {
+            piece.cells.push(LockedCell {
                 cell_key: key.to_vec(),
                 lock: Some(lock),
             });
@@ -150,7 +150,7 @@ pub(crate) fn decide(
     let mut decision = Decision::new();
     let mut resolved = 0;
     let skipped = mutants::on(Mutant::ResolveSkipsPiece) && piece.resume.is_some();
-    for Found { cell_key, lock } in piece.cells.into_iter().filter(|_| !skipped) {
+    for LockedCell { cell_key, lock } in piece.cells.into_iter().filter(|_| !skipped) {
         // A lock that is known still is as it was found: this has had its cell's latch since then.
         let view = state.view_knowing(lock, &cell_key, piece.start_ts, commit_ts)?;
         let effects = resolve(&view, piece.start_ts, piece.ending);

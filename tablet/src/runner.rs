@@ -10,7 +10,7 @@ use percolator_engine::{Batch, Error};
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_wire::v1;
 
-use crate::core::{Asker, Core, Order, Reply};
+use crate::core::{Asker, Core, Reply, TabletCommand};
 use crate::lapse::Lapse;
 
 /// What a runner needs done.
@@ -31,18 +31,18 @@ pub trait Host {
     fn did(&mut self, _: &Core) {}
 }
 
-/// An order of the master's.
+/// A command of the master.
 #[derive(Clone, Debug)]
-pub struct FromMaster {
+pub struct MasterCommand {
     /// The cluster that it belongs to.
     pub cluster_id: String,
     /// The server that it is meant for, and which start of it.
     pub to: Option<v1::Addressee>,
     /// What is to be done.
-    pub order: Order,
+    pub order: TabletCommand,
 }
 
-/// An order of another cluster's master.
+/// A command of another cluster's master.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("this server belongs to cluster {}, the order is cluster {theirs}'s", .ours.as_deref().unwrap_or("(none yet)"))]
 pub struct OtherCluster {
@@ -145,7 +145,7 @@ impl<H: Host> Runner<H> {
         });
     }
 
-    /// Takes an order of the master's; it is answered when it is durable.
+    /// Takes a command of the master; it is answered when it is durable.
     ///
     /// # Errors
     /// It is another cluster's, and is not carried out.
@@ -154,9 +154,9 @@ impl<H: Host> Runner<H> {
         now: Duration,
         came: u64,
         from: Asker,
-        order: FromMaster,
+        order: MasterCommand,
     ) -> Result<(), OtherCluster> {
-        let FromMaster {
+        let MasterCommand {
             cluster_id,
             to,
             order,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolator_engine::{Engine, EngineKind};
-use percolator_server::{Life, StallWatch, heartbeat};
+use percolator_server::{Incarnation, StallWatch, heartbeat};
 use percolator_telemetry::endpoint;
 use percolator_telemetry::otlp::Exporter;
 use percolator_wire::v1;
@@ -44,7 +44,7 @@ pub struct Server {
     exporter: Option<Exporter>,
     metrics: Arc<Metrics>,
     engine: Arc<dyn Engine>,
-    life: Life,
+    life: Incarnation,
     core: Core,
 }
 
@@ -84,8 +84,8 @@ impl Server {
                     Arc::from(percolator_engine::open(&options.data_dir, &engine_options)?);
                 // The engine holds the folder's lock.
                 let life = match options.engine {
-                    EngineKind::Memory => Life::without_folder(),
-                    _ => Life::begin(&options.data_dir, percolator_engine::LOCK_FILE),
+                    EngineKind::Memory => Incarnation::without_folder(),
+                    _ => Incarnation::begin(&options.data_dir, percolator_engine::LOCK_FILE),
                 };
                 let me = v1::Addressee {
                     server: options.server.clone(),

@@ -1,4 +1,4 @@
-//! What the runner needs around it on a network: clients' streams, the master's orders, heartbeats and time.
+//! What the runner needs around it on a network: clients' streams, the master's commands, heartbeats and time.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -18,10 +18,10 @@ use percolator_wire::v1::tablets_server::Tablets;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::core::{Asker, Core, Facts, Order};
+use crate::core::{Asker, Core, Facts, TabletCommand};
 use crate::metrics::Metrics;
 use crate::outbox::{Outbox, Packs};
-use crate::runner::{FromMaster, Host, NotReady, Runner};
+use crate::runner::{Host, MasterCommand, NotReady, Runner};
 
 /// Requests of one message that are handled before it is looked whether their answers are taken.
 const REQUESTS_AT_A_TIME: usize = 64;
@@ -213,8 +213,8 @@ impl Shared {
         ready.map_err(|why| why.to_string())
     }
 
-    /// Carries out an order of the master's, and waits until it is durable. How many groups are.
-    async fn order(&self, order: FromMaster) -> Result<u64, Status> {
+    /// Carries out a command of the master, and waits until it is durable. How many groups are.
+    async fn order(&self, order: MasterCommand) -> Result<u64, Status> {
         let (sender, receiver) = oneshot::channel();
         {
             let mut runner = self.runner.lock();
@@ -303,13 +303,13 @@ impl Tablets for Service {
         let request = request.into_inner();
         let tablet = request
             .tablet
-            .ok_or_else(|| Status::invalid_argument("an order without a tablet"))?;
+            .ok_or_else(|| Status::invalid_argument("a command without a tablet"))?;
         let tablet = Tablet::try_from(tablet)
             .map_err(|malformed| Status::invalid_argument(malformed.to_string()))?;
-        let order = FromMaster {
+        let order = MasterCommand {
             cluster_id: request.cluster_id,
             to: request.to,
-            order: Order::Create {
+            order: TabletCommand::Create {
                 tablet,
                 made: request.made,
                 barrier: Timestamp::from_u64(request.barrier),
@@ -324,10 +324,10 @@ impl Tablets for Service {
         request: Request<v1::DropTabletRequest>,
     ) -> Result<Response<v1::DropTabletResponse>, Status> {
         let request = request.into_inner();
-        let order = FromMaster {
+        let order = MasterCommand {
             cluster_id: request.cluster_id,
             to: request.to,
-            order: Order::Drop {
+            order: TabletCommand::Drop {
                 id: request.tablet_id,
                 table: request.table_id,
             },

@@ -14,10 +14,10 @@ use percolator_wire::v1;
 use crate::cache::CellCache;
 use crate::limits::Limits;
 use crate::marks::Marks;
-use crate::points::Kept;
+use crate::points::ServerPoints;
 use crate::probe::{Probe, Silent};
 use crate::readers::Readers;
-use crate::store::{self, LockFilter, Reached};
+use crate::store::{self, FolderProgress, LockFilter};
 use crate::tablets::Tablets;
 use crate::work::Place;
 use crate::{Error, Refusal};
@@ -38,7 +38,7 @@ pub(crate) struct State {
     /// The highest timestamps that cells were read at.
     pub(crate) readers: RefCell<Readers>,
     /// The barrier and the safe point.
-    pub(crate) points: Kept,
+    pub(crate) points: ServerPoints,
     /// How far the server may answer.
     pub(crate) lease: Lease,
     /// Who is told of the work.
@@ -51,7 +51,7 @@ impl State {
         engine: Arc<dyn Engine>,
         limits: Limits,
         me: v1::Addressee,
-        reached: Reached,
+        reached: FolderProgress,
     ) -> Result<Self, Error> {
         Ok(Self {
             tablets: Tablets::load(&*engine)?,
@@ -59,7 +59,7 @@ impl State {
             records: Marks::at(reached.high_ts, limits.marks),
             cache: RefCell::new(CellCache::new(limits.cache_bytes)),
             readers: RefCell::new(Readers::new(limits.marks)),
-            points: Kept::load(&*engine)?,
+            points: ServerPoints::load(&*engine)?,
             lease: Lease::default(),
             probe: Box::new(Silent),
             engine,

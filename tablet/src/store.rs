@@ -19,14 +19,14 @@ pub(crate) const REACHED: &[u8] = b"reached";
 
 /// How far a server is: a folder that has less is an older one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reached {
+pub(crate) struct FolderProgress {
     /// The highest timestamp of any write record.
     pub(crate) high_ts: Timestamp,
     /// How many groups it has made durable. Those that only lock something have no write record.
     pub(crate) groups: u64,
 }
 
-impl Reached {
+impl FolderProgress {
     pub(crate) fn load(engine: &dyn Engine) -> Result<Self, Error> {
         if let Some(stored) = engine.get(Column::Meta, REACHED)? {
             let malformed = || Error::Reached {

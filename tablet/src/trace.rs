@@ -26,12 +26,12 @@ pub(crate) struct Traces {
     tracer: Option<Tracer>,
     /// A request that takes as long is told in the log. In nanoseconds.
     slow: Option<u64>,
-    told: Slab<Told>,
+    told: Slab<TracedRequest>,
 }
 
 /// A request, as far as it is told of.
 #[derive(Debug)]
-struct Told {
+struct TracedRequest {
     /// Its sender's span, where that is sampled.
     remote: Option<Remote>,
     start_ts: u64,
@@ -63,7 +63,7 @@ impl Traces {
         if (remote.is_none() && self.slow.is_none()) || self.told.len() >= TOLD_MAX {
             return None;
         }
-        let told = Told {
+        let told = TracedRequest {
             remote,
             start_ts: start_ts(request),
             tablets: tablets(request).take(TABLETS_MAX).collect(),
@@ -124,7 +124,7 @@ impl Traces {
     }
 }
 
-impl Told {
+impl TracedRequest {
     fn trace(
         &self,
         tracer: &Tracer,

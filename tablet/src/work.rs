@@ -14,13 +14,13 @@ use percolator_protocol::types::{Cell, LockKind, Mutation, Tablet, Timestamp, es
 use percolator_wire::v1::response::Body;
 use percolator_wire::{commit_response, v1};
 
-use crate::asked::Unread;
+use crate::asked::RequestError;
 use crate::decision::{Decision, TabletChange};
 use crate::latches::{self, RowHash};
 use crate::state::State;
 use crate::store::{self, Version};
 use crate::tablets::{self, Tablets};
-use crate::{Refusal, asked, garbage, orders, prewrite, resolve};
+use crate::{Refusal, asked, commands, garbage, prewrite, resolve};
 
 /// A request that writes.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Work {
     pub(crate) fn read(
         tablets: Vec<v1::TabletRef>,
         body: v1::request::Body,
-    ) -> Result<Self, Unread> {
+    ) -> Result<Self, RequestError> {
         use v1::request::Body as B;
         let operation = match body {
             B::Prewrite(request) => {
@@ -168,15 +168,15 @@ impl Work {
                 key: request.key,
                 value: request.value,
             },
-            B::Resolve(request) => return Err(Unread::Resolves(tablets, request)),
-            B::WaitForCell(request) => return Err(Unread::Waits(tablets, request)),
+            B::Resolve(request) => return Err(RequestError::Resolves(tablets, request)),
+            B::WaitForCell(request) => return Err(RequestError::Waits(tablets, request)),
             other @ (B::GetOne(_)
             | B::Get(_)
             | B::Scan(_)
             | B::RawGet(_)
             | B::LocksOf(_)
             | B::Verify(_)) => {
-                return Err(Unread::Reads(tablets, other));
+                return Err(RequestError::Reads(tablets, other));
             }
         };
         Ok(Self { tablets, operation })
@@ -400,8 +400,8 @@ impl Work {
                 tablet,
                 made,
                 barrier,
-            } => orders::create(state, tablet, made, barrier),
-            Operation::DropTablet { id, table } => orders::drop(state, id, table),
+            } => commands::create(state, tablet, made, barrier),
+            Operation::DropTablet { id, table } => commands::drop(state, id, table),
             Operation::Meet(servers) => {
                 let mut decision = Decision::new();
                 let unmet = state.tablets.unmet(servers);

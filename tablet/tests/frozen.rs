@@ -3,7 +3,7 @@
 mod support;
 
 use percolator_protocol::types::{Tablet, TabletState, Timestamp};
-use percolator_tablet::core::Order;
+use percolator_tablet::core::TabletCommand;
 use percolator_wire::v1;
 use percolator_wire::v1::check_status_response::Status;
 use percolator_wire::v1::request::Body as Ask;
@@ -141,7 +141,7 @@ fn a_frozen_tablet_says_what_became_of_transactions_and_commits_none() {
 fn a_commit_that_is_under_way_is_in_place_before_its_status_is_told() {
     let mut server = Server::new();
     server.ask(prewrite("b", "1", 10));
-    let order = Order::Create {
+    let order = TabletCommand::Create {
         tablet: frozen(1, 5),
         made: true,
         barrier: Timestamp::ZERO,
@@ -279,7 +279,11 @@ fn more_locks_than_one_answer_holds_are_gone_through() {
 fn an_order_to_make_a_tablet_of_a_deleted_table_is_refused_also_after_a_start() {
     let mut server = Server::new();
     assert!(server.own(frozen(1, 5)).is_none());
-    assert!(server.order(Order::Drop { id: 1, table: 5 }).is_none());
+    assert!(
+        server
+            .order(TabletCommand::Drop { id: 1, table: 5 })
+            .is_none()
+    );
     for _ in 0..2 {
         let late = server.own(tablet(1, 5, "a", "m"));
         assert!(matches!(refused(late), Kind::Invalid(why) if why.contains("table 5 was deleted")));
@@ -293,7 +297,7 @@ fn an_order_to_make_a_tablet_of_a_deleted_table_is_refused_also_after_a_start() 
 #[test]
 fn a_tablet_that_is_lost_is_not_frozen_by_making_an_empty_one() {
     let mut server = Server::new();
-    let answer = server.order(Order::Create {
+    let answer = server.order(TabletCommand::Create {
         tablet: frozen(9, 5),
         made: true,
         barrier: Timestamp::ZERO,
@@ -310,7 +314,7 @@ fn what_is_meant_for_another_server_or_start_is_refused() {
         ..me(LIFE)
     };
     for meant in [Some(other), Some(me(LIFE + 1)), None] {
-        let order = Order::Drop { id: 1, table: 5 };
+        let order = TabletCommand::Drop { id: 1, table: 5 };
         server
             .core
             .order(ME, 99, meant.clone(), order, &mut server.replies);

@@ -4,7 +4,7 @@ mod support;
 
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
-use percolator_tablet::core::Order;
+use percolator_tablet::core::TabletCommand;
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::request_error::Kind;
@@ -77,7 +77,7 @@ fn a_record_that_waited_for_room_takes_nothing_back() {
     server.send(prewrite("b", "1", 10));
     assert_eq!(server.commit_group_short_of_room(), 1, "there is no room");
     reach(&mut server, points(20, 10));
-    let order = Order::Create {
+    let order = TabletCommand::Create {
         tablet: tablet(2, 5, "m", "z"),
         made: false,
         barrier: Timestamp::from_u64(30),

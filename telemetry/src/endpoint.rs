@@ -22,7 +22,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::process::{Process, Whole};
+use crate::process::{Process, ProcessPage};
 use crate::set;
 use crate::who;
 
@@ -91,7 +91,7 @@ pub struct Listener {
     listener: TcpListener,
     address: SocketAddr,
     /// Taken here, in the order in which servers of one process begin.
-    whole: Option<Whole>,
+    whole: Option<ProcessPage>,
 }
 
 /// The endpoint; it ends when this is dropped.
@@ -115,7 +115,7 @@ pub fn listen(address: SocketAddr) -> Result<Listener, Error> {
     Ok(Listener {
         listener,
         address,
-        whole: Whole::take(),
+        whole: ProcessPage::take(),
     })
 }
 

@@ -14,7 +14,7 @@ use tracing_subscriber::registry::{LookupSpan, Scope};
 use tracing_subscriber::{EnvFilter, reload};
 
 use crate::trace::key;
-use crate::who::{self, Who};
+use crate::who::{self, ServerIdentity};
 
 /// The variable that says how much is told: a level (`error`, `warn`, `info`, `debug`, `trace`) or
 /// a list of `target=level`.
@@ -56,7 +56,7 @@ impl Settings {
 /// Sends the events of a process that is one server to standard error, in colour on a terminal, from level `info` on
 /// unless [`LEVEL_VARIABLE`] or [`LEVEL_FILE_VARIABLE`] says otherwise, as [`FORMAT_VARIABLE`] says. Does nothing if
 /// events go somewhere already.
-pub fn init(who: Who) {
+pub fn init(who: ServerIdentity) {
     who.is_process();
     init_with(Settings::from("info"));
 }
@@ -72,12 +72,12 @@ pub fn init_with(settings: Settings) {
         .filter(|_| asked.is_empty());
     let said = match &file {
         Some(file) => read(file, level),
-        None => Said::parse(&asked, level)
+        None => LogLimits::parse(&asked, level)
             .map_err(|error| format!("{LEVEL_VARIABLE}={asked} is not understood: {error}")),
     };
     let (said, problem) = match said {
         Ok(said) => (said, None),
-        Err(problem) => (Said::default_of(level), Some(problem)),
+        Err(problem) => (LogLimits::default_of(level), Some(problem)),
     };
     let format = std::env::var(FORMAT_VARIABLE).unwrap_or_default();
     let is_json = settings.json.unwrap_or_else(|| match format.as_str() {
@@ -151,7 +151,7 @@ where
         SystemTime.format_time(&mut line)?;
         write!(line, "{plain} {colour}{:>5}{plain} ", about.level())?;
         if let Some(who) = who::current() {
-            let Who { role, server } = &*who;
+            let ServerIdentity { role, server } = &*who;
             write!(line, "{}={role} {}={server} ", key::ROLE, key::SERVER)?;
         }
         let spans = context.event_scope().into_iter();
@@ -204,12 +204,12 @@ where
 }
 
 /// How much is to be told.
-struct Said {
+struct LogLimits {
     text: String,
     filter: EnvFilter,
 }
 
-impl Said {
+impl LogLimits {
     fn default_of(level: &str) -> Self {
         Self {
             text: level.to_owned(),
@@ -230,7 +230,7 @@ impl Said {
     }
 }
 
-fn read(file: &Path, default: &str) -> Result<Said, String> {
+fn read(file: &Path, default: &str) -> Result<LogLimits, String> {
     let problem = |error: &dyn std::fmt::Display| {
         format!(
             "{}, which {LEVEL_FILE_VARIABLE} names: {error}",
@@ -238,7 +238,7 @@ fn read(file: &Path, default: &str) -> Result<Said, String> {
         )
     };
     let text = std::fs::read_to_string(file).map_err(|error| problem(&error))?;
-    Said::parse(&text, default).map_err(|error| problem(&error))
+    LogLimits::parse(&text, default).map_err(|error| problem(&error))
 }
 
 /// What is remembered between two looks at the file.
@@ -319,7 +319,7 @@ mod tests {
         let lines = Lines::default();
         let (writer, server) = (lines.clone(), server.to_owned());
         let thread = std::thread::spawn(move || {
-            let who = Who {
+            let who = ServerIdentity {
                 role: "tablet",
                 server,
             };

@@ -22,9 +22,9 @@ static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 /// The right to show what the process as a whole takes of the machine. Where several servers share a process, one
 /// page of it has that: a sum over pages would count it more than once.
 #[derive(Debug)]
-pub(crate) struct Whole(());
+pub(crate) struct ProcessPage(());
 
-impl Whole {
+impl ProcessPage {
     /// For whoever asks first, until it goes.
     pub(crate) fn take() -> Option<Self> {
         // Not one that is made and thrown away: that would give up what another has.
@@ -33,7 +33,7 @@ impl Whole {
     }
 }
 
-impl Drop for Whole {
+impl Drop for ProcessPage {
     fn drop(&mut self) {
         IS_TAKEN.store(false, Ordering::Relaxed);
     }
@@ -49,7 +49,7 @@ pub(crate) struct Process {
     busy: Counter,
     parks: IntCounter,
     scraped: Gauge,
-    whole: Option<(Whole, IntGauge)>,
+    whole: Option<(ProcessPage, IntGauge)>,
 }
 
 impl Process {
@@ -63,7 +63,7 @@ impl Process {
     pub(crate) fn new(
         registry: &Registry,
         role: &'static str,
-        whole: Option<Whole>,
+        whole: Option<ProcessPage>,
     ) -> Result<Self, Error> {
         let set = Set::new(registry, names::ALL);
         let build = set.gauges(names::BUILD_INFO)?;

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 /// A server, as each line of its log names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Who {
+pub struct ServerIdentity {
     /// What it is, in the words of [`crate::trace::key::ROLE`].
     pub role: &'static str,
     /// Its stable name, as `tablet-0`.
@@ -13,13 +13,13 @@ pub struct Who {
 }
 
 /// Who a thread is that was told nothing.
-static PROCESS: OnceLock<Arc<Who>> = OnceLock::new();
+static PROCESS: OnceLock<Arc<ServerIdentity>> = OnceLock::new();
 
 thread_local! {
-    static THREAD: RefCell<Option<Arc<Who>>> = const { RefCell::new(None) };
+    static THREAD: RefCell<Option<Arc<ServerIdentity>>> = const { RefCell::new(None) };
 }
 
-impl Who {
+impl ServerIdentity {
     /// The whole process is this server. The first one counts.
     pub fn is_process(self) {
         let _ = PROCESS.set(Arc::new(self));
@@ -32,7 +32,7 @@ impl Who {
 }
 
 /// For whom this thread works, as far as it was told.
-pub fn current() -> Option<Arc<Who>> {
+pub fn current() -> Option<Arc<ServerIdentity>> {
     // A thread that ends may still have something to tell.
     let own = THREAD.try_with(|who| who.borrow().clone());
     own.ok().flatten().or_else(|| PROCESS.get().cloned())
@@ -59,7 +59,7 @@ pub fn entering() -> impl Fn() {
 
 #[test]
 fn a_thread_works_for_whoever_started_it() {
-    let tablet = Who {
+    let tablet = ServerIdentity {
         role: "tablet",
         server: "tablet-0".into(),
     };
@@ -74,7 +74,7 @@ fn a_thread_works_for_whoever_started_it() {
 
     all.is_process();
     assert_eq!(current().as_deref(), Some(&known));
-    let other = Who {
+    let other = ServerIdentity {
         role: "tso",
         server: "tso-0".into(),
     };

@@ -76,7 +76,7 @@ enum Lease {
 
 /// How far the oracle is, for the master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reached {
+pub struct OracleProgress {
     /// Its time, as a timestamp: about what is granted next.
     pub time: Timestamp,
     /// Whatever was granted is below. Of an oracle that isn't accepted yet, what it has found in its folder: by that the
@@ -142,9 +142,9 @@ impl Core {
     }
 
     /// How far it is.
-    pub fn reached(&mut self, now: Now) -> Reached {
+    pub fn reached(&mut self, now: Now) -> OracleProgress {
         self.observe(now);
-        Reached {
+        OracleProgress {
             time: self
                 .oracle
                 .next()

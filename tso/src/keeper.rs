@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use percolator_server::{Error, Folder, SmallTruth};
+use percolator_server::{DurableValue, Error, Folder};
 
 use crate::core::Store;
 use crate::service::Shared;
@@ -16,7 +16,7 @@ const RETRY_MAX: Duration = Duration::from_secs(1);
 /// Stores limits before they are reached.
 pub(crate) struct Keeper {
     shared: Arc<Shared>,
-    truth: Arc<dyn SmallTruth + Send + Sync>,
+    truth: Arc<dyn DurableValue + Send + Sync>,
     folder: Arc<Folder>,
     /// How often it looks whether a limit is due.
     look: Duration,
@@ -31,7 +31,7 @@ impl fmt::Debug for Keeper {
 impl Keeper {
     pub(crate) fn new(
         shared: Arc<Shared>,
-        truth: Arc<dyn SmallTruth + Send + Sync>,
+        truth: Arc<dyn DurableValue + Send + Sync>,
         folder: Arc<Folder>,
         window_ms: u64,
     ) -> Self {

@@ -31,7 +31,7 @@ pub(crate) struct Metrics {
 }
 
 /// What is counted with every request, under the lock that it takes anyway.
-pub(crate) struct Counted {
+pub(crate) struct RequestCounters {
     granted: LocalIntCounter,
     timestamps: LocalIntCounter,
     batch: LocalHistogram,
@@ -65,8 +65,8 @@ impl Metrics {
         Ok(metrics)
     }
 
-    pub(crate) fn counted(&self) -> Counted {
-        Counted {
+    pub(crate) fn counted(&self) -> RequestCounters {
+        RequestCounters {
             granted: self.requests.with_label_values(&["granted"]).local(),
             timestamps: self.timestamps.local(),
             batch: self.batch.local(),
@@ -96,7 +96,7 @@ impl Metrics {
     }
 }
 
-impl Counted {
+impl RequestCounters {
     /// A request was granted so many, having waited so long.
     pub(crate) fn granted(&mut self, timestamps: u32, waited: Duration) {
         self.granted.inc();

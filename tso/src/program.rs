@@ -15,7 +15,7 @@ use percolator_server::{
     announce, exit_code, logs, many_connections, run_on_current_thread, signals,
 };
 use percolator_telemetry::otlp;
-use percolator_telemetry::who::Who;
+use percolator_telemetry::who::ServerIdentity;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -190,7 +190,7 @@ pub fn main() -> ExitCode {
         None => Arc::new(SystemClock),
     };
     let options = flags.options();
-    logs::init(Who {
+    logs::init(ServerIdentity {
         role: "tso",
         server: options.server.clone(),
     });

@@ -10,7 +10,7 @@ use std::time::Duration;
 use percolator_protocol::oracle::Settings;
 use percolator_protocol::types::Timestamp;
 use percolator_server::heartbeat;
-use percolator_server::{Folder, Life, SmallFile, SmallTruth, folder, listen, serve};
+use percolator_server::{DurableValue, Folder, Incarnation, SmallFile, folder, listen, serve};
 use percolator_telemetry::endpoint::{self, Pages};
 use percolator_telemetry::otlp::{self, Exporter};
 use percolator_wire::v1::oracle_server::OracleServer;
@@ -88,7 +88,7 @@ pub struct Server {
     exporter: Option<Exporter>,
     advertised: String,
     folder: Arc<Folder>,
-    life: Life,
+    life: Incarnation,
     /// Nothing is handed out before that: the oracle before may be alive, and its last limit counts.
     waits: Duration,
     keeper: Keeper,
@@ -112,11 +112,11 @@ impl Server {
     pub async fn bind_with(
         options: Options,
         clock: Arc<dyn Clock>,
-        truth: impl FnOnce(SmallFile) -> Arc<dyn SmallTruth + Send + Sync>,
+        truth: impl FnOnce(SmallFile) -> Arc<dyn DurableValue + Send + Sync>,
     ) -> Result<Self, Error> {
         let folder = Folder::open(&options.data_dir, ROLE, &options.server, None)?;
         let folder = Arc::new(folder);
-        let life = Life::begin(folder.path(), folder::LOCK);
+        let life = Incarnation::begin(folder.path(), folder::LOCK);
         let file = SmallFile::new(folder.path().join(LIMIT));
         let path = file.path().to_owned();
         let truth = truth(file);

@@ -19,8 +19,8 @@ use tokio::sync::Notify;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::clock::Clock;
-use crate::core::{Answer, Core, CountRefused, Reached, Store};
-use crate::metrics::{Counted, Metrics};
+use crate::core::{Answer, Core, CountRefused, OracleProgress, Store};
+use crate::metrics::{Metrics, RequestCounters};
 
 /// Traces of one request that are told of; a request has room for so many.
 const TRACES_MAX: usize = 16;
@@ -46,7 +46,7 @@ impl fmt::Debug for Shared {
 
 struct Locked {
     core: Core,
-    counted: Counted,
+    counted: RequestCounters,
     /// Why the last limit is not durable, if it isn't.
     failing: Option<String>,
 }
@@ -101,7 +101,7 @@ impl Shared {
     }
 
     /// How far the oracle is, and when that was asked, on the monotonic clock.
-    pub(crate) fn reached(&self) -> (Reached, u64) {
+    pub(crate) fn reached(&self) -> (OracleProgress, u64) {
         let now = self.clock.now();
         (self.locked().core.reached(now), now.mono_ms)
     }
@@ -201,9 +201,9 @@ impl Shared {
 
 /// Spans of a request, which end when this is dropped.
 #[derive(Debug)]
-struct Told(Vec<Span>);
+struct RequestSpans(Vec<Span>);
 
-impl Told {
+impl RequestSpans {
     /// Nothing, and without a cost, where nobody samples.
     fn begin(tracer: Option<&Tracer>, request: &TimestampsRequest) -> Option<Self> {
         if request.traces.is_empty() {
@@ -326,7 +326,7 @@ impl Stream for Answers {
             Some(Err(status)) => return Poll::Ready(Some(Err(status))),
             None => return Poll::Ready(None),
         };
-        let told = Told::begin(self.service.shared.tracer.as_ref(), &request);
+        let told = RequestSpans::begin(self.service.shared.tracer.as_ref(), &request);
         let end = |answer| {
             if let Some(told) = &told {
                 told.answered(&answer);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use percolator_client::oracle::OracleClient;
-use percolator_server::{Error as ServerError, Folder, SmallFile, SmallTruth};
+use percolator_server::{DurableValue, Error as ServerError, Folder, SmallFile};
 use percolator_telemetry::endpoint;
 use percolator_tso::clock::{Clock, SystemClock};
 use percolator_tso::{Error, Options, Server};
@@ -96,7 +96,7 @@ struct Failing {
     fails: Arc<AtomicBool>,
 }
 
-impl SmallTruth for Failing {
+impl DurableValue for Failing {
     fn load(&self) -> Result<Option<Vec<u8>>, ServerError> {
         self.file.load()
     }
@@ -124,7 +124,7 @@ async fn serves_what_is_left_while_the_disk_fails_and_goes_on_after() {
     let fails = Arc::new(AtomicBool::new(false));
     let truth = |file| {
         let fails = fails.clone();
-        Arc::new(Failing { file, fails }) as Arc<dyn SmallTruth + Send + Sync>
+        Arc::new(Failing { file, fails }) as Arc<dyn DurableValue + Send + Sync>
     };
     let server = Server::bind_with(options, Arc::new(SystemClock), truth);
     let server = server.await.unwrap();
@@ -251,7 +251,7 @@ async fn requests_go_on_while_a_limit_is_being_written() {
         entered: tokio::sync::mpsc::UnboundedSender<()>,
         held: Mutex<std::sync::mpsc::Receiver<()>>,
     }
-    impl SmallTruth for Slow {
+    impl DurableValue for Slow {
         fn load(&self) -> Result<Option<Vec<u8>>, ServerError> {
             self.file.load()
         }

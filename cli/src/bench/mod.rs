@@ -14,7 +14,7 @@ use percolator_client::{Admin, Client};
 use serde_json::{Value, json};
 
 use crate::bank;
-use crate::observe::metrics::Where;
+use crate::observe::metrics::MetricsSource;
 use crate::observe::survey;
 use crate::output::{Output, columns};
 
@@ -31,7 +31,7 @@ engine. Figures of one run belong together; those of two runs differ by what els
 pub(crate) struct Args {
     /// Which figures.
     #[arg(value_enum, default_value_t)]
-    what: What,
+    what: Benchmark,
     /// How long each measurement takes.
     #[arg(long, default_value = "5s", value_parser = humantime::parse_duration)]
     duration: Duration,
@@ -45,11 +45,11 @@ pub(crate) struct Args {
     #[arg(long)]
     smoke: bool,
     #[command(flatten)]
-    metrics: Where,
+    metrics: MetricsSource,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, clap::ValueEnum)]
-enum What {
+enum Benchmark {
     /// Timestamps a second.
     Oracle,
     /// Transactions against plain access to the same engine, over the same connection.
@@ -123,21 +123,21 @@ pub(crate) async fn run(
     } else {
         args.duration
     };
-    let does = |what| args.what == what || args.what == What::All;
+    let does = |what| args.what == what || args.what == Benchmark::All;
     let mut figures = Vec::new();
     let mut memory = vec![memory::now("at rest")];
-    if does(What::Oracle) {
+    if does(Benchmark::Oracle) {
         for requesters in [1000, 128, 1] {
             output.note(&format!("timestamps, {requesters} requesters ..."));
             figures.push(oracle::measure(client, requesters, duration).await?);
         }
     }
-    if does(What::Overhead) {
+    if does(Benchmark::Overhead) {
         access::check_raw(client).await?;
     }
     // Before those that write as fast as can be: what these leave to be done in the background takes a while.
     let mut held = true;
-    if does(What::Bank) {
+    if does(Benchmark::Bank) {
         let accounts = if args.smoke { 100 } else { 10_000 };
         for clients in [1, 8, 64, 256] {
             let (figure, is_right) = bank(client, accounts, clients, duration, output).await?;
@@ -145,7 +145,7 @@ pub(crate) async fn run(
             held &= is_right;
         }
     }
-    if args.what == What::Contention {
+    if args.what == Benchmark::Contention {
         let mut alone = None;
         for clients in [1, 4, 16, 64, 256] {
             let (figure, is_right) = bank(client, 2, clients, duration, output).await?;
@@ -157,26 +157,26 @@ pub(crate) async fn run(
             held &= is_right;
         }
     }
-    if args.what == What::Gc {
+    if args.what == Benchmark::Gc {
         let admin = Admin::connect(cluster)?;
         figures.extend(collection::beside(client, &admin, args.smoke, duration, output).await?);
         figures.push(
             collection::sessions(|| Admin::connect(cluster), args.smoke, duration, output).await?,
         );
     }
-    if does(What::Overhead) || does(What::Reads) || args.what == What::Writes {
+    if does(Benchmark::Overhead) || does(Benchmark::Reads) || args.what == Benchmark::Writes {
         let table = access::prepare(client, args.smoke, output).await?;
-        if does(What::Overhead) {
+        if does(Benchmark::Overhead) {
             figures.extend(access::overhead(client, &table, duration, output).await?);
         }
-        if args.what == What::Writes {
+        if args.what == Benchmark::Writes {
             figures.push(access::blind_writes(client, &table, duration, output).await?);
         }
-        if does(What::Reads) {
+        if does(Benchmark::Reads) {
             figures.extend(access::reads(client, &table, duration, output).await?);
         }
     }
-    if args.what == What::Large {
+    if args.what == Benchmark::Large {
         let rows = if args.smoke { 20_000 } else { args.rows };
         let by_master = survey::metrics(&client.cluster().await?, cluster);
         let outcome = large::measure(

@@ -15,12 +15,12 @@ const NEW: &str = "new";
 
 /// What the files say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Followed {
+pub(crate) struct LiveSettings {
     manifest: String,
     log_level: &'static str,
 }
 
-impl Followed {
+impl LiveSettings {
     /// `tablets`: that run, whatever the manifest says meanwhile.
     pub(crate) fn of(spec: &Spec, tablets: u32, says_log_level: bool) -> Self {
         Self {

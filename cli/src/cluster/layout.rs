@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use percolator_api::{PercolatorCluster, Spec};
 use percolator_engine::EngineKind;
-use percolator_server::{SmallFile, SmallTruth as _, folder};
+use percolator_server::{DurableValue as _, SmallFile, folder};
 use serde::{Deserialize, Serialize};
 
 use super::{followed, leftovers};
@@ -24,14 +24,14 @@ pub(crate) struct Layout {
     pub(crate) new: bool,
     /// What the manifest says.
     pub(super) spec: Spec,
-    pub(super) how: How,
+    pub(super) how: RunOptions,
     /// The folder is this process', until the last of these is gone.
     _lock: Arc<File>,
 }
 
 /// How a cluster is to be run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct How {
+pub(crate) struct RunOptions {
     /// Port of the master; 0: any.
     pub(crate) port: u16,
     /// Plain access is allowed.
@@ -42,7 +42,7 @@ pub(crate) struct How {
 
 /// What a folder remembers of the cluster in it, once that has been ready.
 #[derive(Serialize, Deserialize)]
-struct Remembered {
+struct ClusterRecord {
     /// What its manifest called it.
     name: String,
     /// As many tablet servers have been started in it, at the most.
@@ -60,7 +60,7 @@ impl Layout {
     pub(crate) fn open(
         data_dir: &Path,
         manifest: &PercolatorCluster,
-        how: How,
+        how: RunOptions,
     ) -> anyhow::Result<Self> {
         let spec = &manifest.spec;
         if is_empty(data_dir) {
@@ -75,7 +75,7 @@ impl Layout {
         let data_dir = data_dir
             .canonicalize()
             .with_context(|| format!("cannot use the data folder {}", data_dir.display()))?;
-        let found = Found::in_folder(&data_dir)?;
+        let found = FolderContents::in_folder(&data_dir)?;
         found.check(&data_dir, manifest)?;
         // Before anything is written that another one's servers read.
         let lock = folder::lock(&data_dir, "this cluster")?;
@@ -140,7 +140,7 @@ impl Layout {
 
     /// Keeps in the folder what the next start is to be held against.
     pub(crate) fn remember(&self) -> anyhow::Result<()> {
-        let cluster = Remembered {
+        let cluster = ClusterRecord {
             name: self.name.clone(),
             tablets: self.spec.tablets.replicas,
             engine: self.spec.tablets.storage.engine.name().to_owned(),
@@ -174,16 +174,16 @@ impl Layout {
 }
 
 /// What lies in a data folder.
-struct Found {
+struct FolderContents {
     names: Vec<String>,
-    remembered: Option<Remembered>,
+    remembered: Option<ClusterRecord>,
     /// No cluster has begun in it.
     new: bool,
     /// As many tablet servers may own data.
     owners: u32,
 }
 
-impl Found {
+impl FolderContents {
     fn in_folder(data_dir: &Path) -> anyhow::Result<Self> {
         let names = names_in(data_dir)?;
         let remembered = remembered(data_dir)?;
@@ -355,7 +355,7 @@ pub(crate) fn described(data_dir: &Path) -> Option<serde_json::Value> {
     serde_json::to_value(remembered(data_dir).ok()??).ok()
 }
 
-fn remembered(data_dir: &Path) -> anyhow::Result<Option<Remembered>> {
+fn remembered(data_dir: &Path) -> anyhow::Result<Option<ClusterRecord>> {
     let value = SmallFile::new(data_dir.join(REMEMBERED)).load()?;
     let cluster = value.map(|value| serde_json::from_slice(&value));
     cluster

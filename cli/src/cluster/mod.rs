@@ -22,8 +22,8 @@ use percolator_telemetry::logs;
 
 use crate::errors::{CannotRun, Usage};
 use crate::output::{Format, Output, columns};
-use followed::Followed;
-use layout::{How, Layout};
+use followed::LiveSettings;
+use layout::{Layout, RunOptions};
 use running::Running;
 pub(crate) use running::SERVERS;
 
@@ -128,7 +128,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
         Some(folder) => (folder.data_dir(), args.port.unwrap_or(0)),
         None => (args.data_dir, args.port.unwrap_or(7400)),
     };
-    let how = How {
+    let how = RunOptions {
         port,
         raw: args.raw,
         stopped_max: args.stopped_max,
@@ -223,7 +223,7 @@ fn say_ready(
 }
 
 /// Some of what the manifest says counts from when it is changed, without a restart. Of the rest it is said that it doesn't.
-async fn follow(file: Option<PathBuf>, layout: &Layout, mut last: Followed, output: Output) {
+async fn follow(file: Option<PathBuf>, layout: &Layout, mut last: LiveSettings, output: Output) {
     let file = file.filter(|file| file.as_os_str() != "-");
     let Some(file) = file else {
         return std::future::pending().await;
@@ -263,8 +263,8 @@ struct Manifest {
 
 impl Manifest {
     /// What counts without a restart: not how many tablet servers there are.
-    fn followed(&self, layout: &Layout) -> Followed {
-        Followed::of(
+    fn followed(&self, layout: &Layout) -> LiveSettings {
+        LiveSettings::of(
             &self.cluster.spec,
             layout.spec.tablets.replicas,
             self.says_log_level,

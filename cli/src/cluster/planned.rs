@@ -51,7 +51,7 @@ impl Role {
 
 /// A server that is to run.
 #[derive(Clone, Debug)]
-pub(super) struct Planned {
+pub(super) struct PlannedServer {
     pub(super) role: Role,
     pub(super) server: String,
     pub(super) data: PathBuf,
@@ -63,7 +63,7 @@ pub(super) struct Planned {
     said: Vec<OsString>,
 }
 
-impl Planned {
+impl PlannedServer {
     /// The arguments of its program, but for where it listens. `master`: where that is, for all but itself.
     pub(super) fn arguments(&self, master: Option<&str>) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = vec![
@@ -80,14 +80,14 @@ impl Planned {
 
 impl Layout {
     /// Its servers, in the order in which they are started: the master first.
-    pub(super) fn servers(&self) -> anyhow::Result<Vec<Planned>> {
+    pub(super) fn servers(&self) -> anyhow::Result<Vec<PlannedServer>> {
         let tablets = self.tablet_servers().map(|name| (Role::Tablet, name));
         let all = [(Role::Master, MASTER), (Role::Oracle, ORACLE)]
             .map(|(role, name)| (role, name.to_owned()));
         let numbered = (0..).zip(all.into_iter().chain(tablets));
         numbered
             .map(|(number, (role, server))| {
-                Ok(Planned {
+                Ok(PlannedServer {
                     role,
                     data: self.folder(&server),
                     listen: self.listen(number)?,

@@ -63,18 +63,18 @@ struct Process {
 
 /// A server ended before it listened.
 #[derive(Debug)]
-struct Ended {
+struct EarlyExit {
     status: ExitStatus,
     message: String,
 }
 
-impl std::fmt::Display for Ended {
+impl std::fmt::Display for EarlyExit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Ended {}
+impl std::error::Error for EarlyExit {}
 
 /// SIGKILL comes from outside and says nothing of the server.
 fn killed(status: ExitStatus) -> bool {
@@ -274,7 +274,7 @@ impl Supervisor {
                 Ok((process, _)) => return Ok(Some(process)),
                 Err(error) => {
                     let killed = error
-                        .downcast_ref::<Ended>()
+                        .downcast_ref::<EarlyExit>()
                         .is_some_and(|ended| killed(ended.status));
                     *early_deaths += u32::from(!killed);
                     if *early_deaths >= EARLY_DEATHS_MAX {
@@ -378,7 +378,7 @@ async fn launch(recipe: &Recipe, listen: &Addresses) -> anyhow::Result<(Process,
         None => {
             let status = child.wait().await?;
             let message = recipe.gave_up(status);
-            Err(Ended { status, message }.into())
+            Err(EarlyExit { status, message }.into())
         }
     }
 }

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow};
-use percolator_telemetry::who::Who;
+use percolator_telemetry::who::ServerIdentity;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::layout::Layout;
-use super::planned::{Planned, Role};
+use super::planned::{PlannedServer, Role};
 use super::running::{self, Running};
 
 /// A cluster of threads.
@@ -95,7 +95,7 @@ async fn start_each(
 
 /// Starts a server in a thread, and waits until it listens.
 async fn spawn<F, Fut>(
-    planned: Planned,
+    planned: PlannedServer,
     failed: &mpsc::UnboundedSender<anyhow::Error>,
     serve: F,
 ) -> anyhow::Result<Thread>
@@ -108,7 +108,7 @@ where
     let (could_not, why) = oneshot::channel();
     let (server, failed) = (planned.server.clone(), failed.clone());
     let role = planned.role.name();
-    let who = Who {
+    let who = ServerIdentity {
         // The oracle and the master have other names in logs and metrics than in what people are shown.
         role: planned.role.logged_as(),
         server: server.clone(),

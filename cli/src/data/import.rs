@@ -120,18 +120,18 @@ impl Args {
     }
 
     /// What can be found wrong before anybody is asked anything.
-    pub(crate) fn open(&self) -> anyhow::Result<Opened> {
+    pub(crate) fn open(&self) -> anyhow::Result<OpenedInput> {
         if let Some(why) = indexes_invalid(&self.table, &self.index) {
             return Err(Usage(why).into());
         }
         let input = Input::open(&self.file)?;
         let format = format_of(&self.file, self.format).map_err(Usage)?;
-        Ok(Opened { input, format })
+        Ok(OpenedInput { input, format })
     }
 }
 
 /// What is to be imported.
-pub(crate) struct Opened {
+pub(crate) struct OpenedInput {
     input: Input,
     format: FileFormat,
 }
@@ -155,7 +155,7 @@ struct End {
 pub(crate) async fn run(
     client: &Client,
     args: Args,
-    Opened { input, format }: Opened,
+    OpenedInput { input, format }: OpenedInput,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
     let name = input.name.clone();

@@ -63,7 +63,7 @@ pub(crate) enum Checker {
 
 /// What a check found.
 #[derive(Default, Serialize)]
-struct Found {
+struct CheckReport {
     transactions: usize,
     committed: usize,
     aborted: usize,
@@ -127,7 +127,7 @@ fn is_cut_off(line: &str) -> bool {
 
 fn check(history: &[Transaction], output: Output) -> anyhow::Result<ExitCode> {
     if history.is_empty() {
-        let found = Found::default();
+        let found = CheckReport::default();
         output.result("nothing to check: there is no transaction", &found)?;
         return Ok(crate::answered(false));
     }
@@ -149,7 +149,7 @@ fn judge(
     history: &[Transaction],
     check: impl Fn(&[Transaction]) -> Report,
     mut say: impl FnMut(&str) -> io::Result<()>,
-) -> io::Result<Found> {
+) -> io::Result<CheckReport> {
     let count = |outcome| {
         let ended = history.iter().filter(|ended| ended.outcome == outcome);
         ended.count()
@@ -158,12 +158,12 @@ fn judge(
         None => "snapshot isolation holds".to_owned(),
         Some(what) => format!("WRONG: {what}"),
     };
-    let mut found = Found {
+    let mut found = CheckReport {
         transactions: history.len(),
         committed: count(Outcome::Committed),
         aborted: count(Outcome::Aborted),
         unknown: count(Outcome::Unknown),
-        ..Found::default()
+        ..CheckReport::default()
     };
     say(&format!(
         "transactions        {}: {} committed, {} aborted, {} unknown",

@@ -13,7 +13,7 @@ use percolator_client::{Admin, escape};
 use serde_json::{Value, json};
 
 use super::kubernetes::OnKubernetes;
-use super::metrics::{Places, Where};
+use super::metrics::{MetricsSource, Places};
 use super::redact::redacted;
 use super::survey::Survey;
 use super::{page, problems, status};
@@ -72,7 +72,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = humantime::parse_duration)]
     interval: Duration,
     #[command(flatten)]
-    places: Where,
+    places: MetricsSource,
     #[command(flatten)]
     on_kubernetes: OnKubernetes,
     /// How long the master and the oracle may take to answer.

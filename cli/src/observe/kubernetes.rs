@@ -32,7 +32,7 @@ pub(crate) struct OnKubernetes {
     /// Ask `kubectl` too, for the PercolatorCluster of this name, in the current context's namespace where none is given:
     /// its objects, events, and the ends of its pods' logs, and of the operator's.
     #[arg(long, value_name = "[NAMESPACE/]NAME")]
-    kubernetes: Option<Named>,
+    kubernetes: Option<ClusterName>,
     /// As kubectl's.
     #[arg(long, value_name = "NAME", requires = "kubernetes")]
     context: Option<String>,
@@ -51,12 +51,12 @@ pub(crate) struct OnKubernetes {
 
 /// A cluster's name, and its namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Named {
+struct ClusterName {
     namespace: Option<String>,
     name: String,
 }
 
-impl FromStr for Named {
+impl FromStr for ClusterName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -83,7 +83,7 @@ impl FromStr for Named {
 
 /// What was found out.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct ClusterReport {
     /// By the file's name.
     pub(crate) objects: Vec<(String, Value)>,
     /// Likewise: as they were written.
@@ -97,11 +97,11 @@ impl OnKubernetes {
     ///
     /// # Errors
     /// There is no `kubectl` to run.
-    pub(crate) async fn ask(&self) -> io::Result<Option<Told>> {
-        let Some(Named { namespace, name }) = &self.kubernetes else {
+    pub(crate) async fn ask(&self) -> io::Result<Option<ClusterReport>> {
+        let Some(ClusterName { namespace, name }) = &self.kubernetes else {
             return Ok(None);
         };
-        let mut told = Told::default();
+        let mut told = ClusterReport::default();
         let namespace = namespace.as_deref();
         let get = ["get", "percolatorclusters.percolator.dev", name];
         if let Some(cluster) = self.object(namespace, &get, &mut told).await? {
@@ -132,7 +132,12 @@ impl OnKubernetes {
     }
 
     /// The ends of these pods' logs, and of those of the containers that they had before.
-    async fn logs(&self, namespace: Option<&str>, pods: &Value, told: &mut Told) -> io::Result<()> {
+    async fn logs(
+        &self,
+        namespace: Option<&str>,
+        pods: &Value,
+        told: &mut ClusterReport,
+    ) -> io::Result<()> {
         for pod in pods["items"].as_array().into_iter().flatten() {
             let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let name = word(&pod["metadata"]["name"]);
@@ -160,7 +165,7 @@ impl OnKubernetes {
         &self,
         namespace: Option<&str>,
         get: &[&str],
-        told: &mut Told,
+        told: &mut ClusterReport,
     ) -> io::Result<Option<Value>> {
         let arguments = [get, &["-o", "json"]].concat();
         let Some(answer) = self.run(namespace, &arguments, told).await? else {
@@ -186,7 +191,7 @@ impl OnKubernetes {
         &self,
         namespace: Option<&str>,
         arguments: &[&str],
-        told: &mut Told,
+        told: &mut ClusterReport,
     ) -> io::Result<Option<Vec<u8>>> {
         let mut command = Command::new("kubectl");
         for (flag, value) in [
@@ -283,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_cluster_is_named_with_its_namespace_or_without() {
-        let named = |text: &str| text.parse::<Named>();
+        let named = |text: &str| text.parse::<ClusterName>();
         let full = named("shop/demo").expect("a name");
         assert_eq!(full.namespace.as_deref(), Some("shop"));
         assert_eq!(

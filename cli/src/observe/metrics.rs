@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where metrics are.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Where {
+pub(crate) struct MetricsSource {
     /// The data folder of `percolator up`, which says where each server shows its metrics where the master can't be asked.
     /// It counts only where it is this cluster's.
     #[arg(
@@ -74,7 +74,7 @@ struct Known {
     metrics: Option<String>,
 }
 
-impl Where {
+impl MetricsSource {
     pub(crate) fn find(&self, cluster: &str) -> Places {
         let mut places = Places::default();
         let known = read(&self.data_dir.join(SERVERS)).unwrap_or_default();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use percolator_client::{Admin, Client, Options};
 
-use super::metrics::Where;
+use super::metrics::MetricsSource;
 use super::survey::Survey;
 use super::{page, problems};
 use crate::answered;
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = humantime::parse_duration)]
     patience: Duration,
     #[command(flatten)]
-    places: Where,
+    places: MetricsSource,
 }
 
 pub(crate) async fn run(cluster: &str, args: Args, output: Output) -> anyhow::Result<ExitCode> {

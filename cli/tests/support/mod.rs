@@ -26,13 +26,13 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What a command said.
 #[derive(Debug)]
-pub(crate) struct Said {
+pub(crate) struct CommandOutput {
     pub(crate) status: ExitStatus,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-impl Said {
+impl CommandOutput {
     pub(crate) fn code(&self) -> i32 {
         self.status.code().unwrap_or(-1)
     }
@@ -53,12 +53,12 @@ impl Said {
 }
 
 /// Runs the command to its end.
-pub(crate) fn percolator(arguments: &[&str]) -> Said {
+pub(crate) fn percolator(arguments: &[&str]) -> CommandOutput {
     percolator_with(arguments, "")
 }
 
 /// Runs the command to its end, with this on its standard input.
-pub(crate) fn percolator_with(arguments: &[&str], input: &str) -> Said {
+pub(crate) fn percolator_with(arguments: &[&str], input: &str) -> CommandOutput {
     let mut child = Command::new(PERCOLATOR)
         .args(arguments)
         .stdin(Stdio::piped())
@@ -74,7 +74,7 @@ pub(crate) fn percolator_with(arguments: &[&str], input: &str) -> Said {
     });
     let output = child.wait_with_output().expect("the command ends");
     writer.join().expect("the writer ends");
-    Said {
+    CommandOutput {
         status: output.status,
         out: String::from_utf8_lossy(&output.stdout).into_owned(),
         err: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -171,12 +171,12 @@ impl Cluster {
     }
 
     /// Runs a command against the cluster.
-    pub(crate) fn run(&self, arguments: &[&str]) -> Said {
+    pub(crate) fn run(&self, arguments: &[&str]) -> CommandOutput {
         self.run_with(arguments, "")
     }
 
     /// Runs a command against the cluster, with this on its standard input.
-    pub(crate) fn run_with(&self, arguments: &[&str], input: &str) -> Said {
+    pub(crate) fn run_with(&self, arguments: &[&str], input: &str) -> CommandOutput {
         percolator_with(&[&["-c", self.master.as_str()], arguments].concat(), input)
     }
 
@@ -321,9 +321,9 @@ pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 }
 
 /// Runs a command of a client to its end.
-pub(crate) fn output_of(mut command: Command) -> Said {
+pub(crate) fn output_of(mut command: Command) -> CommandOutput {
     let output = command.output().expect("the command runs");
-    Said {
+    CommandOutput {
         status: output.status,
         out: String::from_utf8_lossy(&output.stdout).into_owned(),
         err: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -331,7 +331,7 @@ pub(crate) fn output_of(mut command: Command) -> Said {
 }
 
 /// Waits until a cluster, whose commands `run` runs, makes a table.
-pub(crate) fn wait_until_ready(run: impl Fn(&[&str]) -> Said) {
+pub(crate) fn wait_until_ready(run: impl Fn(&[&str]) -> CommandOutput) {
     let mut seen = None;
     wait_for("the cluster", || {
         let said = run(&[

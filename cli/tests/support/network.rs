@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use super::server::{self, Place, Running};
-use super::{PERCOLATOR, SERVERS, Said, output_of, wait_until_ready};
+use super::{CommandOutput, PERCOLATOR, SERVERS, output_of, wait_until_ready};
 
 const PORT: u16 = 7400;
 
@@ -156,7 +156,7 @@ impl Network {
     }
 
     /// Runs a command of a client to its end.
-    pub(crate) fn run(&self, arguments: &[&str]) -> Said {
+    pub(crate) fn run(&self, arguments: &[&str]) -> CommandOutput {
         output_of(self.command(arguments))
     }
 }

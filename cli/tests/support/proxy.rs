@@ -14,7 +14,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::server::{self, Place, Running};
-use super::{Choices, PERCOLATOR, SERVERS, Said, output_of, wait_until_ready};
+use super::{Choices, CommandOutput, PERCOLATOR, SERVERS, output_of, wait_until_ready};
 
 /// What happens to each piece of at most 4 KiB that goes through a proxy.
 #[derive(Clone, Copy, Debug, Default)]
@@ -123,7 +123,7 @@ impl Storm {
     }
 
     /// Runs a command of a client to its end.
-    pub(crate) fn run(&self, arguments: &[&str]) -> Said {
+    pub(crate) fn run(&self, arguments: &[&str]) -> CommandOutput {
         output_of(self.command(arguments))
     }
 }

@@ -146,7 +146,7 @@ impl<S: Store> Backend for Versioned<S> {
             history.check_whole()?;
             history.hold()
         };
-        Ok(Box::new(Held {
+        Ok(Box::new(HeldSnapshot {
             shared: Arc::clone(&self.shared),
             version,
         }))
@@ -166,20 +166,20 @@ impl<S: Store> Backend for Versioned<S> {
 }
 
 /// A snapshot: the version it holds.
-struct Held<S: Store> {
+struct HeldSnapshot<S: Store> {
     shared: Arc<Shared<S>>,
     version: u64,
 }
 
-impl<S: Store> Drop for Held<S> {
+impl<S: Store> Drop for HeldSnapshot<S> {
     fn drop(&mut self) {
         self.shared.gate.write().release(self.version);
     }
 }
 
-impl<S: Store> Snapshot for Held<S> {}
+impl<S: Store> Snapshot for HeldSnapshot<S> {}
 
-impl<S: Store> Read for Held<S> {
+impl<S: Store> Read for HeldSnapshot<S> {
     fn get(&self, column: Column, key: &[u8]) -> Result<Option<Value>, Error> {
         let history = self.shared.gate.read();
         history.check_readable(Some(self.version))?;

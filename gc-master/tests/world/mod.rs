@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use percolator_gc_master::{
-    Action, Command, Deletion, Directory, HEARTBEAT_INTERVAL, Heard, Heartbeat, Note, Refusal,
-    Role, Settings, Start, Swept, TableState, Truth,
+    Action, Command, Deletion, Directory, DirectoryState, HEARTBEAT_INTERVAL, Heartbeat,
+    HeartbeatAnswer, Note, Refusal, Role, Settings, Start, Swept, TableState,
 };
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Rows, TableId, Tablet, TabletState};
@@ -108,7 +108,7 @@ impl World {
     }
 
     /// A heartbeat; and another one where the first has told of other servers.
-    pub(crate) fn beat(&mut self, server: &str) -> Result<Heard, Refusal> {
+    pub(crate) fn beat(&mut self, server: &str) -> Result<HeartbeatAnswer, Refusal> {
         loop {
             let beat = self.heartbeat_of(server);
             let result = self.directory.heartbeat(self.now, beat);
@@ -216,7 +216,7 @@ impl World {
                     return;
                 }
                 self.disk = Some(bytes);
-                let reread = Truth::decode(self.disk.as_ref().unwrap()).unwrap();
+                let reread = DirectoryState::decode(self.disk.as_ref().unwrap()).unwrap();
                 assert_eq!(self.directory.truth(), Ok(&reread));
             }
             commands.extend(effects.commands);
@@ -269,7 +269,7 @@ impl World {
         Ok(*groups)
     }
 
-    pub(crate) fn truth(&self) -> &Truth {
+    pub(crate) fn truth(&self) -> &DirectoryState {
         self.directory.truth().unwrap()
     }
 

@@ -49,9 +49,9 @@ impl Role {
     }
 
     /// What a spec says of the role.
-    pub(crate) fn asked(self, spec: &Spec) -> Asked<'_> {
+    pub(crate) fn asked(self, spec: &Spec) -> RoleSpec<'_> {
         match self {
-            Self::GcMaster => Asked {
+            Self::GcMaster => RoleSpec {
                 path: "gcMaster",
                 replicas: spec.gc_master.replicas,
                 size: spec.gc_master.storage.size,
@@ -59,7 +59,7 @@ impl Role {
                 service: &spec.gc_master.service,
                 pod: &spec.gc_master.pod,
             },
-            Self::Oracle => Asked {
+            Self::Oracle => RoleSpec {
                 path: "oracle",
                 replicas: spec.oracle.replicas,
                 size: spec.oracle.storage.size,
@@ -67,7 +67,7 @@ impl Role {
                 service: &spec.oracle.service,
                 pod: &spec.oracle.pod,
             },
-            Self::Tablet => Asked {
+            Self::Tablet => RoleSpec {
                 path: "tablets",
                 replicas: spec.tablets.replicas,
                 size: spec.tablets.storage.size,
@@ -81,7 +81,7 @@ impl Role {
 
 /// What a spec says of a role.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct RoleSpec<'a> {
     /// Where, below `spec`.
     pub(crate) path: &'static str,
     pub(crate) replicas: u32,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::build::DEFAULT_IMAGE;
 use super::monitored::Lack;
-use super::names::{Asked, CLAIM, MANAGER, Role};
+use super::names::{CLAIM, MANAGER, Role, RoleSpec};
 use super::object::{ASKED, Kind};
 
 /// The annotation of StatefulSets that has what [`Observed::default_image`] gives, should the configuration get lost.
@@ -117,7 +117,7 @@ impl Observed {
         &self,
         cluster: &str,
         role: Role,
-        asked: &Asked<'_>,
+        asked: &RoleSpec<'_>,
     ) -> Option<Value> {
         let set = self.set(cluster, role)?;
         let is_asked_for = made_with(set) == Some((asked.class, asked.size));

@@ -78,14 +78,14 @@ fn shared(client: Client) -> Arc<Shared> {
     Arc::new(shared)
 }
 
-fn found(name: &str) -> Arc<Known<ClusterObject>> {
+fn found(name: &str) -> Arc<KnownObject<ClusterObject>> {
     let metadata = ObjectMeta {
         name: Some(name.into()),
         namespace: Some("n".into()),
         generation: Some(1),
         ..ObjectMeta::default()
     };
-    Arc::new(Known::new(metadata))
+    Arc::new(KnownObject::new(metadata))
 }
 
 /// Of a refusal, because the namespace is being deleted.

@@ -30,7 +30,7 @@ pub fn scan_forward<K: Ord, E>(
     locks: impl Iterator<Item = Result<(K, Lock), E>>,
     emit: impl FnMut(K, Read) -> ControlFlow<()>,
 ) -> Result<ScanEnd<K>, E> {
-    scan(snapshot, records, locks, emit, Order::Forward)
+    scan(snapshot, records, locks, emit, ScanOrder::Forward)
 }
 
 /// Scans downwards: the same records and locks in reverse order, so oldest first within a cell.
@@ -43,11 +43,11 @@ pub fn scan_reverse<K: Ord, E>(
     locks: impl Iterator<Item = Result<(K, Lock), E>>,
     emit: impl FnMut(K, Read) -> ControlFlow<()>,
 ) -> Result<ScanEnd<K>, E> {
-    scan(snapshot, records, locks, emit, Order::Reverse)
+    scan(snapshot, records, locks, emit, ScanOrder::Reverse)
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Order {
+enum ScanOrder {
     Forward,
     Reverse,
 }
@@ -57,7 +57,7 @@ fn scan<K: Ord, E>(
     records: impl Iterator<Item = Result<(K, Timestamp, Write), E>>,
     locks: impl Iterator<Item = Result<(K, Lock), E>>,
     mut emit: impl FnMut(K, Read) -> ControlFlow<()>,
-    order: Order,
+    order: ScanOrder,
 ) -> Result<ScanEnd<K>, E> {
     let mut locks = locks
         .filter(|lock| {
@@ -89,7 +89,7 @@ fn scan<K: Ord, E>(
                 *seen = Some(Read::RolledBack);
             }
             // Newest first: the first that shows anything wins. Oldest first: the last one does.
-            else if (order == Order::Reverse || seen.is_none())
+            else if (order == ScanOrder::Reverse || seen.is_none())
                 && let Some(read) = visible(write)
             {
                 *seen = Some(read);
@@ -115,15 +115,15 @@ fn finish<K: Ord, E>(
     cell: Option<(K, Option<Read>)>,
     locks: &mut Peekable<impl Iterator<Item = Result<(K, Lock), E>>>,
     emit: &mut impl FnMut(K, Read) -> ControlFlow<()>,
-    order: Order,
+    order: ScanOrder,
 ) -> Result<Option<ScanEnd<K>>, E> {
     let Some((key, seen)) = cell else {
         return Ok(None);
     };
     while let Some(met) = locks.next_if(|lock| match (lock, order) {
         (Err(_), _) => true,
-        (Ok((locked, _)), Order::Forward) => *locked <= key,
-        (Ok((locked, _)), Order::Reverse) => *locked >= key,
+        (Ok((locked, _)), ScanOrder::Forward) => *locked <= key,
+        (Ok((locked, _)), ScanOrder::Reverse) => *locked >= key,
     }) {
         let (locked, lock) = met?;
         let hides = locked == key;

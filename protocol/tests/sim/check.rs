@@ -10,7 +10,7 @@ use percolator_protocol::types::{Cell, LockKind, Mutation, Timestamp, WriteKind}
 use super::client::Client;
 use super::plan::ReadPlan;
 use super::world::World;
-use crate::support::store::{Row, ScanRange, Seen, Store};
+use crate::support::store::{ReadResult, Row, ScanRange, Store};
 
 /// Watches the rows while a case runs.
 #[derive(Default)]
@@ -253,7 +253,10 @@ fn read_again(world: &World<'_>, committed: &[Committed<'_>]) -> Result<(), Stri
         };
         for cell in world.plan.all_cells() {
             let seen = world.store.get(snapshot, &cell);
-            let expected = model.get(&cell).cloned().map_or(Seen::Absent, Seen::Value);
+            let expected = model
+                .get(&cell)
+                .cloned()
+                .map_or(ReadResult::Absent, ReadResult::Value);
             if seen != expected {
                 return Err(format!("{cell} at {ts} is {seen:?}, not {expected:?}"));
             }

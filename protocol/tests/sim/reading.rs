@@ -9,7 +9,7 @@ use super::client::{Purpose, State, ask, resolve};
 use super::plan::ReadPlan;
 use super::request::{Answer, Request};
 use super::world::World;
-use crate::support::store::{ScanRange, Seen};
+use crate::support::store::{ReadResult, ScanRange};
 
 impl World<'_> {
     /// Sends the read that the client is at.
@@ -47,10 +47,10 @@ impl World<'_> {
             (Purpose::Read, ReadPlan::Cell(cell), Answer::Get(seen)) => {
                 let cell = self.plan.cell(cell);
                 match seen {
-                    Seen::Value(value) => self.found(at, read, vec![(cell, value)]),
-                    Seen::Absent => self.found(at, read, Vec::new()),
-                    Seen::Locked(lock) => self.met(at, MetLock { cell, lock }),
-                    Seen::RolledBack => panic!("only its owner's read says so"),
+                    ReadResult::Value(value) => self.found(at, read, vec![(cell, value)]),
+                    ReadResult::Absent => self.found(at, read, Vec::new()),
+                    ReadResult::Locked(lock) => self.met(at, MetLock { cell, lock }),
+                    ReadResult::RolledBack => panic!("only its owner's read says so"),
                 }
             }
             (Purpose::Read, _, Answer::Scan(_, ScanEnd::Locked(cell, lock))) => {

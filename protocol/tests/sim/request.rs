@@ -8,7 +8,7 @@ use percolator_protocol::actions::{
 use percolator_protocol::txn::Ending;
 use percolator_protocol::types::{Cell, Mutation, Timestamp};
 
-use crate::support::store::{ScanRange, Seen, Store};
+use crate::support::store::{ReadResult, ScanRange, Store};
 use crate::support::{args, rows};
 
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ pub(crate) enum Answer {
     /// The first rejection, where there is one.
     Commit(Result<(), CommitRejection>),
     CheckStatus(Status),
-    Get(Seen),
+    Get(ReadResult),
     Scan(Vec<(Cell, Bytes)>, ScanEnd<Cell>),
     Timestamp(Timestamp),
     Done,

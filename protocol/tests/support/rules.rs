@@ -21,7 +21,7 @@ use percolator_protocol::txn::{Ending, after_status_read};
 use percolator_protocol::types::{Cell, Lock, Mutation, Timestamp};
 
 use super::args::{self, Args, read_ts};
-use super::store::{ScanRange, Seen, Store};
+use super::store::{ReadResult, ScanRange, Store};
 use super::{outcomes, rows};
 
 pub(crate) const TTL_MS: u64 = 3000;
@@ -140,10 +140,12 @@ pub(crate) fn run(
                 own: args.flag("own"),
             };
             let get = |cell: Cell| match store.get(snapshot, &cell) {
-                Seen::Value(value) => format!("{} {}", args::cell(&cell), args::value(&value)),
-                Seen::Absent => format!("{} absent", args::cell(&cell)),
-                Seen::Locked(lock) => locked(&cell, &lock),
-                Seen::RolledBack => format!("{} rolled-back", args::cell(&cell)),
+                ReadResult::Value(value) => {
+                    format!("{} {}", args::cell(&cell), args::value(&value))
+                }
+                ReadResult::Absent => format!("{} absent", args::cell(&cell)),
+                ReadResult::Locked(lock) => locked(&cell, &lock),
+                ReadResult::RolledBack => format!("{} rolled-back", args::cell(&cell)),
             };
             args.cells()?.into_iter().map(get).collect()
         }

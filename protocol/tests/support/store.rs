@@ -18,7 +18,7 @@ use percolator_protocol::types::{Cell, Effect, Lock, Mutation, Timestamp, Write,
 
 /// What a reader got of a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum ReadResult {
     Value(Bytes),
     Absent,
     Locked(Lock),
@@ -302,7 +302,7 @@ impl Store {
         collected
     }
 
-    pub(crate) fn get(&self, snapshot: Snapshot<'_>, cell: &Cell) -> Seen {
+    pub(crate) fn get(&self, snapshot: Snapshot<'_>, cell: &Cell) -> ReadResult {
         let mark = &mut self.read.borrow_mut().0;
         let mark = mark.entry(cell.clone()).or_default();
         *mark = (*mark).max(snapshot.ts);
@@ -311,16 +311,16 @@ impl Store {
         self.seen(cell, read)
     }
 
-    fn seen(&self, cell: &Cell, read: Read) -> Seen {
+    fn seen(&self, cell: &Cell, read: Read) -> ReadResult {
         match read {
-            Read::Value(value) => Seen::Value(value),
+            Read::Value(value) => ReadResult::Value(value),
             Read::Long(start_ts) => match self.data.get(&version_key(cell, start_ts)) {
-                Some(value) => Seen::Value(value.clone()),
+                Some(value) => ReadResult::Value(value.clone()),
                 None => panic!("the long value {cell} data@{start_ts} is missing"),
             },
-            Read::Absent => Seen::Absent,
-            Read::Locked(lock) => Seen::Locked(lock),
-            Read::RolledBack => Seen::RolledBack,
+            Read::Absent => ReadResult::Absent,
+            Read::Locked(lock) => ReadResult::Locked(lock),
+            Read::RolledBack => ReadResult::RolledBack,
         }
     }
 
@@ -349,7 +349,7 @@ impl Store {
         let limit = range.limit.unwrap_or(usize::MAX);
         let emit = |key: Vec<u8>, read| {
             let cell = decode(&key);
-            let Seen::Value(value) = self.seen(&cell, read) else {
+            let ReadResult::Value(value) = self.seen(&cell, read) else {
                 panic!("{cell} was emitted without a value");
             };
             found.push((cell, value));

@@ -3,7 +3,7 @@
 //! load. A run's limits are small, so that it reaches them. What it knows of locks and tablets goes when those do, and
 //! so does what the master knows of commands. The oracle holds a few numbers, whatever happens.
 
-use percolator_tablet::{Amount, Held, Limits};
+use percolator_tablet::{Amount, Limits, Usage};
 use percolator_wire::v1;
 use percolator_wire::v1::get_result::Result as Got;
 use percolator_wire::v1::response::Body;
@@ -20,7 +20,7 @@ impl Invariant for BoundedMemory {
         "bounded memory"
     }
 
-    fn holds(&mut self, held: &Held, limits: &Limits) -> Result<(), String> {
+    fn holds(&mut self, held: &Usage, limits: &Limits) -> Result<(), String> {
         let writes = held.queued.count + held.decided.count + held.group.count;
         // One more is a background task of the server.
         at_most("requests", writes, limits.waiting + 1)?;
@@ -56,7 +56,7 @@ impl Invariant for BoundedMemory {
         at_most("tablets with marks of scans", held.scan_marks, held.tablets)
     }
 
-    fn master_holds(&mut self, held: &percolator_gc_master::Held) -> Result<(), String> {
+    fn master_holds(&mut self, held: &percolator_gc_master::DirectoryStats) -> Result<(), String> {
         at_most("servers that the master heard", held.heard, held.servers)?;
         let failures = held.servers * held.tablets;
         at_most("causes of failed commands", held.failures, failures)

@@ -29,7 +29,7 @@ mod timestamps;
 use percolator_protocol::oracle::Granted;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Cell, Timestamp};
-use percolator_tablet::{Held, Limits};
+use percolator_tablet::{Limits, Usage};
 use percolator_wire::v1;
 
 use crate::watch::{Change, End};
@@ -72,12 +72,12 @@ pub trait Invariant: Send {
     }
 
     /// A tablet server holds this in memory.
-    fn holds(&mut self, held: &Held, limits: &Limits) -> Result<(), String> {
+    fn holds(&mut self, held: &Usage, limits: &Limits) -> Result<(), String> {
         Ok(())
     }
 
     /// The master holds this in memory.
-    fn master_holds(&mut self, held: &percolator_gc_master::Held) -> Result<(), String> {
+    fn master_holds(&mut self, held: &percolator_gc_master::DirectoryStats) -> Result<(), String> {
         Ok(())
     }
 

@@ -13,9 +13,9 @@ use percolator_gc_master::{
     Action, Command, Creation, Directory, Heartbeat, Pending, Refusal, Removal, Settings, Start,
     directory_response, drive,
 };
-use percolator_server::{SmallFile, SmallTruth};
-use percolator_tablet::core::Order;
-use percolator_tablet::runner::FromMaster;
+use percolator_server::{DurableValue, SmallFile};
+use percolator_tablet::core::TabletCommand;
+use percolator_tablet::runner::MasterCommand;
 use percolator_wire::v1;
 
 use crate::disk::SimDisk;
@@ -177,12 +177,12 @@ impl Master {
                 tablet,
                 made,
                 barrier,
-            } => Order::Create {
+            } => TabletCommand::Create {
                 tablet: tablet.clone(),
                 made: *made,
                 barrier: *barrier,
             },
-            Action::Drop { tablet, table } => Order::Drop {
+            Action::Drop { tablet, table } => TabletCommand::Drop {
                 id: *tablet,
                 table: *table,
             },
@@ -206,7 +206,7 @@ impl Master {
             };
             let node = world.network.lock().at(&super::tablet::address(other));
             if let Some(node) = node {
-                let ask = Ask::Order(FromMaster {
+                let ask = Ask::Order(MasterCommand {
                     cluster_id: command.cluster_id.clone(),
                     to: Some(meant),
                     order: order.clone(),
@@ -215,7 +215,7 @@ impl Master {
                 world.spawn(self.node, asked.map(drop).boxed());
             }
         }
-        let ask = Ask::Order(FromMaster {
+        let ask = Ask::Order(MasterCommand {
             cluster_id: command.cluster_id.clone(),
             to: Some(meant),
             order,

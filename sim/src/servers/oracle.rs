@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use parking_lot::Mutex;
 use percolator_protocol::oracle::{Now, Settings};
 use percolator_protocol::types::Timestamp;
-use percolator_server::{SmallFile, SmallTruth};
+use percolator_server::{DurableValue, SmallFile};
 use percolator_tso::core::Answer as Grants;
 use percolator_tso::core::{Core, Store};
 use percolator_wire::v1;

@@ -140,7 +140,7 @@ impl Workload for Tables {
         .boxed()
     }
 
-    /// Deletes whatever is not in use: an order to make a table may have come after the order to delete it.
+    /// Deletes whatever is not in use: a command to make a table may have come after the one to delete it.
     fn check<'a>(&'a self, session: &'a Session) -> BoxFuture<'a, Result<Option<String>, Error>> {
         async move {
             let in_use = self.names.lock().in_use.clone();

@@ -10,12 +10,12 @@ use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 use prost::Message as _;
 
-use super::groups::Decided;
-use super::queue::Asked;
+use super::groups::PendingDecision;
+use super::queue::PendingRequest;
 use super::{Core, Reply};
 use crate::clearing::Clearing;
 use crate::latches::Ticket;
-use crate::limits::{Amount, Held};
+use crate::limits::{Amount, Usage};
 use crate::pace::TICK;
 use crate::probe::Note;
 use crate::progress::Progress;
@@ -52,11 +52,11 @@ impl Collection {
 
 impl Core {
     /// What is held in memory, counted anew: for tests.
-    pub fn held(&self) -> Held {
+    pub fn held(&self) -> Usage {
         let reads = self.queue.reads.iter();
         let decided = self.groups.decided.iter();
         let bulk = self.bulk.iter();
-        Held {
+        Usage {
             queued: Amount::of(self.queue.waiting.values().map(|queued| queued.bytes)),
             reads: Amount::of(reads.map(|(_, request, _)| request.encoded_len())),
             bulk: Amount::of(bulk.map(|waiting| waiting.bytes)),
@@ -200,9 +200,9 @@ impl Core {
             self.groups.waiting(),
         );
         if let Some(decision) = piece {
-            self.groups.push(Decided {
+            self.groups.push(PendingDecision {
                 ticket: self.queue.ticket(),
-                asked: Asked::default(),
+                asked: PendingRequest::default(),
                 decision,
             });
         }

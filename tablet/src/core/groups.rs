@@ -6,19 +6,19 @@ use percolator_engine::{Batch, Column, Error};
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::Timestamp;
 
-use super::queue::Asked;
+use super::queue::PendingRequest;
 use crate::decision::Decision;
 use crate::latches::Ticket;
 use crate::limits::Limits;
-use crate::store::{self, Reached};
+use crate::store::{self, FolderProgress};
 
 /// See the module's head.
 pub(super) struct Groups {
     /// To go with the next group.
-    pub(super) decided: Vec<Decided>,
+    pub(super) decided: Vec<PendingDecision>,
     pub(super) decided_bytes: usize,
     /// On their way to the disk, and their batches.
-    pub(super) committing: Vec<Decided>,
+    pub(super) committing: Vec<PendingDecision>,
     pub(super) group: Arc<Vec<Batch>>,
     pub(super) in_flight: bool,
     /// The last group of new data was refused, because the disk is full.
@@ -26,20 +26,20 @@ pub(super) struct Groups {
     /// The highest timestamp of any write record that was decided.
     pub(super) high_ts: Timestamp,
     /// What is durable.
-    pub(super) durable: Reached,
+    pub(super) durable: FolderProgress,
     /// With the group that is on its way.
-    pub(super) reaches: Reached,
+    pub(super) reaches: FolderProgress,
 }
 
 /// A request that is decided, and answered when that is durable.
-pub(super) struct Decided {
+pub(super) struct PendingDecision {
     pub(super) ticket: Ticket,
-    pub(super) asked: Asked,
+    pub(super) asked: PendingRequest,
     pub(super) decision: Decision,
 }
 
 /// A group that was on its way.
-pub(super) struct Arrived {
+pub(super) struct CommittedGroup {
     pub(super) group: Arc<Vec<Batch>>,
     /// What may spend the reserve was refused for the sake of the rest of it.
     pub(super) refused_for_others: bool,
@@ -47,7 +47,7 @@ pub(super) struct Arrived {
 
 impl Groups {
     /// Of a server that has just been started.
-    pub(super) fn at(reached: Reached) -> Self {
+    pub(super) fn at(reached: FolderProgress) -> Self {
         Self {
             decided: Vec::new(),
             decided_bytes: 0,
@@ -62,7 +62,7 @@ impl Groups {
     }
 
     /// Goes with the next group.
-    pub(super) fn push(&mut self, decided: Decided) {
+    pub(super) fn push(&mut self, decided: PendingDecision) {
         self.decided_bytes += decided.decision.batch.size_bytes();
         self.decided.push(decided);
     }
@@ -84,7 +84,7 @@ impl Groups {
         // With the records that it is about, or before them; each time, as a batch that was refused and comes
         // again has an older one in it.
         let single = group.len() == 1 && mutants::on(Mutant::HighTsNotEachTime);
-        self.reaches = Reached {
+        self.reaches = FolderProgress {
             high_ts: self.high_ts,
             groups: self.durable.groups + 1,
         };
@@ -97,7 +97,7 @@ impl Groups {
     }
 
     /// The group is durable, or is not.
-    pub(super) fn arrive(&mut self, error: Option<&Error>) -> Arrived {
+    pub(super) fn arrive(&mut self, error: Option<&Error>) -> CommittedGroup {
         self.in_flight = false;
         let group = std::mem::take(&mut self.group);
         let (mut spending, mut new) = (false, false);
@@ -112,7 +112,7 @@ impl Groups {
         if new {
             self.short_of_room = full;
         }
-        Arrived {
+        CommittedGroup {
             group,
             refused_for_others: full && new && spending,
         }
@@ -120,14 +120,14 @@ impl Groups {
 
     /// What goes with the next group. Where the disk is short of room, all of it may spend the reserve or
     /// none may, as the one that waits longest: the others don't spoil it, and have their turn next.
-    pub(super) fn next(&mut self, limits: &Limits) -> Vec<Decided> {
-        let kind = |decided: &Decided| decided.decision.batch.spends_reserve();
+    pub(super) fn next(&mut self, limits: &Limits) -> Vec<PendingDecision> {
+        let kind = |decided: &PendingDecision| decided.decision.batch.spends_reserve();
         let of_kind = match (self.short_of_room, self.decided.first()) {
             (true, Some(first)) => Some(kind(first)),
             _ => None,
         };
         let mut bytes = 0;
-        let mut fits = |decided: &Decided| {
+        let mut fits = |decided: &PendingDecision| {
             if of_kind.is_some_and(|of_kind| of_kind != kind(decided)) {
                 return false;
             }

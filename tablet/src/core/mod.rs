@@ -24,15 +24,15 @@ use percolator_wire::v1::response::Body;
 use prost::Message as _;
 
 use self::background::Collection;
-use self::groups::{Arrived, Decided, Groups};
-use self::queue::{Asked, Queue};
-use crate::asked::Unread;
+use self::groups::{CommittedGroup, Groups, PendingDecision};
+use self::queue::{PendingRequest, Queue};
+use crate::asked::RequestError;
 use crate::latches::Ticket;
 use crate::limits::Limits;
 use crate::pace::Pace;
 use crate::probe::{Method, Note, Step, tablets};
 use crate::state::State;
-use crate::store::Reached;
+use crate::store::FolderProgress;
 use crate::wait_queue::WaitQueue;
 use crate::work::Work;
 use crate::{Error, Failure, Refusal, asked, garbage, load, reads, resolve};
@@ -47,13 +47,13 @@ pub type Asker = u64;
 pub struct Reply {
     /// Who asked.
     pub to: Asker,
-    /// The answer; without a body it says that an order of the master's was carried out.
+    /// The answer; without a body it says that a command of the master was carried out.
     pub response: v1::Response,
 }
 
-/// An order of the master's.
+/// A command of the master.
 #[derive(Clone, Debug)]
-pub enum Order {
+pub enum TabletCommand {
     /// Own this tablet, in this state.
     Create {
         /// The tablet.
@@ -101,7 +101,7 @@ impl Core {
         raw: bool,
         me: v1::Addressee,
     ) -> Result<Self, Error> {
-        let reached = Reached::load(&*engine)?;
+        let reached = FolderProgress::load(&*engine)?;
         let state = State::load(engine, limits, me, reached)?;
         Ok(Self {
             gc: Collection::load(&state)?,
@@ -176,8 +176,8 @@ impl Core {
         }
         let result = match Work::read(request.tablets, body) {
             Ok(work) => return self.enqueue(Some(to), id, note, work, out),
-            Err(Unread::Reads(refs, body)) => reads::answer(&self.state, &refs, body),
-            Err(Unread::Resolves(refs, request)) => {
+            Err(RequestError::Reads(refs, body)) => reads::answer(&self.state, &refs, body),
+            Err(RequestError::Resolves(refs, request)) => {
                 match resolve::find(&self.state, refs, request, self.resolved_at_once()) {
                     Ok((tablet, piece)) => {
                         self.pace.spent_bulk(piece.work());
@@ -187,10 +187,10 @@ impl Core {
                     Err(refusal) => Err(refusal),
                 }
             }
-            Err(Unread::Waits(refs, request)) => {
+            Err(RequestError::Waits(refs, request)) => {
                 return self.wait_for_cell(to, id, note, &refs, request, out);
             }
-            Err(Unread::Refused(refusal)) => Err(refusal),
+            Err(RequestError::Refused(refusal)) => Err(refusal),
         };
         if let Err(refusal) = &result {
             self.note_fatal(refusal);
@@ -199,13 +199,13 @@ impl Core {
         self.answer(Some(to), id, note, result.map(Some), out);
     }
 
-    /// Takes an order of the master's, that is meant for this server; answered like a request, under this id.
+    /// Takes a command of the master, that is meant for this server; answered like a request, under this id.
     pub fn order(
         &mut self,
         to: Asker,
         id: u64,
         meant: Option<v1::Addressee>,
-        order: Order,
+        order: TabletCommand,
         out: &mut Vec<Reply>,
     ) {
         let note = self.state.probe.came(Some(Method::Order), None);
@@ -213,12 +213,12 @@ impl Core {
             return self.answer(Some(to), id, note, Err(refusal), out);
         }
         let work = match order {
-            Order::Create {
+            TabletCommand::Create {
                 tablet,
                 made,
                 barrier,
             } => Work::create_tablet(tablet, made, barrier),
-            Order::Drop { id, table } => Work::drop_tablet(id, table),
+            TabletCommand::Drop { id, table } => Work::drop_tablet(id, table),
         };
         self.enqueue(Some(to), id, note, work, out);
     }
@@ -252,7 +252,7 @@ impl Core {
         result: Result<(), percolator_engine::Error>,
         out: &mut Vec<Reply>,
     ) {
-        let Arrived {
+        let CommittedGroup {
             group,
             refused_for_others,
         } = self.groups.arrive(result.as_ref().err());
@@ -343,7 +343,7 @@ impl Core {
         };
         let ticket = self.queue.ticket();
         let is_ready = self.queue.latches.acquire(ticket, &rows);
-        let asked = Asked { to, id, note, rows };
+        let asked = PendingRequest { to, id, note, rows };
         if is_ready {
             self.decide(ticket, asked, work, out);
         } else {
@@ -369,7 +369,7 @@ impl Core {
     fn decide(
         &mut self,
         ticket: Ticket,
-        mut asked: Asked,
+        mut asked: PendingRequest,
         work: Work,
         out: &mut Vec<Reply>,
     ) -> Vec<Ticket> {
@@ -384,7 +384,7 @@ impl Core {
                 self.take_effect_at_once(&decision);
                 let wakes = self.wakes_at_once(&decision);
                 self.wake(wakes, out);
-                self.groups.push(Decided {
+                self.groups.push(PendingDecision {
                     ticket,
                     asked,
                     decision,
@@ -404,7 +404,7 @@ impl Core {
     fn end(
         &mut self,
         ticket: Ticket,
-        asked: Asked,
+        asked: PendingRequest,
         result: Result<Option<Body>, Refusal>,
         out: &mut Vec<Reply>,
     ) -> Vec<Ticket> {

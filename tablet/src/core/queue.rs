@@ -28,7 +28,7 @@ pub(super) struct Queue {
 
 /// A request that writes, as far as it is to be answered.
 #[derive(Default)]
-pub(super) struct Asked {
+pub(super) struct PendingRequest {
     /// `None`: the server's own background task.
     pub(super) to: Option<Asker>,
     pub(super) id: u64,
@@ -39,7 +39,7 @@ pub(super) struct Asked {
 
 /// One that waits.
 pub(super) struct Queued {
-    pub(super) asked: Asked,
+    pub(super) asked: PendingRequest,
     pub(super) work: Work,
     /// What it holds in memory.
     pub(super) bytes: usize,
@@ -54,7 +54,7 @@ impl Queue {
     }
 
     /// Waits for its latches.
-    pub(super) fn push(&mut self, ticket: Ticket, asked: Asked, mut work: Work) {
+    pub(super) fn push(&mut self, ticket: Ticket, asked: PendingRequest, mut work: Work) {
         let bytes = work.detach();
         self.bytes += bytes;
         self.waiting.insert(ticket, Queued { asked, work, bytes });

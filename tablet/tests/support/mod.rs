@@ -9,7 +9,7 @@ use percolator_engine::{Batch, Column, Direction, Engine, EngineKind, Options, o
 use percolator_protocol::lease::Lease;
 use percolator_protocol::types::{Rows, TableId, Tablet, TabletState, Timestamp};
 use percolator_tablet::Limits;
-use percolator_tablet::core::{Core, Order, Reply};
+use percolator_tablet::core::{Core, Reply, TabletCommand};
 use percolator_wire::v1;
 use percolator_wire::v1::get_result::Result as Got;
 use percolator_wire::v1::request::Body as Ask;
@@ -89,15 +89,15 @@ impl Server {
 
     /// The master's order to own the tablet so, and its answer: none, if all is well.
     pub(crate) fn own(&mut self, tablet: Tablet) -> Option<Body> {
-        self.order(Order::Create {
+        self.order(TabletCommand::Create {
             tablet,
             made: false,
             barrier: Timestamp::ZERO,
         })
     }
 
-    /// An order of the master's, and its answer: none, if all is well.
-    pub(crate) fn order(&mut self, order: Order) -> Option<Body> {
+    /// A command of the master, and its answer: none, if all is well.
+    pub(crate) fn order(&mut self, order: TabletCommand) -> Option<Body> {
         self.core
             .order(ME, 0, Some(me(LIFE)), order, &mut self.replies);
         self.settle();
@@ -106,7 +106,7 @@ impl Server {
 
     /// The order to drop a tablet of table 5, which is not carried out yet.
     pub(crate) fn drop_tablet(&mut self, id: u64) {
-        let order = Order::Drop { id, table: 5 };
+        let order = TabletCommand::Drop { id, table: 5 };
         self.core
             .order(ME, 0, Some(me(LIFE)), order, &mut self.replies);
     }

@@ -65,10 +65,10 @@ pub(crate) fn run(
     .into_iter()
     .filter_map(|(name, value)| Some((name, value?.to_string())))
     .collect();
-    let mut how = unit::How {
+    let mut how = unit::RunMode {
         arguments: &["--nocapture", "--include-ignored"],
         variables,
-        ..unit::How::default()
+        ..unit::RunMode::default()
     };
     if args.rounds.is_some() {
         how.limit = Duration::MAX;

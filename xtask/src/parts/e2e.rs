@@ -95,7 +95,7 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
             let prometheus = tool.with_file_name("prometheus");
             ("PERCOLATOR_PROMETHEUS", prometheus.display().to_string())
         }));
-        let how = unit::How {
+        let how = unit::RunMode {
             arguments: &["--nocapture", "--test-threads=1"],
             variables,
             limit: LIMIT,

@@ -31,12 +31,12 @@ const AT_A_TIME: usize = 2;
 pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<String> {
     let built = report.step("build", |_| context.built())?;
     let promtool = report.step("promtool", |_| promtool::find(context));
-    let how = How {
+    let how = RunMode {
         variables: promtool
             .iter()
             .map(|tool| (promtool::VARIABLE, tool.display().to_string()))
             .collect(),
-        ..How::default()
+        ..RunMode::default()
     };
     let mut failures = Vec::new();
     let mut others = Duration::ZERO;
@@ -91,14 +91,14 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
 }
 
 /// How a test program is run.
-pub(crate) struct How {
+pub(crate) struct RunMode {
     pub(crate) arguments: &'static [&'static str],
     pub(crate) variables: Vec<(&'static str, String)>,
     /// If it takes longer, it hangs.
     pub(crate) limit: Duration,
 }
 
-impl Default for How {
+impl Default for RunMode {
     fn default() -> Self {
         Self {
             arguments: &[],
@@ -118,7 +118,7 @@ struct Run<'a> {
 }
 
 /// Runs a test program and keeps what it prints, which is to be read as a whole.
-fn capture<'a>(program: &'a TestProgram, how: &How) -> Run<'a> {
+fn capture<'a>(program: &'a TestProgram, how: &RunMode) -> Run<'a> {
     let started = Instant::now();
     let mut lines = vec![format!("{}:", program.cargo_line())];
     let (result, tally) = read(command(program, how), how.limit, |line| {
@@ -136,7 +136,7 @@ fn capture<'a>(program: &'a TestProgram, how: &How) -> Run<'a> {
 /// Runs a test program, and shows what it prints as it comes.
 pub(crate) fn run_program(
     program: &TestProgram,
-    how: &How,
+    how: &RunMode,
     report: &mut Report,
 ) -> anyhow::Result<()> {
     println!();
@@ -146,7 +146,7 @@ pub(crate) fn run_program(
 }
 
 /// A test program in the folder and with the variables that cargo gives it.
-fn command(program: &TestProgram, how: &How) -> Cmd {
+fn command(program: &TestProgram, how: &RunMode) -> Cmd {
     let mut command = Cmd::new(&program.executable)
         .dir(&program.folder)
         .quiet_env("CARGO_MANIFEST_DIR", &program.folder)

@@ -11,7 +11,7 @@ use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table, Wrap};
 use super::super::page;
 use super::load::{Load, TabletLoad};
 use super::scroll::words;
-use super::state::{Order, Top};
+use super::state::{TabletOrder, Top};
 use crate::gc::age_at;
 
 const BAD: Style = Style::new().fg(Color::Red);
@@ -243,10 +243,10 @@ fn draw_tablets(frame: &mut Frame<'_>, top: &mut Top, area: Rect) {
     let seen = top.tablets_seen.fit(all, room);
     let which = words(&seen, all);
     let order = match top.order {
-        Order::Table => "by table",
-        Order::Server => "by server",
-        Order::Load => "by load",
-        Order::Garbage => "by garbage",
+        TabletOrder::Table => "by table",
+        TabletOrder::Server => "by server",
+        TabletOrder::Load => "by load",
+        TabletOrder::Garbage => "by garbage",
     };
     let title = match top.looked_at() {
         Some(server) => format!("tablets of {server}, {order}, {which}"),
@@ -317,7 +317,7 @@ mod tests {
 
     use super::super::super::metrics::Page;
     use super::super::super::problems::tests;
-    use super::super::state::Seen;
+    use super::super::state::Sample;
     use super::*;
 
     fn frame(top: &mut Top) -> String {
@@ -331,7 +331,7 @@ mod tests {
         lines.collect::<Vec<_>>().join("\n")
     }
 
-    fn seen(at: u64, survey: super::super::super::survey::Survey, gets: Option<u64>) -> Seen {
+    fn seen(at: u64, survey: super::super::super::survey::Survey, gets: Option<u64>) -> Sample {
         let page = |gets: u64| {
             Page::parse(&format!(
                 "percolator_tablet_requests_total{{method=\"get\",result=\"ok\"}} {gets}\n\
@@ -344,7 +344,7 @@ mod tests {
             ))
         };
         let pages = gets.map(|gets| ("tablet-0".to_owned(), Ok(page(gets))));
-        Seen {
+        Sample {
             at: Duration::from_secs(at),
             survey: Ok(survey),
             pages: BTreeMap::from_iter(pages),
@@ -403,7 +403,7 @@ mod tests {
         ] {
             assert!(drawn.contains(words), "{words}\n{drawn}");
         }
-        top.take(Seen {
+        top.take(Sample {
             at: Duration::from_secs(1),
             survey: Err("no answer".into()),
             pages: BTreeMap::new(),
@@ -467,7 +467,7 @@ mod tests {
         assert_eq!(top.tablets().len(), 1);
         assert!(frame(&mut top).contains("tablets of tablet-1, by table"));
         assert!(!top.key(KeyCode::Char('s')));
-        assert_eq!(top.order, Order::Server);
+        assert_eq!(top.order, TabletOrder::Server);
         assert!(!top.key(KeyCode::Esc), "back first");
         assert!(top.key(KeyCode::Esc));
         assert!(top.key(KeyCode::Char('q')));

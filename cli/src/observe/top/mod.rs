@@ -15,12 +15,12 @@ use percolator_client::{Admin, Client};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use tokio::sync::mpsc;
 
-use super::metrics::{Places, Where};
+use super::metrics::{MetricsSource, Places};
 use super::status;
 use super::survey::Survey;
 use crate::errors::Usage;
 use crate::output::{Format, Output};
-use state::{Seen, Top};
+use state::{Sample, Top};
 
 /// How long the terminal is asked for a key at a time.
 const KEY_WITHIN: Duration = Duration::from_millis(100);
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
     interval: Duration,
     #[command(flatten)]
-    places: Where,
+    places: MetricsSource,
     /// How long the master and the oracle may take to answer.
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = humantime::parse_duration)]
     patience: Duration,
@@ -61,7 +61,7 @@ struct Looker {
 }
 
 impl Looker {
-    async fn look(&self) -> Seen {
+    async fn look(&self) -> Sample {
         let survey = Survey::take(&self.client, &self.admin, &self.cluster).await;
         let places = {
             let mut places = self.places.lock();
@@ -71,7 +71,7 @@ impl Looker {
             places.clone()
         };
         let pages = places.pages().await;
-        Seen {
+        Sample {
             at: self.began.elapsed(),
             survey: survey.map_err(|error| format!("{error:#}")),
             pages,
@@ -122,7 +122,7 @@ async fn watch(
 ) -> anyhow::Result<()> {
     let mut keys = keys();
     let mut stop = Box::pin(percolator_server::signals::shutdown());
-    let mut look: Pin<Box<dyn Future<Output = Seen> + '_>> = Box::pin(looker.look());
+    let mut look: Pin<Box<dyn Future<Output = Sample> + '_>> = Box::pin(looker.look());
     loop {
         terminal.draw(|frame| draw::draw(frame, top))?;
         tokio::select! {

@@ -18,7 +18,7 @@ const KEPT: usize = 200;
 
 /// One look at the cluster.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct Sample {
     /// Since the first.
     pub(crate) at: Duration,
     pub(crate) survey: Result<Survey, String>,
@@ -28,7 +28,7 @@ pub(crate) struct Seen {
 
 /// The order of tablets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum TabletOrder {
     /// By table and rows.
     #[default]
     Table,
@@ -69,7 +69,7 @@ pub(crate) struct Top {
     pub(crate) loads_of_tablets: BTreeMap<u64, TabletLoad>,
     /// Whose metrics aren't there, and why.
     pub(crate) unreached: BTreeMap<String, String>,
-    pub(crate) order: Order,
+    pub(crate) order: TabletOrder,
     /// Of the survey's servers.
     pub(crate) servers: Scroll,
     /// Of [`Self::tablets`].
@@ -83,7 +83,7 @@ pub(crate) struct Top {
 }
 
 impl Top {
-    pub(crate) fn take(&mut self, seen: Seen) {
+    pub(crate) fn take(&mut self, seen: Sample) {
         match seen.survey {
             Ok(survey) => {
                 let last = survey.servers.len().saturating_sub(1);
@@ -141,10 +141,10 @@ impl Top {
             KeyCode::Tab | KeyCode::BackTab => self.in_tablets = !self.in_tablets,
             KeyCode::Char('s') => {
                 self.order = match self.order {
-                    Order::Table => Order::Server,
-                    Order::Server => Order::Load,
-                    Order::Load => Order::Garbage,
-                    Order::Garbage => Order::Table,
+                    TabletOrder::Table => TabletOrder::Server,
+                    TabletOrder::Server => TabletOrder::Load,
+                    TabletOrder::Load => TabletOrder::Garbage,
+                    TabletOrder::Garbage => TabletOrder::Table,
                 };
                 self.tablets_seen = Scroll::default();
             }
@@ -212,13 +212,13 @@ impl Top {
         }
         // What is alike stays in order of table and rows.
         match self.order {
-            Order::Table => {}
-            Order::Server => lines.sort_by(|a, b| a.server.cmp(&b.server)),
-            Order::Load => lines.sort_by(|a, b| {
+            TabletOrder::Table => {}
+            TabletOrder::Server => lines.sort_by(|a, b| a.server.cmp(&b.server)),
+            TabletOrder::Load => lines.sort_by(|a, b| {
                 let load = |line: &TabletLine| line.load.map_or(-1.0, |it| it.requests_per_second);
                 load(b).total_cmp(&load(a))
             }),
-            Order::Garbage => lines.sort_by_key(|line| std::cmp::Reverse(line.garbage)),
+            TabletOrder::Garbage => lines.sort_by_key(|line| std::cmp::Reverse(line.garbage)),
         }
         lines
     }

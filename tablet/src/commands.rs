@@ -1,4 +1,4 @@
-//! Decides about the master's orders.
+//! Decides about the master's commands.
 
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
@@ -65,7 +65,7 @@ pub(crate) fn create(
                 tablet.id, known.epoch, tablet.epoch
             )));
         }
-        // Frozen is for good: an order to make the tablet that is late doesn't undo it.
+        // Frozen is for good: a command to make the tablet that is late doesn't undo it.
         Some(known) if known.epoch >= tablet.epoch => {
             let is_behind = known.state < tablet.state && freeze;
             is_behind.then(|| Tablet {
