@@ -11,11 +11,11 @@ mod api;
 pub mod application;
 pub mod audit;
 pub mod breakdown;
+pub mod condition_monitor;
 mod followed;
 pub mod late;
 pub mod nodes;
 pub mod prometheus;
-pub mod truth;
 pub mod watched;
 
 use std::ffi::OsStr;

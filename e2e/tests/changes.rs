@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use percolator_e2e::application::Application;
 use percolator_e2e::audit::{Audit, Request};
+use percolator_e2e::condition_monitor::ConditionMonitor;
 use percolator_e2e::late::LateOperator;
-use percolator_e2e::truth::Truth;
 use percolator_e2e::{
     Kube, Namespace, OPERATOR, TIMEOUT, kill_operators, kubectl, nodes, say, small, wait,
 };
@@ -146,7 +146,7 @@ fn late_and_killed(kube: &Kube) {
     space.apply(&small("demo", "")).expect("a cluster");
     space.wait_until_up_to_date("demo");
     let application = Application::start(kube, &space, "demo", 100, 4);
-    let truth = Truth::follow(&space, "demo");
+    let monitor = ConditionMonitor::follow(&space, "demo");
 
     say("late: a tablet server more, and one is killed");
     space
@@ -254,7 +254,7 @@ fn late_and_killed(kube: &Kube) {
     space.wait_for_team("demo", "newer");
     space.wait_until_up_to_date("demo");
     assert_eq!(space.lives("demo"), lives);
-    truth.holds();
+    monitor.holds();
     application.ends_well();
 
     say("late: paused, nothing happens, whatever is asked for; and then it does");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use percolator_e2e::application::Application;
 use percolator_e2e::audit::{Audit, Request, counts};
-use percolator_e2e::truth::Truth;
+use percolator_e2e::condition_monitor::ConditionMonitor;
 use percolator_e2e::watched::Watched;
 use percolator_e2e::{
     Kube, Namespace, OPERATOR, TIMEOUT, breakdown, kill_operators, kubectl, say, wait,
@@ -44,7 +44,7 @@ fn an_application_runs_through_everything() {
         say(&about(&["logs", selector, "--prefix", "--tail=60"]));
     }
     drop(watched);
-    let truth = Truth::follow(&space, "demo");
+    let monitor = ConditionMonitor::follow(&space, "demo");
     let application = Application::start(&kube, &space, "demo", 1000, 8);
 
     for pod in ["demo-tablet-1", "demo-tso-0", "demo-gc-master-0"] {
@@ -170,7 +170,7 @@ fn an_application_runs_through_everything() {
     space.wait_until_up_to_date("demo");
     let version = space.get("perc", "demo").expect("the cluster")["status"]["version"].clone();
     assert_eq!(version, tag);
-    truth.holds();
+    monitor.holds();
     application.ends_well();
     // And with nothing going on.
     space.all_money_is_there("demo", 1000);

@@ -8,7 +8,7 @@ use percolator_protocol::safe_point::{self, Points};
 use percolator_protocol::types::Timestamp;
 
 use crate::core::Directory;
-use crate::truth::DirectoryState;
+use crate::state::DirectoryState;
 
 /// The longest lease of a session; shorter where the retention is. A program that stands still for longer, as one
 /// whose output nobody reads, may find its transactions too old.
@@ -158,19 +158,19 @@ impl Directory {
 
     /// Whether tablet servers may know of points and settings that this directory, which is a rebuilt one, doesn't.
     pub(crate) fn may_lack_points(&self, now: Duration) -> bool {
-        let truth = self.truth.as_ref();
-        let lacks = truth.is_some_and(|truth| truth.rebuilt && !truth.gc.heard_all);
+        let state = self.state.as_ref();
+        let lacks = state.is_some_and(|state| state.rebuilt && !state.gc.heard_all);
         lacks && !self.has_heard_all(now)
     }
 
     /// That a rebuilt directory has heard everybody is kept: a server that is away when the master starts again is waited
     /// for by nobody.
     fn keep_heard_all(&mut self) {
-        if let Some(truth) = &mut self.truth
-            && truth.rebuilt
-            && !truth.gc.heard_all
+        if let Some(state) = &mut self.state
+            && state.rebuilt
+            && !state.gc.heard_all
         {
-            truth.gc.heard_all = true;
+            state.gc.heard_all = true;
             self.dirty = true;
         }
     }
@@ -180,17 +180,17 @@ impl Directory {
     pub(crate) fn distrust_points(&mut self) {
         self.collection.granted_before = LEASE_MAX;
         self.keep_longest_lease(LEASE_MAX);
-        if let Some(truth) = &mut self.truth {
-            truth.gc.heard_all = false;
+        if let Some(state) = &mut self.state {
+            state.gc.heard_all = false;
         }
     }
 
     /// From now on a safe point is missed, unless there is one.
     fn wait_for_ready(&mut self, oracle: Timestamp) {
-        let Some(truth) = &mut self.truth else { return };
-        let waits = truth.gc.safe_point == 0 && !truth.tablet_servers().is_empty();
-        if waits && truth.gc.since == 0 {
-            truth.gc.since = oracle.as_u64();
+        let Some(state) = &mut self.state else { return };
+        let waits = state.gc.safe_point == 0 && !state.tablet_servers().is_empty();
+        if waits && state.gc.since == 0 {
+            state.gc.since = oracle.as_u64();
             self.dirty = true;
         }
     }
@@ -202,11 +202,11 @@ impl Directory {
         self.forget_longer_leases(now);
         let lowest = self.sessions.lowest(now);
         let to = safe_point::barrier(oracle, self.retention_policy(), lowest);
-        let Some(truth) = &mut self.truth else { return };
-        if to > truth.gc.points().barrier {
-            truth.gc.barrier = to.as_u64();
+        let Some(state) = &mut self.state else { return };
+        if to > state.gc.points().barrier {
+            state.gc.barrier = to.as_u64();
             // What began there is refused from now on.
-            truth.gc.released.retain(|_, up_to| *up_to >= to.as_u64());
+            state.gc.released.retain(|_, up_to| *up_to >= to.as_u64());
             self.dirty = true;
         }
     }
@@ -224,7 +224,7 @@ impl Directory {
 
     /// The longest lease that may still be held, as it is kept; zero: none was granted.
     pub(crate) fn longest_lease(&self) -> Duration {
-        let kept = self.truth.as_ref().map_or(0, |truth| truth.gc.lease_ms);
+        let kept = self.state.as_ref().map_or(0, |state| state.gc.lease_ms);
         Duration::from_millis(kept)
     }
 
@@ -256,17 +256,17 @@ impl Directory {
     }
 
     fn keep_longest_lease(&mut self, lease: Duration) {
-        if let Some(truth) = &mut self.truth {
-            truth.gc.lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
+        if let Some(state) = &mut self.state {
+            state.gc.lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
             self.dirty = true;
         }
     }
 
     fn move_ready(&mut self, to: Timestamp) {
-        let Some(truth) = &mut self.truth else { return };
-        if to > truth.gc.points().safe_point {
-            truth.gc.safe_point = to.as_u64();
-            truth.gc.since = 0;
+        let Some(state) = &mut self.state else { return };
+        if to > state.gc.points().safe_point {
+            state.gc.safe_point = to.as_u64();
+            state.gc.since = 0;
             self.dirty = true;
         }
     }
@@ -275,47 +275,47 @@ impl Directory {
     /// server has lost may come back with its folder, and then ask for what would have been collected: nobody can see
     /// to them now.
     fn to_resolve(&self) -> Option<Sweep> {
-        let truth = self.truth.as_ref()?;
+        let state = self.state.as_ref()?;
         if !self.losers().is_empty() {
             return None;
         }
-        let servers = truth.tablet_servers();
+        let servers = state.tablet_servers();
         let reported = servers.iter().map(|server| self.reported(server));
-        let below = safe_point::enforced(reported)?.min(truth.gc.points().barrier);
+        let below = safe_point::enforced(reported)?.min(state.gc.points().barrier);
         let mut servers: Vec<String> = servers.into_iter().map(String::from).collect();
         if mutants::on(Mutant::ReadyBeforeEveryTablet) {
             servers.retain(|server| self.reported(server) >= Some(below));
         }
-        (below > truth.gc.points().safe_point).then_some(Sweep { below, servers })
+        (below > state.gc.points().safe_point).then_some(Sweep { below, servers })
     }
 
     /// Whether every tablet server that is known of has been heard since this start, others had time for it, and it is
     /// not only newcomers that were heard.
     fn has_heard_all(&self, now: Duration) -> bool {
-        let Some(truth) = &self.truth else {
+        let Some(state) = &self.state else {
             return false;
         };
-        now >= self.settled_at && self.are_heard(truth) && self.hears_of_before(truth)
+        now >= self.settled_at && self.are_heard(state) && self.hears_of_before(state)
     }
 
     /// Whether one of those that were heard was there before this rebuilt directory: it knew the cluster, has a barrier, or
     /// had tables. Others don't know whom else there is.
-    fn hears_of_before(&self, truth: &DirectoryState) -> bool {
-        let mut servers = truth.tablet_servers().into_iter();
-        truth.gc.heard_of_before
+    fn hears_of_before(&self, state: &DirectoryState) -> bool {
+        let mut servers = state.tablet_servers().into_iter();
+        state.gc.heard_of_before
             || servers.any(|server| self.reported(server) > Some(Timestamp::ZERO))
-            || truth.tables.keys().any(|table| !truth.gave(*table))
+            || state.tables.keys().any(|table| !state.gave(*table))
     }
 
     /// Whether every tablet server that is known of has been heard since this start.
-    pub(crate) fn are_heard(&self, truth: &DirectoryState) -> bool {
-        let servers = truth.tablet_servers();
+    pub(crate) fn are_heard(&self, state: &DirectoryState) -> bool {
+        let servers = state.tablet_servers();
         servers.iter().all(|server| self.reported(server).is_some())
     }
 
     /// The tablet servers that are known of and have not been heard since this start.
     pub(crate) fn unheard(&self) -> Vec<String> {
-        let servers = self.truth.iter().flat_map(DirectoryState::tablet_servers);
+        let servers = self.state.iter().flat_map(DirectoryState::tablet_servers);
         let unheard = servers.filter(|server| self.reported(server).is_none());
         unheard.map(String::from).collect()
     }
@@ -341,12 +341,12 @@ impl Directory {
 
     /// A tablet server has these: a master that has lost its state learns them by that.
     pub(crate) fn learn_points(&mut self, points: Points) {
-        let Some(truth) = &mut self.truth else { return };
-        let known = truth.gc.points();
+        let Some(state) = &mut self.state else { return };
+        let known = state.gc.points();
         let raised = known.raised(points);
         if raised != known {
-            truth.gc.barrier = raised.barrier.as_u64();
-            truth.gc.safe_point = raised.safe_point.as_u64();
+            state.gc.barrier = raised.barrier.as_u64();
+            state.gc.safe_point = raised.safe_point.as_u64();
             self.dirty = true;
         }
     }

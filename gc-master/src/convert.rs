@@ -11,7 +11,7 @@ use crate::core::{Directory, HEARTBEAT_INTERVAL};
 use crate::events::{Heartbeat, HeartbeatAnswer};
 use crate::held::Hold;
 use crate::refusal::Refusal;
-use crate::truth::{DirectoryState, Placement, Role, Table, TableState};
+use crate::state::{DirectoryState, Placement, Role, Table, TableState};
 
 impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
     type Error = Refusal;
@@ -90,12 +90,12 @@ impl From<HeartbeatAnswer> for v1::HeartbeatResponse {
 /// # Errors
 /// [`Refusal::NoState`].
 pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryResponse, Refusal> {
-    let truth = directory.truth()?;
-    let mut servers: Vec<_> = truth.servers.iter().collect();
+    let state = directory.state()?;
+    let mut servers: Vec<_> = state.servers.iter().collect();
     servers.sort_by_key(|(name, server)| (server.role, *name));
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let failed = |name: &str| directory.failed(name);
-    let server_info = |(name, server): (&String, &crate::truth::Server)| v1::ServerInfo {
+    let server_info = |(name, server): (&String, &crate::state::Server)| v1::ServerInfo {
         role: match server.role {
             Role::Oracle => v1::Role::Oracle.into(),
             Role::Tablet => v1::Role::Tablet.into(),
@@ -112,26 +112,26 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
         failed_ms_ago: failed(name).map_or(0, |failed| millis(now.saturating_sub(failed.at))),
         failures: failed(name).map_or(0, |failed| failed.times),
     };
-    let mut tablets: Vec<_> = truth.tablets.iter().collect();
+    let mut tablets: Vec<_> = state.tablets.iter().collect();
     tablets.sort_by(|a, b| (a.1.table, &a.1.rows.start).cmp(&(b.1.table, &b.1.rows.start)));
     Ok(v1::DirectoryResponse {
-        cluster_id: truth.cluster_id.clone(),
+        cluster_id: state.cluster_id.clone(),
         servers: servers.into_iter().map(server_info).collect(),
-        tables: truth
+        tables: state
             .tables
             .iter()
             .map(|(id, table)| table_info(*id, table))
             .collect(),
         tablets: tablets
             .into_iter()
-            .map(|(id, tablet)| place(truth, *id, tablet))
+            .map(|(id, tablet)| place(state, *id, tablet))
             .collect(),
-        complete_below: if truth.rebuilt {
+        complete_below: if state.rebuilt {
             0
         } else {
-            truth.next_table_id
+            state.next_table_id
         },
-        deleted_tables: truth.deleted_tables.iter().copied().collect(),
+        deleted_tables: state.deleted_tables.iter().copied().collect(),
         tablet_servers_expected: directory.manifest.tablet_servers.unwrap_or(0),
         // The process' own, not the directory's.
         master: String::new(),
@@ -147,11 +147,11 @@ pub(crate) fn text(address: Option<SocketAddr>) -> String {
 }
 
 /// A table's tablets, in the order of their rows.
-pub(crate) fn places(truth: &DirectoryState, table: u32) -> Vec<v1::TabletPlace> {
-    truth
+pub(crate) fn places(state: &DirectoryState, table: u32) -> Vec<v1::TabletPlace> {
+    state
         .tablets_of(table)
         .into_iter()
-        .map(|(id, tablet)| place(truth, id, tablet))
+        .map(|(id, tablet)| place(state, id, tablet))
         .collect()
 }
 
@@ -168,8 +168,8 @@ pub(crate) fn table_info(id: u32, table: &Table) -> v1::TableInfo {
     }
 }
 
-fn place(truth: &DirectoryState, id: u64, tablet: &Placement) -> v1::TabletPlace {
-    let table_name = truth.tables.get(&tablet.table).map(|table| &table.name);
+fn place(state: &DirectoryState, id: u64, tablet: &Placement) -> v1::TabletPlace {
+    let table_name = state.tables.get(&tablet.table).map(|table| &table.name);
     let info = Tablet {
         id,
         table: TableId(tablet.table),
@@ -235,13 +235,13 @@ const HOLDERS_MAX: usize = 100;
 /// # Errors
 /// [`Refusal::NoState`].
 pub fn gc_status(directory: &Directory, now: Duration) -> Result<v1::GcStatusResponse, Refusal> {
-    let truth = directory.truth()?;
-    let points = truth.gc.points();
+    let state = directory.state()?;
+    let points = state.gc.points();
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let holders = directory.sessions.holders(points.barrier);
     let holders = holders.take(HOLDERS_MAX);
     let mut servers = Vec::new();
-    for server in truth.tablet_servers() {
+    for server in state.tablet_servers() {
         let live = directory.live.get(server);
         let known = live.map(|live| live.points).unwrap_or_default();
         servers.push(v1::GcServer {

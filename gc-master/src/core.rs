@@ -16,7 +16,7 @@ use crate::members::Live;
 use crate::refusal::Refusal;
 use crate::sessions::Sessions;
 use crate::settings::{Manifest, RETENTION};
-use crate::truth::{DirectoryState, Role, Server, StateError, TableState};
+use crate::state::{DirectoryState, Role, Server, StateError, TableState};
 
 /// How often servers are to send a heartbeat.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
@@ -27,7 +27,7 @@ pub const SILENCE_MAX: Duration = Duration::from_millis(1_500);
 #[derive(Debug)]
 pub struct Directory {
     /// None: it waits for a server that knows the cluster.
-    pub(crate) truth: Option<DirectoryState>,
+    pub(crate) state: Option<DirectoryState>,
     /// The servers that were heard since the start.
     pub(crate) live: BTreeMap<String, Live>,
     /// Commands that were given and have not finished: server and tablet.
@@ -96,10 +96,10 @@ impl Directory {
     /// A directory at time zero. `random` makes the id of a new cluster.
     ///
     /// # Errors
-    /// Those of [`Truth::decode`].
+    /// Those of [`DirectoryState::decode`].
     pub fn open(start: Start, settings: Settings, random: u128) -> Result<Self, StateError> {
         let mut directory = Self {
-            truth: None,
+            state: None,
             live: BTreeMap::new(),
             in_flight: BTreeSet::new(),
             failures: BTreeMap::new(),
@@ -117,15 +117,15 @@ impl Directory {
         };
         match start {
             Start::State(bytes) => {
-                let truth = DirectoryState::decode(&bytes)?;
-                directory.leased_before = Timestamp::from_u64(truth.leased_to);
-                directory.awaits_leases = truth.rebuilt && truth.leased_to == 0;
-                directory.truth = Some(truth);
+                let state = DirectoryState::decode(&bytes)?;
+                directory.leased_before = Timestamp::from_u64(state.leased_to);
+                directory.awaits_leases = state.rebuilt && state.leased_to == 0;
+                directory.state = Some(state);
                 // What was read may not be on the device: a sync of the master before may have failed.
                 directory.dirty = true;
             }
             Start::NewCluster => {
-                directory.truth = Some(DirectoryState::new(format!("{random:032x}"), random));
+                directory.state = Some(DirectoryState::new(format!("{random:032x}"), random));
                 // Nobody knows of this cluster yet, so there is nobody to wait for.
                 directory.settled_at = Duration::ZERO;
                 directory.dirty = true;
@@ -141,24 +141,24 @@ impl Directory {
 
     /// What is held in memory besides the state, for tests.
     pub fn held(&self) -> DirectoryStats {
-        let truth = self.truth.as_ref();
+        let state = self.state.as_ref();
         DirectoryStats {
             failures: self.failures.len(),
             heard: self.live.len(),
-            tablets: truth.map_or(0, |truth| truth.tablets.len()),
-            servers: truth.map_or(0, |truth| truth.servers.len()),
+            tablets: state.map_or(0, |state| state.tablets.len()),
+            servers: state.map_or(0, |state| state.servers.len()),
         }
     }
 
     /// What is to be done since this was last asked.
     pub fn take_effects(&mut self) -> Effects {
-        if let Some(truth) = &self.truth {
+        if let Some(state) = &self.state {
             // Of a tablet that was dropped, though the answer to that was lost, nobody asks any more.
             self.failures
-                .retain(|(_, tablet), _| truth.tablets.contains_key(tablet));
+                .retain(|(_, tablet), _| state.tablets.contains_key(tablet));
         }
         if std::mem::take(&mut self.dirty) {
-            self.effects.persist = self.truth.as_ref().map(DirectoryState::encode);
+            self.effects.persist = self.state.as_ref().map(DirectoryState::encode);
         }
         std::mem::take(&mut self.effects)
     }
@@ -167,8 +167,8 @@ impl Directory {
     ///
     /// # Errors
     /// [`Refusal::NoState`].
-    pub fn truth(&self) -> Result<&DirectoryState, Refusal> {
-        self.truth.as_ref().ok_or(Refusal::NoState)
+    pub fn state(&self) -> Result<&DirectoryState, Refusal> {
+        self.state.as_ref().ok_or(Refusal::NoState)
     }
 
     /// Takes a heartbeat in.
@@ -181,16 +181,16 @@ impl Directory {
         beat: Heartbeat,
     ) -> Result<HeartbeatAnswer, Refusal> {
         beat.check_form()?;
-        if self.truth.is_none() {
+        if self.state.is_none() {
             let cluster_id = beat.cluster_id.clone().ok_or(Refusal::NoState)?;
             self.take_over(cluster_id, now);
         }
-        let Some(truth) = &self.truth else {
+        let Some(state) = &self.state else {
             return Err(Refusal::NoState);
         };
-        beat.check_cluster(truth)?;
-        beat.check_role(truth)?;
-        if has_said_more(truth, &beat) {
+        beat.check_cluster(state)?;
+        beat.check_role(state)?;
+        if has_said_more(state, &beat) {
             let server = beat.server.clone();
             return Err(Refusal::LateHeartbeat { server });
         }
@@ -244,11 +244,11 @@ impl Directory {
         beat: &Heartbeat,
         unknown_before: Timestamp,
     ) -> Result<HeartbeatAnswer, Refusal> {
-        let Some(truth) = &mut self.truth else {
+        let Some(state) = &mut self.state else {
             return Err(Refusal::NoState);
         };
 
-        let known = truth.servers.get(&beat.server);
+        let known = state.servers.get(&beat.server);
         let was_adopted = known.is_some_and(|known| known.adopted);
         let heard = Server {
             role: beat.role,
@@ -260,33 +260,33 @@ impl Directory {
             commits_above: known.map_or(unknown_before.as_u64(), |known| known.commits_above),
         };
         // A newcomer is told the cluster's id.
-        let is_of_before = !truth.servers.contains_key(&beat.server)
+        let is_of_before = !state.servers.contains_key(&beat.server)
             && beat.role == Role::Tablet
             && beat.cluster_id.is_some();
-        truth.gc.heard_of_before |= truth.rebuilt && is_of_before;
-        if truth.servers.get(&beat.server) != Some(&heard) {
-            truth.servers.insert(beat.server.clone(), heard);
+        state.gc.heard_of_before |= state.rebuilt && is_of_before;
+        if state.servers.get(&beat.server) != Some(&heard) {
+            state.servers.insert(beat.server.clone(), heard);
             self.dirty = true;
         }
-        self.dirty |= truth.awaited.remove(&beat.server);
+        self.dirty |= state.awaited.remove(&beat.server);
         for peer in &beat.peers {
-            if !truth.servers.contains_key(peer) && truth.awaited.insert(peer.clone()) {
+            if !state.servers.contains_key(peer) && state.awaited.insert(peer.clone()) {
                 // It may know more than all that were heard.
-                truth.gc.heard_all = false;
+                state.gc.heard_all = false;
                 self.dirty = true;
             }
         }
         Ok(HeartbeatAnswer {
             leased: Leased::default(),
             missing: Vec::new(),
-            points: truth.gc.points().raised(beat.points),
-            settings: if beat.settings.revision > truth.gc.set.revision {
+            points: state.gc.points().raised(beat.points),
+            settings: if beat.settings.revision > state.gc.set.revision {
                 beat.settings.clone()
             } else {
-                truth.gc.set.clone()
+                state.gc.set.clone()
             },
-            cluster_id: truth.cluster_id.clone(),
-            tablet_servers: truth
+            cluster_id: state.cluster_id.clone(),
+            tablet_servers: state
                 .tablet_servers()
                 .into_iter()
                 .map(String::from)
@@ -316,8 +316,8 @@ impl Directory {
             }
             Err(_) => {}
         }
-        let Some(truth) = &mut self.truth else { return };
-        let Some(tablet) = truth.tablets.get_mut(&tablet_id) else {
+        let Some(state) = &mut self.state else { return };
+        let Some(tablet) = state.tablets.get_mut(&tablet_id) else {
             return;
         };
         if !done || tablet.owner != command.server {
@@ -333,12 +333,12 @@ impl Directory {
                 }
             }
             Action::Drop { .. } => {
-                truth.tablets.remove(&tablet_id);
+                state.tablets.remove(&tablet_id);
             }
         }
-        let all_swept = truth.swept_tables().contains(&table);
+        let all_swept = state.swept_tables().contains(&table);
         let owners: BTreeSet<String> = if all_swept {
-            truth
+            state
                 .owners_of(table)
                 .into_iter()
                 .map(String::from)
@@ -354,12 +354,12 @@ impl Directory {
 
     /// When tablets may be placed: by then, every server that is up was heard.
     pub(crate) fn check_settled(&self, now: Duration) -> Result<(), Refusal> {
-        let truth = self.truth()?;
+        let state = self.state()?;
         let unheard = |(name, server): (&String, &Server)| {
             server.role == Role::Tablet && !self.live.contains_key(name)
         };
         // A rebuilt directory does not even know whom to wait for.
-        let waits = truth.servers.iter().any(unheard) || truth.rebuilt;
+        let waits = state.servers.iter().any(unheard) || state.rebuilt;
         if waits && now < self.settled_at {
             return Err(Refusal::Settling {
                 until: self.settled_at,
@@ -378,7 +378,7 @@ impl Directory {
         self.effects.notes.push(Note::TookOver {
             cluster_id: cluster_id.clone(),
         });
-        self.truth = Some(DirectoryState::rebuilt(cluster_id, self.random));
+        self.state = Some(DirectoryState::rebuilt(cluster_id, self.random));
         self.settled_at = now + SILENCE_MAX;
         self.awaits_leases = true;
         self.distrust_points();
@@ -386,40 +386,40 @@ impl Directory {
 
     /// This directory is older than what servers know: ids may be around that it never gave.
     pub(crate) fn distrust(&mut self) {
-        if let Some(truth) = &mut self.truth {
-            self.awaits_leases |= !truth.rebuilt;
-            truth.distrust_ids(self.random);
+        if let Some(state) = &mut self.state {
+            self.awaits_leases |= !state.rebuilt;
+            state.distrust_ids(self.random);
         }
         self.distrust_points();
     }
 
     /// After a table's tablets changed: whether it is ready, or gone.
     pub(crate) fn settle(&mut self, id: u32) {
-        let Some(truth) = &self.truth else { return };
-        let Some((state, swept)) = truth
+        let Some(state) = &self.state else { return };
+        let Some((was, swept)) = state
             .tables
             .get(&id)
             .map(|table| (table.state, table.swept))
         else {
             return;
         };
-        let settled = match state {
+        let settled = match was {
             TableState::Deleting => {
-                if swept && truth.tablets.values().all(|tablet| tablet.table != id) {
+                if swept && state.tablets.values().all(|tablet| tablet.table != id) {
                     self.remove_table(id);
                 }
                 return;
             }
-            _ if truth.is_complete(id)
-                && (state == TableState::Ready || self.owners_are_known(truth, id)) =>
+            _ if state.is_complete(id)
+                && (was == TableState::Ready || self.owners_are_known(state, id)) =>
             {
                 TableState::Ready
             }
             _ => TableState::Creating,
         };
-        if settled != state
-            && let Some(truth) = &mut self.truth
-            && let Some(table) = truth.tables.get_mut(&id)
+        if settled != was
+            && let Some(state) = &mut self.state
+            && let Some(table) = state.tables.get_mut(&id)
         {
             table.state = settled;
             self.dirty = true;
@@ -428,15 +428,15 @@ impl Directory {
 
     /// Asks the server for whatever it should do and has not been asked, if it is up.
     pub(crate) fn command(&mut self, now: Duration, server: &str) {
-        let Some(truth) = &self.truth else { return };
+        let Some(state) = &self.state else { return };
         let settled = |state| state == TableState::Ready;
-        if truth.tables.values().all(|table| settled(table.state)) || !self.is_alive(server, now) {
+        if state.tables.values().all(|table| settled(table.state)) || !self.is_alive(server, now) {
             return;
         }
         let mut actions = Vec::new();
-        let swept_tables = truth.swept_tables();
-        for (id, tablet) in &truth.tablets {
-            let Some(table) = truth.tables.get(&tablet.table) else {
+        let swept_tables = state.swept_tables();
+        for (id, tablet) in &state.tablets {
+            let Some(table) = state.tables.get(&tablet.table) else {
                 continue;
             };
             if tablet.owner != server {
@@ -450,7 +450,7 @@ impl Directory {
                 epoch: tablet.epoch,
                 state,
             };
-            let state = match table.state {
+            let next = match table.state {
                 TableState::Creating if !tablet.made => TabletState::Serving,
                 // Also where the owner never had it: a command to make it that is late finds it frozen.
                 TableState::Deleting if tablet.state < TabletState::Frozen => TabletState::Frozen,
@@ -469,9 +469,9 @@ impl Directory {
                 TableState::Creating | TableState::Ready | TableState::Deleting => continue,
             };
             actions.push(Action::Create {
-                tablet: asked(state),
+                tablet: asked(next),
                 made: tablet.made,
-                barrier: truth.gc.points().barrier,
+                barrier: state.gc.points().barrier,
             });
         }
         for action in actions {
@@ -481,13 +481,13 @@ impl Directory {
 
     /// One command for a tablet at a time: a drop must not overtake a create.
     pub(crate) fn ask(&mut self, server: &str, action: Action) {
-        let Some(truth) = &self.truth else { return };
-        let Some(known) = truth.servers.get(server) else {
+        let Some(state) = &self.state else { return };
+        let Some(known) = state.servers.get(server) else {
             return;
         };
         if self.in_flight.insert((server.to_owned(), action.tablet())) {
             self.effects.commands.push(Command {
-                cluster_id: truth.cluster_id.clone(),
+                cluster_id: state.cluster_id.clone(),
                 server: server.to_owned(),
                 incarnation: self.live.get(server).map_or(0, |live| live.incarnation),
                 address: known.address.clone(),

@@ -11,7 +11,7 @@ use percolator_wire::v1;
 
 use crate::fencing::Leased;
 use crate::settings::StoredSettings;
-use crate::truth::{DirectoryState, Role};
+use crate::state::{DirectoryState, Role};
 
 /// What a master begins with.
 #[derive(Clone, Debug)]
@@ -327,20 +327,20 @@ impl Heartbeat {
     }
 
     /// Whether the server belongs to this cluster, or to none.
-    pub(crate) fn check_cluster(&self, truth: &DirectoryState) -> Result<(), Refusal> {
+    pub(crate) fn check_cluster(&self, state: &DirectoryState) -> Result<(), Refusal> {
         match &self.cluster_id {
-            Some(theirs) if *theirs != truth.cluster_id => Err(Refusal::OtherCluster {
+            Some(theirs) if *theirs != state.cluster_id => Err(Refusal::OtherCluster {
                 server: self.server.clone(),
                 theirs: theirs.clone(),
-                ours: truth.cluster_id.clone(),
+                ours: state.cluster_id.clone(),
             }),
             _ => Ok(()),
         }
     }
 
     /// Whether the server may have this role.
-    pub(crate) fn check_role(&self, truth: &DirectoryState) -> Result<(), Refusal> {
-        if let Some(known) = truth.servers.get(&self.server)
+    pub(crate) fn check_role(&self, state: &DirectoryState) -> Result<(), Refusal> {
+        if let Some(known) = state.servers.get(&self.server)
             && known.role != self.role
         {
             return Err(Refusal::OtherRole {
@@ -351,7 +351,7 @@ impl Heartbeat {
         }
         if self.role == Role::Oracle
             && self.cluster_id.is_none()
-            && truth
+            && state
                 .servers
                 .get(&self.server)
                 .is_some_and(|known| known.adopted)
@@ -360,7 +360,7 @@ impl Heartbeat {
                 server: self.server.clone(),
             });
         }
-        let other_oracle = truth
+        let other_oracle = state
             .servers
             .iter()
             .find(|(name, server)| server.role == Role::Oracle && **name != self.server);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use percolator_protocol::types::{TabletState, Timestamp};
 
 use crate::core::Directory;
-use crate::truth::{Placement, Role, TableState};
+use crate::state::{Placement, Role, TableState};
 
 /// Of something, by what it is told apart.
 pub(crate) type Counts<K> = BTreeMap<K, i64>;
@@ -57,7 +57,7 @@ impl Directory {
             .values()
             .flat_map(|live| &live.progress.last.tablets);
         let mut facts = Facts {
-            has_state: self.truth.is_some(),
+            has_state: self.state.is_some(),
             in_flight: self.in_flight.len(),
             now: oracle,
             oldest_floor_age: self.oldest_floor_age(),
@@ -69,14 +69,14 @@ impl Directory {
             held_by: self.holds(now).into_iter().map(|hold| hold.by).collect(),
             ..Facts::default()
         };
-        let Some(truth) = &self.truth else {
+        let Some(state) = &self.state else {
             return facts;
         };
-        let points = truth.gc.points();
+        let points = state.gc.points();
         facts.barrier_age = age(oracle, points.barrier);
-        let since = Timestamp::from_u64(truth.gc.since);
+        let since = Timestamp::from_u64(state.gc.since);
         facts.ready_age = age(oracle, points.safe_point).or_else(|| age(oracle, since));
-        for (name, server) in &truth.servers {
+        for (name, server) in &state.servers {
             let role = match server.role {
                 Role::Oracle => "tso",
                 Role::Tablet => "tablet",
@@ -88,7 +88,7 @@ impl Directory {
             };
             *facts.servers.entry((role, state)).or_default() += 1;
         }
-        for table in truth.tables.values() {
+        for table in state.tables.values() {
             let state = match table.state {
                 TableState::Creating => "creating",
                 TableState::Ready => "ready",
@@ -96,10 +96,10 @@ impl Directory {
             };
             *facts.tables.entry(state).or_default() += 1;
         }
-        for (id, tablet) in &truth.tablets {
-            let state = self.tablet_state(*id, tablet, now);
-            *facts.tablets.entry(state).or_default() += 1;
-            let table = truth.tables.get(&tablet.table);
+        for (id, tablet) in &state.tablets {
+            let shown = self.tablet_state(*id, tablet, now);
+            *facts.tablets.entry(shown).or_default() += 1;
+            let table = state.tables.get(&tablet.table);
             let table = table.map_or_else(String::new, |table| table.name.clone());
             *facts.by_table.entry(table).or_default() += 1;
         }
@@ -108,8 +108,8 @@ impl Directory {
 
     /// How far the lowest floor of a lease lies behind.
     pub(crate) fn oldest_floor_age(&self) -> Option<Duration> {
-        let truth = self.truth.as_ref();
-        let barrier = truth.map_or(Timestamp::ZERO, |truth| truth.gc.points().barrier);
+        let state = self.state.as_ref();
+        let barrier = state.map_or(Timestamp::ZERO, |state| state.gc.points().barrier);
         let (_, session) = self.sessions.holders(barrier).next()?;
         age(self.collection.now, session.floor)
     }
@@ -185,7 +185,7 @@ mod tests {
         let waited = Some(Duration::from_secs(3_600));
         assert_eq!(directory.facts(LATER).ready_age, waited);
         // The first point is as old as it is.
-        directory.truth.as_mut().unwrap().gc.safe_point = at(3_000).as_u64();
+        directory.state.as_mut().unwrap().gc.safe_point = at(3_000).as_u64();
         let facts = directory.facts(LATER);
         assert_eq!(facts.ready_age, Some(Duration::from_secs(660)));
     }
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(facts.ready_age, None, "there's no tablet server");
 
         // What began where the barrier is now holds it there.
-        let before = directory.truth().unwrap().gc.points().barrier;
+        let before = directory.state().unwrap().gc.points().barrier;
         let session = v1::SessionRequest {
             session: 1,
             floor: before.as_u64(),

@@ -14,7 +14,7 @@ use percolator_protocol::types::Timestamp;
 use crate::core::{Directory, SILENCE_MAX};
 use crate::events::Heartbeat;
 use crate::refusal::Refusal;
-use crate::truth::{DirectoryState, Role};
+use crate::state::{DirectoryState, Role};
 
 /// How long a lease lasts, unless it is set. In timestamps, for tablet servers.
 pub const LEASE: Duration = Duration::from_secs(10);
@@ -77,12 +77,12 @@ impl Directory {
         self.check_folder(beat)?;
         let lease_of_before = self.leased_to(&beat.server);
         let proven = self.is_proven(beat);
-        let Some(truth) = &mut self.truth else {
+        let Some(state) = &mut self.state else {
             return Err(Refusal::NoState);
         };
-        let Some(server) = truth.servers.get_mut(&beat.server) else {
+        let Some(server) = state.servers.get_mut(&beat.server) else {
             // There may have been one before, of which a rebuilt directory doesn't know.
-            let unknown = truth.rebuilt && !beat.accepted && !beat.replaces_accepted;
+            let unknown = state.rebuilt && !beat.accepted && !beat.replaces_accepted;
             return Ok(if unknown {
                 lease_of_before
             } else {
@@ -100,7 +100,7 @@ impl Directory {
                 }
                 // The one before may have given more than it had reported, by a clock that may jump.
                 Role::Oracle => {
-                    let seen = Timestamp::from_u64(truth.highest_seen.max(server.high_ts));
+                    let seen = Timestamp::from_u64(state.highest_seen.max(server.high_ts));
                     let lease = self.settings.lease;
                     let given = match (beat.high_ts < seen, self.collection.now) {
                         (true, _) => later(seen, lease + JUMP_MAX),
@@ -109,16 +109,16 @@ impl Directory {
                         // A clock that is right has passed this by now.
                         (false, time) => later(time, lease),
                     };
-                    truth.highest_seen = truth.highest_seen.max(given.as_u64());
+                    state.highest_seen = state.highest_seen.max(given.as_u64());
                     // Its timestamps may still be on their way to a commit.
-                    let first = truth.highest_seen.max(beat.high_ts.as_u64());
-                    truth.oracle_above = truth.oracle_above.max(first);
+                    let first = state.highest_seen.max(beat.high_ts.as_u64());
+                    state.oracle_above = state.oracle_above.max(first);
                 }
             }
         }
-        if let Some(server) = truth.servers.get_mut(&beat.server) {
+        if let Some(server) = state.servers.get_mut(&beat.server) {
             if beat.role == Role::Oracle {
-                truth.highest_seen = truth.highest_seen.max(server.high_ts);
+                state.highest_seen = state.highest_seen.max(server.high_ts);
             }
             server.incarnation = beat.incarnation;
             server.high_ts = beat.high_ts.as_u64();
@@ -130,8 +130,8 @@ impl Directory {
 
     /// A server stops, and answers nothing any more.
     pub(crate) fn leave(&mut self, beat: &Heartbeat) {
-        let Some(truth) = &mut self.truth else { return };
-        if let Some(server) = truth.servers.get_mut(&beat.server)
+        let Some(state) = &mut self.state else { return };
+        if let Some(server) = state.servers.get_mut(&beat.server)
             && server.incarnation == beat.incarnation
         {
             server.incarnation = 0;
@@ -142,14 +142,14 @@ impl Directory {
     /// Takes in how far timestamps are, as this server has seen it.
     pub(crate) fn learn_time(&mut self, beat: &Heartbeat) {
         self.collection.now = self.collection.now.max(beat.time);
-        let Some(truth) = &mut self.truth else { return };
+        let Some(state) = &mut self.state else { return };
         // No server takes a timestamp above its lease. One that has some all the same must not make the oracle follow.
         let believed = later(self.collection.now, AHEAD_MAX);
         let is_believed = beat.high_ts <= believed || self.collection.now == Timestamp::ZERO;
         if beat.role == Role::Tablet && is_believed {
-            truth.highest_seen = truth.highest_seen.max(beat.high_ts.as_u64());
+            state.highest_seen = state.highest_seen.max(beat.high_ts.as_u64());
         }
-        if let Some(server) = truth.servers.get_mut(&beat.server) {
+        if let Some(server) = state.servers.get_mut(&beat.server) {
             // Kept with the next change: each heartbeat's would be too many writes.
             server.high_ts = server.high_ts.max(beat.high_ts.as_u64());
             server.groups = server.groups.max(beat.groups);
@@ -158,8 +158,8 @@ impl Directory {
 
     /// Takes in how many groups this start of a server has made durable, as it has said with an answer.
     pub(crate) fn learn_groups(&mut self, server: &str, incarnation: u64, groups: u64) {
-        let Some(truth) = &mut self.truth else { return };
-        if let Some(server) = truth.servers.get_mut(server)
+        let Some(state) = &mut self.state else { return };
+        if let Some(server) = state.servers.get_mut(server)
             && server.incarnation == incarnation
         {
             server.groups = server.groups.max(groups);
@@ -170,7 +170,7 @@ impl Directory {
     pub(crate) fn learn_oracle_time(&mut self, time: Timestamp) {
         self.collection.now = self.collection.now.max(time);
         // A heartbeat says less: it may have been long on its way, and be older than leases that were granted since.
-        if let Some(truth) = &mut self.truth
+        if let Some(state) = &mut self.state
             && self.awaits_leases
             && time != Timestamp::ZERO
         {
@@ -179,7 +179,7 @@ impl Directory {
                 .leased_before
                 .max(later(time, self.settings.lease + AHEAD));
             self.awaits_leases = false;
-            truth.leased_to = truth.leased_to.max(self.leased_before.as_u64());
+            state.leased_to = state.leased_to.max(self.leased_before.as_u64());
             self.dirty = true;
         }
     }
@@ -193,30 +193,30 @@ impl Directory {
             lasts,
             ..Leased::default()
         };
-        let Some(truth) = &mut self.truth else {
+        let Some(state) = &mut self.state else {
             return leased;
         };
-        leased.timestamps_above = Timestamp::from_u64(truth.highest_seen);
+        leased.timestamps_above = Timestamp::from_u64(state.highest_seen);
         if role == Role::Oracle {
             let lease_ms = u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
-            let known_ms = truth.oracle_lease_ms;
+            let known_ms = state.oracle_lease_ms;
             if known_ms < lease_ms || (known_ms > lease_ms && before_is_over) {
-                truth.oracle_lease_ms = lease_ms;
+                state.oracle_lease_ms = lease_ms;
                 self.dirty = true;
             }
             return leased;
         }
-        let known = truth.servers.get(server);
+        let known = state.servers.get(server);
         let commits_above = known.map_or(0, |server| server.commits_above);
-        leased.commits_above = Timestamp::from_u64(commits_above.max(truth.oracle_above));
+        leased.commits_above = Timestamp::from_u64(commits_above.max(state.oracle_above));
         if time == Timestamp::ZERO {
             return leased;
         }
         leased.until = later(time, lasts);
         // While it isn't known what a master before has granted, the next start has to find that out as well, and then
         // waits for this lease, too.
-        if leased.until.as_u64() > truth.leased_to && !self.awaits_leases {
-            truth.leased_to = later(leased.until, AHEAD).as_u64();
+        if leased.until.as_u64() > state.leased_to && !self.awaits_leases {
+            state.leased_to = later(leased.until, AHEAD).as_u64();
             self.dirty = true;
         }
         if let Some(live) = self.live.get_mut(server) {
@@ -226,10 +226,10 @@ impl Directory {
     }
 
     fn before(&self, now: Duration, beat: &Heartbeat) -> Result<Before, Refusal> {
-        let truth = self.truth()?;
-        let Some(known) = truth.servers.get(&beat.server) else {
+        let state = self.state()?;
+        let Some(known) = state.servers.get(&beat.server) else {
             // A master that has lost its state doesn't know who was accepted by the one before it.
-            let unknown = truth.rebuilt && !beat.accepted && !beat.replaces_accepted;
+            let unknown = state.rebuilt && !beat.accepted && !beat.replaces_accepted;
             let may_answer = unknown && beat.cluster_id.is_some() && !self.is_over(now, beat);
             return Ok(if may_answer {
                 Before::MayAnswer
@@ -288,8 +288,8 @@ impl Directory {
 
     /// Whether the accepted incarnation is surely dead, as the one that beats has its folder.
     fn is_proven(&self, beat: &Heartbeat) -> bool {
-        let accepted = self.truth.as_ref().and_then(|truth| {
-            let server = truth.servers.get(&beat.server)?;
+        let accepted = self.state.as_ref().and_then(|state| {
+            let server = state.servers.get(&beat.server)?;
             Some(server.incarnation)
         });
         accepted.is_some_and(|accepted| beat.replaces.contains(&accepted))
@@ -316,7 +316,7 @@ impl Directory {
 
     /// The longest lease that masters before this one may have granted an oracle.
     fn oracle_lease_before(&self) -> Duration {
-        let kept_ms = self.truth.as_ref().map_or(0, |truth| truth.oracle_lease_ms);
+        let kept_ms = self.state.as_ref().map_or(0, |state| state.oracle_lease_ms);
         Duration::from_millis(kept_ms).max(self.settings.lease)
     }
 
@@ -349,9 +349,9 @@ impl Directory {
             return Ok(());
         }
         let known = self
-            .truth
+            .state
             .as_ref()
-            .and_then(|truth| truth.servers.get(&beat.server));
+            .and_then(|state| state.servers.get(&beat.server));
         let live = self.live.get(&beat.server);
         let points = live.map_or(Points::default(), |live| live.points);
         let compared = [
@@ -394,8 +394,8 @@ impl Directory {
 
 /// Whether this start of the server has said more since it sent this heartbeat, which was long on its way. What it didn't
 /// have yet would be taken for lost.
-pub(crate) fn has_said_more(truth: &DirectoryState, beat: &Heartbeat) -> bool {
-    let known = truth.servers.get(&beat.server);
+pub(crate) fn has_said_more(state: &DirectoryState, beat: &Heartbeat) -> bool {
+    let known = state.servers.get(&beat.server);
     known.is_some_and(|known| known.incarnation == beat.incarnation && beat.groups < known.groups)
 }
 

@@ -8,7 +8,7 @@ use percolator_wire::v1;
 
 use crate::collection::ORACLE;
 use crate::core::Directory;
-use crate::truth::DirectoryState;
+use crate::state::DirectoryState;
 
 /// A tablet server that is alive may take so long over a barrier that it was told of.
 const BEHIND_MAX: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ impl Directory {
                 since: now.saturating_sub(blocked.since),
             });
         }
-        let Some(truth) = &self.truth else {
+        let Some(state) = &self.state else {
             holds.push(Hold {
                 by: "starting",
                 what: "the master has lost its state, and waits for servers that tell it".into(),
@@ -66,13 +66,13 @@ impl Directory {
             });
             return holds;
         };
-        holds.extend(self.starting(truth, now).map(|what| Hold {
+        holds.extend(self.starting(state, now).map(|what| Hold {
             by: "starting",
             what,
             ..Hold::default()
         }));
-        holds.extend(self.servers_in_the_way(truth, now));
-        holds.extend(self.lost_tables(truth));
+        holds.extend(self.servers_in_the_way(state, now));
+        holds.extend(self.lost_tables(state));
         if let Some(since) = self.collection.resolving {
             let since = now.saturating_sub(since);
             if since >= RESOLVING_MAX {
@@ -94,7 +94,7 @@ impl Directory {
     }
 
     /// What a master waits for that was started a while ago.
-    fn starting(&self, truth: &DirectoryState, now: Duration) -> Option<String> {
+    fn starting(&self, state: &DirectoryState, now: Duration) -> Option<String> {
         if self.waits_for_unknown(now) {
             // They are told of as what has to be started.
             return None;
@@ -111,10 +111,10 @@ impl Directory {
             });
         }
         // Before it has ever moved, nothing may be old enough to be kept back.
-        let since = Timestamp::from_u64(truth.gc.since).physical_ms();
+        let since = Timestamp::from_u64(state.gc.since).physical_ms();
         let age = self.collection.now.physical_ms().saturating_sub(since);
-        let is_old = truth.gc.since != 0 && Duration::from_millis(age) > self.retention();
-        if truth.gc.barrier == 0 && !is_old {
+        let is_old = state.gc.since != 0 && Duration::from_millis(age) > self.retention();
+        if state.gc.barrier == 0 && !is_old {
             return None;
         }
         let left = self.leases_end_at().saturating_sub(now);
@@ -127,8 +127,8 @@ impl Directory {
     }
 
     /// Tablet servers that keep the safe point back.
-    fn servers_in_the_way(&self, truth: &DirectoryState, now: Duration) -> Vec<Hold> {
-        let points = truth.gc.points();
+    fn servers_in_the_way(&self, state: &DirectoryState, now: Duration) -> Vec<Hold> {
+        let points = state.gc.points();
         // Just after the master's start nobody can have been heard.
         let moves = points.safe_point >= points.barrier && !self.may_lack_points(now);
         if moves || now < self.settled_at {
@@ -159,7 +159,7 @@ impl Directory {
                 ..hold
             })
         };
-        let servers = truth.tablet_servers();
+        let servers = state.tablet_servers();
         let mut holds: Vec<Hold> = servers.into_iter().filter_map(in_the_way).collect();
         if self.waits_for_unknown(now) {
             holds.push(Hold {
@@ -174,11 +174,11 @@ impl Directory {
     }
 
     /// Tablet servers whose folder is another one now.
-    fn lost_tables(&self, truth: &DirectoryState) -> Vec<Hold> {
+    fn lost_tables(&self, state: &DirectoryState) -> Vec<Hold> {
         // Not for the moment in which a tablet was made and a heartbeat was under way.
         let is_told = |(server, _): &(&str, BTreeSet<u32>)| !self.lost_tablets(server).is_empty();
         let lost = |(server, tables): (&str, BTreeSet<u32>)| {
-            let names = tables.iter().map(|id| &*truth.tables[id].name);
+            let names = tables.iter().map(|id| &*state.tables[id].name);
             Hold {
                 by: "tablets_lost",
                 server: server.to_owned(),

@@ -30,8 +30,8 @@ mod server;
 mod service;
 mod sessions;
 mod settings;
+mod state;
 mod tables;
-mod truth;
 
 pub use crate::core::{Directory, DirectoryStats, HEARTBEAT_INTERVAL, SILENCE_MAX, Settings};
 pub use collection::{Progress, Sweep};
@@ -48,7 +48,7 @@ pub use server::{Error, Options, Server};
 pub use settings::{
     Change, Manifest, ManifestError, RETENTION, RETENTION_MAX, RETENTION_MIN, StoredSettings,
 };
-pub use tables::STATE_BYTES_MAX;
-pub use truth::{
+pub use state::{
     DirectoryState, Gc, Placement, Role, Server as KnownServer, StateError, Table, TableState,
 };
+pub use tables::STATE_BYTES_MAX;

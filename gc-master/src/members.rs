@@ -10,7 +10,7 @@ use percolator_protocol::types::Timestamp;
 use crate::core::{Directory, SILENCE_MAX};
 use crate::events::Heartbeat;
 use crate::progress::Progressed;
-use crate::truth::TableState;
+use crate::state::TableState;
 
 /// So much is kept of why a server has ended, in characters.
 const FAILURE_CHARS_MAX: usize = 1000;
@@ -114,15 +114,15 @@ impl Directory {
     /// The tablet servers that don't have tablets which they had, and the tables of these; but tables that are being
     /// deleted, whose rows nobody asks for any more.
     pub(crate) fn losers(&self) -> BTreeMap<&str, BTreeSet<u32>> {
-        let Some(truth) = &self.truth else {
+        let Some(state) = &self.state else {
             return BTreeMap::new();
         };
         let is_kept = |table: &u32| {
-            let table = truth.tables.get(table);
+            let table = state.tables.get(table);
             table.is_some_and(|table| table.state != TableState::Deleting)
         };
         let lost = |(server, live): (&'_ String, &Live)| {
-            let tablets = live.missing.keys().filter_map(|id| truth.tablets.get(id));
+            let tablets = live.missing.keys().filter_map(|id| state.tablets.get(id));
             let tables = tablets.filter(|tablet| tablet.owner == *server);
             tables.map(|tablet| tablet.table).filter(is_kept).collect()
         };
@@ -162,9 +162,9 @@ impl Directory {
     /// How many tablet servers the manifest has that the cluster has never met.
     pub(crate) fn unmet_tablet_servers(&self) -> usize {
         let met = self
-            .truth
+            .state
             .as_ref()
-            .map(|truth| truth.tablet_servers().len());
+            .map(|state| state.tablet_servers().len());
         let expected = self.manifest.tablet_servers.unwrap_or(0) as usize;
         expected.saturating_sub(met.unwrap_or(0))
     }

@@ -9,7 +9,7 @@ use crate::convert;
 use crate::core::Directory;
 use crate::events::{Deletion, Swept, swept_by};
 use crate::refusal::Refusal;
-use crate::truth::TableState;
+use crate::state::TableState;
 
 /// A request waits this long for tablet servers: less than clients wait for an answer, so that they hear whom it waits
 /// for. What it began goes on after that.
@@ -111,7 +111,7 @@ impl Creation {
             }),
             Some(TableState::Ready) => Ok(Pending::Done(v1::CreateTableResponse {
                 table: table.map(|table| convert::table_info(begun.table, table)),
-                tablets: convert::places(directory.truth()?, begun.table),
+                tablets: convert::places(directory.state()?, begun.table),
             })),
             Some(TableState::Deleting) | None => {
                 Err(Refusal::DeletedMeanwhile { name: name.clone() })

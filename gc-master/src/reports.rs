@@ -10,7 +10,7 @@ use crate::core::{Directory, SILENCE_MAX, Unbroken};
 use crate::events::{Action, Note};
 use crate::members::Live;
 use crate::names::NAME_BYTES_MAX;
-use crate::truth::{DirectoryState, Placement, Table, TableState};
+use crate::state::{DirectoryState, Placement, Table, TableState};
 
 /// The tablet that a report loses against.
 struct Winner {
@@ -23,11 +23,11 @@ impl Directory {
     /// Merges everything that a tablet server owns.
     pub(crate) fn merge(&mut self, now: Duration, server: &str, mut reports: Vec<Tablet>) {
         let reported: BTreeSet<u64> = reports.iter().map(|report| report.id).collect();
-        if let Some(truth) = &self.truth {
+        if let Some(state) = &self.state {
             // Known tablets first: one that was split has made room for its sibling then. After
             // them the newest, so that what is older finds its rows taken.
             reports.sort_by_key(|report| {
-                let is_new = !truth.tablets.contains_key(&report.id);
+                let is_new = !state.tablets.contains_key(&report.id);
                 (is_new, std::cmp::Reverse(report.epoch), report.id)
             });
         }
@@ -69,15 +69,15 @@ impl Directory {
 
     /// Takes one report in. Whether the table's tablets changed; or what it loses against.
     fn claim(&mut self, server: &str, report: Tablet) -> Result<bool, Winner> {
-        let Some(truth) = &self.truth else {
+        let Some(state) = &self.state else {
             return Ok(false);
         };
-        let state = truth.tables.get(&report.table.0).map(|table| table.state);
-        let swept = truth.tables.get(&report.table.0).is_some_and(|t| t.swept);
-        let known = truth.tablets.get(&report.id);
+        let table_state = state.tables.get(&report.table.0).map(|table| table.state);
+        let swept = state.tables.get(&report.table.0).is_some_and(|t| t.swept);
+        let known = state.tablets.get(&report.id);
         let is_ours = known.is_none_or(|tablet| tablet.owner == server);
-        match state {
-            None if known.is_none() && truth.was_deleted(report.table.0) => {
+        match table_state {
+            None if known.is_none() && state.was_deleted(report.table.0) => {
                 self.ask_to_drop(server, &report);
                 return Ok(false);
             }
@@ -85,27 +85,27 @@ impl Directory {
             // Before that, whoever has the newest epoch may know of commits. What this directory gave and doesn't know any
             // more was dropped: the report is older than that, and late.
             Some(TableState::Deleting)
-                if swept && (!is_ours || (known.is_none() && truth.gave(report.table.0))) =>
+                if swept && (!is_ours || (known.is_none() && state.gave(report.table.0))) =>
             {
                 self.ask_to_drop(server, &report);
                 return Ok(false);
             }
             _ => {}
         }
-        let Some(truth) = &mut self.truth else {
+        let Some(state) = &mut self.state else {
             return Ok(false);
         };
-        if let Some(winner) = winner_over(truth, server, &report) {
+        if let Some(winner) = winner_over(state, server, &report) {
             return Err(winner);
         }
         // A report may be older than the command to freeze.
-        let was = truth
+        let was = state
             .tablets
             .get(&report.id)
             .filter(|known| known.owner == server && known.epoch == report.epoch)
             .map_or(TabletState::Serving, |known| known.state);
         if report.state > TabletState::Serving
-            && let Some(table) = truth.tables.get_mut(&report.table.0)
+            && let Some(table) = state.tables.get_mut(&report.table.0)
         {
             // This directory may have forgotten that it was to be deleted, and how far that was.
             let swept = report.state == TabletState::Swept;
@@ -121,7 +121,7 @@ impl Directory {
             made: true,
             state: report.state.max(was),
         };
-        let (was_made, is_news) = match truth.tablets.get_mut(&report.id) {
+        let (was_made, is_news) = match state.tablets.get_mut(&report.id) {
             Some(known) => {
                 let was_made = std::mem::replace(&mut known.made, true);
                 (was_made, *known != claimed)
@@ -129,13 +129,13 @@ impl Directory {
             None => (true, true),
         };
         if is_news {
-            truth.tablets.retain(|id, tablet| {
+            state.tablets.retain(|id, tablet| {
                 *id == report.id
                     || tablet.table != claimed.table
                     || !tablet.rows.overlaps(&claimed.rows)
             });
-            truth.tablets.insert(report.id, claimed);
-            truth.met_tablet(report.id);
+            state.tablets.insert(report.id, claimed);
+            state.met_tablet(report.id);
             self.dirty = true;
         }
         Ok(is_news || !was_made)
@@ -149,17 +149,17 @@ impl Directory {
         reports: &[Tablet],
     ) {
         for id in deleted {
-            let Some(truth) = &mut self.truth else { return };
-            if truth.gave(*id) || (!truth.tables.contains_key(id) && truth.was_deleted(*id)) {
+            let Some(state) = &mut self.state else { return };
+            if state.gave(*id) || (!state.tables.contains_key(id) && state.was_deleted(*id)) {
                 continue;
             }
             // What it doesn't have any more was reported before it was dropped, and heard of later.
-            truth.tablets.retain(|tablet_id, tablet| {
+            state.tablets.retain(|tablet_id, tablet| {
                 tablet.table != *id
                     || tablet.owner != server
                     || reports.iter().any(|report| report.id == *tablet_id)
             });
-            match truth.tables.get_mut(id) {
+            match state.tables.get_mut(id) {
                 Some(table) => {
                     self.dirty |= !table.swept;
                     table.state = TableState::Deleting;
@@ -182,42 +182,41 @@ impl Directory {
     /// A table that the directory has never heard of: it is older than what the servers hold.
     fn adopt_table(&mut self, server: &str, report: &Tablet) {
         self.distrust();
-        let Some(truth) = &mut self.truth else { return };
-        let name = free_name(truth, &report.table_name, report.table.0);
+        let Some(state) = &mut self.state else { return };
+        let name = free_name(state, &report.table_name, report.table.0);
         self.effects.notes.push(Note::Adopted {
             server: server.to_owned(),
             table: report.table.0,
             name: name.clone(),
         });
-        let state = TableState::Creating;
         let table = Table {
             name,
-            state,
+            state: TableState::Creating,
             swept: false,
             given_up: false,
         };
-        truth.tables.insert(report.table.0, table);
-        truth.met_table(report.table.0);
+        state.tables.insert(report.table.0, table);
+        state.met_table(report.table.0);
         self.dirty = true;
     }
 
     /// A table that is ready gets the name that its owners report, where another one has it that was never made
     /// as a whole: its creation was begun again when the state was lost.
     fn take_name(&mut self, id: u32, reported: &str) {
-        let Some(truth) = &mut self.truth else { return };
-        let ready = truth.tables.get(&id);
+        let Some(state) = &mut self.state else { return };
+        let ready = state.tables.get(&id);
         if ready.is_none_or(|table| table.state != TableState::Ready || table.name == reported) {
             return;
         }
-        let Some(holder) = truth.table_named(reported) else {
+        let Some(holder) = state.table_named(reported) else {
             return;
         };
-        let other = free_name(truth, reported, holder);
-        match truth.tables.get_mut(&holder) {
+        let other = free_name(state, reported, holder);
+        match state.tables.get_mut(&holder) {
             Some(table) if table.state == TableState::Creating => table.name.clone_from(&other),
             _ => return,
         }
-        if let Some(table) = truth.tables.get_mut(&id) {
+        if let Some(table) = state.tables.get_mut(&id) {
             reported.clone_into(&mut table.name);
         }
         self.dirty = true;
@@ -232,15 +231,15 @@ impl Directory {
     /// A tablet that its owner had and no longer reports is lost, or its creation crossed this
     /// heartbeat on the way: noted when it stays away, and never replaced by an empty one.
     fn watch_missing(&mut self, now: Duration, server: &str, reported: &BTreeSet<u64>) {
-        let (Some(truth), Some(live)) = (&mut self.truth, self.live.get_mut(server)) else {
+        let (Some(state), Some(live)) = (&mut self.state, self.live.get_mut(server)) else {
             return;
         };
         let mut missing = BTreeMap::new();
-        for (id, tablet) in &mut truth.tablets {
+        for (id, tablet) in &mut state.tablets {
             if tablet.owner != server || !tablet.made || reported.contains(id) {
                 continue;
             }
-            let Some(table) = truth.tables.get(&tablet.table) else {
+            let Some(table) = state.tables.get(&tablet.table) else {
                 continue;
             };
             // One that was told that its table was swept may have been dropped since.
@@ -274,13 +273,13 @@ impl Directory {
 }
 
 /// What the directory already has for these rows, unless the report is newer.
-fn winner_over(truth: &DirectoryState, server: &str, report: &Tablet) -> Option<Winner> {
+fn winner_over(state: &DirectoryState, server: &str, report: &Tablet) -> Option<Winner> {
     let winner = |(id, tablet): (&u64, &Placement)| Winner {
         id: *id,
         owner: tablet.owner.clone(),
         epoch: tablet.epoch,
     };
-    if let Some(known) = truth.tablets.get_key_value(&report.id) {
+    if let Some(known) = state.tablets.get_key_value(&report.id) {
         let tablet = known.1;
         let is_newer = if tablet.owner == server {
             report.epoch >= tablet.epoch
@@ -294,7 +293,7 @@ fn winner_over(truth: &DirectoryState, server: &str, report: &Tablet) -> Option<
             return None;
         }
     }
-    truth
+    state
         .tablets
         .iter()
         .filter(|(id, tablet)| {
@@ -305,9 +304,9 @@ fn winner_over(truth: &DirectoryState, server: &str, report: &Tablet) -> Option<
 }
 
 /// The reported name; or, while another table has it, one with the id at its end.
-fn free_name(truth: &DirectoryState, reported: &str, table: u32) -> String {
+fn free_name(state: &DirectoryState, reported: &str, table: u32) -> String {
     let mut name = reported.to_owned();
-    while truth.table_named(&name).is_some() {
+    while state.table_named(&name).is_some() {
         let suffix = format!(".{table}");
         // Names are ASCII: `check_form` saw to that.
         name.truncate(NAME_BYTES_MAX - suffix.len());

@@ -61,8 +61,8 @@ impl Runner {
         if let Some(bytes) = effects.persist {
             file.store(&bytes)?;
         }
-        if let Ok(truth) = directory.truth() {
-            folder.adopt_cluster(&truth.cluster_id)?;
+        if let Ok(state) = directory.state() {
+            folder.adopt_cluster(&state.cluster_id)?;
         }
         Ok(Arc::new(Self {
             state: Mutex::new(State {
@@ -181,7 +181,7 @@ impl State {
 
     fn persist(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.file.store(bytes)?;
-        let cluster_id = self.directory.truth().map(|truth| &truth.cluster_id);
+        let cluster_id = self.directory.state().map(|state| &state.cluster_id);
         match cluster_id {
             Ok(cluster_id) if self.folder.cluster_id().as_ref() != Some(cluster_id) => {
                 self.folder.adopt_cluster(cluster_id)
@@ -201,8 +201,8 @@ impl State {
             .timeout(COMMAND_TIMEOUT)
             .tcp_nodelay(true)
             .connect_lazy();
-        if let Ok(truth) = self.directory.truth() {
-            let is_known = |known: &String| truth.servers.values().any(|s| s.address == *known);
+        if let Ok(state) = self.directory.state() {
+            let is_known = |known: &String| state.servers.values().any(|s| s.address == *known);
             self.channels.retain(|known, _| is_known(known));
         }
         self.channels.insert(address.to_owned(), channel.clone());

@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 use crate::runner::Runner;
 use crate::service::Service;
 use crate::settings::Manifest;
-use crate::truth::StateError;
+use crate::state::StateError;
 
 /// What a master needs to start.
 #[derive(Clone, Debug)]
@@ -127,7 +127,7 @@ impl Server {
         if let Some(path) = &options.manifest {
             directory.take_manifest(read_manifest(path)?);
         }
-        if let Err(waiting) = directory.truth() {
+        if let Err(waiting) = directory.state() {
             tracing::warn!("{waiting}");
         }
         let metrics = Arc::new(Metrics::new().map_err(endpoint::Error::Metrics)?);
@@ -231,7 +231,7 @@ fn pages(metrics: &Arc<Metrics>, runner: &Arc<Runner>, folder: PathBuf) -> Pages
         }),
         ready: Box::new(move || {
             let runner = asked.upgrade().ok_or("the master is stopping")?;
-            match runner.look(|directory, _| directory.truth().map(drop)) {
+            match runner.look(|directory, _| directory.state().map(drop)) {
                 Ok(Ok(())) => runner.writable(),
                 Ok(Err(waits)) => Err(waits.to_string()),
                 Err(stopping) => Err(stopping.message().to_owned()),

@@ -125,7 +125,7 @@ impl Directory {
         now: Duration,
         request: v1::SessionRequest,
     ) -> Result<v1::SessionResponse, Refusal> {
-        let gc = &self.truth()?.gc;
+        let gc = &self.state()?.gc;
         let barrier = gc.points().barrier;
         // A master that was started again has this alone.
         let released = gc.released.get(&request.session).copied();
@@ -171,7 +171,7 @@ impl Directory {
         Ok(v1::SessionResponse {
             lease_ms: u32::try_from(lease.as_millis()).unwrap_or(u32::MAX),
             barrier: barrier.as_u64(),
-            cluster_id: self.truth()?.cluster_id.clone(),
+            cluster_id: self.state()?.cluster_id.clone(),
         })
     }
 
@@ -184,7 +184,7 @@ impl Directory {
         now: Duration,
         most: usize,
     ) -> Result<v1::TransactionsResponse, Refusal> {
-        self.truth()?;
+        self.state()?;
         let mut all = BTreeSet::new();
         for (id, session) in &self.sessions.by_id {
             all.extend(session.named().map(|ts| (ts, *id)));
@@ -216,7 +216,7 @@ impl Directory {
         now: Duration,
         start_ts: Timestamp,
     ) -> Result<v1::ReleaseGcLockResponse, Refusal> {
-        self.truth()?;
+        self.state()?;
         self.sessions.expire(now);
         let holds = |session: &Session| {
             session.floor == start_ts || session.named().any(|named| named == start_ts.as_u64())
@@ -237,8 +237,8 @@ impl Directory {
                 ..session
             };
             self.sessions.insert(id, session);
-            if let Some(truth) = &mut self.truth {
-                truth.gc.released.insert(id, released.as_u64());
+            if let Some(state) = &mut self.state {
+                state.gc.released.insert(id, released.as_u64());
                 self.dirty = true;
             }
         }

@@ -123,7 +123,7 @@ fn check(retention: Option<Duration>, hold_max: Option<Duration>) -> Result<(), 
 
 impl Directory {
     fn kept(&self) -> Option<&StoredSettings> {
-        self.truth.as_ref().map(|truth| &truth.gc.set)
+        self.state.as_ref().map(|state| &state.gc.set)
     }
 
     /// How long versions are kept.
@@ -187,13 +187,13 @@ impl Directory {
             });
         }
         let time = self.collection.now.as_u64();
-        let truth = self.truth.as_mut().ok_or(Refusal::NoState)?;
+        let state = self.state.as_mut().ok_or(Refusal::NoState)?;
         // Newer than what somebody keeps of whom this directory has never heard.
-        if truth.rebuilt && time == 0 {
+        if state.rebuilt && time == 0 {
             return Err(Refusal::Settling { until });
         }
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let set = &mut truth.gc.set;
+        let set = &mut state.gc.set;
         set.retention_ms = change.retention.map(millis).or(set.retention_ms);
         if let Some(hold_max) = change.hold_max {
             set.hold_ms_max = Some(millis(hold_max)).filter(|ms| *ms != 0);
@@ -206,10 +206,10 @@ impl Directory {
 
     /// A tablet server keeps these: a master that has lost its state learns them by that.
     pub(crate) fn learn_settings(&mut self, kept: &StoredSettings) {
-        if let Some(truth) = &mut self.truth
-            && kept.revision > truth.gc.set.revision
+        if let Some(state) = &mut self.state
+            && kept.revision > state.gc.set.revision
         {
-            truth.gc.set = kept.clone();
+            state.gc.set = kept.clone();
             self.dirty = true;
         }
     }

@@ -9,7 +9,7 @@ use crate::core::Directory;
 use crate::events::Deletion;
 use crate::names::{check_cuts, check_table_name};
 use crate::refusal::Refusal;
-use crate::truth::{DirectoryState, Placement, Role, Table, TableState};
+use crate::state::{DirectoryState, Placement, Role, Table, TableState};
 
 /// The most bytes that the state may have, so that what servers report still fits in its file.
 pub const STATE_BYTES_MAX: usize = 12 << 20;
@@ -28,15 +28,15 @@ impl Directory {
     ) -> Result<u32, Refusal> {
         check_table_name(name)?;
         check_cuts(cuts)?;
-        let truth = self.truth()?;
-        if let Some(id) = truth.table_named(name) {
-            return going_on(truth, id, cuts);
+        let state = self.state()?;
+        if let Some(id) = state.table_named(name) {
+            return going_on(state, id, cuts);
         }
         self.check_settled(now)?;
         self.check_heard_all(now, name)?;
         let unmet = self.unmet_tablet_servers();
-        if unmet > 0 && self.truth()?.tables.is_empty() {
-            let met = self.truth()?.tablet_servers().len();
+        if unmet > 0 && self.state()?.tables.is_empty() {
+            let met = self.state()?.tablet_servers().len();
             return Err(Refusal::UnmetTabletServers {
                 met,
                 expected: met + unmet,
@@ -47,7 +47,7 @@ impl Directory {
             return Err(self.no_tablet_server(now));
         }
 
-        let mut next = self.truth()?.clone();
+        let mut next = self.state()?.clone();
         let id = next.next_table_id;
         next.next_table_id = id.checked_add(1).ok_or(Refusal::NoTableIds)?;
         let table = Table {
@@ -84,7 +84,7 @@ impl Directory {
                 bytes_max: STATE_BYTES_MAX,
             });
         }
-        self.truth = Some(next);
+        self.state = Some(next);
         self.dirty = true;
         for owner in owners {
             self.command(now, &owner);
@@ -126,8 +126,8 @@ impl Directory {
         } = *deletion;
         // A rebuilt directory must know the servers on which locks are to be looked for.
         self.check_settled(now)?;
-        let truth = self.truth()?;
-        let id = truth
+        let state = self.state()?;
+        let id = state
             .table_named(name)
             // Another one of the same name isn't meant, and was not swept.
             .filter(|id| table.is_none_or(|table| table == *id))
@@ -135,11 +135,11 @@ impl Directory {
             .ok_or(Refusal::NoSuchTable {
                 name: name.to_owned(),
             })?;
-        let table = &truth.tables[&id];
-        if !table.swept && !truth.awaited.is_empty() {
+        let table = &state.tables[&id];
+        if !table.swept && !state.awaited.is_empty() {
             return Err(Refusal::Unheard {
                 name: name.to_owned(),
-                servers: truth.awaited.clone(),
+                servers: state.awaited.clone(),
             });
         }
         let losers = self.losers();
@@ -149,7 +149,7 @@ impl Directory {
             && !table.swept
             && !gives_up
         {
-            let names = lost.iter().map(|id| truth.tables[id].name.clone());
+            let names = lost.iter().map(|id| state.tables[id].name.clone());
             return Err(Refusal::Lost {
                 name: name.to_owned(),
                 server: (*server).to_owned(),
@@ -165,13 +165,13 @@ impl Directory {
         let is_whole = self.unbroken.tables.contains(&id);
         let is_swept =
             |name: &str| is_whole && swept.is_some_and(|swept| swept.servers.contains(name));
-        let all_swept = truth.tablet_servers().into_iter().all(is_swept);
-        let owners = truth.owners_of(id).into_iter();
+        let all_swept = state.tablet_servers().into_iter().all(is_swept);
+        let owners = state.owners_of(id).into_iter();
         let owners: BTreeSet<String> = owners.map(String::from).collect();
         if let Some(table) = self
-            .truth
+            .state
             .as_mut()
-            .and_then(|truth| truth.tables.get_mut(&id))
+            .and_then(|state| state.tables.get_mut(&id))
         {
             self.dirty |= table.state != TableState::Deleting;
             self.dirty |= all_swept && !table.swept;
@@ -192,29 +192,29 @@ impl Directory {
 
     /// The table as it is; none if it is gone.
     pub fn table(&self, id: u32) -> Option<&Table> {
-        self.truth.as_ref()?.tables.get(&id)
+        self.state.as_ref()?.tables.get(&id)
     }
 
     /// Whether every row of the table lies in a tablet that is frozen, and every server is known that may hold
     /// locks of its transactions. Where a rebuilt directory has heard everybody, what it doesn't know of the
     /// table was never made: nobody could use such a table.
     pub fn is_frozen(&self, id: u32) -> bool {
-        let Some(truth) = &self.truth else {
+        let Some(state) = &self.state else {
             return false;
         };
-        let complete = truth.rebuilt && self.are_heard(truth);
-        let mut tablets = truth.tablets_of(id).into_iter();
-        truth.awaited.is_empty()
+        let complete = state.rebuilt && self.are_heard(state);
+        let mut tablets = state.tablets_of(id).into_iter();
+        state.awaited.is_empty()
             && if complete {
                 tablets.all(|(_, tablet)| tablet.state >= TabletState::Frozen)
             } else {
-                truth.is_frozen(id)
+                state.is_frozen(id)
             }
     }
 
     /// The tablet servers that may hold locks of a table that is being deleted, by name.
     pub fn to_sweep(&self) -> Vec<String> {
-        let names = self.truth.iter().flat_map(DirectoryState::tablet_servers);
+        let names = self.state.iter().flat_map(DirectoryState::tablet_servers);
         names.map(String::from).collect()
     }
 
@@ -223,23 +223,23 @@ impl Directory {
     /// transactions write to the table: their locks could be overlooked when another table is deleted. The
     /// owners of tables in use can be reached from each other that way, and stay so: a table's owners know of
     /// all servers, and one that was among them before knows of the table's owners.
-    pub(crate) fn owners_are_known(&self, truth: &DirectoryState, id: u32) -> bool {
-        self.ignorant(truth, id).is_empty()
+    pub(crate) fn owners_are_known(&self, state: &DirectoryState, id: u32) -> bool {
+        self.ignorant(state, id).is_empty()
     }
 
     /// Whose knowledge that waits for: empty, if it is so.
-    fn ignorant<'a>(&self, truth: &'a DirectoryState, id: u32) -> BTreeSet<&'a str> {
-        let owners = truth.owners_of(id);
-        let all = truth.tablet_servers();
+    fn ignorant<'a>(&self, state: &'a DirectoryState, id: u32) -> BTreeSet<&'a str> {
+        let owners = state.owners_of(id);
+        let all = state.tablet_servers();
         let knows = |server: &str, of: &BTreeSet<&str>| {
             let live = self.live.get(server);
             live.is_some_and(|live| of.iter().all(|name| live.peers.contains(*name)))
         };
         let is_used = |table: &u32| {
-            let table = truth.tables.get(table).filter(|_| *table != id);
+            let table = state.tables.get(table).filter(|_| *table != id);
             table.is_some_and(|table| table.state != TableState::Creating)
         };
-        let used = truth
+        let used = state
             .tablets
             .values()
             .filter(|tablet| is_used(&tablet.table));
@@ -254,7 +254,7 @@ impl Directory {
 
     /// After what a server knows of the others has changed.
     pub(crate) fn settle_all(&mut self) {
-        let tables = self.truth.iter().flat_map(|truth| truth.tables.keys());
+        let tables = self.state.iter().flat_map(|state| state.tables.keys());
         for id in tables.copied().collect::<Vec<_>>() {
             self.settle(id);
         }
@@ -262,12 +262,12 @@ impl Directory {
 
     /// A table is gone for good.
     pub(crate) fn remove_table(&mut self, id: u32) {
-        let Some(truth) = &mut self.truth else { return };
-        truth.tables.remove(&id);
+        let Some(state) = &mut self.state else { return };
+        state.tables.remove(&id);
         self.unbroken.tables.remove(&id);
-        truth.met_table(id);
-        if truth.rebuilt {
-            truth.deleted_tables.insert(id);
+        state.met_table(id);
+        if state.rebuilt {
+            state.deleted_tables.insert(id);
         }
         self.dirty = true;
     }
@@ -275,27 +275,27 @@ impl Directory {
     /// For whom a table waits, for messages: "tablet-1 (not heard since the master's start)", and why that
     /// one does not do what it is asked.
     pub fn waits_for(&self, id: u32, now: Duration) -> String {
-        let Some(truth) = &self.truth else {
+        let Some(state) = &self.state else {
             return "nobody".into();
         };
-        let lacks = |tablet: &Placement| match truth.tables.get(&id) {
+        let lacks = |tablet: &Placement| match state.tables.get(&id) {
             Some(table) if table.swept => {
-                tablet.state < TabletState::Swept || truth.swept_tables().contains(&id)
+                tablet.state < TabletState::Swept || state.swept_tables().contains(&id)
             }
             Some(table) if table.state == TableState::Deleting => {
                 tablet.state < TabletState::Frozen
             }
             _ => !tablet.made,
         };
-        let lacking = truth.tablets_of(id).into_iter();
+        let lacking = state.tablets_of(id).into_iter();
         let lacking: Vec<_> = lacking.filter(|(_, tablet)| lacks(tablet)).collect();
         let mut waits_for: BTreeSet<&str> = lacking
             .iter()
             .map(|(_, tablet)| tablet.owner.as_str())
             .collect();
-        waits_for.extend(truth.awaited.iter().map(String::as_str));
-        if waits_for.is_empty() && truth.is_complete(id) {
-            let servers = self.describe(self.ignorant(truth, id), now);
+        waits_for.extend(state.awaited.iter().map(String::as_str));
+        if waits_for.is_empty() && state.is_complete(id) {
+            let servers = self.describe(self.ignorant(state, id), now);
             return format!("one of {servers} to take down the names of the other tablet servers");
         }
         if waits_for.is_empty() {
@@ -317,16 +317,16 @@ impl Directory {
 
     /// How many tablets each tablet server has that is up.
     fn loads(&self, now: Duration) -> BTreeMap<String, usize> {
-        let Some(truth) = &self.truth else {
+        let Some(state) = &self.state else {
             return BTreeMap::new();
         };
-        let mut loads: BTreeMap<String, usize> = truth
+        let mut loads: BTreeMap<String, usize> = state
             .servers
             .iter()
             .filter(|(name, server)| server.role == Role::Tablet && self.is_alive(name, now))
             .map(|(name, _)| (name.clone(), 0))
             .collect();
-        for tablet in truth.tablets.values() {
+        for tablet in state.tablets.values() {
             if let Some(load) = loads.get_mut(&tablet.owner) {
                 *load += 1;
             }
@@ -335,9 +335,9 @@ impl Directory {
     }
 
     fn no_tablet_server(&self, now: Duration) -> Refusal {
-        let tablet_servers = self.truth.as_ref().map(|truth| {
-            let is_tablet = |server: &crate::truth::Server| server.role == Role::Tablet;
-            let servers = truth.servers.iter();
+        let tablet_servers = self.state.as_ref().map(|state| {
+            let is_tablet = |server: &crate::state::Server| server.role == Role::Tablet;
+            let servers = state.servers.iter();
             servers
                 .filter(|(_, server)| is_tablet(server))
                 .map(|(name, _)| name.as_str())
@@ -364,14 +364,14 @@ impl Directory {
 }
 
 /// A table of this name is there already.
-fn going_on(truth: &DirectoryState, id: u32, cuts: &[Vec<u8>]) -> Result<u32, Refusal> {
-    let table = &truth.tables[&id];
+fn going_on(state: &DirectoryState, id: u32, cuts: &[Vec<u8>]) -> Result<u32, Refusal> {
+    let table = &state.tables[&id];
     let name = table.name.clone();
     match table.state {
         TableState::Ready => Err(Refusal::TableExists { name }),
         TableState::Deleting => Err(Refusal::BeingDeleted { name }),
         TableState::Creating => {
-            let tablets = truth.tablets_of(id);
+            let tablets = state.tablets_of(id);
             let starts = tablets.iter().map(|(_, tablet)| &tablet.rows.start[..]);
             let cuts = cuts.iter().map(Vec::as_slice);
             let is_same = starts.eq(std::iter::once(&[][..]).chain(cuts));

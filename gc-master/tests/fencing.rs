@@ -94,7 +94,7 @@ fn no_lease_is_above_what_is_durable_and_few_are_written() {
         let beat = cluster.tablet();
         let leased = cluster.beat(beat).unwrap();
         written += usize::from(cluster.0.disk != before);
-        assert!(cluster.0.truth().leased_to >= leased.until.as_u64());
+        assert!(cluster.0.state().leased_to >= leased.until.as_u64());
     }
     assert!((5..=13).contains(&written), "{written} of 120");
 }
@@ -104,7 +104,7 @@ fn a_second_one_is_refused_while_the_first_is_alive_and_changes_nothing() {
     let mut cluster = Cluster::new();
     let (first, second) = (cluster.tablet(), cluster.another());
     cluster.beat(first.clone()).unwrap();
-    let before = cluster.0.truth().clone();
+    let before = cluster.0.state().clone();
     // The first may have died just now.
     let refused = cluster.beat(second.clone()).unwrap_err();
     assert!(matches!(refused, Refusal::StillLeased { .. }), "{refused}");
@@ -116,7 +116,7 @@ fn a_second_one_is_refused_while_the_first_is_alive_and_changes_nothing() {
         "tablet-0 is alive at tablet-0:7402: a second tablet-0, at elsewhere:7402, is not accepted. Stop one of them; one \
          that takes the other's place has to have its folder or volume"
     );
-    assert_eq!(*cluster.0.truth(), before);
+    assert_eq!(*cluster.0.state(), before);
     // Also at its address, which may be a name: who answers there isn't known.
     let same_address = Heartbeat {
         address: first.address.clone(),
@@ -181,7 +181,7 @@ fn a_master_that_is_started_again_knows_who_was_accepted_and_for_how_long() {
     assert!(cluster.beat(second.clone()).is_err());
     // Without the first one: what is durable is above what it was granted.
     cluster.0.restart();
-    let kept = Timestamp::from_u64(cluster.0.truth().leased_to);
+    let kept = Timestamp::from_u64(cluster.0.state().leased_to);
     assert!(kept >= leased.until);
     cluster.time(kept.physical_ms() - T).unwrap();
     let refused = cluster.beat(second.clone()).unwrap_err();
@@ -198,7 +198,7 @@ fn leases_of_others_put_off_nobody() {
     let (first, second) = (cluster.tablet(), cluster.another());
     cluster.beat(first).unwrap();
     cluster.0.restart();
-    let kept = cluster.0.truth().leased_to;
+    let kept = cluster.0.state().leased_to;
     let other = cluster.0.heartbeat_of("tablet-1");
     for ms in (500..).step_by(500) {
         cluster.time(ms).unwrap();

@@ -89,7 +89,7 @@ fn an_oracle_that_has_lost_its_folder_is_refused() {
         cluster_id
     );
     // The next life of the master knows it too.
-    let state = world.truth().encode();
+    let state = world.state().encode();
     let mut restarted = Directory::open(Start::State(state), Settings::default(), RANDOM).unwrap();
     let refused = restarted.heartbeat(now, oracle("oracle-0")).unwrap_err();
     assert!(matches!(refused, Refusal::ForgetfulOracle { .. }));
@@ -98,7 +98,7 @@ fn an_oracle_that_has_lost_its_folder_is_refused() {
 #[test]
 fn malformed_heartbeats_change_nothing() {
     let mut world = World::new(1);
-    let before = world.truth().clone();
+    let before = world.state().clone();
     let good = world.heartbeat_of("tablet-0");
     let with = |tablet| Heartbeat {
         tablets: vec![tablet],
@@ -131,7 +131,7 @@ fn malformed_heartbeats_change_nothing() {
             "{beat:?}"
         );
     }
-    assert_eq!(world.truth(), &before);
+    assert_eq!(world.state(), &before);
 }
 
 #[test]

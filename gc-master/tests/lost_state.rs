@@ -51,7 +51,7 @@ fn a_table_is_not_dropped_while_a_server_was_not_swept() {
     world.create("a", &[]).unwrap();
     world.freeze("a").unwrap();
     assert_eq!(world.drop_swept_on("a", 1, &["tablet-0".into()]), Ok(1));
-    assert!(!world.truth().tables[&1].swept);
+    assert!(!world.state().tables[&1].swept);
     assert_eq!(world.servers["tablet-0"][&1].state, TabletState::Frozen);
     assert_eq!(world.drop_swept("a", 1), Ok(1));
     assert_eq!(world.state_of("a"), None);
@@ -137,7 +137,7 @@ fn a_drop_goes_on_when_the_state_is_lost_in_the_middle() {
         // Either no owner has heard that it was swept, and all is as before; or it is gone.
         if left.is_empty() {
             assert_eq!(world.state_of("a"), None, "step {step}");
-            assert!(world.truth().deleted_tables.contains(&1), "step {step}");
+            assert!(world.state().deleted_tables.contains(&1), "step {step}");
         } else {
             assert_eq!(left.len(), 3, "step {step}");
             assert!(world.directory.is_frozen(1), "step {step}");
@@ -167,7 +167,7 @@ fn that_a_table_was_deleted_is_not_forgotten_with_the_state() {
     assert_eq!(world.state_of("a"), Some(TableState::Ready));
     world.beat_all();
     assert_eq!(world.state_of("a"), None);
-    assert!(world.truth().deleted_tables.contains(&1));
+    assert!(world.state().deleted_tables.contains(&1));
     world.assert_agreement("after the late heartbeat");
 }
 
@@ -269,8 +269,8 @@ fn a_name_belongs_to_the_table_that_is_ready() {
     world.servers.get_mut("tablet-0").unwrap().insert(1, half);
     lose_state_and_settle(&mut world);
     assert_eq!(world.state_of("a"), Some(TableState::Ready));
-    assert_eq!(world.truth().tables[&whole].name, "a");
-    assert_eq!(world.truth().tables[&1].name, "a.1");
+    assert_eq!(world.state().tables[&whole].name, "a");
+    assert_eq!(world.state().tables[&1].name, "a.1");
     assert_eq!(world.state_of("a.1"), Some(TableState::Creating));
     assert_eq!(world.delete("a.1"), Ok(1));
 }

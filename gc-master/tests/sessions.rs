@@ -48,7 +48,7 @@ fn barrier(world: &mut World) -> Timestamp {
     world
         .directory
         .collect(world.now, Progress::Time(at(NOW_MS)));
-    world.directory.truth().unwrap().gc.points().barrier
+    world.directory.state().unwrap().gc.points().barrier
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn a_master_that_starts_knows_which_gc_locks_were_ended_by_hand() {
     renew(&mut world, 1, old, &[old]);
     assert_eq!(barrier(&mut world), at(old).next());
     world.carry_out();
-    let gc = &world.directory.truth().unwrap().gc;
+    let gc = &world.directory.state().unwrap().gc;
     assert!(gc.released.is_empty(), "the barrier has passed it: {gc:?}");
 }
 
@@ -205,6 +205,6 @@ fn a_lease_of_before_the_retention_was_shortened_is_waited_for_by_a_master_that_
     world.now = Duration::from_secs(3);
     let later = at(NOW_MS + 5_000);
     world.directory.collect(world.now, Progress::Time(later));
-    let moved = world.directory.truth().unwrap().gc.points().barrier;
+    let moved = world.directory.state().unwrap().gc.points().barrier;
     assert_eq!(moved, at(NOW_MS + 4_000));
 }

@@ -103,7 +103,7 @@ fn the_barrier_stays_until_a_rebuilt_master_has_heard_what_was_set() {
         world
             .directory
             .collect(world.now, Progress::Time(oracle(0)));
-        let barrier = |world: &World| world.directory.truth().unwrap().gc.points().barrier;
+        let barrier = |world: &World| world.directory.state().unwrap().gc.points().barrier;
         assert_eq!(barrier(&world), Timestamp::ZERO, "{set:?}");
         beat_with(&mut world, "tablet-0", &kept);
         world
@@ -136,7 +136,7 @@ fn a_newcomer_is_not_everybody_for_a_rebuilt_master() {
         world.now = Duration::from_secs(second);
         let time = Progress::Time(oracle(second));
         let sweep = world.directory.collect(world.now, time);
-        let gc = &world.directory.truth().unwrap().gc;
+        let gc = &world.directory.state().unwrap().gc;
         (gc.heard_all, gc.points().barrier, sweep)
     };
     assert_eq!(collect(&mut world, 100), (false, Timestamp::ZERO, None));
@@ -167,7 +167,7 @@ fn a_master_that_finds_its_cluster_late_waits_for_the_sessions_from_then_on() {
         for server in ["tablet-0", "tablet-1"] {
             beat_with(&mut world, server, &kept);
         }
-        let barrier = |world: &World| world.directory.truth().unwrap().gc.points().barrier;
+        let barrier = |world: &World| world.directory.state().unwrap().gc.points().barrier;
         for (later, moves) in [(2, false), (59, false), (61, true)] {
             let now = world.now + Duration::from_secs(later);
             world.directory.collect(now, Progress::Time(oracle(later)));
@@ -220,7 +220,7 @@ fn a_rebuilt_master_that_has_heard_everybody_starts_again_as_any_other() {
             .directory
             .collect(world.now, Progress::Time(oracle(second)));
         world.carry_out();
-        world.directory.truth().unwrap().gc.clone()
+        world.directory.state().unwrap().gc.clone()
     };
     assert!(collect(&mut world, 2).heard_all);
     // Somebody knows of one more, which may know more than all of these; until it is heard.
@@ -244,11 +244,11 @@ fn a_rebuilt_master_that_has_heard_everybody_starts_again_as_any_other() {
     };
     world.now = Duration::from_secs(2);
     world.directory.session(world.now, session).unwrap();
-    let started = world.directory.truth().unwrap().gc.points().barrier;
+    let started = world.directory.state().unwrap().gc.points().barrier;
     let mut barrier_at = |second: u64| {
         let time = Progress::Time(oracle(200 + second));
         world.directory.collect(Duration::from_secs(second), time);
-        world.directory.truth().unwrap().gc.points().barrier
+        world.directory.state().unwrap().gc.points().barrier
     };
     assert_eq!(barrier_at(4), started);
     assert_eq!(barrier_at(6), oracle(200));
@@ -384,7 +384,7 @@ fn the_first_table_waits_for_the_tablet_servers_that_the_manifest_has() {
 fn a_pause_counts_for_a_sweep_that_is_under_way() {
     let mut world = World::new(1);
     world.now = Duration::from_secs(100);
-    let points = |world: &World| world.directory.truth().unwrap().gc.points();
+    let points = |world: &World| world.directory.state().unwrap().gc.points();
     let sweep = |world: &mut World, second: u64| {
         let progress = Progress::Time(oracle(second));
         let sweep = world.directory.collect(world.now, progress);

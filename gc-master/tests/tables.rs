@@ -352,12 +352,12 @@ fn nothing_is_collected_or_deleted_while_a_server_lacks_what_it_had() {
             }
             world.carry_out();
             // Everybody takes the barrier.
-            let points = world.truth().gc.points();
+            let points = world.state().gc.points();
             for server in ["tablet-0", "tablet-1"] {
                 world.points.insert(server.into(), points);
             }
         }
-        world.truth().gc.points().safe_point
+        world.state().gc.points().safe_point
     };
     let before = collect(&mut world);
     assert!(before > Timestamp::ZERO);
@@ -387,7 +387,7 @@ fn nothing_is_collected_or_deleted_while_a_server_lacks_what_it_had() {
     world.beat_all();
     let refused = world.give_up_lost("b").unwrap_err().to_string();
     assert!(refused.contains("while tablet-0 lacks"), "{refused}");
-    assert!(!world.truth().tables[&2].given_up);
+    assert!(!world.state().tables[&2].given_up);
     for table in ["a", "c", "b"] {
         world.give_up_lost(table).unwrap();
     }
@@ -400,7 +400,7 @@ fn nothing_is_collected_or_deleted_while_a_server_lacks_what_it_had() {
     for (table, id) in [("b", 2), ("a", 1), ("c", 3)] {
         assert_eq!(world.delete(table), Ok(id));
     }
-    assert_eq!(world.truth().tables.len(), 0);
+    assert_eq!(world.state().tables.len(), 0);
     world.assert_agreement("when all is deleted");
 }
 
@@ -422,7 +422,7 @@ fn a_sweep_during_which_a_server_had_another_folder_counts_for_nothing() {
         world.beat_all();
         let swept = world.directory.collect(world.now, Progress::Time(now));
         world.carry_out();
-        let points = world.truth().gc.points();
+        let points = world.state().gc.points();
         for server in ["tablet-0", "tablet-1"] {
             world.points.insert(server.into(), points);
         }
@@ -437,13 +437,13 @@ fn a_sweep_during_which_a_server_had_another_folder_counts_for_nothing() {
         }
         let resolved = Progress::Resolved(sweep);
         world.directory.collect(world.now, resolved);
-        let ready = world.truth().gc.points().safe_point;
+        let ready = world.state().gc.points().safe_point;
         assert_eq!(ready > Timestamp::ZERO, moves);
     }
     world.freeze("a").unwrap();
     swap(&mut world);
     assert_eq!(world.drop_swept("a", 1), Ok(1));
-    assert!(!world.truth().tables[&1].swept);
+    assert!(!world.state().tables[&1].swept);
     assert_eq!(world.drop_swept("a", 1), Ok(1));
     assert_eq!(world.state_of("a"), None);
 }

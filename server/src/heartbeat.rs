@@ -61,7 +61,7 @@ pub async fn run<E: Into<BoxError>>(
 
 /// What was last told to the operator.
 #[derive(PartialEq)]
-enum Told {
+enum Announced {
     Nothing,
     Connected,
     Away,
@@ -75,7 +75,7 @@ async fn beat<E: Into<BoxError>>(
 ) -> Result<(), Error> {
     let mut master = connect(&options.master)?;
     let mut cluster_id = options.cluster_id.clone();
-    let mut told = Told::Nothing;
+    let mut told = Announced::Nothing;
     let mut schedule = Schedule::default();
     loop {
         let sent = boot_time();
@@ -100,13 +100,13 @@ async fn beat<E: Into<BoxError>>(
                     })?;
                     cluster_id = Some(learned.clone());
                 }
-                if told != Told::Connected {
+                if told != Announced::Connected {
                     tracing::info!(
                         master = options.master,
                         cluster = learned,
                         "the master answers"
                     );
-                    told = Told::Connected;
+                    told = Announced::Connected;
                 }
                 learn(&response);
                 schedule.answered(sent, response, is_new)
@@ -119,14 +119,14 @@ async fn beat<E: Into<BoxError>>(
                 });
             }
             Err(status) => {
-                if told != Told::Away {
+                if told != Announced::Away {
                     tracing::warn!(
                         master = options.master,
                         code = ?status.code(),
                         cause = status.message(),
                         "the master does not answer; asking again until it does"
                     );
-                    told = Told::Away;
+                    told = Announced::Away;
                 }
                 schedule.unanswered()
             }

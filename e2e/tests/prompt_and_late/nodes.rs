@@ -1,14 +1,14 @@
 //! A node that is cut off, and one that loses its power, under an application.
 
 use percolator_e2e::application::Application;
+use percolator_e2e::condition_monitor::ConditionMonitor;
 use percolator_e2e::late::side_by_side;
-use percolator_e2e::truth::Truth;
 use percolator_e2e::{Kube, Namespace, nodes, say};
 
 /// Nodes other than the first, which applications run on.
 pub(super) fn come_and_go(kube: &Kube, spaces: [&Namespace; 2]) {
     let applications = spaces.map(|space| Application::start(kube, space, "demo", 100, 4));
-    let truths = spaces.map(|space| Truth::follow(space, "demo"));
+    let monitors = spaces.map(|space| ConditionMonitor::follow(space, "demo"));
     let unavailable = || {
         side_by_side(spaces, |space| {
             space.wait_for("demo", "Available", "False", "ServersNotReady");
@@ -32,7 +32,7 @@ pub(super) fn come_and_go(kube: &Kube, spaces: [&Namespace; 2]) {
     unavailable();
     drop(dead);
     available();
-    truths.into_iter().for_each(Truth::holds);
+    monitors.into_iter().for_each(ConditionMonitor::holds);
     side_by_side(applications, Application::ends_well);
     for space in spaces {
         space.all_money_is_there("demo", 100);

@@ -217,7 +217,7 @@ impl World {
                 }
                 self.disk = Some(bytes);
                 let reread = DirectoryState::decode(self.disk.as_ref().unwrap()).unwrap();
-                assert_eq!(self.directory.truth(), Ok(&reread));
+                assert_eq!(self.directory.state(), Ok(&reread));
             }
             commands.extend(effects.commands);
             if commands.is_empty() {
@@ -269,22 +269,22 @@ impl World {
         Ok(*groups)
     }
 
-    pub(crate) fn truth(&self) -> &DirectoryState {
-        self.directory.truth().unwrap()
+    pub(crate) fn state(&self) -> &DirectoryState {
+        self.directory.state().unwrap()
     }
 
     pub(crate) fn state_of(&self, name: &str) -> Option<TableState> {
-        let tables = &self.truth().tables;
+        let tables = &self.state().tables;
         let found = tables.values().find(|table| table.name == name)?;
         Some(found.state)
     }
 
     /// The directory as text, a line for each tablet: `accounts ready 1@1 [..m) tablet-0`.
     pub(crate) fn rows(&self) -> Vec<String> {
-        let truth = self.truth();
+        let state = self.state();
         let mut rows = Vec::new();
-        for (id, table) in &truth.tables {
-            for (tablet_id, tablet) in truth.tablets_of(*id) {
+        for (id, table) in &state.tables {
+            for (tablet_id, tablet) in state.tablets_of(*id) {
                 let text = |row: &[u8]| String::from_utf8_lossy(row).into_owned();
                 rows.push(format!(
                     "{} {} {tablet_id}@{} [{}..{}) {}",
@@ -308,7 +308,7 @@ impl World {
             .flat_map(|(name, tablets)| tablets.keys().map(move |id| (*id, name.as_str())))
             .collect();
         let mut known: Vec<(u64, &str)> = self
-            .truth()
+            .state()
             .tablets
             .iter()
             .map(|(id, tablet)| (*id, tablet.owner.as_str()))

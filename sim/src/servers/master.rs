@@ -97,7 +97,7 @@ impl Master {
             return;
         }
         self.begun.store(true, Ordering::Relaxed);
-        if let Ok(truth) = directory.truth() {
+        if let Ok(truth) = directory.state() {
             *self.cluster_id.lock() = Some(truth.cluster_id.clone());
         }
         let running = Arc::new(Mutex::new(Running {

@@ -116,7 +116,7 @@ impl std::fmt::Display for Moment {
 
 /// What was seen of a cluster, from one moment to the next.
 #[derive(Debug, Default)]
-struct Told {
+struct Timeline {
     last: Option<Moment>,
     /// For how long each lie has lasted.
     lasts: [Duration; LIES.len()],
@@ -126,7 +126,7 @@ struct Told {
     lie: Option<&'static str>,
 }
 
-impl Told {
+impl Timeline {
     fn look(&mut self, moment: Option<Moment>, since_last: Duration, since_start: Duration) {
         let at = since_start.as_secs_f64();
         for ((lie, is_told), lasts) in LIES.iter().zip(&mut self.lasts) {
@@ -155,18 +155,21 @@ impl Told {
 
 /// Follows a cluster for as long as it is there.
 #[derive(Debug)]
-pub struct Truth {
-    told: Arc<Mutex<Told>>,
+pub struct ConditionMonitor {
+    told: Arc<Mutex<Timeline>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Truth {
+impl ConditionMonitor {
     /// From now on.
     pub fn follow(space: &Namespace, cluster: &str) -> Self {
         let watched = Watched::begin(space.name(), &["percolatorclusters", "pods"]);
         watched.wait_until_told();
-        let (told, stop) = (Arc::<Mutex<Told>>::default(), Arc::<AtomicBool>::default());
+        let (told, stop) = (
+            Arc::<Mutex<Timeline>>::default(),
+            Arc::<AtomicBool>::default(),
+        );
         let (kept, stopped, name) = (told.clone(), stop.clone(), cluster.to_owned());
         let thread = std::thread::spawn(move || {
             let (started, mut last) = (Instant::now(), Instant::now());
@@ -203,7 +206,7 @@ impl Truth {
     }
 }
 
-impl Drop for Truth {
+impl Drop for ConditionMonitor {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -281,7 +284,7 @@ mod tests {
     #[test]
     fn only_what_lasts_is_a_lie_and_no_time_in_which_all_stood_still() {
         let seconds = Duration::from_secs;
-        let mut told = Told::default();
+        let mut told = Timeline::default();
         let mut look = |moment, since_last| {
             told.look(moment, since_last, Duration::ZERO);
             told.lie

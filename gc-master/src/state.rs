@@ -251,9 +251,9 @@ struct Format {
 impl DirectoryState {
     /// The state of a new cluster.
     pub(crate) fn new(cluster_id: String, random: u128) -> Self {
-        let mut truth = Self::empty(cluster_id);
-        truth.pick_blocks(Half::New, random);
-        truth
+        let mut state = Self::empty(cluster_id);
+        state.pick_blocks(Half::New, random);
+        state
     }
 
     fn empty(cluster_id: String) -> Self {
@@ -279,9 +279,9 @@ impl DirectoryState {
 
     /// The state of a master that knows nothing of its cluster but the id.
     pub(crate) fn rebuilt(cluster_id: String, random: u128) -> Self {
-        let mut truth = Self::empty(cluster_id);
-        truth.distrust_ids(random);
-        truth
+        let mut state = Self::empty(cluster_id);
+        state.distrust_ids(random);
+        state
     }
 
     /// From now on every id may have been given before: new ones come from a block of their own,
@@ -328,7 +328,7 @@ impl DirectoryState {
     /// The state that the bytes hold.
     ///
     /// # Errors
-    /// Bytes that [`Truth::encode`] did not make, or that of another version did.
+    /// Bytes that [`DirectoryState::encode`] did not make, or that of another version did.
     pub fn decode(bytes: &[u8]) -> Result<Self, StateError> {
         let Format { format } = serde_json::from_slice(bytes).map_err(StateError::Malformed)?;
         if format != FORMAT {
@@ -466,19 +466,16 @@ mod tests {
 
     #[test]
     fn what_is_encoded_is_decoded() {
-        let mut truth = DirectoryState::rebuilt("c0ffee".into(), 7);
-        let (name, state) = ("a".into(), TableState::Deleting);
-        let swept = true;
-        let given_up = false;
+        let mut state = DirectoryState::rebuilt("c0ffee".into(), 7);
         let table = Table {
-            name,
-            state,
-            swept,
-            given_up,
+            name: "a".into(),
+            state: TableState::Deleting,
+            swept: true,
+            given_up: false,
         };
-        truth.tables.insert(3, table);
-        truth.deleted_tables.insert(2);
-        truth.awaited.insert("tablet-1".into());
+        state.tables.insert(3, table);
+        state.deleted_tables.insert(2);
+        state.awaited.insert("tablet-1".into());
         let rows = Rows {
             start: (0..=255).collect(),
             end: Bytes::new(),
@@ -491,7 +488,7 @@ mod tests {
             made: true,
             state: TabletState::Swept,
         };
-        truth.tablets.insert(u64::MAX, tablet);
+        state.tablets.insert(u64::MAX, tablet);
         let oracle = Server {
             role: Role::Oracle,
             address: "oracle-0:7401".into(),
@@ -501,8 +498,8 @@ mod tests {
             groups: u64::MAX,
             commits_above: u64::MAX,
         };
-        truth.servers.insert("oracle-0".into(), oracle);
-        assert_eq!(DirectoryState::decode(&truth.encode()).unwrap(), truth);
+        state.servers.insert("oracle-0".into(), oracle);
+        assert_eq!(DirectoryState::decode(&state.encode()).unwrap(), state);
     }
 
     #[test]
@@ -522,7 +519,7 @@ mod tests {
 
     #[test]
     fn ids_of_two_clusters_and_of_a_rebuilt_state_lie_apart() {
-        let ids = |truth: &DirectoryState| (truth.next_table_id, truth.next_tablet_id);
+        let ids = |state: &DirectoryState| (state.next_table_id, state.next_tablet_id);
         let new = |random| DirectoryState::new("c0ffee".into(), random);
         assert_ne!(ids(&new(1)).0, ids(&new(2)).0);
         assert_ne!(ids(&new(1 << 16)).1, ids(&new(2 << 16)).1);
@@ -533,9 +530,9 @@ mod tests {
             assert!(table > 1 << 31, "{table}");
             assert!((1 << 52..1 << 53).contains(&tablet), "{tablet}");
         }
-        let (mut truth, first) = (new(5), new(5).next_table_id);
-        truth.met_table(first);
-        assert!(truth.was_deleted(first) && !truth.was_deleted(1));
+        let (mut state, first) = (new(5), new(5).next_table_id);
+        state.met_table(first);
+        assert!(state.was_deleted(first) && !state.was_deleted(1));
     }
 
     #[test]
@@ -548,7 +545,7 @@ mod tests {
             (&[("", "m")], false),
             (&[("m", "")], false),
         ] {
-            let mut truth = DirectoryState::new("c0ffee".into(), 7);
+            let mut state = DirectoryState::new("c0ffee".into(), 7);
             for (id, (start, end)) in (1..).zip(tablets) {
                 let tablet = Placement {
                     table: 1,
@@ -561,12 +558,12 @@ mod tests {
                     made: true,
                     state: TabletState::Serving,
                 };
-                truth.tablets.insert(id, tablet);
+                state.tablets.insert(id, tablet);
             }
-            assert_eq!(truth.is_complete(1), complete, "{tablets:?}");
-            if let Some(tablet) = truth.tablets.get_mut(&1) {
+            assert_eq!(state.is_complete(1), complete, "{tablets:?}");
+            if let Some(tablet) = state.tablets.get_mut(&1) {
                 tablet.made = false;
-                assert!(!truth.is_complete(1), "{tablets:?}");
+                assert!(!state.is_complete(1), "{tablets:?}");
             }
         }
     }
