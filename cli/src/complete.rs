@@ -11,7 +11,7 @@ use percolator_client::{Client, Options};
 
 /// Set by the shell when it asks what could come next.
 const ASKED: &str = "PERCOLATOR_COMPLETE";
-/// Whoever presses Tab waits for no longer.
+/// Anyone who presses Tab waits for no longer.
 const PATIENCE: Duration = Duration::from_millis(800);
 
 /// Answers a shell that asks what could come next, and ends the process then.

@@ -1,4 +1,4 @@
-//! What errors say to whoever typed the command, and what scripts tell them apart by.
+//! What errors say to anyone who typed the command, and what scripts tell them apart by.
 
 use std::process::ExitCode;
 

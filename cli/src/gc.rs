@@ -1,4 +1,4 @@
-//! `percolator gc`: garbage collection, for whoever runs the cluster.
+//! `percolator gc`: garbage collection, for administrators.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub(crate) enum Command {
     #[command(after_help = "\
 Examples:
   percolator gc set --retention 90s
-  percolator gc set --max-hold 6h     end the gc-lock of whoever reads for longer
+  percolator gc set --max-hold 6h     end the gc-locks of clients that read for longer
   percolator gc set --max-hold 0s     no limit
   percolator gc set --pause true      nothing more is refused, and no more may be collected
   percolator gc set --pause false     go on")]

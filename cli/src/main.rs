@@ -227,7 +227,7 @@ fn command() -> ExitCode {
         .and_then(|result| result),
     };
     result.unwrap_or_else(|error| {
-        // Whoever reads our results has gone: there's nobody to tell.
+        // The reader of our results has gone: there's nobody to tell.
         if error
             .downcast_ref::<io::Error>()
             .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)

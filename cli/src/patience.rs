@@ -68,7 +68,7 @@ pub(crate) fn may_pass(error: &Error) -> bool {
     matches!(error, Error::Timeout { .. } | Error::Unavailable(_))
 }
 
-/// A snapshot, read with patience: by whoever reads for longer than a server may be away.
+/// A snapshot, read with patience: by anyone who reads for longer than a server may be away.
 pub(crate) struct Snapshot<'a> {
     pub(crate) txn: Txn,
     patience: Patience,

@@ -1,4 +1,4 @@
-//! `percolator txn`: the transactions that run, for whoever runs the cluster.
+//! `percolator txn`: the transactions that run, for administrators.
 
 use std::process::ExitCode;
 

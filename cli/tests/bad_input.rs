@@ -318,7 +318,7 @@ fn keys_of_another_kind_in_an_earlier_file_are_not_replaced() {
     );
     assert_eq!(cluster.run(&["get", "rows", "1", "n"]).ok(), "1\n");
     assert_eq!(cluster.run(&["get", "rows", "x", "n"]).ok(), "2\n");
-    // Whoever means it, can.
+    // Anyone who means it, can.
     cluster.run(&["delete", "rows", "1"]).ok();
     import(second, &[]).ok();
     assert_eq!(cluster.run(&["get", "rows", "1", "n"]).ok(), "2\n");

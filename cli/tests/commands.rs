@@ -184,7 +184,7 @@ fn a_session_at_a_snapshot_only_reads() {
     let said = cluster.run(&["shell", "--at", &u64::MAX.to_string()]);
     said.refused(2, &["no snapshot"]);
     assert_eq!(cluster.run(&["get", "t", "a", "one"]).ok(), "2\n");
-    // Whoever asks for a transaction of a table that isn't there needn't wait.
+    // Anyone who asks for a transaction of a table that isn't there needn't wait.
     let said = cluster.run(&["outcome", &at, "77/a:one"]);
     said.refused(6, &["there is no table", "number 77"]);
 }

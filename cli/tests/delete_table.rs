@@ -263,7 +263,7 @@ fn a_server_that_is_gone_for_good_is_in_the_way_until_its_tables_are_given_up() 
     refused.refused(5, &[&lost, &is_lost, "is lost", "bring the folder back"]);
     let listed = cluster.run(&["table", "list"]).ok();
     assert!(listed.contains("deleting"), "{listed}");
-    // Whoever deletes the tables knows of the loss: there's nothing to wait for any more.
+    // Anyone who deletes the tables knows of the loss: there's nothing to wait for any more.
     support::wait_for("the server to be ready", || {
         (readiness().status == 200).then_some(())
     });

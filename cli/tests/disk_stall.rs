@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use percolator_telemetry::endpoint;
 use support::{Cluster, block_on, wait_for};
 
-/// A volume that can be frozen: whoever writes to it waits then.
+/// A volume that can be frozen: anyone who writes to it waits then.
 struct Volume(PathBuf);
 
 impl Volume {

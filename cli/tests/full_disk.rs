@@ -106,7 +106,7 @@ fn a_full_volume_refuses_new_data_alone_and_loses_nothing() {
         Some(status()).filter(|said| said.out.contains("its volume is full"))
     });
     assert_eq!(said.code(), 7, "{said:#?}");
-    // What was left locked is resolved by whoever meets it, also by a server that was started again.
+    // What was left locked is resolved by the transaction that meets it, also by a server that was started again.
     let verify = ["bank", "--accounts", "200", "-o", "json", "--verify", text];
     let holds = || {
         for arguments in [["scan", "bank"], ["scan", "bank-ledger"]] {

@@ -1,5 +1,5 @@
 //! Garbage collection on a real cluster: what no snapshot needs goes, what an open one needs stays, and what is
-//! below the barrier is refused, whoever was killed.
+//! below the barrier is refused, no matter which process was killed.
 
 mod support;
 

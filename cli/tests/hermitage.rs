@@ -258,7 +258,7 @@ fn g2_anti_dependency_cycles_over_predicates_are_allowed() {
     });
 }
 
-/// A start_ts is the name of whoever writes with it: two of one name would take each other's locks and
+/// A start_ts is the name of its writer: two of one name would take each other's locks and
 /// answers for their own.
 #[test]
 fn a_chosen_snapshot_only_reads() {

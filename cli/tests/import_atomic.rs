@@ -225,7 +225,7 @@ fn an_atomic_import_that_is_told_to_stop_takes_back_what_it_wrote() {
         said.contains("stopped: nothing of the file is in; import again"),
         "{said}"
     );
-    // By itself, not by whoever meets them when their ttl is over.
+    // By itself, not by the transactions that meet them when their ttl is over.
     assert_eq!(locks(&cluster), 0, "{said}");
     assert_eq!(rounds_seen(&cluster), (vec![], 0));
 }

@@ -156,7 +156,7 @@ fn an_export_without_the_names_of_rows_counts_them_once_and_ends_with_1() {
     cluster.run(&["export", "--table", "u"]).ok();
 }
 
-/// A field that no row has agrees with an index that has no entries: whoever typed it wrong has to hear of it.
+/// A field that no row has agrees with an index that has no entries: anyone who typed it wrong has to hear of it.
 #[test]
 fn a_check_of_a_field_that_no_row_has_says_so() {
     let cluster = Cluster::threads();

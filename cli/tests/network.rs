@@ -58,7 +58,7 @@ fn snapshot_isolation_explains_what_clients_saw_through_cuts_and_wrong_clocks() 
             }
         }
     }
-    // Whoever was cut off, every row can be read.
+    // No matter who was cut off, every row can be read.
     explained(&mut recorder, file, |arguments| network.run(arguments));
 }
 

@@ -102,7 +102,7 @@ fn servers_that_share_a_process_follow_the_level_and_say_who_they_are() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("cluster.yaml");
     let path = file.display().to_string();
-    // Whoever reads it meanwhile finds one or the other.
+    // Anyone who reads it meanwhile finds one or the other.
     let say = |spec: &str| {
         let beside = folder.path().join("next.yaml");
         std::fs::write(&beside, manifest(spec)).expect("writable");

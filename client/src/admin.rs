@@ -1,4 +1,4 @@
-//! What whoever runs a cluster asks its master: how far garbage collection is, and to go about it otherwise.
+//! What an administrator asks a cluster's master: how far garbage collection is, and to go about it otherwise.
 
 use std::fmt;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub struct Owner {
     pub process: u32,
     /// The program.
     pub application: String,
-    /// What whoever started it calls it, by its variable `PERCOLATOR_LABEL`; empty: nothing.
+    /// What its user calls it, by its variable `PERCOLATOR_LABEL`; empty: nothing.
     pub label: String,
 }
 

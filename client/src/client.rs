@@ -173,7 +173,7 @@ impl Client {
         }
     }
 
-    /// Begins a transaction at an earlier snapshot, that only reads: a start_ts is the name of whoever writes
+    /// Begins a transaction at an earlier snapshot, that only reads: a start_ts is the name of its writer
     /// with it, and this one may be somebody else's.
     ///
     /// # Errors

@@ -83,7 +83,7 @@ impl Commit {
         }))
     }
 
-    /// [`Self::run`], for whoever waits elsewhere.
+    /// [`Self::run`], for anyone who waits elsewhere.
     pub(crate) fn start(self, result: oneshot::Sender<Result<Timestamp, Error>>) {
         let transport = self.router.transport.clone();
         let going = self.router.going();
@@ -433,7 +433,7 @@ impl Commit {
                 cells: cells.into_iter().map(|(_, cell)| cell).collect(),
             })
         };
-        // Whoever waits has waited long enough; servers that answer do so within that.
+        // Anyone who waits has waited long enough; servers that answer do so within that.
         let patience = if self.deadline.passed(&*self.router.transport) {
             LATE_ROLLBACK_PATIENCE
         } else {

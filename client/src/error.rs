@@ -11,7 +11,7 @@ use crate::transport::Replaced;
 
 /// Why a call failed. Whatever isn't [`Error::Unknown`] says for certain that nothing of the
 /// transaction is or will be visible. Its text says everything: no reason is left for
-/// [`std::error::Error::source`], so that whoever prints both says nothing twice.
+/// [`std::error::Error::source`], so that anyone who prints both says nothing twice.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Another transaction was first. Begin again.

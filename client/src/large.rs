@@ -7,7 +7,7 @@
 //!
 //! Which cells were flushed isn't remembered: only between which rows of which tables they lie. In the end the
 //! tablets there are asked to resolve what they find of the transaction, piece by piece. Where the client dies,
-//! whoever meets a lock clears it, and in the background the rest of its tablet.
+//! anyone who meets a lock clears it, and in the background the rest of its tablet.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -412,7 +412,7 @@ impl Router {
                 (_, Attempt::Done(_)) => return Err(unexpected()),
                 (_, Attempt::Invalid(why)) => return Err(CallError::Invalid(why)),
                 (_, Attempt::TooOld(too_old)) => return Err(CallError::TooOld(too_old)),
-                // Whoever deletes the table resolves what is left of its transactions elsewhere.
+                // Anyone who deletes the table resolves what is left of its transactions elsewhere.
                 (_, Attempt::Frozen(_)) => return Ok(resolved),
                 (Some(tablet), Attempt::Busy(why)) => {
                     if turn.as_ref().is_none_or(|turn| turn.tablet() != tablet.id) {

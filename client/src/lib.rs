@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Reads see one snapshot; writes are buffered until the commit, which is atomic over rows, tables and
-//! servers. Beyond [`Options::buffer_bytes`] they are flushed while the transaction goes on: whoever writes that much
+//! servers. Beyond [`Options::buffer_bytes`] they are flushed while the transaction goes on: anyone who writes that much
 //! waits for room now and then ([`Txn::ready`]). A closure of [`Client::transact`] runs again when another transaction was first.
 //! [`Client::measure`] shows what it does in a registry of the application's.
 //! [`Client::begin`] gives a transaction to commit by hand. Errors are values: see [`Error`]; a closure of
@@ -35,9 +35,9 @@
 //!
 //! # Cancellation
 //! A call that is dropped before its end, as by a timeout of the application's, leaves nothing half done. A read is given
-//! up. A commit goes on by itself, or is rolled back where nothing was decided: whoever drops [`Txn::commit`] doesn't know
+//! up. A commit goes on by itself, or is rolled back where nothing was decided: anyone who drops [`Txn::commit`] doesn't know
 //! which, and may ask [`Client::outcome`]. A [`Txn`] that is dropped is rolled back. What goes on behind an answer ends
-//! with the runtime; [`Client::settle`] waits for it, and what is left nevertheless is cleared by whoever meets it.
+//! with the runtime; [`Client::settle`] waits for it, and what is left nevertheless is cleared by the transaction that meets it.
 //!
 //! # Runtimes
 //! Calls run on the tokio runtime that they are awaited on, also another one than that on which the client connected.

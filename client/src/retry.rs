@@ -109,7 +109,7 @@ impl<'a> Retry<'a> {
         waited.ok_or(CallError::GaveUp(last))
     }
 
-    /// [`Self::pause`], and then asks the master where things are: whoever doesn't answer may have moved. Who is
+    /// [`Self::pause`], and then asks the master where things are: anyone who doesn't answer may have moved. Who is
     /// busy has not, and many ask it at once: they don't all go to the master.
     /// `None`: the master is away or wasn't asked, which leaves us with what we know.
     ///

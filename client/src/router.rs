@@ -1,4 +1,4 @@
-//! Sends requests to whoever owns their cells, and goes on until they're answered: asks the master
+//! Sends requests to the owners of their cells, and goes on until they're answered: asks the master
 //! again where a tablet has moved, and tries again where an answer was lost. Every request is harmless
 //! when repeated.
 
@@ -35,7 +35,7 @@ const GROUP_BYTES_MAX: usize = 512 << 10;
 /// What is said of a master that gave no answer until a deadline.
 const SILENT_MASTER: &str = "the master did not answer in the time that was left";
 
-/// The way to the servers, for whoever calls.
+/// The way to the servers, for anyone who calls.
 pub(crate) struct Router {
     world: Arc<World>,
     /// Of the transaction that it is for, where something is told of it.
@@ -153,7 +153,7 @@ impl Deadline {
     }
 
     /// [`Self::within`], without a timer for an attempt that doesn't wait: it would cost more than the
-    /// request. Looks at the clock when whoever carries the request wakes it ([`Transport::tablet`]). On
+    /// request. Looks at the clock when the transport wakes it ([`Transport::tablet`]). On
     /// failure, how long it waited for since the first such look.
     pub(crate) async fn watching<T>(
         &self,

@@ -1,4 +1,4 @@
-//! The transactions that run on a cluster, for whoever runs it: those that have held a gc-lock for a while, or have
+//! The transactions that run on a cluster, for administrators: those that have held a gc-lock for a while, or have
 //! locks; and to end one of them.
 
 use std::collections::BTreeMap;

@@ -254,7 +254,7 @@ pub(crate) fn by_txn(
     Ok(by_txn)
 }
 
-/// Resolves locks, for whoever moves the point below which versions are collected.
+/// Resolves locks, for anyone who moves the point below which versions are collected.
 pub struct Sweeper(Arc<Router>);
 
 /// A lock that can't be resolved now, or a server that doesn't answer.

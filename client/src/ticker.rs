@@ -1,6 +1,6 @@
 //! Time for what waits on a connection, from a thread of its own.
 //!
-//! A connection lives on the tokio runtime of whoever used it first. That one may stand still, or be left without anybody
+//! A connection lives on the tokio runtime of its first user. That one may stand still, or be left without anybody
 //! who drives it, while calls on other runtimes wait for the connection: these have to hear of it.
 
 use std::sync::{Arc, Weak};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// Whoever waits is woken once a tick, to look at its deadline.
+/// Anyone who waits is woken once a tick, to look at its deadline.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
 /// A runtime that has not come to its connection for so many ticks, while others wait for it, stands still.
 const STANDS_STILL_TICKS: u32 = 8;

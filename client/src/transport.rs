@@ -130,7 +130,7 @@ pub type Apart = Box<dyn FnOnce(Arc<dyn Transport>) -> BoxFuture<'static, ()> + 
 
 /// Peers, time, randomness, background work.
 pub trait Transport: Send + Sync + 'static {
-    /// Sends a request to the tablet server at this address. Its id is set on the way. Whoever waits for
+    /// Sends a request to the tablet server at this address. Its id is set on the way. Anyone who waits for
     /// the answer is woken now and then, where deadlines matter: it has no timer of its own.
     fn tablet(
         &self,

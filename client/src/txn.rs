@@ -68,7 +68,7 @@ pub(crate) struct Writes {
     bytes: usize,
     /// What is being flushed, and its bytes.
     flushing: Option<(Arc<Tables>, usize)>,
-    /// To whoever flushes, once something was.
+    /// Notifies those who flush, once something was.
     orders: Option<mpsc::UnboundedSender<Order>>,
     /// Why the transaction can't go on; for the next call.
     failed: Option<Error>,
@@ -230,7 +230,7 @@ impl Txn {
         Ok(value)
     }
 
-    /// Waits until there is room for more writes: a transaction of any size may be written, by whoever calls this
+    /// Waits until there is room for more writes: a transaction of any size may be written, by anyone who calls this
     /// now and then between its writes. A large one is flushed meanwhile, and rolled back as soon as that meets a
     /// conflict.
     ///

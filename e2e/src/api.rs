@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::nodes::MARK;
 
-/// Whoever doesn't answer within this is asked again.
+/// Anyone who doesn't answer within this is asked again.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 /// Kinds that are looked at, and where they are.

@@ -13,7 +13,7 @@ use crate::{ANSWER_IS_NO, Kube, Namespace, PROGRAM, lock, nodes, outcome, say, s
 
 /// Longer than any test: it is told to end.
 const DURATION: &str = "3h";
-/// Transfers in a second, of all clients: whoever is away for a moment is missed, and the machine has other things to do.
+/// Transfers in a second, of all clients: anyone who is away for a moment is missed, and the machine has other things to do.
 const RATE: &str = "200";
 /// Rows that every import writes, in one transaction.
 const ROWS: u64 = 40;
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const TABLE: [&str; 2] = ["--table", "users"];
 const INDEX: [&str; 2] = ["--index", "email=users_by_email"];
 
-/// A bank in a pod, and whoever writes rows with an index from there. What they do ends with the pod.
+/// A bank in a pod, and anyone who writes rows with an index from there. What they do ends with the pod.
 #[derive(Debug)]
 pub struct Application<'a> {
     space: &'a Namespace,

@@ -164,7 +164,7 @@ fn keep_failures() {
     });
 }
 
-/// Tells whoever watches what happens, and how long after the first that was told.
+/// Logs what happens, and how long after the first that was told.
 #[allow(
     clippy::print_stdout,
     reason = "tests that take minutes say what they do"
@@ -300,7 +300,7 @@ impl Namespace {
         kubectl(&all)
     }
 
-    /// What is there, for whoever reads of a failure.
+    /// What is there, for anyone who reads of a failure.
     #[allow(clippy::print_stdout, reason = "a failure's circumstances")]
     fn explain(&self) {
         for arguments in [
@@ -315,7 +315,7 @@ impl Namespace {
             let logs = ["-n", namespace, "logs", selector, "--tail=30", "--prefix"];
             println!("{}", kubectl(&logs).unwrap_or_else(|error| error));
         }
-        // Whoever sees only the end sees what it was.
+        // Anyone who sees only the end sees what it was.
         for failure in lock(&FAILURES).iter() {
             println!("FAILURE: {failure}");
         }
@@ -336,7 +336,7 @@ impl Namespace {
         self.kubectl(&["patch", "perc", cluster, "--type=merge", "-p", &patch])
     }
 
-    /// Tells whoever watches what happens in it.
+    /// Logs what happens in it.
     pub fn say(&self, what: &str) {
         say(&format!("{}: {what}", self.name));
     }

@@ -123,7 +123,7 @@ fn watch(namespace: &str, kind: &'static str, books: &Mutex<Books>, stop: &Atomi
         books.running.insert(kind, child);
         // What is there is told anew.
         books.now.retain(|(of, _), _| *of != kind);
-        // Whoever ends all of them has not seen this one.
+        // Anyone who ends all of them has not seen this one.
         if stop.load(Ordering::Relaxed) {
             books
                 .running

@@ -62,7 +62,7 @@ fn leader() -> String {
     operator(&["get", "lease", LEASE, "-o", holder])
 }
 
-/// A change has fewer writes than this, however often whoever makes them is killed.
+/// A change has fewer writes than this, however often their writer is killed.
 const WRITES_MAX: usize = 60;
 
 /// Makes a change, and kills the operator after each of its writes until nothing is left to be done.
@@ -363,7 +363,7 @@ fn servers_stop_in_time(kube: &Kube, space: &Namespace) {
     say("servers are told to stop while money moves: each ends by itself");
     let application = Application::start(kube, space, "demo", 100, 4);
     for pod in PODS {
-        // Whoever isn't done within the grace period is killed, and ends with 137.
+        // Anyone who isn't done within the grace period is killed, and ends with 137.
         assert_eq!(stop(space, pod), 0, "{pod}");
         space.wait_until_up_to_date("demo");
         application.goes_on();

@@ -477,7 +477,7 @@ impl<S: ConcurrentStore> Store for Buffered<S> {
                     return;
                 }
             }
-            // Whoever takes the frozen table away signals under this lock, so no signal is missed.
+            // Anyone who takes the frozen table away signals under this lock, so no signal is missed.
             self.ended.wait(&mut failed);
         }
     }

@@ -62,7 +62,7 @@ struct Shared<B> {
     backend: B,
     disk: Arc<dyn Disk>,
     log: Mutex<Log>,
-    /// As the last commit has left it: whoever asks doesn't wait for a disk that hangs.
+    /// As the last commit has left it: anyone who asks doesn't wait for a disk that hangs.
     log_was: Mutex<LogStats>,
     segment_bytes: u64,
     /// Why it stopped: the first failure that left something unknown.
@@ -201,7 +201,7 @@ impl<B: Backend> Durable<B> {
                 let thread = std::thread::Builder::new()
                     .name("checkpoint".to_owned())
                     .spawn(move || {
-                        // Whoever waits for an answer goes first; who can't set it has no less.
+                        // Anyone who waits for an answer goes first; who can't set it has no less.
                         let _ = rustix::process::nice(CHECKPOINT_NICE);
                         shared.checkpoint_when_asked();
                     })
@@ -506,7 +506,7 @@ impl<B: Backend> Engine for Durable<B> {
         if self.shared.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        // Whoever is about to rest sees that it is closed, or hears this.
+        // Anyone who is about to rest sees that it is closed, or hears this.
         drop(self.shared.orders.lock());
         self.shared.changed.notify_all();
         self.shared.check()?;

@@ -154,7 +154,7 @@ fn lock(folder: &Path) -> Result<File, Error> {
     for _ in 0..TRIES {
         match file.try_lock() {
             Ok(()) => {
-                // For whoever finds it locked; it is no more than a hint.
+                // For anyone who finds it locked; it is no more than a hint.
                 let _ = fs::write(&path, std::process::id().to_string());
                 return Ok(file);
             }

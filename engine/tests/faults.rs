@@ -40,7 +40,7 @@ fn a_full_disk_takes_nothing_and_goes_on_when_there_is_room() {
     }
 }
 
-/// A process that was killed between its write and its sync leaves a record that is only in memory. Whoever
+/// A process that was killed between its write and its sync leaves a record that is only in memory. Anyone who
 /// replays it shows it to readers, so it has to be on the device then.
 #[test]
 fn what_is_replayed_is_synced_before_it_is_seen() {

@@ -195,7 +195,7 @@ impl From<Refusal> for Status {
             | Refusal::OtherRole { .. }
             | Refusal::BeingDeleted { .. }
             | Refusal::OfManifest { .. }
-            // Not ALREADY_EXISTS: whoever asks again takes that for the outcome of asking first.
+            // Not ALREADY_EXISTS: anyone who asks again takes that for the outcome of asking first.
             | Refusal::OtherCuts { .. }
             | Refusal::NotFrozen { .. }
             | Refusal::Duplicate { .. }

@@ -1,7 +1,7 @@
 //! The directory as a state machine: heartbeats and requests in, effects out. It does no I/O and
 //! reads no clock; time comes in as what has passed since this start of the master.
 //!
-//! Whoever runs it calls one of its functions, then takes the [`Effects`] and carries them out in
+//! Anyone who runs it calls one of its functions, then takes the [`Effects`] and carries them out in
 //! their order: what is to be durable first, then the commands; and only then answers.
 
 use std::collections::{BTreeMap, BTreeSet};

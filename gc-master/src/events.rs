@@ -164,7 +164,7 @@ pub struct HeartbeatAnswer {
     pub leased: Leased,
 }
 
-/// What whoever deletes a table has done for that.
+/// What the client that deletes a table has done for that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Swept {
     /// The table.
@@ -229,7 +229,7 @@ impl Action {
     }
 }
 
-/// Something that whoever runs the cluster may want to know.
+/// Something that administrators may want to know.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)] // The fields are the facts of the messages.
 pub enum Note {

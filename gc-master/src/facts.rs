@@ -1,4 +1,4 @@
-//! How the master is, for whoever watches it.
+//! How the master is, for anyone who watches it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -46,7 +46,7 @@ pub struct Removal {
 #[derive(Clone, Copy, Debug)]
 struct Begun {
     table: u32,
-    /// When whoever asked is told whom it waits for.
+    /// When the caller is told what it waits for.
     until: Duration,
 }
 

@@ -82,7 +82,7 @@ impl Directory {
                 return Ok(false);
             }
             None if known.is_none() => self.adopt_table(server, &report),
-            // Before that, whoever has the newest epoch may know of commits. What this directory gave and doesn't know any
+            // Before that, anyone who has the newest epoch may know of commits. What this directory gave and doesn't know any
             // more was dropped: the report is older than that, and late.
             Some(TableState::Deleting)
                 if swept && (!is_ours || (known.is_none() && state.gave(report.table.0))) =>

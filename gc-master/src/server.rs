@@ -250,7 +250,7 @@ fn read_manifest(path: &Path) -> Result<Manifest, Error> {
         })
 }
 
-/// Reads the file again and again: whoever runs the cluster changes it without a restart. What it said last counts
+/// Reads the file again and again: administrators change it without a restart. What it said last counts
 /// as long as it can't be read.
 async fn watch_manifest(path: Option<PathBuf>, runner: Arc<Runner>) {
     let Some(path) = path else {

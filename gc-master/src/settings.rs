@@ -1,4 +1,4 @@
-//! The settings of garbage collection. Whoever runs the cluster says them in its manifest (`spec.gc`), or, where the
+//! The settings of garbage collection. Administrators set them in its manifest (`spec.gc`), or, where the
 //! manifest leaves them open, with `percolator gc set`.
 //!
 //! What the manifest says comes in a file, which is read again and again: it wins, and is not kept here, as it is

@@ -121,7 +121,7 @@ pub struct Table {
     /// No lock of another table has its primary here any more: its tablets may go.
     #[serde(default, skip_serializing_if = "is_false")]
     pub swept: bool,
-    /// Whoever deletes it has given up what its owners have lost of it.
+    /// Anyone who deletes it has given up what its owners have lost of it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub given_up: bool,
 }

@@ -180,7 +180,7 @@ impl Directory {
             table.state = TableState::Deleting;
             table.swept |= all_swept;
         }
-        // Whoever asks sweeps from now on.
+        // Anyone who asks sweeps from now on.
         self.unbroken.tables.insert(id);
         // A rebuilt directory may know no tablet of it.
         self.settle(id);

@@ -57,7 +57,7 @@ fn a_table_is_not_dropped_while_a_server_was_not_swept() {
     assert_eq!(world.state_of("a"), None);
 }
 
-/// Whoever loses its state and hears one owner of a table in use must come to hear of all others.
+/// Anyone who loses its state and hears one owner of a table in use must come to hear of all others.
 #[test]
 fn a_table_is_not_used_before_others_know_of_its_owner() {
     let mut world = World::new(1);

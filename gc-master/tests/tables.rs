@@ -404,7 +404,7 @@ fn nothing_is_collected_or_deleted_while_a_server_lacks_what_it_had() {
     world.assert_agreement("when all is deleted");
 }
 
-/// What it had with its own folder, it has not shown to whoever looked for locks.
+/// What it had with its own folder, it has not shown to anyone who looked for locks.
 #[test]
 fn a_sweep_during_which_a_server_had_another_folder_counts_for_nothing() {
     let mut world = World::new(2);
@@ -577,7 +577,7 @@ fn a_report_that_is_older_than_the_drop_does_not_bring_the_tablet_back() {
     let mut world = World::new(2);
     world.create("t", &["m"]).unwrap();
     let id = world.freeze("t").unwrap();
-    let late = world.heartbeat_of("tablet-0");
+    let mut late = world.heartbeat_of("tablet-0");
     // Both know that it was swept, and only one has dropped its tablet: so the table is still there.
     world.down.push("tablet-1".into());
     world.drop_swept("t", id).unwrap();
@@ -589,8 +589,7 @@ fn a_report_that_is_older_than_the_drop_does_not_bring_the_tablet_back() {
     assert!(world.servers["tablet-0"].is_empty());
     assert!(world.state_of("t").is_some());
     // Of a folder that is accepted although it is older than that.
-    let groups = world.groups["tablet-0"];
-    let late = percolator_gc_master::Heartbeat { groups, ..late };
+    late.groups = world.groups["tablet-0"];
     world.directory.heartbeat(world.now, late).unwrap();
     world.carry_out();
     world.down.clear();

@@ -53,7 +53,7 @@ pub enum Kind {
     LockIgnored,
 }
 
-/// Something that snapshot isolation forbids, with whoever had a part in it.
+/// Something that snapshot isolation forbids, with the transactions that had a part in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Anomaly {
     /// What kind.
@@ -290,7 +290,7 @@ fn stale_snapshot(history: &[Transaction]) -> Option<Anomaly> {
     })
 }
 
-/// Whoever isn't committed is there too, as one that only read: its snapshot has to be right all the same.
+/// A transaction that isn't committed is there too, as one that only read: its snapshot has to be right all the same.
 #[expect(clippy::too_many_lines, reason = "one graph, edge by edge")]
 fn graph<'a>(
     history: &'a [Transaction],
@@ -375,7 +375,7 @@ fn graph<'a>(
     }
     let mut ambiguous = 0;
     for (at, transaction) in history.iter().enumerate() {
-        // Who commits after it got a cell for update is before whoever writes it next.
+        // Who commits after it got a cell for update is before the next writer.
         let locks = locked::locks(transaction);
         for (cell, value) in reads(transaction) {
             let has_lock = versions.committed[at] && locks.contains(cell);

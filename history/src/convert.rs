@@ -77,7 +77,7 @@ pub fn elle(history: &[Transaction]) -> Result<String, ConvertError> {
                 processes - 1
             })
         });
-        // Whoever doesn't know how it ended may not go on under the same name.
+        // Anyone who doesn't know how it ended may not go on under the same name.
         if is_end && *outcome != Outcome::Unknown {
             free.push(process);
         }

@@ -1,4 +1,4 @@
-//! Who deleted what was read as absent, where nobody was told that they committed, or nothing says when: whoever reads
+//! Who deleted what was read as absent, where nobody was told that they committed, or nothing says when: anyone who reads
 //! a cell as absent after somebody had written it has seen a deletion, and where only one transaction can have
 //! made it, that one is committed.
 //!

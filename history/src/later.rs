@@ -87,7 +87,7 @@ fn answered_us(transaction: &Transaction) -> Option<u64> {
 }
 
 impl Later<'_> {
-    /// The node that leads to whoever wrote a later version than this writer's.
+    /// The node that leads to the writers of later versions than this writer's.
     pub(crate) fn behind<'b>(&'b self, cell: &'b str, writer: usize) -> Option<usize> {
         self.0.get(&(cell, writer)).copied()
     }

@@ -133,7 +133,7 @@ pub enum FormatError {
     },
 }
 
-/// Reads a history, one transaction a line; empty lines are skipped. Whoever may be killed writes a transaction down
+/// Reads a history, one transaction a line; empty lines are skipped. Anyone who may be killed writes a transaction down
 /// as unknown before it commits: a later line with the same client, `start_ts` and ops takes the place of an unknown
 /// one. Any number of transactions may only read at one snapshot.
 ///

@@ -1,6 +1,6 @@
 //! The versions of each cell, and their order: by commit_ts; one whose answer was lost stands where its snapshot
 //! does, as nobody else can have written the cell between that and its commit. Without timestamps it is known
-//! as far as whoever read a version and wrote the next one tells.
+//! as far as anyone who read a version and wrote the next one tells.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -200,7 +200,7 @@ impl<'a> Versions<'a> {
     }
 }
 
-/// [`Cell::places`]. A lost answer hides only itself: where it was committed, then before whoever stands behind it.
+/// [`Cell::places`]. A lost answer hides only itself: where it was committed, then before those that stand behind it.
 fn places<'a>(
     history: &[Transaction],
     cell: &Cell<'a>,
@@ -220,7 +220,7 @@ pub(crate) type Place = (u64, bool);
 
 /// Where a transaction stands among those that wrote the same cell: at its commit_ts, or right behind its
 /// start_ts. Snapshot isolation wants the others' commits outside of what lies between the two ("first
-/// committer wins"); where they aren't, whoever reads the one misses the effects of the other.
+/// committer wins"); where they aren't, anyone who reads the one misses the effects of the other.
 fn place(transaction: &Transaction) -> Option<Place> {
     let commit = transaction.commit_ts.map(|ts| (ts, false));
     commit.or(transaction.start_ts.map(|ts| (ts, true)))

@@ -474,7 +474,7 @@ fn one_unknown_writer_does_not_hide_the_order_of_the_others() {
         Kind::ReadSkew,
         &["t4@9 read x", "t2@3 wrote the next version"],
     );
-    // It stands behind its snapshot, and before whatever came after that: whoever sees it there is right, ...
+    // It stands behind its snapshot, and before whatever came after that: anyone who sees it there is right, ...
     passes(&[
         "t1 1-2: wx1",
         "t2? 3: wx2",
@@ -482,7 +482,7 @@ fn one_unknown_writer_does_not_hide_the_order_of_the_others() {
         "t4 5-5: rx2",
         "t5 8-8: rx3",
     ]);
-    // ... and whoever sees it later, or sees past it, is not.
+    // ... and anyone who sees it later, or sees past it, is not.
     found(
         &["t1 1-2: wx1", "t2? 3: wx2", "t3 6-7: wx3", "t5 8-8: rx2"],
         Kind::MissedEffects,

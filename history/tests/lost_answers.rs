@@ -1,4 +1,4 @@
-//! Transactions whose answer was lost: whoever saw one knows that it had committed by then.
+//! Transactions whose answer was lost: anyone who saw one knows that it had committed by then.
 
 mod support;
 
@@ -50,7 +50,7 @@ fn a_lost_answer_that_was_overwritten_was_committed_before() {
     passes(&[&overwritten[..], &["t3 30: ry1"]].concat());
 }
 
-/// Where several wrote one value, a lost answer is in doubt only for whoever may have seen it.
+/// Where several wrote one value, a lost answer is in doubt only for anyone who may have seen it.
 #[test]
 fn a_lost_answer_does_not_hide_who_else_wrote_its_value() {
     for value in ["1", "_"] {
@@ -87,7 +87,7 @@ fn a_lost_answer_does_not_hide_who_else_wrote_its_value() {
     }
 }
 
-/// Whoever of them was committed, it was so before who was committed after it had begun.
+/// Those of them who was committed, it was so before who was committed after it had begun.
 #[test]
 fn no_lost_answer_explains_a_read_past_a_committed_write() {
     for (lines, overwriter) in [
@@ -111,7 +111,7 @@ fn no_lost_answer_explains_a_read_past_a_committed_write() {
     }
 }
 
-/// Whoever finds absent what was written before has seen the only deletion that there was.
+/// Anyone who finds absent what was written before has seen the only deletion that there was.
 #[test]
 fn a_lost_deletion_that_was_seen_stays() {
     let seen = ["t1 1-2: wx1 wy1", "t2? 3: wx_ wy_", "t3 5: rx_"];

@@ -14,7 +14,7 @@ use kube::api::{Api, ObjectMeta, PostParams};
 use tokio::time::Instant;
 use tower::{BoxError, Layer, Service};
 
-/// Whoever says nothing for so long has lost the lease.
+/// Anyone who says nothing for so long has lost the lease.
 const LASTS: Duration = Duration::from_secs(15);
 /// A holder that could not renew for so long stops acting: before anybody else begins to, by as much as a request that is
 /// under way may take.

@@ -11,7 +11,7 @@
 //! the read misses nothing that it should see. No local clock takes part, so none can be wrong.
 //!
 //! A secondary may be committed below L, as its primary has been. It was locked there before its primary committed, so
-//! the old server either has that lock as well, and whoever meets it asks the primary, or its prewrite came to the new
+//! the old server either has that lock as well, and anyone who meets it asks the primary, or its prewrite came to the new
 //! one, and the commit_ts is above L.
 
 use crate::mutants::{self, Mutant};

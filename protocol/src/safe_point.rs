@@ -32,7 +32,7 @@
 //! which says the same.
 //!
 //! The record of a rollback may go earlier: an owner that was alive when the safe point passed S may die, and be rolled
-//! back by a reader that clears some of its locks. Whoever meets another one of them finds nothing at the
+//! back by a reader that clears some of its locks. Anyone who meets another one of them finds nothing at the
 //! primary. That says enough: had S committed, the record would be there as long as that lock is. So it clears
 //! the lock as one that was rolled back. Should the lock have been resolved since it was met, this changes
 //! nothing: a commit's record in its place refuses the rollback, and where that was collected too, [`TooOld`]
@@ -73,7 +73,7 @@ impl Points {
     #[must_use]
     pub fn raised(self, to: Self) -> Self {
         let barrier = self.barrier.max(to.barrier);
-        // Whoever sends a safe point has sent its barrier before; if not, it waits for that.
+        // Anyone who sends a safe point has sent its barrier before; if not, it waits for that.
         let safe_point = if to.safe_point <= barrier {
             self.safe_point.max(to.safe_point)
         } else {
@@ -136,14 +136,14 @@ fn below(start_ts: Timestamp, point: Timestamp) -> Result<(), TooOld> {
 /// How long versions are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionPolicy {
-    /// Whoever reads them or not.
+    /// Whether they are read or not.
     pub retention: Duration,
     /// For a gc-lock, at most; `None`: for as long as it is held. Shorter than the retention, it has no effect.
     pub hold_max: Option<Duration>,
 }
 
 /// Where the barrier may go at the oracle's time `now`: transactions live for the retention without being
-/// asked, and whoever holds a gc-lock, of which `lowest` is the lowest, for as long as it does and may.
+/// asked, and anyone who holds a gc-lock, of which `lowest` is the lowest, for as long as it does and may.
 pub fn barrier(now: Timestamp, policy: RetentionPolicy, lowest: Option<Timestamp>) -> Timestamp {
     let before = |time: Duration| {
         let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);

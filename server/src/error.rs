@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a server process cannot start or go on. Every message says what is, what was asked for and
-/// what to do, and why: nothing is left for [`std::error::Error::source`], so that whoever prints both
+/// what to do, and why: nothing is left for [`std::error::Error::source`], so that anyone who prints both
 /// says nothing twice.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

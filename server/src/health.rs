@@ -20,10 +20,10 @@ const PREFIX: &str = "/grpc.health.v1.Health/";
 /// What a check asks, by the name of the service in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// Whether the server answers requests: to whoever names no service, or another one. A server that doesn't for
+    /// Whether the server answers requests: to anyone who names no service, or another one. A server that doesn't for
     /// long may be started again.
     Lives,
-    /// Whether it also has everything that it is to have: to whoever asks for the service `ready`. To start it again
+    /// Whether it also has everything that it is to have: to anyone who asks for the service `ready`. To start it again
     /// is of no use.
     Ready,
 }

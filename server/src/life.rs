@@ -1,6 +1,6 @@
 //! One start of a server's process: its incarnation, and which earlier ones are surely dead.
 //!
-//! Whoever holds a folder's lock on the same start of the same machine knows that the processes that held it before are
+//! Anyone who holds a folder's lock on the same start of the same machine knows that the processes that held it before are
 //! dead. A copy of the folder proves nothing of that: its lock is another file.
 
 use std::fs;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 const PROCESSES: &str = "PROCESSES";
 /// Names the start of a machine (Linux).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// Starts that no master has answered, at the most; whoever has more of them waits for a lease.
+/// Starts that no master has answered, at the most; anyone who has more of them waits for a lease.
 const STARTS_MAX: usize = 64;
 
 /// The processes that have held a folder's lock, the last one last, from the one on that a master has accepted.

@@ -16,7 +16,7 @@ use tonic::codegen::{Service, http};
 use crate::{Error, Probe, serve_when};
 
 /// Does what may take long, and blocks this thread, as reading a log does. Meanwhile checks of health are answered on the
-/// listener, by a thread of their own: to whoever asks whether the server lives, `lives`; that it isn't ready, to whoever
+/// listener, by a thread of their own: to anyone who asks whether the server lives, `lives`; that it isn't ready, to anyone who
 /// asks for that. All other requests wait, and their connections are cut in the end: clients ask again. Who comes later
 /// finds the server itself.
 ///

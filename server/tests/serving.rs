@@ -59,7 +59,7 @@ async fn a_probe_is_told_whether_the_server_serves() {
     for (service, serves, status) in [
         ("ready", false, ServingStatus::NotServing),
         ("ready", true, ServingStatus::Serving),
-        // Whoever asks for less is answered: nobody starts a server again because it isn't ready.
+        // Anyone who asks for less is answered: nobody starts a server again because it isn't ready.
         ("", false, ServingStatus::Serving),
     ] {
         is_ready.store(serves, Ordering::Relaxed);
@@ -137,7 +137,7 @@ async fn a_server_that_recovers_lives_and_is_not_ready() {
         matches!(cut, Ok(()) | Err(std::io::ErrorKind::ConnectionReset)),
         "{cut:?}"
     );
-    // And the server itself answers whoever comes then.
+    // And the server itself answers anyone who comes then.
     tokio::spawn(serve_when(
         listener,
         OracleServer::new(Echo),

@@ -204,7 +204,7 @@ pub fn begin(world: &Arc<World>, cluster: &Arc<Cluster>) {
         late_max: 3 * plan.lock_ttl + Duration::from_millis(500),
         duplicate_ppm: rate(plan, Fault::Duplicate, 200_000),
         reorders: plan.has(Fault::Reorder),
-        // Whoever has little patience and gets no answer either when it asks again doesn't know how it ended.
+        // Anyone who has little patience and gets no answer either when it asks again doesn't know how it ended.
         reset_ppm: if plan.patience < SHORT_PATIENCE {
             rate(plan, Fault::Reset, 500_000)
         } else {

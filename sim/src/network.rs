@@ -251,7 +251,7 @@ impl World {
         self.at(Duration::from_micros(300), Box::new(act));
     }
 
-    /// A process is gone: whoever waits for it hears it from its machine.
+    /// A process is gone: anyone who waits for it hears it from its machine.
     pub(crate) fn network_lost(self: &Arc<Self>, node: NodeId) {
         let waiting: Vec<u64> = {
             let network = self.network.lock();

@@ -97,7 +97,7 @@ impl Cluster {
             return;
         }
         if !world.is_up(older.node) {
-            // Whoever ended it starts it again, and must find the one that is to run.
+            // Anyone who ended it starts it again, and must find the one that is to run.
             let cluster = self.clone();
             let again = move |world: &Arc<World>| cluster.bring_newest(world, number);
             return world.at(LOOK, Box::new(again));

@@ -1,4 +1,4 @@
-//! The last of a run: a client dies at some moment of a transaction, a large one where clients buffer little, and whoever
+//! The last of a run: a client dies at some moment of a transaction, a large one where clients buffer little, and anyone who
 //! reads its cells waits no longer than its locks live.
 
 use std::sync::Arc;

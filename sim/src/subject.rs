@@ -1,5 +1,5 @@
 //! What a failure is about: the transactions, cells and clients that its text names; and which lines of a trace are
-//! about the same, so that whoever looks at it sees those first.
+//! about the same, so that anyone who looks at it sees those first.
 
 use std::collections::BTreeSet;
 

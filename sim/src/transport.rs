@@ -163,7 +163,7 @@ impl Transport for SimTransport {
     }
 
     fn now(&self) -> Duration {
-        // From the epoch on, so that the client's clock and the oracle's can be compared by whoever is
+        // From the epoch on, so that the client's clock and the oracle's can be compared by anyone who is
         // wrong enough to do so.
         let own_us = self.world.clock(self.node, |clock, now| clock.mono_us(now));
         Duration::from_millis(EPOCH_MS) + Duration::from_micros(own_us)

@@ -110,7 +110,7 @@ fn failing_runs_are_made_small_and_fail_again_in_the_same_way_by_what_is_shown_o
         (Mutation::LimitNotDurable, 1, 1),
         // ... and the machine with it, ...
         (Mutation::SyncTriedAgain, 1, 3),
-        // ... or to die just while it writes, which whoever has less to do does less often; and the machine with it: that
+        // ... or to die just while it writes, which anyone who has less to do does less often; and the machine with it: that
         // moment is lost with most kinds of faults.
         (Mutation::TornBatch, 8, 12),
     ];

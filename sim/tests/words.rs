@@ -1,4 +1,4 @@
-//! Whoever reads a trace reads no program.
+//! Anyone who reads a trace reads no program.
 
 use percolator_sim::mutation::Mutation;
 use percolator_sim::plan::Plan;

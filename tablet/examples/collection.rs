@@ -280,7 +280,7 @@ fn operations(arguments: &Arguments, at_a_time: usize) {
         .engine
         .scan(Column::Write, &[], &[], Direction::Forward);
     let read = records.expect("a scan").count() as u64;
-    // Whoever finds garbage by a scan has to remove it too.
+    // Anyone who finds garbage by a scan has to remove it too.
     let garbage = read - arguments.rows;
     let full = server.operations() - before + garbage;
     let before = server.operations();

@@ -31,7 +31,7 @@ const RECORDS_OF_ONE_CELL: usize = 64;
 /// Entries to be done with, oldest first: their keys, and what they say.
 pub(crate) type Piece = Vec<(Bytes, Entry)>;
 
-/// Where the index begins. What was removed from its front is long in the way of whoever looks from its very
+/// Where the index begins. What was removed from its front is long in the way of anyone who looks from its very
 /// beginning: engines keep marks of what they have removed.
 #[derive(Debug, Default)]
 pub(crate) struct Front {

@@ -10,6 +10,7 @@ mod commands;
 mod committer;
 pub mod core;
 mod decision;
+mod endings;
 mod garbage;
 pub mod index;
 mod lapse;

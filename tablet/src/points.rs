@@ -15,7 +15,7 @@ const POINTS: &[u8] = b"points";
 /// See the module's head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServerPoints {
-    /// What is below is refused: from the moment on when a higher barrier is decided, so that whoever hears
+    /// What is below is refused: from the moment on when a higher barrier is decided, so that anyone who hears
     /// that it is durable knows that nothing below comes after it.
     pub(crate) barrier: Timestamp,
     /// How far is decided; on its way to the disk, or there.

@@ -1,4 +1,4 @@
-//! What the core tells of its work while it does it, for whoever measures that. Nothing depends on it: in the
+//! What the core tells of its work while it does it, for anyone who measures that. Nothing depends on it: in the
 //! simulator nobody listens. The core knows no clock; a probe may have one.
 
 use percolator_wire::v1;
@@ -119,7 +119,7 @@ pub(crate) fn tablets(request: &v1::Request) -> impl Iterator<Item = u64> {
     one.into_iter().chain(listed)
 }
 
-/// Whoever listens.
+/// Anyone who listens.
 pub(crate) trait Probe: Send {
     /// What is handed over from now on came then, as the probe counts time.
     fn turn_began(&self, _: u64) {}

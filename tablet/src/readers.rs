@@ -2,7 +2,7 @@
 //! the highest snapshots that have read a cell, a row or a tablet, and which cells a reader has to wait
 //! for, because what was decided of them is on its way to the disk.
 //!
-//! All of it is forgotten when the server ends: whoever asks for a commit in one phase says which life of
+//! All of it is forgotten when the server ends: anyone who asks for a commit in one phase says which life of
 //! the server it knew before it took its commit_ts, and every snapshot of an earlier life is older than that.
 
 use std::collections::HashMap;

@@ -5,7 +5,7 @@
 //! others: it takes the latches of the rows that it found, looks at them again where it had to wait for them,
 //! and goes to the disk with a group. Who asked goes on behind it. What is prewritten and not yet durable is not
 //! found, and need not be: a transaction commits when all that it has prewritten was answered, and of one that
-//! was rolled back whoever meets a late lock is told so by its primary.
+//! was rolled back anyone who meets a late lock is told so by its primary.
 
 use percolator_engine::{Column, Direction};
 use percolator_protocol::actions::resolve;

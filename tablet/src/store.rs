@@ -102,7 +102,7 @@ pub(crate) enum LockChange {
 }
 
 /// The cell's lock. Asked for before the cell's write records: a commit replaces one by the other in
-/// one batch, so whoever finds no lock finds the record.
+/// one batch, so anyone who finds no lock finds the record.
 pub(crate) fn stored_lock(
     engine: &(impl percolator_engine::Read + ?Sized),
     cell_key: &[u8],

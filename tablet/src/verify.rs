@@ -1,6 +1,6 @@
 //! Walks what is stored, and compares it with the index of garbage: collection goes by that alone, so what is missing
 //! there would never be collected, and space be lost for good. In pieces, each from one snapshot of the engine, so
-//! that requests come in between; whoever asks goes through the parts one after the other, at its own pace.
+//! that requests come in between; anyone who asks goes through the parts one after the other, at its own pace.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -1,6 +1,6 @@
 //! Who waits for a turn at a cell that many want to write. A transaction that lost the cell to another one waits here before
 //! it begins again, so that few try at a time, the oldest first. It is advice: nothing that is decided depends on it, and
-//! no turn lasts for long, whatever becomes of whoever has it.
+//! no turn lasts for long, whatever becomes of anyone who has it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 const TURN: Duration = Duration::from_millis(50);
 /// How often turns and waits are looked at: they last up to so much longer.
 pub(crate) const TICK: Duration = Duration::from_millis(25);
-/// Whoever asks is answered within this, with a turn or without.
+/// Anyone who asks is answered within this, with a turn or without.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// Cells, by the hashes of their keys, and who waits for them. Cells of one hash share their turns.

@@ -4,23 +4,20 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 use percolator_engine::Column;
-use percolator_protocol::actions::{
-    Prewrite, StatusQuery, check_status, commit, keep_alive, rollback,
-};
+use percolator_protocol::actions::{Prewrite, StatusQuery};
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::limits::{REQUEST_CELLS_MAX, VALUE_BYTES_MAX};
 use percolator_protocol::types::{Cell, LockKind, Mutation, Tablet, Timestamp, escape};
+use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
-use percolator_wire::{commit_response, v1};
 
 use crate::asked::RequestError;
 use crate::decision::{Decision, TabletChange};
 use crate::latches::{self, RowHash};
 use crate::state::State;
-use crate::store::{self, Version};
 use crate::tablets::{self, Tablets};
-use crate::{Refusal, asked, commands, garbage, prewrite, resolve};
+use crate::{Refusal, asked, commands, endings, garbage, prewrite, resolve};
 
 /// A request that writes.
 #[derive(Debug)]
@@ -376,19 +373,19 @@ impl Work {
                 start_ts,
                 commit_ts,
                 places,
-            } => decide_commit(state, refs, start_ts, commit_ts, &places),
+            } => endings::commit(state, refs, start_ts, commit_ts, &places),
             Operation::Rollback { start_ts, places } => {
-                decide_rollback(state, refs, start_ts, &places)
+                endings::rollback(state, refs, start_ts, &places)
             }
             Operation::CheckStatus(query, place) => {
                 state.lease.admit(query.now)?;
-                decide_status(state, &query, &state.cell_to_decide(refs, &place)?)
+                endings::status(state, &query, &state.cell_to_decide(refs, &place)?)
             }
             Operation::KeepAlive {
                 start_ts,
                 ttl_ms,
                 place,
-            } => decide_keep_alive(state, &state.cell(refs, &place)?, start_ts, ttl_ms),
+            } => endings::keep_alive(state, &state.cell(refs, &place)?, start_ts, ttl_ms),
             Operation::RawPut { key, value } => {
                 let mut decision = Decision::answered(Body::RawPut(v1::RawPutResponse {}));
                 decision
@@ -424,89 +421,6 @@ impl Work {
             Operation::Resolve(piece) => resolve::decide(state, refs, piece),
         }
     }
-}
-
-fn decide_status(state: &State, query: &StatusQuery, cell: &Cell) -> Result<Decision, Refusal> {
-    let key = store::cell_key(cell);
-    let view = state.recalled(&key, query.start_ts, None)?;
-    let (effects, status) =
-        check_status(&view, query, cell).map_err(|not| invalid(not.to_string()))?;
-    let mut decision = Decision::answered(Body::CheckStatus(status.into()));
-    decision.add(state, &key, view.lock.is_some(), effects);
-    Ok(decision)
-}
-
-fn decide_keep_alive(
-    state: &State,
-    cell: &Cell,
-    start_ts: Timestamp,
-    ttl_ms: u64,
-) -> Result<Decision, Refusal> {
-    let key = store::cell_key(cell);
-    let view = state.view(&key, start_ts, None)?;
-    let (effects, ttl_ms) = keep_alive(&view, start_ts, ttl_ms);
-    let mut decision = Decision::answered(Body::KeepAlive(v1::KeepAliveResponse {
-        alive: ttl_ms.is_some(),
-        ttl_ms: ttl_ms.unwrap_or_default(),
-    }));
-    decision.add(state, &key, view.lock.is_some(), effects);
-    Ok(decision)
-}
-
-fn decide_commit(
-    state: &State,
-    refs: &[v1::TabletRef],
-    start_ts: Timestamp,
-    commit_ts: Timestamp,
-    places: &[Place],
-) -> Result<Decision, Refusal> {
-    state.lease.admit(commit_ts)?;
-    let mut decision = Decision::new();
-    let mut result = Ok(());
-    // Each cell on its own: what a secondary's late copy finds says nothing of the other cells.
-    for (index, place) in places.iter().enumerate() {
-        let cell = state.cell(refs, place)?;
-        let key = store::cell_key(&cell);
-        let mut view = state.recalled(&key, start_ts, Some(commit_ts))?;
-        let lock = view.lock.take();
-        view.lock = lock.map(|lock| state.lease.promised(lock, &cell));
-        let (effects, outcome) = commit(&view, start_ts, commit_ts);
-        decision.note_primary(&view, start_ts, &cell, &effects);
-        decision.versions.extend(Version::of_commit(&key, &effects));
-        decision.add(state, &key, view.lock.is_some(), effects);
-        if let Err(rejection) = outcome
-            && result.is_ok()
-        {
-            result = Err((index as u32, rejection));
-        }
-    }
-    decision.answer = Some(Body::Commit(commit_response(result)));
-    Ok(decision)
-}
-
-fn decide_rollback(
-    state: &State,
-    refs: &[v1::TabletRef],
-    start_ts: Timestamp,
-    places: &[Place],
-) -> Result<Decision, Refusal> {
-    let mut decision = Decision::new();
-    for place in places {
-        let key = store::cell_key(&state.cell_to_decide(refs, place)?);
-        let view = state.recalled(&key, start_ts, None)?;
-        match rollback(&view, start_ts) {
-            Ok(effects) => decision.add(state, &key, view.lock.is_some(), effects),
-            Err(already) => {
-                return Ok(Decision::answered(Body::Rollback(v1::RollbackResponse {
-                    committed: Some(v1::Committed {
-                        commit_ts: already.commit_ts.as_u64(),
-                    }),
-                })));
-            }
-        }
-    }
-    decision.answer = Some(Body::Rollback(v1::RollbackResponse { committed: None }));
-    Ok(decision)
 }
 
 pub(crate) fn commit_timestamp(value: u64, start_ts: Timestamp) -> Result<Timestamp, Refusal> {

@@ -136,7 +136,7 @@ fn a_frozen_tablet_says_what_became_of_transactions_and_commits_none() {
     assert_eq!(server.left(), 0);
 }
 
-/// What is decided when the order arrives is seen by whoever asks afterwards, and nothing else commits.
+/// What is decided when the order arrives is seen by anyone who asks afterwards, and nothing else commits.
 #[test]
 fn a_commit_that_is_under_way_is_in_place_before_its_status_is_told() {
     let mut server = Server::new();

@@ -98,7 +98,7 @@ async fn a_server_that_reads_its_log_lives_and_is_not_ready() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(!server.is_finished(), "its log was not read yet");
-    // Whoever opens it for writing lets the reader go on, who finds nothing in it.
+    // Anyone who opens it for writing lets the reader go on, who finds nothing in it.
     let writer = fs::OpenOptions::new().write(true).open(&segment).unwrap();
     fs::rename(folder.path().join("kept"), &segment).unwrap();
     drop(writer);

@@ -9,7 +9,7 @@ mod revision;
 
 use std::path::Path;
 
-/// What `percolator_build_info` says; whoever builds elsewhere, as in a container without `.git`, sets it.
+/// What `percolator_build_info` says; anyone who builds elsewhere, as in a container without `.git`, sets it.
 const VARIABLE: &str = "PERCOLATOR_REVISION";
 
 fn main() {

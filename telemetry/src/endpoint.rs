@@ -1,6 +1,6 @@
 //! The port on which a process shows itself: `/metrics`, `/healthz` and `/readyz`, over HTTP.
 //!
-//! It has a thread of its own, so that whoever scrapes takes no time from requests, and is answered also by a
+//! It has a thread of its own, so that anyone who scrapes takes no time from requests, and is answered also by a
 //! server that is stuck.
 
 use std::convert::Infallible;
@@ -215,7 +215,7 @@ async fn accept(listener: TcpListener, shown: Arc<Shown>) {
                 let response = shown.answer(request.uri().path());
                 std::future::ready(Ok::<_, Infallible>(response))
             });
-            // Whoever asks, and doesn't wait for the answer, has no need of it.
+            // Anyone who asks, and doesn't wait for the answer, has no need of it.
             let _ = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADERS_WITHIN)

@@ -20,7 +20,7 @@ use crate::who::{self, ServerIdentity};
 /// a list of `target=level`.
 pub const LEVEL_VARIABLE: &str = "PERCOLATOR_LOG";
 
-/// The variable that names a file which says so in the same words, and is read again every second: whoever runs the
+/// The variable that names a file which says so in the same words, and is read again every second: anyone who runs the
 /// cluster changes it without a restart. [`LEVEL_VARIABLE`] wins where it is set.
 pub const LEVEL_FILE_VARIABLE: &str = "PERCOLATOR_LOG_LEVEL_FILE";
 

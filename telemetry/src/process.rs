@@ -25,7 +25,7 @@ static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 pub(crate) struct ProcessPage(());
 
 impl ProcessPage {
-    /// For whoever asks first, until it goes.
+    /// For anyone who asks first, until it goes.
     pub(crate) fn take() -> Option<Self> {
         // Not one that is made and thrown away: that would give up what another has.
         let is_free = !IS_TAKEN.swap(true, Ordering::Relaxed);

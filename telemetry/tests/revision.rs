@@ -11,7 +11,7 @@ fn git(root: &Path, arguments: &[&str]) {
     let identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"];
     let mut git = Command::new("git");
     git.current_dir(root).args(identity).args(arguments);
-    // Neither signatures nor hooks of whoever runs this.
+    // Neither signatures nor hooks of anyone who runs this.
     git.env("GIT_CONFIG_GLOBAL", "/dev/null")
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .env_remove("GIT_DIR")

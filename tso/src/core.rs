@@ -39,7 +39,7 @@ pub enum StartError {
     Recover(#[from] RecoverError),
 }
 
-/// How the oracle is, for whoever watches it.
+/// How the oracle is, for anyone who watches it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Time until everything below the durable limit is used up, in milliseconds.

@@ -254,7 +254,7 @@ impl Server {
         };
         let mut beats = pin!(beats);
         let mut shutdown = pin!(shutdown);
-        // Whoever connects waits until the master has taken this oracle for its own: one that has lost its
+        // Anyone who connects waits until the master has taken this oracle for its own: one that has lost its
         // folder must hand out nothing.
         tokio::select! {
             biased;

@@ -13,7 +13,7 @@ pub(super) struct Recording {
     file: HistoryFile,
     /// The accounts' table, as the history names it.
     table: String,
-    /// The number of whoever looks at the sums.
+    /// The number of each reader of the sums.
     reader: u32,
 }
 
@@ -78,7 +78,7 @@ impl Recording {
         self.file.commit(txn, &mut line).await
     }
 
-    /// Writes down what whoever looks at the sums has read.
+    /// Records what a reader of the sums has read.
     pub(super) fn looked(
         &self,
         began_us: u64,

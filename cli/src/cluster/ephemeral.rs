@@ -49,7 +49,7 @@ fn remove_left(parent: &Path) {
     }
 }
 
-/// Whether whoever made the folder has ended without removing it.
+/// Whether the process that made the folder has ended without removing it.
 fn is_left(folder: &Path) -> bool {
     let Ok(lock) = File::options().write(true).open(folder.join(LOCK)) else {
         return false;

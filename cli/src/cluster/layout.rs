@@ -51,7 +51,7 @@ struct ClusterRecord {
     engine: String,
 }
 
-/// Where a folder keeps [`Remembered`].
+/// Where a folder keeps [`ClusterRecord`].
 const REMEMBERED: &str = "CLUSTER";
 
 impl Layout {

@@ -333,7 +333,7 @@ async fn ready(master: &str, running: &[Running]) -> anyhow::Result<()> {
     bail!("the cluster was not ready within {READY_WITHIN:?}: {seen}")
 }
 
-/// Whether what a server says doesn't pass by waiting: lost data doesn't come, and room is made by whoever reaches the cluster.
+/// Whether what a server says doesn't pass by waiting: lost data doesn't come, and room can be made by clients.
 fn lasts(said: &str) -> bool {
     said.starts_with(DATA_LOST) || said.starts_with(NO_ROOM)
 }

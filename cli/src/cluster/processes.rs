@@ -50,7 +50,7 @@ struct Servers {
 struct Addresses {
     /// For its clients.
     serves: String,
-    /// For whoever asks how it is.
+    /// For anyone who asks how it is.
     metrics: String,
 }
 

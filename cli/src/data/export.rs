@@ -144,7 +144,7 @@ pub(crate) async fn run(client: &Client, args: Args, output: Output) -> anyhow::
     }
 }
 
-/// Whoever reads has gone, as `head` does.
+/// The reader has gone, as `head` does.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<io::Error>()
@@ -341,7 +341,7 @@ impl<'a> Writer<'a> {
                 self.left_out += left_out.count() as u64;
             }
         }
-        // Whoever names the columns wants these and no others.
+        // Anyone who names the columns wants these and no others.
         let asks = self.args.key.is_none() && self.args.columns.is_empty();
         if asks && self.key.is_none() && !holds_its_key(row) {
             self.keyless.rows += 1;

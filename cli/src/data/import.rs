@@ -216,7 +216,7 @@ pub(crate) async fn run(
     end.bad += counts.refused;
     if let Some(whole) = loader.whole.clone() {
         end.unmet = say_unmet(&loader, counts, &name);
-        // Whoever loads has ended; this is the last of them to hold the transaction.
+        // All loaders have ended; this is the last holder of the transaction.
         drop(loader);
         return end_whole(client, whole, &counts, end, (&name, began), output).await;
     }
@@ -429,7 +429,7 @@ async fn load(
     Ok(end)
 }
 
-/// Tells once that the import is to stop: by Ctrl-C, or by SIGTERM. Whoever asks twice doesn't want to wait for servers.
+/// Tells once that the import is to stop: by Ctrl-C, or by SIGTERM. A user who asks twice doesn't want to wait for servers.
 fn stops() -> std::io::Result<oneshot::Receiver<()>> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;

@@ -2,7 +2,7 @@
 //!
 //! A JSON string is stored as its raw text, unless that text would itself read as JSON (`1`, `true`,
 //! `[]`, `"x"`); then it is stored as a JSON string. Everything else is stored as compact JSON text. So
-//! whoever reads a cell sees plain text where text was given, and an export gives back the very same
+//! anyone who reads a cell sees plain text where text was given, and an export gives back the very same
 //! JSON values.
 
 use std::collections::BTreeMap;

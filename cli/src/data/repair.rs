@@ -189,7 +189,7 @@ impl<'a> Repair<'a> {
 }
 
 async fn mend(txn: &Txn, table: &str, faults: &[Fault<'_>]) -> Result<Vec<Did>, Error> {
-    // Held, so that whoever changes the value meanwhile conflicts with what is decided by it.
+    // Held, so that anyone who changes the value meanwhile conflicts with what is decided by it.
     let values = try_join_all(faults.iter().map(|fault| async {
         let (index, row, _) = fault.parts();
         txn.get_for_update(table, row, &index.field).await

@@ -74,7 +74,7 @@ impl HistoryFile {
             .append(true)
             .open(path)
             .with_context(|| format!("cannot write {}", path.display()))?;
-        // Whoever was killed may have left a part of a line.
+        // A killed process may have left a part of a line.
         if ends_within_a_line(path).with_context(|| format!("cannot read {}", path.display()))? {
             file.write_all(b"\n").context("cannot write the history")?;
         }

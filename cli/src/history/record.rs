@@ -1,5 +1,5 @@
 //! The workload of lists: transactions read lists and append to some of them, each element once. A list
-//! says in which order its appends were committed, so whoever reads it sees a piece of history; that is
+//! says in which order its appends were committed, so anyone who reads it sees a piece of history; that is
 //! why checkers like lists best (Kingsbury, Alvaro, "Elle", VLDB 2020).
 
 use std::path::PathBuf;

@@ -36,7 +36,7 @@ const LOGS: &str = "logs/";
 /// Transactions that are named.
 const TXNS_MAX: u32 = 1_000;
 
-/// For whoever asks others for help.
+/// For anyone who asks others for help.
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = "Example:\n  percolator debug bundle")]
 pub(crate) enum Command {

@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 
-/// Fields whose text stays, whoever says it.
+/// Fields whose text stays, no matter who says it.
 const OF_ALL: &[&str] = &["timestamp", "level", "target"];
 /// And in lines of ours: of names, addresses, times and outcomes.
 const HARMLESS: &[&str] = &[

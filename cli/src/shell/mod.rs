@@ -104,7 +104,7 @@ async fn script(mut session: Session<'_>) -> anyhow::Result<ExitCode> {
         match line_done(&mut session, &line).await {
             Ok(Next::Go) => {}
             Ok(Next::Exit) => break,
-            // Whoever reads our results has gone.
+            // The reader of our results has gone.
             Err(error) if error.is::<io::Error>() => return Err(error),
             Err(error) => {
                 complain(&format!("error: line {number}: {}", told(&error)));

@@ -293,7 +293,7 @@ pub(crate) fn signal(pid: u32, name: &str) {
         .stderr(Stdio::null())
         .status()
         .expect("kill runs");
-    // Whoever has ended can't be signalled, and that is what was wanted.
+    // Anyone who has ended can't be signalled, and that is what was wanted.
     let _ = status;
 }
 

@@ -95,7 +95,7 @@ pub(crate) fn log_file(folder: &Path, server: &str) -> PathBuf {
     folder.join(format!("{server}.log"))
 }
 
-/// The last lines of a server's log, for whoever has to find out why a test failed.
+/// The last lines of a server's log, for anyone who has to find out why a test failed.
 fn print_log(folder: &Path, server: &str) {
     let log = std::fs::read_to_string(log_file(folder, server)).unwrap_or_default();
     let lines: Vec<&str> = log.lines().collect();

@@ -267,7 +267,7 @@ impl Ticket {
     pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Option<Granted>, OracleError>> {
         if self.batch.result.get().is_none() {
             let mut callers = self.batch.callers.lock();
-            // Whoever finishes the batch takes the wakers after it set the result.
+            // Anyone who finishes the batch takes the wakers after it set the result.
             if self.batch.result.get().is_none() {
                 // The future may have moved to another task since.
                 if let Some(waker) = callers.wakers.get_mut(self.caller) {

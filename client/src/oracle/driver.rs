@@ -143,7 +143,7 @@ impl Driver {
                 "it answered {count} timestamps with {first} + {got}"
             ));
         }
-        // Never hand out what breaks the order, whoever is at fault.
+        // Never hand out what breaks the order, no matter who is at fault.
         let first = Timestamp::from_u64(first);
         if first <= self.last {
             return Err(format!("it answered {first} after {}", self.last));

@@ -1,6 +1,6 @@
 //! Timestamps from the oracle, for any number of callers over one stream.
 //!
-//! At most one request is in flight. Whoever asks meanwhile is collected into the next request, so
+//! At most one request is in flight. Anyone who asks meanwhile is collected into the next request, so
 //! that one message carries thousands of timestamps under load, and one when there is none.
 //!
 //! **A timestamp is always requested after the call for it began.** Reads at a snapshot rely on it:

@@ -45,7 +45,7 @@ pub(crate) struct Session {
     state: Mutex<State>,
     /// Somebody waits for the lease to be renewed.
     wanted: Notify,
-    /// An attempt to renew it has ended. Whoever waits is woken in order, as `watch` doesn't: the simulator repeats it.
+    /// An attempt to renew it has ended. Anyone who waits is woken in order, as `watch` doesn't: the simulator repeats it.
     attempted: Notify,
 }
 

@@ -19,11 +19,11 @@ use crate::transport::Transport;
 const PAUSE: Duration = Duration::from_millis(500);
 /// While a transaction is just beginning, or where the floor was below the barrier.
 const SOON: Duration = Duration::from_millis(20);
-/// Without a lease nothing is to be renewed: whoever begins a transaction says so.
+/// Without a lease nothing is to be renewed: anyone who begins a transaction says so.
 const RESTS: Duration = Duration::from_secs(60);
 /// A lease is renewed so many times before it would end.
 const RENEWALS: u32 = 3;
-/// The variable with what whoever starts a program calls it, for people to see.
+/// The variable with the user's name for a program, for people to see.
 const LABEL: &str = "PERCOLATOR_LABEL";
 
 impl Router {

@@ -5,10 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use percolator_e2e::{Kube, Namespace, kubectl, small, wait};
 
-/// For whoever changes the storage class, which all have in common.
+/// For anyone who changes the storage class, which all have in common.
 static STORAGE_CLASS: Mutex<()> = Mutex::new(());
 
-/// Volumes of the class that these tests use can't grow, as long as the value is there: whoever has it is alone.
+/// Volumes of the class that these tests use can't grow, as long as the value is there: anyone who has it is alone.
 struct NoExpansion(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
 
 impl NoExpansion {

@@ -43,7 +43,7 @@ impl Tmpfs {
             .open(self.ballast())
             .expect("a file");
         const BLOCK: [u8; 4096] = [1; 4096];
-        // Whoever else writes there takes part of it meanwhile.
+        // Anyone else who writes there takes part of it meanwhile.
         while self.free_bytes() > bytes && ballast.write_all(&BLOCK).is_ok() {}
     }
 

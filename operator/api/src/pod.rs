@@ -55,7 +55,7 @@ pub struct Claims {
     pub when_deleted: ClaimRetention,
     /// What becomes of the claim of a tablet server that its StatefulSet no longer has: Retain or Delete. Nothing
     /// asks for fewer servers yet (`tablets.replicas` must not shrink, and one oracle and one master are all there
-    /// can be), so it counts for whoever scales the StatefulSet by hand, behind a paused operator as a rule; with
+    /// can be), so it counts for anyone who scales the StatefulSet by hand, behind a paused operator as a rule; with
     /// Delete that server's data is lost. The oracle's and the master's claims stay. Default: Retain.
     pub when_scaled: ClaimRetention,
 }

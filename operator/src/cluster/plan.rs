@@ -126,7 +126,7 @@ pub(crate) fn plan(cluster: &ClusterObject, wanted: &Wanted, observed: &Observed
             plan.waits = make_room(cluster, *role, set, observed, &mut plan);
         }
         let is_as_wanted = !differs(&set);
-        // That restarts nobody; and whoever says that claims are to stay may delete the cluster next.
+        // That restarts nobody; and anyone who says that claims are to stay may delete the cluster next.
         let is_of_claims = |live| set.differs_only_at(CLAIMS_KEPT, live);
         if !is_as_wanted && (plan.waits.is_none() || live.is_some_and(is_of_claims)) {
             plan.apply.push(set.clone());

@@ -54,7 +54,7 @@ pub(crate) fn validate(cluster: &ClusterObject, observed: &Observed) -> Vec<Prob
         let claimed = observed.claimed(name, role);
         let set = observed.own_set(cluster, role);
         let made_with = set.and_then(observed::made_with);
-        // Whoever else grew a claim did no harm: servers that are there keep what they have.
+        // Anyone else who grew a claim did no harm: servers that are there keep what they have.
         let last = set.and_then(observed::last_size);
         let is_shrunk = last.is_none_or(|last| asked.size < last);
         if let Some(largest) = claimed.filter(|largest| *largest > asked.size && is_shrunk) {

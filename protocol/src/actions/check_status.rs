@@ -1,6 +1,6 @@
 //! What became of a transaction, decided on its primary alone (paper, section 2.2).
 //!
-//! Whoever meets a lock comes here. Clean-up and commit race on the primary's cell, and its row's
+//! Anyone who meets a lock comes here. Clean-up and commit race on the primary's cell, and its row's
 //! latch makes one of them win.
 
 use super::{CellView, OwnRecord, rollback};

@@ -25,7 +25,7 @@ pub struct Collected {
 ///
 /// Of what a snapshot at `safe_point` sees, the newest put stays. Puts and deletes below it go. A delete that
 /// nothing lies below any more goes too, by a call of its own: a reader that goes through the records one by
-/// one from the oldest on may have seen what the delete hides, and has to find the delete then. Whoever
+/// one from the oldest on may have seen what the delete hides, and has to find the delete then. Anyone who
 /// writes the removals down lets such readers end between two calls. Locks' and rollbacks' records below
 /// `safe_point` go: transactions that began below it come no more. Those that stand exactly at it stay for the one
 /// that began there, and so does a delete.

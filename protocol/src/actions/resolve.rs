@@ -3,7 +3,7 @@
 //! A large transaction doesn't remember which cells it has locked, only between which rows they lie. So
 //! tablets look through their own locks for those with its start_ts, piece by piece. A cell without such a
 //! lock is left as it is: a prewrite that comes later than this leaves a lock that can't be committed, because
-//! the primary says that its transaction has ended; whoever meets it clears it.
+//! the primary says that its transaction has ended; anyone who meets it clears it.
 
 use super::{CellView, commit, rollback};
 use crate::txn::Ending;

@@ -250,7 +250,7 @@ impl Coordinator {
 
     /// Starts to flush so many cells of a large transaction, or, with `last`, to commit it, when every earlier
     /// flush is in place. `primary` need not be among the cells; it is among those of the first flush. Of the
-    /// others nobody remembers which they are: whoever runs this knows the tables and rows between which they
+    /// others nobody remembers which they are: anyone who runs this knows the tables and rows between which they
     /// lie, and each tablet its locks.
     pub fn start_large(
         start_ts: Timestamp,
@@ -555,7 +555,7 @@ impl Coordinator {
             self.state = State::Ended;
             return vec![Command::Finish(Finished::Aborted(reason))];
         }
-        // The primary in any case: it tells whoever meets one of the others' locks how it ended.
+        // The primary in any case: it tells anyone who meets one of the others' locks how it ended.
         let mutations = (0..self.mutations)
             .filter(|at| *at == 0 || !left_nothing.contains(at))
             .collect();

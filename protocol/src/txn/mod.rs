@@ -1,5 +1,5 @@
 //! What a client does to commit, as a state machine: events in, commands out. It knows no network, no
-//! servers and no time; whoever runs it turns commands into requests and answers into events.
+//! servers and no time; anyone who runs it turns commands into requests and answers into events.
 //!
 //! The way: prewrite everything (in parallel), take a commit_ts, commit the primary: that is the
 //! decision. The secondaries follow in the background. Where one server has every cell, it is asked to do

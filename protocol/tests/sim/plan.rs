@@ -67,9 +67,9 @@ pub(crate) enum Step {
     DeliverNewest,
     /// A message gets a double.
     Double(usize),
-    /// A message is lost; whoever waits for it asks again.
+    /// A message is lost; anyone who waits for it asks again.
     Lose(usize),
-    /// Whoever waits for what this message is about gives up on it; the message stays under way.
+    /// Anyone who waits for what this message is about gives up on it; the message stays under way.
     GiveUp(usize),
     /// A client dies; what it has sent stays under way.
     Kill(usize),

@@ -162,7 +162,7 @@ impl SimDisk {
         )
     }
 
-    /// The same folder, for a process of another machine. Whoever had it before can't reach it any more.
+    /// The same folder, for a process of another machine. Anyone who had it before can't reach it any more.
     pub fn move_away(&self) -> Self {
         // What was not synced is in that machine's memory.
         self.crash();

@@ -1,5 +1,5 @@
 //! A read at a snapshot sees exactly what was committed at or below it (ARCHITECTURE, "What always
-//! holds", 3), and what the transaction wrote itself until then, whoever died meanwhile, also where it was aborted
+//! holds", 3), and what the transaction wrote itself until then, anyone who died meanwhile, also where it was aborted
 //! later. The
 //! versions that are stored at the end, and those that were collected until then, tell what every read should have
 //! seen; that none was collected too early, "collected rightly" says.

@@ -95,7 +95,7 @@ pub(crate) fn serves(
     false
 }
 
-/// Whoever reads what a dead client has left behind has read it all, none of them later than its locks live.
+/// Anyone who reads what a dead client has left behind has read it all, none of them later than its locks live.
 pub(crate) fn readers(
     world: &Arc<World>,
     cluster: &Arc<Cluster>,

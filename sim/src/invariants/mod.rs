@@ -1,5 +1,5 @@
 //! What must hold, one file each, which says where it comes from. Three are no [`Invariant`]: "durable" needs what
-//! each server should hold, which `watch` knows, "liveness" goes on with the run, and "leases hold" is asked by whoever
+//! each server should hold, which `watch` knows, "liveness" goes on with the run, and "leases hold" is asked by anyone who
 //! is refused.
 
 mod atomicity;

@@ -42,7 +42,7 @@ fn cant_read(
     world.at(RESTART, Box::new(boot));
 }
 
-/// Ends a process from within and starts it again a little later, as whoever runs it would.
+/// Ends a process from within and starts it again a little later, as anyone who runs it would.
 pub(crate) fn exit(
     world: &Arc<World>,
     node: NodeId,

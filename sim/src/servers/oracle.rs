@@ -194,7 +194,7 @@ impl Oracle {
         }
     }
 
-    /// Makes a limit durable, if one is due, and answers whoever waited for it.
+    /// Makes a limit durable, if one is due, and answers anyone who waited for it.
     async fn extend(self: &Arc<Self>, world: &Arc<World>, running: &Arc<Mutex<Running>>) {
         let store = {
             let mut running = running.lock();
@@ -214,7 +214,7 @@ impl Oracle {
             Ok(()) => running.lock().core.stored(self.now(world), store),
             Err(_) => {
                 running.lock().core.not_stored();
-                // Whoever waits is answered with the next look.
+                // Anyone who waits is answered with the next look.
                 return;
             }
         }

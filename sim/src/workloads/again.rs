@@ -80,7 +80,7 @@ impl Workload for Again {
                 return self.make_again(session).await;
             }
             match self.count(session).await {
-                // Whoever was to make it again didn't.
+                // Anyone who was to make it again didn't.
                 Err(Error::UnknownTable { .. }) => {
                     session.client.create_table(TABLE, &[ROWS[1].into()]).await
                 }

@@ -113,7 +113,7 @@ impl Workload for Counter {
     fn step<'a>(&'a self, session: &'a Session) -> BoxFuture<'a, Result<(), Error>> {
         async move {
             match session.below(4) {
-                // Whoever reads and writes nothing must not be overtaken by a commit below its snapshot either.
+                // Anyone who reads and writes nothing must not be overtaken by a commit below its snapshot either.
                 0 => self.look(session).await,
                 _ => self.add(session).await,
             }

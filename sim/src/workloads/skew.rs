@@ -1,5 +1,5 @@
 //! Pairs of which at least one has to be on (the doctors on call of Cahill et al., "Serializable Isolation
-//! for Snapshot Databases", 2008). Whoever turns one off gets the other for update, which forbids the
+//! for Snapshot Databases", 2008). Anyone who turns one off gets the other for update, which forbids the
 //! write skew that snapshot isolation allows. In a second table nobody does, and the skew may happen.
 
 use futures_util::FutureExt;

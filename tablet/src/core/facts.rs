@@ -1,4 +1,4 @@
-//! How the server is, for whoever watches it.
+//! How the server is, for anyone who watches it.
 
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Tablet, Timestamp};

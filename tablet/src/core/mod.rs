@@ -152,7 +152,7 @@ impl Core {
             let here = tablets(&request).filter_map(|id| self.state.tablets.get(id));
             here.for_each(|tablet| self.state.probe.of_table(&note, &tablet.table_name));
         }
-        // First of all: who waits here, or is told that there is too much to do, doesn't look for whoever is in this one's place.
+        // First of all: who waits here, or is told that there is too much to do, doesn't look for anyone who is in this one's place.
         let depends_on = request.body.as_ref().and_then(asked::depends_on);
         if let Some(Err(not_leased)) = depends_on.map(|ts| self.state.lease.admit(ts)) {
             return self.answer(Some(to), request.id, note, Err(not_leased.into()), out);
@@ -246,7 +246,7 @@ impl Core {
         Some(self.groups.depart())
     }
 
-    /// The group that was taken is durable, or is not. Answers it, and whoever waited for its rows.
+    /// The group that was taken is durable, or is not. Answers it, and anyone who waited for its rows.
     pub fn committed(
         &mut self,
         result: Result<(), percolator_engine::Error>,
@@ -352,7 +352,7 @@ impl Core {
         }
     }
 
-    /// Runs requests that hold all of their latches now, and whoever those let through; where enough is
+    /// Runs requests that hold all of their latches now, and anyone who those let through; where enough is
     /// decided for now, when the next group is durable.
     fn run(&mut self, ready: Vec<Ticket>, out: &mut Vec<Reply>) {
         self.queue.ready.extend(ready);

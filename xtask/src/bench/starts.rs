@@ -76,7 +76,7 @@ pub(super) fn run(programs: &Path, args: &Args) -> anyhow::Result<()> {
 
 impl<'a> Servers<'a> {
     fn start_all(programs: &'a Path, folder: &Path) -> anyhow::Result<Self> {
-        // Free a moment ago; whoever takes one of them meanwhile has the start fail.
+        // Free a moment ago; anyone who takes one of them meanwhile has the start fail.
         let free = (0..NAMES.len()).map(|_| TcpListener::bind("127.0.0.1:0"));
         let free: Vec<TcpListener> = free.collect::<Result<_, _>>()?;
         let addresses = free.iter().map(|free| Ok(free.local_addr()?.to_string()));

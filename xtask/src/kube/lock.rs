@@ -25,7 +25,7 @@ pub(crate) struct Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // While it is held: whoever has opened it meanwhile finds that it has no name any more.
+        // While it is held: anyone who has opened it meanwhile finds that it has no name any more.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -51,7 +51,7 @@ fn take_at(path: &Path, what: &str, patience: Duration) -> anyhow::Result<Lock> 
             .with_context(|| format!("cannot open {}", path.display()))?;
         match file.try_lock() {
             Ok(()) => {
-                // Whoever had it before may have removed it since.
+                // Anyone who had it before may have removed it since.
                 let is_it = |named: fs::Metadata| file.metadata().map(|it| it.ino() == named.ino());
                 if !fs::metadata(path).and_then(is_it).unwrap_or(false) {
                     continue;

@@ -91,7 +91,7 @@ impl Before {
             unmount_if_empty(Path::new(NAMESPACES));
         }
         for folder in &self.missing {
-            // Whoever else uses it by now keeps it.
+            // Anyone else who uses it by now keeps it.
             let _ = fs::remove_dir(folder);
         }
         Ok(())
@@ -112,7 +112,7 @@ fn is_mounted(place: &Path) -> bool {
 fn unmount_if_empty(place: &Path) {
     let is_empty = fs::read_dir(place).is_ok_and(|mut names| names.next().is_none());
     if is_empty && is_mounted(place) {
-        // Whoever has just made one keeps it: the kernel says that it is busy then.
+        // Anyone who has just made one keeps it: the kernel says that it is busy then.
         let _ = sh::output(Command::new("umount").arg(place));
     }
 }

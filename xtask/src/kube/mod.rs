@@ -36,7 +36,7 @@ const PORT: u16 = 6443;
 /// Not the usual ones: a machine may have an etcd of its own.
 const ETCD: &str = "127.0.0.1:23790";
 const ETCD_PEERS: &str = "127.0.0.1:23800";
-/// There is one such cluster on a machine, whoever made it. Everything of it outside of its folder has this name, too: a
+/// There is one such cluster on a machine, anyone who made it. Everything of it outside of its folder has this name, too: a
 /// machine may have other Kubernetes, and containers of its own.
 const FOLDER: &str = "/var/lib/percolator-kube";
 const READY: Duration = Duration::from_secs(120);
@@ -51,7 +51,7 @@ pub(crate) enum KubeCommand {
         /// How many nodes, from 1 to 9.
         #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=9))]
         nodes: u32,
-        /// Whoever starts this has the lock: a test.
+        /// Anyone who starts this has the lock: a test.
         #[arg(long, hide = true)]
         under_lock: bool,
     },
@@ -490,7 +490,7 @@ pub(crate) fn down() -> anyhow::Result<()> {
         return Ok(());
     }
     let mark = sh::MARK;
-    // Whoever has the mark was started by us; containers have not, and are found by their groups.
+    // Anyone who has the mark was started by us; containers have not, and are found by their groups.
     sh(&format!(
         r#"marked() {{ grep -lsz '^{mark}=1$' /proc/[0-9]*/environ | cut -d/ -f3 | grep -vx $$ || true; }}
          for i in $(seq 50); do

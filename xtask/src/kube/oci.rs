@@ -53,7 +53,7 @@ impl Image {
         Ok(place)
     }
 
-    /// Makes a folder the volume in which programs start. Whoever runs them may write to it.
+    /// Makes a folder the volume in which programs start. Anyone who runs them may write to it.
     pub(crate) fn volume(&mut self, path: &str) -> anyhow::Result<()> {
         let place = self.place(path)?;
         fs::create_dir(&place)?;

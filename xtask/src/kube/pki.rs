@@ -41,7 +41,7 @@ pub(crate) fn certificate(
     Ok(())
 }
 
-/// Writes a kubeconfig for whoever has this certificate.
+/// Writes a kubeconfig for anyone who has this certificate.
 pub(crate) fn kubeconfig(
     folder: &Path,
     name: &str,

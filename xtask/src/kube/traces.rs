@@ -113,7 +113,7 @@ impl Traces {
 
     /// Whether a line that wasn't there before is what a cluster of ours left.
     fn is_left(&self, line: &str) -> bool {
-        // Whoever has a namespace by now keeps the folder, whoever made it.
+        // Anyone who has a namespace by now keeps the folder, anyone who made it.
         let mut kinds = ["file ", "mount "].into_iter();
         let is_folder = kinds.any(|kind| line.strip_prefix(kind) == Some(NAMESPACES));
         let is_foreign = |line: &String| line.starts_with(NAMESPACE) && !is_ours(line);

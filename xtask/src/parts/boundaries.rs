@@ -129,7 +129,7 @@ fn scan(folder: &Path, broken: &mut Vec<String>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a pure source text must not name, of all that it names. It reads words, not Rust: whoever wants
+/// What a pure source text must not name, of all that it names. It reads words, not Rust: anyone who wants
 /// to get around it can, and a lint would notice no more.
 fn impure(text: &str) -> BTreeSet<String> {
     let code: Vec<&str> = text

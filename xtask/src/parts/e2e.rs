@@ -40,7 +40,7 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
     // It looks at what the others made the operator do.
     programs.sort_by_key(|program| program.name == LAST);
     anyhow::ensure!(!programs.is_empty(), "cargo has not built {PACKAGE}");
-    // Whoever runs them in another checkout of this machine would end ours, or we theirs; and two would install packages, or
+    // Anyone who runs them in another checkout of this machine would end ours, or we theirs; and two would install packages, or
     // build the same programs.
     let _alone = kube::lock::take("the tests on Kubernetes", LIMIT * 2)?;
     report.step("Kubernetes' programs", |_| {

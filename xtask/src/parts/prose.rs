@@ -17,7 +17,7 @@ const REGISTRY_HOSTS: [&str; 6] = [
     concat!("rubygems", ".org"),
 ];
 
-/// Folders that only the machine of whoever wrote it has.
+/// Folders that only the machine of anyone who wrote it has.
 const PRIVATE_FOLDERS: [&str; 5] = [
     concat!("/ho", "me/"),
     concat!("/ro", "ot/"),

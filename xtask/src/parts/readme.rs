@@ -45,7 +45,7 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
     Ok(format!("{} commands", steps.len()))
 }
 
-/// Whoever types the commands in a clone finds it unchanged: git ignores what they leave.
+/// Anyone who types the commands in a clone finds it unchanged: git ignores what they leave.
 fn check_ignored(root: &Path, home: &Path) -> anyhow::Result<()> {
     for entry in fs::read_dir(home)? {
         let name = entry?.file_name();

@@ -23,7 +23,7 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
             .args(["--at-least", FIXED_LEAST])
             .run()
     })?;
-    // A day has seeds of its own: whoever repeats a failure of today finds it again.
+    // A day has seeds of its own: anyone who repeats a failure of today finds it again.
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let first = now.as_secs() / 86_400 * 1_000_000;
     let seeds = format!("{first}..{}", first + 1_000_000);

@@ -44,7 +44,7 @@ fn claims_of_a_former_cluster_ask_for_their_servers() {
     ] {
         assert!(message.contains(part), "{part}: {message}");
     }
-    // Whoever doesn't need these rows deletes the claims.
+    // Anyone who doesn't need these rows deletes the claims.
     world.observed.claims[1]["metadata"]["deletionTimestamp"] = json!("now");
     world.observed.claims.pop();
     assert!(!world.step().0.is_empty());
@@ -52,7 +52,7 @@ fn claims_of_a_former_cluster_ask_for_their_servers() {
         world.condition("Degraded"),
         reason(false, Reason::AsExpected)
     );
-    // And whoever does asks for all of them.
+    // And anyone who does asks for all of them.
     let mut world = World::new();
     claim(&mut world, "data-demo-tablet-2", "Lost");
     assert!(!world.step().0.is_empty());
@@ -212,7 +212,7 @@ fn a_claim_that_is_made_of_a_snapshot_is_taken_up() {
     }
 }
 
-/// As by whoever watches how full volumes are: that the spec asks for less is no reason to leave the cluster alone.
+/// As by anyone who watches how full volumes are: that the spec asks for less is no reason to leave the cluster alone.
 #[test]
 fn a_claim_that_somebody_else_grew_is_left_as_it_is() {
     let mut world = World::all_ready();
