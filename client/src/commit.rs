@@ -475,12 +475,12 @@ impl Commit {
     }
 
     async fn keep_alive(self: Arc<Self>) -> Vec<Event> {
-        let ttl_ms = self.ttl_now_ms();
         let build = |primary| {
             Ask::KeepAlive(v1::KeepAliveRequest {
                 primary: Some(primary),
                 start_ts: self.start_ts.as_u64(),
-                ttl_ms,
+                // Of each attempt: the ttl counts from when this one is sent.
+                ttl_ms: self.ttl_now_ms(),
             })
         };
         // A primary that isn't there (any more) shows when it is committed.

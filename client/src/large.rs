@@ -281,9 +281,10 @@ impl Driver {
             let Some(large) = large.filter(placed) else {
                 continue;
             };
-            let elapsed = self.router.transport.now().saturating_sub(self.began);
-            let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX / 2);
+            // Of each attempt: the ttl counts from when this one is sent.
             let build = |primary| {
+                let elapsed = self.router.transport.now().saturating_sub(self.began);
+                let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX / 2);
                 Ask::KeepAlive(v1::KeepAliveRequest {
                     primary: Some(primary),
                     start_ts: self.start_ts.as_u64(),

@@ -86,6 +86,10 @@ impl Monitor {
                 Ask::Rollback(rollback) => notes.rolls_back(rollback, &cells),
                 Ask::Resolve(resolve) => notes.resolves(resolve, &cells),
                 Ask::CheckStatus(check) => notes.checks_status(check),
+                Ask::KeepAlive(kept) => {
+                    let given_ms = notes.given_ms.get(&kept.start_ts);
+                    cells.expect_ttl(kept.ttl_ms, *given_ms.expect("it is the client's"));
+                }
                 Ask::Get(get) => notes.reads(get.start_ts, &get.bypass),
                 Ask::GetOne(get) => notes.reads(get.start_ts, &get.bypass),
                 Ask::Scan(scan) => notes.reads(scan.start_ts, &scan.bypass),
