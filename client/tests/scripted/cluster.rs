@@ -19,6 +19,7 @@ use percolator_tablet::core::{Core, Order, Reply};
 use percolator_wire::v1;
 use percolator_wire::v1::get_result::Result as Got;
 use percolator_wire::v1::request::Body as Ask;
+use percolator_wire::v1::request_error::Kind;
 use percolator_wire::v1::response::Body;
 
 use crate::world::World;
@@ -256,13 +257,15 @@ impl Cluster {
         }
     }
 
-    /// Moves the read barrier as far as the leases let it, at every server.
-    pub(crate) fn move_barrier(&self) {
-        let (now, timestamp) = (self.world.now(), self.timestamp());
+    /// Moves the read barrier to one retention ago, or as far as the leases let it, at every server.
+    pub(crate) fn move_barrier(&self, retention: Duration) {
+        let (now, now_ms) = (self.world.now(), self.now_ms());
+        let retention_ms = u64::try_from(retention.as_millis()).expect("short");
+        let aim = Timestamp::from_millis((EPOCH_MS + now_ms).saturating_sub(retention_ms));
         let mut state = self.state.lock();
         state.leases.retain(|_, lease| now < lease.until);
         let floors = state.leases.values().map(|lease| lease.floor);
-        let barrier = floors.min().unwrap_or(timestamp).max(state.barrier);
+        let barrier = floors.min().unwrap_or(aim).min(aim).max(state.barrier);
         state.barrier = barrier;
         let points = Points {
             barrier,
@@ -382,6 +385,10 @@ impl Cluster {
     }
 
     fn check_status(&self, start_ts: Timestamp, primary: &Cell, now: Timestamp) -> Status {
+        if self.state.lock().deleted.contains(&primary.table.0) {
+            // Its locks elsewhere were swept before, if it committed.
+            return Status::RolledBack;
+        }
         let ask = |primary| {
             Ask::CheckStatus(v1::CheckStatusRequest {
                 primary: Some(primary),
@@ -394,6 +401,10 @@ impl Cluster {
         };
         match self.ask(primary, ask) {
             Body::CheckStatus(status) => status.try_into().expect("well formed"),
+            // Nothing of it is left, so that none of its locks can be committed.
+            Body::Error(v1::RequestError {
+                kind: Some(Kind::TooOld(_)),
+            }) => Status::RolledBack,
             other => panic!("no status: {other:?}"),
         }
     }

@@ -247,7 +247,7 @@ impl Notes {
         own.is_rejected = false;
         let asked = self.timestamps.get(&commit_ts);
         let asked = *asked.expect("the commit_ts is the client's");
-        for (write, _) in &own.writes {
+        for write in own.writes.keys() {
             let in_place = own.in_place.get(write);
             assert!(
                 in_place.is_some_and(|at| *at < asked),
