@@ -105,6 +105,8 @@ struct State {
     /// Tables that the directory says are being deleted, and those that were.
     frozen: Vec<u32>,
     deleted: Vec<u32>,
+    /// The directory does not have this tablet.
+    hidden: Option<u64>,
 }
 
 /// All servers.
@@ -172,6 +174,7 @@ impl Cluster {
                 leases: BTreeMap::new(),
                 frozen: Vec::new(),
                 deleted: Vec::new(),
+                hidden: None,
             }),
         })
     }
@@ -304,6 +307,11 @@ impl Cluster {
         self.state.lock().deleted.push(table);
     }
 
+    /// The directory lacks this tablet, as a master's does for a moment that has lost its state.
+    pub(crate) fn hide_tablet(&self, id: Option<u64>) {
+        self.state.lock().hidden = id;
+    }
+
     /// The master's directory.
     pub(crate) fn directory(&self) -> v1::DirectoryResponse {
         let state = self.state.lock();
@@ -345,7 +353,7 @@ impl Cluster {
             tablets: state
                 .tablets
                 .iter()
-                .filter(|(tablet, _)| is_left(tablet.table.0))
+                .filter(|(tablet, _)| is_left(tablet.table.0) && state.hidden != Some(tablet.id))
                 .map(place)
                 .collect(),
             complete_below: 3,

@@ -10,6 +10,7 @@ mod large;
 mod monitor;
 mod network;
 mod outcome;
+mod own;
 mod reads;
 mod scan;
 mod session;

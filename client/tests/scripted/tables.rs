@@ -188,3 +188,47 @@ fn a_lock_whose_primary_went_with_its_table_is_rolled_back() {
     });
     assert_eq!(bench.cluster.value(&cell("a")), Some(old("a")));
 }
+
+#[test]
+fn what_the_master_does_not_know_for_a_moment_is_waited_for() {
+    for (hidden, rows) in [(1, ["a", "k"]), (2, ["a", "k"]), (3, ["a", "q"])] {
+        let bench = Bench::new();
+        bench.fill(&["a", "k", "q"]);
+        bench.cluster.hide_tablet(Some(hidden));
+        let known_again = async {
+            bench.sleep(Duration::from_millis(700)).await;
+            bench.cluster.hide_tablet(None);
+        };
+        let work = async {
+            let txn = bench.client.begin().await.expect("it begins");
+            let names = rows.map(|row| (TABLE, row.as_bytes(), &b"c"[..]));
+            let values = txn.batch_get(&names).await.expect("it is known again");
+            assert_eq!(values, rows.map(|row| Some(old(row))));
+            bench.cluster.hide_tablet(Some(hidden));
+            for range in [Range::all(), Range::all().reverse()] {
+                let scan = txn.scan(TABLE, range).await.expect("it begins");
+                let cells = scan.collect().await.expect("the client knows it");
+                assert_eq!(cells.len(), 3);
+            }
+            bench.cluster.hide_tablet(None);
+        };
+        bench.run(join(work, known_again));
+        // A client that has not heard of the tablet yet writes all cells, or none.
+        let (_network, other) = bench.other();
+        bench.cluster.hide_tablet(Some(hidden));
+        let known_again = async {
+            bench.sleep(Duration::from_millis(700)).await;
+            bench.cluster.hide_tablet(None);
+        };
+        let work = async {
+            let txn = other.begin().await.expect("it begins");
+            put_all(&txn, &rows, new);
+            txn.commit().await.expect("it is known again");
+            other.settle().await;
+        };
+        bench.run(join(work, known_again));
+        for row in rows {
+            assert_eq!(bench.cluster.value(&cell(row)), Some(new(row)), "{row}");
+        }
+    }
+}
