@@ -102,7 +102,7 @@ struct State {
     last_ts: Timestamp,
     barrier: Timestamp,
     leases: BTreeMap<u64, ClientLease>,
-    /// Tables that the directory says are being deleted, and those that were.
+    /// Tables that are being deleted in the directory, and those that were.
     frozen: Vec<u32>,
     deleted: Vec<u32>,
     /// The directory does not have this tablet.
@@ -281,7 +281,7 @@ impl Cluster {
         }
     }
 
-    /// Whether the master surely refuses nothing that began here as long as nobody hears of it.
+    /// Whether a lease of a client holds a transaction that began here.
     pub(crate) fn holds(&self, start_ts: Timestamp) -> bool {
         let now = self.world.now();
         let state = self.state.lock();
@@ -297,12 +297,12 @@ impl Cluster {
         state.leases.values().filter(lasts).count()
     }
 
-    /// The directory says that this table is being deleted.
+    /// From now on this table is being deleted in the directory.
     pub(crate) fn freeze(&self, table: u32) {
         self.state.lock().frozen.push(table);
     }
 
-    /// The directory says that this table was deleted.
+    /// From now on this table is deleted in the directory.
     pub(crate) fn delete(&self, table: u32) {
         self.state.lock().deleted.push(table);
     }

@@ -260,7 +260,7 @@ fn a_commit_ends_as_it_says_with_every_harmful_fault() {
 }
 
 #[test]
-fn a_conflict_is_told_as_such() {
+fn a_conflict_is_reported_as_such() {
     for rows in [&["a"][..], &["a", "k"]] {
         let bench = Bench::new();
         bench.fill(rows);

@@ -125,7 +125,7 @@ fn run(
     (bench, Some(ended))
 }
 
-/// Lets everything arrive and end, and compares what the client was told with what is there.
+/// Lets everything arrive and end, and compares the client's result with what the servers hold.
 fn check(bench: &Bench, ended: Option<Ended>) -> Class {
     let Some(ended) = ended else {
         return Class::Aborted;
@@ -222,7 +222,7 @@ fn a_large_transaction_ends_as_it_says_with_every_harmful_fault() {
 }
 
 #[test]
-fn silence_from_any_message_on_is_told_truly_of_a_large_transaction() {
+fn silence_from_any_message_on_is_reported_truly_of_a_large_transaction() {
     for fault in [Fault::Silence, Fault::LoseAnswer, Fault::LoseRequest] {
         for at in 0..messages(small_flushes()) {
             let fault = fault.clone();
@@ -297,7 +297,7 @@ fn a_large_transaction_lives_as_long_as_its_client_renews_its_primary() {
 }
 
 #[test]
-fn a_large_transaction_that_is_rolled_back_by_others_hears_of_it() {
+fn a_large_transaction_that_is_rolled_back_by_others_fails_at_its_next_call() {
     for (lost, expected) in [(Fault::LoseRequest, true), (Fault::Silence, true)] {
         let bench = Bench::with(small_flushes());
         fill(&bench);
@@ -349,7 +349,7 @@ fn what_was_flushed_goes_with_a_transaction_that_is_given_up() {
 }
 
 #[test]
-fn whoever_meets_one_lock_of_a_large_transaction_clears_its_tablet_as_it_ended() {
+fn a_reader_that_meets_one_lock_of_a_large_transaction_clears_its_tablet() {
     for is_committed in [true, false] {
         let bench = Bench::with(small_flushes());
         fill(&bench);

@@ -1,5 +1,5 @@
 //! Rules that each request of a client keeps, whatever becomes of it. A request is checked when it is sent, against what
-//! the client was told before and against the servers' truth.
+//! the client received before and against the state of the servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use percolator_wire::v1::response::Body;
 use crate::cluster::Cluster;
 use crate::network::{Answer, Question};
 
-/// The order of what a client sends and is told.
+/// The order of what a client sends and receives.
 type Moment = u64;
 
 /// See the module's head.
@@ -36,9 +36,9 @@ struct Notes {
     met: BTreeMap<u64, (Cell, Moment)>,
     /// Snapshots at which it reads.
     snapshots: BTreeSet<u64>,
-    /// Which transactions commit above which timestamp, as it was told.
+    /// Which transactions commit above which timestamp, by the answers of their primaries.
     pushed: BTreeMap<u64, u64>,
-    /// When it was told of each start of a server.
+    /// When it received the number of each start of a server.
     lives: BTreeMap<(String, u64), Moment>,
 }
 
@@ -47,7 +47,7 @@ struct OwnTxn {
     primary: Option<Cell>,
     /// What each flush writes to each cell; without flushes, the flush is number 0.
     writes: BTreeMap<(Cell, u32), (i32, bytes::Bytes)>,
-    /// When it was told that these are in place.
+    /// When it received that these are in place.
     in_place: BTreeMap<(Cell, u32), Moment>,
     one_phase_sent: bool,
     commit_ts: Option<u64>,
@@ -99,7 +99,7 @@ impl Monitor {
         notes.last
     }
 
-    /// The client is told this, of what it sent at that moment.
+    /// The client receives this answer to what it sent at that moment.
     pub(crate) fn answered(&self, asked: Moment, question: &Question, answer: &Answer) {
         let mut notes = self.notes.lock();
         notes.last += 1;
@@ -122,7 +122,7 @@ impl Monitor {
                     tablets: &request.tablets,
                 };
                 if let (Some(ask), Some(body)) = (&request.body, &response.body) {
-                    notes.told(address, ask, body, &cells);
+                    notes.received(address, ask, body, &cells);
                 }
             }
             _ => {}
@@ -195,7 +195,7 @@ impl Notes {
         let asked = self.timestamps.get(&one_phase.commit_ts);
         let asked = *asked.expect("the commit_ts is the client's");
         let life = (address.to_owned(), one_phase.life);
-        let known = *self.lives.get(&life).expect("the server has said so");
+        let known = *self.lives.get(&life).expect("the server has sent it");
         assert!(
             known < asked,
             "the commit_ts was taken before the life was known"
@@ -325,7 +325,7 @@ impl Notes {
         }
     }
 
-    fn told(&mut self, address: &str, ask: &Ask, body: &Body, cells: &Cells<'_>) {
+    fn received(&mut self, address: &str, ask: &Ask, body: &Body, cells: &Cells<'_>) {
         let now = self.last;
         let mut meets = |met: &v1::MetLock| {
             let primary = Cell::from(met.primary.clone().expect("a primary"));
@@ -341,24 +341,24 @@ impl Notes {
             }
             (_, Body::GetOne(got)) => got.locked.iter().for_each(|met| meets(met)),
             (_, Body::Scan(scan)) => scan.locked.iter().for_each(meets),
-            (Ask::Prewrite(prewrite), Body::Prewrite(told)) => {
-                for rejection in &told.rejections {
+            (Ask::Prewrite(prewrite), Body::Prewrite(received)) => {
+                for rejection in &received.rejections {
                     if let Some(v1::prewrite_rejection::Reason::Locked(met)) = &rejection.reason {
                         meets(met);
                     }
                 }
-                self.prewritten(address, prewrite, told, cells);
+                self.prewritten(address, prewrite, received, cells);
             }
-            (Ask::Commit(commit), Body::Commit(told)) => {
-                let is_done = matches!(told.result, Some(v1::commit_response::Result::Done(_)));
+            (Ask::Commit(commit), Body::Commit(received)) => {
+                let is_done = matches!(received.result, Some(v1::commit_response::Result::Done(_)));
                 if let Some(own) = self.own.get_mut(&commit.start_ts)
                     && own.commit_ts == Some(commit.commit_ts)
                 {
                     own.is_rejected = !is_done;
                 }
             }
-            (Ask::CheckStatus(check), Body::CheckStatus(told)) => {
-                if let Some(v1::check_status_response::Status::Alive(alive)) = &told.status {
+            (Ask::CheckStatus(check), Body::CheckStatus(received)) => {
+                if let Some(v1::check_status_response::Status::Alive(alive)) = &received.status {
                     self.pushed.insert(check.start_ts, alive.min_commit_ts);
                 }
             }
@@ -370,13 +370,13 @@ impl Notes {
         &mut self,
         address: &str,
         prewrite: &v1::PrewriteRequest,
-        told: &v1::PrewriteResponse,
+        received: &v1::PrewriteResponse,
         cells: &Cells<'_>,
     ) {
         let now = self.last;
-        let life = (address.to_owned(), told.life);
+        let life = (address.to_owned(), received.life);
         self.lives.entry(life).or_insert(now);
-        if !told.rejections.is_empty() {
+        if !received.rejections.is_empty() {
             return;
         }
         let own = self.own.entry(prewrite.start_ts).or_default();

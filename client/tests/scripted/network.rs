@@ -1,4 +1,4 @@
-//! The transport of a test's client: every message goes to the [`Cluster`], and the test's script says what becomes of it.
+//! The transport of a test's client: every message goes to the [`Cluster`], and the test's script decides what becomes of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,9 +19,9 @@ use crate::world::World;
 
 /// How long a message is on its way.
 pub(crate) const LATENCY: Duration = Duration::from_millis(1);
-/// After this the transport itself says that a request got no answer.
+/// After this the transport itself reports that a request got no answer.
 pub(crate) const NOTICED_AFTER: Duration = Duration::from_millis(20);
-/// Whoever waits for an answer is woken so often, to look at its deadline.
+/// A caller that waits for an answer is woken so often, to look at its deadline.
 const TICK: Duration = Duration::from_millis(250);
 
 /// What a message is.
@@ -49,15 +49,15 @@ pub(crate) enum Kind {
 pub(crate) enum Fault {
     /// Nothing leaves the client, and it knows that.
     NeverSent,
-    /// It does not arrive; the transport says that there is no answer.
+    /// It does not arrive; the transport reports that there is no answer.
     LoseRequest,
-    /// It is carried out; the transport says that there is no answer.
+    /// It is carried out; the transport reports that there is no answer.
     LoseAnswer,
-    /// The transport says that there is no answer. It is carried out after this time.
+    /// The transport reports that there is no answer. It is carried out after this time.
     Late(Duration),
-    /// It does not arrive, and the transport says nothing.
+    /// It does not arrive, and the transport reports nothing.
     Silence,
-    /// It is carried out, and the transport says nothing.
+    /// It is carried out, and the transport reports nothing.
     SilentlyDone,
     /// It is on its way for this time, and the answer is not.
     SlowRequest(Duration),
@@ -67,7 +67,7 @@ pub(crate) enum Fault {
     Twice(Duration),
     /// The server refuses it.
     Refuse(Refused),
-    /// It is carried out, and the server says that it failed.
+    /// It is carried out, and the server reports that it failed.
     DoneAndFailed,
     /// It is carried out, and the answer is empty.
     DoneAndEmpty,
@@ -86,6 +86,8 @@ pub(crate) struct Sent {
     /// The tablet server; empty: another server.
     pub(crate) address: String,
     pub(crate) body: Option<Ask>,
+    /// It gives a lease back.
+    pub(crate) gives_back: bool,
     pub(crate) at: Duration,
 }
 
@@ -100,7 +102,7 @@ pub(crate) enum Question {
     Directory,
 }
 
-/// What it is told.
+/// What it receives.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     Tablet(v1::Response),
@@ -141,7 +143,7 @@ impl Network {
         Client::over(self.clone(), options)
     }
 
-    /// From now on this says what becomes of messages.
+    /// From now on this decides what becomes of messages.
     pub(crate) fn script(&self, script: impl Fn(&Sent) -> Option<Fault> + Send + Sync + 'static) {
         *self.script.lock() = Arc::new(Box::new(script));
     }
@@ -184,13 +186,14 @@ impl Network {
             kind,
             address,
             body,
+            gives_back: matches!(question, Question::Session(request) if request.floor == 0),
             at: self.world().now(),
         };
         log.push(sent.clone());
         sent
     }
 
-    /// Sends a message, and does to it what the script says.
+    /// Sends a message, with the fault that the script has for it.
     async fn exchange(&self, question: Question) -> Result<Answer, Lost> {
         let sent = self.note(&question);
         let asked = self.monitor.asks(&question);
@@ -293,7 +296,7 @@ impl Network {
         self.world().spawn(late.boxed());
     }
 
-    /// Waits, and wakes whoever waits now and then.
+    /// Waits, and wakes the caller now and then.
     async fn wait(&self, time: Duration) {
         self.ticking(self.world().sleep(time)).await;
     }

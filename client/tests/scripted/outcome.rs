@@ -16,7 +16,7 @@ const SETTLED_AFTER: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     Committed,
-    /// Any error that says that nothing will be visible.
+    /// Any error by which nothing will be visible.
     Aborted,
     Unknown,
 }
@@ -91,7 +91,7 @@ impl Bench {
         });
     }
 
-    /// Lets everything arrive and end, and looks whether the client was told the truth.
+    /// Lets everything arrive and end, and compares the client's result with what the servers hold.
     pub(crate) fn check(&self, ended: &Ended) -> Class {
         self.network.heal();
         self.run(self.sleep(SETTLED_AFTER));
@@ -101,12 +101,12 @@ impl Bench {
         let is_committed = values == news;
         if !is_committed {
             let olds: Vec<_> = ended.rows.iter().map(|row| Some(old(row))).collect();
-            assert_eq!(values, olds, "the client was told {:?}", ended.result);
+            assert_eq!(values, olds, "the client received {:?}", ended.result);
         }
         let start_ts = ended.start_ts;
         match &ended.result {
             Ok(commit_ts) => {
-                assert!(is_committed, "it was told that {start_ts} is committed");
+                assert!(is_committed, "{start_ts} is not committed");
                 assert!(*commit_ts > start_ts);
                 for (cell, row) in cells.iter().zip(&ended.rows) {
                     let before = Timestamp::from_u64(commit_ts.as_u64() - 1);

@@ -53,10 +53,10 @@ fn leave_locks(bench: &Bench, how: InTheWay, rows: &[&'static str]) -> CommitEnd
     let ended = CommitEnd::default();
     let txn = bench.run(client.begin()).expect("it begins");
     put_all(&txn, rows, new);
-    let (told, commit) = (ended.clone(), txn.commit());
+    let (end, commit) = (ended.clone(), txn.commit());
     let commit = async move {
         let result = commit.await;
-        *told.lock() = Some(result);
+        *end.lock() = Some(result);
     };
     bench.cluster.world.spawn(commit.boxed());
     bench.run(bench.sleep(Duration::from_millis(50)));

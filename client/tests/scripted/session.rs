@@ -41,7 +41,7 @@ fn warm_up(retention: Duration) -> Bench {
     bench
 }
 
-/// Waits, and looks all the time whether the client is right about what is covered.
+/// Waits, and checks all the time that the client is right about what is covered.
 async fn wait(bench: &Bench, start_ts: Timestamp, time: Duration) -> usize {
     let mut covered = 0;
     for _ in 0..time.as_millis() / MOVES.as_millis() {
@@ -229,6 +229,23 @@ fn a_client_that_has_settled_holds_nothing_and_may_begin_again() {
         wait(&bench, open.start_ts(), LEASE * 2).await;
         open.get(TABLE, "a", "c").await.expect("it isn't refused");
     });
+}
+
+#[test]
+fn a_lease_that_is_given_back_late_takes_no_other_one_along() {
+    for late_ms in [0, 20, 1_500, 5_000] {
+        let bench = warm_up(Duration::from_millis(300));
+        bench.network.script(move |sent| {
+            let late = Fault::Late(Duration::from_millis(late_ms));
+            sent.gives_back.then_some(late)
+        });
+        bench.run(async {
+            bench.client.settle().await;
+            let txn = bench.client.begin().await.expect("it begins");
+            wait(&bench, txn.start_ts(), Duration::from_secs(8)).await;
+            read_and_commit(txn).await.expect("it is held");
+        });
+    }
 }
 
 #[test]

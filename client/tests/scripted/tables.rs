@@ -213,7 +213,7 @@ fn what_the_master_does_not_know_for_a_moment_is_waited_for() {
             bench.cluster.hide_tablet(None);
         };
         bench.run(join(work, known_again));
-        // A client that has not heard of the tablet yet writes all cells, or none.
+        // A client that does not know the tablet yet writes all cells, or none.
         let (_network, other) = bench.other();
         bench.cluster.hide_tablet(Some(hidden));
         let known_again = async {
