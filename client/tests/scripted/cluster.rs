@@ -84,6 +84,7 @@ fn limits() -> Limits {
         cache_bytes: 1 << 14,
         marks: 1 << 12,
         resolve_locks: 3,
+        scan_records: 3,
         ..Limits::default()
     }
 }

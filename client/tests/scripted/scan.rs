@@ -45,6 +45,19 @@ fn fill(bench: &Bench) -> Cells {
                 .expect("it is kept");
         }
         txn.commit().await.expect("it commits");
+        // So many deleted cells that servers answer pages without a cell.
+        for delete in [false, true] {
+            let txn = client.begin().await.expect("it begins");
+            for number in 0..12 {
+                let row = format!("{}{number}", if number < 6 { "ab" } else { "ox" });
+                if delete {
+                    txn.delete(TABLE, row, "c").expect("it is kept");
+                } else {
+                    txn.put(TABLE, row, "c", "x").expect("it is kept");
+                }
+            }
+            txn.commit().await.expect("it commits");
+        }
         client.settle().await;
     });
     cells
