@@ -245,3 +245,32 @@ fn a_read_is_right_or_an_error_with_every_harmful_fault() {
         every_message(&case, &harmful(), |_, _, _| {});
     }
 }
+
+#[test]
+fn a_scan_goes_on_behind_the_cells_before_a_lock() {
+    const ALL: [&str; 6] = ["a", "b", "c", "d", "e", "q"];
+    for in_the_way in [InTheWay::Committed, InTheWay::Dead, InTheWay::Alive] {
+        for reverse in [false, true] {
+            let bench = Bench::new();
+            bench.fill(&ALL);
+            // Cells of the same tablet lie before the lock, in both directions.
+            leave_locks(&bench, in_the_way, &["5", "c", "k"]);
+            let range = Range::rows("a", "z");
+            let range = if reverse { range.reverse() } else { range };
+            let cells = bench.run(async {
+                let txn = bench.client.begin().await.expect("it begins");
+                let scan = txn.scan(TABLE, range).await.expect("it begins");
+                scan.collect().await.expect("an answer")
+            });
+            let mut rows: Vec<_> = cells.into_iter().map(|cell| cell.row).collect();
+            if reverse {
+                rows.reverse();
+            }
+            let mut expected = ALL.to_vec();
+            if in_the_way == InTheWay::Committed {
+                expected.insert(5, "k");
+            }
+            assert_eq!(rows, expected, "{in_the_way:?}");
+        }
+    }
+}
