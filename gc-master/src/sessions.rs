@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 
@@ -73,6 +74,7 @@ impl Sessions {
     fn expire(&mut self, now: Duration) {
         while let Some((until, id)) = self.ends.first().copied()
             && until <= now
+            && !mutants::on(Mutant::SessionsNeverEnd)
         {
             self.remove(id);
         }

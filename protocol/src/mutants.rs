@@ -120,11 +120,17 @@ pub enum Mutant {
     TablesNotPinned,
     /// A tablet server whose tablets are lost says that it is ready.
     LossNotNoticed,
+    /// The lease of a client that has died never ends.
+    SessionsNeverEnd,
+    /// The write records of a dropped tablet stay.
+    DroppedRecordsStay,
+    /// Versions are kept for a tenth of the retention.
+    RetentionCutShort,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 56] = [
+    pub const ALL: [Self; 59] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -181,6 +187,9 @@ impl Mutant {
         Self::ReplacedClusterTaken,
         Self::TablesNotPinned,
         Self::LossNotNoticed,
+        Self::SessionsNeverEnd,
+        Self::DroppedRecordsStay,
+        Self::RetentionCutShort,
     ];
 }
 

@@ -149,7 +149,12 @@ pub fn barrier(now: Timestamp, policy: RetentionPolicy, lowest: Option<Timestamp
         let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Timestamp::from_millis(now.physical_ms().saturating_sub(ms))
     };
-    let oldest = before(policy.retention);
+    let retention = if mutants::on(Mutant::RetentionCutShort) {
+        policy.retention / 10
+    } else {
+        policy.retention
+    };
+    let oldest = before(retention);
     let longest = policy.hold_max.map_or(Timestamp::ZERO, before);
     lowest.map_or(oldest, |lowest| lowest.max(longest).min(oldest))
 }

@@ -78,10 +78,10 @@ impl Cluster {
             die_ppm: Mutex::new(0),
             begun: AtomicBool::new(false),
             cluster_id: Mutex::new(None),
-            settings: percolator_gc_master::Settings {
+            settings: Mutex::new(percolator_gc_master::Settings {
                 retention: plan.retention,
                 lease: plan.lease,
-            },
+            }),
             highest: highest.clone(),
             two_owners: plan.mutation == Some(Mutation::TwoOwners),
             drops_unswept: plan.mutation == Some(Mutation::DropBeforeSwept),

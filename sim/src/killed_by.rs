@@ -126,6 +126,8 @@ impl Mutation {
             S::Rule(M::OlderFolderTaken) => &[READS, FATES, WRITERS, LIVENESS],
             S::Rule(M::ReplacedClusterTaken) => &[&["clusters are told apart"]],
             S::Rule(M::TablesNotPinned) => &[&["again: one table"]],
+            S::Rule(M::SessionsNeverEnd | M::DroppedRecordsStay) => &[&["liveness: collection"]],
+            S::Rule(M::RetentionCutShort) => &[&["retention holds"]],
             S::Rule(M::LossNotNoticed) => &[&["lost data is missed"]],
             S::StallIgnored => &[LIVENESS],
             S::Rule(M::FloorTooHighByOne | M::LeaseFromTheAnswer) => &[&["leases hold"]],

@@ -63,6 +63,8 @@ pub fn all() -> Vec<Use> {
             None,
         ),
         ("liveness: readers", S::Rule(M::LocksNeverExpire), None),
+        ("liveness: collection", S::Rule(M::SessionsNeverEnd), None),
+        ("retention holds", S::Rule(M::RetentionCutShort), None),
         ("append", S::Rule(M::NoConflictCheck), Some("append")),
         ("bank: the total", S::Rule(M::NoConflictCheck), Some("bank")),
         ("counter", S::Rule(M::LostAnswerIsFailure), Some("counter")),

@@ -258,6 +258,7 @@ impl Mutation {
             }
             Self::StallIgnored => only(&[Fault::DiskHang]),
             Self::Rule(Mutant::ReplacedClusterTaken) => only(&[Fault::NewCluster]),
+            Self::Rule(Mutant::DroppedRecordsStay) => plan.workloads = vec!["tables"],
             Self::Rule(Mutant::LossNotNoticed) => only(&[Fault::LoseFolder]),
             Self::Rule(Mutant::TablesNotPinned) => {
                 only(&[]);

@@ -119,11 +119,11 @@ fn carry_out(world: &Arc<World>, plan: &Plan, history: &mut Vec<Record>) {
     if !steps {
         return;
     }
-    // What is durable is what comes back.
-    for server in 2..cluster.servers() {
-        cluster.kill_server(world, server, Duration::ZERO, false);
+    // Collection starts from what is stored, or from what servers remember that have run for longer.
+    let restarts_first = Rng::new(plan.seed, "restarts").below(2) == 0;
+    if restarts_first {
+        restart(world, &cluster);
     }
-    world.run(world.now() + Duration::from_secs(1), || false);
     let tables = keeper(world, &cluster, "naming tables", |session| {
         async move {
             let tables = session.client.tables().await?;
@@ -143,7 +143,21 @@ fn carry_out(world: &Arc<World>, plan: &Plan, history: &mut Vec<Record>) {
         world.fail(invariant, detail);
         return;
     }
-    let _ = replaced(world, &cluster) && lost_folder(world, &cluster);
+    if !liveness::collection(world, &cluster) {
+        return;
+    }
+    if !restarts_first {
+        restart(world, &cluster);
+    }
+    let _ = world.failure().is_none() && replaced(world, &cluster) && lost_folder(world, &cluster);
+}
+
+/// Kills every tablet server: what is durable is what comes back.
+fn restart(world: &Arc<World>, cluster: &Arc<Cluster>) {
+    for server in 2..cluster.servers() {
+        cluster.kill_server(world, server, Duration::ZERO, false);
+    }
+    world.run(world.now() + Duration::from_secs(1), || false);
 }
 
 fn prepare(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {

@@ -2,6 +2,7 @@
 //! starts again, and everything at the end.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 use percolator_engine::{Batch, Column, Engine};
@@ -55,6 +56,8 @@ pub enum Seen<'a> {
         /// How far it is.
         points: Points,
     },
+    /// The master is started with this retention.
+    Retention(Duration),
     /// What a tablet server holds in memory.
     Holds {
         /// As it counts now.
@@ -138,6 +141,25 @@ pub type Broken = (&'static str, String);
 /// What a server holds.
 pub(crate) type Content = BTreeMap<(Column, Bytes), Bytes>;
 
+/// What a tablet server has made durable.
+pub(crate) struct Holding<'a> {
+    /// Its name.
+    pub(crate) server: &'a str,
+    /// All of its columns.
+    pub(crate) content: &'a Content,
+    /// The tables of which it has tablets, and whether they are in use.
+    pub(crate) owned: Option<&'a BTreeMap<u32, bool>>,
+    /// Its safe point.
+    pub(crate) safe_point: Timestamp,
+}
+
+impl Holding<'_> {
+    /// Whether it has a tablet of this table.
+    pub(crate) fn owns(&self, table: u32) -> bool {
+        self.owned.is_some_and(|owned| owned.contains_key(&table))
+    }
+}
+
 /// The invariants, and what every server should hold.
 pub struct Watch {
     invariants: Vec<Box<dyn Invariant>>,
@@ -196,6 +218,7 @@ impl Watch {
             Seen::Points { server, points } => {
                 self.tell(|invariant| invariant.points(server, *points))
             }
+            Seen::Retention(retention) => self.tell(|invariant| invariant.retention(*retention)),
             Seen::Holds { held, limits } => self.tell(|invariant| invariant.holds(held, limits)),
             Seen::MasterHolds(held) => self.tell(|invariant| invariant.master_holds(held)),
             Seen::Locks { counted, stored } => {
@@ -238,6 +261,16 @@ impl Watch {
             at_end.map_err(|why| (invariant.name(), why))?;
         }
         Ok(())
+    }
+
+    /// What each tablet server has made durable.
+    pub(crate) fn holdings(&self) -> impl Iterator<Item = Holding<'_>> {
+        self.contents.iter().map(|(server, content)| Holding {
+            server,
+            content,
+            owned: self.owned.get(server),
+            safe_point: self.safe_point.get(server).copied().unwrap_or_default(),
+        })
     }
 
     /// The cells that are locked.

@@ -2,6 +2,7 @@
 //! too, and a larger one where there's nothing else to write.
 
 use percolator_engine::{Column, Direction, Engine};
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::{Tablet, key};
 
 use crate::decision::{Decision, TabletChange};
@@ -113,6 +114,10 @@ fn take(
     let end = key::rows_end(tablet.table, &tablet.rows.end);
     let mut bytes = 0;
     while let Some(column) = COLUMNS.get(position.column) {
+        if *column == Column::Write && mutants::on(Mutant::DroppedRecordsStay) {
+            position.column += 1;
+            continue;
+        }
         let pairs = engine.scan(*column, &position.start, &end, Direction::Forward);
         for pair in pairs.ok()? {
             let (key, value) = pair.ok()?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cluster::Cluster;
+use crate::invariants::collection_ends;
 use crate::trace::shown;
 use crate::world::World;
 
@@ -16,11 +17,17 @@ const PROGRESS: &str = "liveness: progress";
 const ENDS: &str = "liveness: ends";
 const SERVES: &str = "liveness: the cluster serves";
 const READERS: &str = "liveness: readers";
+const COLLECTION: &str = "liveness: collection";
 /// Their names.
-pub(super) const NAMES: [&str; 4] = [PROGRESS, ENDS, SERVES, READERS];
+pub(super) const NAMES: [&str; 5] = [PROGRESS, ENDS, SERVES, READERS, COLLECTION];
 
 /// What a read of a well cluster takes, with the pauses before it looks at a lock again.
 const READ: Duration = Duration::from_secs(2);
+
+/// A longer retention is not waited for: the master is started with this one.
+const RETENTION_WAITED: Duration = Duration::from_secs(5);
+/// A master that was started again waits for the end of the longest lease (`gc-master/src/collection.rs`).
+const LEASE_MAX: Duration = Duration::from_secs(60);
 
 fn bound(cluster: &Cluster) -> Duration {
     BOUND + cluster.plan.patience
@@ -119,6 +126,40 @@ pub(crate) fn readers(
                 shown(cluster.plan.lock_ttl)
             ),
         );
+    }
+    world.failure().is_none()
+}
+
+/// What happened until now is collected when no client holds it back any more and the retention is over.
+pub(crate) fn collection(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
+    let past = *cluster.highest.lock();
+    if cluster.plan.retention > RETENTION_WAITED {
+        world.note(|| format!("versions are kept for {} now", shown(RETENTION_WAITED)));
+        cluster.master.settings.lock().retention = RETENTION_WAITED;
+        cluster.kill_server(world, 0, Duration::ZERO, false);
+    }
+    // The oracle's time goes at half the pace as long as it is ahead of its clock.
+    let retention = cluster.plan.retention.min(RETENTION_WAITED);
+    let bound = bound(cluster) + LEASE_MAX + 2 * retention;
+    let unfinished = || {
+        let watch = world.watch.lock();
+        let mut holdings = watch.holdings();
+        holdings.find_map(|holding| collection_ends::unfinished(&holding, past))
+    };
+    let done = world.run(world.now() + bound, || unfinished().is_none());
+    if world.failure().is_some() {
+        return false;
+    }
+    let ended = match unfinished() {
+        Some(why) if !done => Err(format!("{why}, {} after the last session", shown(bound))),
+        _ => {
+            let watch = world.watch.lock();
+            let mut holdings = watch.holdings();
+            holdings.try_for_each(|holding| collection_ends::check(&holding))
+        }
+    };
+    if let Err(wrong) = ended {
+        world.fail(COLLECTION, wrong);
     }
     world.failure().is_none()
 }

@@ -5,6 +5,7 @@
 mod atomicity;
 mod bounded_memory;
 mod collected_rightly;
+mod collection_ends;
 mod commit_above_start;
 pub(crate) mod durable;
 mod durable_answers;
@@ -23,8 +24,11 @@ mod one_owner;
 mod points_go_forward;
 mod recency;
 mod resolved;
+mod retention_holds;
 mod stays_dropped;
 mod timestamps;
+
+use std::time::Duration;
 
 use percolator_protocol::oracle::Granted;
 use percolator_protocol::safe_point::Points;
@@ -68,6 +72,11 @@ pub trait Invariant: Send {
 
     /// A tablet server has durably reached these points.
     fn points(&mut self, server: &str, points: Points) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// The master is started with this retention.
+    fn retention(&mut self, retention: Duration) -> Result<(), String> {
         Ok(())
     }
 
@@ -144,6 +153,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(one_fate::OneFate::default()),
         Box::new(one_owner::OneOwner::default()),
         Box::new(points_go_forward::PointsGoForward::default()),
+        Box::new(retention_holds::RetentionHolds::default()),
         Box::new(collected_rightly::CollectedRightly),
         Box::new(stays_dropped::StaysDropped::default()),
         Box::new(resolved::Resolved),

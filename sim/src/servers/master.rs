@@ -45,8 +45,8 @@ pub struct Master {
     pub begun: AtomicBool,
     /// The cluster's id.
     pub cluster_id: Mutex<Option<String>>,
-    /// How long versions are kept.
-    pub settings: Settings,
+    /// How long versions are kept; a process has what it was started with.
+    pub settings: Mutex<Settings>,
     /// What timestamps are checked against.
     pub highest: Highest,
     /// Every tablet is given to a second server too: for a mutation.
@@ -85,7 +85,9 @@ impl Master {
                 cluster_id: self.cluster_id.lock().clone().filter(|_| random & 1 == 0),
             },
         };
-        let mut directory = match Directory::open(start, self.settings, random) {
+        let settings = *self.settings.lock();
+        world.see(&Seen::Retention(settings.retention));
+        let mut directory = match Directory::open(start, settings, random) {
             Ok(directory) => directory,
             Err(error) => return world.fail("the master starts", error.to_string()),
         };

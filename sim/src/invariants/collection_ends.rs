@@ -1,0 +1,226 @@
+//! Collection comes to its end (docs/garbage-collection.md): once nobody holds it back and the retention is over, the
+//! safe point has passed what happened before, no index entry lies below it, each cell has only what a snapshot at the
+//! safe point or above may need, and of dropped tables nothing is left. `liveness` waits for that, and calls these.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use percolator_engine::Column;
+use percolator_protocol::types::{DecodeError, Lock, Timestamp, Write, WriteKind, key};
+
+use crate::watch::{Content, Holding};
+
+/// Columns whose keys begin with the number of their table.
+const OF_TABLES: [Column; 3] = [Column::Lock, Column::Write, Column::Data];
+
+/// Why collection on this server has not ended at a safe point above `past`; `None`: it has. Cheap, as it is asked
+/// after every event.
+pub(super) fn unfinished(holding: &Holding<'_>, past: Timestamp) -> Option<String> {
+    let Holding {
+        server, safe_point, ..
+    } = holding;
+    if *safe_point <= past {
+        return Some(format!(
+            "the safe point of {server} is {safe_point}, and not above {past}"
+        ));
+    }
+    if let Some(entry) = oldest_entry(holding.content)
+        && entry < *safe_point
+    {
+        return Some(format!(
+            "{server} has an index entry at {entry}, below its safe point {safe_point}"
+        ));
+    }
+    let (column, table) = dropped(holding)?;
+    let column = column.name();
+    Some(format!(
+        "{server} has keys of table {table}, of which it owns nothing, in column {column}"
+    ))
+}
+
+fn oldest_entry(content: &Content) -> Option<Timestamp> {
+    let (first, _) = pairs(content, Column::Garbage).next()?;
+    let ts = first.first_chunk::<8>()?;
+    Some(Timestamp::from_u64(u64::from_be_bytes(*ts)))
+}
+
+/// A table that has keys here and no tablet.
+fn dropped(holding: &Holding<'_>) -> Option<(Column, u32)> {
+    for column in OF_TABLES {
+        let mut from = Bytes::new();
+        while let Some(((found, key), _)) = holding.content.range((column, from)..).next()
+            && *found == column
+        {
+            let table = u32::from_be_bytes(*key.first_chunk::<4>()?);
+            if !holding.owns(table) {
+                return Some((column, table));
+            }
+            from = Bytes::copy_from_slice(&table.checked_add(1)?.to_be_bytes());
+        }
+    }
+    None
+}
+
+fn pairs(content: &Content, column: Column) -> impl Iterator<Item = (&Bytes, &Bytes)> {
+    let pairs = content.range((column, Bytes::new())..);
+    pairs
+        .take_while(move |((of, _), _)| *of == column)
+        .map(|((_, key), value)| (key, value))
+}
+
+/// Where collection has ended, each cell has only what it may have.
+///
+/// # Errors
+/// What is there and should not be, or is missing.
+pub(super) fn check(holding: &Holding<'_>) -> Result<(), String> {
+    let Holding {
+        server, safe_point, ..
+    } = holding;
+    let unreadable = |error: DecodeError| error.to_string();
+    let mut values: BTreeSet<(Bytes, Timestamp)> = BTreeSet::new();
+    for (cell_key, value) in pairs(holding.content, Column::Lock) {
+        let lock = Lock::decode(value.clone()).map_err(unreadable)?;
+        values.insert((cell_key.clone(), lock.start_ts));
+    }
+    // The cell of the last record, and whether a put of it lies below the safe point.
+    let mut last: (Bytes, bool) = Default::default();
+    for (key, value) in pairs(holding.content, Column::Write) {
+        let (cell_key, ts) = key::split_version(key).map_err(unreadable)?;
+        let write = Write::decode(ts, value.clone()).map_err(unreadable)?;
+        if last.0 != cell_key {
+            last = (key.slice_ref(cell_key), false);
+        }
+        if write.kind == WriteKind::Put && write.short_value.is_none() {
+            let data = key::version(cell_key.to_vec(), write.start_ts);
+            if !holding.content.contains_key(&(Column::Data, data.into())) {
+                let cell = key::decode_cell(cell_key).map_err(unreadable)?;
+                return Err(format!(
+                    "{server} has no value of the put of cell {cell} at {ts}"
+                ));
+            }
+            values.insert((last.0.clone(), write.start_ts));
+        }
+        if ts >= *safe_point {
+            continue;
+        }
+        let is_newest = write.kind == WriteKind::Put && !last.1;
+        last.1 = true;
+        if !is_newest {
+            let cell = key::decode_cell(cell_key).map_err(unreadable)?;
+            return Err(format!(
+                "{server} has not collected the {:?} of cell {cell} at {ts}, and its safe point is {safe_point}",
+                write.kind
+            ));
+        }
+    }
+    for (key, _) in pairs(holding.content, Column::Data) {
+        let (cell_key, start_ts) = key::split_version(key).map_err(unreadable)?;
+        if !values.contains(&(key.slice_ref(cell_key), start_ts)) {
+            let cell = key::decode_cell(cell_key).map_err(unreadable)?;
+            return Err(format!(
+                "{server} has a value of transaction {start_ts} on cell {cell}, which no record or lock names"
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use percolator_protocol::types::{Cell, TableId};
+
+    use super::super::made_up::{assert_broken, ts};
+    use super::*;
+
+    const TABLE: u32 = 7;
+    const LONG: &str = "long";
+
+    fn cell_key() -> Vec<u8> {
+        let cell = Cell::new(TableId(TABLE), "row", "column");
+        key::cell(cell.table, &cell.row, &cell.column)
+    }
+
+    /// A put whose value is short, or has a key of its own.
+    fn put(start_ts: u64, value: &str) -> Write {
+        Write {
+            kind: WriteKind::Put,
+            start_ts: ts(start_ts),
+            short_value: (value != LONG).then(|| Bytes::copy_from_slice(value.as_bytes())),
+            overlapped_rollback: false,
+        }
+    }
+
+    fn content(records: &[(u64, Write)]) -> Content {
+        let stored = records.iter().map(|(at, write)| {
+            let place = key::version(cell_key(), ts(*at));
+            ((Column::Write, place.into()), write.encode(ts(*at)).into())
+        });
+        stored.collect()
+    }
+
+    fn said(content: &Content, safe_point: u64) -> Result<(), String> {
+        let owned = BTreeMap::from([(TABLE, true)]);
+        let holding = Holding {
+            server: "tablet-0",
+            content,
+            owned: Some(&owned),
+            safe_point: ts(safe_point),
+        };
+        match unfinished(&holding, ts(50)) {
+            Some(why) => Err(why),
+            None => check(&holding),
+        }
+    }
+
+    #[test]
+    fn of_a_cell_only_the_newest_put_stays_below_the_safe_point() {
+        let two = content(&[(20, put(10, "old")), (90, put(80, "new"))]);
+        assert_eq!(said(&two, 60), Ok(()));
+        assert_broken(said(&two, 100), "has not collected the Put");
+        // What hides it stands at the safe point: the entry for it lies not below.
+        assert_eq!(said(&two, 90), Ok(()));
+        let rolled_back = content(&[(20, put(10, "it")), (30, Write::rollback(ts(30)))]);
+        assert_broken(said(&rolled_back, 60), "has not collected the Rollback");
+        let kind = WriteKind::Delete;
+        let deleted = Write {
+            kind,
+            short_value: None,
+            ..put(10, "")
+        };
+        assert_broken(said(&content(&[(20, deleted)]), 60), "the Delete");
+    }
+
+    #[test]
+    fn a_safe_point_that_stays_and_entries_below_it_are_no_end() {
+        let mut content = content(&[(20, put(10, "it"))]);
+        assert_broken(said(&content, 50), "and not above 50");
+        let entry = |at: u64| (Column::Garbage, Bytes::from(at.to_be_bytes().to_vec()));
+        content.insert(entry(60), Bytes::new());
+        assert_eq!(said(&content, 60), Ok(()));
+        assert_broken(said(&content, 61), "an index entry at 60");
+    }
+
+    #[test]
+    fn every_long_value_has_its_record_and_every_record_its_value() {
+        let mut content = content(&[(20, put(10, LONG))]);
+        assert_broken(said(&content, 60), "has no value of the put");
+        let value = |start_ts| (Column::Data, key::version(cell_key(), ts(start_ts)).into());
+        content.insert(value(10), Bytes::from_static(b"value"));
+        assert_eq!(said(&content, 60), Ok(()));
+        content.insert(value(11), Bytes::from_static(b"value"));
+        assert_broken(said(&content, 60), "a value of transaction 11");
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_dropped_table() {
+        let mut content = content(&[(20, put(10, "it"))]);
+        let other = key::cell(TableId(TABLE + 1), b"row", b"column");
+        content.insert(
+            (Column::Data, key::version(other, ts(10)).into()),
+            Bytes::new(),
+        );
+        assert_broken(said(&content, 60), "keys of table 8");
+    }
+}

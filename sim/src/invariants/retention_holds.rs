@@ -1,0 +1,77 @@
+//! Within the retention nothing is too old: no tablet server refuses what began less than a retention before the highest
+//! timestamp that the oracle has granted (`protocol::safe_point::barrier`). This is judged by the oracle's time, and by
+//! no client's session: a client that believes itself refused rightly would not complain.
+
+use std::time::Duration;
+
+use percolator_protocol::oracle::Granted;
+use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::Timestamp;
+
+use super::Invariant;
+
+#[derive(Default)]
+pub(super) struct RetentionHolds {
+    retention: Duration,
+    highest: Timestamp,
+}
+
+impl Invariant for RetentionHolds {
+    fn name(&self) -> &'static str {
+        "retention holds"
+    }
+
+    fn granted(&mut self, granted: Granted) -> Result<(), String> {
+        let last = granted.first.as_u64() + u64::from(granted.count) - 1;
+        self.highest = self.highest.max(Timestamp::from_u64(last));
+        Ok(())
+    }
+
+    fn retention(&mut self, retention: Duration) -> Result<(), String> {
+        self.retention = retention;
+        Ok(())
+    }
+
+    fn points(&mut self, server: &str, points: Points) -> Result<(), String> {
+        let age_ms = self
+            .highest
+            .physical_ms()
+            .saturating_sub(points.barrier.physical_ms());
+        let retention_ms = u64::try_from(self.retention.as_millis()).unwrap_or(u64::MAX);
+        if points.barrier > Timestamp::ZERO && age_ms < retention_ms {
+            return Err(format!(
+                "{server} refuses what is below {}, of {age_ms} ms ago, and versions are kept for {retention_ms} ms",
+                points.barrier
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::made_up::assert_broken;
+    use super::*;
+
+    #[test]
+    fn a_barrier_above_one_retention_ago_is_refused() {
+        let at = |ms| Timestamp::from_millis(ms);
+        let mut invariant = RetentionHolds::default();
+        let mut reaches = |granted, barrier| {
+            invariant.retention(Duration::from_secs(10))?;
+            let (first, count) = (at(granted), 1);
+            invariant.granted(Granted { first, count })?;
+            invariant.points(
+                "tablet-0",
+                Points {
+                    barrier,
+                    safe_point: Timestamp::ZERO,
+                },
+            )
+        };
+        assert_eq!(reaches(15_000, Timestamp::ZERO), Ok(()));
+        assert_eq!(reaches(15_000, at(5_000)), Ok(()));
+        assert_broken(reaches(15_000, at(5_001)), "of 9999 ms ago");
+        assert_eq!(reaches(16_000, at(5_001)), Ok(()));
+    }
+}
