@@ -126,11 +126,17 @@ pub enum Mutant {
     DroppedRecordsStay,
     /// Versions are kept for a tenth of the retention.
     RetentionCutShort,
+    /// A client's lease covers what begins from now on, and not what is under way.
+    FloorIsNow,
+    /// Where a flush makes a long value short, the long one stays.
+    ShortenedValueStays,
+    /// An entry of the index counts the bytes of a key in one byte.
+    LongKeysCut,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 59] = [
+    pub const ALL: [Self; 62] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -190,6 +196,9 @@ impl Mutant {
         Self::SessionsNeverEnd,
         Self::DroppedRecordsStay,
         Self::RetentionCutShort,
+        Self::FloorIsNow,
+        Self::ShortenedValueStays,
+        Self::LongKeysCut,
     ];
 }
 

@@ -21,7 +21,7 @@ use crate::servers::master::Master;
 use crate::servers::oracle::{self, Oracle};
 use crate::servers::tablet::{self, Tablet};
 use crate::transport::{Highest, SimTransport};
-use crate::workloads::{TableSpec, Workload, past};
+use crate::workloads::{TableSpec, Workload, names, past};
 use crate::world::{NodeId, World};
 
 /// How long a sync takes, about, on a disk that is well.
@@ -124,10 +124,7 @@ impl Cluster {
             tablets,
             left_behind: Mutex::default(),
             set_aside: Mutex::default(),
-            names: crate::workloads::all()
-                .iter()
-                .map(|all| all.name())
-                .collect(),
+            names: names(&workloads),
             tables: workloads
                 .iter()
                 .flat_map(|workload| workload.tables())
@@ -533,6 +530,8 @@ impl Cluster {
             rng: Arc::new(Mutex::new(rng)),
             name,
             only_reads: false,
+            few_keys: self.plan.few_keys,
+            is_covered: self.plan.covers_all(),
             wrote: Arc::default(),
         }
     }

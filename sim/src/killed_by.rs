@@ -127,10 +127,15 @@ impl Mutation {
             S::Rule(M::ReplacedClusterTaken) => &[&["clusters are told apart"]],
             S::Rule(M::TablesNotPinned) => &[&["again: one table"]],
             S::Rule(M::SessionsNeverEnd | M::DroppedRecordsStay) => &[&["liveness: collection"]],
+            S::Rule(M::ShortenedValueStays) => &[&["nothing is overlooked"]],
+            // A server that can't read its index stops, and calls its log corrupt.
+            S::Rule(M::LongKeysCut) => &[&["nothing is overlooked"], DURABLE, LIVENESS],
             S::Rule(M::RetentionCutShort) => &[&["retention holds"]],
             S::Rule(M::LossNotNoticed) => &[&["lost data is missed"]],
             S::StallIgnored => &[LIVENESS],
-            S::Rule(M::FloorTooHighByOne | M::LeaseFromTheAnswer) => &[&["leases hold"]],
+            S::Rule(M::FloorTooHighByOne | M::LeaseFromTheAnswer | M::FloorIsNow) => {
+                &[&["leases hold"]]
+            }
         }
     }
 

@@ -259,6 +259,15 @@ impl Mutation {
             Self::StallIgnored => only(&[Fault::DiskHang]),
             Self::Rule(Mutant::ReplacedClusterTaken) => only(&[Fault::NewCluster]),
             Self::Rule(Mutant::DroppedRecordsStay) => plan.workloads = vec!["tables"],
+            Self::Rule(Mutant::ShortenedValueStays | Mutant::LongKeysCut) => {
+                plan.workloads = vec!["pipelined"];
+                plan.buffer_bytes = 2_000;
+            }
+            Self::Rule(Mutant::FloorIsNow) => {
+                only(&[Fault::KillClient]);
+                plan.workloads = vec!["pipelined"];
+                plan.retention = Duration::from_millis(250);
+            }
             Self::Rule(Mutant::LossNotNoticed) => only(&[Fault::LoseFolder]),
             Self::Rule(Mutant::TablesNotPinned) => {
                 only(&[]);

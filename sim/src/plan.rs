@@ -172,6 +172,8 @@ pub struct Plan {
     pub think: Duration,
     /// What a transaction buffers before it flushes, in bytes.
     pub buffer_bytes: usize,
+    /// Workloads use few keys.
+    pub few_keys: bool,
     /// What a tablet server holds at the most.
     pub limits: Limits,
     /// How long versions are kept.
@@ -206,9 +208,9 @@ impl Plan {
             faults.insert(Fault::LoseFolder);
         }
         let mut workloads: Vec<&'static str> = Vec::new();
-        let all = workloads::all();
+        let all = workloads::names(&[]);
         for _ in 0..1 + rng.below(3) {
-            let name = rng.pick(&all).name();
+            let name = *rng.pick(&all);
             if !workloads.contains(&name) {
                 workloads.push(name);
             }
@@ -227,6 +229,7 @@ impl Plan {
             timeout: ms(rng.between(100, 3_000)),
             think: ms(rng.between(1, 40)),
             buffer_bytes: buffer_bytes(seed),
+            few_keys: false,
             limits: limits(seed),
             lease: lease(seed),
             stall_max: stall_max(seed),

@@ -13,6 +13,9 @@ use crate::invariants::leases_hold;
 use crate::rng::Rng;
 use crate::world::World;
 
+/// Keys, where there are few.
+const FEW: u64 = 3;
+
 /// Everything that was written down.
 #[derive(Default)]
 pub struct Recorder {
@@ -54,6 +57,10 @@ pub struct Session {
     pub wrote: Arc<AtomicU64>,
     /// While there are faults, it only reads.
     pub only_reads: bool,
+    /// It uses few keys.
+    pub few_keys: bool,
+    /// Nothing keeps its lease from covering each transaction from its begin to its end.
+    pub is_covered: bool,
 }
 
 impl Session {
@@ -70,6 +77,12 @@ impl Session {
     /// A number below `end`.
     pub fn below(&self, end: u64) -> u64 {
         self.rng.lock().below(end)
+    }
+
+    /// One of so many keys; where there are few, one of the first.
+    pub fn key(&self, keys: u64) -> u64 {
+        let key = self.below(keys);
+        if self.few_keys { key % FEW } else { key }
     }
 
     /// Begins a transaction now.
@@ -135,6 +148,7 @@ impl Session {
         Recorded {
             txn,
             at: records.len() - 1,
+            is_fresh: fresh,
             session: self.clone(),
         }
     }
@@ -144,6 +158,8 @@ impl Session {
 pub struct Recorded {
     txn: Txn,
     at: usize,
+    /// Its snapshot was taken for it.
+    is_fresh: bool,
     session: Session,
 }
 
@@ -159,13 +175,7 @@ impl Recorded {
 
     /// What a call has come to; a refusal must be one that may be.
     fn seen<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
-        let Session {
-            world,
-            client,
-            name,
-            ..
-        } = &self.session;
-        result.inspect_err(|error| leases_hold::look(world, client, name, error))
+        result.inspect_err(|error| leases_hold::look(&self.session, self.is_fresh, error))
     }
 
     fn read(&self, cell: CellName, value: Option<Bytes>) {
@@ -307,10 +317,10 @@ impl Recorded {
             has_written = record.writes().next().is_some();
             (record.lost, record.end) = (true, End::Unknown);
         });
-        let session = self.session.clone();
+        let (session, is_fresh) = (self.session.clone(), self.is_fresh);
         let result = self.txn.commit().await;
         if let Err(error) = &result {
-            leases_hold::look(&world, &session.client, &who, error);
+            leases_hold::look(&session, is_fresh, error);
         }
         if result.is_ok() && has_written {
             session.wrote.fetch_add(1, Ordering::Relaxed);

@@ -9,6 +9,7 @@
 
 use bytes::{Buf, BufMut, Bytes};
 use percolator_protocol::actions::Collected;
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::{Effect, Timestamp, Write, WriteKind};
 use prost::encoding::{decode_varint, encode_varint};
 
@@ -164,7 +165,11 @@ impl Entry {
                 pairs.take_while(|(one, other)| one == other).count()
             });
             encode_varint(shared as u64, &mut value);
-            encode_varint((item.cell_key.len() - shared) as u64, &mut value);
+            let mut more = (item.cell_key.len() - shared) as u64;
+            if mutants::on(Mutant::LongKeysCut) {
+                more &= 0xff;
+            }
+            encode_varint(more, &mut value);
             value.extend_from_slice(&item.cell_key[shared..]);
             item.hidden.encode(&mut value);
             before = Some(&item.cell_key);

@@ -117,7 +117,7 @@ fn prewrite_again(lock: &Lock, mutation: &Mutation, txn: &Prewrite) -> Vec<Effec
     })];
     if put && !short {
         effects.push(Effect::PutData(txn.start_ts, mutation.value.clone()));
-    } else if lock.has_long_value() {
+    } else if lock.has_long_value() && !(put && mutants::on(Mutant::ShortenedValueStays)) {
         effects.push(Effect::DeleteData(txn.start_ts));
     }
     effects

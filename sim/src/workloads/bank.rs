@@ -23,8 +23,8 @@ fn account(of: u64) -> (&'static str, String) {
 
 impl Bank {
     async fn transfer(&self, session: &Session) -> Result<(), Error> {
-        let from = session.below(2 * ACCOUNTS);
-        let to = (from + 1 + session.below(2 * ACCOUNTS - 1)) % (2 * ACCOUNTS);
+        let from = session.key(2 * ACCOUNTS);
+        let to = (from + 1 + session.key(2 * ACCOUNTS - 1)) % (2 * ACCOUNTS);
         let amount = 1 + session.below(20) as i64;
         let ((from_table, from_row), (to_table, to_row)) = (account(from), account(to));
         let txn = session.begin().await?;

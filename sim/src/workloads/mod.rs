@@ -9,6 +9,7 @@ pub mod index;
 pub mod large;
 pub mod own;
 pub mod past;
+pub mod pipelined;
 pub mod skew;
 pub mod tables;
 
@@ -62,7 +63,18 @@ pub fn all() -> Vec<Arc<dyn Workload>> {
         Arc::new(tables::Tables::default()),
         Arc::new(own::Own),
         Arc::new(again::Again),
+        Arc::new(pipelined::Pipelined),
     ]
+}
+
+/// The names to draw a run's workloads from. Those that came later are left out where the run has none of them: what
+/// others do in a seed stays as it was.
+pub(crate) fn names(chosen: &[Arc<dyn Workload>]) -> Vec<&'static str> {
+    let names = all().into_iter().map(|all| all.name());
+    let is_chosen = |name: &str| chosen.iter().any(|chosen| chosen.name() == name);
+    names
+        .filter(|name| *name != pipelined::NAME || is_chosen(name))
+        .collect()
 }
 
 /// A value that is a number, and unlike every other one: `17 client-1.2/5`, so that a reader's source is

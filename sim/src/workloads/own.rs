@@ -37,7 +37,7 @@ impl Own {
 
     async fn one(&self, session: &Session, txn: &Recorded) -> Result<(), Error> {
         // Few rows a transaction, so that it mostly meets what it wrote.
-        let near = txn.start_ts().as_u64() % ROWS;
+        let near = txn.start_ts().as_u64() % if session.few_keys { 1 } else { ROWS };
         let row = row((near + session.below(2)) % ROWS);
         let column = COLUMNS[session.below(2) as usize];
         match session.below(8) {
