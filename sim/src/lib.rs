@@ -31,6 +31,7 @@ pub mod lone_invariants;
 mod lost_folder;
 pub mod messages;
 pub mod mutation;
+mod narrow;
 pub mod nemesis;
 pub mod network;
 mod older;

@@ -220,8 +220,10 @@ fn mutants(arguments: &Arguments) -> ExitCode {
     }
     let took = started.elapsed().as_secs_f64();
     println!(
-        "{} mutants, {missed} missed, {otherwise} killed by an invariant that isn't theirs, in {took:.1} s",
-        all.len()
+        "{} mutants, {missed} missed, {otherwise} killed by an invariant that isn't theirs, in {took:.1} s: \
+         {:.1} killed a minute",
+        all.len(),
+        (all.len() - missed) as f64 * 60.0 / took.max(0.001)
     );
     println!("to repeat one: cargo xtask sim --seed SEED --mutant MUTANT --trace");
     let may_miss = match arguments.alone {

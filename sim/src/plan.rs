@@ -1,6 +1,6 @@
 //! What a run is to be: drawn from its seed, and possible to cut down. Each seed has some kinds of faults
 //! and not others, each at its own rate: bugs hide where everything fails at once (Groce et al., "Swarm
-//! testing", 2012).
+//! testing", 2012). A third of the seeds are narrow (`narrow`).
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,6 +10,7 @@ use percolator_tablet::Limits;
 
 use crate::invariants;
 use crate::mutation::Mutation;
+use crate::narrow::narrow;
 use crate::rng::Rng;
 use crate::trace::shown;
 use crate::workloads;
@@ -215,7 +216,7 @@ impl Plan {
                 workloads.push(name);
             }
         }
-        Self {
+        let mut plan = Self {
             seed,
             faulty: ms(rng.between(2_000, 10_000)),
             faults,
@@ -238,7 +239,9 @@ impl Plan {
             workloads,
             only: None,
             mutation: None,
-        }
+        };
+        narrow(&mut plan);
+        plan
     }
 
     /// What it is, a line each, for people.

@@ -1,0 +1,43 @@
+//! Narrow seeds: one to three kinds of faults, one hot workload, few keys, small buffers and caps of records. Where
+//! everything fails at once, few transactions get far enough to meet a bug that needs a certain pair of steps.
+
+use std::time::Duration;
+
+use percolator_tablet::Limits;
+
+use crate::plan::{Fault, Plan};
+use crate::rng::Rng;
+use crate::workloads;
+
+/// One seed of so many is narrow.
+const ONE_OF: u64 = 3;
+
+/// Makes the plan narrow, if its seed is one of those.
+pub(crate) fn narrow(plan: &mut Plan) {
+    let mut rng = Rng::new(plan.seed, "narrow");
+    if rng.below(ONE_OF) != 0 {
+        return;
+    }
+    let ms = Duration::from_millis;
+    plan.faults.clear();
+    for _ in 0..1 + rng.below(3) {
+        plan.faults.insert(*rng.pick(&Fault::ALL));
+    }
+    plan.workloads = vec![rng.pick(&workloads::all()).name()];
+    plan.few_keys = rng.below(2) == 0;
+    plan.faulty = ms(rng.between(500, 1_500));
+    plan.pause = ms(rng.between(20, 200));
+    plan.think = ms(rng.between(1, 6));
+    plan.clients = 2 + rng.below(2) as usize;
+    plan.workers = 1 + rng.below(3) as usize;
+    plan.buffer_bytes = *rng.pick(&[200, 600, 2_000]);
+    let mut small = || *rng.pick(&[1, 2, 5]);
+    plan.limits = Limits {
+        scan_cells: small(),
+        scan_records: small(),
+        scan_locks: small(),
+        resolve_locks: small(),
+        scan_records_of_one_cell: small(),
+        ..plan.limits
+    };
+}
