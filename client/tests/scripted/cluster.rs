@@ -15,7 +15,7 @@ use percolator_protocol::lease::Lease;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Rows, Tablet, TabletState};
 use percolator_tablet::Limits;
-use percolator_tablet::core::{Core, Order, Reply};
+use percolator_tablet::core::{Core, Reply, TabletCommand};
 use percolator_wire::v1;
 use percolator_wire::v1::get_result::Result as Got;
 use percolator_wire::v1::request::Body as Ask;
@@ -150,7 +150,7 @@ impl Cluster {
             .collect();
         for (tablet, address) in &tablets {
             let server = servers.get_mut(address).expect("one of them");
-            let order = Order::Create {
+            let order = TabletCommand::Create {
                 tablet: tablet.clone(),
                 made: false,
                 barrier: Timestamp::ZERO,
