@@ -132,11 +132,11 @@ impl Client {
             return Box::pin(self.begin_on(traced, self.deadline())).await;
         }
         let held = self.router.hold();
-        let asked = self.counted_since();
+        let asked = self.router.transport.now();
         let start_ts = self.timestamp().await?;
         self.count_begun(asked);
         let router = self.router.clone();
-        Ok(Txn::new(router, self.options, start_ts, held))
+        Ok(Txn::new(router, self.options, start_ts, asked, held))
     }
 
     /// [`Self::begin`], by a deadline that began earlier.
@@ -149,7 +149,7 @@ impl Client {
 
     async fn begin_on(&self, router: Arc<Router>, deadline: Deadline) -> Result<Txn, Error> {
         let held = router.hold();
-        let asked = self.counted_since();
+        let asked = self.router.transport.now();
         let start_ts = router
             .timestamp(deadline)
             .await
@@ -158,17 +158,11 @@ impl Client {
         if let Some(trace) = &router.trace {
             trace.begun(start_ts);
         }
-        Ok(Txn::new(router, self.options, start_ts, held))
+        Ok(Txn::new(router, self.options, start_ts, asked, held))
     }
 
-    /// Now, where it is counted how long begin takes.
-    fn counted_since(&self) -> Option<Duration> {
-        let transport = &self.router.transport;
-        self.router.metrics().map(|_| transport.now())
-    }
-
-    fn count_begun(&self, since: Option<Duration>) {
-        if let (Some(metrics), Some(since)) = (self.router.metrics(), since) {
+    fn count_begun(&self, since: Duration) {
+        if let Some(metrics) = self.router.metrics() {
             metrics.began(self.router.transport.now().saturating_sub(since));
         }
     }

@@ -1,10 +1,11 @@
 //! Runs `protocol::txn`: turns its commands into requests, and their answers into events.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::future::FutureExt;
+use futures_util::future::{FutureExt, pending};
 use futures_util::stream::{self, FuturesUnordered};
 use parking_lot::Mutex;
 use percolator_protocol::actions::PrewriteRejection;
@@ -125,8 +126,7 @@ impl Commit {
         };
         let mut commands = first;
         let mut running: FuturesUnordered<BoxFuture<'_, Vec<Event>>> = FuturesUnordered::new();
-        let renew_every = Duration::from_millis((self.ttl_ms / 3).max(1));
-        let mut renewal = self.router.transport.sleep(renew_every);
+        let mut renewing = self.clone().keep_alive().boxed();
         loop {
             for command in commands.drain(..) {
                 match command {
@@ -159,11 +159,7 @@ impl Commit {
             let events = tokio::select! {
                 biased;
                 events = running.next() => events.unwrap_or_default(),
-                () = &mut renewal => {
-                    renewal = self.router.transport.sleep(renew_every);
-                    running.push(self.clone().keep_alive().boxed());
-                    continue;
-                }
+                never = &mut renewing => match never {},
             };
             // Nobody waits for the result any more: what is not decided is dropped.
             if result.as_ref().is_some_and(oneshot::Sender::is_closed) {
@@ -474,7 +470,9 @@ impl Commit {
         of_primary
     }
 
-    async fn keep_alive(self: Arc<Self>) -> Vec<Event> {
+    /// Renews the primary's ttl. A renewal is tried until the next one is due: there is one at a time.
+    async fn keep_alive(self: Arc<Self>) -> Infallible {
+        let every = Duration::from_millis((self.ttl_ms / 3).max(1));
         let build = |primary| {
             Ask::KeepAlive(v1::KeepAliveRequest {
                 primary: Some(primary),
@@ -483,11 +481,22 @@ impl Commit {
                 ttl_ms: self.ttl_now_ms(),
             })
         };
-        // A primary that isn't there (any more) shows when it is committed.
-        let _ = self
-            .router
-            .call_one(self.primary(), &build, self.deadline())
-            .await;
-        Vec::new()
+        let renew = async || {
+            // A primary that isn't there (any more) shows when it is committed.
+            let (primary, deadline) = (self.primary(), self.deadline());
+            let _ = self.router.call_one(primary, &build, deadline).await;
+        };
+        let mut due = self.router.transport.sleep(every);
+        let mut renewal: BoxFuture<'_, ()> = pending().boxed();
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut due => {
+                    due = self.router.transport.sleep(every);
+                    renewal = renew().boxed();
+                }
+                () = &mut renewal => renewal = pending().boxed(),
+            }
+        }
     }
 }

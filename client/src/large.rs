@@ -274,8 +274,10 @@ impl Driver {
     async fn keep_alive(&self, large: &Mutex<Option<Arc<Large>>>) {
         let ttl_ms = self.options.lock_ttl_ms();
         let every = Duration::from_millis((ttl_ms / 3).max(1));
+        let mut pause = every;
         loop {
-            self.router.transport.sleep(every).await;
+            self.router.transport.sleep(pause).await;
+            pause = every;
             let large = large.lock().clone();
             let placed = |large: &Arc<Large>| large.placed.load(Ordering::Relaxed);
             let Some(large) = large.filter(placed) else {
@@ -291,7 +293,8 @@ impl Driver {
                     ttl_ms: ttl_ms + elapsed_ms,
                 })
             };
-            let deadline = self.router.deadline(self.options.patience);
+            // An attempt that hangs leaves time for another one before the ttl is over.
+            let deadline = self.router.deadline(every);
             let kept = self.router.call_one(&large.primary, &build, deadline);
             let error = match kept.await {
                 Ok(Body::KeepAlive(kept)) if !kept.alive => {
@@ -302,7 +305,11 @@ impl Driver {
                 Err(gone @ (CallError::Deleted(_) | CallError::BeingDeleted(_))) => {
                     deadline.error(&*self.router.transport, "writing", gone)
                 }
-                _ => continue,
+                Ok(_) => continue,
+                Err(_) => {
+                    pause = every / 4;
+                    continue;
+                }
             };
             // Before anything of the transaction goes, as a commit does that waits for its answer.
             return self.failed(error);

@@ -78,13 +78,15 @@ pub(crate) struct Writes {
 }
 
 impl Txn {
+    /// `asked`: when the timestamp was asked for. It is no older than that, and locks' ttl counts from it.
     pub(crate) fn new(
         router: Arc<Router>,
         options: Options,
         start_ts: Timestamp,
+        asked: Duration,
         held: Held,
     ) -> Self {
-        Self::begin(router, options, start_ts, held, false)
+        Self::begin(router, options, start_ts, asked, held, false)
     }
 
     /// At a snapshot that somebody chose.
@@ -94,17 +96,18 @@ impl Txn {
         snapshot: Timestamp,
         held: Held,
     ) -> Self {
-        Self::begin(router, options, snapshot, held, true)
+        let began = router.transport.now();
+        Self::begin(router, options, snapshot, began, held, true)
     }
 
     fn begin(
         router: Arc<Router>,
         options: Options,
         start_ts: Timestamp,
+        began: Duration,
         held: Held,
         only_reads: bool,
     ) -> Self {
-        let began = router.transport.now();
         Self {
             inner: Arc::new(Inner {
                 router,

@@ -276,3 +276,29 @@ fn a_conflict_is_reported_as_such() {
         assert!(matches!(error, Error::Conflict(_)), "{error}");
     }
 }
+
+/// Found by the simulator: where disks hung, a commit had hundreds of them under way.
+#[test]
+fn a_ttl_is_renewed_by_one_request_at_a_time() {
+    let bench = Bench::new();
+    bench.network.script(|sent| match sent.kind {
+        Kind::Prewrite | Kind::KeepAlive => Some(Fault::Refuse(crate::faults::busy())),
+        _ => None,
+    });
+    bench.run(async {
+        let txn = bench.client.begin().await.expect("it begins");
+        put_all(&txn, &["a", "k"], new);
+        let commit = txn.commit();
+        let while_refused = bench.sleep(Duration::from_secs(8));
+        futures_util::future::select(Box::pin(commit), Box::pin(while_refused)).await;
+    });
+    // Two servers are asked to prewrite, at most, for each that is asked to keep the transaction alive.
+    let (renewals, prewrites) = (
+        bench.network.count(Kind::KeepAlive),
+        bench.network.count(Kind::Prewrite),
+    );
+    assert!(
+        renewals > 0 && renewals <= prewrites,
+        "{renewals} renewals beside {prewrites} prewrites"
+    );
+}

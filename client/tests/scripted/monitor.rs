@@ -28,8 +28,10 @@ struct Notes {
     last: Moment,
     /// When the client asked for each timestamp that it has been given.
     timestamps: BTreeMap<u64, Moment>,
-    /// When it was given each of them, in milliseconds of the test.
-    given_ms: BTreeMap<u64, u64>,
+    /// When it asked for the first and the last time for each of them, in milliseconds of the test.
+    asked_ms: BTreeMap<u64, (u64, u64)>,
+    /// When it asked for those that it has not been given.
+    asking_ms: BTreeMap<Moment, u64>,
     /// Transactions that this client writes.
     own: BTreeMap<u64, OwnTxn>,
     /// Locks of others that it has met: the primary, and when it met the first one.
@@ -74,6 +76,10 @@ impl Monitor {
     pub(crate) fn asks(&self, question: &Question) -> Moment {
         let mut notes = self.notes.lock();
         notes.last += 1;
+        if let Question::Timestamp = question {
+            let moment = notes.last;
+            notes.asking_ms.insert(moment, self.cluster.now_ms());
+        }
         if let Question::Tablet(address, request) = question {
             let cells = Cells {
                 cluster: &self.cluster,
@@ -87,8 +93,8 @@ impl Monitor {
                 Ask::Resolve(resolve) => notes.resolves(resolve, &cells),
                 Ask::CheckStatus(check) => notes.checks_status(check),
                 Ask::KeepAlive(kept) => {
-                    let given_ms = notes.given_ms.get(&kept.start_ts);
-                    cells.expect_ttl(kept.ttl_ms, *given_ms.expect("it is the client's"));
+                    let asked_ms = notes.asked_ms.get(&kept.start_ts);
+                    cells.expect_ttl(kept.ttl_ms, *asked_ms.expect("it is the client's"));
                 }
                 Ask::Get(get) => notes.reads(get.start_ts, &get.bypass),
                 Ask::GetOne(get) => notes.reads(get.start_ts, &get.bypass),
@@ -107,8 +113,11 @@ impl Monitor {
         match (question, answer) {
             (_, Answer::Timestamp(timestamp)) => {
                 notes.timestamps.insert(timestamp.as_u64(), asked);
-                let now_ms = self.cluster.now_ms();
-                notes.given_ms.insert(timestamp.as_u64(), now_ms);
+                // An attempt that got no answer may have been for this one.
+                let first_ms = notes.asking_ms.first_key_value().map(|(_, ms)| *ms);
+                let last_ms = notes.asking_ms.remove(&asked).expect("a question");
+                let asked_ms = (first_ms.unwrap_or(last_ms), last_ms);
+                notes.asked_ms.insert(timestamp.as_u64(), asked_ms);
             }
             (_, Answer::Directory(directory)) => {
                 for server in &directory.servers {
@@ -150,12 +159,14 @@ impl Cells<'_> {
     }
 
     /// A ttl counts from start_ts on, and has to last for 3 s from now on.
-    fn expect_ttl(&self, ttl_ms: u64, given_ms: u64) {
-        let passed_ms = self.cluster.now_ms() - given_ms;
-        let left_ms = ttl_ms.saturating_sub(passed_ms);
+    fn expect_ttl(&self, ttl_ms: u64, (first_ms, last_ms): (u64, u64)) {
+        let left_ms = |asked_ms| ttl_ms.saturating_sub(self.cluster.now_ms() - asked_ms);
+        // The timestamp is no older than the question that was answered.
         assert!(
-            (2_990..=3_010).contains(&left_ms),
-            "a lock is to last {left_ms} ms from now on, not 3 s"
+            left_ms(last_ms) >= 2_990 && left_ms(first_ms) <= 3_010,
+            "a lock is to last {} to {} ms from now on, not 3 s",
+            left_ms(first_ms),
+            left_ms(last_ms)
         );
     }
 }
@@ -163,9 +174,9 @@ impl Cells<'_> {
 impl Notes {
     fn prewrites(&mut self, address: &str, prewrite: &v1::PrewriteRequest, cells: &Cells<'_>) {
         let start_ts = prewrite.start_ts;
-        let given_ms = self.given_ms.get(&start_ts);
-        let given_ms = *given_ms.expect("start_ts is a timestamp of this client");
-        cells.expect_ttl(prewrite.ttl_ms, given_ms);
+        let asked_ms = self.asked_ms.get(&start_ts);
+        let asked_ms = *asked_ms.expect("start_ts is a timestamp of this client");
+        cells.expect_ttl(prewrite.ttl_ms, asked_ms);
         let of_others = self.own.iter().filter(|(other, _)| **other != start_ts);
         for (other, own) in of_others {
             assert_ne!(own.commit_ts, Some(start_ts), "{other} commits there");
@@ -260,8 +271,12 @@ impl Notes {
     fn rolls_back(&mut self, rollback: &v1::RollbackRequest, cells: &Cells<'_>) {
         let start_ts = rollback.start_ts;
         if let Some(own) = self.own.get(&start_ts) {
+            // After an unknown outcome its locks are met as those of others.
+            let is_over = |primary| cells.status(start_ts, primary) == Status::RolledBack;
             assert!(
-                own.commit_ts.is_none() || own.is_rejected,
+                own.commit_ts.is_none()
+                    || own.is_rejected
+                    || own.primary.as_ref().is_some_and(is_over),
                 "{start_ts} is rolled back, and may have committed"
             );
             return;
