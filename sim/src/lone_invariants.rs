@@ -7,7 +7,7 @@ use crate::mutation::Mutation as S;
 use crate::plan::Plan;
 
 /// Each invariant kills its mutant within so many seeds.
-pub const KILLED_WITHIN: u64 = 60;
+pub const KILLED_WITHIN: u64 = 150;
 
 /// An invariant, and a mutant that it kills alone.
 #[derive(Clone, Copy, Debug)]
