@@ -4,6 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use percolator_register::files::FileError;
+
 /// Any error of a caller, as tonic and tower write it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -231,6 +233,12 @@ impl Error {
                 cause,
             },
         }
+    }
+}
+
+impl From<FileError> for Error {
+    fn from(error: FileError) -> Self {
+        Self::file(error.action, error.path)(error.cause)
     }
 }
 

@@ -5,10 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use percolator_register::files::{StdFiles, replace_durably, sync_folder_of};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::small_file::{StdFiles, replace_durably, sync_parent};
 
 /// The format of folders that this program reads and writes.
 pub const FORMAT: u32 = 2;
@@ -90,7 +90,7 @@ impl Folder {
                     cluster_id: None,
                 };
                 write_identity(&path, &identity)?;
-                sync_parent(&StdFiles, &path)?;
+                sync_folder_of(&StdFiles, &path)?;
                 identity
             }
         };
@@ -235,7 +235,7 @@ fn write_identity(folder: &Path, identity: &Identity) -> Result<(), Error> {
         cause: error.into(),
     })?;
     bytes.push(b'\n');
-    replace_durably(&StdFiles, &path, &bytes)
+    Ok(replace_durably(&StdFiles, &path, &bytes)?)
 }
 
 /// A folder without an identity is ours to take only if nothing is in it but what an interrupted

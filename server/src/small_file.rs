@@ -4,10 +4,12 @@
 //! that is swapped by its version; and over [`Files`], so that a simulator can stand in for the device.
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use percolator_register::files::replace_durably;
+pub use percolator_register::files::{Files, NewFile, StdFiles};
 
 use crate::Error;
 
@@ -25,74 +27,6 @@ pub trait DurableValue {
     /// # Errors
     /// [`Error::TooLarge`], and the errors of writing.
     fn store(&self, value: &[u8]) -> Result<(), Error>;
-}
-
-/// The few operations on files that it takes to replace one durably. A crash may undo or tear whatever was not
-/// synced: content by [`NewFile::sync`], names by [`Files::sync_folder_of`].
-#[allow(
-    clippy::missing_errors_doc,
-    reason = "those of the device, for all of them"
-)]
-pub trait Files: Send + Sync {
-    /// All of the file.
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
-    /// Makes the file, or empties it.
-    fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile>>;
-    /// Gives a file another name, in place of what may be there.
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Makes durable which files are in the folder of `path`.
-    fn sync_folder_of(&self, path: &Path) -> io::Result<()>;
-}
-
-/// A file that is being written.
-#[allow(
-    clippy::missing_errors_doc,
-    reason = "those of the device, for all of them"
-)]
-pub trait NewFile: Send {
-    /// Writes all of `bytes`; after an error any part of them may be there.
-    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Makes what was written durable.
-    fn sync(&mut self) -> io::Result<()>;
-}
-
-/// The operating system's files.
-#[derive(Clone, Copy, Debug)]
-pub struct StdFiles;
-
-impl Files for StdFiles {
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        fs::read(path)
-    }
-
-    fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile>> {
-        Ok(Box::new(File::create(path)?))
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::rename(from, to)
-    }
-
-    fn sync_folder_of(&self, path: &Path) -> io::Result<()> {
-        File::open(folder_of(path))?.sync_all()
-    }
-}
-
-impl NewFile for File {
-    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        Write::write_all(self, bytes)
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        self.sync_all()
-    }
-}
-
-fn folder_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    }
 }
 
 /// The value in a file: a mark, the checksum (CRC-32C, little endian) of the value, the value.
@@ -176,37 +110,14 @@ impl DurableValue for SmallFile {
         bytes.extend_from_slice(MARK);
         bytes.extend_from_slice(&crc32c::crc32c(value).to_le_bytes());
         bytes.extend_from_slice(value);
-        replace_durably(&*self.files, &self.path, &bytes)
+        Ok(replace_durably(&*self.files, &self.path, &bytes)?)
     }
-}
-
-/// Makes `bytes` the file's content in one step, durable when this returns: a temporary file is
-/// synced before it takes the name, and the folder after.
-pub(crate) fn replace_durably(files: &dyn Files, path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".tmp");
-    let temporary = PathBuf::from(temporary);
-    let mut file = files
-        .create(&temporary)
-        .map_err(Error::file("create", &temporary))?;
-    file.write_all(bytes)
-        .and_then(|()| file.sync())
-        .map_err(Error::file("write", &temporary))?;
-    files
-        .rename(&temporary, path)
-        .map_err(Error::file("replace", path))?;
-    sync_parent(files, path)
-}
-
-/// Makes the names in a path's folder durable.
-pub(crate) fn sync_parent(files: &dyn Files, path: &Path) -> Result<(), Error> {
-    files
-        .sync_folder_of(path)
-        .map_err(Error::file("sync", folder_of(path)))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn in_folder() -> (tempfile::TempDir, SmallFile) {

@@ -1,0 +1,153 @@
+//! The few operations on files that it takes to replace one durably, over [`Files`], so that a simulator can stand in for
+//! the device.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// The few operations on files that it takes to replace one durably. A crash may undo or tear whatever was not
+/// synced: content by [`NewFile::sync`], names by [`Files::sync_folder_of`].
+#[allow(
+    clippy::missing_errors_doc,
+    reason = "those of the device, for all of them"
+)]
+pub trait Files: Send + Sync {
+    /// All of the file.
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
+    /// Makes the file, or empties it.
+    fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile>>;
+    /// Gives a file another name, in place of what may be there.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Makes durable which files are in the folder of `path`.
+    fn sync_folder_of(&self, path: &Path) -> io::Result<()>;
+}
+
+/// A file that is being written.
+#[allow(
+    clippy::missing_errors_doc,
+    reason = "those of the device, for all of them"
+)]
+pub trait NewFile: Send {
+    /// Writes all of `bytes`; after an error any part of them may be there.
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Makes what was written durable.
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+/// The operating system's files.
+#[derive(Clone, Copy, Debug)]
+pub struct StdFiles;
+
+impl Files for StdFiles {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        fs::read(path)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile>> {
+        Ok(Box::new(File::create(path)?))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn sync_folder_of(&self, path: &Path) -> io::Result<()> {
+        File::open(folder_of(path))?.sync_all()
+    }
+}
+
+impl NewFile for File {
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        Write::write_all(self, bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_all()
+    }
+}
+
+/// A file that could not be read or replaced.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {action} {}: {cause}", .path.display())]
+pub struct FileError {
+    /// What was tried: "read", "write", "create", ...
+    pub action: &'static str,
+    /// Which file or folder.
+    pub path: PathBuf,
+    /// What the system said.
+    pub cause: io::Error,
+    /// Whether the file may have its new content: then it was to be renamed when this happened.
+    pub may_be_replaced: bool,
+}
+
+impl FileError {
+    pub(crate) fn of(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |cause| Self {
+            action,
+            path,
+            cause,
+            may_be_replaced: false,
+        }
+    }
+
+    fn late(self) -> Self {
+        Self {
+            may_be_replaced: true,
+            ..self
+        }
+    }
+
+    /// Whether the system does not let this process do it, now or later.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(
+            self.cause.kind(),
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+        )
+    }
+}
+
+/// Makes `bytes` the file's content in one step, durable when this returns: a temporary file is
+/// synced before it takes the name, and the folder after. Two at a time would write one temporary file: the caller
+/// sees to that.
+///
+/// # Errors
+/// [`FileError`], which says whether the file may have been replaced all the same.
+pub fn replace_durably(files: &dyn Files, path: &Path, bytes: &[u8]) -> Result<(), FileError> {
+    let temporary = beside(path, ".tmp");
+    let mut file = files
+        .create(&temporary)
+        .map_err(FileError::of("create", &temporary))?;
+    file.write_all(bytes)
+        .and_then(|()| file.sync())
+        .map_err(FileError::of("write", &temporary))?;
+    // A device that fails in the middle of it doesn't say which name it has kept.
+    files
+        .rename(&temporary, path)
+        .map_err(|cause| FileError::of("replace", path)(cause).late())?;
+    sync_folder_of(files, path).map_err(FileError::late)
+}
+
+/// Makes the names in a path's folder durable.
+///
+/// # Errors
+/// [`FileError`].
+pub fn sync_folder_of(files: &dyn Files, path: &Path) -> Result<(), FileError> {
+    files
+        .sync_folder_of(path)
+        .map_err(FileError::of("sync", folder_of(path)))
+}
+
+/// The path with something behind its name.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}

@@ -1,0 +1,211 @@
+//! A register's file, for one process at a time, without waiting: what [`FileRegister`](crate::FileRegister) runs under a
+//! lock, and a simulator in its one thread.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::files::{FileError, Files, StdFiles, replace_durably, sync_folder_of};
+use crate::{
+    LoadError, RegisterVersion, StoredRecord, SwapError, VALUE_BYTES_MAX, VersionFloor,
+    VersionedValue, WriteId, check_size,
+};
+
+const VERSION_BYTES: usize = 8;
+
+/// A value with its version in a file, which is a [`StoredRecord`] of the version (8 bytes, little endian) and the value.
+///
+/// The caller sees to it that only one swap of a path runs at a time. A crash between any two steps leaves the old
+/// value or the new one; what a load has returned stays.
+#[derive(Clone)]
+pub struct VersionedFile {
+    path: PathBuf,
+    files: Arc<dyn Files>,
+    seen: Arc<SeenVersions>,
+}
+
+#[derive(Debug, Default)]
+struct SeenVersions {
+    floor: VersionFloor,
+    /// The version whose name is known to be durable; 0 for none.
+    durable: AtomicU64,
+}
+
+impl fmt::Debug for VersionedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VersionedFile")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl VersionedFile {
+    /// The value in the file at `path`, which need not exist yet; its folder must.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self::on(Arc::new(StdFiles), path)
+    }
+
+    /// The same, with other files than the operating system's.
+    pub fn on(files: Arc<dyn Files>, path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            files,
+            seen: Arc::default(),
+        }
+    }
+
+    /// Where the file is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The value; none if none was ever stored.
+    ///
+    /// # Errors
+    /// [`LoadError`].
+    pub fn load(&self) -> Result<Option<VersionedValue>, LoadError> {
+        let least = self.seen.floor.get();
+        let found = self.read()?;
+        let version = found.as_ref().map(|found| found.version);
+        self.seen
+            .floor
+            .check(least, version)
+            .map_err(|reason| self.damaged(reason))?;
+        // The process that put it there may have died before the name was durable. What is returned here must not be
+        // undone by a crash of the machine.
+        if let Some(RegisterVersion(version)) = version
+            && self.seen.durable.load(Ordering::Acquire) != version
+        {
+            sync_folder_of(&*self.files, &self.path)?;
+            self.seen.durable.store(version, Ordering::Release);
+        }
+        Ok(found)
+    }
+
+    /// Replaces the value if it has the expected version; durable when this returns.
+    ///
+    /// # Errors
+    /// [`SwapError`].
+    pub fn swap(
+        &self,
+        expected: Option<RegisterVersion>,
+        value: &[u8],
+        write: WriteId,
+    ) -> Result<RegisterVersion, SwapError> {
+        check_size(value)?;
+        let found = self.load()?.map(|found| found.version);
+        if found != expected {
+            return Err(SwapError::Conflict {
+                register: self.register(),
+                expected,
+                found,
+            });
+        }
+        let Some(next) = found.map_or(Some(1), |found| found.0.checked_add(1)) else {
+            return Err(self.damaged("there is no version after its own").into());
+        };
+        let bytes = StoredRecord::encode(write, &[&next.to_le_bytes(), value]);
+        replace_durably(&*self.files, &self.path, &bytes)
+            .map_err(|error| self.not_swapped(&error, write))?;
+        self.seen.floor.raise(RegisterVersion(next));
+        self.seen.durable.store(next, Ordering::Release);
+        Ok(RegisterVersion(next))
+    }
+
+    fn read(&self) -> Result<Option<VersionedValue>, LoadError> {
+        let bytes = match self.files.read(&self.path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(FileError::of("read", &self.path)(error).into()),
+        };
+        let StoredRecord { write, mut value } =
+            StoredRecord::decode(bytes).map_err(|reason| self.damaged(reason))?;
+        let rest = value.split_at_checked(VERSION_BYTES);
+        let version = rest.and_then(|(version, _)| version.try_into().ok());
+        let version = version.map_or(0, u64::from_le_bytes);
+        if version == 0 || value.len() > VERSION_BYTES + VALUE_BYTES_MAX {
+            return Err(self.damaged("it has no version, or too many bytes"));
+        }
+        Ok(Some(VersionedValue {
+            value: value.split_off(VERSION_BYTES),
+            version: RegisterVersion(version),
+            write,
+        }))
+    }
+
+    fn register(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn damaged(&self, reason: impl Into<String>) -> LoadError {
+        LoadError::Damaged {
+            register: self.register(),
+            reason: reason.into(),
+        }
+    }
+
+    fn not_swapped(&self, error: &FileError, write: WriteId) -> SwapError {
+        let (register, reason) = (self.register(), error.to_string());
+        if error.may_be_replaced {
+            SwapError::Unknown {
+                register,
+                write,
+                reason,
+            }
+        } else if error.is_refusal() {
+            SwapError::Refused { register, reason }
+        } else {
+            SwapError::Unavailable { register, reason }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn what_no_register_stored_is_an_error_that_names_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = VersionedFile::new(folder.path().join("limit"));
+        let none = StoredRecord::encode(WriteId([1; 16]), &[b"short"]);
+        let zero = StoredRecord::encode(WriteId([1; 16]), &[&[0; 8], b"value"]);
+        for bytes in [&b""[..], b"{}", &none, &zero] {
+            fs::write(file.path(), bytes).unwrap();
+            let error = file.load().unwrap_err();
+            assert!(matches!(error, LoadError::Damaged { .. }), "{error}");
+            assert!(error.to_string().contains("limit"), "{error}");
+            let error = file.swap(None, b"value", WriteId([2; 16])).unwrap_err();
+            assert!(matches!(error, SwapError::Damaged { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_older_copy_and_a_missing_file_are_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = VersionedFile::new(folder.path().join("limit"));
+        let first = file.swap(None, b"one", WriteId([1; 16])).unwrap();
+        let copy = fs::read(file.path()).unwrap();
+        file.swap(Some(first), b"two", WriteId([2; 16])).unwrap();
+        fs::write(file.path(), copy).unwrap();
+        assert!(matches!(file.load(), Err(LoadError::Damaged { .. })));
+        fs::remove_file(file.path()).unwrap();
+        assert!(matches!(file.load(), Err(LoadError::Damaged { .. })));
+        let other = VersionedFile::new(file.path());
+        assert_eq!(other.load(), Ok(None));
+    }
+
+    #[test]
+    fn the_last_version_has_no_successor() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = VersionedFile::new(folder.path().join("limit"));
+        let last = StoredRecord::encode(WriteId([1; 16]), &[&u64::MAX.to_le_bytes()]);
+        fs::write(file.path(), last).unwrap();
+        let error = file.swap(Some(RegisterVersion(u64::MAX)), b"value", WriteId([2; 16]));
+        assert!(matches!(error, Err(SwapError::Damaged { .. })), "{error:?}");
+    }
+}
