@@ -11,6 +11,7 @@
 mod bench;
 mod cmd;
 mod context;
+mod debian;
 mod fix;
 mod generate;
 mod image;
@@ -19,7 +20,6 @@ mod markdown;
 mod metadata;
 mod parts;
 mod programs;
-mod promtool;
 mod shell;
 mod sim;
 mod site;

@@ -6,11 +6,10 @@ use anyhow::Context as _;
 
 use crate::{
     context::Context,
-    image,
+    debian, image,
     kube::{self, traces::Traces},
     parts::{Report, unit},
     programs::TestProgram,
-    promtool,
     tally::Skipped,
 };
 
@@ -90,7 +89,7 @@ pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<Stri
         let definitions = definitions.display().to_string();
         variables.push(("PERCOLATOR_E2E_DEFINITIONS", definitions));
         // Of the same package.
-        let promtool = report.step("prometheus", |_| promtool::find(context));
+        let promtool = report.step("prometheus", |_| debian::PROMTOOL.find(context));
         variables.extend(promtool.map(|tool| {
             let prometheus = tool.with_file_name("prometheus");
             ("PERCOLATOR_PROMETHEUS", prometheus.display().to_string())

@@ -15,9 +15,9 @@ use anyhow::bail;
 use crate::{
     cmd::Cmd,
     context::Context,
+    debian,
     parts::{Report, crash, e2e},
     programs::TestProgram,
-    promtool,
     tally::{Reader, Tally},
 };
 
@@ -30,12 +30,18 @@ const AT_A_TIME: usize = 2;
 
 pub(crate) fn run(context: &Context, report: &mut Report) -> anyhow::Result<String> {
     let built = report.step("build", |_| context.built())?;
-    let promtool = report.step("promtool", |_| promtool::find(context));
+    let variables = report.step("Debian's programs", |_| {
+        let find = |packaged: debian::Packaged| {
+            let program = packaged.find(context)?;
+            Some((packaged.variable, program.display().to_string()))
+        };
+        [debian::PROMTOOL, debian::ETCD]
+            .into_iter()
+            .filter_map(find)
+            .collect()
+    });
     let how = RunMode {
-        variables: promtool
-            .iter()
-            .map(|tool| (promtool::VARIABLE, tool.display().to_string()))
-            .collect(),
+        variables,
         ..RunMode::default()
     };
     let mut failures = Vec::new();
