@@ -7,7 +7,9 @@ pub(super) async fn first_swap(bed: &dyn Bed) {
     let register = bed.open().await;
     assert_eq!(load(&*register).await, None);
     // Versions are not made up by those who expect them.
-    conflicts(&*register, Some(RegisterVersion(1)), None).await;
+    for version in [0, 1] {
+        conflicts(&*register, Some(RegisterVersion(version)), None).await;
+    }
     assert_eq!(load(&*register).await, None);
     let version = swap(&*register, None, b"one").await;
     let found = load(&*register).await.expect("a value");
@@ -36,7 +38,8 @@ pub(super) async fn stale_versions_conflict(bed: &dyn Bed) {
     let (ours, other) = (bed.open().await, bed.open().await);
     let first = swap(&*ours, None, b"one").await;
     let second = swap(&*other, Some(first), b"two").await;
-    for expected in [None, Some(first), Some(RegisterVersion(second.0 + 1))] {
+    let odd = [0, second.0 + 1, u64::MAX].map(|version| Some(RegisterVersion(version)));
+    for expected in [None, Some(first)].into_iter().chain(odd) {
         conflicts(&*ours, expected, Some(second)).await;
         let found = load(&*ours).await.expect("a value");
         assert_eq!((&*found.value, found.version), (&b"two"[..], second));
