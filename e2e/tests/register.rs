@@ -98,7 +98,7 @@ async fn an_object_that_was_made_before_keeps_what_it_has() {
     let third = register.swap(found, b"three".to_vec()).await;
     assert!(third.is_ok_and(|third| third > second));
 
-    // It is gone, and who has seen it doesn't take that for a first time.
+    // A handle that has seen its value doesn't take its absence for a first start.
     let delete = ["delete", "configmap", "made"];
     space.kubectl(&delete).expect("an end");
     let error = register.load().await.unwrap_err();
@@ -106,7 +106,7 @@ async fn an_object_that_was_made_before_keeps_what_it_has() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_or_not_allowed_is_told() {
+async fn what_is_missing_or_not_allowed_is_reported() {
     let Some(kube) = Kube::find() else { return };
     let (space, config) = (kube.namespace("register-refused"), config().await);
     let open = |namespace: &str, name: &str| {

@@ -150,22 +150,25 @@ async fn a_member_that_does_not_answer_is_passed_over() {
     let Some(etcd) = Etcd::start().await else {
         return;
     };
-    // It takes connections, and never says anything; nobody listens at the other.
+    // It takes connections, and never says anything; no process listens at the other.
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let gone = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let nobody = gone.local_addr().expect("an address");
+    let closed = gone.local_addr().expect("an address");
     drop(gone);
     let addresses = [
         silent.local_addr().expect("an address").to_string(),
-        nobody.to_string(),
+        closed.to_string(),
         etcd.address.clone(),
     ];
     let members = addresses.iter().map(|address| endpoint(address)).collect();
     let register = EtcdRegister::new(members, "/passed-over").with_timeout(IMPATIENT);
     let silent = register.swap(None, b"one".to_vec()).await.unwrap_err();
     assert!(matches!(silent, SwapError::Unknown { .. }), "{silent}");
-    let nobody = register.swap(None, b"one".to_vec()).await.unwrap_err();
-    assert!(matches!(nobody, SwapError::Unavailable { .. }), "{nobody}");
+    let refused = register.swap(None, b"one".to_vec()).await.unwrap_err();
+    assert!(
+        matches!(refused, SwapError::Unavailable { .. }),
+        "{refused}"
+    );
     let version = register.swap(None, b"one".to_vec()).await.expect("a swap");
     let found = register.load().await.expect("a load").expect("a value");
     assert_eq!(found.version, version);
@@ -173,7 +176,7 @@ async fn a_member_that_does_not_answer_is_passed_over() {
 
 #[tokio::test]
 async fn without_a_member_nothing_is_sent() {
-    let register = EtcdRegister::new(Vec::new(), "/nobody");
+    let register = EtcdRegister::new(Vec::new(), "/no-member");
     let error = register.load().await.unwrap_err();
     assert!(matches!(error, LoadError::Refused { .. }), "{error}");
     let error = register.swap(None, Vec::new()).await.unwrap_err();

@@ -75,8 +75,8 @@ impl KubeRegister {
     /// # Errors
     /// The configuration can't be used.
     pub fn new(mut config: Config, namespace: &str, name: &str) -> kube::Result<Self> {
-        // The client would send a write again whose answer is a time-out, and take its own first attempt for somebody
-        // else's. Whoever swaps decides what is tried again.
+        // The client would send a write again whose answer is 503 or 504, and the second answer would be a conflict with the
+        // first attempt. The caller of a swap decides what is tried again.
         config.default_retry = false;
         let client = ClientBuilder::try_from(config)?.build();
         Ok(Self::over(client, namespace, name))

@@ -174,7 +174,7 @@ async fn what_is_refused_did_not_happen() {
 }
 
 #[tokio::test]
-async fn a_conflict_is_somebody_else_s_write_and_not_ours() {
+async fn a_conflict_is_another_write_and_not_ours() {
     let conflict = Answer::Code(409);
     let (result, _) = swap([conflict.clone(), object("6", 9)], FIVE).await;
     let Err(SwapError::Conflict { found, .. }) = result else {
@@ -211,7 +211,7 @@ async fn an_object_that_is_gone_is_a_conflict_and_not_a_first_time() {
         matches!(result, Err(SwapError::Conflict { found: None, .. })),
         "{result:?}"
     );
-    // Whoever has seen its value takes that for what it is.
+    // A handle that has seen its value doesn't take that for a first time.
     let server = ApiServer::new([object("5", 9), Answer::Code(404), object("4", 9)]);
     let register = server.register();
     register.load().await.unwrap().expect("a value");

@@ -78,9 +78,9 @@ pub enum SwapError {
         /// What happened.
         reason: String,
     },
-    /// This swap happened, or did not, or will when its request arrives: the answer was lost. A later load tells, by
+    /// This swap happened, or did not, or will when its request arrives: the answer was lost. A later load shows which, by
     /// [`SwapOutcome`](crate::SwapOutcome).
-    #[error("nobody knows whether the register {register} was changed: {reason}")]
+    #[error("the register {register} may have been changed, or not: {reason}")]
     Unknown {
         /// Which register.
         register: String,

@@ -128,8 +128,8 @@ async fn blocking<T: Send + 'static>(
 /// Locks the file for as long as the value lives. A new handle each time: the system's lock belongs to the handle, and would let
 /// two threads in that share one.
 fn lock_until(deadline: Instant, path: &Path, mode: LockMode) -> Result<File, LoadError> {
-    // The system tells nobody when a lock is free but one who waits for it, without end: a process that stands still with the
-    // lock would hold this thread, and with it the end of this process.
+    // The system's own wait has no time-out: a process that stands still with the lock would hold this thread, and with it the
+    // end of this process.
     const PAUSE: Duration = Duration::from_millis(1);
     let file = File::options()
         .create(true)
@@ -174,7 +174,7 @@ mod tests {
         let impatient = register.clone().with_timeout(Duration::from_millis(20));
         let error = impatient.load().await.unwrap_err();
         assert!(matches!(error, LoadError::Unavailable { .. }), "{error}");
-        // Whoever waited for the thread, and not for the lock, can't know.
+        // The thread may not have returned in time: then the swap may still happen.
         let error = impatient.swap(Some(version), Vec::new()).await.unwrap_err();
         let is_honest = matches!(
             error,
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_folder_that_is_missing_or_no_folder_is_told() {
+    async fn a_missing_folder_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let register = FileRegister::new(folder.path().join("missing/limit"));
         let error = register.load().await.unwrap_err();

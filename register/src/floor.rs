@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::RegisterVersion;
 
 /// The highest version that a handle has seen. A store that was restored from a copy, or whose value was removed, has a lower
-/// one: whoever relied on the later value must not go on as if it had never been.
+/// one. A process that relied on the later value must not go on from the older one.
 #[derive(Debug, Default)]
 pub struct VersionFloor(AtomicU64);
 

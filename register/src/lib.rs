@@ -44,7 +44,7 @@ pub trait Register: fmt::Debug + Send + Sync {
     /// returns the new version, the value is durable. It sends one request that writes, and never a second one.
     ///
     /// # Errors
-    /// [`SwapError`]; of [`SwapError::Unknown`] alone nobody can say whether the value was replaced.
+    /// [`SwapError`]. Only [`SwapError::Unknown`] leaves open whether the value was replaced.
     fn swap(
         &self,
         expected: Option<RegisterVersion>,
@@ -74,7 +74,7 @@ pub struct VersionedValue {
     pub write: WriteId,
 }
 
-/// The name of one swap: random, and stored with its value. It tells whose write a store holds when an answer was lost.
+/// The name of one swap: random, and stored with its value. When an answer was lost, it shows whether the store holds this write.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WriteId(pub [u8; 16]);
 
@@ -105,7 +105,7 @@ pub enum SwapOutcome {
     /// It has not happened, and still may: the request can be under way. A new swap with the same expected version
     /// decides: at most one of both happens.
     Undecided,
-    /// Another swap was made since. This one did not happen, or it was replaced; it can't happen any more.
+    /// The register has another version since. This swap did not happen, or was replaced; it can't happen any more.
     Superseded,
 }
 
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_later_load_tells_what_became_of_a_swap() {
+    fn a_later_load_shows_the_outcome_of_a_swap() {
         let (ours, other) = (WriteId([1; 16]), WriteId([2; 16]));
         let found = |version, write| VersionedValue {
             value: Vec::new(),

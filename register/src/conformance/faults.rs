@@ -76,7 +76,7 @@ async fn lose_an_answer(bed: &dyn Bed, then: Option<Fault>) {
     let happened = SwapOutcome::Happened(found.version);
     assert_eq!(SwapOutcome::of(write, Some(first), Some(&found)), happened);
 
-    // Whoever takes it for failed, and tries again, is told of a conflict, which is his own write.
+    // A caller that takes it for failed and tries again gets a conflict with its own write.
     faulty.set(Fault::None);
     conflicts(&*other, Some(first), Some(found.version)).await;
     let again = load(&*faulty.register).await.expect("a value");

@@ -47,6 +47,9 @@ pub const CASES: &[Case] = &[
     ("one_swap_of_a_version_wins", |bed| {
         Box::pin(races::one_swap_of_a_version_wins(bed))
     }),
+    ("one_handle_serves_many", |bed| {
+        Box::pin(races::one_handle_serves_many(bed))
+    }),
     ("no_increment_is_lost", |bed| {
         Box::pin(races::no_increment_is_lost(bed))
     }),

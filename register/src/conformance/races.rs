@@ -34,6 +34,15 @@ pub(super) async fn one_swap_of_a_version_wins(bed: &dyn Bed) {
     }
 }
 
+/// What a store tells apart by handle, as locks of files, must not let two swaps of one handle through.
+pub(super) async fn one_handle_serves_many(bed: &dyn Bed) {
+    let registers = vec![bed.open().await; usize::from(SWAPPERS)];
+    let mut version = swap(&*registers[0], None, b"").await;
+    for number in 0..ROUNDS {
+        version = round(&registers, Some(version), number).await;
+    }
+}
+
 /// All swap the same version at a time. Gives the winner's.
 async fn round(
     registers: &[Arc<dyn Register>],
