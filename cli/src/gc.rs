@@ -345,6 +345,11 @@ fn obstacle_reason(status: &GcStatus, obstacle: &GcObstacle) -> Reason {
             "resolving",
             "nothing is to be done: `percolator txn list` counts those that are left".to_owned(),
         ),
+        "table_creating" => (
+            "safe point",
+            OBSTACLE,
+            "start what it waits for; or delete the table".to_owned(),
+        ),
         "oracle" => ("barrier", OBSTACLE, "start it again".to_owned()),
         "server_down" if obstacle.server.is_empty() => {
             ("barrier", OBSTACLE, "start them again".to_owned())

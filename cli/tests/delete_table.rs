@@ -132,6 +132,17 @@ fn cell(row: &str) -> v1::CellRef {
     }
 }
 
+/// Collects what is a second old, and waits until nothing is left of the table.
+fn until_dropped(cluster: &Cluster, table: &str) {
+    cluster.run(&["gc", "set", "--retention", "1s"]).ok();
+    support::wait_for("the table to be dropped", || {
+        let listed = cluster.run(&["table", "list"]);
+        let mut lines = listed.out.lines();
+        let is_there = lines.any(|line| line.split_whitespace().next() == Some(table));
+        (!is_there).then_some(())
+    });
+}
+
 #[test]
 fn what_was_committed_to_another_table_too_is_there_when_the_primarys_table_is_gone() {
     let cluster = Cluster::processes();
@@ -145,7 +156,7 @@ fn what_was_committed_to_another_table_too_is_there_when_the_primarys_table_is_g
         }
     });
     cluster.run(&["table", "delete", "a", "--yes"]).ok();
-    assert!(!cluster.run(&["table", "list"]).ok().contains("a "));
+    until_dropped(&cluster, "a");
     let rows = cluster.run(&["scan", "b"]).ok();
     let expected: String = (0..300)
         .filter(|number| number % 10 != 9)
@@ -155,40 +166,40 @@ fn what_was_committed_to_another_table_too_is_there_when_the_primarys_table_is_g
 }
 
 #[test]
-fn a_deletion_whose_client_ended_in_the_middle_is_shown_and_gone_on_with() {
+fn a_deleted_table_is_shown_until_its_rows_may_go_and_its_name_is_free() {
     let cluster = Cluster::processes();
     cluster.run(&["table", "create", "a"]).ok();
     cluster.run(&["table", "create", "b"]).ok();
     block_on(async {
         let raw = Raw::connect(&cluster).await;
         raw.write("r", true).await;
-        // The first request of a deletion, and no more.
-        let mut master =
-            v1::master_client::MasterClient::connect(format!("http://{}", cluster.master))
-                .await
-                .expect("connected");
-        let freeze = v1::DeleteTableRequest {
-            name: "a".into(),
-            ..v1::DeleteTableRequest::default()
-        };
-        let frozen = master.delete_table(freeze).await.expect("frozen");
-        assert!(!frozen.into_inner().gone);
     });
-    let listed = cluster.run(&["table", "list"]).ok();
-    assert!(listed.contains("deleting"), "{listed}");
-    // Nobody uses it any more, but its locks are told of.
-    assert_ne!(cluster.run(&["get", "a", "r", "c"]).code(), 0);
-    assert_ne!(cluster.run(&["put", "a", "x", "c", "1"]).code(), 0);
-    assert_eq!(cluster.run(&["get", "b", "r", "c"]).ok(), "kept\n");
     cluster.run(&["table", "delete", "a", "--yes"]).ok();
     let listed = cluster.run(&["table", "list"]).ok();
-    assert!(!listed.contains("deleting"), "{listed}");
+    assert!(listed.contains("deleting"), "{listed}");
+    // Nobody uses it any more, but its tablets report what became of transactions.
+    let refused = cluster.run(&["get", "a", "r", "c"]);
+    refused.refused(6, &["there is no table \"a\""]);
+    assert_ne!(cluster.run(&["put", "a", "x", "c", "1"]).code(), 0);
     assert_eq!(cluster.run(&["get", "b", "r", "c"]).ok(), "kept\n");
+    let again = cluster.run(&["table", "delete", "a", "--yes"]);
+    again.refused(6, &["there is no table \"a\""]);
     cluster.run(&["table", "create", "a"]).ok();
+    cluster.run(&["put", "a", "r", "c", "new"]).ok();
+    let listed = cluster.run(&["table", "list"]).ok();
+    let states = |state: &str| listed.matches(state).count();
+    assert_eq!((states("ready"), states("deleting")), (2, 1), "{listed}");
+    cluster.run(&["gc", "set", "--retention", "1s"]).ok();
+    support::wait_for("the first table to be dropped", || {
+        let listed = cluster.run(&["table", "list"]).ok();
+        (!listed.contains("deleting")).then_some(())
+    });
+    assert_eq!(cluster.run(&["get", "a", "r", "c"]).ok(), "new\n");
+    assert_eq!(cluster.run(&["get", "b", "r", "c"]).ok(), "kept\n");
 }
 
 #[test]
-fn a_server_that_is_away_is_named_and_the_same_command_goes_on() {
+fn a_server_that_is_away_is_named_and_freezes_the_table_when_it_is_back() {
     let cluster = Cluster::processes();
     cluster.run(&["table", "create", "a"]).ok();
     cluster.run(&["table", "create", "b"]).ok();
@@ -198,15 +209,16 @@ fn a_server_that_is_away_is_named_and_the_same_command_goes_on() {
         let of = |table: percolator_client::Table| table.tablets[0].server.clone();
         let owners = [of(raw.table("a").await), of(raw.table("b").await)];
         assert_ne!(owners[0], owners[1]);
-        owners[1].clone()
+        owners[0].clone()
     });
     support::signal(cluster.pid(&owner), "STOP");
-    let refused = cluster.run(&["table", "delete", "a", "--yes"]);
+    let deleted = cluster.run(&["table", "delete", "a", "--yes"]);
     support::signal(cluster.pid(&owner), "CONT");
-    assert_ne!(refused.code(), 0);
-    assert!(refused.err.contains(&owner), "{}", refused.err);
-    assert!(refused.err.contains("delete it again"), "{}", refused.err);
-    cluster.run(&["table", "delete", "a", "--yes"]).ok();
+    assert_eq!(deleted.code(), 0, "{}", deleted.err);
+    let said = "table a is deleted; away, and to stop serving it when they are back: ";
+    assert!(deleted.err.contains(said), "{}", deleted.err);
+    assert!(deleted.err.contains(&owner), "{}", deleted.err);
+    until_dropped(&cluster, "a");
     assert_eq!(cluster.run(&["get", "b", "r", "c"]).ok(), "kept\n");
 }
 
@@ -246,12 +258,8 @@ fn a_server_that_is_gone_for_good_is_in_the_way_until_its_tables_are_given_up() 
     let said = readiness();
     assert!(said.body.starts_with(endpoint::DATA_LOST), "{said:?}");
     assert!(said.body.contains(&format!(" {tablet} ")), "{said:?}");
-    // Locks of its transactions may be in what is lost, and come back.
-    let refused = cluster.run(&["table", "delete", "a", "--yes"]);
-    refused.refused(
-        5,
-        &[&lost, "lacks tablets that it had", "--give-up-lost` of b"],
-    );
+    // Locks of its transactions may be in what is lost, and come back: its rows wait for that.
+    cluster.run(&["table", "delete", "a", "--yes"]).ok();
     support::wait_for("collection to be held, and that to be told of", || {
         let said = cluster.run(&["gc", "why-blocked"]);
         said.out
@@ -267,10 +275,12 @@ fn a_server_that_is_gone_for_good_is_in_the_way_until_its_tables_are_given_up() 
     support::wait_for("the server to be ready", || {
         (readiness().status == 200).then_some(())
     });
-    cluster.run(&["table", "delete", "a", "--yes"]).ok();
     cluster
         .run(&["table", "delete", "b", "--yes", "--give-up-lost"])
         .ok();
+    for table in ["a", "b"] {
+        until_dropped(&cluster, table);
+    }
     assert_eq!(cluster.run(&["table", "list"]).err, "no tables\n");
 }
 

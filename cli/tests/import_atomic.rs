@@ -88,8 +88,7 @@ fn locks(cluster: &Cluster) -> usize {
             }
             let mut after = None;
             loop {
-                let ask = Ask::LocksOf(v1::LocksOfRequest {
-                    primary_table: 0,
+                let ask = Ask::LocksBelow(v1::LocksBelowRequest {
                     below: u64::MAX,
                     after,
                     to: Some(v1::Addressee {
@@ -98,7 +97,7 @@ fn locks(cluster: &Cluster) -> usize {
                     }),
                 });
                 let answer = client.raw(&server.address, ask).await.expect("locks");
-                let Body::LocksOf(page) = answer else {
+                let Body::LocksBelow(page) = answer else {
                     panic!("another answer: {answer:?}");
                 };
                 found += page.locks.len();

@@ -102,8 +102,8 @@ pub struct GcHolder {
 /// What is in the way.
 #[derive(Clone, Debug, Default)]
 pub struct GcObstacle {
-    /// Which kind of thing: `starting`, `oracle`, `server_down`, `server_behind`, `tablets_lost`, `resolving` or
-    /// `locks`.
+    /// Which kind of thing: `starting`, `oracle`, `server_down`, `server_behind`, `tablets_lost`, `resolving`,
+    /// `table_creating` or `locks`.
     pub by: String,
     /// The server; empty: none alone.
     pub server: String,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use percolator_protocol::actions::Status;
 use percolator_protocol::txn::MetLock;
-use percolator_protocol::types::{Cell, Lock, LockKind, TableId, Timestamp, limits};
+use percolator_protocol::types::{Cell, Lock, LockKind, Timestamp, limits};
 use percolator_wire::v1;
 
 use crate::Error;
@@ -67,6 +67,13 @@ impl Options {
 pub struct Client {
     pub(crate) router: Arc<Router>,
     pub(crate) options: Options,
+}
+
+/// A table that was deleted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Deletion {
+    /// Tablet servers that are away, in words: they stop serving the table when they are back. `None`: there is none.
+    pub waits_for: Option<String>,
 }
 
 /// What became of a transaction.
@@ -251,8 +258,7 @@ impl Client {
             return no_transaction("timestamps are above 0".to_owned());
         }
         let unknown = |directory: &crate::directory::Directory| {
-            let tables = &directory.tables;
-            tables.values().all(|table| table.id != primary.table.0)
+            !directory.tables.contains_key(&primary.table)
         };
         // A master that is away is no reason to say so.
         if unknown(&self.router.directory())
@@ -322,60 +328,50 @@ impl Client {
         .map(drop)
     }
 
-    /// Deletes a table with all its rows, for every snapshot. Transactions that committed rows here and in
-    /// other tables keep those: their locks there are committed first, which takes every tablet server.
-    /// Where a call fails in the middle, nobody can use the table any more, and the next call goes on.
+    /// Deletes a table with all its rows, for every snapshot, at once: the name can be used again, and the space comes when
+    /// the safe point has passed this moment. Transactions that committed rows here and in other tables keep those.
     ///
     /// # Errors
     /// [`Error::UnknownTable`], [`Error::Unavailable`].
-    pub async fn delete_table(&self, name: &str) -> Result<(), Error> {
+    pub async fn delete_table(&self, name: &str) -> Result<Deletion, Error> {
         self.delete(name, false).await
     }
 
     /// The same for a table of which tablet servers have lost tablets, for good. Nobody knows any more which of the
     /// transactions were committed whose primary lay there. Where they left locks in other tables, these are rolled back:
-    /// so a transaction that was answered as committed may be kept by half, or not at all.
+    /// so a transaction that was answered as committed may be kept by half, or not at all. If tables of this name are being
+    /// deleted already, which may wait for what is lost, these are meant and not another one.
     ///
     /// # Errors
     /// As [`Self::delete_table`].
-    pub async fn delete_lost_table(&self, name: &str) -> Result<(), Error> {
+    pub async fn delete_lost_table(&self, name: &str) -> Result<Deletion, Error> {
         self.delete(name, true).await
     }
 
-    async fn delete(&self, name: &str, give_up_lost: bool) -> Result<(), Error> {
-        let transport = &self.router.transport;
+    async fn delete(&self, name: &str, give_up_lost: bool) -> Result<Deletion, Error> {
         let missing = |error: &MasterError| matches!(error, MasterError::NotFound(_));
-        let mut request = v1::DeleteTableRequest {
-            name: name.to_owned(),
-            table_id: self.router.id_now(name, self.options.patience).await?,
-            give_up_lost,
-            ..v1::DeleteTableRequest::default()
-        };
-        loop {
+        let patience = self.options.patience;
+        let ids = self
+            .router
+            .ids_to_delete(name, give_up_lost, patience)
+            .await?;
+        let mut waits_for = Vec::new();
+        for table_id in ids {
+            let request = v1::DeleteTableRequest {
+                name: name.to_owned(),
+                table_id,
+                give_up_lost,
+            };
+            let transport = &self.router.transport;
             let ask = || transport.delete_table(request.clone());
-            let answer = match self.change_tables(name, missing, ask).await {
-                // Somebody else deleted it as well, and was first.
-                Err(Error::UnknownTable { .. }) if request.swept != 0 => return Ok(()),
-                answer => answer?,
-            };
-            let Some(frozen) = answer.filter(|answer| !answer.gone) else {
-                return Ok(());
-            };
-            let table = frozen
-                .table
-                .ok_or_else(|| Error::Unavailable("the master's answer names no table".into()))?;
-            // Again, where the master has come to know of more servers.
-            self.router
-                .sweep(
-                    name,
-                    TableId(table.id),
-                    &frozen.sweep,
-                    self.options.patience,
-                )
-                .await?;
-            request.swept = table.id;
-            request.swept_servers = frozen.sweep;
+            // None: our own earlier request, whose answer was lost; or somebody else was first.
+            let answer = self.change_tables(name, missing, ask).await?;
+            waits_for.extend(answer.map(|answer| answer.waits_for));
         }
+        waits_for.retain(|servers| !servers.is_empty());
+        Ok(Deletion {
+            waits_for: (!waits_for.is_empty()).then(|| waits_for.join("; ")),
+        })
     }
 
     /// This client with other options, over the same connections: for one call that may take longer, say.
@@ -395,12 +391,14 @@ impl Client {
         Ok(Cluster::new(&*self.directory().await?))
     }
 
-    /// The tables, by name.
+    /// The tables, by name. [`Self::cluster`] also has those that are being deleted.
     ///
     /// # Errors
     /// [`Error::Unavailable`].
     pub async fn tables(&self) -> Result<Vec<Table>, Error> {
-        Ok(self.cluster().await?.tables)
+        let mut tables = self.cluster().await?.tables;
+        tables.retain(|table| !table.deleting);
+        Ok(tables)
     }
 
     /// The servers that have reported to the master, and whether they are alive.

@@ -21,7 +21,7 @@ pub struct Cluster {
     pub servers: Vec<v1::ServerInfo>,
     /// How many tablet servers the manifest has; 0: the master was not told.
     pub tablet_servers_expected: u32,
-    /// The tables, by name.
+    /// The tables, by name and number: one that is being deleted may have the name of another one.
     pub tables: Vec<Table>,
 }
 
@@ -34,7 +34,7 @@ pub struct Table {
     pub id: u32,
     /// Whether every tablet is in place.
     pub ready: bool,
-    /// Whether it is being deleted. [`crate::Client::delete_table`] goes on with that.
+    /// Whether it is being deleted: nobody can use it, and its rows go when the safe point has passed its deletion.
     pub deleting: bool,
     /// Its tablets, in order.
     pub tablets: Vec<Tablet>,
@@ -62,17 +62,16 @@ pub struct Tablet {
 impl Cluster {
     pub(crate) fn new(directory: &Directory) -> Self {
         let (master, master_metrics_address) = directory.master.clone();
+        let tables = directory.tables.values();
+        let mut tables: Vec<Table> = tables.map(|info| table(directory, info)).collect();
+        tables.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
         Self {
             id: directory.cluster_id.clone(),
             master,
             master_metrics_address,
             servers: directory.servers.clone(),
             tablet_servers_expected: directory.tablet_servers_expected,
-            tables: directory
-                .tables
-                .values()
-                .map(|info| table(directory, info))
-                .collect(),
+            tables,
         }
     }
 }

@@ -14,7 +14,9 @@ pub(crate) struct Directory {
     /// The master's name, and where it shows metrics; empty: nowhere.
     pub(crate) master: (String, String),
     pub(crate) tablet_servers_expected: u32,
-    pub(crate) tables: BTreeMap<String, v1::TableInfo>,
+    pub(crate) tables: BTreeMap<TableId, v1::TableInfo>,
+    /// Those that are not being deleted. A name is free as soon as its table is.
+    by_name: HashMap<String, TableId>,
     complete_below: u32,
     deleted: HashSet<TableId>,
     /// Of each table, ordered by start_row.
@@ -71,19 +73,37 @@ impl Directory {
             tablet_servers_expected: response.tablet_servers_expected,
             complete_below: response.complete_below,
             deleted: response.deleted_tables.into_iter().map(TableId).collect(),
+            by_name: response
+                .tables
+                .iter()
+                .filter(|table| table.state() != v1::TableState::Deleting)
+                .map(|table| (table.name.clone(), TableId(table.id)))
+                .collect(),
             tables: response
                 .tables
                 .into_iter()
-                .map(|table| (table.name.clone(), table))
+                .map(|table| (TableId(table.id), table))
                 .collect(),
             tablets,
         }
     }
 
+    /// The table of this name, if it is not being deleted.
+    pub(crate) fn table_named(&self, name: &str) -> Option<&v1::TableInfo> {
+        self.tables.get(self.by_name.get(name)?)
+    }
+
+    /// The tables of this name that are being deleted.
+    pub(crate) fn deleting_named(&self, name: &str) -> impl Iterator<Item = &v1::TableInfo> {
+        let is_meant = move |table: &&v1::TableInfo| {
+            table.name == name && table.state() == v1::TableState::Deleting
+        };
+        self.tables.values().filter(is_meant)
+    }
+
     /// The table of this name, where it is ready.
     pub(crate) fn table(&self, name: &str) -> Option<TableId> {
-        self.tables
-            .get(name)
+        self.table_named(name)
             .filter(|table| table.state() == v1::TableState::Ready)
             .map(|table| TableId(table.id))
     }
@@ -95,8 +115,7 @@ impl Directory {
     }
 
     fn name(&self, table: TableId) -> Option<&str> {
-        let known = self.tables.values().find(|known| known.id == table.0);
-        known.map(|known| known.name.as_str())
+        self.tables.get(&table).map(|known| known.name.as_str())
     }
 
     /// A cell for people to read, and for commands to take: as its own text, with the table's name for its number. Where the
@@ -112,15 +131,14 @@ impl Directory {
 
     /// Whether the table is on its way out: its tablets tell what became of transactions, and no more.
     pub(crate) fn being_deleted(&self, table: TableId) -> bool {
-        self.tables
-            .values()
-            .any(|known| known.id == table.0 && known.state() == v1::TableState::Deleting)
+        let known = self.tables.get(&table);
+        known.is_some_and(|known| known.state() == v1::TableState::Deleting)
     }
 
     /// Whether the table was there once and is gone for good.
     pub(crate) fn deleted(&self, table: TableId) -> bool {
         (table.0 < self.complete_below || self.deleted.contains(&table))
-            && self.tables.values().all(|known| known.id != table.0)
+            && !self.tables.contains_key(&table)
     }
 
     /// The tablets of a table, ordered by start_row.
@@ -334,7 +352,7 @@ mod tests {
                 name: name.into(),
                 ..v1::TableInfo::default()
             };
-            directory.tables = [(name.to_owned(), table)].into();
+            directory.tables = [(TableId(1), table)].into();
             directory.text(&cell)
         };
         assert_eq!(call_it("accounts"), "accounts/r/1:c");

@@ -47,9 +47,8 @@ impl Router {
 
     /// What became of the lock's transaction, where its primary's table may have been deleted: then it was
     /// rolled back, or might as well have been. No transaction with its primary there has committed since
-    /// the table's tablets were frozen. Those that had were answered after all of their locks were in
-    /// place, and [`Self::sweep`] has cleared every one of these before the tablets went. So a lock that
-    /// is met after that belongs to a transaction that never committed.
+    /// the table's tablets were frozen, and the tablets go when every lock of those that had is resolved
+    /// (`protocol::safe_point`). So a lock that is met after that belongs to a transaction that never committed.
     ///
     /// The same where its primary's records may have been collected: the record of a commit goes only after all
     /// locks of its transaction were resolved. Should the lock have been resolved since it was met, then clearing

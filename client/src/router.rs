@@ -191,10 +191,7 @@ impl Deadline {
             CallError::Invalid(why) => Error::Invalid(why),
             CallError::TooOld(too_old) => Error::TooOld(too_old),
             CallError::Replaced(replaced) => Error::ClusterReplaced(replaced),
-            CallError::BeingDeleted(table) => Error::UnknownTable {
-                name: format!("number {}, it is being deleted", table.0),
-            },
-            CallError::Deleted(table) => Error::UnknownTable {
+            CallError::BeingDeleted(table) | CallError::Deleted(table) => Error::UnknownTable {
                 name: format!("number {}, it was deleted", table.0),
             },
         }
@@ -305,10 +302,25 @@ impl Router {
         Ok(directory)
     }
 
-    /// The id that the table has now, in whatever state it is.
-    pub(crate) async fn id_now(&self, name: &str, patience: Duration) -> Result<u32, Error> {
-        let id = |directory: &Directory| directory.tables.get(name).map(|table| Ok(table.id));
-        self.look_up(name, patience, id).await
+    /// The ids of the tables of this name that are to be deleted. `give_up_lost`: those whose deletion is under way, and may
+    /// wait for what is lost, rather than another one.
+    pub(crate) async fn ids_to_delete(
+        &self,
+        name: &str,
+        give_up_lost: bool,
+        patience: Duration,
+    ) -> Result<Vec<u32>, Error> {
+        let find = |directory: &Directory| {
+            let mut ids = Vec::new();
+            if give_up_lost {
+                ids.extend(directory.deleting_named(name).map(|table| table.id));
+            }
+            if ids.is_empty() {
+                ids.push(directory.table_named(name)?.id);
+            }
+            Some(Ok(ids))
+        };
+        self.look_up(name, patience, find).await
     }
 
     /// The table of this name. Asks the master when it isn't known yet.
@@ -316,7 +328,7 @@ impl Router {
         if let Some(table) = self.directory().table(name) {
             return Ok(table);
         }
-        let ready = |directory: &Directory| match directory.tables.get(name)?.state() {
+        let ready = |directory: &Directory| match directory.table_named(name)?.state() {
             v1::TableState::Ready => {
                 let table = directory.table(name);
                 Some(table.ok_or_else(|| "the table is ready".to_owned()))

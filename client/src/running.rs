@@ -10,8 +10,8 @@ use percolator_wire::v1;
 
 use crate::Error;
 use crate::admin::{Admin, Owner, PATIENCE, error};
+use crate::locks::by_txn;
 use crate::router::{CallError, Deadline};
-use crate::sweep::{Asked, by_txn};
 
 /// Pages of locks that are read of a server to count them: a million locks.
 const PAGES_MAX: usize = 2_000;
@@ -167,10 +167,9 @@ impl Admin {
         let mut after = None;
         for _ in 0..pages_max {
             let deadline = self.router.deadline(PATIENCE);
-            let asked = Asked::Below(below);
             let page = self
                 .router
-                .locks(server, asked, after.take(), deadline)
+                .locks_below(server, below, after.take(), deadline)
                 .await?;
             on_page(by_txn(page.locks)?).await?;
             after = page.resume;

@@ -1,14 +1,14 @@
 //! How far collection may go: moves the barrier and the safe point (`protocol::safe_point`), as far as the
 //! retention, the sessions and the tablet servers let it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::{self, Points};
 use percolator_protocol::types::Timestamp;
 
 use crate::core::Directory;
-use crate::state::DirectoryState;
+use crate::state::{DirectoryState, TableState};
 
 /// The longest lease of a session; shorter where the retention is. A program that stands still for longer, as one
 /// whose output nobody reads, may find its transactions too old.
@@ -20,59 +20,19 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How the oracle is called where it is in the way.
 pub(crate) const ORACLE: &str = "the oracle";
 
-/// What happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// The oracle has handed out this timestamp.
-    Time(Timestamp),
-    /// Every lock below this point is resolved, or its owner's commit is above.
-    Resolved(Sweep),
-    /// On this server something is in the way.
-    Blocked {
-        /// The server.
-        server: String,
-        /// What.
-        what: String,
-        /// Whose lock it is; zero: nobody's.
-        start_ts: Timestamp,
-    },
-}
-
-/// Locks to resolve.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sweep {
-    /// Of transactions that began below this.
-    pub below: Timestamp,
-    /// On these tablet servers, by name.
-    pub servers: Vec<String>,
-}
-
 /// What is known of collection since this start of the master.
 #[derive(Debug, Default)]
 pub(crate) struct Collection {
     /// The oracle's time when it was last asked.
     pub(crate) now: Timestamp,
-    /// What was in the way the last time.
-    pub(crate) blocked: Option<Blocked>,
-    /// Locks are being resolved since then.
-    pub(crate) resolving: Option<Duration>,
+    /// Why the oracle doesn't answer, and since when.
+    pub(crate) silent: Option<(String, Duration)>,
+    /// Tables that are being deleted and were frozen when the oracle's time was last asked for.
+    frozen: BTreeSet<u32>,
     /// Leases are so long now, which is shorter than some that were granted, since then.
     shorter: Option<(Duration, Duration)>,
     /// The longest lease that a master of before this start may have granted.
     pub(crate) granted_before: Duration,
-}
-
-/// What was in the way.
-#[derive(Clone, Debug)]
-pub(crate) struct Blocked {
-    /// The server.
-    pub(crate) server: String,
-    /// In words.
-    pub(crate) what: String,
-    /// Whose lock it is; zero: nobody's.
-    pub(crate) start_ts: Timestamp,
-    /// When it was first met.
-    pub(crate) since: Duration,
 }
 
 impl Directory {
@@ -86,72 +46,56 @@ impl Directory {
         (self.retention() / 10).min(PAUSE_MAX)
     }
 
-    /// Takes a step of moving the points forward. `Some`: these locks are to be resolved; what came of it is the
-    /// next step.
-    pub fn collect(&mut self, now: Duration, progress: Progress) -> Option<Sweep> {
-        match progress {
-            Progress::Time(oracle) => {
-                self.collection
-                    .blocked
-                    .take_if(|blocked| blocked.server == ORACLE);
-                self.learn_oracle_time(oracle);
-                self.wait_for_ready(oracle);
-                // A rebuilt directory learns from the tablet servers what was set: a barrier that has moved too far
-                // never goes back.
-                let lacks_points = self.may_lack_points(now);
-                if !lacks_points {
-                    self.keep_heard_all();
-                }
-                if lacks_points || self.paused() {
-                    self.collection.blocked = None;
-                    return None;
-                }
-                self.move_barrier(now, oracle);
-                let Some(sweep) = self.to_resolve() else {
-                    self.collection.blocked = None;
-                    return None;
-                };
-                if mutants::on(Mutant::ReadyBeforeLocks) {
-                    self.move_ready(sweep.below);
-                    return None;
-                }
-                self.collection.resolving.get_or_insert(now);
-                self.unbroken.below = true;
-                Some(sweep)
+    /// Moves the points forward, as far as that is possible. `oracle`: a timestamp that was taken since the last call, or why
+    /// there is none.
+    pub fn collect(&mut self, now: Duration, oracle: Result<Timestamp, String>) {
+        let oracle = match oracle {
+            Ok(oracle) => oracle,
+            Err(what) => {
+                let since = self
+                    .collection
+                    .silent
+                    .take()
+                    .map_or(now, |(_, since)| since);
+                self.collection.silent = Some((what, since));
+                return;
             }
-            Progress::Resolved(sweep) => {
-                self.collection.resolving = None;
-                self.collection.blocked = None;
-                if self.paused() {
-                    return None;
-                }
-                // A tablet server that has come since has to be looked through too.
-                let still = self.to_resolve()?;
-                let as_before = still.below >= sweep.below
-                    && still.servers == sweep.servers
-                    && self.unbroken.below;
-                if as_before || mutants::on(Mutant::ReadyBeforeEveryTablet) {
-                    self.move_ready(sweep.below);
-                }
-                None
-            }
-            Progress::Blocked {
-                server,
-                what,
-                start_ts,
-            } => {
-                if server != ORACLE {
-                    self.collection.resolving = None;
-                }
-                let before = self.collection.blocked.take();
-                let same = before.filter(|it| it.server == server && it.start_ts == start_ts);
-                self.collection.blocked = Some(Blocked {
-                    since: same.map_or(now, |before| before.since),
-                    server,
-                    what,
-                    start_ts,
-                });
-                None
+        };
+        self.collection.silent = None;
+        self.learn_oracle_time(oracle);
+        self.wait_for_ready(oracle);
+        // A rebuilt directory learns from the tablet servers what was set: a barrier that has moved too far
+        // never goes back.
+        if self.may_lack_points(now) {
+            return;
+        }
+        self.keep_heard_all();
+        self.time_frozen_tables(oracle);
+        if self.paused() {
+            return;
+        }
+        self.move_barrier(now, oracle);
+        self.move_safe_point();
+    }
+
+    /// Tables that are being deleted get the timestamp behind which their tablets may go: one that was taken after all of
+    /// them were frozen.
+    fn time_frozen_tables(&mut self, oracle: Timestamp) {
+        let Some(state) = &self.state else { return };
+        let waiting = state
+            .tables
+            .iter()
+            .filter(|(_, table)| table.state == TableState::Deleting && table.drop_at.is_none());
+        let frozen: BTreeSet<u32> = waiting
+            .map(|(id, _)| *id)
+            .filter(|id| self.is_frozen(*id))
+            .collect();
+        let before = std::mem::replace(&mut self.collection.frozen, frozen);
+        let Some(state) = &mut self.state else { return };
+        for id in before.intersection(&self.collection.frozen) {
+            if let Some(table) = state.tables.get_mut(id) {
+                table.drop_at = Some(oracle.as_u64());
+                self.dirty = true;
             }
         }
     }
@@ -262,31 +206,48 @@ impl Directory {
         }
     }
 
-    fn move_ready(&mut self, to: Timestamp) {
+    /// The safe point follows the locks that are resolved, and tables that it has passed may go.
+    fn move_safe_point(&mut self) {
+        let Some(to) = self.covered() else { return };
         let Some(state) = &mut self.state else { return };
-        if to > state.gc.points().safe_point {
-            state.gc.safe_point = to.as_u64();
-            state.gc.since = 0;
-            self.dirty = true;
+        if to <= state.gc.points().safe_point {
+            return;
+        }
+        state.gc.safe_point = to.as_u64();
+        state.gc.since = 0;
+        self.dirty = true;
+        let deleting = state.tables.iter();
+        let deleting = deleting.filter(|(_, table)| table.state == TableState::Deleting);
+        for id in deleting.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.settle(id);
         }
     }
 
-    /// The locks below what every tablet server refuses, where that is beyond the safe point. Locks of tablets that a
-    /// server has lost may come back with its folder, and then ask for what would have been collected: nobody can see
-    /// to them now.
-    fn to_resolve(&self) -> Option<Sweep> {
+    /// Up to where the locks of all tables in use are resolved, by what the owners of their tablets report. `None`: nothing is
+    /// known of some rows, as while a table is being made, and of a tablet that its owner has lost: its locks may come back
+    /// with its folder, and then ask for what would have been collected.
+    fn covered(&self) -> Option<Timestamp> {
         let state = self.state.as_ref()?;
-        if !self.losers().is_empty() {
+        let is_in_use = |table: &u32| state.tables[table].state == TableState::Ready;
+        let mut tables = state.tables.values();
+        if tables.any(|table| table.state == TableState::Creating) {
             return None;
         }
-        let servers = state.tablet_servers();
-        let reported = servers.iter().map(|server| self.reported(server));
-        let below = safe_point::enforced(reported)?.min(state.gc.points().barrier);
-        let mut servers: Vec<String> = servers.into_iter().map(String::from).collect();
-        if mutants::on(Mutant::ReadyBeforeEveryTablet) {
-            servers.retain(|server| self.reported(server) >= Some(below));
+        let mut in_use = state.tablets.iter();
+        let mut in_use = in_use
+            .by_ref()
+            .filter(|(_, tablet)| is_in_use(&tablet.table))
+            .peekable();
+        let barrier = state.gc.points().barrier;
+        if in_use.peek().is_none() {
+            // There is no row, and nobody to collect anything before the first tablet server comes.
+            return (!state.tablet_servers().is_empty()).then_some(barrier);
         }
-        (below > state.gc.points().safe_point).then_some(Sweep { below, servers })
+        let reported = in_use.map(|(id, tablet)| {
+            let owner = self.live.get(&tablet.owner)?;
+            owner.tablets.contains(id).then_some(owner.resolved_ts)
+        });
+        Some(safe_point::covered(reported)?.min(barrier))
     }
 
     /// Whether every tablet server that is known of has been heard since this start, others had time for it, and it is

@@ -51,6 +51,8 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             peers: request.peers.into_iter().collect(),
             deleted_tables: request.deleted_tables.into_iter().collect(),
             points,
+            resolved_ts: Timestamp::from_u64(request.resolved_ts),
+            obstacle: request.obstacle,
             progress: request.progress.unwrap_or_default(),
             settings: request.gc.unwrap_or_default().into(),
             accepted: request.accepted,
@@ -193,11 +195,9 @@ impl From<Refusal> for Status {
             | Refusal::SecondOracle { .. }
             | Refusal::ForgetfulOracle { .. }
             | Refusal::OtherRole { .. }
-            | Refusal::BeingDeleted { .. }
             | Refusal::OfManifest { .. }
             // Not ALREADY_EXISTS: anyone who asks again takes that for the outcome of asking first.
             | Refusal::OtherCuts { .. }
-            | Refusal::NotFrozen { .. }
             | Refusal::Duplicate { .. }
             | Refusal::Replaced { .. }
             | Refusal::OlderFolder { .. } => Code::FailedPrecondition,
@@ -205,8 +205,6 @@ impl From<Refusal> for Status {
             | Refusal::Settling { .. }
             | Refusal::StillLeased { .. }
             | Refusal::LateHeartbeat { .. }
-            | Refusal::Unheard { .. }
-            | Refusal::Lost { .. }
             | Refusal::UnheardOfSettings { .. }
             | Refusal::UnheardOfTables { .. }
             | Refusal::NoTabletServer { .. }

@@ -41,7 +41,6 @@ pub struct Directory {
     pub(crate) effects: Effects,
     pub(crate) sessions: Sessions,
     pub(crate) collection: Collection,
-    pub(crate) unbroken: Unbroken,
     pub(crate) settings: Settings,
     /// No lease that was granted before this start is above this.
     pub(crate) leased_before: Timestamp,
@@ -49,16 +48,6 @@ pub struct Directory {
     pub(crate) awaits_leases: bool,
     /// What the manifest says.
     pub(crate) manifest: Manifest,
-}
-
-/// Sweeps over all tablet servers during which none has lost tablets: what one had with its own folder, it may not have
-/// shown while it had another.
-#[derive(Debug, Default)]
-pub(crate) struct Unbroken {
-    /// That of the locks below a point.
-    pub(crate) below: bool,
-    /// Those of tables that are being deleted.
-    pub(crate) tables: BTreeSet<u32>,
 }
 
 /// What may be set when a master starts.
@@ -109,7 +98,6 @@ impl Directory {
             effects: Effects::default(),
             sessions: Sessions::default(),
             collection: Collection::default(),
-            unbroken: Unbroken::default(),
             settings,
             leased_before: Timestamp::ZERO,
             awaits_leases: false,
@@ -336,20 +324,8 @@ impl Directory {
                 state.tablets.remove(&tablet_id);
             }
         }
-        let all_swept = state.swept_tables().contains(&table);
-        let owners: BTreeSet<String> = if all_swept {
-            state
-                .owners_of(table)
-                .into_iter()
-                .map(String::from)
-                .collect()
-        } else {
-            BTreeSet::from([command.server.clone()])
-        };
         self.settle(table);
-        for owner in owners {
-            self.command(now, &owner);
-        }
+        self.command(now, &command.server);
     }
 
     /// When tablets may be placed: by then, every server that is up was heard.
@@ -396,16 +372,13 @@ impl Directory {
     /// After a table's tablets changed: whether it is ready, or gone.
     pub(crate) fn settle(&mut self, id: u32) {
         let Some(state) = &self.state else { return };
-        let Some((was, swept)) = state
-            .tables
-            .get(&id)
-            .map(|table| (table.state, table.swept))
-        else {
+        let Some(was) = state.tables.get(&id).map(|table| table.state) else {
             return;
         };
         let settled = match was {
             TableState::Deleting => {
-                if swept && state.tablets.values().all(|tablet| tablet.table != id) {
+                let is_empty = || state.tablets.values().all(|tablet| tablet.table != id);
+                if state.may_drop(id) && is_empty() {
                     self.remove_table(id);
                 }
                 return;
@@ -434,7 +407,6 @@ impl Directory {
             return;
         }
         let mut actions = Vec::new();
-        let swept_tables = state.swept_tables();
         for (id, tablet) in &state.tablets {
             let Some(table) = state.tables.get(&tablet.table) else {
                 continue;
@@ -454,12 +426,7 @@ impl Directory {
                 TableState::Creating if !tablet.made => TabletState::Serving,
                 // Also where the owner never had it: a command to make it that is late finds it frozen.
                 TableState::Deleting if tablet.state < TabletState::Frozen => TabletState::Frozen,
-                // All of them have to know it before the first goes: what is left of the table tells a
-                // master that has lost its state by that whether the others were lost or dropped.
-                TableState::Deleting if table.swept && tablet.state < TabletState::Swept => {
-                    TabletState::Swept
-                }
-                TableState::Deleting if table.swept && swept_tables.contains(&tablet.table) => {
+                TableState::Deleting if state.may_drop(tablet.table) => {
                     actions.push(Action::Drop {
                         tablet: *id,
                         table: tablet.table,

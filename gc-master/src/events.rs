@@ -49,6 +49,10 @@ pub struct Heartbeat {
     pub deleted_tables: BTreeSet<u32>,
     /// How far it refuses and collects.
     pub points: Points,
+    /// Up to where the locks in its tablets are resolved.
+    pub resolved_ts: Timestamp,
+    /// What keeps that below its barrier.
+    pub obstacle: Option<v1::LockObstacle>,
     /// What it has to collect, and has collected.
     pub progress: v1::GcProgress,
     /// The settings of garbage collection that it keeps.
@@ -88,6 +92,8 @@ impl Heartbeat {
             peers: BTreeSet::new(),
             deleted_tables: BTreeSet::new(),
             points: Points::default(),
+            resolved_ts: Timestamp::ZERO,
+            obstacle: None,
             progress: v1::GcProgress::default(),
             settings: StoredSettings::default(),
             accepted: false,
@@ -104,47 +110,35 @@ impl Heartbeat {
     }
 }
 
-/// Which table is to be deleted, and how far that is.
+/// Which table is to be deleted.
 #[derive(Clone, Copy, Debug)]
 pub struct Deletion<'a> {
     /// Its name.
     pub name: &'a str,
     /// Its id, where another table of its name isn't meant.
     pub table: Option<u32>,
-    /// It is frozen, and was swept.
-    pub swept: Option<&'a Swept>,
     /// What its owners have lost of it is given up.
     pub give_up_lost: bool,
 }
 
 impl<'a> Deletion<'a> {
-    /// To begin with.
+    /// The table of this name.
     pub fn of(name: &'a str) -> Self {
         Self {
             name,
             table: None,
-            swept: None,
             give_up_lost: false,
         }
     }
 
-    /// As a client asks for it. `swept`: [`swept_by`].
-    pub(crate) fn asked(request: &'a v1::DeleteTableRequest, swept: Option<&'a Swept>) -> Self {
+    /// As a client asks for it.
+    pub(crate) fn asked(request: &'a v1::DeleteTableRequest) -> Self {
         Self {
             name: &request.name,
             table: Some(request.table_id).filter(|id| *id != 0),
-            swept,
             give_up_lost: request.give_up_lost,
         }
     }
-}
-
-/// What a client has looked through, where the table is frozen.
-pub(crate) fn swept_by(request: &v1::DeleteTableRequest) -> Option<Swept> {
-    (request.swept != 0).then(|| Swept {
-        table: request.swept,
-        servers: request.swept_servers.iter().cloned().collect(),
-    })
 }
 
 /// What a server hears of the master.
@@ -162,15 +156,6 @@ pub struct HeartbeatAnswer {
     pub missing: Vec<u64>,
     /// What it may do until it is heard again.
     pub leased: Leased,
-}
-
-/// What the client that deletes a table has done for that.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Swept {
-    /// The table.
-    pub table: u32,
-    /// The tablet servers that have no lock of a committed transaction of the table any more.
-    pub servers: BTreeSet<String>,
 }
 
 /// What is to be done, in this order.
@@ -318,6 +303,12 @@ impl Heartbeat {
         }
         if let Some(peer) = self.peers.iter().find(|peer| !is_name(peer)) {
             return malformed(format!("its peer {peer:?} is no server's name"));
+        }
+        if self.resolved_ts > self.points.barrier {
+            return malformed(format!(
+                "its locks are resolved up to {}, which is above its barrier, {}",
+                self.resolved_ts, self.points.barrier
+            ));
         }
         let is_table = |id: &u32| (1..u32::MAX).contains(id);
         if let Some(id) = self.deleted_tables.iter().find(|id| !is_table(id)) {

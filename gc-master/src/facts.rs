@@ -127,7 +127,6 @@ impl Directory {
         match tablet.state {
             TabletState::Serving => "serving",
             TabletState::Frozen => "frozen",
-            TabletState::Swept => "swept",
         }
     }
 }
@@ -143,7 +142,6 @@ mod tests {
     use percolator_wire::v1;
 
     use super::*;
-    use crate::collection::{ORACLE, Progress};
     use crate::core::Settings;
     use crate::events::{Heartbeat, Start};
     use crate::settings::Manifest;
@@ -170,7 +168,7 @@ mod tests {
     fn a_safe_point_that_never_came_grows_old_as_well() {
         let mut directory = begun();
         let at = |seconds: u64| Timestamp::from_millis(NOW.physical_ms() + seconds * 1_000);
-        directory.collect(LATER, Progress::Time(at(0)));
+        directory.collect(LATER, Ok(at(0)));
         assert_eq!(directory.facts(LATER).ready_age, None, "nobody misses it");
         let beat = Heartbeat::first(Role::Tablet, "tablet-0", "tablet-0:7402");
         directory.heartbeat(LATER, beat).unwrap();
@@ -180,7 +178,7 @@ mod tests {
         };
         directory.take_manifest(paused);
         for seconds in [60, 90, 3_660] {
-            directory.collect(LATER, Progress::Time(at(seconds)));
+            directory.collect(LATER, Ok(at(seconds)));
         }
         let waited = Some(Duration::from_secs(3_600));
         assert_eq!(directory.facts(LATER).ready_age, waited);
@@ -193,7 +191,7 @@ mod tests {
     #[test]
     fn what_holds_collection_back_is_named() {
         let mut directory = begun();
-        directory.collect(LATER, Progress::Time(NOW));
+        directory.collect(LATER, Ok(NOW));
         let facts = directory.facts(LATER);
         assert_eq!(facts.held_by, Vec::<&str>::new());
         assert_eq!(facts.barrier_age, Some(facts.retention));
@@ -210,18 +208,13 @@ mod tests {
         directory.session(LATER, session).unwrap();
         assert_eq!(directory.facts(LATER).held_by, Vec::<&str>::new());
         let later = Timestamp::from_millis(before.physical_ms() + 4_000_000);
-        directory.collect(LATER, Progress::Time(later));
+        directory.collect(LATER, Ok(later));
         let facts = directory.facts(LATER);
         assert_eq!(facts.held_by, ["gc_lock"]);
         assert_eq!((facts.sessions, facts.gc_locks), (1, 1));
         assert_eq!(facts.oldest_floor_age, Some(Duration::from_secs(4_000)));
 
-        let silent = Progress::Blocked {
-            server: ORACLE.to_owned(),
-            what: "no answer".into(),
-            start_ts: Timestamp::ZERO,
-        };
-        directory.collect(LATER, silent);
+        directory.collect(LATER, Err("no answer".into()));
         let paused = Manifest {
             paused: Some(true),
             ..Manifest::default()

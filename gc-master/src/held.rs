@@ -8,7 +8,7 @@ use percolator_wire::v1;
 
 use crate::collection::ORACLE;
 use crate::core::Directory;
-use crate::state::DirectoryState;
+use crate::state::{DirectoryState, TableState};
 
 /// A tablet server that is alive may take so long over a barrier that it was told of.
 const BEHIND_MAX: Duration = Duration::from_secs(10);
@@ -44,18 +44,13 @@ impl Directory {
         if self.is_held_by_gc_lock() {
             named("gc_lock");
         }
-        if let Some(blocked) = &self.collection.blocked {
-            let by = if blocked.server == ORACLE {
-                "oracle"
-            } else {
-                "locks"
-            };
+        if let Some((what, since)) = &self.collection.silent {
             holds.push(Hold {
-                by,
-                server: blocked.server.clone(),
-                what: blocked.what.clone(),
-                start_ts: blocked.start_ts,
-                since: now.saturating_sub(blocked.since),
+                by: "oracle",
+                server: ORACLE.to_owned(),
+                what: what.clone(),
+                since: now.saturating_sub(*since),
+                ..Hold::default()
             });
         }
         let Some(state) = &self.state else {
@@ -72,18 +67,8 @@ impl Directory {
             ..Hold::default()
         }));
         holds.extend(self.servers_in_the_way(state, now));
+        holds.extend(self.tables_in_the_way(state, now));
         holds.extend(self.lost_tables(state));
-        if let Some(since) = self.collection.resolving {
-            let since = now.saturating_sub(since);
-            if since >= RESOLVING_MAX {
-                holds.push(Hold {
-                    by: "resolving",
-                    what: "locks of transactions from before the barrier are being resolved".into(),
-                    since,
-                    ..Hold::default()
-                });
-            }
-        }
         holds
     }
 
@@ -134,32 +119,12 @@ impl Directory {
         if moves || now < self.settled_at {
             return Vec::new();
         }
-        let in_the_way = |server: &str| {
-            let hold = Hold {
-                server: server.to_owned(),
-                ..Hold::default()
-            };
-            let reported = self.reported(server);
-            let behind = reported.is_none_or(|barrier| barrier < points.barrier);
-            if behind && !self.is_alive(server, now) {
-                let heard_at = self.live.get(server).map(|live| live.heard_at);
-                return Some(Hold {
-                    by: "server_down",
-                    what: "the tablet server does not answer".into(),
-                    since: now.saturating_sub(heard_at.unwrap_or_default()),
-                    ..hold
-                });
-            }
-            let since = now.saturating_sub(self.live.get(server)?.behind_since?);
-            (since >= BEHIND_MAX).then(|| Hold {
-                by: "server_behind",
-                what: "the tablet server answers, and does not take the barrier: its log says why"
-                    .into(),
-                since,
-                ..hold
-            })
+        let servers = if self.may_lack_points(now) {
+            state.tablet_servers()
+        } else {
+            state.owners_in_use()
         };
-        let servers = state.tablet_servers();
+        let in_the_way = |server| self.in_the_way(state, server, now);
         let mut holds: Vec<Hold> = servers.into_iter().filter_map(in_the_way).collect();
         if self.waits_for_unknown(now) {
             holds.push(Hold {
@@ -171,6 +136,77 @@ impl Directory {
             });
         }
         holds
+    }
+
+    /// Tables that keep the safe point back, because some of their rows may be anywhere.
+    fn tables_in_the_way(&self, state: &DirectoryState, now: Duration) -> Vec<Hold> {
+        let points = state.gc.points();
+        if points.safe_point >= points.barrier || now < self.settled_at {
+            return Vec::new();
+        }
+        let creating = state.tables.iter();
+        let creating = creating.filter(|(_, table)| table.state == TableState::Creating);
+        let held = creating.map(|(id, table)| Hold {
+            by: "table_creating",
+            what: format!(
+                "table {} is being created, or not known as a whole: it waits for {}",
+                table.name,
+                self.waits_for(*id, now)
+            ),
+            ..Hold::default()
+        });
+        held.collect()
+    }
+
+    /// How a tablet server keeps the safe point back, if it does.
+    fn in_the_way(&self, state: &DirectoryState, server: &str, now: Duration) -> Option<Hold> {
+        let points = state.gc.points();
+        let hold = Hold {
+            server: server.to_owned(),
+            ..Hold::default()
+        };
+        let reported = self.reported(server);
+        let behind = reported.is_none_or(|barrier| barrier < points.barrier);
+        if behind && !self.is_alive(server, now) {
+            let heard_at = self.live.get(server).map(|live| live.heard_at);
+            return Some(Hold {
+                by: "server_down",
+                what: "the tablet server does not answer".into(),
+                since: now.saturating_sub(heard_at.unwrap_or_default()),
+                ..hold
+            });
+        }
+        let live = self.live.get(server)?;
+        if let Some(obstacle) = &live.obstacle {
+            let before = Duration::from_millis(obstacle.since_ms);
+            return Some(Hold {
+                by: "locks",
+                what: obstacle.what.clone(),
+                start_ts: Timestamp::from_u64(obstacle.start_ts),
+                since: before + now.saturating_sub(live.heard_at),
+                ..hold
+            });
+        }
+        let for_long = |since: Option<Duration>, at_most: Duration| {
+            let for_so_long = now.saturating_sub(since?);
+            (for_so_long >= at_most).then_some(for_so_long)
+        };
+        if let Some(since) = for_long(live.behind_since, BEHIND_MAX) {
+            return Some(Hold {
+                by: "server_behind",
+                what: "the tablet server answers, and does not take the barrier: its log says why"
+                    .into(),
+                since,
+                ..hold
+            });
+        }
+        let since = for_long(live.unresolved_since, RESOLVING_MAX)?;
+        Some(Hold {
+            by: "resolving",
+            what: "it resolves the locks of transactions from before the barrier".into(),
+            since,
+            ..hold
+        })
     }
 
     /// Tablet servers whose folder is another one now.
@@ -210,9 +246,9 @@ mod tests {
     use percolator_protocol::safe_point::Points;
 
     use super::*;
-    use crate::collection::Progress;
     use crate::core::Settings;
-    use crate::events::Start;
+    use crate::events::{Action, Heartbeat, Start};
+    use crate::state::Role;
 
     /// After every lease of an earlier start.
     const LATER: Duration = Duration::from_secs(3_600);
@@ -241,33 +277,56 @@ mod tests {
         assert_eq!(by(&directory, LATER), Vec::<&str>::new());
     }
 
-    #[test]
-    fn a_lock_is_told_of_with_its_transaction_and_since_when() {
+    /// A tablet server with a table, that has taken no barrier.
+    fn with_a_table() -> (Directory, Heartbeat) {
         let mut directory = begun();
+        let mut beat = Heartbeat::first(Role::Tablet, "tablet-0", "tablet-0:7402");
+        beat.cluster_id = Some(directory.state().unwrap().cluster_id.clone());
+        beat.peers = ["tablet-0".to_owned()].into();
+        directory.heartbeat(LATER, beat.clone()).unwrap();
+        directory.create_table(LATER, "t", &[]).unwrap();
+        for command in directory.take_effects().commands {
+            if let Action::Create { tablet, .. } = &command.action {
+                beat.tablets.push(tablet.clone());
+            }
+            directory.finished(LATER, &command, Ok(1));
+        }
+        beat.groups = 1;
+        directory.heartbeat(LATER, beat.clone()).unwrap();
+        directory.collect(LATER, Ok(NOW));
+        (directory, beat)
+    }
+
+    #[test]
+    fn a_lock_is_reported_with_its_transaction_and_since_when() {
+        let (mut directory, beat) = with_a_table();
+        let barrier = directory.state().unwrap().gc.points().barrier;
         let start_ts = Timestamp::from_millis(5);
-        let of = |start_ts: Timestamp, what: &str| Progress::Blocked {
-            server: "tablet-0".into(),
-            what: what.into(),
-            start_ts,
+        let obstacle = |start_ts: Timestamp| v1::LockObstacle {
+            what: "a lock".into(),
+            start_ts: start_ts.as_u64(),
+            since_ms: 7_000,
         };
-        let blocked = |what: &str| of(start_ts, what);
-        directory.collect(LATER, blocked("once"));
-        let later = LATER + Duration::from_secs(7);
-        directory.collect(later, blocked("again"));
-        let held = directory.holds(later);
+        let blocked = Heartbeat {
+            points: Points {
+                barrier,
+                safe_point: Timestamp::ZERO,
+            },
+            obstacle: Some(obstacle(start_ts)),
+            ..beat
+        };
+        directory.heartbeat(LATER, blocked).unwrap();
+        let held = directory.holds(LATER + Duration::from_secs(1));
         assert_eq!(
             held,
             [Hold {
                 by: "locks",
                 server: "tablet-0".into(),
-                what: "again".into(),
+                what: "a lock".into(),
                 start_ts,
-                since: Duration::from_secs(7),
+                since: Duration::from_secs(8),
             }]
         );
-        // Another one is in the way since it is told of.
-        directory.collect(later, of(start_ts.next(), "another"));
-        assert_eq!(directory.holds(later)[0].since, Duration::ZERO);
         let request = v1::SessionRequest {
             session: 1,
             floor: NOW.as_u64(),
@@ -278,8 +337,38 @@ mod tests {
                 ..v1::Owner::default()
             }),
         };
-        directory.session(later, request).unwrap();
+        directory.session(LATER, request).unwrap();
         assert_eq!(directory.owner_of(start_ts).unwrap().host, "here");
         assert_eq!(directory.owner_of(start_ts.next()), None);
+    }
+
+    #[test]
+    fn a_server_that_resolves_for_long_is_named() {
+        let (mut directory, mut beat) = with_a_table();
+        beat.points.barrier = directory.state().unwrap().gc.points().barrier;
+        directory.heartbeat(LATER, beat.clone()).unwrap();
+        assert_eq!(by(&directory, LATER), Vec::<&str>::new());
+        let later = LATER + RESOLVING_MAX;
+        directory.heartbeat(later, beat.clone()).unwrap();
+        assert_eq!(by(&directory, later), ["resolving"]);
+        beat.resolved_ts = beat.points.barrier;
+        directory.heartbeat(later, beat).unwrap();
+        assert_eq!(by(&directory, later), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn a_table_that_is_not_whole_is_named() {
+        let mut directory = begun();
+        let beat = Heartbeat::first(Role::Tablet, "tablet-0", "tablet-0:7402");
+        directory.heartbeat(LATER, beat).unwrap();
+        directory.create_table(LATER, "t", &[]).unwrap();
+        directory.collect(LATER, Ok(NOW));
+        let held = directory.holds(LATER);
+        assert_eq!(held[0].by, "table_creating");
+        assert!(
+            held[0].what.contains("table t is being created"),
+            "{held:?}"
+        );
+        assert!(held[0].what.contains("tablet-0"), "{held:?}");
     }
 }

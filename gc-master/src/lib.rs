@@ -34,12 +34,9 @@ mod state;
 mod tables;
 
 pub use crate::core::{Directory, DirectoryStats, HEARTBEAT_INTERVAL, SILENCE_MAX, Settings};
-pub use collection::{Progress, Sweep};
 pub use convert::{directory as directory_response, gc_status};
 pub use driver::drive;
-pub use events::{
-    Action, Command, Deletion, Effects, Heartbeat, HeartbeatAnswer, Note, Start, Swept,
-};
+pub use events::{Action, Command, Deletion, Effects, Heartbeat, HeartbeatAnswer, Note, Start};
 pub use fencing::{LEASE, Leased};
 pub use names::{CUT_BYTES_MAX, CUTS_MAX, NAME_BYTES_MAX};
 pub use pending::{Creation, Pending, Removal};

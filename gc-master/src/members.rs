@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
+use percolator_wire::v1;
 
 use crate::core::{Directory, SILENCE_MAX};
 use crate::events::Heartbeat;
@@ -28,6 +29,14 @@ pub(crate) struct Live {
     pub(crate) conflicts: BTreeSet<u64>,
     /// As far as it has durably taken them.
     pub(crate) points: Points,
+    /// The tablets that it owns.
+    pub(crate) tablets: BTreeSet<u64>,
+    /// Up to where the locks in these tablets are resolved.
+    pub(crate) resolved_ts: Timestamp,
+    /// Since when that lies below its barrier.
+    pub(crate) unresolved_since: Option<Duration>,
+    /// The lock that is in the way.
+    pub(crate) obstacle: Option<v1::LockObstacle>,
     /// The barrier that it was told with its last heartbeat; since when it says that it has not taken one that it was
     /// told.
     pub(crate) told: Timestamp,
@@ -62,6 +71,10 @@ impl Live {
             missing: BTreeMap::new(),
             conflicts: BTreeSet::new(),
             points: Points::default(),
+            tablets: BTreeSet::new(),
+            resolved_ts: Timestamp::ZERO,
+            unresolved_since: None,
+            obstacle: None,
             told: Timestamp::ZERO,
             rival: None,
             leased_to: Timestamp::ZERO,
@@ -80,6 +93,14 @@ impl Live {
         self.disk_stalled_ms = beat.disk_stalled_ms;
         self.metrics_address = beat.metrics_address;
         self.points = beat.points;
+        self.tablets = beat.tablets.iter().map(|tablet| tablet.id).collect();
+        self.resolved_ts = beat.resolved_ts;
+        self.unresolved_since = if beat.resolved_ts < beat.points.barrier {
+            self.unresolved_since.or(Some(now))
+        } else {
+            None
+        };
+        self.obstacle.clone_from(&beat.obstacle);
         if beat.leaving && !beat.failure.is_empty() {
             let times = self.failed.as_ref().map_or(0, |failed| failed.times);
             self.failed = Some(Failed {

@@ -11,7 +11,6 @@ use percolator_telemetry::{
     IntGaugeVec, Registry, Set, Volume,
 };
 
-use crate::collection::{ORACLE, Progress};
 use crate::facts::Facts;
 
 /// The master's metrics.
@@ -38,7 +37,6 @@ pub(crate) struct Metrics {
     sessions: IntGauge,
     gc_locks: IntGauge,
     oldest_gc_lock: Gauge,
-    sweeps: IntCounterVec,
     garbage: IntGauge,
     disk_failures: IntCounter,
     volume: Volume,
@@ -71,7 +69,6 @@ impl Metrics {
             sessions: set.gauge(names::SESSIONS)?,
             gc_locks: set.gauge(names::GC_LOCKS)?,
             oldest_gc_lock: set.seconds(names::OLDEST_GC_LOCK)?,
-            sweeps: set.counters(names::SWEEPS)?,
             garbage: set.gauge(names::GARBAGE)?,
             disk_failures: set.counter(names::DISK_FAILURES)?,
             volume: Volume::new(set.gauge(names::DISK_FREE)?, set.gauge(names::DISK_SIZE)?),
@@ -99,16 +96,6 @@ impl Metrics {
     /// An order to a tablet server has ended.
     pub(crate) fn commanded(&self, ok: bool) {
         self.commands.with_label_values(&[result(ok)]).inc();
-    }
-
-    /// Collection has gone on, or something is in its way.
-    pub(crate) fn collects(&self, progress: &Progress) {
-        let result = match progress {
-            Progress::Resolved(_) => "ok",
-            Progress::Blocked { server, .. } if server != ORACLE => "blocked",
-            Progress::Blocked { .. } | Progress::Time(_) => return,
-        };
-        self.sweeps.with_label_values(&[result]).inc();
     }
 
     /// The volume of the master's folder.

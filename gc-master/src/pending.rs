@@ -7,7 +7,7 @@ use percolator_wire::v1;
 
 use crate::convert;
 use crate::core::Directory;
-use crate::events::{Deletion, Swept, swept_by};
+use crate::events::Deletion;
 use crate::refusal::Refusal;
 use crate::state::TableState;
 
@@ -39,7 +39,6 @@ pub struct Creation {
 #[derive(Debug)]
 pub struct Removal {
     request: v1::DeleteTableRequest,
-    swept: Option<Swept>,
     begun: Option<Begun>,
 }
 
@@ -124,17 +123,15 @@ impl Removal {
     /// As it is asked for.
     pub fn new(request: v1::DeleteTableRequest) -> Self {
         Self {
-            swept: swept_by(&request),
             request,
             begun: None,
         }
     }
 
-    /// Begins it, or looks how far it is. Done, it names the servers on which the table's locks are to be looked for,
-    /// or says that the table is gone.
+    /// Begins it, or looks how far it is. Done, nobody can use the table any more, on servers that are up.
     ///
     /// # Errors
-    /// Those of [`Directory::delete_table`]; [`Refusal::Pending`] when it takes long.
+    /// Those of [`Directory::delete_table`]; [`Refusal::Pending`] if a server that is up doesn't freeze its tablets.
     pub fn go_on(
         &mut self,
         directory: &mut Directory,
@@ -143,34 +140,30 @@ impl Removal {
         let begun = match self.begun {
             Some(begun) => begun,
             None => {
-                let deletion = Deletion::asked(&self.request, self.swept.as_ref());
-                let table = directory.delete_table(now, &deletion)?;
+                let table = directory.delete_table(now, &Deletion::asked(&self.request))?;
                 *self.begun.insert(Begun::of(table, now))
             }
         };
         let name = &self.request.name;
-        let gone = match directory.table(begun.table) {
-            None => true,
-            Some(table) if !table.swept && directory.is_frozen(begun.table) => false,
-            Some(_) => {
-                return begun.wait(directory, now, || {
-                    format!("the table {name} is being deleted, and deleting it again goes on")
-                });
-            }
-        };
-        let sweep = if gone {
-            Vec::new()
-        } else {
-            directory.to_sweep()
-        };
+        let is_frozen = directory.table(begun.table).is_none() || directory.is_frozen(begun.table);
+        if !is_frozen
+            && (now < begun.until || directory.awaits_freeze_of_the_living(begun.table, now))
+        {
+            return begun.wait(directory, now, || {
+                format!("the table {name} is being deleted, which goes on by itself")
+            });
+        }
         Ok(Pending::Done(v1::DeleteTableResponse {
             table: Some(v1::TableInfo {
                 id: begun.table,
                 name: name.clone(),
                 state: v1::TableState::Deleting.into(),
             }),
-            gone,
-            sweep,
+            waits_for: if is_frozen {
+                String::new()
+            } else {
+                directory.waits_for(begun.table, now)
+            },
         }))
     }
 }

@@ -1,6 +1,5 @@
 //! What the directory does not do, and why.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use humantime::format_duration;
@@ -131,38 +130,11 @@ pub enum Refusal {
          delete it to begin again"
     )]
     OtherCuts { name: String },
-    #[error(
-        "the table {name} is being deleted; try again when that is done, or delete it again to go on"
-    )]
-    BeingDeleted { name: String },
     #[error("the table {name} was deleted while it was being created")]
     DeletedMeanwhile { name: String },
     /// It goes on.
     #[error("{what}: it waits for {waits_for}")]
     Pending { what: String, waits_for: String },
-    #[error("the table {name} is not frozen: delete it from the beginning")]
-    NotFrozen { name: String },
-    /// What was committed could be rolled back if one of them were overlooked.
-    #[error(
-        "the table {name} can't be deleted before this master, which has lost its state, has heard from {}: \
-         locks of the table's transactions may be there",
-        .servers.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
-    )]
-    Unheard {
-        name: String,
-        servers: BTreeSet<String>,
-    },
-    /// The same: its locks may be in the folder that the server has lost, and that may come back.
-    #[error(
-        "the table {name} can't be deleted while {server} lacks tablets that it had: locks of the table's transactions may \
-         be there. Bring the server's folder back; or give up what is lost: `percolator table delete --give-up-lost` of {}",
-        .tables.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
-    )]
-    Lost {
-        name: String,
-        server: String,
-        tables: BTreeSet<String>,
-    },
     /// What they keep would be lost.
     #[error(
         "nothing of collection can be set before this master, which has lost its state, has heard from {}: what was set \

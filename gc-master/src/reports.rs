@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use percolator_protocol::types::{Tablet, TabletState};
 
-use crate::core::{Directory, SILENCE_MAX, Unbroken};
+use crate::core::{Directory, SILENCE_MAX};
 use crate::events::{Action, Note};
 use crate::members::Live;
 use crate::names::NAME_BYTES_MAX;
@@ -73,7 +73,7 @@ impl Directory {
             return Ok(false);
         };
         let table_state = state.tables.get(&report.table.0).map(|table| table.state);
-        let swept = state.tables.get(&report.table.0).is_some_and(|t| t.swept);
+        let may_drop = state.may_drop(report.table.0);
         let known = state.tablets.get(&report.id);
         let is_ours = known.is_none_or(|tablet| tablet.owner == server);
         match table_state {
@@ -85,7 +85,7 @@ impl Directory {
             // Before that, anyone who has the newest epoch may know of commits. What this directory gave and doesn't know any
             // more was dropped: the report is older than that, and late.
             Some(TableState::Deleting)
-                if swept && (!is_ours || (known.is_none() && state.gave(report.table.0))) =>
+                if may_drop && (!is_ours || (known.is_none() && state.gave(report.table.0))) =>
             {
                 self.ask_to_drop(server, &report);
                 return Ok(false);
@@ -107,11 +107,9 @@ impl Directory {
         if report.state > TabletState::Serving
             && let Some(table) = state.tables.get_mut(&report.table.0)
         {
-            // This directory may have forgotten that it was to be deleted, and how far that was.
-            let swept = report.state == TabletState::Swept;
-            self.dirty |= table.state != TableState::Deleting || (swept && !table.swept);
+            // This directory may have forgotten that it was to be deleted.
+            self.dirty |= table.state != TableState::Deleting;
             table.state = TableState::Deleting;
-            table.swept |= swept;
         }
         let claimed = Placement {
             table: report.table.0,
@@ -141,7 +139,8 @@ impl Directory {
         Ok(is_news || !was_made)
     }
 
-    /// A server has dropped tablets of these tables, so they were swept, whatever this directory knows of it.
+    /// A server has dropped tablets of these tables, so the safe point had passed their deletion, whatever this directory
+    /// knows of it.
     pub(crate) fn forget_deleted(
         &mut self,
         server: &str,
@@ -161,9 +160,9 @@ impl Directory {
             });
             match state.tables.get_mut(id) {
                 Some(table) => {
-                    self.dirty |= !table.swept;
+                    self.dirty |= table.drop_at != Some(0);
                     table.state = TableState::Deleting;
-                    table.swept = true;
+                    table.drop_at = Some(0);
                     self.settle(*id);
                 }
                 None => {
@@ -192,7 +191,7 @@ impl Directory {
         let table = Table {
             name,
             state: TableState::Creating,
-            swept: false,
+            drop_at: None,
             given_up: false,
         };
         state.tables.insert(report.table.0, table);
@@ -242,13 +241,11 @@ impl Directory {
             let Some(table) = state.tables.get(&tablet.table) else {
                 continue;
             };
-            // One that was told that its table was swept may have been dropped since.
-            if table.given_up && tablet.state < TabletState::Swept {
+            // One that may go may have gone.
+            if table.given_up && table.drop_at.is_none() {
                 // Now an empty one may be made; one that is there all the same stays as it is.
                 tablet.made = false;
-                if !table.swept {
-                    tablet.state = TabletState::Serving;
-                }
+                tablet.state = TabletState::Serving;
                 self.dirty = true;
             }
             if table.state == TableState::Deleting {
@@ -264,9 +261,6 @@ impl Directory {
                 });
             }
             missing.insert(*id, (since, told || overdue));
-        }
-        if !missing.is_empty() {
-            self.unbroken = Unbroken::default();
         }
         live.missing = missing;
     }

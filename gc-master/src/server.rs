@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use percolator_client::Sweeper;
+use percolator_client::OracleClient;
 use percolator_server::{DurableValue, Folder, SmallFile};
 use percolator_telemetry::endpoint::{self, Pages};
 use percolator_telemetry::otlp::{self, Exporter};
@@ -186,15 +186,12 @@ impl Server {
         };
         let watching = watch_manifest(self.manifest, self.runner.clone());
         let runner = self.runner.clone();
-        let sweeper = Sweeper::connect(&self.address.to_string()).map_err(Error::Itself)?;
+        let oracle = OracleClient::connect(&self.address.to_string()).map_err(Error::Itself)?;
         let collecting = async {
-            drive(&sweeper, |progress| {
-                self.metrics.collects(&progress);
+            drive(&oracle, |time| {
                 let stepped = runner.step(|directory, now| {
-                    (
-                        directory.collect(now, progress),
-                        directory.collection_pause(),
-                    )
+                    directory.collect(now, time);
+                    directory.collection_pause()
                 });
                 stepped.ok()
             })

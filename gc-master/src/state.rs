@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Rows, TabletState, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -118,9 +119,10 @@ pub struct Table {
     pub name: String,
     /// Whether clients may use it.
     pub state: TableState,
-    /// No lock of another table has its primary here any more: its tablets may go.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub swept: bool,
+    /// Of a table that is being deleted: its tablets may go once the safe point is here (`protocol::safe_point`). `None`: not
+    /// all of them are frozen yet, as far as is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drop_at: Option<u64>,
     /// Anyone who deletes it has given up what its owners have lost of it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub given_up: bool,
@@ -134,7 +136,7 @@ pub enum TableState {
     Creating,
     /// Every row lies in a tablet that its owner has.
     Ready,
-    /// Its tablets are being frozen, and dropped once it was swept.
+    /// Its tablets are being frozen, and dropped once the safe point lies behind that. Its name is free.
     Deleting,
 }
 
@@ -168,7 +170,6 @@ pub struct Placement {
 enum StoredTabletState {
     Serving,
     Frozen,
-    Swept,
 }
 
 /// As [`Rows`] are written down.
@@ -349,10 +350,29 @@ impl DirectoryState {
         tablets
     }
 
-    /// The id of the table with this name.
+    /// The id of the table with this name, if it is not being deleted.
     pub(crate) fn table_named(&self, name: &str) -> Option<u32> {
-        let named = |(id, table): (&u32, &Table)| (table.name == name).then_some(*id);
-        self.tables.iter().find_map(named)
+        self.find_table(name, |state| state != TableState::Deleting)
+    }
+
+    /// The id of a table with this name that is being deleted.
+    pub(crate) fn deleting_named(&self, name: &str) -> Option<u32> {
+        self.find_table(name, |state| state == TableState::Deleting)
+    }
+
+    fn find_table(&self, name: &str, is_meant: impl Fn(TableState) -> bool) -> Option<u32> {
+        let mut tables = self.tables.iter();
+        let found = tables.find(|(_, table)| table.name == name && is_meant(table.state));
+        found.map(|(id, _)| *id)
+    }
+
+    /// Whether the tablets of this table, which is being deleted, may go.
+    pub(crate) fn may_drop(&self, table: u32) -> bool {
+        let table = self.tables.get(&table);
+        let drop_at = table.and_then(|table| table.drop_at);
+        drop_at.is_some_and(|at| {
+            at <= self.gc.safe_point || mutants::on(Mutant::DroppedBeforeSafePoint)
+        })
     }
 
     /// A table that is not known: whether that is because it was deleted.
@@ -375,21 +395,19 @@ impl DirectoryState {
         self.is_covered(table, |tablet| tablet.state >= TabletState::Frozen)
     }
 
-    /// The tables of which every known tablet says that its table was swept.
-    pub(crate) fn swept_tables(&self) -> BTreeSet<u32> {
-        let is_swept = |tablet: &&Placement| tablet.state == TabletState::Swept;
-        let tablets = self.tablets.values();
-        let mut swept: BTreeSet<u32> = tablets.filter(is_swept).map(|one| one.table).collect();
-        let tablets = self.tablets.values();
-        for tablet in tablets.filter(|tablet| !is_swept(tablet)) {
-            swept.remove(&tablet.table);
-        }
-        swept
-    }
-
     /// The owners of a table's tablets.
     pub(crate) fn owners_of(&self, table: u32) -> BTreeSet<&str> {
         let tablets = self.tablets.values().filter(|tablet| tablet.table == table);
+        tablets.map(|tablet| tablet.owner.as_str()).collect()
+    }
+
+    /// The owners of tablets whose tables are not being deleted.
+    pub(crate) fn owners_in_use(&self) -> BTreeSet<&str> {
+        let is_in_use = |tablet: &&Placement| {
+            let table = self.tables.get(&tablet.table);
+            table.is_some_and(|table| table.state != TableState::Deleting)
+        };
+        let tablets = self.tablets.values().filter(is_in_use);
         tablets.map(|tablet| tablet.owner.as_str()).collect()
     }
 
@@ -470,7 +488,7 @@ mod tests {
         let table = Table {
             name: "a".into(),
             state: TableState::Deleting,
-            swept: true,
+            drop_at: Some(7),
             given_up: false,
         };
         state.tables.insert(3, table);
@@ -486,7 +504,7 @@ mod tests {
             epoch: u64::MAX,
             owner: "tablet-0".into(),
             made: true,
-            state: TabletState::Swept,
+            state: TabletState::Frozen,
         };
         state.tablets.insert(u64::MAX, tablet);
         let oracle = Server {

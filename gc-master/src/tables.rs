@@ -53,7 +53,7 @@ impl Directory {
         let table = Table {
             name: name.to_owned(),
             state: TableState::Creating,
-            swept: false,
+            drop_at: None,
             given_up: false,
         };
         next.tables.insert(id, table);
@@ -104,68 +104,40 @@ impl Directory {
         })
     }
 
-    /// Begins to delete a table, or goes on with it. Answers with its id. Its tablets are frozen first
-    /// ([`Self::is_frozen`]): then no transaction whose primary lies there commits any more. Those that
-    /// did commit may have locks in other tables yet, and the table's tablets alone know that they did.
-    /// So they go only when the table is named again by its id, `swept`, once those locks are cleared on
-    /// every tablet server ([`Self::to_sweep`]); where a server is left out, or has lost tablets meanwhile, nothing changes.
-    /// The table is gone once the state no longer has it.
+    /// Begins to delete a table, and answers with its id. Its name is free from then on. Its tablets are frozen
+    /// ([`Self::is_frozen`]), so that no transaction whose primary lies there commits any more. Those that did may have locks
+    /// in other tables yet, and the table's tablets alone know that they did: so they are dropped when the safe point has
+    /// passed the time at which all were frozen (`protocol::safe_point`). The table is gone once the state no longer has it.
     ///
     /// `give_up_lost`: what owners don't have of it when they are heard the next time is replaced by empty tablets, frozen at
-    /// once. These say of every transaction that it was rolled back, so that the table can be deleted to the end.
+    /// once. These say of every transaction that it was rolled back, so that the table can be deleted to the end. A table of
+    /// this name that is being deleted already is meant rather than another one.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchTable`], [`Refusal::NotFrozen`], [`Refusal::Unheard`], [`Refusal::Lost`], [`Refusal::NoState`]
-    /// and [`Refusal::Settling`].
+    /// [`Refusal::NoSuchTable`], [`Refusal::NoState`] and [`Refusal::Settling`].
     pub fn delete_table(&mut self, now: Duration, deletion: &Deletion<'_>) -> Result<u32, Refusal> {
         let Deletion {
             name,
             table,
-            swept,
             give_up_lost,
         } = *deletion;
-        // A rebuilt directory must know the servers on which locks are to be looked for.
+        // A rebuilt directory may not know it yet.
         self.check_settled(now)?;
         let state = self.state()?;
-        let id = state
-            .table_named(name)
-            // Another one of the same name isn't meant, and was not swept.
-            .filter(|id| table.is_none_or(|table| table == *id))
-            .filter(|id| swept.is_none_or(|swept| swept.table == *id))
-            .ok_or(Refusal::NoSuchTable {
-                name: name.to_owned(),
-            })?;
-        let table = &state.tables[&id];
-        if !table.swept && !state.awaited.is_empty() {
-            return Err(Refusal::Unheard {
-                name: name.to_owned(),
-                servers: state.awaited.clone(),
-            });
-        }
-        let losers = self.losers();
-        // One that has lost tablets itself is given up by that.
-        let gives_up = losers.values().any(|tables| tables.contains(&id));
-        if let Some((server, lost)) = losers.first_key_value()
-            && !table.swept
-            && !gives_up
-        {
-            let names = lost.iter().map(|id| state.tables[id].name.clone());
-            return Err(Refusal::Lost {
-                name: name.to_owned(),
-                server: (*server).to_owned(),
-                tables: names.collect(),
-            });
-        }
-        let frozen = table.swept || self.is_frozen(id);
-        if swept.is_some() && (table.state != TableState::Deleting || !frozen) {
-            return Err(Refusal::NotFrozen {
-                name: name.to_owned(),
-            });
-        }
-        let is_whole = self.unbroken.tables.contains(&id);
-        let is_swept =
-            |name: &str| is_whole && swept.is_some_and(|swept| swept.servers.contains(name));
-        let all_swept = state.tablet_servers().into_iter().all(is_swept);
+        let id = match table {
+            // Also one whose deletion is under way: the answer to an earlier request may have been lost.
+            Some(id) => {
+                Some(id).filter(|id| state.tables.get(id).is_some_and(|it| it.name == name))
+            }
+            None => {
+                let deleting = state.deleting_named(name).filter(|_| give_up_lost);
+                deleting.or_else(|| state.table_named(name))
+            }
+        };
+        let id = id.ok_or(Refusal::NoSuchTable {
+            name: name.to_owned(),
+        })?;
+        let may_drop = state.may_drop(id);
         let owners = state.owners_of(id).into_iter();
         let owners: BTreeSet<String> = owners.map(String::from).collect();
         if let Some(table) = self
@@ -174,14 +146,14 @@ impl Directory {
             .and_then(|state| state.tables.get_mut(&id))
         {
             self.dirty |= table.state != TableState::Deleting;
-            self.dirty |= all_swept && !table.swept;
-            self.dirty |= give_up_lost && !table.given_up;
-            table.given_up |= give_up_lost;
             table.state = TableState::Deleting;
-            table.swept |= all_swept;
+            if give_up_lost && !may_drop {
+                self.dirty |= !table.given_up || table.drop_at.is_some();
+                table.given_up = true;
+                // What is made anew has to be frozen, too.
+                table.drop_at = None;
+            }
         }
-        // Anyone who asks sweeps from now on.
-        self.unbroken.tables.insert(id);
         // A rebuilt directory may know no tablet of it.
         self.settle(id);
         for owner in owners {
@@ -212,10 +184,11 @@ impl Directory {
             }
     }
 
-    /// The tablet servers that may hold locks of a table that is being deleted, by name.
-    pub fn to_sweep(&self) -> Vec<String> {
-        let names = self.state.iter().flat_map(DirectoryState::tablet_servers);
-        names.map(String::from).collect()
+    /// Whether a tablet server that is up has not frozen its tablets of a table that is being deleted.
+    pub(crate) fn awaits_freeze_of_the_living(&self, id: u32, now: Duration) -> bool {
+        let tablets = self.state.iter().flat_map(|state| state.tablets_of(id));
+        let mut unfrozen = tablets.filter(|(_, tablet)| tablet.state != TabletState::Frozen);
+        unfrozen.any(|(_, tablet)| self.is_alive(&tablet.owner, now))
     }
 
     /// Whether a master that has lost its state will hear of every owner of this table, if only it hears one
@@ -264,7 +237,6 @@ impl Directory {
     pub(crate) fn remove_table(&mut self, id: u32) {
         let Some(state) = &mut self.state else { return };
         state.tables.remove(&id);
-        self.unbroken.tables.remove(&id);
         state.met_table(id);
         if state.rebuilt {
             state.deleted_tables.insert(id);
@@ -279,9 +251,6 @@ impl Directory {
             return "nobody".into();
         };
         let lacks = |tablet: &Placement| match state.tables.get(&id) {
-            Some(table) if table.swept => {
-                tablet.state < TabletState::Swept || state.swept_tables().contains(&id)
-            }
             Some(table) if table.state == TableState::Deleting => {
                 tablet.state < TabletState::Frozen
             }
@@ -369,7 +338,8 @@ fn going_on(state: &DirectoryState, id: u32, cuts: &[Vec<u8>]) -> Result<u32, Re
     let name = table.name.clone();
     match table.state {
         TableState::Ready => Err(Refusal::TableExists { name }),
-        TableState::Deleting => Err(Refusal::BeingDeleted { name }),
+        // Its name is free.
+        TableState::Deleting => Err(Refusal::NoSuchTable { name }),
         TableState::Creating => {
             let tablets = state.tablets_of(id);
             let starts = tablets.iter().map(|(_, tablet)| &tablet.rows.start[..]);

@@ -4,7 +4,7 @@ mod world;
 
 use std::time::Duration;
 
-use percolator_gc_master::{Heartbeat, LEASE, Leased, Progress, Refusal, SILENCE_MAX};
+use percolator_gc_master::{Heartbeat, LEASE, Leased, Refusal, SILENCE_MAX};
 use percolator_protocol::types::Timestamp;
 use world::{World, oracle};
 
@@ -50,7 +50,7 @@ impl Cluster {
     /// The oracle has told the master, which asked for it.
     fn asked(&mut self, ms: u64) {
         let now = self.0.now;
-        self.0.directory.collect(now, Progress::Time(ts(ms)));
+        self.0.directory.collect(now, Ok(ts(ms)));
         self.0.carry_out();
     }
 

@@ -249,38 +249,25 @@ async fn tables_are_created_and_deleted() {
     let wrong = master.create_table(create("A", &[])).await;
     assert_eq!(wrong.unwrap_err().code(), Code::InvalidArgument);
 
-    let freeze = v1::DeleteTableRequest {
+    let delete = v1::DeleteTableRequest {
         name: "a".into(),
         ..v1::DeleteTableRequest::default()
     };
-    let frozen = master.delete_table(freeze.clone()).await.unwrap();
-    let frozen = frozen.into_inner();
-    assert!(!frozen.gone);
-    assert_eq!(frozen.table.as_ref().unwrap().id, table.id);
+    let deleted = master.delete_table(delete.clone()).await.unwrap();
+    let deleted = deleted.into_inner();
+    assert_eq!(deleted.table.as_ref().unwrap().id, table.id);
+    assert_eq!(deleted.waits_for, "");
     for fake in &fakes {
         let owned = fake.owned.lock().unwrap();
         assert!(!owned.is_empty());
         let mut states = owned.values().map(v1::TabletInfo::state);
         assert!(states.all(|state| state == v1::TabletState::Frozen));
     }
-    assert_eq!(frozen.sweep, ["tablet-0", "tablet-1"]);
-    let delete = v1::DeleteTableRequest {
-        swept: table.id,
-        swept_servers: vec!["tablet-0".into()],
-        ..freeze
-    };
-    let left_out = master.delete_table(delete.clone()).await.unwrap();
-    assert!(!left_out.into_inner().gone, "a server was left out");
-    let delete = v1::DeleteTableRequest {
-        swept_servers: frozen.sweep,
-        ..delete
-    };
-    let deleted = master.delete_table(delete.clone()).await.unwrap();
-    assert!(deleted.into_inner().gone);
-    assert_eq!((fakes[0].ids(), fakes[1].ids()), (vec![], vec![]));
     let again = master.delete_table(delete).await.unwrap_err();
     assert_eq!(again.code(), Code::NotFound);
     assert_eq!(again.message(), "there is no table a");
+    let same_name = master.create_table(create("a", &[])).await.unwrap();
+    assert_ne!(same_name.into_inner().table.unwrap().id, table.id);
 }
 
 #[tokio::test]

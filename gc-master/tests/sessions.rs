@@ -4,7 +4,7 @@ mod world;
 
 use std::time::Duration;
 
-use percolator_gc_master::{Change, Progress, gc_status};
+use percolator_gc_master::{Change, gc_status};
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 use world::World;
@@ -45,9 +45,7 @@ fn renew(world: &mut World, session: u64, floor: u64, transactions: &[u64]) -> u
 
 /// The barrier, once the master has looked at the time.
 fn barrier(world: &mut World) -> Timestamp {
-    world
-        .directory
-        .collect(world.now, Progress::Time(at(NOW_MS)));
+    world.directory.collect(world.now, Ok(at(NOW_MS)));
     world.directory.state().unwrap().gc.points().barrier
 }
 
@@ -204,7 +202,7 @@ fn a_lease_of_before_the_retention_was_shortened_is_waited_for_by_a_master_that_
     world.restart();
     world.now = Duration::from_secs(3);
     let later = at(NOW_MS + 5_000);
-    world.directory.collect(world.now, Progress::Time(later));
+    world.directory.collect(world.now, Ok(later));
     let moved = world.directory.state().unwrap().gc.points().barrier;
     assert_eq!(moved, at(NOW_MS + 4_000));
 }

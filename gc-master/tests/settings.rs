@@ -5,9 +5,7 @@ mod world;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use percolator_gc_master::{
-    Change, Manifest, Progress, RETENTION, Refusal, Role, StoredSettings, gc_status,
-};
+use percolator_gc_master::{Change, Manifest, RETENTION, Refusal, Role, StoredSettings, gc_status};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
@@ -100,15 +98,11 @@ fn the_barrier_stays_until_a_rebuilt_master_has_heard_what_was_set() {
         beat_with(&mut world, "tablet-1", &StoredSettings::default());
         world.now = Duration::from_secs(100);
         assert_eq!(world.directory.retention(), RETENTION);
-        world
-            .directory
-            .collect(world.now, Progress::Time(oracle(0)));
+        world.directory.collect(world.now, Ok(oracle(0)));
         let barrier = |world: &World| world.directory.state().unwrap().gc.points().barrier;
         assert_eq!(barrier(&world), Timestamp::ZERO, "{set:?}");
         beat_with(&mut world, "tablet-0", &kept);
-        world
-            .directory
-            .collect(world.now, Progress::Time(oracle(1)));
+        world.directory.collect(world.now, Ok(oracle(1)));
         let day_before = Timestamp::from_millis((1_800_000_001 - DAY.as_secs()) * 1_000);
         let to = match set.paused {
             Some(_) => Timestamp::ZERO,
@@ -134,12 +128,11 @@ fn a_newcomer_is_not_everybody_for_a_rebuilt_master() {
     world.directory.heartbeat(world.now, newcomer).unwrap();
     let collect = |world: &mut World, second: u64| {
         world.now = Duration::from_secs(second);
-        let time = Progress::Time(oracle(second));
-        let sweep = world.directory.collect(world.now, time);
+        world.directory.collect(world.now, Ok(oracle(second)));
         let gc = &world.directory.state().unwrap().gc;
-        (gc.heard_all, gc.points().barrier, sweep)
+        (gc.heard_all, gc.points().barrier)
     };
-    assert_eq!(collect(&mut world, 100), (false, Timestamp::ZERO, None));
+    assert_eq!(collect(&mut world, 100), (false, Timestamp::ZERO));
     let refused = world.directory.set_collection(world.now, retention(DAY));
     let refused = refused.unwrap_err().to_string();
     assert!(refused.contains("from a tablet server that was there before"));
@@ -152,7 +145,7 @@ fn a_newcomer_is_not_everybody_for_a_rebuilt_master() {
     for server in ["tablet-0", "tablet-1"] {
         beat_with(&mut world, server, &kept);
     }
-    let (heard_all, barrier, _) = collect(&mut world, 200);
+    let (heard_all, barrier) = collect(&mut world, 200);
     assert!(heard_all);
     let day_before = oracle(200).physical_ms() - DAY.as_secs() * 1_000;
     assert_eq!(barrier, Timestamp::from_millis(day_before));
@@ -170,7 +163,7 @@ fn a_master_that_finds_its_cluster_late_waits_for_the_sessions_from_then_on() {
         let barrier = |world: &World| world.directory.state().unwrap().gc.points().barrier;
         for (later, moves) in [(2, false), (59, false), (61, true)] {
             let now = world.now + Duration::from_secs(later);
-            world.directory.collect(now, Progress::Time(oracle(later)));
+            world.directory.collect(now, Ok(oracle(later)));
             assert_eq!(
                 barrier(&world) > Timestamp::ZERO,
                 moves,
@@ -216,9 +209,7 @@ fn a_rebuilt_master_that_has_heard_everybody_starts_again_as_any_other() {
     }
     let collect = |world: &mut World, second: u64| {
         world.now = Duration::from_secs(second);
-        world
-            .directory
-            .collect(world.now, Progress::Time(oracle(second)));
+        world.directory.collect(world.now, Ok(oracle(second)));
         world.carry_out();
         world.directory.state().unwrap().gc.clone()
     };
@@ -246,7 +237,7 @@ fn a_rebuilt_master_that_has_heard_everybody_starts_again_as_any_other() {
     world.directory.session(world.now, session).unwrap();
     let started = world.directory.state().unwrap().gc.points().barrier;
     let mut barrier_at = |second: u64| {
-        let time = Progress::Time(oracle(200 + second));
+        let time = Ok(oracle(200 + second));
         world.directory.collect(Duration::from_secs(second), time);
         world.directory.state().unwrap().gc.points().barrier
     };
@@ -264,9 +255,7 @@ fn what_is_set_at_a_rebuilt_master_takes_the_place_of_nothing_that_it_has_not_he
         paused: Some(true),
         ..Change::default()
     };
-    world
-        .directory
-        .collect(world.now, Progress::Time(oracle(0)));
+    world.directory.collect(world.now, Ok(oracle(0)));
     let early = world.directory.set_collection(world.now, pause);
     let early = early.unwrap_err().to_string();
     assert!(early.contains("has heard from tablet-0:"), "{early}");
@@ -291,9 +280,7 @@ fn what_is_set_at_a_rebuilt_master_is_newer_than_what_was_set_before() {
     };
     // Without the oracle's time it can't tell.
     assert!(matches!(set(&mut world), Err(Refusal::Settling { .. })));
-    world
-        .directory
-        .collect(world.now, Progress::Time(oracle(0)));
+    world.directory.collect(world.now, Ok(oracle(0)));
     set(&mut world).unwrap();
     beat_with(&mut world, "tablet-0", &kept);
     assert_eq!(world.directory.retention(), 7 * DAY);
@@ -381,21 +368,21 @@ fn the_first_table_waits_for_the_tablet_servers_that_the_manifest_has() {
 }
 
 #[test]
-fn a_pause_counts_for_a_sweep_that_is_under_way() {
+fn a_pause_counts_for_locks_that_are_being_resolved() {
     let mut world = World::new(1);
+    world.create("t", &[]).unwrap();
     world.now = Duration::from_secs(100);
     let points = |world: &World| world.directory.state().unwrap().gc.points();
-    let sweep = |world: &mut World, second: u64| {
-        let progress = Progress::Time(oracle(second));
-        let sweep = world.directory.collect(world.now, progress);
+    let collect = |world: &mut World| {
+        world.directory.collect(world.now, Ok(oracle(0)));
         let taken = points(world).barrier;
         let server = world.points.entry("tablet-0".into()).or_default();
         server.barrier = taken;
         world.beat_all();
-        sweep
     };
-    assert!(sweep(&mut world, 0).is_none(), "nobody has the barrier yet");
-    let begun = sweep(&mut world, 0).expect("its locks are to be resolved");
+    world.beat_all();
+    collect(&mut world);
+    assert_eq!(points(&world).safe_point, Timestamp::ZERO);
     let pause = |paused| Change {
         paused: Some(paused),
         ..Change::default()
@@ -404,17 +391,14 @@ fn a_pause_counts_for_a_sweep_that_is_under_way() {
         .directory
         .set_collection(world.now, pause(true))
         .unwrap();
-    let done = Progress::Resolved(begun);
-    world.directory.collect(world.now, done);
+    collect(&mut world);
     assert_eq!(points(&world).safe_point, Timestamp::ZERO);
 
     world
         .directory
         .set_collection(world.now, pause(false))
         .unwrap();
-    let begun = sweep(&mut world, 0).expect("it is swept again");
-    let done = Progress::Resolved(begun);
-    world.directory.collect(world.now, done);
+    collect(&mut world);
     assert_eq!(points(&world).safe_point, points(&world).barrier);
     assert!(points(&world).safe_point > Timestamp::ZERO);
 }

@@ -4,7 +4,8 @@ mod world;
 
 use std::time::Duration;
 
-use percolator_gc_master::{Deletion, Progress, Refusal, SILENCE_MAX, TableState};
+use percolator_gc_master::{Deletion, Refusal, SILENCE_MAX, TableState};
+use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{TabletState, Timestamp};
 use world::World;
 
@@ -42,15 +43,22 @@ fn ids_are_never_given_twice() {
 fn a_deletion_that_comes_late_leaves_a_table_that_was_made_again() {
     let mut world = World::new(2);
     let first = world.create("a", &["m"]).unwrap();
-    world.delete("a").unwrap();
-    world.create("a", &["m"]).unwrap();
+    world.freeze("a").unwrap();
+    // The name is free at once.
+    let second = world.create("a", &["m"]).unwrap();
+    assert_eq!(world.state_of("a"), Some(TableState::Ready));
     let late = Deletion {
         table: Some(first),
         ..Deletion::of("a")
     };
+    assert_eq!(world.directory.delete_table(world.now, &late), Ok(first));
+    assert_eq!(world.state_of("a"), Some(TableState::Ready));
+    world.pass_deletions();
+    assert_eq!(world.directory.table(first), None);
     let refused = world.directory.delete_table(world.now, &late).unwrap_err();
     assert!(matches!(refused, Refusal::NoSuchTable { .. }), "{refused}");
     assert_eq!(world.state_of("a"), Some(TableState::Ready));
+    assert_eq!(world.freeze("a"), Ok(second));
 }
 
 #[test]
@@ -98,37 +106,29 @@ fn a_delete_goes_on_when_its_server_comes_back() {
     world.down.push("tablet-0".into());
     assert_eq!(world.delete("accounts"), Ok(1));
     assert_eq!(world.state_of("accounts"), Some(TableState::Deleting));
-    assert_eq!(
-        world.create("accounts", &["m"]),
-        Err(Refusal::BeingDeleted {
-            name: "accounts".into()
-        })
-    );
-    assert_eq!(world.delete("accounts"), Ok(1));
+    let no_such_table = Err(Refusal::NoSuchTable {
+        name: "accounts".into(),
+    });
+    assert_eq!(world.delete("accounts"), no_such_table);
     assert_eq!(
         world.directory.waits_for(1, world.now),
         "tablet-0 (up); the last order to tablet-0 failed: it is down"
     );
+    assert!(!world.directory.is_frozen(1));
     world.down.clear();
     world.beat_all();
     assert!(world.directory.is_frozen(1));
-    // It is frozen, and stays until somebody says that it was swept.
+    // It is frozen, and stays until the safe point has passed that.
+    world.time_deletions();
+    world.beat_all();
+    assert_eq!(world.rows().len(), 2);
     world.down.push("tablet-1".into());
-    assert_eq!(world.drop_swept("accounts", 1), Ok(1));
+    world.pass_deletions();
+    assert_eq!(world.rows().len(), 1);
     assert_eq!(world.state_of("accounts"), Some(TableState::Deleting));
-    assert_eq!(
-        world.directory.waits_for(1, world.now),
-        "tablet-1 (up); the last order to tablet-1 failed: it is down"
-    );
     world.down.clear();
     world.beat_all();
     assert_eq!(world.state_of("accounts"), None);
-    assert_eq!(
-        world.delete("accounts"),
-        Err(Refusal::NoSuchTable {
-            name: "accounts".into()
-        })
-    );
     world.assert_agreement("after the delete");
 }
 
@@ -179,19 +179,13 @@ fn a_delete_survives_a_crash_at_every_step() {
         world.beat_all();
         world.beat_all();
         world.assert_agreement(&format!("step {step}"));
-        let state = world.state_of("accounts");
-        if crashed && is_begun {
-            // Frozen or gone, by what it has come to; the same again ends it.
-            assert_ne!(state, Some(TableState::Ready), "step {step}");
-            if state.is_some() {
-                assert!(world.directory.is_frozen(1), "step {step}");
-                world.delete("accounts").unwrap();
-            }
+        if is_begun {
+            // It goes on by itself.
+            world.pass_deletions();
             assert_eq!(world.state_of("accounts"), None, "step {step}");
-            world.assert_agreement(&format!("step {step}, again"));
+            world.assert_agreement(&format!("step {step}, at the end"));
         } else {
-            let expected = (!is_begun).then_some(TableState::Ready);
-            assert_eq!(state, expected, "step {step}");
+            assert_eq!(world.state_of("accounts"), Some(TableState::Ready));
         }
         if !crashed {
             assert!(
@@ -204,13 +198,9 @@ fn a_delete_survives_a_crash_at_every_step() {
 }
 
 #[test]
-fn a_table_is_dropped_when_it_is_frozen_and_was_swept_and_not_before() {
+fn a_table_is_dropped_when_the_safe_point_has_passed_its_freezing_and_not_before() {
     let mut world = World::new(2);
     world.create("a", &["m"]).unwrap();
-    let not_frozen = Err(Refusal::NotFrozen { name: "a".into() });
-    assert_eq!(world.drop_swept("a", 1), not_frozen);
-    assert_eq!(world.state_of("a"), Some(TableState::Ready));
-
     let frozen_count = |world: &World| {
         let tablets = world.servers.values().flat_map(|tablets| tablets.values());
         tablets
@@ -220,7 +210,9 @@ fn a_table_is_dropped_when_it_is_frozen_and_was_swept_and_not_before() {
     world.down.push("tablet-1".into());
     world.freeze("a").unwrap();
     assert_eq!(frozen_count(&world), 1);
-    assert_eq!(world.drop_swept("a", 1), not_frozen);
+    // Whatever the safe point passes now, a transaction may still commit in the other one.
+    world.pass_deletions();
+    assert_eq!(world.state().tables[&1].drop_at, None);
     world.down.clear();
     // A report from before the order to freeze changes nothing.
     let mut late = world.heartbeat_of("tablet-0");
@@ -230,21 +222,28 @@ fn a_table_is_dropped_when_it_is_frozen_and_was_swept_and_not_before() {
     world.beat_all();
     assert_eq!(frozen_count(&world), 2);
     assert!(world.directory.is_frozen(1));
+    let frozen_before = world.oracle_ms;
 
-    // The master's next start knows; and nothing is dropped by itself.
+    // The first time may have been taken before the freezing.
+    world.collect();
+    assert_eq!(world.state().tables[&1].drop_at, None);
+    world.collect();
+    let drop_at = world.state().tables[&1].drop_at.unwrap();
+    assert!(drop_at > Timestamp::from_millis(frozen_before + 1).as_u64());
+    // The master's next start knows it; and nothing is dropped before that.
     world.restart();
-    for _ in 0..5 {
+    let at = |drop_at: u64| Points {
+        barrier: Timestamp::from_u64(drop_at),
+        safe_point: Timestamp::from_u64(drop_at),
+    };
+    for (points, tablets) in [(at(drop_at - 1), 2), (at(drop_at), 0)] {
+        for server in ["tablet-0", "tablet-1"] {
+            world.points.insert(server.into(), points);
+        }
         world.beat_all();
+        world.beat_all();
+        assert_eq!(world.rows().len(), tablets);
     }
-    assert!(world.directory.is_frozen(1));
-    assert_eq!(world.rows().len(), 2);
-    // Another table of the same name is not the one that was swept.
-    let other = Err(Refusal::NoSuchTable { name: "a".into() });
-    assert_eq!(world.drop_swept("a", 2), other);
-    // It doesn't know what servers have lost and found while that was done.
-    assert_eq!(world.drop_swept("a", 1), Ok(1));
-    assert_eq!(world.state_of("a"), Some(TableState::Deleting));
-    assert_eq!(world.drop_swept("a", 1), Ok(1));
     assert_eq!(world.state_of("a"), None);
     world.assert_agreement("after the drop");
 }
@@ -262,19 +261,12 @@ fn a_directory_that_has_lost_its_state_goes_on_with_a_frozen_table() {
     // One tablet says that it is frozen; of the other one nothing is known, so it isn't.
     assert_eq!(world.state_of("a"), Some(TableState::Deleting));
     assert!(!world.directory.is_frozen(1));
-    world.now = 2 * SILENCE_MAX;
-    world.beat_all();
-    let unheard = Err(Refusal::Unheard {
-        name: "a".into(),
-        servers: ["tablet-1".into()].into(),
-    });
-    assert_eq!(world.drop_swept("a", 1), unheard);
-    assert_eq!(world.freeze("a"), unheard);
+    world.pass_deletions();
+    assert_eq!(world.state().tables[&1].drop_at, None);
     world.down.clear();
     world.beat_all();
-    assert_eq!(world.freeze("a"), Ok(1));
     assert!(world.directory.is_frozen(1));
-    assert_eq!(world.delete("a"), Ok(1));
+    world.pass_deletions();
     assert_eq!(world.state_of("a"), None);
     world.assert_agreement("after the drop");
 }
@@ -290,7 +282,7 @@ fn an_order_to_make_a_tablet_that_is_late_finds_it_frozen() {
     // It never had the tablet, and holds it frozen now.
     assert!(world.directory.is_frozen(1));
     assert_eq!(world.servers["tablet-0"][&1].state, TabletState::Frozen);
-    assert_eq!(world.delete("a"), Ok(1));
+    world.pass_deletions();
     assert_eq!(world.state_of("a"), None);
 }
 
@@ -333,24 +325,19 @@ fn a_ready_table_is_never_replaced_by_an_empty_one() {
 
 /// Its locks may come back with its folder, and then ask for what became of transactions of long ago.
 #[test]
-fn nothing_is_collected_or_deleted_while_a_server_lacks_what_it_had() {
+fn nothing_is_collected_while_a_server_lacks_what_it_had() {
     let mut world = World::new(2);
     world.create("a", &[]).unwrap();
     world.create("b", &[]).unwrap();
     assert!(world.servers["tablet-1"].contains_key(&2));
     let mut second = 3_600;
     let mut collect = |world: &mut World| {
-        for _ in 0..2 {
+        for _ in 0..3 {
             second += 100;
             world.now = Duration::from_secs(second);
-            let now = Timestamp::from_millis((1_800_000_000 + second) * 1_000);
+            world.oracle_ms += 100_000;
             world.beat_all();
-            if let Some(sweep) = world.directory.collect(world.now, Progress::Time(now)) {
-                world
-                    .directory
-                    .collect(world.now, Progress::Resolved(sweep));
-            }
-            world.carry_out();
+            world.collect();
             // Everybody takes the barrier.
             let points = world.state().gc.points();
             for server in ["tablet-0", "tablet-1"] {
@@ -363,89 +350,108 @@ fn nothing_is_collected_or_deleted_while_a_server_lacks_what_it_had() {
     assert!(before > Timestamp::ZERO);
     let taken = std::mem::take(world.servers.get_mut("tablet-1").unwrap());
     assert_eq!(collect(&mut world), before);
-    let refused = world.freeze("a").unwrap_err().to_string();
-    assert!(
-        refused.contains("while tablet-1 lacks tablets"),
-        "{refused}"
-    );
-    assert!(refused.ends_with("--give-up-lost` of b"), "{refused}");
-    assert_eq!(world.state_of("a"), Some(TableState::Ready));
-    // They come back.
+    // A table that has lost nothing can be deleted; it waits for the safe point.
+    assert_eq!(world.freeze("a"), Ok(1));
+    assert_eq!(collect(&mut world), before);
+    assert_eq!(world.state_of("a"), Some(TableState::Deleting));
+    // What was lost comes back.
     world.servers.insert("tablet-1".into(), taken);
     let ready = collect(&mut world);
     assert!(ready > before);
-    // They are lost for good.
+    assert_eq!(collect(&mut world).cmp(&ready), std::cmp::Ordering::Greater);
+    world.beat_all();
+    assert_eq!(world.state_of("a"), None);
+    // It is lost for good.
+    let ready = collect(&mut world);
     world.servers.get_mut("tablet-1").unwrap().clear();
     assert_eq!(collect(&mut world), ready);
     world.freeze("b").unwrap();
     world.beat_all();
-    assert!(!world.directory.is_frozen(2), "nothing takes their place");
-    assert!(collect(&mut world) > ready);
-    // One that has lost nothing isn't deleted by that.
-    world.create("c", &[]).unwrap();
-    world.servers.get_mut("tablet-0").unwrap().clear();
-    world.beat_all();
-    let refused = world.give_up_lost("b").unwrap_err().to_string();
-    assert!(refused.contains("while tablet-0 lacks"), "{refused}");
-    assert!(!world.state().tables[&2].given_up);
-    for table in ["a", "c", "b"] {
-        world.give_up_lost(table).unwrap();
-    }
+    assert!(!world.directory.is_frozen(2), "nothing takes its place");
+    assert!(collect(&mut world) > ready, "its own locks aren't needed");
+    assert_eq!(world.give_up_lost("b"), Ok(2));
     world.beat_all();
     assert!(world.directory.is_frozen(2));
-    // Lost once more, now that it is frozen.
+    world.time_deletions();
+    assert!(world.state().tables[&2].drop_at.is_some());
+    // Lost once more, now that it is frozen: what is made in its place has to be frozen, too.
     world.servers.get_mut("tablet-1").unwrap().clear();
+    world.give_up_lost("b").unwrap();
+    assert_eq!(world.state().tables[&2].drop_at, None);
+    world.beat_all();
     world.beat_all();
     assert_eq!(world.servers["tablet-1"][&2].state, TabletState::Frozen);
-    for (table, id) in [("b", 2), ("a", 1), ("c", 3)] {
-        assert_eq!(world.delete(table), Ok(id));
-    }
+    world.pass_deletions();
     assert_eq!(world.state().tables.len(), 0);
     world.assert_agreement("when all is deleted");
 }
 
-/// What it had with its own folder, it has not shown to anyone who looked for locks.
+/// Of two tables of one name, the one that waits for what is lost is given up.
 #[test]
-fn a_sweep_during_which_a_server_had_another_folder_counts_for_nothing() {
-    let mut world = World::new(2);
-    world.create("a", &[]).unwrap();
-    world.create("b", &[]).unwrap();
-    let swap = |world: &mut World| {
-        let taken = std::mem::take(world.servers.get_mut("tablet-1").unwrap());
-        world.beat_all();
-        world.servers.insert("tablet-1".into(), taken);
-        world.beat_all();
-    };
-    world.now = Duration::from_secs(3_600);
-    let now = Timestamp::from_millis(1_800_000_000_000);
-    let barrier = |world: &mut World| {
-        world.beat_all();
-        let swept = world.directory.collect(world.now, Progress::Time(now));
-        world.carry_out();
-        let points = world.state().gc.points();
-        for server in ["tablet-0", "tablet-1"] {
-            world.points.insert(server.into(), points);
-        }
-        world.beat_all();
-        swept
-    };
-    assert_eq!(barrier(&mut world), None, "nobody has taken it");
-    for (swaps, moves) in [(true, false), (false, true)] {
-        let sweep = barrier(&mut world).expect("there is more to collect");
-        if swaps {
-            swap(&mut world);
-        }
-        let resolved = Progress::Resolved(sweep);
-        world.directory.collect(world.now, resolved);
-        let ready = world.state().gc.points().safe_point;
-        assert_eq!(ready > Timestamp::ZERO, moves);
-    }
+fn giving_up_goes_for_the_table_whose_deletion_is_stuck() {
+    let mut world = World::new(1);
+    let first = world.create("a", &[]).unwrap();
+    world.servers.get_mut("tablet-0").unwrap().clear();
+    world.beat_all();
     world.freeze("a").unwrap();
-    swap(&mut world);
-    assert_eq!(world.drop_swept("a", 1), Ok(1));
-    assert!(!world.state().tables[&1].swept);
-    assert_eq!(world.drop_swept("a", 1), Ok(1));
-    assert_eq!(world.state_of("a"), None);
+    let second = world.create("a", &[]).unwrap();
+    assert_eq!(world.give_up_lost("a"), Ok(first));
+    assert_eq!(world.state().tables[&second].state, TableState::Ready);
+    world.beat_all();
+    assert!(world.directory.is_frozen(first));
+}
+
+/// The safe point follows what is resolved in every tablet, by a report that names it.
+#[test]
+fn the_safe_point_follows_the_tablet_that_is_resolved_least() {
+    let mut world = World::new(3);
+    world.create("a", &["m"]).unwrap();
+    world.now = Duration::from_secs(3_600);
+    world.beat_all();
+    world.collect();
+    let barrier = world.state().gc.points().barrier;
+    let half = Timestamp::from_u64(barrier.as_u64() / 2);
+    let step = |world: &mut World| {
+        world.beat_all();
+        world.collect();
+        world.state().gc.points().safe_point
+    };
+    assert_eq!(step(&mut world), Timestamp::ZERO, "nobody has taken it");
+    for server in ["tablet-0", "tablet-1"] {
+        let points = Points {
+            barrier,
+            safe_point: Timestamp::ZERO,
+        };
+        world.points.insert(server.into(), points);
+    }
+    // The third has no tablet, and is not waited for.
+    world.down.push("tablet-2".into());
+    world.resolved.insert("tablet-1".into(), half);
+    assert_eq!(step(&mut world), half);
+    // A folder that is another one for a while, and shows none of its locks.
+    let taken = std::mem::take(world.servers.get_mut("tablet-1").unwrap());
+    world.resolved.clear();
+    assert_eq!(step(&mut world), half);
+    world.servers.insert("tablet-1".into(), taken);
+    world.resolved.insert("tablet-1".into(), half);
+    assert_eq!(step(&mut world), half, "it has begun anew");
+    world.resolved.clear();
+    // A table that isn't whole yet may be anywhere.
+    world.down.push("tablet-0".into());
+    world.create("b", &[]).unwrap();
+    let owner = world.state().tablets_of(2)[0].1.owner.clone();
+    if owner == "tablet-0" {
+        assert_eq!(step(&mut world), half);
+    }
+    world.down.retain(|server| server == "tablet-2");
+    world.beat_all();
+    assert_eq!(step(&mut world), barrier);
+    // Nobody knows more than that: the next start of the master hears it again from all.
+    world.restart();
+    world.now = Duration::from_secs(3_600);
+    world.beat("tablet-0").unwrap();
+    world.collect();
+    assert_eq!(world.state().gc.points().safe_point, barrier);
 }
 
 #[test]
@@ -555,10 +561,17 @@ fn a_failure_is_forgotten_with_its_tablet() {
     world.beat_all();
     world.now = 2 * SILENCE_MAX;
     world.beat_all();
-    world.freeze("t").unwrap();
+    world.time_deletions();
+    let now = world.oracle_time();
+    let points = Points {
+        barrier: now,
+        safe_point: now,
+    };
+    world.points.insert("tablet-0".into(), points);
+    let beat = world.heartbeat_of("tablet-0");
     world.down.push("tablet-0".into());
-    world.drop_swept("t", id).unwrap();
-    world.beat_all();
+    world.directory.heartbeat(world.now, beat).unwrap();
+    world.carry_out();
     assert_eq!(world.directory.held().failures, 1);
     world.down.clear();
     world.servers.get_mut("tablet-0").unwrap().clear();
@@ -576,16 +589,12 @@ fn a_failure_is_forgotten_with_its_tablet() {
 fn a_report_that_is_older_than_the_drop_does_not_bring_the_tablet_back() {
     let mut world = World::new(2);
     world.create("t", &["m"]).unwrap();
-    let id = world.freeze("t").unwrap();
+    world.freeze("t").unwrap();
     let mut late = world.heartbeat_of("tablet-0");
-    // Both know that it was swept, and only one has dropped its tablet: so the table is still there.
+    // Only one has dropped its tablet: so the table is still there.
+    world.time_deletions();
     world.down.push("tablet-1".into());
-    world.drop_swept("t", id).unwrap();
-    for report in world.servers.get_mut("tablet-1").unwrap().values_mut() {
-        report.state = TabletState::Swept;
-    }
-    world.beat("tablet-1").unwrap();
-    world.beat("tablet-0").unwrap();
+    world.pass_deletions();
     assert!(world.servers["tablet-0"].is_empty());
     assert!(world.state_of("t").is_some());
     // Of a folder that is accepted although it is older than that.

@@ -74,8 +74,8 @@ pub enum Mutant {
     ScansUnbounded,
     /// A tablet whose table is being deleted says that it is frozen, and takes writes all the same.
     FreezeIgnored,
-    /// A table is deleted without a look at the locks that its transactions left elsewhere.
-    SweepLeftOut,
+    /// The tablets of a deleted table are dropped as soon as all of them are frozen.
+    DroppedBeforeSafePoint,
     /// An order to make a tablet that comes after the table was deleted is carried out.
     LateCreateAccepted,
     /// A tablet server takes the barrier, and reads below it all the same.
@@ -86,10 +86,10 @@ pub enum Mutant {
     BarrierNotDurable,
     /// Of a transaction whose records may have been collected it is said that it was rolled back.
     CollectedIsRolledBack,
-    /// Versions are collected when some tablet servers have taken the barrier, and their locks are resolved.
-    ReadyBeforeEveryTablet,
-    /// Versions are collected before the locks below the point are resolved.
-    ReadyBeforeLocks,
+    /// The safe point goes as far as the locks of some tablet are resolved.
+    CoveredByOneTablet,
+    /// A tablet server reports locks below its barrier as resolved that it has not looked for.
+    ResolvedWithoutLooking,
     /// A delete is collected before what it hides.
     DeleteCollectedFirst,
     /// A tablet server collects up to the barrier, instead of its safe point.
@@ -170,14 +170,14 @@ impl Mutant {
         Self::GroupsUnbounded,
         Self::ScansUnbounded,
         Self::FreezeIgnored,
-        Self::SweepLeftOut,
+        Self::DroppedBeforeSafePoint,
         Self::LateCreateAccepted,
         Self::BarrierNotEnforcedAtReads,
         Self::BarrierNotEnforcedAtPrewrite,
         Self::BarrierNotDurable,
         Self::CollectedIsRolledBack,
-        Self::ReadyBeforeEveryTablet,
-        Self::ReadyBeforeLocks,
+        Self::CoveredByOneTablet,
+        Self::ResolvedWithoutLooking,
         Self::DeleteCollectedFirst,
         Self::CollectedAtTheBarrier,
         Self::LateFlushOverwrites,

@@ -4,10 +4,10 @@
 //! - **Barrier**: nobody reads, prewrites or begins below it.
 //! - **Safe point**: versions that no snapshot at or above it sees may go. Never above the barrier.
 //!
-//! To bring both to T: the master makes the barrier T durable; every tablet server takes it, durably, and
-//! refuses from then on what is below; every lock of a transaction that began below T is resolved at every
-//! tablet server, or its live owner's commit is pushed above T; then the safe point is T, durable; then tablet servers
-//! collect.
+//! To bring both to T: the master makes the barrier T durable; every tablet server takes it, durably, and refuses from
+//! then on what is below; then it resolves, in its own tablets, every lock of a transaction that began below T, or pushes
+//! the commit of a live owner above T, and reports T as its resolved timestamp ([`covered`]); when every tablet is covered
+//! by such a report the safe point is T, durable; then tablet servers collect.
 //!
 //! # Why it is sound
 //! A snapshot that misses a version would have to be read below the safe point, as everything that a snapshot at or
@@ -22,9 +22,11 @@
 //!
 //! A lock whose fate nobody knows any more would need its primary's record to be collected before it is
 //! resolved. The record of a transaction S that committed at C goes only where the safe point is above C, so above S:
-//! then all locks of S were resolved at every tablet server, after its barrier had passed S, so that none
-//! came later. While S is alive its primary holds its lock, which is no record; and as its commit is pushed
-//! above T, what is collected up to T can't be its commit record.
+//! then all locks of S were resolved in every tablet, after the barrier of its owner had passed S, so that none
+//! came later. (A report names the tablets that it is about, and one that is in no report holds the safe point back: a
+//! tablet on its way between two owners, or one that its owner has lost. TiDB once asked servers instead of tablets, and
+//! missed the locks of a region that moved meanwhile: tidb#22245.) While S is alive its primary holds its lock, which is
+//! no record; and as its commit is pushed above T, what is collected up to T can't be its commit record.
 //!
 //! A large transaction's locks are resolved at the tablets without a list of them, and a late prewrite of one that
 //! was rolled back may leave a lock behind that. It is met when locks below the barrier are resolved, as others
@@ -37,6 +39,12 @@
 //! the lock as one that was rolled back. Should the lock have been resolved since it was met, this changes
 //! nothing: a commit's record in its place refuses the rollback, and where that was collected too, [`TooOld`]
 //! does.
+//!
+//! The same decides when the tablets of a deleted table D may go, which alone know what became of transactions whose
+//! primary lies there. They are frozen first: from then on no such transaction commits, so that all of them that did
+//! began below F, a timestamp that was taken when the last tablet was frozen. When the safe point has reached F, no lock of
+//! theirs is left anywhere, and the tablets are dropped. A lock that is met later and names a primary in D is that of a
+//! transaction that never committed.
 //!
 //! Who has no lock to show learns nothing: a paused client that asks for its commit again, or somebody who asks
 //! for an outcome. Where neither lock nor record of S is found and S is below the safe point, the answer is [`TooOld`],
@@ -159,17 +167,17 @@ pub fn barrier(now: Timestamp, policy: RetentionPolicy, lowest: Option<Timestamp
     lowest.map_or(oldest, |lowest| lowest.max(longest).min(oldest))
 }
 
-/// Below which every tablet server refuses: the locks of transactions that began below it can only become
-/// fewer, and once all are resolved it may be the safe point. `reported` has one entry a tablet server that
-/// is known of, `None` for one that has not reported its barrier: then nothing is known.
-pub fn enforced(reported: impl Iterator<Item = Option<Timestamp>>) -> Option<Timestamp> {
-    if mutants::on(Mutant::ReadyBeforeEveryTablet) {
-        return reported.flatten().max();
+/// How far the safe point may go by what the owners of tablets report. `resolved` has one entry for each tablet whose rows
+/// are in use: up to where its owner has resolved the locks there, by a report that names this tablet, or `None` where
+/// there is no such report. `None`: it may not move, and there is no tablet at all, or one of which nothing is known.
+pub fn covered(resolved: impl Iterator<Item = Option<Timestamp>>) -> Option<Timestamp> {
+    if mutants::on(Mutant::CoveredByOneTablet) {
+        return resolved.flatten().max();
     }
     let mut lowest = None;
-    for barrier in reported {
-        let barrier = barrier?;
-        lowest = Some(lowest.map_or(barrier, |lowest: Timestamp| lowest.min(barrier)));
+    for resolved_ts in resolved {
+        let resolved_ts = resolved_ts?;
+        lowest = Some(lowest.map_or(resolved_ts, |lowest: Timestamp| lowest.min(resolved_ts)));
     }
     lowest
 }
@@ -252,12 +260,9 @@ mod tests {
     }
 
     #[test]
-    fn a_tablet_server_that_has_not_taken_the_barrier_holds_ready_back() {
-        assert_eq!(
-            enforced([Some(ts(5)), Some(ts(7))].into_iter()),
-            Some(ts(5))
-        );
-        assert_eq!(enforced([Some(ts(5)), None].into_iter()), None);
-        assert_eq!(enforced(std::iter::empty()), None);
+    fn a_tablet_without_a_report_holds_the_safe_point_back() {
+        assert_eq!(covered([Some(ts(5)), Some(ts(7))].into_iter()), Some(ts(5)));
+        assert_eq!(covered([Some(ts(5)), None].into_iter()), None);
+        assert_eq!(covered(std::iter::empty()), None);
     }
 }

@@ -84,7 +84,6 @@ impl Cluster {
             }),
             highest: highest.clone(),
             two_owners: plan.mutation == Some(Mutation::TwoOwners),
-            drops_unswept: plan.mutation == Some(Mutation::DropBeforeSwept),
         });
         let oracle = Arc::new(Oracle {
             node: oracle_node,
@@ -106,7 +105,13 @@ impl Cluster {
                 let name = format!("tablet-{number}");
                 let node = world.add_node(&name);
                 world.network.lock().listen(&tablet::address(&name), node);
-                Mutex::new(Arc::new(new_tablet(name, node, master_node, &plan)))
+                Mutex::new(Arc::new(new_tablet(
+                    name,
+                    node,
+                    master_node,
+                    highest.clone(),
+                    &plan,
+                )))
             })
             .collect();
         let here = (0..plan.clients).map(|_| Mutex::default()).collect();
@@ -569,7 +574,7 @@ impl Cluster {
     }
 }
 
-fn new_tablet(name: String, node: NodeId, master: NodeId, plan: &Plan) -> Tablet {
+fn new_tablet(name: String, node: NodeId, master: NodeId, highest: Highest, plan: &Plan) -> Tablet {
     let rng = |name: &str| Rng::new(plan.seed, name);
     Tablet {
         node,
@@ -578,6 +583,7 @@ fn new_tablet(name: String, node: NodeId, master: NodeId, plan: &Plan) -> Tablet
         disk: SimDisk::new(&rng(&format!("{name}'s disk"))),
         dice: Dice::new(rng(&name)),
         address: tablet::address(&name),
+        highest,
         retired: AtomicBool::new(false),
         name,
         sync: Mutex::new(SYNC),

@@ -89,6 +89,7 @@ impl Tablet {
             lives: Arc::default(),
             maybe: Mutex::default(),
             running: Mutex::new(None),
+            highest: self.highest.clone(),
             retired: AtomicBool::new(false),
             older: false,
             tears: self.tears,

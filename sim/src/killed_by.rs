@@ -54,7 +54,7 @@ impl Mutation {
             | S::CheckpointNotDurable => &[DURABLE],
             S::StaleTimestamps => &[&["recency"], READS],
             S::TwoOwners => &[&["one owner"]],
-            S::DropBeforeSwept | S::Rule(M::FreezeIgnored | M::SweepLeftOut) => &[FATES],
+            S::Rule(M::FreezeIgnored | M::DroppedBeforeSafePoint) => &[FATES],
             S::Rule(M::NoConflictCheck | M::ConflictByStartTs) => &[WRITERS, READS],
             S::Rule(
                 M::CommitWithoutLock
@@ -111,7 +111,7 @@ impl Mutation {
             S::Rule(M::RecordAtStart) => &[&["commit above start"]],
             S::Rule(M::LateCreateAccepted) => &[&["stays dropped"]],
             S::Rule(
-                M::BarrierNotEnforcedAtPrewrite | M::ReadyBeforeEveryTablet | M::ReadyBeforeLocks,
+                M::BarrierNotEnforcedAtPrewrite | M::CoveredByOneTablet | M::ResolvedWithoutLooking,
             ) => &[FATES, WRITERS, READS],
             S::Rule(M::BarrierNotDurable) => &[&["points go forward"]],
             S::Rule(M::DeleteCollectedFirst | M::CollectedAtTheBarrier) => {

@@ -108,21 +108,30 @@ async fn read(session: &Session, owners: &[String], lost: &str) -> Result<(), Er
 
 /// Deletes every table of which the server had a tablet.
 async fn give_up(session: &Session, owner: &str) -> Result<(), Error> {
-    let tables = session.client.tables().await?;
+    let tables = session.client.cluster().await?.tables;
     let had = |table: &&percolator_client::Table| {
         let mut owners = table.tablets.iter().map(|tablet| &tablet.server);
         owners.any(|server| server == owner)
     };
-    let names: BTreeSet<String> = tables
+    let had: Vec<_> = tables.iter().filter(had).collect();
+    let is_deleting = |name: &str| had.iter().any(|table| table.name == name && table.deleting);
+    for table in had
         .iter()
-        .filter(had)
-        .map(|it| it.name.clone())
-        .collect();
+        .filter(|table| !table.deleting && is_deleting(&table.name))
+    {
+        // What is being deleted is given up first, so this one has to be deleted as well. It waits for what is lost.
+        let _ = session.client.delete_table(&table.name).await;
+    }
+    let names: BTreeSet<&str> = had.iter().map(|it| it.name.as_str()).collect();
     // At once: none of them goes before the others are given up.
     let deleted = names
-        .iter()
+        .into_iter()
         .map(|name| session.client.delete_lost_table(name));
-    join_all(deleted).await.into_iter().collect()
+    join_all(deleted)
+        .await
+        .into_iter()
+        .map(|it| it.map(drop))
+        .collect()
 }
 
 /// Whether the server says this within the bound.

@@ -33,8 +33,6 @@ pub enum Mutation {
     StaleTimestamps,
     /// Every tablet has two owners.
     TwoOwners,
-    /// A table is dropped when it is frozen, before it was swept.
-    DropBeforeSwept,
     /// Nobody gives up waiting for an answer that was lost.
     AnswerAwaitedForEver,
     /// A server waits for a disk that hangs for as long as that lasts.
@@ -58,7 +56,6 @@ impl Mutation {
             Self::CheckpointNotDurable,
             Self::StaleTimestamps,
             Self::TwoOwners,
-            Self::DropBeforeSwept,
             Self::AnswerAwaitedForEver,
             Self::StallIgnored,
         ];
@@ -131,16 +128,19 @@ impl Mutation {
                 only(&[Fault::KillServer, Fault::Cut, Fault::Loss, Fault::Reset]);
                 plan.patience = Duration::from_millis(500);
             }
-            // Prewrites that come when the table is frozen, and commits of secondaries when it is dropped.
+            // Clients that have not heard of the deletion, and whose secondaries are committed late.
             Self::Rule(Mutant::FreezeIgnored) => {
-                only(&[Fault::DiskSlow]);
+                only(&[Fault::Late]);
                 plan.workloads = vec!["tables"];
+                plan.retention = Duration::from_millis(100);
+                plan.lock_ttl = Duration::from_millis(100);
                 plan.think = Duration::from_millis(2);
-                plan.workers = 4;
+                plan.clients = 4;
+                plan.workers = 2;
                 plan.faulty = Duration::from_secs(10);
             }
             // Their clients are killed in the middle of commits, and nobody else writes.
-            Self::Rule(Mutant::SweepLeftOut) | Self::DropBeforeSwept => {
+            Self::Rule(Mutant::DroppedBeforeSafePoint) => {
                 only(&[Fault::KillClient, Fault::Loss]);
                 plan.workloads = vec!["tables"];
                 plan.pause = Duration::from_millis(5);
@@ -166,13 +166,13 @@ impl Mutation {
             }
             // Commits that are left half done by clients that die, on servers that are slow to end them, and to take the
             // barrier: the points move without them.
-            Self::Rule(Mutant::ReadyBeforeEveryTablet | Mutant::ReadyBeforeLocks) => {
+            Self::Rule(Mutant::CoveredByOneTablet | Mutant::ResolvedWithoutLooking) => {
                 only(&[Fault::KillClient, Fault::DiskSlow]);
                 plan.workloads = vec!["bank", "index"];
                 plan.retention = Duration::from_millis(20);
                 plan.think = Duration::from_millis(2);
                 plan.faulty = Duration::from_secs(10);
-                if self == Self::Rule(Mutant::ReadyBeforeEveryTablet) {
+                if self == Self::Rule(Mutant::CoveredByOneTablet) {
                     plan.tablet_servers = 3;
                     plan.clients = 4;
                     plan.workers = 3;

@@ -43,7 +43,7 @@ async fn cells(session: &Session) -> Result<Cells, Error> {
     let mut tables = session.client.tables().await?;
     tables.sort_by_key(|table| table.id);
     let mut cells = Cells::default();
-    for table in tables.iter().filter(|table| !table.deleting) {
+    for table in &tables {
         for tablet in &table.tablets {
             if cells.rows.is_empty() {
                 cells.server.clone_from(&tablet.server);

@@ -203,8 +203,9 @@ fn clear(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
         async move {
             let (deleting, tables): (Vec<Table>, Vec<Table>) = session
                 .client
-                .tables()
+                .cluster()
                 .await?
+                .tables
                 .into_iter()
                 .partition(|table| table.deleting);
             loop {
@@ -257,7 +258,7 @@ fn write_everywhere(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     keeper(world, cluster, "writing to every tablet", |session| {
         async move {
             let tables = session.client.tables().await?;
-            for table in tables.iter().filter(|table| !table.deleting) {
+            for table in &tables {
                 for tablet in &table.tablets {
                     let row = format!("{}!", String::from_utf8_lossy(&tablet.start_row));
                     let txn = session.begin().await?;

@@ -16,6 +16,9 @@ use crate::servers::oracle;
 use crate::watch::Seen;
 use crate::world::{NodeId, World};
 
+/// An answer to another server comes within this, or is lost.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The highest timestamp that any client has.
 pub type Highest = Arc<Mutex<Timestamp>>;
 
@@ -40,6 +43,26 @@ pub struct SimTransport {
 }
 
 impl SimTransport {
+    /// That of a server's process, which asks others.
+    pub fn of_server(
+        world: &Arc<World>,
+        node: NodeId,
+        master: NodeId,
+        rng: Rng,
+        highest: Highest,
+    ) -> Self {
+        Self {
+            world: world.clone(),
+            node,
+            master,
+            timeout: SERVER_TIMEOUT,
+            rng: Mutex::new(rng),
+            highest,
+            cluster: OneCluster::default(),
+            kept: None,
+        }
+    }
+
     async fn ask(&self, to: NodeId, ask: Ask) -> Result<Answer, Lost> {
         self.world.call(self.node, to, ask, self.timeout).await
     }

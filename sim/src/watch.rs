@@ -158,6 +158,12 @@ impl Holding<'_> {
     pub(crate) fn owns(&self, table: u32) -> bool {
         self.owned.is_some_and(|owned| owned.contains_key(&table))
     }
+
+    /// A table that is being deleted and has tablets here.
+    pub(crate) fn frozen(&self) -> Option<u32> {
+        let mut owned = self.owned?.iter();
+        owned.find(|(_, in_use)| !**in_use).map(|(table, _)| *table)
+    }
 }
 
 /// The invariants, and what every server should hold.

@@ -25,16 +25,15 @@ impl Ask {
             Self::Timestamps(count) => format!("timestamps {count}"),
             Self::Directory => "directory".to_owned(),
             Self::CreateTable(request) => format!("create table {}", request.name),
-            Self::DeleteTable(request) => match request.swept {
-                0 => format!("delete table {}", request.name),
-                id => format!("delete table {}, {id} is swept", request.name),
-            },
+            Self::DeleteTable(request) => {
+                format!("delete table {} ({})", request.name, request.table_id)
+            }
             Self::Session(request) => {
                 format!("session {:x} floor={}", request.session, request.floor)
             }
             Self::Heartbeat(beat) => format!(
-                "heartbeat of {} barrier={} safe_point={}",
-                beat.server, beat.barrier, beat.safe_point
+                "heartbeat of {} barrier={} safe_point={} resolved_ts={}",
+                beat.server, beat.barrier, beat.safe_point, beat.resolved_ts
             ),
             Self::Order(MasterCommand {
                 order: TabletCommand::Create { tablet, .. },
@@ -61,7 +60,6 @@ fn state(state: TabletState) -> &'static str {
     match state {
         TabletState::Serving => "serving",
         TabletState::Frozen => "frozen",
-        TabletState::Swept => "swept",
     }
 }
 
@@ -73,14 +71,7 @@ fn asked(request: &B) -> String {
             cells(get.cells.iter().map(Some))
         ),
         B::GetOne(get) => format!("get @{} {}", get.start_ts, name(&get.row, &get.column)),
-        B::LocksOf(asked) => match (asked.primary_table, asked.below) {
-            (0, 0) => "locks".to_owned(),
-            (0, below) => format!("locks from below {below}"),
-            (table, 0) => format!("locks with their primary in table {table}"),
-            (table, below) => {
-                format!("locks from below {below} with their primary in table {table}")
-            }
-        },
+        B::LocksBelow(asked) => format!("locks from below {}", asked.below),
         B::Scan(scan) => format!("scan @{}", scan.start_ts),
         B::Prewrite(prewrite) => {
             let one_phase = prewrite.one_phase.as_ref();
@@ -140,8 +131,7 @@ impl Answer {
             Self::Timestamps(granted) => format!("timestamp {}", granted.first),
             Self::Directory(directory) => format!("{} tablets", directory.tablets.len()),
             Self::TableCreated(_) => "created".to_owned(),
-            Self::TableDeleted(deleted) if deleted.gone => "deleted".to_owned(),
-            Self::TableDeleted(_) => "frozen".to_owned(),
+            Self::TableDeleted(_) => "deleted".to_owned(),
             Self::Session(told) => format!("lease {} ms barrier={}", told.lease_ms, told.barrier),
             Self::Heartbeat(told) => {
                 format!(
@@ -180,7 +170,7 @@ fn answered(response: &R) -> String {
             (None, Some(lock)) => format!("got locked by {}", lock.start_ts),
             (None, None) => "got -".to_owned(),
         },
-        R::LocksOf(found) => {
+        R::LocksBelow(found) => {
             let more = found.resume.as_ref().map_or("", |_| ", maybe more");
             format!("{} locks{more}", found.locks.len())
         }

@@ -43,7 +43,7 @@ pub(crate) fn depends_on(body: &v1::request::Body) -> Option<Timestamp> {
         B::Rollback(request) => request.start_ts,
         B::KeepAlive(request) => request.start_ts,
         B::Resolve(request) => request.commit_ts.max(request.start_ts),
-        B::RawGet(_) | B::RawPut(_) | B::LocksOf(_) | B::Verify(_) | B::WaitForCell(_) => {
+        B::RawGet(_) | B::RawPut(_) | B::LocksBelow(_) | B::Verify(_) | B::WaitForCell(_) => {
             return None;
         }
     };

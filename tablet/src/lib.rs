@@ -33,7 +33,9 @@ mod progress;
 mod readers;
 mod reads;
 mod records;
+mod resolution;
 mod resolve;
+pub mod resolver;
 pub mod runner;
 pub mod server;
 mod service;
@@ -110,6 +112,9 @@ pub enum Error {
     /// Listening, the folder, or the master's refusal.
     #[error(transparent)]
     Server(#[from] percolator_server::Error),
+    /// The master's address.
+    #[error("the master can't be asked: {0}")]
+    Master(percolator_client::Error),
     /// A write was lost, or what was written can't be read; so the server stopped.
     #[error(
         "stopped, because its disk failed: {0}; start the server again: where it stops again, its store is damaged \
@@ -182,7 +187,11 @@ impl Error {
             | Self::GarbageEntry { .. }
             | Self::MetaKey { .. }
             | Self::ValueMissing { .. } => true,
-            Self::Metrics(_) | Self::Traces(_) | Self::Server(_) | Self::Stopped(_) => false,
+            Self::Metrics(_)
+            | Self::Traces(_)
+            | Self::Server(_)
+            | Self::Master(_)
+            | Self::Stopped(_) => false,
         }
     }
 }

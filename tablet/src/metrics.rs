@@ -29,6 +29,7 @@ pub(crate) struct Metrics {
     pub(crate) one_phase: IntCounter,
     pub(crate) locks_met: IntCounterVec,
     pub(crate) status_checks: IntCounterVec,
+    lock_resolutions: IntCounterVec,
     pub(crate) scan_cells: Histogram,
     pub(crate) scans_cut: IntCounter,
     pub(crate) streams: IntGauge,
@@ -80,6 +81,7 @@ impl Metrics {
             one_phase: set.counter(names::ONE_PHASE)?,
             locks_met: set.counters(names::LOCKS_MET)?,
             status_checks: set.counters(names::STATUS_CHECKS)?,
+            lock_resolutions: set.counters(names::LOCK_RESOLUTIONS)?,
             scan_cells: set.histogram(names::SCAN_CELLS)?,
             scans_cut: set.counter(names::SCANS_CUT)?,
             streams: set.gauge(names::STREAMS)?,
@@ -122,6 +124,12 @@ impl Metrics {
     /// Nanoseconds since these metrics began.
     pub(crate) fn now(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// The locks below the barrier are resolved, or something is in the way.
+    pub(crate) fn resolved_locks(&self, ok: bool) {
+        let result = if ok { "ok" } else { "blocked" };
+        self.lock_resolutions.with_label_values(&[result]).inc();
     }
 
     /// A group was to be made durable, which took so long.
@@ -191,7 +199,6 @@ impl Metrics {
             let state = match tablet.state {
                 TabletState::Serving => 0,
                 TabletState::Frozen => 1,
-                TabletState::Swept => 2,
             };
             by_state[state] += 1;
             *by_table.entry(tablet.table_name.as_str()).or_default() += 1;

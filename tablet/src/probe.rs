@@ -19,7 +19,7 @@ pub(crate) enum Method {
     CheckStatus,
     KeepAlive,
     Resolve,
-    LocksOf,
+    LocksBelow,
     Verify,
     RawGet,
     RawPut,
@@ -40,7 +40,7 @@ impl Method {
             B::CheckStatus(_) => Self::CheckStatus,
             B::KeepAlive(_) => Self::KeepAlive,
             B::Resolve(_) => Self::Resolve,
-            B::LocksOf(_) => Self::LocksOf,
+            B::LocksBelow(_) => Self::LocksBelow,
             B::Verify(_) => Self::Verify,
             B::RawGet(_) => Self::RawGet,
             B::RawPut(_) => Self::RawPut,
@@ -51,7 +51,10 @@ impl Method {
     /// Whether it only reads.
     pub(crate) fn reads(self) -> bool {
         use Method as M;
-        matches!(self, M::Get | M::Scan | M::LocksOf | M::Verify | M::RawGet)
+        matches!(
+            self,
+            M::Get | M::Scan | M::LocksBelow | M::Verify | M::RawGet
+        )
     }
 }
 

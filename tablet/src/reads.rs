@@ -32,7 +32,7 @@ pub(crate) fn answer(
         B::Get(request) if request.whole_rows => get_rows(state, refs, request).map(Body::Get),
         B::Get(request) => get(state, refs, request).map(Body::Get),
         B::Scan(request) => scan(state, refs, request).map(Body::Scan),
-        B::LocksOf(request) => locks::list(state, request).map(Body::LocksOf),
+        B::LocksBelow(request) => locks::list(state, request).map(Body::LocksBelow),
         B::Verify(request) => verify::look(state, request).map(Body::Verify),
         B::RawGet(request) => {
             let stored = state.engine.get(Column::Meta, &raw_key(&request.key));

@@ -6,8 +6,10 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use percolator_client::Obstacle;
 use percolator_engine::{Batch, Error};
 use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 
 use crate::core::{Asker, Core, Reply, TabletCommand};
@@ -196,7 +198,37 @@ impl<H: Host> Runner<H> {
     /// What a heartbeat says, in the fields from `tablets` on. It is sent now.
     pub fn heartbeat(&mut self, now: Duration) -> v1::HeartbeatRequest {
         self.lapse.sends(now);
-        self.core.report()
+        v1::HeartbeatRequest {
+            obstacle: self.core.resolution().obstacle(now),
+            ..self.core.report()
+        }
+    }
+
+    /// The barrier that is durable, if locks below it are not resolved yet.
+    pub fn to_resolve(&self) -> Option<Timestamp> {
+        self.core.to_resolve()
+    }
+
+    /// The next locks below this, behind this cell.
+    ///
+    /// # Errors
+    /// The engine can't be read.
+    pub fn locks_below(
+        &self,
+        below: Timestamp,
+        after: Option<v1::CellName>,
+    ) -> Result<v1::LocksBelowResponse, String> {
+        let page = self.core.locks_below(below, after);
+        page.map_err(|error| error.to_string())
+    }
+
+    /// Locks below this are resolved, or this is in the way.
+    pub fn resolved(&mut self, now: Duration, below: Timestamp, result: Result<(), Obstacle>) {
+        let resolution = self.core.resolution();
+        match result {
+            Ok(()) => resolution.resolved(below),
+            Err(obstacle) => resolution.blocked(now, obstacle),
+        }
     }
 
     /// It durably belongs to this cluster now.

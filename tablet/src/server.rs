@@ -5,6 +5,7 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
+use percolator_client::LockResolver;
 use percolator_engine::{Engine, EngineKind};
 use percolator_server::{Incarnation, StallWatch, heartbeat};
 use percolator_telemetry::endpoint;
@@ -20,6 +21,7 @@ use crate::meter::Meter;
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::pages::pages;
+use crate::resolver::resolve_locks;
 use crate::service::{Service, Shared};
 use crate::trace::Traces;
 use crate::{Error, Limits};
@@ -186,6 +188,7 @@ impl Server {
             life,
         };
         let leaving = beat.clone();
+        let resolver = LockResolver::connect(&beat.master).map_err(Error::Master)?;
         let folder = (options.engine != EngineKind::Memory).then(|| options.data_dir.clone());
         let heartbeats = shared.clone().heartbeats(beat, folder);
         let (mut failed, lives) = (stopped.clone(), engine.clone());
@@ -210,6 +213,7 @@ impl Server {
             result = heartbeats => result.map_err(Error::from),
             () = shared.clone().answer_committed(committed) => Ok(()),
             () = shared.clone().tick() => Ok(()),
+            () = resolve_locks(&resolver, &shared) => Ok(()),
         };
         let failure = end.await.ok().flatten();
         let (last, cluster_id) = (shared.report(), shared.cluster_id().cloned());

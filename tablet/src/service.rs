@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use percolator_client::Obstacle;
 use percolator_engine::Batch;
 use percolator_protocol::types::{Tablet, Timestamp};
 use percolator_server::{Probe, StallWatch, boot_time, heartbeat};
@@ -21,6 +22,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::core::{Asker, Core, Facts, TabletCommand};
 use crate::metrics::Metrics;
 use crate::outbox::{Outbox, Packs};
+use crate::resolver::OwnLocks;
 use crate::runner::{Host, MasterCommand, NotReady, Runner};
 
 /// Requests of one message that are handled before it is looked whether their answers are taken.
@@ -265,6 +267,25 @@ impl Shared {
                 }
             }
         }
+    }
+}
+
+impl OwnLocks for Arc<Shared> {
+    fn to_resolve(&self) -> Option<Timestamp> {
+        self.runner.lock().to_resolve()
+    }
+
+    fn locks_below(
+        &self,
+        below: Timestamp,
+        after: Option<v1::CellName>,
+    ) -> Result<v1::LocksBelowResponse, String> {
+        self.runner.lock().locks_below(below, after)
+    }
+
+    fn resolved(&self, below: Timestamp, result: Result<(), Obstacle>) {
+        self.metrics.resolved_locks(result.is_ok());
+        self.runner.lock().resolved(boot_time(), below, result);
     }
 }
 

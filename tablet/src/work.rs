@@ -171,7 +171,7 @@ impl Work {
             | B::Get(_)
             | B::Scan(_)
             | B::RawGet(_)
-            | B::LocksOf(_)
+            | B::LocksBelow(_)
             | B::Verify(_)) => {
                 return Err(RequestError::Reads(tablets, other));
             }

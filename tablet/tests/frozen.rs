@@ -183,7 +183,7 @@ fn a_tablet_that_has_changed_is_not_frozen_as_it_was() {
 }
 
 #[test]
-fn the_locks_of_a_table_in_others_are_listed_in_order_and_page_by_page() {
+fn the_locks_of_old_transactions_are_listed_in_order_and_page_by_page() {
     const ROWS: [&str; 4] = ["b", "c", "d", "e"];
     let mut server = Server::new();
     for (id, table) in [(2, 6), (3, 7), (4, 8)] {
@@ -198,25 +198,24 @@ fn the_locks_of_a_table_in_others_are_listed_in_order_and_page_by_page() {
     for row in ROWS {
         lock(2, secondary(row, 5, 10));
     }
-    lock(2, secondary("f", 6, 11));
+    // It began at the point, and not below it.
+    lock(2, secondary("f", 5, 14));
     lock(3, secondary("b", 5, 12));
     lock(4, secondary("b", 5, 13));
-    // The table's own, and those of a table that is being deleted as well, go with their rows.
-    lock(1, prewrite("b", "1", 10));
+    // Those of a table that is being deleted go with its rows.
     assert!(server.own(frozen(4, 8)).is_none());
     let ask = |server: &mut Server, after| {
-        let id = server.send(Ask::LocksOf(v1::LocksOfRequest {
-            below: 0,
-            primary_table: 5,
+        let id = server.send(Ask::LocksBelow(v1::LocksBelowRequest {
+            below: 14,
             after,
             to: Some(me(LIFE)),
         }));
         match server.answer(id) {
-            Some(Body::LocksOf(locks)) => locks,
+            Some(Body::LocksBelow(locks)) => locks,
             other => panic!("{other:?}"),
         }
     };
-    let names = |locks: &v1::LocksOfResponse| {
+    let names = |locks: &v1::LocksBelowResponse| {
         let name = |lock: &v1::MetLock| {
             let cell = lock.cell.clone().expect("a cell");
             let row = String::from_utf8_lossy(&cell.row).into_owned();
@@ -257,13 +256,12 @@ fn more_locks_than_one_answer_holds_are_gone_through() {
     assert!(server.answer(id).is_some());
     let (mut after, mut counts) = (None, Vec::new());
     loop {
-        let id = server.send(Ask::LocksOf(v1::LocksOfRequest {
-            below: 0,
-            primary_table: 5,
+        let id = server.send(Ask::LocksBelow(v1::LocksBelowRequest {
+            below: 11,
             after: after.take(),
             to: Some(me(LIFE)),
         }));
-        let Some(Body::LocksOf(locks)) = server.answer(id) else {
+        let Some(Body::LocksBelow(locks)) = server.answer(id) else {
             panic!("no locks");
         };
         counts.push(locks.locks.len());
@@ -323,11 +321,10 @@ fn what_is_meant_for_another_server_or_start_is_refused() {
             matches!(&kind, Kind::OtherServer(is) if is.meant == meant),
             "{kind:?}"
         );
-        let id = server.send(Ask::LocksOf(v1::LocksOfRequest {
-            below: 0,
-            primary_table: 5,
+        let id = server.send(Ask::LocksBelow(v1::LocksBelowRequest {
+            below: 11,
             to: meant.clone(),
-            ..v1::LocksOfRequest::default()
+            ..v1::LocksBelowRequest::default()
         }));
         let kind = refused(server.answer(id));
         assert!(

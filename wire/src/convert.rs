@@ -145,7 +145,6 @@ impl From<TabletState> for v1::TabletState {
         match state {
             TabletState::Serving => Self::Serving,
             TabletState::Frozen => Self::Frozen,
-            TabletState::Swept => Self::Swept,
         }
     }
 }
@@ -171,7 +170,6 @@ impl TryFrom<v1::TabletInfo> for Tablet {
         let state = match info.state() {
             v1::TabletState::Serving => TabletState::Serving,
             v1::TabletState::Frozen => TabletState::Frozen,
-            v1::TabletState::Swept => TabletState::Swept,
             v1::TabletState::Unspecified => return Err(Malformed("a tablet without a state")),
         };
         Ok(Self {

@@ -4,7 +4,8 @@ use percolator_client::{Cell, Client, Conflict, Table, escape};
 
 /// Asks the master for the names; without them, numbers have to do.
 pub(crate) async fn describe(client: &Client, conflict: &Conflict) -> String {
-    let tables = client.tables().await.unwrap_or_default();
+    let cluster = client.cluster().await;
+    let tables = cluster.map_or_else(|_| Vec::new(), |cluster| cluster.tables);
     text(conflict, &tables)
 }
 

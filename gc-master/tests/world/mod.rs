@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use percolator_gc_master::{
     Action, Command, Deletion, Directory, DirectoryState, HEARTBEAT_INTERVAL, Heartbeat,
-    HeartbeatAnswer, Note, Refusal, Role, Settings, Start, Swept, TableState,
+    HeartbeatAnswer, Note, Refusal, Role, Settings, Start, TableState,
 };
 use percolator_protocol::safe_point::Points;
-use percolator_protocol::types::{Rows, TableId, Tablet, TabletState};
+use percolator_protocol::types::{Rows, TableId, Tablet, TabletState, Timestamp};
 
 /// Its last bits are zero: so a new cluster's ids begin with 1, which is easy to read.
 pub(crate) const RANDOM: u128 = 0x1234_5678_9abc_def0_0fed_0000_0000_0000;
@@ -29,10 +29,13 @@ pub(crate) struct World {
     pub(crate) deleted: BTreeMap<String, BTreeSet<u32>>,
     /// How far each of them durably refuses and collects.
     pub(crate) points: BTreeMap<String, Points>,
+    /// Up to where each of them has resolved the locks of its tablets: none, up to its barrier.
+    pub(crate) resolved: BTreeMap<String, Timestamp>,
     /// How many groups each of them has made durable.
     pub(crate) groups: BTreeMap<String, u64>,
     pub(crate) down: Vec<String>,
     pub(crate) now: Duration,
+    pub(crate) oracle_ms: u64,
     pub(crate) notes: Vec<Note>,
     pub(crate) sent: Vec<Command>,
     /// So many effects are carried out before the master crashes.
@@ -53,9 +56,11 @@ impl World {
             peers: BTreeMap::new(),
             deleted: BTreeMap::new(),
             points: BTreeMap::new(),
+            resolved: BTreeMap::new(),
             groups: BTreeMap::new(),
             down: Vec::new(),
             now: Duration::ZERO,
+            oracle_ms: 1_800_000_000_000,
             notes: Vec::new(),
             sent: Vec::new(),
             effects_left: usize::MAX,
@@ -95,12 +100,15 @@ impl World {
     }
 
     pub(crate) fn heartbeat_of(&self, server: &str) -> Heartbeat {
+        let points = self.points.get(server).copied().unwrap_or_default();
+        let resolved = self.resolved.get(server).copied();
         Heartbeat {
             cluster_id: Some(Self::cluster_id()),
             tablets: self.servers[server].values().cloned().collect(),
             peers: self.peers.get(server).cloned().unwrap_or_default(),
             deleted_tables: self.deleted.get(server).cloned().unwrap_or_default(),
-            points: self.points.get(server).copied().unwrap_or_default(),
+            points,
+            resolved_ts: resolved.map_or(points.barrier, |ts| ts.min(points.barrier)),
             groups: self.groups.get(server).copied().unwrap_or_default(),
             accepted: true,
             ..Heartbeat::first(Role::Tablet, server, format!("{server}:7402"))
@@ -140,12 +148,10 @@ impl World {
         result
     }
 
-    /// Deletes a table that nobody has locks of elsewhere: as far as it goes.
+    /// Deletes a table, and lets the safe point pass that: as far as it goes.
     pub(crate) fn delete(&mut self, name: &str) -> Result<u32, Refusal> {
         let id = self.freeze(name)?;
-        if self.directory.is_frozen(id) {
-            self.drop_swept(name, id)?;
-        }
+        self.pass_deletions();
         Ok(id)
     }
 
@@ -169,29 +175,42 @@ impl World {
         result
     }
 
-    /// Says that no lock of another table has its primary in this one, on any server of those named.
-    pub(crate) fn drop_swept(&mut self, name: &str, id: u32) -> Result<u32, Refusal> {
-        let servers = self.directory.to_sweep();
-        self.drop_swept_on(name, id, &servers)
+    /// The oracle's time, later with each call.
+    pub(crate) fn oracle_time(&mut self) -> Timestamp {
+        self.oracle_ms += 1;
+        Timestamp::from_millis(self.oracle_ms)
     }
 
-    pub(crate) fn drop_swept_on(
-        &mut self,
-        name: &str,
-        table: u32,
-        servers: &[String],
-    ) -> Result<u32, Refusal> {
-        let servers = servers.iter().cloned().collect();
-        let swept = Swept { table, servers };
-        let result = self.directory.delete_table(
-            self.now,
-            &Deletion {
-                swept: Some(&swept),
-                ..Deletion::of(name)
-            },
-        );
+    /// A step of collection, at a later time of the oracle's.
+    pub(crate) fn collect(&mut self) {
+        let time = self.oracle_time();
+        self.directory.collect(self.now, Ok(time));
         self.carry_out();
-        result
+    }
+
+    /// Tables whose tablets are all frozen get a time for that.
+    pub(crate) fn time_deletions(&mut self) {
+        self.collect();
+        self.collect();
+    }
+
+    /// Tables whose tablets are all frozen get a time for that, and the safe point passes it.
+    pub(crate) fn pass_deletions(&mut self) {
+        self.time_deletions();
+        let now = self.oracle_time();
+        let names: Vec<String> = self.servers.keys().cloned().collect();
+        for name in names {
+            let points = Points {
+                barrier: now,
+                safe_point: now,
+            };
+            self.points.insert(name.clone(), points);
+            if !self.down.contains(&name) {
+                self.beat(&name).unwrap();
+            }
+        }
+        // Those that were heard before the last one.
+        self.beat_all();
     }
 
     fn has_crashed(&mut self) -> bool {
@@ -275,8 +294,10 @@ impl World {
 
     pub(crate) fn state_of(&self, name: &str) -> Option<TableState> {
         let tables = &self.state().tables;
-        let found = tables.values().find(|table| table.name == name)?;
-        Some(found.state)
+        let named = tables.values().filter(|table| table.name == name);
+        // Of several, the one that isn't being deleted.
+        let states = named.map(|table| table.state);
+        states.min_by_key(|state| *state == TableState::Deleting)
     }
 
     /// The directory as text, a line for each tablet: `accounts ready 1@1 [..m) tablet-0`.

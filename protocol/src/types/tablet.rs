@@ -69,14 +69,12 @@ pub enum TabletState {
     Serving,
     /// Its table is being deleted: the owner tells the fate of transactions, and lets none commit.
     Frozen,
-    /// The same; and no lock elsewhere has its primary in the table any more, so that it may be dropped.
-    Swept,
 }
 
 impl Tablet {
     /// Whether its table is being deleted.
     pub fn is_frozen(&self) -> bool {
-        self.state >= TabletState::Frozen
+        self.state == TabletState::Frozen
     }
 }
 

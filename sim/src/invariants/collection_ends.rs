@@ -31,6 +31,11 @@ pub(super) fn unfinished(holding: &Holding<'_>, past: Timestamp) -> Option<Strin
             "{server} has an index entry at {entry}, below its safe point {safe_point}"
         ));
     }
+    if let Some(table) = holding.frozen() {
+        return Some(format!(
+            "{server} has frozen tablets of table {table}, and the safe point is {safe_point}"
+        ));
+    }
     let (column, table) = dropped(holding)?;
     let column = column.name();
     Some(format!(
@@ -211,6 +216,20 @@ mod tests {
         assert_eq!(said(&content, 60), Ok(()));
         content.insert(value(11), Bytes::from_static(b"value"));
         assert_broken(said(&content, 60), "a value of transaction 11");
+    }
+
+    #[test]
+    fn a_table_that_is_deleted_is_dropped_in_the_end() {
+        let content = Content::new();
+        let owned = BTreeMap::from([(TABLE, true), (TABLE + 1, false)]);
+        let holding = Holding {
+            server: "tablet-0",
+            content: &content,
+            owned: Some(&owned),
+            safe_point: ts(60),
+        };
+        let why = unfinished(&holding, ts(50));
+        assert_broken(why.map_or(Ok(()), Err), "frozen tablets of table 8");
     }
 
     #[test]

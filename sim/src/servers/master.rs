@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
-use percolator_client::Sweeper;
-use percolator_client::transport::{MasterError, OneCluster};
+use percolator_client::OracleClient;
+use percolator_client::transport::MasterError;
 use percolator_gc_master::{
     Action, Command, Creation, Directory, Heartbeat, Pending, Refusal, Removal, Settings, Start,
     directory_response, drive,
@@ -51,8 +51,6 @@ pub struct Master {
     pub highest: Highest,
     /// Every tablet is given to a second server too: for a mutation.
     pub two_owners: bool,
-    /// A table counts as swept when it is frozen: for a mutation.
-    pub drops_unswept: bool,
 }
 
 struct Running {
@@ -308,27 +306,22 @@ impl Master {
 
     /// Moves the points of collection, for ever.
     fn collect(self: &Arc<Self>, world: &Arc<World>, running: &Shared) {
-        let sweeper = Sweeper::over(Arc::new(SimTransport {
-            world: world.clone(),
-            node: self.node,
-            master: self.node,
-            timeout: COMMAND_TIMEOUT,
-            rng: Mutex::new(Rng::new(self.dice.of("sweepers", Rng::next), "sweeper")),
-            highest: self.highest.clone(),
-            cluster: OneCluster::default(),
-            kept: None,
-        }));
+        let oracle = OracleClient::over(Arc::new(SimTransport::of_server(
+            world,
+            self.node,
+            self.node,
+            Rng::new(self.dice.of("oracle clients", Rng::next), "oracle client"),
+            self.highest.clone(),
+        )));
         let (master, world2, running) = (self.clone(), world.clone(), running.clone());
         let collecting = async move {
-            let step = |progress| {
+            let step = |time| {
                 master.step(&world2, &running, |directory, now| {
-                    (
-                        directory.collect(now, progress),
-                        directory.collection_pause(),
-                    )
+                    directory.collect(now, time);
+                    directory.collection_pause()
                 })
             };
-            drive(&sweeper, step).await;
+            drive(&oracle, step).await;
         };
         world.spawn(self.node, collecting.boxed());
     }
@@ -387,20 +380,12 @@ impl Master {
         self: &Arc<Self>,
         world: &Arc<World>,
         running: &Shared,
-        mut request: v1::DeleteTableRequest,
+        request: v1::DeleteTableRequest,
     ) -> Option<Answer> {
-        loop {
-            let mut removal = Removal::new(request.clone());
-            let go_on = move |directory: &mut Directory, now| removal.go_on(directory, now);
-            let removed = self.finish(world, running, go_on).await?;
-            match removed {
-                Ok(frozen) if !frozen.gone && self.drops_unswept && request.swept == 0 => {
-                    request.swept = frozen.table.map_or(0, |table| table.id);
-                    request.swept_servers = frozen.sweep;
-                }
-                removed => return Some(removed.map_or_else(refused, Answer::TableDeleted)),
-            }
-        }
+        let mut removal = Removal::new(request);
+        let go_on = move |directory: &mut Directory, now| removal.go_on(directory, now);
+        let removed = self.finish(world, running, go_on).await?;
+        Some(removed.map_or_else(refused, Answer::TableDeleted))
     }
 
     /// Ends the process; it is started again.

@@ -11,12 +11,14 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
+use percolator_client::{LockResolver, Obstacle, Timestamp};
 use percolator_engine::{
     Batch, Buffered, Checkpoints, Column, Direction, Durable, Engine, EngineKind, Error,
     MemoryStore, Options, Versioned,
 };
 use percolator_tablet::Limits;
 use percolator_tablet::core::{Asker, Core};
+use percolator_tablet::resolver::{OwnLocks, resolve_locks};
 use percolator_tablet::runner::Runner;
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
@@ -28,6 +30,7 @@ use crate::servers::around::Around;
 use crate::servers::resolved::left;
 use crate::servers::{Lives, Way, exit, heartbeats, stall};
 use crate::store::{Image, SimStore};
+use crate::transport::{Highest, SimTransport};
 use crate::watch::Seen;
 use crate::words;
 use crate::world::{NodeId, World};
@@ -75,6 +78,8 @@ pub struct Tablet {
     pub maybe: Mutex<Vec<Batch>>,
     /// The process, while it runs.
     pub running: Mutex<Option<Shared>>,
+    /// What timestamps are checked against.
+    pub highest: Highest,
     /// Another process has its folder.
     pub retired: AtomicBool,
     /// Its folder is an older one: what it has says nothing of what is durable.
@@ -185,7 +190,26 @@ impl Tablet {
             let watch = stall::watch(world.clone(), self.clone(), running.clone());
             world.spawn(self.node, watch.boxed());
         }
+        self.resolve_locks(world, &running);
         self.beat(world, running, incarnation);
+    }
+
+    /// Resolves its locks below the barrier, for ever.
+    fn resolve_locks(self: &Arc<Self>, world: &Arc<World>, running: &Shared) {
+        let resolver = LockResolver::over(Arc::new(SimTransport::of_server(
+            world,
+            self.node,
+            self.master,
+            Rng::new(self.dice.of("resolvers", Rng::next), "resolver"),
+            self.highest.clone(),
+        )));
+        let locks = Locks {
+            tablet: self.clone(),
+            world: world.clone(),
+            running: running.clone(),
+        };
+        let resolving = async move { resolve_locks(&resolver, &locks).await };
+        world.spawn(self.node, resolving.boxed());
     }
 
     /// Lets the core's time pass.
@@ -553,6 +577,39 @@ impl Tablet {
     pub fn exit(self: &Arc<Self>, world: &Arc<World>, why: &str) {
         let tablet = self.clone();
         exit(world, self.node, why, move |world| tablet.boot(world));
+    }
+}
+
+/// The locks of a process, for its resolver.
+struct Locks {
+    tablet: Arc<Tablet>,
+    world: Arc<World>,
+    running: Shared,
+}
+
+impl OwnLocks for Locks {
+    fn to_resolve(&self) -> Option<Timestamp> {
+        self.running.lock().runner.to_resolve()
+    }
+
+    fn locks_below(
+        &self,
+        below: Timestamp,
+        after: Option<v1::CellName>,
+    ) -> Result<v1::LocksBelowResponse, String> {
+        self.running.lock().runner.locks_below(below, after)
+    }
+
+    fn resolved(&self, below: Timestamp, result: Result<(), Obstacle>) {
+        let (name, world) = (&self.tablet.name, &self.world);
+        match &result {
+            Ok(()) => world.note(|| format!("{name} has resolved the locks from below {below}")),
+            Err(obstacle) => {
+                world.note(|| format!("{name} can't resolve locks: {}", obstacle.what))
+            }
+        }
+        let now = world.mono(self.tablet.node);
+        self.running.lock().runner.resolved(now, below, result);
     }
 }
 

@@ -1,5 +1,5 @@
 //! Tables that are made and deleted while transactions write to several of them at once: what was committed
-//! stays in the tables that stay, whichever table has the primary; and in the end every deletion ends.
+//! stays in the tables that stay, whichever table has the primary.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,9 @@ use crate::recorder::Session;
 const KEPT: &str = "kept";
 const PREFIX: &str = "table-";
 const ROWS: u64 = 4;
+const RARE_ROWS: u64 = 1_000;
 const COLUMN: &str = "c";
+const LAST_DOOMED: usize = 4;
 /// Tables in use at a time, but for the one that is kept.
 const IN_USE: std::ops::Range<usize> = 2..6;
 
@@ -32,6 +34,8 @@ struct Names {
     in_use: Vec<String>,
     /// Perhaps deleted. In the end they are not there, nor are those whose creation was not answered.
     doomed: BTreeSet<String>,
+    /// The last ones that were to be deleted: clients that don't know it yet still write to them.
+    last_doomed: Vec<String>,
 }
 
 fn row(number: u64) -> String {
@@ -52,7 +56,7 @@ impl Tables {
 
     async fn delete(&self, session: &Session, name: &str) -> Result<(), Error> {
         match session.client.delete_table(name).await {
-            Ok(()) => {
+            Ok(_) => {
                 self.names.lock().doomed.remove(name);
                 Ok(())
             }
@@ -76,18 +80,30 @@ impl Tables {
         let at = session.below(IN_USE.start as u64) as usize;
         let name = names.in_use.remove(at);
         names.doomed.insert(name.clone());
+        names.last_doomed.push(name.clone());
+        if names.last_doomed.len() > LAST_DOOMED {
+            names.last_doomed.remove(0);
+        }
         Some(name)
     }
 
     async fn write(&self, session: &Session) -> Result<(), Error> {
-        let mut tables = self.names.lock().in_use.clone();
+        let (mut tables, last_doomed) = {
+            let names = self.names.lock();
+            (names.in_use.clone(), names.last_doomed.clone())
+        };
         while tables.len() > 1 + session.below(3) as usize {
             tables.remove(session.below(tables.len() as u64) as usize);
         }
         if tables.len() < 2 || session.below(4) == 0 {
             tables.push(KEPT.to_owned());
         }
-        let row = row(session.below(ROWS));
+        let mut row = row(session.below(ROWS));
+        if !last_doomed.is_empty() && session.below(8) == 0 {
+            // The primary lies there, unless the one that is kept is written as well. Hardly anybody meets its other locks.
+            tables.insert(0, session.rng.lock().pick(&last_doomed).clone());
+            row = format!("rare-{}", session.below(RARE_ROWS));
+        }
         let txn = session.begin().await?;
         for table in &tables {
             let count = number(txn.get(table, &row, COLUMN).await?.as_ref());

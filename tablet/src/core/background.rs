@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use percolator_engine::Batch;
+use percolator_engine::{Batch, Column};
 use percolator_protocol::lease::Lease;
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
@@ -19,9 +19,10 @@ use crate::limits::{Amount, Usage};
 use crate::pace::TICK;
 use crate::probe::Note;
 use crate::progress::Progress;
+use crate::resolution::Resolution;
 use crate::state::State;
 use crate::work::Work;
-use crate::{Error, garbage, wait_queue};
+use crate::{Error, garbage, locks, wait_queue};
 
 /// How long it may take until it is noticed that there is something to collect again.
 const NOTHING_TO_DO: Duration = Duration::from_millis(500);
@@ -110,6 +111,36 @@ impl Core {
         // Rollbacks of old transactions leave garbage below the safe point, too.
         self.gc.collected_to = Timestamp::ZERO;
         self.collect(out);
+    }
+
+    /// After the durable barrier may have moved.
+    pub(super) fn note_barrier(&mut self) {
+        let barrier = self.state.points.durable.barrier;
+        if self.resolution.next(barrier).is_some() {
+            // An engine that can't be read is noticed by others.
+            let first = self.state.engine.first(Column::Lock, &[], &[]);
+            let has_locks = first.is_ok_and(|first| first.is_some()) || self.failed.is_some();
+            self.resolution.barrier_reached(barrier, has_locks);
+        }
+    }
+
+    /// The barrier that is durable, if locks below it are not resolved yet.
+    pub(crate) fn to_resolve(&self) -> Option<Timestamp> {
+        self.resolution.next(self.state.points.durable.barrier)
+    }
+
+    /// The next locks below this, behind this cell.
+    pub(crate) fn locks_below(
+        &self,
+        below: Timestamp,
+        after: Option<v1::CellName>,
+    ) -> Result<v1::LocksBelowResponse, Error> {
+        locks::page(&self.state, below, after)
+    }
+
+    /// Up to where locks are resolved, and what is in the way.
+    pub(crate) fn resolution(&mut self) -> &mut Resolution {
+        &mut self.resolution
     }
 
     /// So much time has passed since the last call: more may be done of what waits for its turn.

@@ -31,6 +31,7 @@ use crate::latches::Ticket;
 use crate::limits::Limits;
 use crate::pace::Pace;
 use crate::probe::{Method, Note, Step, tablets};
+use crate::resolution::Resolution;
 use crate::state::State;
 use crate::store::FolderProgress;
 use crate::wait_queue::WaitQueue;
@@ -84,6 +85,7 @@ pub struct Core {
     /// Who waits for a turn at a cell.
     waits: WaitQueue<waits::Waiter>,
     gc: Collection,
+    resolution: Resolution,
     pace: Pace,
     failed: Option<Failure>,
 }
@@ -105,6 +107,7 @@ impl Core {
         let state = State::load(engine, limits, me, reached)?;
         Ok(Self {
             gc: Collection::load(&state)?,
+            resolution: Resolution::at(state.points.durable),
             state,
             raw,
             queue: Queue::default(),
@@ -121,6 +124,7 @@ impl Core {
         v1::HeartbeatRequest {
             barrier: self.state.points.durable.barrier.as_u64(),
             safe_point: self.state.points.durable.safe_point.as_u64(),
+            resolved_ts: self.resolution.resolved_ts().as_u64(),
             progress: Some(self.gc_progress()),
             high_ts: self.groups.durable.high_ts.as_u64(),
             groups: self.groups(),
@@ -294,6 +298,7 @@ impl Core {
         }
         self.groups.decided.splice(0..0, again);
         self.state.points.settle(self.groups.waiting());
+        self.note_barrier();
         self.run(ready, out);
         self.read_held(out);
         if failure.is_none() {

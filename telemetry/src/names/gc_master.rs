@@ -25,12 +25,13 @@ pub const HOLDERS: &[&str] = &[
     "tablets_lost",
     "locks",
     "resolving",
+    "table_creating",
     "starting",
 ];
 /// States of tables.
 pub const TABLE_STATES: &[&str] = &["creating", "ready", "deleting"];
 /// States of tablets.
-pub const TABLET_STATES: &[&str] = &["creating", "serving", "frozen", "swept", "down", "lost"];
+pub const TABLET_STATES: &[&str] = &["creating", "serving", "frozen", "down", "lost"];
 
 const METHOD: Label = Label::one_of("method", METHODS);
 
@@ -63,7 +64,7 @@ declarations! {
         .by(&[Label::one_of("state", TABLE_STATES)]);
     TABLETS: Metric::gauge(
         "percolator_gc_master_tablets",
-        "Tablets. creating: not made at its owner yet; serving; frozen and swept: its table is being deleted; down: its owner was not heard of lately; lost: its owner is up and doesn't have it, so its data is gone.",
+        "Tablets. creating: not made at its owner yet; serving; frozen: its table is being deleted; down: its owner was not heard of lately; lost: its owner is up and doesn't have it, so its data is gone.",
     )
     .by(&[Label::one_of("state", TABLET_STATES)]);
     TABLE_TABLETS: Metric::gauge(
@@ -113,7 +114,7 @@ declarations! {
     );
     HELD_BY: Metric::gauge(
         "percolator_gc_master_gc_held",
-        "1 where this holds garbage collection back now. paused: somebody has paused it; oracle: it doesn't answer; gc_lock: a transaction older than the retention holds the barrier; server_down: a tablet server doesn't answer; server_behind: one answers, and doesn't take the barrier; tablets_lost: one has lost tablets that it had; locks: locks of old transactions can't be resolved; resolving: they are being resolved, for more than 10 s; starting: the master waits for the leases of before its start.",
+        "1 where this holds garbage collection back now. paused: somebody has paused it; oracle: it doesn't answer; gc_lock: a transaction older than the retention holds the barrier; server_down: a tablet server doesn't answer; server_behind: one answers, and doesn't take the barrier; tablets_lost: one has lost tablets that it had; locks: locks of old transactions can't be resolved; resolving: a tablet server has resolved them for more than 10 s; table_creating: a table is being created, or its rows are not all known; starting: the master waits for the leases of before its start.",
     )
     .by(&[Label::one_of("by", HOLDERS)]);
     SESSIONS: Metric::gauge(
@@ -129,11 +130,6 @@ declarations! {
         "percolator_gc_master_oldest_gc_lock_age_seconds",
         "How far the oldest of all leases' floors lies behind the oracle's time: nothing that began after it is collected. 0: there's none.",
     );
-    SWEEPS: Metric::counter(
-        "percolator_gc_master_sweeps_total",
-        "Rounds of resolving the locks of old transactions on all tablet servers. blocked: something was in the way.",
-    )
-    .by(&[Label::one_of("result", &["ok", "blocked"])]);
     GARBAGE: Metric::gauge(
         "percolator_gc_master_garbage_entries",
         "Versions and records that wait to be collected, on all tablet servers that were heard of.",

@@ -15,7 +15,7 @@ pub const METHODS: &[&str] = &[
     "check_status",
     "keep_alive",
     "resolve",
-    "locks_of",
+    "locks_below",
     "verify",
     "raw_get",
     "raw_put",
@@ -56,7 +56,7 @@ pub const LIMITS: &[&str] = &["requests", "queued_bytes", "decided_bytes", "read
 /// What a transaction's primary says when it is asked, by its number in the server.
 pub const STATUSES: &[&str] = &["committed", "rolled_back", "alive", "pending"];
 /// States of tablets, by their number in the server.
-pub const STATES: &[&str] = &["serving", "frozen", "swept"];
+pub const STATES: &[&str] = &["serving", "frozen"];
 
 /// Tablets that are told apart; the load of the others is summed.
 pub const TABLETS_NAMED: usize = 100;
@@ -166,6 +166,11 @@ declarations! {
         "What became of a transaction whose lock was in somebody's way, as its primary says. committed and rolled_back: its locks are cleared; alive: it was pushed, or is committing; pending: its primary isn't there yet.",
     )
     .by(&[Label::one_of("status", STATUSES)]);
+    LOCK_RESOLUTIONS: Metric::counter(
+        "percolator_tablet_lock_resolutions_total",
+        "Rounds of resolving this server's locks of transactions from before the barrier, so that the safe point can follow. blocked: one couldn't be resolved.",
+    )
+    .by(&[Label::one_of("result", &["ok", "blocked"])]);
     SCAN_CELLS: Metric::histogram(
         "percolator_tablet_scan_cells",
         "Cells in one answer to a scan.",
@@ -187,7 +192,7 @@ declarations! {
     .after("a client stands still with answers under way");
     TABLETS: Metric::gauge(
         "percolator_tablet_tablets",
-        "Tablets that this server owns. frozen and swept: their table is being deleted.",
+        "Tablets that this server owns. frozen: their table is being deleted.",
     )
     .by(&[Label::one_of("state", STATES)]);
     TABLE_TABLETS: Metric::gauge(

@@ -1,0 +1,118 @@
+//! Up to where the locks in this server's tablets are resolved (`protocol::safe_point`), and what is in the way.
+//!
+//! Not durable: a server that starts knows that everything below its safe point is resolved, and looks again for the rest.
+
+use std::time::Duration;
+
+use percolator_client::Obstacle;
+use percolator_protocol::mutants::{self, Mutant};
+use percolator_protocol::safe_point::Points;
+use percolator_protocol::types::Timestamp;
+use percolator_wire::v1;
+
+/// See the module's head.
+#[derive(Debug)]
+pub(crate) struct Resolution {
+    resolved_ts: Timestamp,
+    /// And since when, by the runner's clock.
+    obstacle: Option<(Obstacle, Duration)>,
+}
+
+impl Resolution {
+    /// Of a server that starts with these points.
+    pub(crate) fn at(points: Points) -> Self {
+        Self {
+            resolved_ts: points.safe_point,
+            obstacle: None,
+        }
+    }
+
+    /// No lock of a transaction that began below this is left, except those whose commit lies above it.
+    pub(crate) fn resolved_ts(&self) -> Timestamp {
+        self.resolved_ts
+    }
+
+    /// The barrier that is durable, where locks below it are not resolved yet.
+    pub(crate) fn next(&self, barrier: Timestamp) -> Option<Timestamp> {
+        (barrier > self.resolved_ts).then_some(barrier)
+    }
+
+    /// The barrier is durable. `has_locks`: there is any lock at all.
+    pub(crate) fn barrier_reached(&mut self, barrier: Timestamp, has_locks: bool) {
+        if !has_locks || mutants::on(Mutant::ResolvedWithoutLooking) {
+            self.resolved(barrier);
+        }
+    }
+
+    /// Every lock below this is resolved.
+    pub(crate) fn resolved(&mut self, below: Timestamp) {
+        self.resolved_ts = self.resolved_ts.max(below);
+        self.obstacle = None;
+    }
+
+    /// This lock is in the way.
+    pub(crate) fn blocked(&mut self, now: Duration, obstacle: Obstacle) {
+        let known = self.obstacle.take();
+        let same = known.filter(|(known, _)| known.start_ts == obstacle.start_ts);
+        let since = same.map_or(now, |(_, since)| since);
+        self.obstacle = Some((obstacle, since));
+    }
+
+    /// What is in the way, for the master.
+    pub(crate) fn obstacle(&self, now: Duration) -> Option<v1::LockObstacle> {
+        let (obstacle, since) = self.obstacle.as_ref()?;
+        let for_ms = now.saturating_sub(*since).as_millis();
+        Some(v1::LockObstacle {
+            what: obstacle.what.clone(),
+            start_ts: obstacle.start_ts.as_u64(),
+            since_ms: u64::try_from(for_ms).unwrap_or(u64::MAX),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ts(ts: u64) -> Timestamp {
+        Timestamp::from_u64(ts)
+    }
+
+    #[test]
+    fn what_lies_below_the_safe_point_is_resolved_at_the_start() {
+        let points = Points {
+            barrier: ts(9),
+            safe_point: ts(5),
+        };
+        let mut resolution = Resolution::at(points);
+        assert_eq!(resolution.resolved_ts(), ts(5));
+        assert_eq!(resolution.next(ts(9)), Some(ts(9)));
+        resolution.barrier_reached(ts(9), true);
+        assert_eq!(resolution.resolved_ts(), ts(5), "it is to be looked for");
+        resolution.resolved(ts(9));
+        assert_eq!(resolution.next(ts(9)), None);
+        resolution.barrier_reached(ts(11), false);
+        assert_eq!(resolution.resolved_ts(), ts(11), "there is no lock at all");
+    }
+
+    #[test]
+    fn an_obstacle_is_as_old_as_its_transaction_has_been_in_the_way() {
+        let obstacle = |start_ts| Obstacle {
+            what: "a lock".into(),
+            start_ts: ts(start_ts),
+        };
+        let second = Duration::from_secs;
+        let mut resolution = Resolution::at(Points::default());
+        resolution.blocked(second(1), obstacle(7));
+        resolution.blocked(second(3), obstacle(7));
+        let since_ms = |resolution: &Resolution| {
+            let obstacle = resolution.obstacle(second(5));
+            obstacle.map(|obstacle| (obstacle.start_ts, obstacle.since_ms))
+        };
+        assert_eq!(since_ms(&resolution), Some((7, 4_000)));
+        resolution.blocked(second(5), obstacle(8));
+        assert_eq!(since_ms(&resolution), Some((8, 0)));
+        resolution.resolved(ts(9));
+        assert_eq!(since_ms(&resolution), None);
+    }
+}

@@ -1,0 +1,51 @@
+//! Resolves the locks below the barrier in this server's own tablets, so that the safe point can follow: what has ended is
+//! cleared, dead owners' transactions are rolled back, live owners' commits are pushed above the barrier. A task beside the
+//! requests: the server runs it on a network, the simulator on a simulated one.
+
+use std::time::Duration;
+
+use percolator_client::{LockResolver, Obstacle};
+use percolator_protocol::types::Timestamp;
+use percolator_wire::v1;
+
+/// How soon it is noticed that the barrier has moved.
+const PAUSE: Duration = Duration::from_millis(250);
+/// After a lock that can't be resolved yet.
+const PAUSE_BLOCKED: Duration = Duration::from_secs(1);
+
+/// The server whose locks are resolved.
+pub trait OwnLocks {
+    /// The barrier, if locks below it are not resolved yet; see [`Runner::to_resolve`](crate::runner::Runner::to_resolve).
+    fn to_resolve(&self) -> Option<Timestamp>;
+
+    /// The next locks below this, behind this cell.
+    ///
+    /// # Errors
+    /// The engine can't be read.
+    fn locks_below(
+        &self,
+        below: Timestamp,
+        after: Option<v1::CellName>,
+    ) -> Result<v1::LocksBelowResponse, String>;
+
+    /// Locks below this are resolved, or this is in the way.
+    fn resolved(&self, below: Timestamp, result: Result<(), Obstacle>);
+}
+
+/// Goes on for ever.
+pub async fn resolve_locks(resolver: &LockResolver, server: &impl OwnLocks) {
+    let mut pause = PAUSE;
+    loop {
+        resolver.pause(pause).await;
+        pause = PAUSE;
+        let Some(below) = server.to_resolve() else {
+            continue;
+        };
+        let page = |after| server.locks_below(below, after);
+        let result = resolver.resolve_below(below, page).await;
+        if result.is_err() {
+            pause = PAUSE_BLOCKED;
+        }
+        server.resolved(below, result);
+    }
+}
