@@ -107,7 +107,7 @@ pub(crate) const BOARDS: &[Board] = &[
             panel("How old is the oldest transaction?", "s", &[("percolator_gc_master_oldest_gc_lock_age_seconds{%}", "oldest")], "PercolatorOldGcLock"),
             panel("How much garbage waits?", "short", &[("percolator_tablet_garbage_entries{%}", "{{instance}}")], "PercolatorSafePointStuck"),
             panel("How much is collected, each second?", "ops", &[("sum by (instance) (rate(percolator_tablet_collected_versions_total{%}[$__rate_interval]))", "{{instance}}")], "PercolatorSafePointStuck"),
-            panel("How do the rounds of resolving old locks end?", "ops", &[("sum by (result) (rate(percolator_gc_master_sweeps_total{%}[$__rate_interval]))", "{{result}}")], "PercolatorLocksNotResolved"),
+            panel("How do the rounds of resolving old locks end?", "ops", &[("sum by (result) (rate(percolator_tablet_lock_resolutions_total{%}[$__rate_interval]))", "{{result}}")], "PercolatorLocksNotResolved"),
         ],
     },
     Board {
