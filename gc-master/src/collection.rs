@@ -162,7 +162,7 @@ impl Directory {
 
     /// When the last of these ends that was not renewed.
     pub(crate) fn leases_end_at(&self) -> Duration {
-        let since = self.known_since();
+        let since = self.known_since;
         since + self.lease().max(self.collection.granted_before)
     }
 
@@ -228,16 +228,14 @@ impl Directory {
     /// with its folder, and then ask for what would have been collected.
     fn covered(&self) -> Option<Timestamp> {
         let state = self.state.as_ref()?;
-        let is_in_use = |table: &u32| state.tables[table].state == TableState::Ready;
         let mut tables = state.tables.values();
         if tables.any(|table| table.state == TableState::Creating) {
             return None;
         }
-        let mut in_use = state.tablets.iter();
-        let mut in_use = in_use
-            .by_ref()
-            .filter(|(_, tablet)| is_in_use(&tablet.table))
-            .peekable();
+        let ready = state.tables.iter();
+        let ready = ready.filter(|(_, table)| table.state == TableState::Ready);
+        let in_use = ready.flat_map(|(table, _)| state.tablets.of_table(*table));
+        let mut in_use = in_use.peekable();
         let barrier = state.gc.points().barrier;
         if in_use.peek().is_none() {
             // There is no row, and nobody to collect anything before the first tablet server comes.
@@ -245,7 +243,7 @@ impl Directory {
         }
         let reported = in_use.map(|(id, tablet)| {
             let owner = self.live.get(&tablet.owner)?;
-            owner.tablets.contains(id).then_some(owner.resolved_ts)
+            owner.tablets.contains(&id).then_some(owner.resolved_ts)
         });
         Some(safe_point::covered(reported)?.min(barrier))
     }
@@ -256,7 +254,7 @@ impl Directory {
         let Some(state) = &self.state else {
             return false;
         };
-        now >= self.settled_at && self.are_heard(state) && self.hears_of_before(state)
+        now >= self.settled_at() && self.are_heard(state) && self.hears_of_before(state)
     }
 
     /// Whether one of those that were heard was there before this rebuilt directory: it knew the cluster, has a barrier, or
@@ -292,12 +290,13 @@ impl Directory {
 
     /// Whether it waits for tablet servers whose names it doesn't know: none of those that were heard was there before.
     pub(crate) fn waits_for_unknown(&self, now: Duration) -> bool {
-        now >= self.settled_at && self.may_lack_points(now) && self.unheard().is_empty()
+        now >= self.settled_at() && self.may_lack_points(now) && self.unheard().is_empty()
     }
 
     /// The barrier that a tablet server has durably; none where it has not been heard.
     pub(crate) fn reported(&self, server: &str) -> Option<Timestamp> {
-        Some(self.live.get(server)?.points.barrier)
+        let live = self.live.get(server)?;
+        (live.lists_version != 0).then_some(live.points.barrier)
     }
 
     /// A tablet server has these: a master that has lost its state learns them by that.

@@ -7,7 +7,7 @@ use percolator_protocol::types::{TableId, Tablet, Timestamp};
 use percolator_wire::v1;
 use tonic::{Code, Status};
 
-use crate::core::{Directory, HEARTBEAT_INTERVAL};
+use crate::core::Directory;
 use crate::events::{Heartbeat, HeartbeatAnswer};
 use crate::held::Hold;
 use crate::refusal::Refusal;
@@ -53,7 +53,7 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             points,
             resolved_ts: Timestamp::from_u64(request.resolved_ts),
             obstacle: request.obstacle,
-            progress: request.progress.unwrap_or_default(),
+            progress: request.progress,
             settings: request.gc.unwrap_or_default().into(),
             accepted: request.accepted,
             replaces: request.replaces,
@@ -65,6 +65,8 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             time: Timestamp::from_u64(request.time),
             disk_stalled_ms: request.disk_stalled_ms,
             metrics_address,
+            lists_version: request.lists_version,
+            has_lists: !request.without_lists,
         })
     }
 }
@@ -73,8 +75,9 @@ impl From<HeartbeatAnswer> for v1::HeartbeatResponse {
     fn from(heard: HeartbeatAnswer) -> Self {
         Self {
             cluster_id: heard.cluster_id,
-            interval_ms: u32::try_from(HEARTBEAT_INTERVAL.as_millis()).unwrap_or(u32::MAX),
+            interval_ms: u32::try_from(heard.interval.as_millis()).unwrap_or(u32::MAX),
             tablet_servers: heard.tablet_servers,
+            lists_version: heard.lists_version,
             barrier: heard.points.barrier.as_u64(),
             safe_point: heard.points.safe_point.as_u64(),
             gc: Some(heard.settings.into()),
@@ -114,8 +117,8 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
         failed_ms_ago: failed(name).map_or(0, |failed| millis(now.saturating_sub(failed.at))),
         failures: failed(name).map_or(0, |failed| failed.times),
     };
-    let mut tablets: Vec<_> = state.tablets.iter().collect();
-    tablets.sort_by(|a, b| (a.1.table, &a.1.rows.start).cmp(&(b.1.table, &b.1.rows.start)));
+    let tables = state.tables.keys();
+    let tablets = tables.flat_map(|table| state.tablets.of_table(*table));
     Ok(v1::DirectoryResponse {
         cluster_id: state.cluster_id.clone(),
         servers: servers.into_iter().map(server_info).collect(),
@@ -125,8 +128,7 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
             .map(|(id, table)| table_info(*id, table))
             .collect(),
         tablets: tablets
-            .into_iter()
-            .map(|(id, tablet)| place(state, *id, tablet))
+            .map(|(id, tablet)| place(state, id, tablet))
             .collect(),
         complete_below: if state.rebuilt {
             0

@@ -18,10 +18,13 @@ use crate::sessions::Sessions;
 use crate::settings::{Manifest, RETENTION};
 use crate::state::{DirectoryState, Role, Server, StateError, TableState};
 
-/// How often servers are to send a heartbeat.
+/// How often servers are to send a heartbeat, unless there are many.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
-/// A server that was not heard for this long counts as down.
+/// A server that was not heard for this long counts as down, or for three intervals.
 pub const SILENCE_MAX: Duration = Duration::from_millis(1_500);
+
+/// The most heartbeats a second, of all servers.
+const HEARTBEATS_A_SECOND: u32 = 2_000;
 
 /// The directory of tables, tablets and servers.
 #[derive(Debug)]
@@ -34,8 +37,12 @@ pub struct Directory {
     pub(crate) in_flight: BTreeSet<(String, u64)>,
     /// Why a command was not carried out, where it was not the last time: server and tablet.
     pub(crate) failures: BTreeMap<(String, u64), String>,
-    /// Until then, servers that are up may not have been heard.
-    pub(crate) settled_at: Duration,
+    /// Since when this master knows its cluster.
+    pub(crate) known_since: Duration,
+    /// Servers that are up may not have been heard for a while. Of a cluster that this master began nobody knows yet.
+    awaits_others: bool,
+    /// Counts the changes of which tablet servers there are.
+    members_version: u64,
     random: u128,
     pub(crate) dirty: bool,
     pub(crate) effects: Effects,
@@ -92,7 +99,9 @@ impl Directory {
             live: BTreeMap::new(),
             in_flight: BTreeSet::new(),
             failures: BTreeMap::new(),
-            settled_at: SILENCE_MAX,
+            known_since: Duration::ZERO,
+            members_version: 1,
+            awaits_others: true,
             random,
             dirty: false,
             effects: Effects::default(),
@@ -114,8 +123,7 @@ impl Directory {
             }
             Start::NewCluster => {
                 directory.state = Some(DirectoryState::new(format!("{random:032x}"), random));
-                // Nobody knows of this cluster yet, so there is nobody to wait for.
-                directory.settled_at = Duration::ZERO;
+                directory.awaits_others = false;
                 directory.dirty = true;
             }
             Start::Rebuild {
@@ -143,7 +151,7 @@ impl Directory {
         if let Some(state) = &self.state {
             // Of a tablet that was dropped, though the answer to that was lost, nobody asks any more.
             self.failures
-                .retain(|(_, tablet), _| state.tablets.contains_key(tablet));
+                .retain(|(_, tablet), _| state.tablets.contains(*tablet));
         }
         if std::mem::take(&mut self.dirty) {
             self.effects.persist = self.state.as_ref().map(DirectoryState::encode);
@@ -166,7 +174,7 @@ impl Directory {
     pub fn heartbeat(
         &mut self,
         now: Duration,
-        beat: Heartbeat,
+        mut beat: Heartbeat,
     ) -> Result<HeartbeatAnswer, Refusal> {
         beat.check_form()?;
         if self.state.is_none() {
@@ -189,6 +197,7 @@ impl Directory {
         if live.incarnation != beat.incarnation {
             self.failures
                 .retain(|(server, _), _| *server != beat.server);
+            live.forget_lists();
         }
         live.hear(now, &beat);
         let (server, role) = (beat.server.clone(), beat.role);
@@ -206,24 +215,68 @@ impl Directory {
             live.behind_since.or(Some(now))
         };
         live.told = heard.points.barrier;
-        live.progress.heard(now, beat.progress);
-        let has_met = live.peers != beat.peers;
-        live.peers = beat.peers;
-        if beat.role == Role::Tablet {
+        live.progress.heard(now, beat.progress.take());
+        if role == Role::Tablet {
             self.learn_points(beat.points);
-            self.learn_settings(&beat.settings);
-            self.forget_deleted(&beat.server, &beat.deleted_tables, &beat.tablets);
-            self.merge(now, &beat.server, beat.tablets);
-            if has_met {
-                self.settle_all();
+            if beat.has_lists {
+                self.take_lists(now, beat);
+            } else {
+                self.watch_known(now, &server, beat.lists_version);
             }
-            self.command(now, &beat.server);
-            let live = self.live.get(&beat.server);
-            let missing = live.into_iter().flat_map(|live| live.missing.keys());
-            heard.missing = missing.copied().collect();
+            self.command(now, &server);
+            self.say_what_is_missing(&server, &mut heard);
         }
+        heard.interval = self.heartbeat_interval();
         heard.leased = self.grant(now, &server, role);
         Ok(heard)
+    }
+
+    /// Takes in the lists of a tablet server.
+    fn take_lists(&mut self, now: Duration, beat: Heartbeat) {
+        self.learn_settings(&beat.settings);
+        self.forget_deleted(&beat.server, &beat.deleted_tables, &beat.tablets);
+        let all_known = self.state.as_ref().is_some_and(|state| {
+            let mut servers = state.tablet_servers().into_iter();
+            servers.all(|server| beat.peers.contains(server))
+        });
+        let mut has_met = false;
+        if let Some(live) = self.live.get_mut(&beat.server) {
+            live.lists_version = beat.lists_version;
+            live.tablets = beat.tablets.iter().map(|tablet| tablet.id).collect();
+            live.members_known = if all_known { self.members_version } else { 0 };
+            has_met = live.peers != beat.peers;
+            live.peers = beat.peers;
+        }
+        self.merge(now, &beat.server, beat.tablets);
+        if has_met {
+            self.settle_all();
+        }
+    }
+
+    /// A heartbeat without lists says that they are as this master has them, or this master doesn't have them.
+    fn watch_known(&mut self, now: Duration, server: &str, lists_version: u64) {
+        let Some(live) = self.live.get_mut(server) else {
+            return;
+        };
+        if live.lists_version != lists_version {
+            live.forget_lists();
+        } else if !live.missing.is_empty() {
+            self.watch_missing(now, server);
+        }
+    }
+
+    /// Which tablets the server was to have, which servers it doesn't know, and which of its lists are known here.
+    fn say_what_is_missing(&self, server: &str, heard: &mut HeartbeatAnswer) {
+        let (Some(state), Some(live)) = (&self.state, self.live.get(server)) else {
+            return;
+        };
+        heard.missing = live.missing.keys().copied().collect();
+        heard.lists_version = live.lists_version;
+        heard.settings.clone_from(&state.gc.set);
+        if live.members_known != self.members_version {
+            let servers = state.tablet_servers().into_iter();
+            heard.tablet_servers = servers.map(String::from).collect();
+        }
     }
 
     /// Enters into the state what a heartbeat says of its server and of others, and says what to answer.
@@ -253,7 +306,8 @@ impl Directory {
             && beat.cluster_id.is_some();
         state.gc.heard_of_before |= state.rebuilt && is_of_before;
         if state.servers.get(&beat.server) != Some(&heard) {
-            state.servers.insert(beat.server.clone(), heard);
+            let before = state.servers.insert(beat.server.clone(), heard);
+            self.members_version += u64::from(before.is_none());
             self.dirty = true;
         }
         self.dirty |= state.awaited.remove(&beat.server);
@@ -261,6 +315,7 @@ impl Directory {
             if !state.servers.contains_key(peer) && state.awaited.insert(peer.clone()) {
                 // It may know more than all that were heard.
                 state.gc.heard_all = false;
+                self.members_version += 1;
                 self.dirty = true;
             }
         }
@@ -268,17 +323,11 @@ impl Directory {
             leased: Leased::default(),
             missing: Vec::new(),
             points: state.gc.points().raised(beat.points),
-            settings: if beat.settings.revision > state.gc.set.revision {
-                beat.settings.clone()
-            } else {
-                state.gc.set.clone()
-            },
+            settings: state.gc.set.clone(),
+            interval: Duration::ZERO,
+            lists_version: 0,
+            tablet_servers: Vec::new(),
             cluster_id: state.cluster_id.clone(),
-            tablet_servers: state
-                .tablet_servers()
-                .into_iter()
-                .map(String::from)
-                .collect(),
         })
     }
 
@@ -305,7 +354,7 @@ impl Directory {
             Err(_) => {}
         }
         let Some(state) = &mut self.state else { return };
-        let Some(tablet) = state.tablets.get_mut(&tablet_id) else {
+        let Some(tablet) = state.tablets.get(tablet_id) else {
             return;
         };
         if !done || tablet.owner != command.server {
@@ -314,14 +363,15 @@ impl Directory {
         let table = tablet.table;
         match &command.action {
             Action::Create { tablet: asked, .. } => {
-                tablet.made = true;
-                if asked.epoch == tablet.epoch && tablet.state < asked.state {
-                    tablet.state = asked.state;
+                let mut now = tablet.state;
+                if asked.epoch == tablet.epoch && now < asked.state {
+                    now = asked.state;
                     self.dirty = true;
                 }
+                state.tablets.hear(tablet_id, true, now);
             }
             Action::Drop { .. } => {
-                state.tablets.remove(&tablet_id);
+                state.tablets.remove(tablet_id);
             }
         }
         self.settle(table);
@@ -332,21 +382,39 @@ impl Directory {
     pub(crate) fn check_settled(&self, now: Duration) -> Result<(), Refusal> {
         let state = self.state()?;
         let unheard = |(name, server): (&String, &Server)| {
-            server.role == Role::Tablet && !self.live.contains_key(name)
+            server.role == Role::Tablet && self.reported(name).is_none()
         };
         // A rebuilt directory does not even know whom to wait for.
         let waits = state.servers.iter().any(unheard) || state.rebuilt;
-        if waits && now < self.settled_at {
-            return Err(Refusal::Settling {
-                until: self.settled_at,
-            });
+        let until = self.settled_at();
+        if waits && now < until {
+            return Err(Refusal::Settling { until });
         }
         Ok(())
     }
 
-    /// Since when this master knows its cluster.
-    pub(crate) fn known_since(&self) -> Duration {
-        self.settled_at.saturating_sub(SILENCE_MAX)
+    /// Until then, servers that are up may not have been heard.
+    pub(crate) fn settled_at(&self) -> Duration {
+        if self.awaits_others {
+            self.known_since + self.silence_max()
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    /// How often servers are to send a heartbeat: more rarely where there are many, and so that a lease has room for two.
+    pub fn heartbeat_interval(&self) -> Duration {
+        let servers = self.state.as_ref().map_or(0, |state| state.servers.len());
+        let servers = u32::try_from(servers).unwrap_or(u32::MAX);
+        let interval = Duration::from_secs(1).saturating_mul(servers) / HEARTBEATS_A_SECOND;
+        interval
+            .min(self.settings.lease / 2)
+            .max(HEARTBEAT_INTERVAL)
+    }
+
+    /// A server that was not heard for this long counts as down.
+    pub(crate) fn silence_max(&self) -> Duration {
+        SILENCE_MAX.max(3 * self.heartbeat_interval())
     }
 
     /// Begins a state that holds nothing but the cluster's id.
@@ -355,7 +423,7 @@ impl Directory {
             cluster_id: cluster_id.clone(),
         });
         self.state = Some(DirectoryState::rebuilt(cluster_id, self.random));
-        self.settled_at = now + SILENCE_MAX;
+        self.known_since = now;
         self.awaits_leases = true;
         self.distrust_points();
     }
@@ -377,7 +445,7 @@ impl Directory {
         };
         let settled = match was {
             TableState::Deleting => {
-                let is_empty = || state.tablets.values().all(|tablet| tablet.table != id);
+                let is_empty = || state.tablets.of_table(id).next().is_none();
                 if state.may_drop(id) && is_empty() {
                     self.remove_table(id);
                 }
@@ -407,15 +475,12 @@ impl Directory {
             return;
         }
         let mut actions = Vec::new();
-        for (id, tablet) in &state.tablets {
+        for (id, tablet) in state.tablets.of_owner(server) {
             let Some(table) = state.tables.get(&tablet.table) else {
                 continue;
             };
-            if tablet.owner != server {
-                continue;
-            }
             let asked = |state| Tablet {
-                id: *id,
+                id,
                 table: TableId(tablet.table),
                 table_name: table.name.clone(),
                 rows: tablet.rows.clone(),
@@ -428,7 +493,7 @@ impl Directory {
                 TableState::Deleting if tablet.state < TabletState::Frozen => TabletState::Frozen,
                 TableState::Deleting if state.may_drop(tablet.table) => {
                     actions.push(Action::Drop {
-                        tablet: *id,
+                        tablet: id,
                         table: tablet.table,
                     });
                     continue;

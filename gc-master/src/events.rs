@@ -4,6 +4,7 @@ use crate::names::is_name;
 use crate::refusal::Refusal;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Tablet, Timestamp};
@@ -53,8 +54,8 @@ pub struct Heartbeat {
     pub resolved_ts: Timestamp,
     /// What keeps that below its barrier.
     pub obstacle: Option<v1::LockObstacle>,
-    /// What it has to collect, and has collected.
-    pub progress: v1::GcProgress,
+    /// What it has to collect, and has collected. `None`: as it said before.
+    pub progress: Option<v1::GcProgress>,
     /// The settings of garbage collection that it keeps.
     pub settings: StoredSettings,
     /// The master has answered this incarnation before.
@@ -77,6 +78,10 @@ pub struct Heartbeat {
     pub disk_stalled_ms: u32,
     /// Where it shows metrics, as it listens.
     pub metrics_address: Option<SocketAddr>,
+    /// The version of its lists: its tablets, peers, deleted tables and settings.
+    pub lists_version: u64,
+    /// These lists are here; otherwise they are empty, and as they were at this version.
+    pub has_lists: bool,
 }
 
 impl Heartbeat {
@@ -94,7 +99,7 @@ impl Heartbeat {
             points: Points::default(),
             resolved_ts: Timestamp::ZERO,
             obstacle: None,
-            progress: v1::GcProgress::default(),
+            progress: None,
             settings: StoredSettings::default(),
             accepted: false,
             replaces: Vec::new(),
@@ -106,6 +111,8 @@ impl Heartbeat {
             time: Timestamp::ZERO,
             disk_stalled_ms: 0,
             metrics_address: None,
+            lists_version: 1,
+            has_lists: true,
         }
     }
 }
@@ -146,8 +153,12 @@ impl<'a> Deletion<'a> {
 pub struct HeartbeatAnswer {
     /// The cluster's id.
     pub cluster_id: String,
-    /// The tablet servers of the cluster, by name: for a tablet server to keep.
+    /// The tablet servers of the cluster, by name: for a tablet server to keep. Empty: it knows them.
     pub tablet_servers: Vec<String>,
+    /// The version of the server's lists that the master has; zero: none.
+    pub lists_version: u64,
+    /// When the next heartbeat is to come.
+    pub interval: Duration,
     /// How far it is to refuse and to collect.
     pub points: Points,
     /// The settings of garbage collection: for a tablet server to keep.
@@ -310,6 +321,12 @@ impl Heartbeat {
                 self.resolved_ts, self.points.barrier
             ));
         }
+        if self.role == Role::Tablet && self.lists_version == 0 {
+            return malformed("its lists have no version".into());
+        }
+        if !self.has_lists && !self.tablets.is_empty() {
+            return malformed("it says that its lists are left out, and has tablets".into());
+        }
         let is_table = |id: &u32| (1..u32::MAX).contains(id);
         if let Some(id) = self.deleted_tables.iter().find(|id| !is_table(id)) {
             return malformed(format!("its deleted table {id} is no table"));
@@ -351,16 +368,18 @@ impl Heartbeat {
                 server: self.server.clone(),
             });
         }
-        let other_oracle = state
-            .servers
-            .iter()
-            .find(|(name, server)| server.role == Role::Oracle && **name != self.server);
+        if self.role != Role::Oracle {
+            return Ok(());
+        }
+        let mut servers = state.servers.iter();
+        let other_oracle =
+            servers.find(|(name, server)| server.role == Role::Oracle && **name != self.server);
         match other_oracle {
-            Some((first, _)) if self.role == Role::Oracle => Err(Refusal::SecondOracle {
+            Some((first, _)) => Err(Refusal::SecondOracle {
                 first: first.clone(),
                 second: self.server.clone(),
             }),
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 }

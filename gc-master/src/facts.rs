@@ -96,8 +96,8 @@ impl Directory {
             };
             *facts.tables.entry(state).or_default() += 1;
         }
-        for (id, tablet) in &state.tablets {
-            let shown = self.tablet_state(*id, tablet, now);
+        for (id, tablet) in state.tablets.iter() {
+            let shown = self.tablet_state(id, tablet, now);
             *facts.tablets.entry(shown).or_default() += 1;
             let table = state.tables.get(&tablet.table);
             let table = table.map_or_else(String::new, |table| table.name.clone());

@@ -187,7 +187,7 @@ impl Directory {
     /// The lease that a heartbeat of this server is answered with. Durable before it is.
     pub(crate) fn grant(&mut self, now: Duration, server: &str, role: Role) -> Leased {
         let lasts = self.settings.lease;
-        let before_is_over = now >= self.known_since() + self.oracle_lease_before();
+        let before_is_over = now >= self.known_since + self.oracle_lease_before();
         let time = self.collection.now;
         let mut leased = Leased {
             lasts,
@@ -310,7 +310,7 @@ impl Directory {
     fn oracle_lease_ends(&self, server: &str) -> Duration {
         match self.live.get(server) {
             Some(live) => live.heard_at + self.settings.lease,
-            None => self.known_since() + self.oracle_lease_before(),
+            None => self.known_since + self.oracle_lease_before(),
         }
     }
 

@@ -116,7 +116,7 @@ impl Directory {
         let points = state.gc.points();
         // Just after the master's start nobody can have been heard.
         let moves = points.safe_point >= points.barrier && !self.may_lack_points(now);
-        if moves || now < self.settled_at {
+        if moves || now < self.settled_at() {
             return Vec::new();
         }
         let servers = if self.may_lack_points(now) {
@@ -141,7 +141,7 @@ impl Directory {
     /// Tables that keep the safe point back, because some of their rows may be anywhere.
     fn tables_in_the_way(&self, state: &DirectoryState, now: Duration) -> Vec<Hold> {
         let points = state.gc.points();
-        if points.safe_point >= points.barrier || now < self.settled_at {
+        if points.safe_point >= points.barrier || now < self.settled_at() {
             return Vec::new();
         }
         let creating = state.tables.iter();

@@ -21,6 +21,7 @@ mod members;
 mod metrics;
 mod names;
 mod pending;
+mod placements;
 pub mod program;
 mod progress;
 mod refusal;
@@ -40,6 +41,7 @@ pub use events::{Action, Command, Deletion, Effects, Heartbeat, HeartbeatAnswer,
 pub use fencing::{LEASE, Leased};
 pub use names::{CUT_BYTES_MAX, CUTS_MAX, NAME_BYTES_MAX};
 pub use pending::{Creation, Pending, Removal};
+pub use placements::Placements;
 pub use refusal::Refusal;
 pub use server::{Error, Options, Server};
 pub use settings::{

@@ -8,7 +8,7 @@ use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::Timestamp;
 use percolator_wire::v1;
 
-use crate::core::{Directory, SILENCE_MAX};
+use crate::core::Directory;
 use crate::events::Heartbeat;
 use crate::progress::Progressed;
 use crate::state::TableState;
@@ -21,8 +21,12 @@ const FAILURE_CHARS_MAX: usize = 1000;
 pub(crate) struct Live {
     pub(crate) incarnation: u64,
     pub(crate) heard_at: Duration,
+    /// The version of its lists that is known here: of its tablets, its peers, and more; zero: none.
+    pub(crate) lists_version: u64,
     /// The tablet servers that it durably knows of.
     pub(crate) peers: BTreeSet<String>,
+    /// Which members of the cluster it knows all of, by the directory's count of their changes.
+    pub(crate) members_known: u64,
     /// Tablets that it owns and did not report: since when, and whether that was noted.
     pub(crate) missing: BTreeMap<u64, (Duration, bool)>,
     /// Reports that were ignored, and noted.
@@ -67,7 +71,9 @@ impl Live {
         Self {
             incarnation,
             heard_at: now,
+            lists_version: 0,
             peers: BTreeSet::new(),
+            members_known: 0,
             missing: BTreeMap::new(),
             conflicts: BTreeSet::new(),
             points: Points::default(),
@@ -86,6 +92,13 @@ impl Live {
         }
     }
 
+    /// Another process has its name, or lists that are not known here: what was known counts no more.
+    pub(crate) fn forget_lists(&mut self) {
+        self.lists_version = 0;
+        self.members_known = 0;
+        self.tablets.clear();
+    }
+
     /// Takes in what a heartbeat says of the server itself.
     pub(crate) fn hear(&mut self, now: Duration, beat: &Heartbeat) {
         self.incarnation = beat.incarnation;
@@ -93,7 +106,6 @@ impl Live {
         self.disk_stalled_ms = beat.disk_stalled_ms;
         self.metrics_address = beat.metrics_address;
         self.points = beat.points;
-        self.tablets = beat.tablets.iter().map(|tablet| tablet.id).collect();
         self.resolved_ts = beat.resolved_ts;
         self.unresolved_since = if beat.resolved_ts < beat.points.barrier {
             self.unresolved_since.or(Some(now))
@@ -122,7 +134,7 @@ impl Directory {
     pub fn is_alive(&self, server: &str, now: Duration) -> bool {
         self.live
             .get(server)
-            .is_some_and(|live| now.saturating_sub(live.heard_at) < SILENCE_MAX)
+            .is_some_and(|live| now.saturating_sub(live.heard_at) < self.silence_max())
     }
 
     /// Tablets that the server had and has not reported for a while, in order: see [`Note::Missing`](crate::Note).
@@ -143,7 +155,7 @@ impl Directory {
             table.is_some_and(|table| table.state != TableState::Deleting)
         };
         let lost = |(server, live): (&'_ String, &Live)| {
-            let tablets = live.missing.keys().filter_map(|id| state.tablets.get(id));
+            let tablets = live.missing.keys().filter_map(|id| state.tablets.get(*id));
             let tables = tablets.filter(|tablet| tablet.owner == *server);
             tables.map(|tablet| tablet.table).filter(is_kept).collect()
         };

@@ -18,8 +18,11 @@ pub(crate) struct Progressed {
 }
 
 impl Progressed {
-    pub(crate) fn heard(&mut self, now: Duration, progress: v1::GcProgress) {
-        self.last = progress;
+    /// `None`: it is as it was.
+    pub(crate) fn heard(&mut self, now: Duration, progress: Option<v1::GcProgress>) {
+        if let Some(progress) = progress {
+            self.last = progress;
+        }
         let (since, before) = self.since;
         let (passed, records) = (now.saturating_sub(since), self.records());
         if records < before || since.is_zero() {

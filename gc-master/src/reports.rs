@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use percolator_protocol::types::{Tablet, TabletState};
 
-use crate::core::{Directory, SILENCE_MAX};
+use crate::core::Directory;
 use crate::events::{Action, Note};
 use crate::members::Live;
 use crate::names::NAME_BYTES_MAX;
@@ -22,12 +22,11 @@ struct Winner {
 impl Directory {
     /// Merges everything that a tablet server owns.
     pub(crate) fn merge(&mut self, now: Duration, server: &str, mut reports: Vec<Tablet>) {
-        let reported: BTreeSet<u64> = reports.iter().map(|report| report.id).collect();
         if let Some(state) = &self.state {
             // Known tablets first: one that was split has made room for its sibling then. After
             // them the newest, so that what is older finds its rows taken.
             reports.sort_by_key(|report| {
-                let is_new = !state.tablets.contains_key(&report.id);
+                let is_new = !state.tablets.contains(report.id);
                 (is_new, std::cmp::Reverse(report.epoch), report.id)
             });
         }
@@ -64,7 +63,7 @@ impl Directory {
         if let Some(live) = self.live.get_mut(server) {
             live.conflicts = conflicts;
         }
-        self.watch_missing(now, server, &reported);
+        self.watch_missing(now, server);
     }
 
     /// Takes one report in. Whether the table's tablets changed; or what it loses against.
@@ -74,7 +73,7 @@ impl Directory {
         };
         let table_state = state.tables.get(&report.table.0).map(|table| table.state);
         let may_drop = state.may_drop(report.table.0);
-        let known = state.tablets.get(&report.id);
+        let known = state.tablets.get(report.id);
         let is_ours = known.is_none_or(|tablet| tablet.owner == server);
         match table_state {
             None if known.is_none() && state.was_deleted(report.table.0) => {
@@ -101,7 +100,7 @@ impl Directory {
         // A report may be older than the command to freeze.
         let was = state
             .tablets
-            .get(&report.id)
+            .get(report.id)
             .filter(|known| known.owner == server && known.epoch == report.epoch)
             .map_or(TabletState::Serving, |known| known.state);
         if report.state > TabletState::Serving
@@ -119,22 +118,22 @@ impl Directory {
             made: true,
             state: report.state.max(was),
         };
-        let (was_made, is_news) = match state.tablets.get_mut(&report.id) {
-            Some(known) => {
-                let was_made = std::mem::replace(&mut known.made, true);
-                (was_made, *known != claimed)
-            }
-            None => (true, true),
-        };
+        let known = state.tablets.get(report.id);
+        let was_made = known.is_none_or(|known| known.made);
+        // That it is made now is not written down by itself.
+        let is_news = known.is_none_or(|known| {
+            *known
+                != Placement {
+                    made: known.made,
+                    ..claimed.clone()
+                }
+        });
         if is_news {
-            state.tablets.retain(|id, tablet| {
-                *id == report.id
-                    || tablet.table != claimed.table
-                    || !tablet.rows.overlaps(&claimed.rows)
-            });
-            state.tablets.insert(report.id, claimed);
+            state.tablets.place(report.id, claimed);
             state.met_tablet(report.id);
             self.dirty = true;
+        } else {
+            state.tablets.hear(report.id, true, claimed.state);
         }
         Ok(is_news || !was_made)
     }
@@ -153,11 +152,12 @@ impl Directory {
                 continue;
             }
             // What it doesn't have any more was reported before it was dropped, and heard of later.
-            state.tablets.retain(|tablet_id, tablet| {
-                tablet.table != *id
-                    || tablet.owner != server
-                    || reports.iter().any(|report| report.id == *tablet_id)
+            let gone = state.tablets.of_table(*id).filter(|(tablet_id, tablet)| {
+                tablet.owner == server && reports.iter().all(|report| report.id != *tablet_id)
             });
+            for gone in gone.map(|(gone, _)| gone).collect::<Vec<_>>() {
+                state.tablets.remove(gone);
+            }
             match state.tables.get_mut(id) {
                 Some(table) => {
                     self.dirty |= table.drop_at != Some(0);
@@ -229,13 +229,15 @@ impl Directory {
 
     /// A tablet that its owner had and no longer reports is lost, or its creation crossed this
     /// heartbeat on the way: noted when it stays away, and never replaced by an empty one.
-    fn watch_missing(&mut self, now: Duration, server: &str, reported: &BTreeSet<u64>) {
+    pub(crate) fn watch_missing(&mut self, now: Duration, server: &str) {
+        let silence_max = self.silence_max();
         let (Some(state), Some(live)) = (&mut self.state, self.live.get_mut(server)) else {
             return;
         };
         let mut missing = BTreeMap::new();
-        for (id, tablet) in &mut state.tablets {
-            if tablet.owner != server || !tablet.made || reported.contains(id) {
+        let mut given_up = Vec::new();
+        for (id, tablet) in state.tablets.of_owner(server) {
+            if !tablet.made || live.tablets.contains(&id) {
                 continue;
             }
             let Some(table) = state.tables.get(&tablet.table) else {
@@ -243,57 +245,53 @@ impl Directory {
             };
             // One that may go may have gone.
             if table.given_up && table.drop_at.is_none() {
-                // Now an empty one may be made; one that is there all the same stays as it is.
-                tablet.made = false;
-                tablet.state = TabletState::Serving;
-                self.dirty = true;
+                given_up.push(id);
             }
             if table.state == TableState::Deleting {
                 continue;
             }
-            let (since, told) = live.missing.get(id).copied().unwrap_or((now, false));
-            let overdue = now.saturating_sub(since) >= SILENCE_MAX;
+            let (since, told) = live.missing.get(&id).copied().unwrap_or((now, false));
+            let overdue = now.saturating_sub(since) >= silence_max;
             if overdue && !told {
                 self.effects.notes.push(Note::Missing {
                     server: server.to_owned(),
-                    tablet: *id,
+                    tablet: id,
                     table: table.name.clone(),
                 });
             }
-            missing.insert(*id, (since, told || overdue));
+            missing.insert(id, (since, told || overdue));
         }
         live.missing = missing;
+        for id in given_up {
+            // Now an empty one may be made; one that is there all the same stays as it is.
+            self.dirty |= state.tablets.hear(id, false, TabletState::Serving);
+        }
     }
 }
 
 /// What the directory already has for these rows, unless the report is newer.
 fn winner_over(state: &DirectoryState, server: &str, report: &Tablet) -> Option<Winner> {
-    let winner = |(id, tablet): (&u64, &Placement)| Winner {
-        id: *id,
+    let winner = |(id, tablet): (u64, &Placement)| Winner {
+        id,
         owner: tablet.owner.clone(),
         epoch: tablet.epoch,
     };
-    if let Some(known) = state.tablets.get_key_value(&report.id) {
-        let tablet = known.1;
-        let is_newer = if tablet.owner == server {
-            report.epoch >= tablet.epoch
+    if let Some(known) = state.tablets.get(report.id) {
+        let is_newer = if known.owner == server {
+            report.epoch >= known.epoch
         } else {
-            report.epoch > tablet.epoch
+            report.epoch > known.epoch
         };
-        if tablet.table != report.table.0 || !is_newer {
-            return Some(winner(known));
+        if known.table != report.table.0 || !is_newer {
+            return Some(winner((report.id, known)));
         }
-        if tablet.rows == report.rows {
+        if known.rows == report.rows {
             return None;
         }
     }
-    state
-        .tablets
-        .iter()
-        .filter(|(id, tablet)| {
-            **id != report.id && tablet.table == report.table.0 && tablet.epoch >= report.epoch
-        })
-        .find(|(_, tablet)| tablet.rows.overlaps(&report.rows))
+    let mut overlapping = state.tablets.overlapping(report.table.0, &report.rows);
+    overlapping
+        .find(|(id, tablet)| *id != report.id && tablet.epoch >= report.epoch)
         .map(winner)
 }
 

@@ -167,7 +167,7 @@ impl Directory {
         }
         if self.may_lack_points(now) {
             // Its floor counts, but whether it is refused already is not known yet.
-            let until = self.settled_at;
+            let until = self.settled_at();
             return Err(Refusal::Settling { until });
         }
         Ok(v1::SessionResponse {

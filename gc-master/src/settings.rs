@@ -176,7 +176,7 @@ impl Directory {
                 return Err(Refusal::OfManifest { field });
             }
         }
-        let until = self.settled_at;
+        let until = self.settled_at();
         // What it leaves open would be lost: servers take a newer record as a whole.
         if self.may_lack_points(now) {
             let servers = self.unheard_described(now);

@@ -9,6 +9,7 @@ use percolator_protocol::types::{Rows, TabletState, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{self, Half, TABLE_BLOCK_BITS, TABLET_BLOCK_BITS};
+use crate::placements::Placements;
 use crate::settings::StoredSettings;
 
 /// The format of the bytes that this program reads and writes.
@@ -34,7 +35,7 @@ pub struct DirectoryState {
     /// By id.
     pub tables: BTreeMap<u32, Table>,
     /// By id.
-    pub tablets: BTreeMap<u64, Placement>,
+    pub tablets: Placements,
     /// By name.
     pub servers: BTreeMap<String, Server>,
     /// Ids of deleted tables; only where `rebuilt`.
@@ -266,7 +267,7 @@ impl DirectoryState {
             next_tablet_id: 0,
             first_table_id: 0,
             tables: BTreeMap::new(),
-            tablets: BTreeMap::new(),
+            tablets: Placements::default(),
             servers: BTreeMap::new(),
             deleted_tables: BTreeSet::new(),
             gc: Gc::default(),
@@ -340,14 +341,7 @@ impl DirectoryState {
 
     /// The tablets of a table, ordered by their first row.
     pub fn tablets_of(&self, table: u32) -> Vec<(u64, &Placement)> {
-        let mut tablets: Vec<(u64, &Placement)> = self
-            .tablets
-            .iter()
-            .filter(|(_, tablet)| tablet.table == table)
-            .map(|(id, tablet)| (*id, tablet))
-            .collect();
-        tablets.sort_by(|a, b| a.1.rows.start.cmp(&b.1.rows.start));
-        tablets
+        self.tablets.of_table(table).collect()
     }
 
     /// The id of the table with this name, if it is not being deleted.
@@ -397,18 +391,16 @@ impl DirectoryState {
 
     /// The owners of a table's tablets.
     pub(crate) fn owners_of(&self, table: u32) -> BTreeSet<&str> {
-        let tablets = self.tablets.values().filter(|tablet| tablet.table == table);
-        tablets.map(|tablet| tablet.owner.as_str()).collect()
+        let tablets = self.tablets.of_table(table);
+        tablets.map(|(_, tablet)| tablet.owner.as_str()).collect()
     }
 
     /// The owners of tablets whose tables are not being deleted.
     pub(crate) fn owners_in_use(&self) -> BTreeSet<&str> {
-        let is_in_use = |tablet: &&Placement| {
-            let table = self.tables.get(&tablet.table);
-            table.is_some_and(|table| table.state != TableState::Deleting)
-        };
-        let tablets = self.tablets.values().filter(is_in_use);
-        tablets.map(|tablet| tablet.owner.as_str()).collect()
+        let tables = self.tables.iter();
+        let in_use = tables.filter(|(_, table)| table.state != TableState::Deleting);
+        let tablets = in_use.flat_map(|(id, _)| self.tablets.of_table(*id));
+        tablets.map(|(_, tablet)| tablet.owner.as_str()).collect()
     }
 
     /// Every tablet server of the cluster that is known of, by name.
@@ -422,15 +414,14 @@ impl DirectoryState {
     }
 
     fn is_covered(&self, table: u32, counts: impl Fn(&Placement) -> bool) -> bool {
-        let tablets = self.tablets_of(table);
         let mut reached: Option<&[u8]> = Some(&[]);
-        for (_, tablet) in &tablets {
+        for (_, tablet) in self.tablets.of_table(table) {
             if !counts(tablet) || reached != Some(&tablet.rows.start) {
                 return false;
             }
             reached = Some(&tablet.rows.end[..]).filter(|end| !end.is_empty());
         }
-        !tablets.is_empty() && reached.is_none()
+        reached.is_none()
     }
 }
 
@@ -506,7 +497,7 @@ mod tests {
             made: true,
             state: TabletState::Frozen,
         };
-        state.tablets.insert(u64::MAX, tablet);
+        state.tablets.place(u64::MAX, tablet);
         let oracle = Server {
             role: Role::Oracle,
             address: "oracle-0:7401".into(),
@@ -576,11 +567,10 @@ mod tests {
                     made: true,
                     state: TabletState::Serving,
                 };
-                state.tablets.insert(id, tablet);
+                state.tablets.place(id, tablet);
             }
             assert_eq!(state.is_complete(1), complete, "{tablets:?}");
-            if let Some(tablet) = state.tablets.get_mut(&1) {
-                tablet.made = false;
+            if state.tablets.hear(1, false, TabletState::Serving) {
                 assert!(!state.is_complete(1), "{tablets:?}");
             }
         }

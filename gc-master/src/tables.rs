@@ -74,7 +74,7 @@ impl Directory {
                 made: false,
                 state: TabletState::Serving,
             };
-            next.tablets.insert(next.next_tablet_id, tablet);
+            next.tablets.place(next.next_tablet_id, tablet);
             next.next_tablet_id += 1;
         }
         let bytes = next.encode().len();
@@ -157,6 +157,10 @@ impl Directory {
         // A rebuilt directory may know no tablet of it.
         self.settle(id);
         for owner in owners {
+            let live = self.live.get(&owner);
+            if give_up_lost && live.is_some_and(|live| live.lists_version != 0) {
+                self.watch_missing(now, &owner);
+            }
             self.command(now, &owner);
         }
         Ok(id)
@@ -212,11 +216,9 @@ impl Directory {
             let table = state.tables.get(table).filter(|_| *table != id);
             table.is_some_and(|table| table.state != TableState::Creating)
         };
-        let used = state
-            .tablets
-            .values()
-            .filter(|tablet| is_used(&tablet.table));
-        let before: BTreeSet<&str> = used.map(|tablet| tablet.owner.as_str()).collect();
+        let used = state.tables.keys().filter(|table| is_used(table));
+        let used = used.flat_map(|table| state.tablets.of_table(*table));
+        let before: BTreeSet<&str> = used.map(|(_, tablet)| tablet.owner.as_str()).collect();
         let mut ignorant = owners.clone();
         ignorant.retain(|owner| !knows(owner, &all));
         if ignorant.is_empty() && !before.iter().any(|server| knows(server, &owners)) {
@@ -289,18 +291,11 @@ impl Directory {
         let Some(state) = &self.state else {
             return BTreeMap::new();
         };
-        let mut loads: BTreeMap<String, usize> = state
-            .servers
-            .iter()
+        let servers = state.servers.iter();
+        servers
             .filter(|(name, server)| server.role == Role::Tablet && self.is_alive(name, now))
-            .map(|(name, _)| (name.clone(), 0))
-            .collect();
-        for tablet in state.tablets.values() {
-            if let Some(load) = loads.get_mut(&tablet.owner) {
-                *load += 1;
-            }
-        }
-        loads
+            .map(|(name, _)| (name.clone(), state.tablets.count_of_owner(name)))
+            .collect()
     }
 
     fn no_tablet_server(&self, now: Duration) -> Refusal {
@@ -323,7 +318,7 @@ impl Directory {
         let described: Vec<String> = servers
             .into_iter()
             .map(|server| match self.silence(server, now) {
-                Some(silence) if silence < crate::core::SILENCE_MAX => format!("{server} (up)"),
+                Some(silence) if silence < self.silence_max() => format!("{server} (up)"),
                 Some(silence) => format!("{server} (last heard {} s ago)", silence.as_secs()),
                 None => format!("{server} (not heard since the master's start)"),
             })

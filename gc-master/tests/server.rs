@@ -123,12 +123,15 @@ impl Fake {
         let report = move || v1::HeartbeatRequest {
             tablets: owned.lock().unwrap().values().cloned().collect(),
             peers: known.lock().unwrap().clone(),
+            lists_version: 1,
             ..v1::HeartbeatRequest::default()
         };
         tokio::spawn(async move {
             let adopt = |_: &str| Ok::<(), Status>(());
             let learn = |told: &v1::HeartbeatResponse| {
-                *peers.lock().unwrap() = told.tablet_servers.clone();
+                if !told.tablet_servers.is_empty() {
+                    *peers.lock().unwrap() = told.tablet_servers.clone();
+                }
             };
             percolator_server::heartbeat::run(options, report, adopt, learn, pending())
                 .await
@@ -306,6 +309,7 @@ async fn a_master_without_a_state_waits_and_takes_over() {
         address: "127.0.0.1:1".into(),
         incarnation: 1,
         tablets: Vec::new(),
+        lists_version: 1,
         ..v1::HeartbeatRequest::default()
     };
     let refused = master.heartbeat(other).await.unwrap_err();

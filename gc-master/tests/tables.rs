@@ -1,12 +1,12 @@
-//! Creating and deleting tables, with crashes of the master at every step.
+//! Creating tables, with crashes of the master at every step, and what keeps the safe point back.
 
 mod world;
 
 use std::time::Duration;
 
-use percolator_gc_master::{Deletion, Refusal, SILENCE_MAX, TableState};
+use percolator_gc_master::{Refusal, SILENCE_MAX, TableState};
 use percolator_protocol::safe_point::Points;
-use percolator_protocol::types::{TabletState, Timestamp};
+use percolator_protocol::types::Timestamp;
 use world::World;
 
 #[test]
@@ -37,28 +37,6 @@ fn ids_are_never_given_twice() {
     world.beat_all();
     assert_eq!(world.create("a", &[]), Ok(2));
     assert_eq!(world.rows(), ["a ready 3@1 [..) tablet-0"]);
-}
-
-#[test]
-fn a_deletion_that_comes_late_leaves_a_table_that_was_made_again() {
-    let mut world = World::new(2);
-    let first = world.create("a", &["m"]).unwrap();
-    world.freeze("a").unwrap();
-    // The name is free at once.
-    let second = world.create("a", &["m"]).unwrap();
-    assert_eq!(world.state_of("a"), Some(TableState::Ready));
-    let late = Deletion {
-        table: Some(first),
-        ..Deletion::of("a")
-    };
-    assert_eq!(world.directory.delete_table(world.now, &late), Ok(first));
-    assert_eq!(world.state_of("a"), Some(TableState::Ready));
-    world.pass_deletions();
-    assert_eq!(world.directory.table(first), None);
-    let refused = world.directory.delete_table(world.now, &late).unwrap_err();
-    assert!(matches!(refused, Refusal::NoSuchTable { .. }), "{refused}");
-    assert_eq!(world.state_of("a"), Some(TableState::Ready));
-    assert_eq!(world.freeze("a"), Ok(second));
 }
 
 #[test]
@@ -99,39 +77,6 @@ fn a_create_goes_on_when_its_server_comes_back() {
     world.assert_agreement("after the server came back");
 }
 
-#[test]
-fn a_delete_goes_on_when_its_server_comes_back() {
-    let mut world = World::new(2);
-    world.create("accounts", &["m"]).unwrap();
-    world.down.push("tablet-0".into());
-    assert_eq!(world.delete("accounts"), Ok(1));
-    assert_eq!(world.state_of("accounts"), Some(TableState::Deleting));
-    let no_such_table = Err(Refusal::NoSuchTable {
-        name: "accounts".into(),
-    });
-    assert_eq!(world.delete("accounts"), no_such_table);
-    assert_eq!(
-        world.directory.waits_for(1, world.now),
-        "tablet-0 (up); the last order to tablet-0 failed: it is down"
-    );
-    assert!(!world.directory.is_frozen(1));
-    world.down.clear();
-    world.beat_all();
-    assert!(world.directory.is_frozen(1));
-    // It is frozen, and stays until the safe point has passed that.
-    world.time_deletions();
-    world.beat_all();
-    assert_eq!(world.rows().len(), 2);
-    world.down.push("tablet-1".into());
-    world.pass_deletions();
-    assert_eq!(world.rows().len(), 1);
-    assert_eq!(world.state_of("accounts"), Some(TableState::Deleting));
-    world.down.clear();
-    world.beat_all();
-    assert_eq!(world.state_of("accounts"), None);
-    world.assert_agreement("after the delete");
-}
-
 /// Creates, crashes at one step, and goes on with what servers report alone.
 #[test]
 fn a_create_survives_a_crash_at_every_step() {
@@ -164,141 +109,6 @@ fn a_create_survives_a_crash_at_every_step() {
 }
 
 #[test]
-fn a_delete_survives_a_crash_at_every_step() {
-    for step in 0.. {
-        let mut world = World::new(2);
-        world.create("accounts", &["g", "p"]).unwrap();
-        world.effects_left = step;
-        let deleted = world.delete("accounts");
-        let crashed = world.crashed;
-        // A master that has just started refuses what it has not heard of yet.
-        assert!(deleted.is_ok() || crashed, "step {step}: {deleted:?}");
-        let is_begun = world.state_of("accounts") != Some(TableState::Ready);
-        assert_eq!(is_begun, step > 0, "step {step}: durable before it is sent");
-        world.effects_left = usize::MAX;
-        world.beat_all();
-        world.beat_all();
-        world.assert_agreement(&format!("step {step}"));
-        if is_begun {
-            // It goes on by itself.
-            world.pass_deletions();
-            assert_eq!(world.state_of("accounts"), None, "step {step}");
-            world.assert_agreement(&format!("step {step}, at the end"));
-        } else {
-            assert_eq!(world.state_of("accounts"), Some(TableState::Ready));
-        }
-        if !crashed {
-            assert!(
-                step > 13,
-                "three tablets, each frozen, dropped and answered"
-            );
-            return;
-        }
-    }
-}
-
-#[test]
-fn a_table_is_dropped_when_the_safe_point_has_passed_its_freezing_and_not_before() {
-    let mut world = World::new(2);
-    world.create("a", &["m"]).unwrap();
-    let frozen_count = |world: &World| {
-        let tablets = world.servers.values().flat_map(|tablets| tablets.values());
-        tablets
-            .filter(|tablet| tablet.state == TabletState::Frozen)
-            .count()
-    };
-    world.down.push("tablet-1".into());
-    world.freeze("a").unwrap();
-    assert_eq!(frozen_count(&world), 1);
-    // Whatever the safe point passes now, a transaction may still commit in the other one.
-    world.pass_deletions();
-    assert_eq!(world.state().tables[&1].drop_at, None);
-    world.down.clear();
-    // A report from before the order to freeze changes nothing.
-    let mut late = world.heartbeat_of("tablet-0");
-    late.tablets[0].state = TabletState::Serving;
-    world.directory.heartbeat(world.now, late).unwrap();
-    world.carry_out();
-    world.beat_all();
-    assert_eq!(frozen_count(&world), 2);
-    assert!(world.directory.is_frozen(1));
-    let frozen_before = world.oracle_ms;
-
-    // The first time may have been taken before the freezing.
-    world.collect();
-    assert_eq!(world.state().tables[&1].drop_at, None);
-    world.collect();
-    let drop_at = world.state().tables[&1].drop_at.unwrap();
-    assert!(drop_at > Timestamp::from_millis(frozen_before + 1).as_u64());
-    // The master's next start knows it; and nothing is dropped before that.
-    world.restart();
-    let at = |drop_at: u64| Points {
-        barrier: Timestamp::from_u64(drop_at),
-        safe_point: Timestamp::from_u64(drop_at),
-    };
-    for (points, tablets) in [(at(drop_at - 1), 2), (at(drop_at), 0)] {
-        for server in ["tablet-0", "tablet-1"] {
-            world.points.insert(server.into(), points);
-        }
-        world.beat_all();
-        world.beat_all();
-        assert_eq!(world.rows().len(), tablets);
-    }
-    assert_eq!(world.state_of("a"), None);
-    world.assert_agreement("after the drop");
-}
-
-#[test]
-fn a_directory_that_has_lost_its_state_goes_on_with_a_frozen_table() {
-    let mut world = World::new(2);
-    world.create("a", &["m"]).unwrap();
-    world.down.push("tablet-1".into());
-    world.freeze("a").unwrap();
-    world.lose_state();
-    world.beat_all();
-    world.now = 2 * SILENCE_MAX;
-    world.beat_all();
-    // One tablet says that it is frozen; of the other one nothing is known, so it isn't.
-    assert_eq!(world.state_of("a"), Some(TableState::Deleting));
-    assert!(!world.directory.is_frozen(1));
-    world.pass_deletions();
-    assert_eq!(world.state().tables[&1].drop_at, None);
-    world.down.clear();
-    world.beat_all();
-    assert!(world.directory.is_frozen(1));
-    world.pass_deletions();
-    assert_eq!(world.state_of("a"), None);
-    world.assert_agreement("after the drop");
-}
-
-#[test]
-fn an_order_to_make_a_tablet_that_is_late_finds_it_frozen() {
-    let mut world = World::new(1);
-    world.down.push("tablet-0".into());
-    world.create("a", &[]).unwrap();
-    world.freeze("a").unwrap();
-    world.down.clear();
-    world.beat_all();
-    // It never had the tablet, and holds it frozen now.
-    assert!(world.directory.is_frozen(1));
-    assert_eq!(world.servers["tablet-0"][&1].state, TabletState::Frozen);
-    world.pass_deletions();
-    assert_eq!(world.state_of("a"), None);
-}
-
-#[test]
-fn a_create_that_arrives_after_the_delete_is_dropped_again() {
-    let mut world = World::new(1);
-    world.create("a", &[]).unwrap();
-    let late = world.servers["tablet-0"].clone();
-    world.delete("a").unwrap();
-    world.servers.insert("tablet-0".into(), late);
-    world.beat_all();
-    world.assert_agreement("the late one is dropped");
-    assert!(world.servers["tablet-0"].is_empty());
-}
-
-#[test]
 fn a_ready_table_is_never_replaced_by_an_empty_one() {
     let mut world = World::new(1);
     world.create("a", &[]).unwrap();
@@ -321,84 +131,6 @@ fn a_ready_table_is_never_replaced_by_an_empty_one() {
         notes,
         ["tablet-0 no longer reports its tablet 1 of table a: are its data lost?"]
     );
-}
-
-/// Its locks may come back with its folder, and then ask for what became of transactions of long ago.
-#[test]
-fn nothing_is_collected_while_a_server_lacks_what_it_had() {
-    let mut world = World::new(2);
-    world.create("a", &[]).unwrap();
-    world.create("b", &[]).unwrap();
-    assert!(world.servers["tablet-1"].contains_key(&2));
-    let mut second = 3_600;
-    let mut collect = |world: &mut World| {
-        for _ in 0..3 {
-            second += 100;
-            world.now = Duration::from_secs(second);
-            world.oracle_ms += 100_000;
-            world.beat_all();
-            world.collect();
-            // Everybody takes the barrier.
-            let points = world.state().gc.points();
-            for server in ["tablet-0", "tablet-1"] {
-                world.points.insert(server.into(), points);
-            }
-        }
-        world.state().gc.points().safe_point
-    };
-    let before = collect(&mut world);
-    assert!(before > Timestamp::ZERO);
-    let taken = std::mem::take(world.servers.get_mut("tablet-1").unwrap());
-    assert_eq!(collect(&mut world), before);
-    // A table that has lost nothing can be deleted; it waits for the safe point.
-    assert_eq!(world.freeze("a"), Ok(1));
-    assert_eq!(collect(&mut world), before);
-    assert_eq!(world.state_of("a"), Some(TableState::Deleting));
-    // What was lost comes back.
-    world.servers.insert("tablet-1".into(), taken);
-    let ready = collect(&mut world);
-    assert!(ready > before);
-    assert_eq!(collect(&mut world).cmp(&ready), std::cmp::Ordering::Greater);
-    world.beat_all();
-    assert_eq!(world.state_of("a"), None);
-    // It is lost for good.
-    let ready = collect(&mut world);
-    world.servers.get_mut("tablet-1").unwrap().clear();
-    assert_eq!(collect(&mut world), ready);
-    world.freeze("b").unwrap();
-    world.beat_all();
-    assert!(!world.directory.is_frozen(2), "nothing takes its place");
-    assert!(collect(&mut world) > ready, "its own locks aren't needed");
-    assert_eq!(world.give_up_lost("b"), Ok(2));
-    world.beat_all();
-    assert!(world.directory.is_frozen(2));
-    world.time_deletions();
-    assert!(world.state().tables[&2].drop_at.is_some());
-    // Lost once more, now that it is frozen: what is made in its place has to be frozen, too.
-    world.servers.get_mut("tablet-1").unwrap().clear();
-    world.give_up_lost("b").unwrap();
-    assert_eq!(world.state().tables[&2].drop_at, None);
-    world.beat_all();
-    world.beat_all();
-    assert_eq!(world.servers["tablet-1"][&2].state, TabletState::Frozen);
-    world.pass_deletions();
-    assert_eq!(world.state().tables.len(), 0);
-    world.assert_agreement("when all is deleted");
-}
-
-/// Of two tables of one name, the one that waits for what is lost is given up.
-#[test]
-fn giving_up_goes_for_the_table_whose_deletion_is_stuck() {
-    let mut world = World::new(1);
-    let first = world.create("a", &[]).unwrap();
-    world.servers.get_mut("tablet-0").unwrap().clear();
-    world.beat_all();
-    world.freeze("a").unwrap();
-    let second = world.create("a", &[]).unwrap();
-    assert_eq!(world.give_up_lost("a"), Ok(first));
-    assert_eq!(world.state().tables[&second].state, TableState::Ready);
-    world.beat_all();
-    assert!(world.directory.is_frozen(first));
 }
 
 /// The safe point follows what is resolved in every tablet, by a report that names it.
@@ -583,27 +315,4 @@ fn a_failure_is_forgotten_with_its_tablet() {
     world.beat("tablet-0").unwrap();
     assert_eq!(world.directory.held().tablets, 0);
     assert_eq!(world.directory.held().failures, 0);
-}
-
-#[test]
-fn a_report_that_is_older_than_the_drop_does_not_bring_the_tablet_back() {
-    let mut world = World::new(2);
-    world.create("t", &["m"]).unwrap();
-    world.freeze("t").unwrap();
-    let mut late = world.heartbeat_of("tablet-0");
-    // Only one has dropped its tablet: so the table is still there.
-    world.time_deletions();
-    world.down.push("tablet-1".into());
-    world.pass_deletions();
-    assert!(world.servers["tablet-0"].is_empty());
-    assert!(world.state_of("t").is_some());
-    // Of a folder that is accepted although it is older than that.
-    late.groups = world.groups["tablet-0"];
-    world.directory.heartbeat(world.now, late).unwrap();
-    world.carry_out();
-    world.down.clear();
-    world.beat_all();
-    world.beat_all();
-    assert_eq!(world.state_of("t"), None);
-    world.assert_agreement("after the late report");
 }

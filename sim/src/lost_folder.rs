@@ -127,11 +127,8 @@ async fn give_up(session: &Session, owner: &str) -> Result<(), Error> {
     let deleted = names
         .into_iter()
         .map(|name| session.client.delete_lost_table(name));
-    join_all(deleted)
-        .await
-        .into_iter()
-        .map(|it| it.map(drop))
-        .collect()
+    let mut deleted = join_all(deleted).await.into_iter();
+    deleted.try_for_each(|deletion| deletion.map(drop))
 }
 
 /// Whether the server says this within the bound.

@@ -88,6 +88,12 @@ pub struct Runner<H> {
     lapse: Lapse,
     /// Tablets that were here, as the master said last, and aren't any more.
     lost: Vec<u64>,
+    /// The version of this server's lists that the master has.
+    lists_known: u64,
+    /// What the last heartbeat said of collection.
+    progress_sent: Option<v1::GcProgress>,
+    /// The last heartbeat is not answered.
+    unanswered: bool,
     /// Answers that are to be sent; kept for its room.
     replies: Vec<Reply>,
     last_tick: Duration,
@@ -104,6 +110,9 @@ impl<H: Host> Runner<H> {
             cluster_id: Arc::new(cluster_id.map_or_else(OnceLock::new, OnceLock::from)),
             lapse: Lapse::default(),
             lost: Vec::new(),
+            lists_known: 0,
+            progress_sent: None,
+            unanswered: false,
             replies: Vec::new(),
             last_tick: now,
             next_tick: Duration::MAX,
@@ -198,10 +207,30 @@ impl<H: Host> Runner<H> {
     /// What a heartbeat says, in the fields from `tablets` on. It is sent now.
     pub fn heartbeat(&mut self, now: Duration) -> v1::HeartbeatRequest {
         self.lapse.sends(now);
-        v1::HeartbeatRequest {
-            obstacle: self.core.resolution().obstacle(now),
-            ..self.core.report()
+        let obstacle = self.core.resolution().obstacle(now);
+        let report = self.core.report();
+        if std::mem::replace(&mut self.unanswered, true) {
+            // The master may have been started again.
+            self.lists_known = 0;
         }
+        let without_lists = report.lists_version == self.lists_known;
+        let mut beat = v1::HeartbeatRequest {
+            obstacle,
+            without_lists,
+            ..report
+        };
+        if without_lists && self.progress_sent == beat.progress {
+            beat.progress = None;
+        } else {
+            self.progress_sent.clone_from(&beat.progress);
+        }
+        if without_lists {
+            beat.tablets.clear();
+            beat.peers.clear();
+            beat.deleted_tables.clear();
+            beat.gc = None;
+        }
+        beat
     }
 
     /// The barrier that is durable, if locks below it are not resolved yet.
@@ -245,6 +274,8 @@ impl<H: Host> Runner<H> {
             core.reach(told.into(), replies);
         });
         self.lapse.heard(told.lease_ms);
+        self.lists_known = told.lists_version;
+        self.unanswered = false;
         let lost = self.core.lacks(&told.missing_tablets);
         if self.lost != lost && !mutants::on(Mutant::LossNotNoticed) {
             if !lost.is_empty() {

@@ -33,6 +33,8 @@ pub(crate) struct Tablets {
     peers: BTreeSet<String>,
     /// The settings of garbage collection, for a master that has lost its state.
     settings: v1::GcSettings,
+    /// How often what [`Self::report`] has was changed since the start.
+    changes: u64,
 }
 
 impl Tablets {
@@ -57,6 +59,7 @@ impl Tablets {
                     })?
                 }
             },
+            changes: 0,
         })
     }
 
@@ -128,8 +131,14 @@ impl Tablets {
             peers: self.peers.iter().cloned().collect(),
             deleted_tables: self.deleted.iter().copied().collect(),
             gc: Some(self.settings),
+            lists_version: self.lists_version(),
             ..v1::HeartbeatRequest::default()
         }
+    }
+
+    /// The version of the lists that the master is told.
+    pub(crate) fn lists_version(&self) -> u64 {
+        self.changes + 1
     }
 
     /// Whether the table was deleted, and had tablets here.
@@ -144,6 +153,7 @@ impl Tablets {
     }
 
     pub(crate) fn meet(&mut self, servers: Vec<String>) {
+        self.changes += 1;
         self.peers.extend(servers);
     }
 
@@ -154,6 +164,7 @@ impl Tablets {
 
     pub(crate) fn keep(&mut self, settings: v1::GcSettings) {
         if self.are_news(&settings) {
+            self.changes += 1;
             self.settings = settings;
         }
     }
@@ -169,10 +180,12 @@ impl Tablets {
     }
 
     pub(crate) fn insert(&mut self, tablet: Tablet) {
+        self.changes += 1;
         self.serving.insert(tablet.id, tablet);
     }
 
     pub(crate) fn drop_tablet(&mut self, id: u64, table: u32) {
+        self.changes += 1;
         self.deleted.insert(table);
         if let Some(tablet) = self.serving.remove(&id) {
             self.dropped.insert(id, tablet);

@@ -122,10 +122,11 @@ impl World {
             let result = self.directory.heartbeat(self.now, beat);
             self.carry_out();
             let heard = result?;
-            let peers = heard.tablet_servers.iter().cloned().collect();
-            if self.peers.get(server) == Some(&peers) {
+            if heard.tablet_servers.is_empty() {
                 return Ok(heard);
             }
+            let peers: BTreeSet<String> = heard.tablet_servers.iter().cloned().collect();
+            assert_ne!(self.peers.get(server), Some(&peers), "it knows them");
             self.peers.insert(server.to_owned(), peers);
         }
     }
@@ -332,7 +333,7 @@ impl World {
             .state()
             .tablets
             .iter()
-            .map(|(id, tablet)| (*id, tablet.owner.as_str()))
+            .map(|(id, tablet)| (id, tablet.owner.as_str()))
             .collect();
         known.sort_by_key(|(id, owner)| (*owner, *id));
         assert_eq!(owned, known, "{context}");
