@@ -350,6 +350,12 @@ fn obstacle_reason(status: &GcStatus, obstacle: &GcObstacle) -> Reason {
             OBSTACLE,
             "start what it waits for; or delete the table".to_owned(),
         ),
+        "table_deleting" => (
+            "safe point",
+            OBSTACLE,
+            "start what it waits for; or, if its tablets are lost for good, `percolator table delete --give-up-lost`"
+                .to_owned(),
+        ),
         "oracle" => ("barrier", OBSTACLE, "start it again".to_owned()),
         "server_down" if obstacle.server.is_empty() => {
             ("barrier", OBSTACLE, "start them again".to_owned())

@@ -57,7 +57,7 @@ Examples:
     ///
     /// Its name can be used again at once. Rows that were committed to other tables together with some of this one stay.
     /// The space comes when the retention is over, as for every version that is hidden (`percolator gc status`). A tablet
-    /// server that is away is named: it stops serving the table when it is back.
+    /// server that is away is named, with exit code 5: the deletion goes on by itself when it is back.
     #[command(
         after_help = "Examples:\n  percolator table delete accounts\n  percolator table delete accounts --yes --give-up-lost"
     )]
@@ -185,19 +185,15 @@ pub(crate) async fn run(
         Command::Delete {
             name, give_up_lost, ..
         } => {
-            let deletion = if give_up_lost {
+            if give_up_lost {
                 client.delete_lost_table(&name).await?
             } else {
                 client.delete_table(&name).await?
-            };
-            match (output.format, deletion.waits_for) {
-                (Format::Text, None) => output.note(&format!("table {name} is deleted")),
-                (Format::Text, Some(servers)) => output.note(&format!(
-                    "table {name} is deleted; away, and to stop serving it when they are back: {servers}"
-                )),
-                (Format::Json, waits_for) => {
-                    let deleted = json!({"name": name, "deleted": true, "waits_for": waits_for});
-                    output.line(&deleted.to_string())?;
+            }
+            match output.format {
+                Format::Text => output.note(&format!("table {name} is deleted")),
+                Format::Json => {
+                    output.line(&json!({"name": name, "deleted": true}).to_string())?;
                 }
             }
         }

@@ -192,7 +192,7 @@ fn making_and_deleting_tables_have_json_too() {
         .ok();
     assert_eq!(
         json(&deleted),
-        serde_json::json!({"name": "t", "deleted": true, "waits_for": null})
+        serde_json::json!({"name": "t", "deleted": true})
     );
 }
 

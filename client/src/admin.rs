@@ -103,7 +103,8 @@ pub struct GcHolder {
 #[derive(Clone, Debug, Default)]
 pub struct GcObstacle {
     /// Which kind of thing: `starting`, `oracle`, `server_down`, `server_behind`, `tablets_lost`, `resolving`,
-    /// `table_creating` or `locks`.
+    /// `table_creating`,
+    /// `table_deleting` or `locks`.
     pub by: String,
     /// The server; empty: none alone.
     pub server: String,

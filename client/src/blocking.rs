@@ -23,7 +23,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::runtime::{Handle, Runtime};
 
-use crate::{Cell, CellName, Deletion, Entry, Error, Options, Outcome, Range, Table, Timestamp};
+use crate::{Cell, CellName, Entry, Error, Options, Outcome, Range, Table, Timestamp};
 
 /// A cluster. Clones share its connections, and its thread.
 #[derive(Clone)]
@@ -189,7 +189,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`crate::Client::delete_table`].
-    pub fn delete_table(&self, name: &str) -> Result<Deletion, Error> {
+    pub fn delete_table(&self, name: &str) -> Result<(), Error> {
         self.runtime.wait(self.client.delete_table(name))
     }
 

@@ -69,13 +69,6 @@ pub struct Client {
     pub(crate) options: Options,
 }
 
-/// A table that was deleted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Deletion {
-    /// Tablet servers that are away, in words: they stop serving the table when they are back. `None`: there is none.
-    pub waits_for: Option<String>,
-}
-
 /// What became of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -328,34 +321,34 @@ impl Client {
         .map(drop)
     }
 
-    /// Deletes a table with all its rows, for every snapshot, at once: the name can be used again, and the space comes when
-    /// the safe point has passed this moment. Transactions that committed rows here and in other tables keep those.
+    /// Deletes a table with all its rows, for every snapshot. When this returns, nobody can use it any more, its name can be
+    /// used again, and its space comes when the safe point has passed this moment. Transactions that committed rows here and
+    /// in other tables keep those. If a tablet server is away the error names it; the deletion goes on by itself then.
     ///
     /// # Errors
     /// [`Error::UnknownTable`], [`Error::Unavailable`].
-    pub async fn delete_table(&self, name: &str) -> Result<Deletion, Error> {
+    pub async fn delete_table(&self, name: &str) -> Result<(), Error> {
         self.delete(name, false).await
     }
 
     /// The same for a table of which tablet servers have lost tablets, for good. Nobody knows any more which of the
     /// transactions were committed whose primary lay there. Where they left locks in other tables, these are rolled back:
-    /// so a transaction that was answered as committed may be kept by half, or not at all. If tables of this name are being
-    /// deleted already, which may wait for what is lost, these are meant and not another one.
+    /// so a transaction that was answered as committed may be kept by half, or not at all. If the deletion of a table of this
+    /// name waits for what is lost, that one is meant and not another one.
     ///
     /// # Errors
     /// As [`Self::delete_table`].
-    pub async fn delete_lost_table(&self, name: &str) -> Result<Deletion, Error> {
+    pub async fn delete_lost_table(&self, name: &str) -> Result<(), Error> {
         self.delete(name, true).await
     }
 
-    async fn delete(&self, name: &str, give_up_lost: bool) -> Result<Deletion, Error> {
+    async fn delete(&self, name: &str, give_up_lost: bool) -> Result<(), Error> {
         let missing = |error: &MasterError| matches!(error, MasterError::NotFound(_));
         let patience = self.options.patience;
         let ids = self
             .router
             .ids_to_delete(name, give_up_lost, patience)
             .await?;
-        let mut waits_for = Vec::new();
         for table_id in ids {
             let request = v1::DeleteTableRequest {
                 name: name.to_owned(),
@@ -364,14 +357,9 @@ impl Client {
             };
             let transport = &self.router.transport;
             let ask = || transport.delete_table(request.clone());
-            // None: our own earlier request, whose answer was lost; or somebody else was first.
-            let answer = self.change_tables(name, missing, ask).await?;
-            waits_for.extend(answer.map(|answer| answer.waits_for));
+            self.change_tables(name, missing, ask).await?;
         }
-        waits_for.retain(|servers| !servers.is_empty());
-        Ok(Deletion {
-            waits_for: (!waits_for.is_empty()).then(|| waits_for.join("; ")),
-        })
+        Ok(())
     }
 
     /// This client with other options, over the same connections: for one call that may take longer, say.

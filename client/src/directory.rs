@@ -101,6 +101,16 @@ impl Directory {
         self.tables.values().filter(is_meant)
     }
 
+    /// Whether a tablet of this table, which is being deleted, isn't frozen yet, or is lost.
+    pub(crate) fn waits_to_be_frozen(&self, table: TableId) -> bool {
+        let is_lost = |id: u64| {
+            let mut servers = self.servers.iter();
+            servers.any(|server| server.lost_tablets.contains(&id))
+        };
+        let mut tablets = self.tablets(table).iter().map(|place| &place.tablet);
+        tablets.any(|tablet| tablet.state() != v1::TabletState::Frozen || is_lost(tablet.id))
+    }
+
     /// The table of this name, where it is ready.
     pub(crate) fn table(&self, name: &str) -> Option<TableId> {
         self.table_named(name)

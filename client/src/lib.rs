@@ -81,7 +81,7 @@ pub use admin::{
     Admin, GcChange, GcHolder, GcObstacle, GcServer, GcSettings, GcStatus, GcTablet, Owner,
 };
 pub use bytes::Bytes;
-pub use client::{Client, Deletion, Options, Outcome};
+pub use client::{Client, Options, Outcome};
 pub use cluster::{Cluster, Table, Tablet};
 pub use error::{Conflict, Error};
 pub use foundationdb_tuple as tuple;

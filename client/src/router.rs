@@ -302,8 +302,8 @@ impl Router {
         Ok(directory)
     }
 
-    /// The ids of the tables of this name that are to be deleted. `give_up_lost`: those whose deletion is under way, and may
-    /// wait for what is lost, rather than another one.
+    /// The ids of the tables of this name that are to be deleted. Those whose deletion waits for something are, rather than
+    /// another one.
     pub(crate) async fn ids_to_delete(
         &self,
         name: &str,
@@ -311,14 +311,18 @@ impl Router {
         patience: Duration,
     ) -> Result<Vec<u32>, Error> {
         let find = |directory: &Directory| {
-            let mut ids = Vec::new();
-            if give_up_lost {
-                ids.extend(directory.deleting_named(name).map(|table| table.id));
+            let ids = |tables: Vec<&v1::TableInfo>| tables.iter().map(|table| table.id).collect();
+            let deleting: Vec<_> = directory.deleting_named(name).collect();
+            let waiting = |table: &&v1::TableInfo| directory.waits_to_be_frozen(TableId(table.id));
+            let waiting: Vec<_> = deleting.iter().copied().filter(waiting).collect();
+            if !waiting.is_empty() {
+                return Some(Ok(ids(waiting)));
             }
-            if ids.is_empty() {
-                ids.push(directory.table_named(name)?.id);
+            match directory.table_named(name) {
+                Some(table) => Some(Ok(vec![table.id])),
+                None if give_up_lost && !deleting.is_empty() => Some(Ok(ids(deleting))),
+                None => None,
             }
-            Some(Ok(ids))
         };
         self.look_up(name, patience, find).await
     }

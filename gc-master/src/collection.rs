@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use percolator_protocol::safe_point::{self, Points};
-use percolator_protocol::types::Timestamp;
+use percolator_protocol::types::{TabletState, Timestamp};
 
 use crate::core::Directory;
 use crate::state::{DirectoryState, TableState};
@@ -223,7 +223,7 @@ impl Directory {
         }
     }
 
-    /// Up to where the locks of all tables in use are resolved, by what the owners of their tablets report. `None`: nothing is
+    /// Up to where the locks in all tablets are resolved that may serve, by what their owners report. `None`: nothing is
     /// known of some rows, as while a table is being made, and of a tablet that its owner has lost: its locks may come back
     /// with its folder, and then ask for what would have been collected.
     fn covered(&self) -> Option<Timestamp> {
@@ -232,9 +232,11 @@ impl Directory {
         if tables.any(|table| table.state == TableState::Creating) {
             return None;
         }
-        let ready = state.tables.iter();
-        let ready = ready.filter(|(_, table)| table.state == TableState::Ready);
-        let in_use = ready.flat_map(|(table, _)| state.tablets.of_table(*table));
+        // A tablet that isn't frozen serves reads, also one of a table that is being deleted: its server may be away, and not
+        // have heard of that.
+        let tables = state.tables.keys();
+        let tablets = tables.flat_map(|table| state.tablets.of_table(*table));
+        let in_use = tablets.filter(|(_, tablet)| tablet.state != TabletState::Frozen);
         let mut in_use = in_use.peekable();
         let barrier = state.gc.points().barrier;
         if in_use.peek().is_none() {

@@ -100,6 +100,12 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
     servers.sort_by_key(|(name, server)| (server.role, *name));
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let failed = |name: &str| directory.failed(name);
+    let lost = |name: &str| {
+        let mut lost = directory.lost_tablets(name);
+        lost.extend(directory.lost_in_deletion(name));
+        lost.sort_unstable();
+        lost
+    };
     let server_info = |(name, server): (&String, &crate::state::Server)| v1::ServerInfo {
         role: match server.role {
             Role::Oracle => v1::Role::Oracle.into(),
@@ -110,7 +116,7 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
         alive: directory.is_alive(name, now),
         incarnation: directory.incarnation(name),
         silent_ms: directory.silence(name, now).map(millis),
-        lost_tablets: directory.lost_tablets(name),
+        lost_tablets: lost(name),
         disk_stalled_ms: directory.disk_stalled_ms(name),
         metrics_address: text(directory.metrics_address(name)),
         failure: failed(name).map_or_else(String::new, |failed| failed.why.clone()),
@@ -207,6 +213,7 @@ impl From<Refusal> for Status {
             | Refusal::Settling { .. }
             | Refusal::StillLeased { .. }
             | Refusal::LateHeartbeat { .. }
+            | Refusal::BeingDeleted { .. }
             | Refusal::UnheardOfSettings { .. }
             | Refusal::UnheardOfTables { .. }
             | Refusal::NoTabletServer { .. }

@@ -226,7 +226,11 @@ impl Directory {
             self.command(now, &server);
             self.say_what_is_missing(&server, &mut heard);
         }
-        heard.interval = self.heartbeat_interval();
+        heard.interval = match role {
+            Role::Tablet => self.heartbeat_interval(),
+            // Leases of tablet servers count from its time.
+            Role::Oracle => HEARTBEAT_INTERVAL,
+        };
         heard.leased = self.grant(now, &server, role);
         Ok(heard)
     }
@@ -242,6 +246,7 @@ impl Directory {
         let mut has_met = false;
         if let Some(live) = self.live.get_mut(&beat.server) {
             live.lists_version = beat.lists_version;
+            live.looked_at_again = false;
             live.tablets = beat.tablets.iter().map(|tablet| tablet.id).collect();
             live.members_known = if all_known { self.members_version } else { 0 };
             has_met = live.peers != beat.peers;
@@ -271,7 +276,9 @@ impl Directory {
             return;
         };
         heard.missing = live.missing.keys().copied().collect();
-        heard.lists_version = live.lists_version;
+        if !live.looked_at_again {
+            heard.lists_version = live.lists_version;
+        }
         heard.settings.clone_from(&state.gc.set);
         if live.members_known != self.members_version {
             let servers = state.tablet_servers().into_iter();
@@ -307,7 +314,8 @@ impl Directory {
         state.gc.heard_of_before |= state.rebuilt && is_of_before;
         if state.servers.get(&beat.server) != Some(&heard) {
             let before = state.servers.insert(beat.server.clone(), heard);
-            self.members_version += u64::from(before.is_none());
+            let is_new = before.is_none() && !state.awaited.contains(&beat.server);
+            self.members_version += u64::from(is_new && beat.role == Role::Tablet);
             self.dirty = true;
         }
         self.dirty |= state.awaited.remove(&beat.server);
@@ -402,7 +410,7 @@ impl Directory {
         }
     }
 
-    /// How often servers are to send a heartbeat: more rarely where there are many, and so that a lease has room for two.
+    /// How often tablet servers are to send a heartbeat: more rarely if there are many, and so that a lease has room for four.
     pub fn heartbeat_interval(&self) -> Duration {
         let servers = self.state.as_ref().map_or(0, |state| state.servers.len());
         let servers = u32::try_from(servers).unwrap_or(u32::MAX);
@@ -470,8 +478,13 @@ impl Directory {
     /// Asks the server for whatever it should do and has not been asked, if it is up.
     pub(crate) fn command(&mut self, now: Duration, server: &str) {
         let Some(state) = &self.state else { return };
-        let settled = |state| state == TableState::Ready;
-        if state.tables.values().all(|table| settled(table.state)) || !self.is_alive(server, now) {
+        let needs_none = |(id, table): (&u32, &crate::state::Table)| match table.state {
+            TableState::Ready => true,
+            TableState::Creating => false,
+            // It waits for the safe point.
+            TableState::Deleting => table.drop_at.is_some() && !state.may_drop(*id),
+        };
+        if state.tables.iter().all(needs_none) || !self.is_alive(server, now) {
             return;
         }
         let mut actions = Vec::new();

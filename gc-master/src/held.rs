@@ -8,7 +8,7 @@ use percolator_wire::v1;
 
 use crate::collection::ORACLE;
 use crate::core::Directory;
-use crate::state::{DirectoryState, TableState};
+use crate::state::{DirectoryState, Table, TableState};
 
 /// A tablet server that is alive may take so long over a barrier that it was told of.
 const BEHIND_MAX: Duration = Duration::from_secs(10);
@@ -144,18 +144,26 @@ impl Directory {
         if points.safe_point >= points.barrier || now < self.settled_at() {
             return Vec::new();
         }
-        let creating = state.tables.iter();
-        let creating = creating.filter(|(_, table)| table.state == TableState::Creating);
-        let held = creating.map(|(id, table)| Hold {
-            by: "table_creating",
-            what: format!(
-                "table {} is being created, or not known as a whole: it waits for {}",
-                table.name,
-                self.waits_for(*id, now)
-            ),
-            ..Hold::default()
-        });
-        held.collect()
+        let held = |(id, table): (&u32, &Table)| {
+            let (by, what) = match table.state {
+                TableState::Ready => return None,
+                TableState::Creating => (
+                    "table_creating",
+                    "is being created, or not known as a whole",
+                ),
+                TableState::Deleting if table.drop_at.is_some() || self.is_frozen(*id) => {
+                    return None;
+                }
+                TableState::Deleting => ("table_deleting", "is being deleted, and not frozen yet"),
+            };
+            let waits_for = self.waits_for(*id, now);
+            Some(Hold {
+                by,
+                what: format!("table {} {what}: it waits for {waits_for}", table.name),
+                ..Hold::default()
+            })
+        };
+        state.tables.iter().filter_map(held).collect()
     }
 
     /// How a tablet server keeps the safe point back, if it does.

@@ -25,6 +25,9 @@ pub(crate) struct Live {
     pub(crate) lists_version: u64,
     /// The tablet servers that it durably knows of.
     pub(crate) peers: BTreeSet<String>,
+    /// Something in its lists is to be looked at again with the next heartbeat: it has to drop a tablet, or has lost a
+    /// conflict.
+    pub(crate) looked_at_again: bool,
     /// Which members of the cluster it knows all of, by the directory's count of their changes.
     pub(crate) members_known: u64,
     /// Tablets that it owns and did not report: since when, and whether that was noted.
@@ -74,6 +77,7 @@ impl Live {
             lists_version: 0,
             peers: BTreeSet::new(),
             members_known: 0,
+            looked_at_again: false,
             missing: BTreeMap::new(),
             conflicts: BTreeSet::new(),
             points: Points::default(),
@@ -90,6 +94,11 @@ impl Live {
             metrics_address: None,
             failed: None,
         }
+    }
+
+    /// Whether it doesn't have this tablet, as far as its lists are known here.
+    pub(crate) fn lacks(&self, tablet: u64) -> bool {
+        self.lists_version != 0 && !self.tablets.contains(&tablet)
     }
 
     /// Another process has its name, or lists that are not known here: what was known counts no more.
@@ -142,6 +151,20 @@ impl Directory {
         let missing = self.live.get(server).map(|live| &live.missing);
         let told = missing.into_iter().flatten().filter(|(_, (_, told))| *told);
         told.map(|(tablet, _)| *tablet).collect()
+    }
+
+    /// Tablets of tables that are being deleted, that the server had and lacks. They have to be given up.
+    pub(crate) fn lost_in_deletion(&self, server: &str) -> Vec<u64> {
+        let (Some(state), Some(live)) = (&self.state, self.live.get(server)) else {
+            return Vec::new();
+        };
+        let tablets = state.tablets.of_owner(server);
+        let lost = tablets.filter(|(id, tablet)| {
+            let table = state.tables.get(&tablet.table);
+            let is_meant = table.is_some_and(|table| table.state == TableState::Deleting);
+            is_meant && tablet.made && live.lacks(*id) && !state.may_drop(tablet.table)
+        });
+        lost.map(|(id, _)| id).collect()
     }
 
     /// The tablet servers that don't have tablets which they had, and the tables of these; but tables that are being

@@ -128,10 +128,11 @@ impl Removal {
         }
     }
 
-    /// Begins it, or looks how far it is. Done, nobody can use the table any more, on servers that are up.
+    /// Begins it, or looks how far it is. Done, nobody can use the table any more, and its owners know that: also for a
+    /// master that loses its state.
     ///
     /// # Errors
-    /// Those of [`Directory::delete_table`]; [`Refusal::Pending`] if a server that is up doesn't freeze its tablets.
+    /// Those of [`Directory::delete_table`]; [`Refusal::Pending`] if a server doesn't freeze its tablets in time.
     pub fn go_on(
         &mut self,
         directory: &mut Directory,
@@ -145,10 +146,8 @@ impl Removal {
             }
         };
         let name = &self.request.name;
-        let is_frozen = directory.table(begun.table).is_none() || directory.is_frozen(begun.table);
-        if !is_frozen
-            && (now < begun.until || directory.awaits_freeze_of_the_living(begun.table, now))
-        {
+        let is_gone = directory.table(begun.table).is_none();
+        if !is_gone && !directory.is_frozen(begun.table) {
             return begun.wait(directory, now, || {
                 format!("the table {name} is being deleted, which goes on by itself")
             });
@@ -159,11 +158,6 @@ impl Removal {
                 name: name.clone(),
                 state: v1::TableState::Deleting.into(),
             }),
-            waits_for: if is_frozen {
-                String::new()
-            } else {
-                directory.waits_for(begun.table, now)
-            },
         }))
     }
 }

@@ -130,6 +130,9 @@ pub enum Refusal {
          delete it to begin again"
     )]
     OtherCuts { name: String },
+    /// Its name is free when it is frozen.
+    #[error("a table {name} is being deleted: the name is free when {waits_for} has heard of it")]
+    BeingDeleted { name: String, waits_for: String },
     #[error("the table {name} was deleted while it was being created")]
     DeletedMeanwhile { name: String },
     /// It goes on.

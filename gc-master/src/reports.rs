@@ -61,6 +61,7 @@ impl Directory {
             self.take_name(table, &name);
         }
         if let Some(live) = self.live.get_mut(server) {
+            live.looked_at_again |= !conflicts.is_empty();
             live.conflicts = conflicts;
         }
         self.watch_missing(now, server);
@@ -174,6 +175,9 @@ impl Directory {
     }
 
     fn ask_to_drop(&mut self, server: &str, report: &Tablet) {
+        if let Some(live) = self.live.get_mut(server) {
+            live.looked_at_again = true;
+        }
         let (tablet, table) = (report.id, report.table.0);
         self.ask(server, Action::Drop { tablet, table });
     }

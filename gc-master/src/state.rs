@@ -346,18 +346,18 @@ impl DirectoryState {
 
     /// The id of the table with this name, if it is not being deleted.
     pub(crate) fn table_named(&self, name: &str) -> Option<u32> {
-        self.find_table(name, |state| state != TableState::Deleting)
-    }
-
-    /// The id of a table with this name that is being deleted.
-    pub(crate) fn deleting_named(&self, name: &str) -> Option<u32> {
-        self.find_table(name, |state| state == TableState::Deleting)
-    }
-
-    fn find_table(&self, name: &str, is_meant: impl Fn(TableState) -> bool) -> Option<u32> {
         let mut tables = self.tables.iter();
-        let found = tables.find(|(_, table)| table.name == name && is_meant(table.state));
+        let found =
+            tables.find(|(_, table)| table.name == name && table.state != TableState::Deleting);
         found.map(|(id, _)| *id)
+    }
+
+    /// The ids of tables with this name that are being deleted.
+    pub(crate) fn deleting_named(&self, name: &str) -> impl Iterator<Item = u32> {
+        let is_meant = move |(_, table): &(&u32, &Table)| {
+            table.name == name && table.state == TableState::Deleting
+        };
+        self.tables.iter().filter(is_meant).map(|(id, _)| *id)
     }
 
     /// Whether the tablets of this table, which is being deleted, may go.
@@ -395,12 +395,11 @@ impl DirectoryState {
         tablets.map(|(_, tablet)| tablet.owner.as_str()).collect()
     }
 
-    /// The owners of tablets whose tables are not being deleted.
+    /// The owners of tablets that are not frozen.
     pub(crate) fn owners_in_use(&self) -> BTreeSet<&str> {
-        let tables = self.tables.iter();
-        let in_use = tables.filter(|(_, table)| table.state != TableState::Deleting);
-        let tablets = in_use.flat_map(|(id, _)| self.tablets.of_table(*id));
-        tablets.map(|(_, tablet)| tablet.owner.as_str()).collect()
+        let tablets = self.tablets.iter();
+        let in_use = tablets.filter(|(_, tablet)| tablet.state != TabletState::Frozen);
+        in_use.map(|(_, tablet)| tablet.owner.as_str()).collect()
     }
 
     /// Every tablet server of the cluster that is known of, by name.

@@ -32,6 +32,14 @@ impl Directory {
         if let Some(id) = state.table_named(name) {
             return going_on(state, id, cuts);
         }
+        // A master that loses its state would hear of it as of one that is in use.
+        let unfrozen = state.deleting_named(name).find(|id| !self.is_frozen(*id));
+        if let Some(id) = unfrozen {
+            return Err(Refusal::BeingDeleted {
+                name: name.to_owned(),
+                waits_for: self.waits_for(id, now),
+            });
+        }
         self.check_settled(now)?;
         self.check_heard_all(now, name)?;
         let unmet = self.unmet_tablet_servers();
@@ -104,14 +112,15 @@ impl Directory {
         })
     }
 
-    /// Begins to delete a table, and answers with its id. Its name is free from then on. Its tablets are frozen
-    /// ([`Self::is_frozen`]), so that no transaction whose primary lies there commits any more. Those that did may have locks
+    /// Begins to delete a table, and answers with its id. Its tablets are frozen ([`Self::is_frozen`]), so that no transaction
+    /// whose primary lies there commits any more; then its name is free. Those that did commit may have locks
     /// in other tables yet, and the table's tablets alone know that they did: so they are dropped when the safe point has
     /// passed the time at which all were frozen (`protocol::safe_point`). The table is gone once the state no longer has it.
     ///
     /// `give_up_lost`: what owners don't have of it when they are heard the next time is replaced by empty tablets, frozen at
-    /// once. These say of every transaction that it was rolled back, so that the table can be deleted to the end. A table of
-    /// this name that is being deleted already is meant rather than another one.
+    /// once. These say of every transaction that it was rolled back, so that the table can be deleted to the end.
+    ///
+    /// Without an id, a table of this name whose deletion waits for something is meant rather than another one.
     ///
     /// # Errors
     /// [`Refusal::NoSuchTable`], [`Refusal::NoState`] and [`Refusal::Settling`].
@@ -130,14 +139,16 @@ impl Directory {
                 Some(id).filter(|id| state.tables.get(id).is_some_and(|it| it.name == name))
             }
             None => {
-                let deleting = state.deleting_named(name).filter(|_| give_up_lost);
-                deleting.or_else(|| state.table_named(name))
+                let mut deleting = state.deleting_named(name);
+                let waiting = deleting.find(|id| self.lacks_frozen(*id));
+                waiting.or_else(|| state.table_named(name))
             }
         };
         let id = id.ok_or(Refusal::NoSuchTable {
             name: name.to_owned(),
         })?;
-        let may_drop = state.may_drop(id);
+        // What is made anew has to be frozen, too.
+        let made_anew = give_up_lost && !state.may_drop(id) && self.lacks_frozen(id);
         let owners = state.owners_of(id).into_iter();
         let owners: BTreeSet<String> = owners.map(String::from).collect();
         if let Some(table) = self
@@ -147,10 +158,9 @@ impl Directory {
         {
             self.dirty |= table.state != TableState::Deleting;
             table.state = TableState::Deleting;
-            if give_up_lost && !may_drop {
+            if made_anew {
                 self.dirty |= !table.given_up || table.drop_at.is_some();
                 table.given_up = true;
-                // What is made anew has to be frozen, too.
                 table.drop_at = None;
             }
         }
@@ -188,11 +198,18 @@ impl Directory {
             }
     }
 
-    /// Whether a tablet server that is up has not frozen its tablets of a table that is being deleted.
-    pub(crate) fn awaits_freeze_of_the_living(&self, id: u32, now: Duration) -> bool {
-        let tablets = self.state.iter().flat_map(|state| state.tablets_of(id));
-        let mut unfrozen = tablets.filter(|(_, tablet)| tablet.state != TabletState::Frozen);
-        unfrozen.any(|(_, tablet)| self.is_alive(&tablet.owner, now))
+    /// Whether something of the table, which is being deleted, isn't frozen at its owner, or isn't there.
+    fn lacks_frozen(&self, id: u32) -> bool {
+        let tablets = self
+            .state
+            .iter()
+            .flat_map(|state| state.tablets.of_table(id));
+        let mut lacking = tablets.filter(|(tablet_id, tablet)| {
+            let owner = self.live.get(&tablet.owner);
+            let is_absent = owner.is_some_and(|owner| owner.lacks(*tablet_id));
+            tablet.state != TabletState::Frozen || is_absent
+        });
+        lacking.next().is_some()
     }
 
     /// Whether a master that has lost its state will hear of every owner of this table, if only it hears one

@@ -259,7 +259,6 @@ async fn tables_are_created_and_deleted() {
     let deleted = master.delete_table(delete.clone()).await.unwrap();
     let deleted = deleted.into_inner();
     assert_eq!(deleted.table.as_ref().unwrap().id, table.id);
-    assert_eq!(deleted.waits_for, "");
     for fake in &fakes {
         let owned = fake.owned.lock().unwrap();
         assert!(!owned.is_empty());

@@ -58,8 +58,14 @@ impl Schedule {
         if has_adopted {
             interval = INTERVAL_MIN;
         }
-        if self.known != response {
-            self.known = response;
+        // These grow with every heartbeat, and nothing is to be confirmed about them.
+        let news = HeartbeatResponse {
+            lease: 0,
+            timestamps_above: 0,
+            ..response
+        };
+        if self.known != news {
+            self.known = news;
             interval = interval.min(SOON);
         }
         interval.clamp(INTERVAL_MIN, INTERVAL_MAX)
@@ -94,6 +100,12 @@ mod tests {
         assert_eq!(schedule.answered(SECOND, answer(1), true), INTERVAL_MIN);
         assert_eq!(schedule.answered(SECOND, answer(1), false), SECOND / 2);
         assert_eq!(schedule.answered(SECOND, answer(2), false), SOON);
+        let longer = HeartbeatResponse {
+            lease: 9,
+            timestamps_above: 9,
+            ..answer(2)
+        };
+        assert_eq!(schedule.answered(SECOND, longer, false), SECOND / 2);
         let never = HeartbeatResponse {
             interval_ms: u32::MAX,
             ..answer(2)

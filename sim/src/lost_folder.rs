@@ -127,8 +127,7 @@ async fn give_up(session: &Session, owner: &str) -> Result<(), Error> {
     let deleted = names
         .into_iter()
         .map(|name| session.client.delete_lost_table(name));
-    let mut deleted = join_all(deleted).await.into_iter();
-    deleted.try_for_each(|deletion| deletion.map(drop))
+    join_all(deleted).await.into_iter().collect()
 }
 
 /// Whether the server says this within the bound.

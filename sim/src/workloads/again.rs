@@ -22,7 +22,7 @@ pub struct Again;
 impl Again {
     async fn make_again(&self, session: &Session) -> Result<(), Error> {
         match session.client.delete_table(TABLE).await {
-            Ok(_) | Err(Error::UnknownTable { .. }) => {}
+            Ok(()) | Err(Error::UnknownTable { .. }) => {}
             Err(error) => return Err(error),
         }
         session.client.create_table(TABLE, &[ROWS[1].into()]).await

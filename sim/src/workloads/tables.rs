@@ -56,7 +56,7 @@ impl Tables {
 
     async fn delete(&self, session: &Session, name: &str) -> Result<(), Error> {
         match session.client.delete_table(name).await {
-            Ok(_) => {
+            Ok(()) => {
                 self.names.lock().doomed.remove(name);
                 Ok(())
             }

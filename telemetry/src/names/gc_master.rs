@@ -26,6 +26,7 @@ pub const HOLDERS: &[&str] = &[
     "locks",
     "resolving",
     "table_creating",
+    "table_deleting",
     "starting",
 ];
 /// States of tables.
@@ -114,7 +115,7 @@ declarations! {
     );
     HELD_BY: Metric::gauge(
         "percolator_gc_master_gc_held",
-        "1 where this holds garbage collection back now. paused: somebody has paused it; oracle: it doesn't answer; gc_lock: a transaction older than the retention holds the barrier; server_down: a tablet server doesn't answer; server_behind: one answers, and doesn't take the barrier; tablets_lost: one has lost tablets that it had; locks: locks of old transactions can't be resolved; resolving: a tablet server has resolved them for more than 10 s; table_creating: a table is being created, or its rows are not all known; starting: the master waits for the leases of before its start.",
+        "1 where this holds garbage collection back now. paused: somebody has paused it; oracle: it doesn't answer; gc_lock: a transaction older than the retention holds the barrier; server_down: a tablet server doesn't answer; server_behind: one answers, and doesn't take the barrier; tablets_lost: one has lost tablets that it had; locks: locks of old transactions can't be resolved; resolving: a tablet server has resolved them for more than 10 s; table_creating: a table is being created, or its rows are not all known; table_deleting: a server has not frozen a table that is being deleted; starting: the master waits for the leases of before its start.",
     )
     .by(&[Label::one_of("by", HOLDERS)]);
     SESSIONS: Metric::gauge(
