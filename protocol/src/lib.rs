@@ -4,11 +4,13 @@
 //! - [`types`]: timestamps, cells, locks, write records, and their stored forms.
 //! - [`actions`]: what a tablet server decides, one rule a file.
 //! - [`txn`]: what a client does to commit, as a state machine.
+//! - [`election`]: which of several timestamp oracles grants, and from where on.
 //! - [`lease`]: how far a tablet server may answer that may have been replaced.
 //! - [`oracle`]: what the timestamp oracle may hand out.
 //! - [`safe_point`]: how far back transactions may reach, and what may be collected.
 
 pub mod actions;
+pub mod election;
 pub mod lease;
 #[doc(hidden)]
 pub mod mutants;
