@@ -50,6 +50,20 @@ pub struct Facts {
     pub followed: bool,
 }
 
+impl Facts {
+    /// Of an oracle that has observed this time.
+    pub(crate) fn of(oracle: &Oracle, now: Now) -> Self {
+        let time_ms = oracle.time_ms();
+        let used_ms = time_ms.max(oracle.next().physical_ms());
+        let signed = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
+        Self {
+            remaining_ms: oracle.durable().physical_ms().saturating_sub(used_ms),
+            offset_ms: signed(now.unix_ms).saturating_sub(signed(time_ms)),
+            followed: oracle.follows_clock(),
+        }
+    }
+}
+
 /// A limit to be made durable, in 8 bytes, little endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Store {
@@ -206,14 +220,7 @@ impl Core {
     /// How the oracle is now.
     pub fn facts(&mut self, now: Now) -> Facts {
         self.observe(now);
-        let time_ms = self.oracle.time_ms();
-        let used_ms = time_ms.max(self.oracle.next().physical_ms());
-        let signed = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
-        Facts {
-            remaining_ms: self.oracle.durable().physical_ms().saturating_sub(used_ms),
-            offset_ms: signed(now.unix_ms).saturating_sub(signed(time_ms)),
-            followed: self.oracle.follows_clock(),
-        }
+        Facts::of(&self.oracle, now)
     }
 
     /// What happened to the clock since the last call.

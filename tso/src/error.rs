@@ -47,6 +47,18 @@ pub enum Error {
         /// The cluster that the folder belongs to.
         cluster_id: String,
     },
+    /// The register of several oracles can't be read.
+    #[error(transparent)]
+    Register(percolator_register::LoadError),
+    /// The oracles granted timestamps before, but their register is empty.
+    #[error(
+        "the register is empty, although this oracle belongs to cluster {cluster_id:?}, whose oracles granted timestamps; \
+         without its value they could grant them again: check --register, or restore the register"
+    )]
+    RegisterEmpty {
+        /// The cluster that the folder belongs to.
+        cluster_id: String,
+    },
     /// The disk took no limit for too long.
     #[error(
         "{0}; it may take one later, and another oracle can take the place of this one meanwhile"

@@ -2,16 +2,18 @@
 //!
 //! [`core`] decides, and knows no socket, clock, disk or thread. [`Server`] runs it: it answers
 //! requests where it reads them, from memory, and makes limits durable in the background, well
-//! ahead of use.
+//! ahead of use. With a register it is one of several oracles, of which one leads: `protocol::election` decides.
 
 pub mod clock;
 pub mod core;
 mod error;
+mod granting;
 mod keeper;
+mod leadership;
 mod metrics;
 pub mod program;
 mod server;
 mod service;
 
 pub use error::Error;
-pub use server::{Options, Server};
+pub use server::{Options, RegisterLocation, Server};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::{Clock, SystemClock, WrongClock};
-use crate::{Error, Options, Server};
+use crate::{Error, Options, RegisterLocation, Server};
 use clap::Parser;
 use percolator_protocol::oracle::Settings;
 use percolator_server::{
@@ -75,6 +75,11 @@ struct Flags {
     /// away is waited for; timestamps are granted meanwhile.
     #[arg(long, value_name = "HOST:PORT", env = "PERCOLATOR_TSO_MASTER")]
     master: Option<String>,
+
+    /// The register that it shares with other oracles, of which one leads and grants: file:DIR, for processes of one machine
+    /// that share this folder. Default: none, the oracle is alone and its limit is in its own folder.
+    #[arg(long, value_name = "REGISTER", env = "PERCOLATOR_TSO_REGISTER")]
+    register: Option<RegisterLocation>,
 
     /// Stable name of this oracle; its folder is bound to it.
     #[arg(
@@ -167,6 +172,7 @@ impl Flags {
             traces: otlp::Settings::of(self.otlp_endpoint, self.otlp_sample_ratio),
             advertise: self.advertise,
             master: self.master,
+            register: self.register,
             server: self.server,
             settings: Settings {
                 window_ms: ms(self.window),

@@ -1,14 +1,17 @@
 //! The server: the core, bound to a folder, an address and a clock.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use percolator_protocol::election::{Member, OracleReplica, Timing};
 use percolator_protocol::oracle::Settings;
 use percolator_protocol::types::Timestamp;
+use percolator_register::{FileRegister, Register};
 use percolator_server::heartbeat;
 use percolator_server::{DurableValue, Folder, Incarnation, SmallFile, folder, listen, serve};
 use percolator_telemetry::endpoint::{self, Pages};
@@ -21,7 +24,9 @@ use tokio::sync::watch;
 use crate::Error;
 use crate::clock::{Clock, SystemClock};
 use crate::core::{Core, StartError};
+use crate::granting::Granting;
 use crate::keeper::Keeper;
+use crate::leadership::LeadershipTask;
 use crate::metrics::Metrics;
 use crate::service::{Service, Shared};
 
@@ -29,10 +34,35 @@ use crate::service::{Service, Shared};
 const ROLE: &str = "oracle";
 /// The file of the durable limit.
 const LIMIT: &str = "limit";
+/// The file of the oracles' register, in the folder that they share.
+const REGISTER: &str = "oracle";
+/// A device that takes longer for the register is asked again: a leader has to renew its right within two seconds.
+const REGISTER_TIMEOUT: Duration = Duration::from_secs(1);
 /// A request is a few bytes.
 const REQUEST_BYTES_MAX: usize = 1024;
 /// Answers take microseconds: what is under way when the server stops is done in this time.
 const GRACE: Duration = Duration::from_millis(50);
+
+/// Where the register of several oracles is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RegisterLocation {
+    /// In a folder that processes of one machine share; created if it's missing.
+    File(PathBuf),
+}
+
+impl FromStr for RegisterLocation {
+    type Err = String;
+
+    /// As on the command line: `file:DIR`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("file", folder)) if !folder.is_empty() => Ok(Self::File(folder.into())),
+            _ => Err(
+                "a register is written file:DIR, as in file:/var/lib/percolator/register".into(),
+            ),
+        }
+    }
+}
 
 /// How an oracle is started.
 #[derive(Clone, Debug)]
@@ -49,6 +79,9 @@ pub struct Options {
     pub advertise: Option<String>,
     /// Where the master is, HOST:PORT; without it the oracle serves alone, and nobody is told.
     pub master: Option<String>,
+    /// The register that it shares with other oracles, of which one leads; without it, it is alone, and its limit is in
+    /// its folder.
+    pub register: Option<RegisterLocation>,
     /// Its stable name.
     pub server: String,
     /// How far ahead of use the limit is made durable, in milliseconds, and what clocks may do.
@@ -70,6 +103,7 @@ impl Options {
             traces: None,
             advertise: None,
             master: None,
+            register: None,
             server: "tso-0".to_owned(),
             settings: Settings::default(),
             wait_max: Duration::from_secs(5),
@@ -91,8 +125,34 @@ pub struct Server {
     life: Incarnation,
     /// Nothing is handed out before that: the oracle before may be alive, and its last limit counts.
     waits: Duration,
-    keeper: Keeper,
+    background: Background,
     shared: Arc<Shared>,
+}
+
+/// What makes limits durable.
+#[derive(Debug)]
+enum Background {
+    /// In the folder, for an oracle that is alone.
+    Keeper(Keeper),
+    /// In the register.
+    Leadership(LeadershipTask),
+}
+
+impl Background {
+    /// Never ends.
+    async fn run(&self) {
+        match self {
+            Self::Keeper(keeper) => keeper.run().await,
+            Self::Leadership(leadership) => leadership.run().await,
+        }
+    }
+
+    /// Lets another oracle take over, if there are several.
+    async fn hand_over(&self) {
+        if let Self::Leadership(leadership) = self {
+            leadership.hand_over().await;
+        }
+    }
 }
 
 impl Server {
@@ -118,37 +178,6 @@ impl Server {
         let folder = Arc::new(folder);
         let life = Incarnation::begin(folder.path(), folder::LOCK);
         let file = SmallFile::new(folder.path().join(LIMIT));
-        let path = file.path().to_owned();
-        let truth = truth(file);
-        let stored = truth.load()?;
-        // The first limit is durable before the master, who names the cluster, hears of us.
-        if let (None, Some(cluster_id)) = (&stored, folder.cluster_id()) {
-            return Err(Error::LimitMissing { path, cluster_id });
-        }
-        let core = Core::recover(stored.as_deref(), clock.now(), options.settings);
-        let core = core.map_err(|error| match error {
-            StartError::Recover(cause) => Error::Clock { cause },
-            cause @ StartError::NoLimit { .. } => Error::NoLimit { path, cause },
-        })?;
-        let may_be_alive = stored.is_some() && life.replaces.is_empty();
-        let waits = if may_be_alive {
-            Duration::from_millis(options.settings.wait_ms())
-        } else {
-            Duration::ZERO
-        };
-        let metrics = Metrics::new(options.settings.window_ms).map_err(endpoint::Error::Metrics)?;
-        let export = |traces| Exporter::of_server(traces, "tso", &options.server);
-        let exporter = options.traces.as_ref().map(export).transpose()?;
-        let tracer = exporter.as_ref().map(Exporter::tracer);
-        let shared = Arc::new(Shared::new(core, clock, metrics, tracer));
-        let keeper = Keeper::new(
-            shared.clone(),
-            truth,
-            folder.clone(),
-            options.settings.window_ms,
-        );
-        keeper.extend().await?;
-
         let (listener, address) = listen(options.listen)?;
         let metrics = options.metrics_listen.map(endpoint::listen).transpose()?;
         let advertised = match &options.advertise {
@@ -157,6 +186,42 @@ impl Server {
                 return Err(Error::AdvertiseMissing { address });
             }
             None => address.to_string(),
+        };
+        let window_ms = options.settings.window_ms;
+        let counters = Metrics::new(window_ms).map_err(endpoint::Error::Metrics)?;
+        let export = |traces| Exporter::of_server(traces, "tso", &options.server);
+        let exporter = options.traces.as_ref().map(export).transpose()?;
+        let tracer = exporter.as_ref().map(Exporter::tracer);
+        let (background, shared, waits) = match &options.register {
+            None => {
+                let path = file.path().to_owned();
+                let truth = truth(file);
+                let (core, waits) = recover(&options, &folder, &life, &*truth, &path, &*clock)?;
+                let core = Granting::Alone(core);
+                let shared = Arc::new(Shared::new(core, clock, counters, tracer));
+                let keeper = Keeper::new(shared.clone(), truth, folder.clone(), window_ms);
+                // The first limit is durable before the master, who names the cluster, hears of us.
+                keeper.extend().await?;
+                (Background::Keeper(keeper), shared, waits)
+            }
+            Some(location) => {
+                let register = open_register(location)?;
+                let member = Member {
+                    name: options.server.clone(),
+                    address: advertised.clone(),
+                    incarnation: life.incarnation,
+                };
+                let timing = Timing::default();
+                let poll = Duration::from_millis(timing.poll_ms);
+                let floor = floor_of_folder(&*register, &file, &folder).await?;
+                let dead = life.replaces.clone();
+                let mut replica = OracleReplica::new(member, dead, timing, options.settings);
+                replica.raise(floor);
+                let replica = Granting::Replica(Box::new(replica));
+                let shared = Arc::new(Shared::new(replica, clock, counters, tracer));
+                let leadership = LeadershipTask::new(shared.clone(), register, poll);
+                (Background::Leadership(leadership), shared, Duration::ZERO)
+            }
         };
         Ok(Self {
             options,
@@ -168,7 +233,7 @@ impl Server {
             folder,
             life,
             waits,
-            keeper,
+            background,
             shared,
         })
     }
@@ -203,7 +268,7 @@ impl Server {
             folder,
             life,
             waits,
-            keeper,
+            background,
             shared,
         } = self;
         let (beating, stall) = (shared.clone(), shared.stall.clone());
@@ -211,7 +276,8 @@ impl Server {
         let service = OracleServer::new(Service::new(shared, folder.clone(), options.wait_max))
             .max_decoding_message_size(REQUEST_BYTES_MAX);
         // Also one that knows its cluster: another one may have taken its place since, and serves.
-        let (adopted, mut is_adopted) = watch::channel(options.master.is_none());
+        let (adopted, mut is_adopted) =
+            watch::channel(options.master.is_none() || options.register.is_some());
         if options.master.is_some() {
             beating.obey_master();
         }
@@ -271,9 +337,11 @@ impl Server {
             tokio::select! {
                 () = &mut shutdown => {}
                 result = &mut beats => ended = result,
-                () = keeper.run() => {}
+                () = background.run() => {}
                 stalled = stall.exceeds(options.disk_stall_max, || 0) => stopped = Some(stalled),
             }
+            // While connections are open: whoever asks is sent to the next leader.
+            background.hand_over().await;
         })
         .await?;
         ended?;
@@ -284,6 +352,70 @@ impl Server {
             None => Ok(()),
             Some(why) => Err(Error::DiskStalled(why)),
         }
+    }
+}
+
+/// The core of an oracle that is alone, from the limit in its folder, and how long it has to wait.
+fn recover(
+    options: &Options,
+    folder: &Folder,
+    life: &Incarnation,
+    truth: &(dyn DurableValue + Send + Sync),
+    path: &Path,
+    clock: &dyn Clock,
+) -> Result<(Core, Duration), Error> {
+    let path = path.to_owned();
+    let stored = truth.load()?;
+    if let (None, Some(cluster_id)) = (&stored, folder.cluster_id()) {
+        return Err(Error::LimitMissing { path, cluster_id });
+    }
+    let core = Core::recover(stored.as_deref(), clock.now(), options.settings);
+    let core = core.map_err(|error| match error {
+        StartError::Recover(cause) => Error::Clock { cause },
+        cause @ StartError::NoLimit { .. } => Error::NoLimit { path, cause },
+    })?;
+    // Nothing is handed out before the last limit of an oracle that may be alive has expired.
+    let may_be_alive = stored.is_some() && life.replaces.is_empty();
+    let waits = if may_be_alive {
+        Duration::from_millis(options.settings.wait_ms())
+    } else {
+        Duration::ZERO
+    };
+    Ok((core, waits))
+}
+
+fn open_register(location: &RegisterLocation) -> Result<Arc<dyn Register>, Error> {
+    let RegisterLocation::File(folder) = location;
+    std::fs::create_dir_all(folder).map_err(|cause| percolator_server::Error::File {
+        action: "create the folder",
+        path: folder.clone(),
+        cause,
+    })?;
+    let register = FileRegister::new(folder.join(REGISTER)).with_timeout(REGISTER_TIMEOUT);
+    Ok(Arc::new(register))
+}
+
+/// What an oracle that was alone before has granted at most, by its folder. Refuses a register without a value for an
+/// oracle that has granted timestamps with one.
+async fn floor_of_folder(
+    register: &dyn Register,
+    file: &SmallFile,
+    folder: &Folder,
+) -> Result<Timestamp, Error> {
+    let found = register.load().await.map_err(Error::Register)?;
+    let stored = file.load()?;
+    let limit = match stored.as_deref().map(<[u8; 8]>::try_from) {
+        None => None,
+        Some(Ok(limit)) => Some(Timestamp::from_u64(u64::from_le_bytes(limit))),
+        Some(Err(_)) => {
+            let bytes = stored.unwrap_or_default().len();
+            let (path, cause) = (file.path().to_owned(), StartError::NoLimit { bytes });
+            return Err(Error::NoLimit { path, cause });
+        }
+    };
+    match (found, limit, folder.cluster_id()) {
+        (None, None, Some(cluster_id)) => Err(Error::RegisterEmpty { cluster_id }),
+        (_, limit, _) => Ok(limit.unwrap_or(Timestamp::ZERO)),
     }
 }
 

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::Stream;
-use percolator_protocol::oracle::ClockEvent;
+use percolator_protocol::election::OracleReplica;
+use percolator_protocol::oracle::{ClockEvent, Now};
 use percolator_protocol::types::Timestamp;
 use percolator_server::{Folder, StallWatch};
 use percolator_telemetry::trace::{Remote, Span, Tracer, key};
@@ -19,7 +20,8 @@ use tokio::sync::Notify;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::clock::Clock;
-use crate::core::{Answer, Core, CountRefused, OracleProgress, Store};
+use crate::core::{CountRefused, OracleProgress, Store};
+use crate::granting::{Granting, Reply};
 use crate::metrics::{Metrics, RequestCounters};
 
 /// Traces of one request that are told of; a request has room for so many.
@@ -45,7 +47,7 @@ impl fmt::Debug for Shared {
 }
 
 struct Locked {
-    core: Core,
+    core: Granting,
     counted: RequestCounters,
     /// Why the last limit is not durable, if it isn't.
     failing: Option<String>,
@@ -53,7 +55,7 @@ struct Locked {
 
 impl Shared {
     pub(crate) fn new(
-        core: Core,
+        core: Granting,
         clock: Arc<dyn Clock>,
         metrics: Metrics,
         tracer: Option<Tracer>,
@@ -121,8 +123,8 @@ impl Shared {
     pub(crate) fn ready(&self) -> Result<(), String> {
         let now = self.clock.now();
         let locked = self.locked();
-        if let Some(why) = locked.core.not_leased(now) {
-            return Err(why.to_owned());
+        if let Some(why) = locked.core.not_granting(now) {
+            return Err(why);
         }
         self.stall.check()?;
         match &locked.failing {
@@ -133,9 +135,23 @@ impl Shared {
         }
     }
 
-    fn not_leased(&self) -> Option<&'static str> {
+    fn not_granting(&self) -> Option<String> {
         let now = self.clock.now();
-        self.locked().core.not_leased(now)
+        self.locked().core.not_granting(now)
+    }
+
+    /// Lets one of several oracles take note of the time, or of the register. None if this oracle is alone.
+    pub(crate) fn replica<T>(&self, act: impl FnOnce(&mut OracleReplica, Now) -> T) -> Option<T> {
+        let now = self.clock.now();
+        let mut locked = self.locked();
+        let result = locked.core.replica().map(|replica| act(replica, now));
+        self.tell(&mut locked.core);
+        result
+    }
+
+    /// Requests that wait are looked at again.
+    pub(crate) fn look_again(&self) {
+        self.extended.notify_waiters();
     }
 
     /// Ends when a request waits for a limit.
@@ -154,13 +170,14 @@ impl Shared {
         self.metrics.show(facts, folder);
     }
 
-    /// Takes a request that has waited since then, if it has.
-    fn request(&self, count: u32, since: Option<Instant>) -> Result<Answer, CountRefused> {
+    /// Takes a request that has waited since then, if it has. The clock is read after the request was: one of several
+    /// oracles may only then conclude that its right had not ended when the request was sent.
+    fn request(&self, count: u32, since: Option<Instant>) -> Result<Reply, CountRefused> {
         let now = self.clock.now();
         let mut locked = self.locked();
         let answer = locked.core.request(now, count);
         self.tell(&mut locked.core);
-        if let Ok(Answer::Granted(granted)) = &answer {
+        if let Ok(Reply::Granted(granted)) = &answer {
             let waited = since.map(|since| since.elapsed()).unwrap_or_default();
             locked.counted.granted(granted.count, waited);
         }
@@ -175,7 +192,7 @@ impl Shared {
     }
 
     /// Tells the operator what happened to the clock.
-    fn tell(&self, core: &mut Core) {
+    fn tell(&self, core: &mut Granting) {
         match core.take_event() {
             Some(ClockEvent::JumpedAhead {
                 unix_ms,
@@ -254,11 +271,12 @@ impl Service {
             .await
             .unwrap_or_else(|_| {
                 self.shared.metrics.failed("unavailable");
-                let not_leased = self.shared.not_leased();
+                let why = self.shared.not_granting();
                 Err(Status::unavailable(format!(
                     "no timestamp within {} ms: {}",
                     self.wait_max.as_millis(),
-                    not_leased.unwrap_or("the oracle cannot make its next limit durable")
+                    why.as_deref()
+                        .unwrap_or("the oracle cannot make its next limit durable")
                 )))
             })
     }
@@ -284,11 +302,15 @@ impl Service {
         since: Option<Instant>,
     ) -> Result<Option<TimestampsResponse>, Status> {
         match self.shared.request(count, since) {
-            Ok(Answer::Granted(granted)) => Ok(Some(TimestampsResponse {
+            Ok(Reply::Granted(granted)) => Ok(Some(TimestampsResponse {
                 first: granted.first.as_u64(),
                 count: granted.count,
             })),
-            Ok(Answer::Wait) => Ok(None),
+            Ok(Reply::Wait) => Ok(None),
+            Ok(Reply::NotLeader(leader)) => {
+                self.shared.metrics.failed("unavailable");
+                Err(percolator_wire::not_leader(leader.as_deref()))
+            }
             Err(refused) => {
                 self.shared.metrics.failed("refused");
                 Err(Status::invalid_argument(refused.to_string()))

@@ -376,6 +376,16 @@ impl OracleReplica {
         }
     }
 
+    /// The command under way was given up on: its outcome is unknown.
+    pub fn abandon(&mut self, now: Now) {
+        match &self.in_flight {
+            Some(InFlight::Load { .. }) => self.loaded(now, Err(())),
+            Some(InFlight::Swap { .. }) => self.swapped(now, SwapResult::Unknown),
+            None => {}
+        }
+        self.not_before_ms = now.mono_ms;
+    }
+
     /// Answers a request for `count` timestamps. `now` was read after the request was: so it was outstanding when the right
     /// was checked, and a pause at any later moment is harmless.
     pub fn request(&mut self, now: Now, count: u32) -> RequestOutcome {
@@ -443,6 +453,17 @@ impl OracleReplica {
             Role::HandingOver { .. } => RoleKind::HandingOver,
             Role::Left => RoleKind::Left,
         }
+    }
+
+    /// Whether a load has ended, so that it knows something of the register.
+    pub fn has_loaded(&self) -> bool {
+        self.known.is_some()
+    }
+
+    /// The limit of the register's value, as far as this replica knows.
+    pub fn limit(&self) -> Timestamp {
+        self.stored()
+            .map_or(Timestamp::ZERO, |stored| stored.value.limit)
     }
 
     /// Whether it may grant timestamps now.

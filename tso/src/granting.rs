@@ -1,0 +1,143 @@
+//! What grants timestamps in this process: an oracle alone, or one of several over a register.
+
+use percolator_protocol::election::{OracleReplica, RequestOutcome, RoleKind};
+use percolator_protocol::oracle::{ClockEvent, Granted, Now};
+use percolator_protocol::types::Timestamp;
+
+use crate::core::{Answer, COUNT_MAX, Core, CountRefused, Facts, OracleProgress, Store};
+
+/// What grants timestamps.
+#[derive(Debug)]
+pub(crate) enum Granting {
+    /// One oracle, whose limit is in its folder.
+    Alone(Core),
+    /// One of the oracles that share a register.
+    Replica(Box<OracleReplica>),
+}
+
+/// The reply to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// Timestamps.
+    Granted(Granted),
+    /// Ask again when a limit is durable.
+    Wait,
+    /// Another oracle leads, at this address, if that is known.
+    NotLeader(Option<String>),
+}
+
+impl Granting {
+    pub(crate) fn request(&mut self, now: Now, count: u32) -> Result<Reply, CountRefused> {
+        match self {
+            Self::Alone(core) => Ok(match core.request(now, count)? {
+                Answer::Granted(granted) => Reply::Granted(granted),
+                Answer::Wait => Reply::Wait,
+            }),
+            Self::Replica(_) if !(1..=COUNT_MAX).contains(&count) => Err(CountRefused { count }),
+            Self::Replica(replica) => Ok(match replica.request(now, count) {
+                RequestOutcome::Granted(granted) => Reply::Granted(granted),
+                RequestOutcome::Wait => Reply::Wait,
+                RequestOutcome::NotLeader { leader } => Reply::NotLeader(leader),
+            }),
+        }
+    }
+
+    /// A limit to store in the folder; a replica stores its limits in the register.
+    pub(crate) fn store(&mut self, now: Now) -> Option<Store> {
+        match self {
+            Self::Alone(core) => core.store(now),
+            Self::Replica(_) => None,
+        }
+    }
+
+    pub(crate) fn stored(&mut self, now: Now, store: Store) {
+        if let Self::Alone(core) = self {
+            core.stored(now, store);
+        }
+    }
+
+    pub(crate) fn not_stored(&mut self) {
+        if let Self::Alone(core) = self {
+            core.not_stored();
+        }
+    }
+
+    pub(crate) fn replica(&mut self) -> Option<&mut OracleReplica> {
+        match self {
+            Self::Alone(_) => None,
+            Self::Replica(replica) => Some(replica),
+        }
+    }
+
+    pub(crate) fn obey_master(&mut self) {
+        // The register decides who of its oracles grants. No lease of the master may stand in the way of a takeover.
+        if let Self::Alone(core) = self {
+            core.obey_master();
+        }
+    }
+
+    pub(crate) fn heard(&mut self, sent_ms: u64, lease_ms: u64, above: Timestamp) {
+        match self {
+            Self::Alone(core) => core.heard(sent_ms, lease_ms, above),
+            Self::Replica(replica) => replica.raise(above),
+        }
+    }
+
+    /// How far it is. A standby has no time, and reports the register's limit.
+    pub(crate) fn reached(&mut self, now: Now) -> OracleProgress {
+        match self {
+            Self::Alone(core) => core.reached(now),
+            Self::Replica(replica) => {
+                let leads = replica.leads(now);
+                let limit = replica.limit();
+                let time = replica.oracle(now).filter(|_| leads).map(|oracle| {
+                    let time = Timestamp::from_millis(oracle.time_ms());
+                    oracle.next().max(time)
+                });
+                OracleProgress {
+                    time: time.unwrap_or(Timestamp::ZERO),
+                    limit,
+                }
+            }
+        }
+    }
+
+    /// Why nothing is granted, if so.
+    pub(crate) fn not_granting(&self, now: Now) -> Option<String> {
+        match self {
+            Self::Alone(core) => core.not_leased(now).map(str::to_owned),
+            // A standby that knows its leader is as it should be.
+            Self::Replica(replica) if replica.leads(now) || replica.leader().is_some() => None,
+            Self::Replica(replica) => Some(match (replica.blocked(), replica.role()) {
+                (Some(error), _) => format!("it can't take over: {error}"),
+                (None, RoleKind::Leader) => "its right to grant timestamps has ended".to_owned(),
+                (None, RoleKind::HandingOver | RoleKind::Left) => "it hands over".to_owned(),
+                (None, _) if !replica.has_loaded() => "the register was not read yet".to_owned(),
+                (None, _) => "no oracle leads".to_owned(),
+            }),
+        }
+    }
+
+    pub(crate) fn facts(&mut self, now: Now) -> Facts {
+        match self {
+            Self::Alone(core) => core.facts(now),
+            Self::Replica(replica) => {
+                let Some(oracle) = replica.oracle(now) else {
+                    return Facts {
+                        remaining_ms: 0,
+                        offset_ms: 0,
+                        followed: true,
+                    };
+                };
+                Facts::of(oracle, now)
+            }
+        }
+    }
+
+    pub(crate) fn take_event(&mut self) -> Option<ClockEvent> {
+        match self {
+            Self::Alone(core) => core.take_event(),
+            Self::Replica(replica) => replica.take_clock_event(),
+        }
+    }
+}

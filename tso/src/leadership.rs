@@ -1,0 +1,178 @@
+//! Runs one of several oracles over their register: carries out its commands, one at a time.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use percolator_protocol::election::{
+    Command, Leadership, Member, RoleKind, StoredLeadership, SwapResult,
+};
+use percolator_register::{Register, RegisterVersion, SwapError};
+use percolator_telemetry::Limited;
+
+use crate::service::Shared;
+
+/// A hand-over is given up after so long; a standby takes over without one.
+const HAND_OVER_MAX: Duration = Duration::from_secs(2);
+
+/// Carries out what [`OracleReplica`](percolator_protocol::election::OracleReplica) commands.
+pub(crate) struct LeadershipTask {
+    shared: Arc<Shared>,
+    register: Arc<dyn Register>,
+    poll: Duration,
+}
+
+impl fmt::Debug for LeadershipTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeadershipTask")
+            .field("register", &self.register)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What of a replica is logged when it changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct LoggedState {
+    role: RoleKind,
+    term: u64,
+    leader: Option<Member>,
+    blocked: Option<String>,
+}
+
+impl LeadershipTask {
+    pub(crate) fn new(shared: Arc<Shared>, register: Arc<dyn Register>, poll: Duration) -> Self {
+        Self {
+            shared,
+            register,
+            poll,
+        }
+    }
+
+    /// Takes part in the election; never ends.
+    pub(crate) async fn run(&self) {
+        let mut logged = None;
+        loop {
+            self.drive(&mut logged).await;
+            tokio::select! {
+                () = tokio::time::sleep(self.poll) => {}
+                () = self.shared.exhausted() => {}
+            }
+        }
+    }
+
+    /// Stops granting, and stores that this oracle leads no more, so that another one takes over at once. Ends when that is
+    /// durable, or after [`HAND_OVER_MAX`].
+    pub(crate) async fn hand_over(&self) {
+        self.shared.replica(|replica, now| {
+            replica.hand_over();
+            replica.abandon(now);
+        });
+        self.shared.look_again();
+        let left = async {
+            let mut logged = None;
+            loop {
+                self.drive(&mut logged).await;
+                let role = self.shared.replica(|replica, _| replica.role());
+                if role.is_none_or(|role| role == RoleKind::Left) {
+                    return;
+                }
+                tokio::time::sleep(self.poll).await;
+            }
+        };
+        if tokio::time::timeout(HAND_OVER_MAX, left).await.is_err() {
+            tracing::warn!(
+                "the hand-over is not durable: another oracle takes over in some seconds"
+            );
+        }
+    }
+
+    /// Carries out all commands that are due.
+    async fn drive(&self, logged: &mut Option<LoggedState>) {
+        while let Some(Some(command)) = self.shared.replica(|replica, now| replica.poll(now)) {
+            match command {
+                Command::Load => self.load().await,
+                Command::Swap { expected, value } => self.swap(expected, &value).await,
+            }
+            self.shared.look_again();
+        }
+        let state = self.shared.replica(|replica, now| {
+            let state = LoggedState {
+                role: replica.role(),
+                term: replica.term(),
+                leader: replica.leader().cloned(),
+                blocked: replica.blocked().map(|error| error.to_string()),
+            };
+            (state, replica.leads(now))
+        });
+        let Some((state, leads)) = state else { return };
+        if !leads {
+            // A request must not wait for an oracle whose right has ended.
+            self.shared.look_again();
+        }
+        if logged.as_ref() != Some(&state) {
+            log(&state);
+            *logged = Some(state);
+        }
+    }
+
+    async fn load(&self) {
+        let result = self.register.load().await;
+        let result = result.map_err(|error| error.to_string()).and_then(|found| {
+            let Some(found) = found else { return Ok(None) };
+            let value = Leadership::decode(&found.value).map_err(|error| error.to_string())?;
+            let version = found.version.0;
+            Ok(Some(StoredLeadership { version, value }))
+        });
+        let result = result.map_err(|error| {
+            static LOGGED: Limited = Limited::new();
+            if let Some(left_out) = LOGGED.admit() {
+                tracing::warn!(error, left_out, "the oracles' register can't be read");
+            }
+        });
+        self.shared
+            .replica(|replica, now| replica.loaded(now, result));
+    }
+
+    async fn swap(&self, expected: Option<u64>, value: &Leadership) {
+        let began = Instant::now();
+        let expected = expected.map(RegisterVersion);
+        let result = self.register.swap(expected, value.encode()).await;
+        self.shared
+            .metrics
+            .limit_written(result.is_ok(), began.elapsed());
+        let result = match result {
+            Ok(version) => SwapResult::Done(version.0),
+            Err(error) => {
+                tracing::debug!(%error, "a swap of the oracles' register");
+                match error {
+                    SwapError::Conflict { .. } => SwapResult::Conflict,
+                    SwapError::Unknown { .. } => SwapResult::Unknown,
+                    SwapError::TooLarge { .. }
+                    | SwapError::Refused { .. }
+                    | SwapError::Damaged { .. }
+                    | SwapError::Unavailable { .. } => SwapResult::NotDone,
+                }
+            }
+        };
+        self.shared
+            .replica(|replica, now| replica.swapped(now, result));
+    }
+}
+
+fn log(state: &LoggedState) {
+    let LoggedState {
+        role,
+        term,
+        leader,
+        blocked,
+    } = state;
+    match (role, blocked) {
+        (RoleKind::Leader, _) => tracing::info!(term, "this oracle leads"),
+        (_, Some(error)) => tracing::error!(error, "this oracle should take over, and can't"),
+        (RoleKind::Standby, None) => {
+            let leader = leader.as_ref().map(|leader| leader.address.as_str());
+            tracing::info!(term, leader, "this oracle is a standby");
+        }
+        (RoleKind::Candidate | RoleKind::HandingOver | RoleKind::Left, None) => {}
+    }
+}

@@ -1,0 +1,280 @@
+//! Real processes on one register: leaders are killed, stand still and go on, and hand over. Over all of them and all
+//! clients, timestamps strictly increase in real-time order, and none comes twice.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use percolator_wire::leader_of;
+use percolator_wire::v1::oracle_client::OracleClient;
+use percolator_wire::v1::{TimestampsRequest, TimestampsResponse};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+const ORACLES: usize = 3;
+const CLIENTS: usize = 6;
+/// How leaders end, again and again.
+const FAULTS: [Fault; 5] = [
+    Fault::HandOver,
+    Fault::Kill,
+    Fault::HandOver,
+    Fault::Stop,
+    Fault::HandOver,
+];
+const TAKEOVERS: usize = 30;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Fault {
+    /// SIGKILL, and a new process.
+    Kill,
+    /// SIGSTOP, and SIGCONT after the takeover.
+    Stop,
+    /// SIGTERM, and a new process.
+    HandOver,
+}
+
+/// The processes, by number, and where they listen; an address changes with each start.
+struct Cluster {
+    folder: tempfile::TempDir,
+    processes: Vec<Child>,
+    addresses: Arc<Mutex<Vec<String>>>,
+}
+
+impl Cluster {
+    async fn start() -> Self {
+        let mut cluster = Self {
+            folder: tempfile::tempdir().unwrap(),
+            processes: Vec::new(),
+            addresses: Arc::new(Mutex::new(vec![String::new(); ORACLES])),
+        };
+        for number in 0..ORACLES {
+            let (process, address) = start(cluster.folder.path(), number).await;
+            cluster.processes.push(process);
+            cluster.addresses.lock().unwrap()[number] = address;
+        }
+        cluster
+    }
+
+    fn signal(&self, number: usize, signal: Signal) {
+        let id = self.processes[number].id().unwrap();
+        let pid = Pid::from_raw(i32::try_from(id).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    async fn restart(&mut self, number: usize) {
+        self.processes[number].wait().await.unwrap();
+        let (process, address) = start(self.folder.path(), number).await;
+        self.processes[number] = process;
+        self.addresses.lock().unwrap()[number] = address;
+    }
+}
+
+/// Starts a process, and waits for the address that it prints.
+async fn start(folder: &Path, number: usize) -> (Child, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_percolator-tso"))
+        .arg("--data-dir")
+        .arg(folder.join(format!("tso-{number}")))
+        .args(["--server", &format!("tso-{number}")])
+        .arg("--register")
+        .arg(format!("file:{}", folder.join("register").display()))
+        .env("PERCOLATOR_LOG", "warn")
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let line = lines.next_line().await.unwrap().unwrap();
+    let address = line.strip_prefix("listening on ").unwrap().to_owned();
+    (child, address)
+}
+
+/// A stream to one oracle.
+struct Stream {
+    requests: mpsc::Sender<TimestampsRequest>,
+    responses: tonic::Streaming<TimestampsResponse>,
+}
+
+impl Stream {
+    async fn open(address: &str) -> Result<Self, Status> {
+        let client = OracleClient::connect(format!("http://{address}")).await;
+        let mut client = client.map_err(|error| Status::unavailable(error.to_string()))?;
+        let (requests, receiver) = mpsc::channel(1);
+        let response = client.timestamps(ReceiverStream::new(receiver)).await?;
+        Ok(Self {
+            requests,
+            responses: response.into_inner(),
+        })
+    }
+
+    async fn ask(&mut self, count: u32) -> Result<TimestampsResponse, Status> {
+        let request = TimestampsRequest {
+            count,
+            traces: Vec::new(),
+        };
+        let _ = self.requests.send(request).await;
+        let response = self.responses.message().await?;
+        response.ok_or_else(|| Status::unavailable("the stream ended"))
+    }
+}
+
+/// What all clients know together.
+#[derive(Default)]
+struct Watched {
+    /// The highest timestamp of an answer that arrived.
+    highest: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// The answer that came last.
+#[derive(Clone, Debug, Default)]
+struct LastAnswer {
+    answers: u64,
+    /// Who gave it.
+    address: String,
+}
+
+/// Asks any oracle until it is stopped, and returns what it was granted: first and last of each answer.
+async fn client(
+    mut random: StdRng,
+    addresses: Arc<Mutex<Vec<String>>>,
+    watched: Arc<Watched>,
+    answered: watch::Sender<LastAnswer>,
+) -> Vec<(u64, u64)> {
+    let mut granted = Vec::new();
+    let mut address = String::new();
+    let mut stream: Option<Stream> = None;
+    while !watched.stop.load(Ordering::SeqCst) {
+        // Also of one that answers: any replica may be asked.
+        if stream.is_none() || random.random_ratio(1, 200) {
+            if address.is_empty() || stream.is_some() {
+                let addresses = addresses.lock().unwrap();
+                address.clone_from(&addresses[random.random_range(0..ORACLES)]);
+            }
+            let opened = tokio::time::timeout(Duration::from_millis(500), Stream::open(&address));
+            stream = opened.await.ok().and_then(Result::ok);
+        }
+        let Some(open) = &mut stream else {
+            address.clear();
+            tokio::task::yield_now().await;
+            continue;
+        };
+        let count = if random.random_ratio(1, 4) { 65_536 } else { 3 };
+        let floor = watched.highest.load(Ordering::SeqCst);
+        // The answer of one that stands still comes when it goes on: that late answer is checked as well.
+        let patience = Duration::from_millis(random.random_range(200..8_000));
+        match tokio::time::timeout(patience, open.ask(count)).await {
+            Ok(Ok(response)) => {
+                let last = response.first + u64::from(response.count) - 1;
+                assert!(
+                    response.first > floor,
+                    "{response:?} after {floor} was known"
+                );
+                watched.highest.fetch_max(last, Ordering::SeqCst);
+                granted.push((response.first, last));
+                answered.send_modify(|answered| {
+                    answered.answers += 1;
+                    answered.address.clone_from(&address);
+                });
+            }
+            Ok(Err(status)) => {
+                stream = None;
+                address = leader_of(&status).flatten().unwrap_or_default();
+            }
+            Err(_) => {
+                stream = None;
+                address.clear();
+            }
+        }
+    }
+    granted
+}
+
+async fn takeovers(seed: u64) {
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut cluster = Cluster::start().await;
+    let watched = Arc::new(Watched::default());
+    let (answered, mut answers) = watch::channel(LastAnswer::default());
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let random = StdRng::seed_from_u64(random.random());
+            let addresses = cluster.addresses.clone();
+            tokio::spawn(client(random, addresses, watched.clone(), answered.clone()))
+        })
+        .collect();
+    let mut gaps: HashMap<Fault, Vec<Duration>> = HashMap::new();
+    for takeover in 0..TAKEOVERS {
+        let until = answers.borrow().answers + random.random_range(50..400);
+        let by = answers.wait_for(|last| last.answers >= until).await;
+        let leader = by.unwrap().address.clone();
+        let number = {
+            let addresses = cluster.addresses.lock().unwrap();
+            addresses.iter().position(|address| *address == leader)
+        };
+        let number = number.unwrap();
+        let fault = FAULTS[takeover % FAULTS.len()];
+        let began = Instant::now();
+        cluster.signal(
+            number,
+            match fault {
+                Fault::Kill => Signal::KILL,
+                Fault::Stop => Signal::STOP,
+                Fault::HandOver => Signal::TERM,
+            },
+        );
+        answers
+            .wait_for(|last| last.address != leader)
+            .await
+            .unwrap();
+        gaps.entry(fault).or_default().push(began.elapsed());
+        match fault {
+            Fault::Stop => cluster.signal(number, Signal::CONT),
+            Fault::Kill | Fault::HandOver => cluster.restart(number).await,
+        }
+    }
+    watched.stop.store(true, Ordering::SeqCst);
+    let mut all = Vec::new();
+    for client in clients {
+        all.extend(client.await.unwrap());
+    }
+    all.sort_unstable();
+    for pair in all.windows(2) {
+        assert!(pair[0].1 < pair[1].0, "granted twice: {pair:?}");
+    }
+    print(&gaps, all.len());
+}
+
+/// Prints how long it took from each signal to the first answer of another leader.
+fn print(gaps: &HashMap<Fault, Vec<Duration>>, answers: usize) {
+    eprintln!("{answers} answers over {TAKEOVERS} takeovers");
+    let mut gaps: Vec<_> = gaps.iter().collect();
+    gaps.sort();
+    for (fault, gaps) in gaps {
+        let mut ms: Vec<_> = gaps.iter().map(Duration::as_millis).collect();
+        ms.sort_unstable();
+        let median = ms[ms.len() / 2];
+        eprintln!(
+            "{fault:?}: {} times, median {median} ms, all {ms:?} ms",
+            ms.len()
+        );
+    }
+}
+
+#[tokio::test]
+async fn timestamps_strictly_increase_over_takeovers() {
+    let seed = std::env::var("PERCOLATOR_SEED")
+        .ok()
+        .map_or_else(rand::random, |seed| seed.parse().unwrap());
+    eprintln!("PERCOLATOR_SEED={seed}");
+    tokio::time::timeout(Duration::from_secs(300), takeovers(seed))
+        .await
+        .unwrap();
+}

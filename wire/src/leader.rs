@@ -1,0 +1,42 @@
+//! The answer of an oracle that may grant nothing, because another one leads.
+
+use tonic::Status;
+use tonic::metadata::MetadataMap;
+
+/// The leader's address in the status's metadata; empty: it isn't known.
+const LEADER: &str = "percolator-leader";
+
+/// `UNAVAILABLE`: this oracle isn't the leader. It names the leader's address (HOST:PORT) if that is known. Another oracle
+/// grants, or will; nothing was granted.
+pub fn not_leader(leader: Option<&str>) -> Status {
+    let message = match leader {
+        Some(leader) => format!("this oracle is a standby; the oracle at {leader} leads"),
+        None => "this oracle is a standby, and knows no leader at the moment".to_owned(),
+    };
+    let mut metadata = MetadataMap::new();
+    let value = leader.unwrap_or_default().parse();
+    metadata.insert(
+        LEADER,
+        value.unwrap_or_else(|_| tonic::metadata::MetadataValue::from_static("")),
+    );
+    Status::with_metadata(tonic::Code::Unavailable, message, metadata)
+}
+
+/// Whether a status is [`not_leader`]'s, and the address that it names.
+pub fn leader_of(status: &Status) -> Option<Option<String>> {
+    let leader = status.metadata().get(LEADER)?.to_str().unwrap_or_default();
+    Some((!leader.is_empty()).then(|| leader.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_leader_is_read_from_the_status() {
+        let leader = Some("tso-1:7400".to_owned());
+        assert_eq!(leader_of(&not_leader(leader.as_deref())), Some(leader));
+        assert_eq!(leader_of(&not_leader(None)), Some(None));
+        assert_eq!(leader_of(&Status::unavailable("away")), None);
+    }
+}
