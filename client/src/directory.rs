@@ -170,14 +170,6 @@ impl Directory {
         self.servers.iter().find(|server| server.server == name)
     }
 
-    /// The oracle's address.
-    pub(crate) fn oracle(&self) -> Option<&str> {
-        self.servers
-            .iter()
-            .find(|server| server.role() == v1::Role::Oracle)
-            .map(|server| server.address.as_str())
-    }
-
     /// The tablet that holds the row, and its server's address.
     pub(crate) fn locate(
         &self,

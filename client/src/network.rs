@@ -14,7 +14,7 @@ use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::connection::{Connection, failed, why_status};
-use crate::oracle::{OracleClient, Place};
+use crate::oracle::OracleClient;
 use crate::ticker::STANDS_STILL;
 use crate::transport::{Apart, BoxFuture, Lost, MasterError, OneCluster, Replaced, Transport};
 
@@ -118,13 +118,7 @@ impl Network {
                 async move {
                     let directory = master.directory(None).await;
                     let directory = directory.map_err(crate::router::master_message)?;
-                    let cluster_id = directory.cluster_id.clone();
-                    crate::directory::Directory::new(directory)
-                        .oracle()
-                        .map(|address| Place {
-                            address: address.to_owned(),
-                            cluster_id,
-                        })
+                    crate::oracle::places(&directory)
                         .ok_or_else(|| "no oracle has reported to the master yet".into())
                 }
                 .boxed()

@@ -67,6 +67,8 @@ impl TryFrom<v1::HeartbeatRequest> for Heartbeat {
             metrics_address,
             lists_version: request.lists_version,
             has_lists: !request.without_lists,
+            oracle_register: request.oracle_register,
+            leads_term: request.leads_term,
         })
     }
 }
@@ -122,6 +124,7 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
         failure: failed(name).map_or_else(String::new, |failed| failed.why.clone()),
         failed_ms_ago: failed(name).map_or(0, |failed| millis(now.saturating_sub(failed.at))),
         failures: failed(name).map_or(0, |failed| failed.times),
+        leads_term: directory.leads_term(name),
     };
     let tables = state.tables.keys();
     let tablets = tables.flat_map(|table| state.tablets.of_table(*table));
@@ -202,6 +205,7 @@ impl From<Refusal> for Status {
             Refusal::OtherCluster { .. }
             | Refusal::SecondOracle { .. }
             | Refusal::ForgetfulOracle { .. }
+            | Refusal::OtherRegister { .. }
             | Refusal::OtherRole { .. }
             | Refusal::OfManifest { .. }
             // Not ALREADY_EXISTS: anyone who asks again takes that for the outcome of asking first.

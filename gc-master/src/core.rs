@@ -306,6 +306,7 @@ impl Directory {
             high_ts: known.map_or(0, |known| known.high_ts),
             groups: known.map_or(0, |known| known.groups),
             commits_above: known.map_or(unknown_before.as_u64(), |known| known.commits_above),
+            oracle_register: beat.oracle_register,
         };
         // A newcomer is told the cluster's id.
         let is_of_before = !state.servers.contains_key(&beat.server)

@@ -82,6 +82,10 @@ pub struct Heartbeat {
     pub lists_version: u64,
     /// These lists are here; otherwise they are empty, and as they were at this version.
     pub has_lists: bool,
+    /// The register that an oracle shares with others; 0: it is alone.
+    pub oracle_register: u64,
+    /// The term in which such an oracle leads; 0: it is a standby.
+    pub leads_term: u64,
 }
 
 impl Heartbeat {
@@ -113,6 +117,8 @@ impl Heartbeat {
             metrics_address: None,
             lists_version: 1,
             has_lists: true,
+            oracle_register: 0,
+            leads_term: 0,
         }
     }
 }
@@ -357,29 +363,9 @@ impl Heartbeat {
                 asked: self.role.describe(),
             });
         }
-        if self.role == Role::Oracle
-            && self.cluster_id.is_none()
-            && state
-                .servers
-                .get(&self.server)
-                .is_some_and(|known| known.adopted)
-        {
-            return Err(Refusal::ForgetfulOracle {
-                server: self.server.clone(),
-            });
+        if self.role == Role::Oracle {
+            self.check_oracle(state)?;
         }
-        if self.role != Role::Oracle {
-            return Ok(());
-        }
-        let mut servers = state.servers.iter();
-        let other_oracle =
-            servers.find(|(name, server)| server.role == Role::Oracle && **name != self.server);
-        match other_oracle {
-            Some((first, _)) => Err(Refusal::SecondOracle {
-                first: first.clone(),
-                second: self.server.clone(),
-            }),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }

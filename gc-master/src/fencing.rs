@@ -98,6 +98,8 @@ impl Directory {
                 Role::Tablet => {
                     server.commits_above = server.commits_above.max(lease_of_before.as_u64());
                 }
+                // Its register has the limit of all that was granted.
+                Role::Oracle if beat.oracle_register != 0 => {}
                 // The one before may have given more than it had reported, by a clock that may jump.
                 Role::Oracle => {
                     let seen = Timestamp::from_u64(state.highest_seen.max(server.high_ts));

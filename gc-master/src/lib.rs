@@ -20,6 +20,7 @@ mod measured;
 mod members;
 mod metrics;
 mod names;
+mod oracles;
 mod pending;
 mod placements;
 pub mod program;

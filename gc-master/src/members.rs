@@ -57,6 +57,8 @@ pub(crate) struct Live {
     disk_stalled_ms: u32,
     metrics_address: Option<SocketAddr>,
     failed: Option<Failed>,
+    /// The term in which an oracle leads; 0: it doesn't.
+    pub(crate) leads_term: u64,
 }
 
 /// Starts of a server that have ended because its disk failed, or what it has stored is damaged.
@@ -93,6 +95,7 @@ impl Live {
             disk_stalled_ms: 0,
             metrics_address: None,
             failed: None,
+            leads_term: 0,
         }
     }
 
@@ -112,6 +115,7 @@ impl Live {
     pub(crate) fn hear(&mut self, now: Duration, beat: &Heartbeat) {
         self.incarnation = beat.incarnation;
         self.heard_at = now;
+        self.leads_term = beat.leads_term;
         self.disk_stalled_ms = beat.disk_stalled_ms;
         self.metrics_address = beat.metrics_address;
         self.points = beat.points;

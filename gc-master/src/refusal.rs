@@ -77,6 +77,12 @@ pub enum Refusal {
          out, and might hand them out again; bring its folder or volume back"
     )]
     ForgetfulOracle { server: String },
+    /// Oracles of two registers would grant the same timestamps.
+    #[error(
+        "{server} is not accepted: this cluster's oracles share another register; check its --register, and that all of them \
+         have the same one"
+    )]
+    OtherRegister { server: String },
     /// A server's role does not change.
     #[error("{server} is known as {known}, and now calls itself {asked}")]
     OtherRole {

@@ -208,6 +208,9 @@ pub struct Server {
     /// It commits no primary at or below this: an earlier incarnation may have answered reads up to it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub commits_above: u64,
+    /// The register that an oracle shares with others: only they may serve beside it. 0: it is alone.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub oracle_register: u64,
 }
 
 /// What a server is.
@@ -505,6 +508,7 @@ mod tests {
             high_ts: u64::MAX,
             groups: u64::MAX,
             commits_above: u64::MAX,
+            oracle_register: u64::MAX,
         };
         state.servers.insert("oracle-0".into(), oracle);
         assert_eq!(DirectoryState::decode(&state.encode()).unwrap(), state);

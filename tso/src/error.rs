@@ -49,7 +49,13 @@ pub enum Error {
     },
     /// The register of several oracles can't be read.
     #[error(transparent)]
-    Register(percolator_register::LoadError),
+    Register(#[from] percolator_register::LoadError),
+    /// The register holds something else.
+    #[error(transparent)]
+    Leadership(#[from] percolator_protocol::election::DecodeError),
+    /// The register took no first value.
+    #[error("the register took no first value; start the oracle again when it can be written")]
+    RegisterNotBegun,
     /// The oracles granted timestamps before, but their register is empty.
     #[error(
         "the register is empty, although this oracle belongs to cluster {cluster_id:?}, whose oracles granted timestamps; \

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use percolator_protocol::election::{Member, OracleReplica, Timing};
+use percolator_protocol::election::{Leadership, Member, OracleReplica, Timing};
 use percolator_protocol::oracle::Settings;
 use percolator_protocol::types::Timestamp;
 use percolator_register::{FileRegister, Register};
@@ -125,6 +125,8 @@ pub struct Server {
     life: Incarnation,
     /// Nothing is handed out before that: the oracle before may be alive, and its last limit counts.
     waits: Duration,
+    /// 0: it is alone.
+    register_id: u64,
     background: Background,
     shared: Arc<Shared>,
 }
@@ -192,6 +194,7 @@ impl Server {
         let export = |traces| Exporter::of_server(traces, "tso", &options.server);
         let exporter = options.traces.as_ref().map(export).transpose()?;
         let tracer = exporter.as_ref().map(Exporter::tracer);
+        let mut register_id = 0;
         let (background, shared, waits) = match &options.register {
             None => {
                 let path = file.path().to_owned();
@@ -213,7 +216,10 @@ impl Server {
                 };
                 let timing = Timing::default();
                 let poll = Duration::from_millis(timing.poll_ms);
-                let floor = floor_of_folder(&*register, &file, &folder).await?;
+                let incarnation = life.incarnation;
+                let begun = begin_register(&*register, &file, &folder, incarnation).await?;
+                let floor = begun.1;
+                register_id = begun.0;
                 let dead = life.replaces.clone();
                 let mut replica = OracleReplica::new(member, dead, timing, options.settings);
                 replica.raise(floor);
@@ -233,6 +239,7 @@ impl Server {
             folder,
             life,
             waits,
+            register_id,
             background,
             shared,
         })
@@ -268,6 +275,7 @@ impl Server {
             folder,
             life,
             waits,
+            register_id,
             background,
             shared,
         } = self;
@@ -276,8 +284,7 @@ impl Server {
         let service = OracleServer::new(Service::new(shared, folder.clone(), options.wait_max))
             .max_decoding_message_size(REQUEST_BYTES_MAX);
         // Also one that knows its cluster: another one may have taken its place since, and serves.
-        let (adopted, mut is_adopted) =
-            watch::channel(options.master.is_none() || options.register.is_some());
+        let (adopted, mut is_adopted) = watch::channel(options.master.is_none());
         if options.master.is_some() {
             beating.obey_master();
         }
@@ -302,6 +309,8 @@ impl Server {
                 high_ts: reached.limit.as_u64(),
                 time: reached.time.as_u64(),
                 disk_stalled_ms: stall.stalled_ms(),
+                oracle_register: register_id,
+                leads_term: beating.leads_term(),
                 ..HeartbeatRequest::default()
             }
         };
@@ -395,28 +404,43 @@ fn open_register(location: &RegisterLocation) -> Result<Arc<dyn Register>, Error
     Ok(Arc::new(register))
 }
 
-/// What an oracle that was alone before has granted at most, by its folder. Refuses a register without a value for an
-/// oracle that has granted timestamps with one.
-async fn floor_of_folder(
+/// Makes the register one that has a value, and returns its id, and what this oracle has granted at most while it was alone.
+/// Refuses an empty register to an oracle that has granted timestamps with one.
+async fn begin_register(
     register: &dyn Register,
     file: &SmallFile,
     folder: &Folder,
-) -> Result<Timestamp, Error> {
-    let found = register.load().await.map_err(Error::Register)?;
+    incarnation: u64,
+) -> Result<(u64, Timestamp), Error> {
     let stored = file.load()?;
     let limit = match stored.as_deref().map(<[u8; 8]>::try_from) {
-        None => None,
-        Some(Ok(limit)) => Some(Timestamp::from_u64(u64::from_le_bytes(limit))),
+        None => Timestamp::ZERO,
+        Some(Ok(limit)) => Timestamp::from_u64(u64::from_le_bytes(limit)),
         Some(Err(_)) => {
             let bytes = stored.unwrap_or_default().len();
             let (path, cause) = (file.path().to_owned(), StartError::NoLimit { bytes });
             return Err(Error::NoLimit { path, cause });
         }
     };
-    match (found, limit, folder.cluster_id()) {
-        (None, None, Some(cluster_id)) => Err(Error::RegisterEmpty { cluster_id }),
-        (_, limit, _) => Ok(limit.unwrap_or(Timestamp::ZERO)),
+    if register.load().await?.is_none() {
+        if let (None, Some(cluster_id)) = (&stored, folder.cluster_id()) {
+            return Err(Error::RegisterEmpty { cluster_id });
+        }
+        let first = Leadership::first(incarnation, limit);
+        if let Err(error) = register.swap(None, first.encode()).await {
+            // Another oracle was first, or a load shows whether this one was.
+            tracing::debug!(%error, "the register's first value");
+        }
     }
+    let found = register.load().await?.ok_or(Error::RegisterNotBegun)?;
+    let value = Leadership::decode(&found.value)?;
+    if stored.is_some() && value.limit >= limit {
+        // From here on the register alone has the limit: an oracle that is started without it must not go on from here.
+        if let Err(error) = std::fs::remove_file(file.path()) {
+            tracing::warn!(%error, "the limit of before can't be removed");
+        }
+    }
+    Ok((value.register, limit))
 }
 
 fn pages(shown: Arc<Shared>, is_adopted: watch::Receiver<bool>, data: PathBuf) -> Pages {

@@ -149,6 +149,12 @@ impl Shared {
         result
     }
 
+    /// The term in which this oracle leads; 0: it doesn't, or is alone.
+    pub(crate) fn leads_term(&self) -> u64 {
+        let term = self.replica(|replica, now| replica.leads(now).then(|| replica.term()));
+        term.flatten().unwrap_or(0)
+    }
+
     /// Requests that wait are looked at again.
     pub(crate) fn look_again(&self) {
         self.extended.notify_waiters();

@@ -5,17 +5,18 @@ use std::time::Duration;
 
 use percolator_protocol::oracle::Granted;
 use percolator_protocol::types::Timestamp;
-use percolator_wire::of_cluster;
 use percolator_wire::v1::oracle_client::OracleClient;
 use percolator_wire::v1::{TimestampsRequest, TimestampsResponse};
+use percolator_wire::{leader_of, of_cluster};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout_at};
+use tokio::time::{sleep, timeout, timeout_at};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Endpoint;
 
 use super::batch::Batch;
+use super::places::KnownPlaces;
 use super::{OracleError, Place, Shared};
 use crate::connection::{Why, cause, why, why_status};
 use crate::ticker::pulse;
@@ -36,6 +37,7 @@ pub(super) fn start(shared: Arc<Shared>, number: u64) -> Result<(), OracleError>
         number,
         batch: None,
         stream: None,
+        places: KnownPlaces::default(),
         address: "(address unknown)".to_owned(),
         cause: "it was not asked yet".to_owned(),
         last: Timestamp::ZERO,
@@ -60,6 +62,8 @@ struct Driver {
     /// The batch that is asked for.
     batch: Option<Arc<Batch>>,
     stream: Option<Stream>,
+    /// Where to ask next.
+    places: KnownPlaces,
     /// Where the oracle was asked last.
     address: String,
     /// What went wrong last.
@@ -91,6 +95,7 @@ impl Driver {
                     if self.stream.take().is_some() {
                         self.cause = "it did not answer".to_owned();
                     }
+                    self.places.failed(None);
                     let waited_ms = batch.since.elapsed().as_millis();
                     Err(OracleError::Unavailable {
                         address: self.address.clone(),
@@ -129,16 +134,21 @@ impl Driver {
 
     async fn attempt(&mut self, request: &TimestampsRequest) -> Result<Granted, String> {
         let count = request.count;
-        let stream = match &mut self.stream {
-            Some(stream) => stream,
-            None => {
-                let place = (self.shared.place)().await?;
-                self.address.clone_from(&place.address);
-                self.stream.insert(Stream::open(&place).await?)
-            }
-        };
-        let TimestampsResponse { first, count: got } = stream.ask(request.clone()).await?;
+        if self.stream.is_none() && self.places.is_empty() {
+            self.places.learn((self.shared.place)().await?);
+        }
+        let patience = self.places.patience();
+        let asked = timeout(patience, self.response(request)).await;
+        let answer = asked.unwrap_or_else(|_| {
+            let waited_ms = patience.as_millis();
+            Err(format!("it did not answer for {waited_ms} ms").into())
+        });
+        let TimestampsResponse { first, count: got } = answer.map_err(|failed| {
+            self.places.failed(failed.leader);
+            failed.cause
+        })?;
         if !(1..=count).contains(&got) || first.checked_add(u64::from(got)).is_none() {
+            self.places.failed(None);
             return Err(format!(
                 "it answered {count} timestamps with {first} + {got}"
             ));
@@ -146,10 +156,53 @@ impl Driver {
         // Never hand out what breaks the order, no matter who is at fault.
         let first = Timestamp::from_u64(first);
         if first <= self.last {
+            self.places.failed(None);
             return Err(format!("it answered {first} after {}", self.last));
         }
         self.last = Timestamp::from_u64(first.as_u64() + u64::from(got) - 1);
         Ok(Granted { first, count: got })
+    }
+
+    /// What the oracle answers whose turn it is.
+    async fn response(
+        &mut self,
+        request: &TimestampsRequest,
+    ) -> Result<TimestampsResponse, AskError> {
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            None => {
+                let place = self
+                    .places
+                    .current()
+                    .ok_or("no oracle is known".to_owned())?;
+                self.address.clone_from(&place.address);
+                self.stream.insert(Stream::open(&place).await?)
+            }
+        };
+        stream.ask(request.clone()).await
+    }
+}
+
+/// Why an oracle granted nothing.
+struct AskError {
+    cause: String,
+    /// The oracle that leads, by what a standby answered.
+    leader: Option<String>,
+}
+
+impl From<String> for AskError {
+    fn from(cause: String) -> Self {
+        let leader = None;
+        Self { cause, leader }
+    }
+}
+
+impl From<tonic::Status> for AskError {
+    fn from(status: tonic::Status) -> Self {
+        Self {
+            cause: lost(&status),
+            leader: leader_of(&status).flatten(),
+        }
     }
 }
 
@@ -160,7 +213,7 @@ struct Stream {
 }
 
 impl Stream {
-    async fn open(place: &Place) -> Result<Self, String> {
+    async fn open(place: &Place) -> Result<Self, AskError> {
         let channel = Endpoint::from_shared(format!("http://{}", place.address))
             .map_err(|error| format!("this is no HOST:PORT: {}", cause(&error)))?
             .connect_timeout(CONNECT)
@@ -173,8 +226,7 @@ impl Stream {
         let (requests, receiver) = mpsc::channel(1);
         let responses = OracleClient::new(channel)
             .timestamps(of_cluster(ReceiverStream::new(receiver), &place.cluster_id))
-            .await
-            .map_err(|status| lost(&status))?
+            .await?
             .into_inner();
         Ok(Self {
             requests,
@@ -182,14 +234,14 @@ impl Stream {
         })
     }
 
-    async fn ask(&mut self, request: TimestampsRequest) -> Result<TimestampsResponse, String> {
+    async fn ask(&mut self, request: TimestampsRequest) -> Result<TimestampsResponse, AskError> {
         let ended = || "the stream ended".to_owned();
         let sent = self.requests.send(request).await;
         let response = self.responses.message().await;
         match response {
-            Ok(Some(response)) => sent.map(|()| response).map_err(|_| ended()),
-            Ok(None) => Err(ended()),
-            Err(status) => Err(lost(&status)),
+            Ok(Some(response)) => sent.map(|()| response).map_err(|_| ended().into()),
+            Ok(None) => Err(ended().into()),
+            Err(status) => Err(status.into()),
         }
     }
 }

@@ -9,6 +9,7 @@
 
 mod batch;
 mod driver;
+mod places;
 
 use std::fmt;
 use std::future::poll_fn;
@@ -73,6 +74,8 @@ impl OracleError {
     }
 }
 
+pub(crate) use places::places;
+
 /// Where the oracle is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -80,6 +83,8 @@ pub struct Place {
     pub address: String,
     /// An oracle of another cluster refuses to answer; empty: the cluster isn't known.
     pub cluster_id: String,
+    /// Where other oracles of the same register are, HOST:PORT, in the order in which to ask them; empty: there are none.
+    pub others: Vec<String>,
 }
 
 impl From<String> for Place {
@@ -87,11 +92,12 @@ impl From<String> for Place {
         Self {
             address,
             cluster_id: String::new(),
+            others: Vec::new(),
         }
     }
 }
 
-/// Finds out where the oracle is; asked before each connection.
+/// Finds out where the oracle is; asked before a connection when none of those that were known grants.
 pub type FindPlace = dyn Fn() -> BoxFuture<'static, Result<Place, String>> + Send + Sync;
 
 /// Asks the oracle for timestamps. Clones share one stream.

@@ -466,6 +466,11 @@ impl OracleReplica {
             .map_or(Timestamp::ZERO, |stored| stored.value.limit)
     }
 
+    /// Which register this is; none before one has a value.
+    pub fn register(&self) -> Option<u64> {
+        self.stored().map(|stored| stored.value.register)
+    }
+
     /// Whether it may grant timestamps now.
     pub fn leads(&self, now: Now) -> bool {
         matches!(&self.role, Role::Leader { right_ends_ms, .. } if now.mono_ms < *right_ends_ms)
@@ -527,9 +532,11 @@ impl OracleReplica {
 
     fn swap(&mut self, sent_ms: u64, term: u64, limit: Timestamp, holds: bool) -> Command {
         self.sequence += 1;
+        let register = self.register().unwrap_or(self.member.incarnation);
         let value = Leadership {
             term,
             limit,
+            register,
             holder: holds.then(|| self.member.clone()),
             swap: SwapName {
                 incarnation: self.member.incarnation,
@@ -564,6 +571,8 @@ impl OracleReplica {
         let stored = self.stored();
         let number = stored.map_or(1, |stored| stored.value.term.saturating_add(1));
         let limit = stored.map(|stored| stored.value.limit);
+        // The first value of a register may have none.
+        let limit = limit.filter(|limit| *limit > Timestamp::ZERO);
         let mut oracle = match Oracle::recover(limit, now, self.settings) {
             Ok(oracle) => oracle,
             Err(error) => {

@@ -26,7 +26,7 @@ pub struct Member {
 pub struct SwapName {
     /// [`Member::incarnation`].
     pub incarnation: u64,
-    /// Which of its swaps, from 1 on.
+    /// Which of its swaps, from 1 on; 0 is the register's first value.
     pub sequence: u64,
 }
 
@@ -37,6 +37,9 @@ pub struct Leadership {
     pub term: u64,
     /// Whatever was granted in this term and before is below. The next term grants from here on.
     pub limit: Timestamp,
+    /// Which register this is: a random number of the start that stored the first value. Oracles of two registers must
+    /// not serve one cluster.
+    pub register: u64,
     /// The leader; none after a planned hand-over: anyone may take over at once.
     pub holder: Option<Member>,
     /// The swap that stored this.
@@ -54,12 +57,33 @@ pub struct DecodeError {
 }
 
 impl Leadership {
-    /// The bytes to store: a format byte, then term, limit and the swap's two numbers (8 bytes each, little endian), then the
-    /// holder: a byte 0 for none, or 1, its incarnation (8 bytes), name and address, each with its length (2 bytes) before.
+    /// The first value of a register, before any term: this start stores it, and nobody leads.
+    pub fn first(incarnation: u64, limit: Timestamp) -> Self {
+        Self {
+            term: 0,
+            limit,
+            register: incarnation,
+            holder: None,
+            swap: SwapName {
+                incarnation,
+                sequence: 0,
+            },
+        }
+    }
+
+    /// The bytes to store: a format byte, then term, limit, register and the swap's two numbers (8 bytes each, little
+    /// endian), then the holder: a byte 0 for none, or 1, its incarnation (8 bytes), name and address, each with its length (2 bytes) before.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![FORMAT];
-        let limit = self.limit.as_u64();
-        for number in [self.term, limit, self.swap.incarnation, self.swap.sequence] {
+        let (limit, swap) = (self.limit.as_u64(), self.swap);
+        let numbers = [
+            self.term,
+            limit,
+            self.register,
+            swap.incarnation,
+            swap.sequence,
+        ];
+        for number in numbers {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
         bytes.push(u8::from(self.holder.is_some()));
@@ -97,7 +121,7 @@ impl Leadership {
     }
 
     fn decode_from(rest: &mut &[u8]) -> Option<Self> {
-        let (term, limit) = (number(rest)?, number(rest)?);
+        let (term, limit, register) = (number(rest)?, number(rest)?, number(rest)?);
         let swap = SwapName {
             incarnation: number(rest)?,
             sequence: number(rest)?,
@@ -113,6 +137,7 @@ impl Leadership {
         Some(Self {
             term,
             limit: Timestamp::from_u64(limit),
+            register,
             holder,
             swap,
         })
@@ -150,6 +175,7 @@ mod tests {
         Leadership {
             term: 7,
             limit: Timestamp::from_millis(1_700_000_000_000),
+            register: 5,
             holder,
             swap: SwapName {
                 incarnation: 3,

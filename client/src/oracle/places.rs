@@ -1,0 +1,141 @@
+//! Which of several oracles to ask: the leader, and the next one when it doesn't answer.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use percolator_wire::v1;
+
+use super::Place;
+
+/// One of several oracles answers within this, or the next one is asked. A leader's answer takes microseconds; one that
+/// stands still has lost its right after two seconds.
+const PATIENCE_OF_SEVERAL: Duration = Duration::from_millis(1_000);
+/// One that is alone is waited for until the caller's own deadline.
+const PATIENCE_OF_ONE: Duration = Duration::from_secs(24 * 3600);
+
+/// The oracles of a directory: first the one that led last, as far as the master has heard. None if it knows none.
+pub(crate) fn places(directory: &v1::DirectoryResponse) -> Option<Place> {
+    let mut oracles: Vec<&v1::ServerInfo> = directory
+        .servers
+        .iter()
+        .filter(|server| server.role() == v1::Role::Oracle)
+        .collect();
+    oracles.sort_by_key(|server| std::cmp::Reverse((server.leads_term, server.alive)));
+    let mut addresses = oracles.into_iter().map(|server| server.address.clone());
+    Some(Place {
+        address: addresses.next()?,
+        cluster_id: directory.cluster_id.clone(),
+        others: addresses.collect(),
+    })
+}
+
+/// The oracles that are known, and whose turn it is.
+#[derive(Debug, Default)]
+pub(super) struct KnownPlaces {
+    cluster_id: String,
+    /// The first one is asked.
+    addresses: VecDeque<String>,
+    several: bool,
+    /// Standbys have named a leader so often since the directory was read.
+    followed: usize,
+}
+
+impl KnownPlaces {
+    /// Nobody is left to ask: read the directory.
+    pub(super) fn is_empty(&self) -> bool {
+        self.addresses.is_empty()
+    }
+
+    /// The directory was read.
+    pub(super) fn learn(&mut self, place: Place) {
+        self.several = !place.others.is_empty();
+        self.cluster_id = place.cluster_id;
+        self.addresses = [place.address].into_iter().chain(place.others).collect();
+        self.followed = 0;
+    }
+
+    /// Whom to ask.
+    pub(super) fn current(&self) -> Option<Place> {
+        Some(Place {
+            address: self.addresses.front()?.clone(),
+            cluster_id: self.cluster_id.clone(),
+            others: Vec::new(),
+        })
+    }
+
+    /// How long it is waited for.
+    pub(super) fn patience(&self) -> Duration {
+        if self.several {
+            PATIENCE_OF_SEVERAL
+        } else {
+            PATIENCE_OF_ONE
+        }
+    }
+
+    /// The one that was asked granted nothing, and names the leader, if it knows one.
+    pub(super) fn failed(&mut self, leader: Option<String>) {
+        self.addresses.pop_front();
+        // Standbys that name a leader which is dead, or each other, must not keep the client from the directory.
+        if let Some(leader) = leader
+            && self.followed < 3
+        {
+            self.followed += 1;
+            self.several = true;
+            self.addresses.retain(|address| *address != leader);
+            self.addresses.push_front(leader);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn oracle(address: &str, leads_term: u64) -> v1::ServerInfo {
+        v1::ServerInfo {
+            role: v1::Role::Oracle.into(),
+            address: address.to_owned(),
+            leads_term,
+            ..v1::ServerInfo::default()
+        }
+    }
+
+    #[test]
+    fn the_leader_is_asked_first_and_then_the_others() {
+        let directory = v1::DirectoryResponse {
+            servers: vec![oracle("a:1", 0), oracle("b:1", 7), oracle("c:1", 6)],
+            ..v1::DirectoryResponse::default()
+        };
+        let place = places(&directory).unwrap();
+        assert_eq!(place.address, "b:1");
+        let mut known = KnownPlaces::default();
+        known.learn(place);
+        assert_eq!(known.patience(), PATIENCE_OF_SEVERAL);
+        known.failed(None);
+        assert_eq!(known.current().unwrap().address, "c:1");
+        known.failed(Some("d:1".to_owned()));
+        assert_eq!(known.current().unwrap().address, "d:1");
+        known.failed(Some("a:1".to_owned()));
+        assert_eq!(known.current().unwrap().address, "a:1");
+        known.failed(None);
+        assert!(known.is_empty());
+    }
+
+    #[test]
+    fn standbys_that_name_each_other_end() {
+        let mut known = KnownPlaces::default();
+        known.learn("a:1".to_owned().into());
+        assert_eq!(known.patience(), PATIENCE_OF_ONE);
+        for asked in 0..3 {
+            assert!(!known.is_empty(), "{asked}");
+            known.failed(Some("b:1".to_owned()));
+        }
+        known.failed(Some("a:1".to_owned()));
+        assert!(known.is_empty());
+    }
+
+    #[test]
+    fn a_directory_without_oracles_has_no_place() {
+        assert_eq!(places(&v1::DirectoryResponse::default()), None);
+    }
+}
