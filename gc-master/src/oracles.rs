@@ -48,3 +48,70 @@ impl Directory {
         self.live.get(server).map_or(0, |live| live.leads_term)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::convert;
+    use crate::events::Start;
+    use crate::core::Settings;
+
+    fn beat(server: &str, oracle_register: u64, leads_term: u64) -> Heartbeat {
+        Heartbeat {
+            oracle_register,
+            leads_term,
+            ..Heartbeat::first(Role::Oracle, server, format!("{server}:7400"))
+        }
+    }
+
+    fn cluster() -> Directory {
+        Directory::open(Start::NewCluster, Settings::default(), 7).unwrap()
+    }
+
+    #[test]
+    fn oracles_of_one_register_are_accepted_and_say_who_leads() {
+        let mut directory = cluster();
+        let now = Duration::ZERO;
+        for (server, term) in [("tso-0", 0), ("tso-1", 4), ("tso-2", 0)] {
+            directory.heartbeat(now, beat(server, 9, term)).unwrap();
+        }
+        let listed = convert::directory(&directory, now).unwrap();
+        let terms: Vec<u64> = listed.servers.iter().map(|info| info.leads_term).collect();
+        assert_eq!(terms, [0, 4, 0]);
+        directory.heartbeat(now, beat("tso-1", 9, 0)).unwrap();
+        directory.heartbeat(now, beat("tso-0", 9, 5)).unwrap();
+        assert_eq!(directory.leads_term("tso-0"), 5);
+        assert_eq!(directory.leads_term("tso-1"), 0);
+    }
+
+    #[test]
+    fn an_oracle_without_the_register_of_the_others_is_refused() {
+        let now = Duration::ZERO;
+        let mut directory = cluster();
+        directory.heartbeat(now, beat("tso-0", 9, 1)).unwrap();
+        for register in [0, 8] {
+            let refused = directory.heartbeat(now, beat("tso-1", register, 0));
+            assert!(
+                matches!(refused, Err(Refusal::SecondOracle { .. })),
+                "{refused:?}"
+            );
+            let refused = directory.heartbeat(now, beat("tso-0", register, 0));
+            assert!(
+                matches!(refused, Err(Refusal::OtherRegister { .. })),
+                "{refused:?}"
+            );
+        }
+        // One that is alone may get a register, and then others.
+        let mut directory = cluster();
+        directory.heartbeat(now, beat("tso-0", 0, 0)).unwrap();
+        let refused = directory.heartbeat(now, beat("tso-1", 9, 0));
+        assert!(
+            matches!(refused, Err(Refusal::SecondOracle { .. })),
+            "{refused:?}"
+        );
+        directory.heartbeat(now, beat("tso-0", 9, 1)).unwrap();
+        directory.heartbeat(now, beat("tso-1", 9, 0)).unwrap();
+    }
+}
