@@ -53,8 +53,16 @@ pub enum Error {
     /// The register holds something else.
     #[error(transparent)]
     Leadership(#[from] percolator_protocol::election::DecodeError),
-    /// The register took no first value.
-    #[error("the register took no first value; start the oracle again when it can be written")]
+    /// Oracles of the register lead below what this one has granted alone.
+    #[error(
+        "the register's limit is below the one in this oracle's folder, and another oracle leads already: this one has to be \
+         started first with --register, and the others after it; stop them, and start this one"
+    )]
+    RegisterBehind,
+    /// The register took no first value, or not this oracle's limit.
+    #[error(
+        "the register took no value of this oracle; start the oracle again when it can be written"
+    )]
     RegisterNotBegun,
     /// The oracles granted timestamps before, but their register is empty.
     #[error(

@@ -433,7 +433,19 @@ async fn begin_register(
         }
     }
     let found = register.load().await?.ok_or(Error::RegisterNotBegun)?;
-    let value = Leadership::decode(&found.value)?;
+    let mut value = Leadership::decode(&found.value)?;
+    if value.limit < limit {
+        // No other oracle may begin a term below what this one has granted alone.
+        if value.holder.is_some() {
+            return Err(Error::RegisterBehind);
+        }
+        value.limit = limit;
+        let raised = register.swap(Some(found.version), value.encode()).await;
+        raised.map_err(|error| {
+            tracing::warn!(%error, "the register does not take the limit of this oracle's folder");
+            Error::RegisterNotBegun
+        })?;
+    }
     if stored.is_some() && value.limit >= limit {
         // From here on the register alone has the limit: an oracle that is started without it must not go on from here.
         if let Err(error) = std::fs::remove_file(file.path()) {
