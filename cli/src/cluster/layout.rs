@@ -64,7 +64,7 @@ impl Layout {
     ) -> anyhow::Result<Self> {
         let spec = &manifest.spec;
         if is_empty(data_dir) {
-            check_ports(how.port, spec.tablets.replicas)?;
+            check_ports(how.port, servers(spec))?;
         }
         std::fs::create_dir_all(data_dir).with_context(|| {
             format!(
@@ -130,6 +130,10 @@ impl Layout {
                 storage.cache_size != other.cache_size,
             ),
             (
+                "spec.oracle.replicas",
+                ours.oracle.replicas != asked.oracle.replicas,
+            ),
+            (
                 "spec.oracle.window",
                 ours.oracle.window != asked.oracle.window,
             ),
@@ -156,15 +160,23 @@ impl Layout {
 
     /// Where it shows its metrics: behind all of those.
     pub(crate) fn listen_metrics(&self, number: u16) -> anyhow::Result<SocketAddr> {
-        address(
-            self.how.port,
-            servers(self.spec.tablets.replicas).saturating_add(number),
-        )
+        address(self.how.port, servers(&self.spec).saturating_add(number))
     }
 
     /// The folder of a server.
     pub(crate) fn folder(&self, server: &str) -> PathBuf {
         self.data_dir.join(server)
+    }
+
+    /// The oracles' names.
+    pub(crate) fn oracles(&self) -> impl Iterator<Item = String> + use<> {
+        (0..self.spec.oracle.replicas).map(|number| format!("{ORACLE_PREFIX}{number}"))
+    }
+
+    /// Where the register of several oracles is. A cluster that has one keeps it, also with one oracle.
+    pub(crate) fn register(&self) -> Option<PathBuf> {
+        let folder = self.data_dir.join(REGISTER);
+        (self.spec.oracle.replicas > 1 || folder.exists()).then_some(folder)
     }
 
     /// The tablet servers' names.
@@ -261,7 +273,7 @@ impl FolderContents {
             );
         }
         let is_other = |name: &String| {
-            ![LOGS, folder::LOCK].contains(&name.as_str())
+            ![LOGS, REGISTER, folder::LOCK].contains(&name.as_str())
                 && !followed::is_ours(name)
                 && !is_server(name)
         };
@@ -302,7 +314,10 @@ fn tablet_number(name: &str) -> Option<u32> {
 }
 
 fn is_server(name: &str) -> bool {
-    [MASTER, ORACLE].contains(&name) || tablet_number(name).is_some()
+    let is_oracle = name
+        .strip_prefix(ORACLE_PREFIX)
+        .is_some_and(|number| number.parse::<u32>().is_ok());
+    name == MASTER || is_oracle || tablet_number(name).is_some()
 }
 
 /// Whether the master has written a state, or a server belongs to a cluster.
@@ -332,14 +347,17 @@ fn address(first_port: u16, number: u16) -> anyhow::Result<SocketAddr> {
     Ok((Ipv4Addr::LOCALHOST, port).into())
 }
 
-/// The master, the oracle and the tablet servers.
-fn servers(tablets: u32) -> u16 {
-    u16::try_from(tablets).unwrap_or(u16::MAX).saturating_add(2)
+/// The master, the oracles and the tablet servers.
+fn servers(spec: &Spec) -> u16 {
+    let numbered = spec.tablets.replicas.saturating_add(spec.oracle.replicas);
+    u16::try_from(numbered)
+        .unwrap_or(u16::MAX)
+        .saturating_add(1)
 }
 
 /// Listens for a moment wherever the servers are going to, and their metrics.
-fn check_ports(first_port: u16, tablets: u32) -> anyhow::Result<()> {
-    let listening: anyhow::Result<Vec<_>> = (0..servers(tablets).saturating_mul(2))
+fn check_ports(first_port: u16, servers: u16) -> anyhow::Result<()> {
+    let listening: anyhow::Result<Vec<_>> = (0..servers.saturating_mul(2))
         .map(|number| Ok(percolator_server::listen(address(first_port, number)?)?))
         .collect();
     listening.map(drop)
@@ -371,5 +389,9 @@ const DEFAULT_NAME: &str = "local";
 const DIRECTORY: &str = "directory";
 /// The master's name.
 pub(crate) const MASTER: &str = "gc-master-0";
-/// The oracle's name.
+/// The first oracle's name.
 pub(crate) const ORACLE: &str = "tso-0";
+/// What names of oracles begin with; a number follows.
+const ORACLE_PREFIX: &str = "tso-";
+/// The folder of the register that several oracles share.
+const REGISTER: &str = "register";

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use percolator_api::Spec;
 
 use super::followed;
-use super::layout::{Layout, MASTER, ORACLE};
+use super::layout::{Layout, MASTER};
 
 /// The master begins a cluster.
 pub(super) const NEW_CLUSTER: &str = "--new-cluster";
@@ -82,9 +82,11 @@ impl Layout {
     /// Its servers, in the order in which they are started: the master first.
     pub(super) fn servers(&self) -> anyhow::Result<Vec<PlannedServer>> {
         let tablets = self.tablet_servers().map(|name| (Role::Tablet, name));
-        let all = [(Role::Master, MASTER), (Role::Oracle, ORACLE)]
-            .map(|(role, name)| (role, name.to_owned()));
-        let numbered = (0..).zip(all.into_iter().chain(tablets));
+        // The first oracle begins the register, and the others come last: so servers keep their ports.
+        let mut oracles = self.oracles().map(|name| (Role::Oracle, name));
+        let master = (Role::Master, MASTER.to_owned());
+        let first = [master].into_iter().chain(oracles.next());
+        let numbered = (0..).zip(first.chain(tablets).chain(oracles));
         numbered
             .map(|(number, (role, server))| {
                 Ok(PlannedServer {
@@ -113,6 +115,11 @@ impl Layout {
             Role::Oracle => {
                 let stopped_max = self.how.stopped_max.as_millis();
                 said.push(format!("--stopped-max={stopped_max}ms").into());
+                if let Some(register) = self.register() {
+                    let mut file = OsString::from("file:");
+                    file.push(register);
+                    said.extend(["--register".into(), file]);
+                }
             }
             Role::Tablet => said.extend(self.how.raw.then(|| "--raw".into())),
         }

@@ -28,6 +28,8 @@ impl fmt::Display for Problem {
     }
 }
 
+/// A leader and two standbys.
+const ORACLES_MAX: u32 = 3;
 /// Pods and their controllers add up to 22 letters to a cluster's name, and a host's name may
 /// have 63.
 const NAME_LEN_MAX: usize = 40;
@@ -150,21 +152,19 @@ impl Spec {
     }
 
     fn check_replicas(&self, problems: &mut Problems) {
-        for (path, replicas, why) in [
-            (
+        let oracles = self.oracle.replicas;
+        if !(1..=ORACLES_MAX).contains(&oracles) {
+            problems.add(
                 "spec.oracle.replicas",
-                self.oracle.replicas,
-                "standby oracles are not supported yet",
-            ),
-            (
+                format!("{oracles} must be from 1 to {ORACLES_MAX}"),
+            );
+        }
+        let masters = self.gc_master.replicas;
+        if masters != 1 {
+            problems.add(
                 "spec.gcMaster.replicas",
-                self.gc_master.replicas,
-                "standby masters are not supported yet",
-            ),
-        ] {
-            if replicas != 1 {
-                problems.add(path, format!("{replicas} must be 1: {why}"));
-            }
+                format!("{masters} must be 1: standby masters are not supported yet"),
+            );
         }
         let tablets = self.tablets.replicas;
         if !(1..=TABLET_SERVERS_MAX).contains(&tablets) {

@@ -219,8 +219,8 @@ fn wrong_values_are_named_with_what_to_do() {
              line 5: spec.tablets.storage.size: 1Mi must be at least 64Mi",
         ),
         (
-            "  oracle: {replicas: 3, window: 10ms}\n  gcMaster: {replicas: 0}\n",
-            "line 5: spec.oracle.replicas: 3 must be 1: standby oracles are not supported yet\n\
+            "  oracle: {replicas: 4, window: 10ms}\n  gcMaster: {replicas: 0}\n",
+            "line 5: spec.oracle.replicas: 4 must be from 1 to 3\n\
              line 5: spec.oracle.window: 10ms must be from 100ms to 60s\n\
              line 6: spec.gcMaster.replicas: 0 must be 1: standby masters are not supported yet",
         ),
@@ -250,7 +250,7 @@ fn everything_that_is_wrong_is_said_at_once() {
             "apiVersion: percolator.dev/v1\n\
              kind: PercolatorCluster\n\
              metadata:\n  labels:\n    app.example.com/part: 3\n    b: c d\n\
-             spec:\n  oracle: {window: 3, replicas: 2}\n  tablets:\n    replicas: three\n    storage:\n      \
+             spec:\n  oracle: {window: 3, replicas: 0}\n  tablets:\n    replicas: three\n    storage:\n      \
              engine: rocksdb\n      cacheSize: 256MB\n      sise: 1\n  gcMaster: [1]\n"
         ),
         "line 1: apiVersion: expected \"percolator.dev/v1alpha1\", found the string \
@@ -261,7 +261,7 @@ fn everything_that_is_wrong_is_said_at_once() {
          starting and ending with a letter or digit, or be empty\n\
          line 8: spec.oracle.window: expected a duration with its unit, such as \"3s\" or \
          \"500ms\", found the number 3\n\
-         line 8: spec.oracle.replicas: 2 must be 1: standby oracles are not supported yet\n\
+         line 8: spec.oracle.replicas: 0 must be from 1 to 3\n\
          line 10: spec.tablets.replicas: expected a whole number from 0 to 4294967295, found the \
          string \"three\"\n\
          line 12: spec.tablets.storage.engine: \"rocksdb\" is not known; use one of redb, sled, \
