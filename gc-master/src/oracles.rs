@@ -55,8 +55,8 @@ mod tests {
 
     use super::*;
     use crate::convert;
-    use crate::events::Start;
     use crate::core::Settings;
+    use crate::events::Start;
 
     fn beat(server: &str, oracle_register: u64, leads_term: u64) -> Heartbeat {
         Heartbeat {
