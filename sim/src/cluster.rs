@@ -105,13 +105,9 @@ impl Cluster {
                 let name = format!("tablet-{number}");
                 let node = world.add_node(&name);
                 world.network.lock().listen(&tablet::address(&name), node);
-                Mutex::new(Arc::new(new_tablet(
-                    name,
-                    node,
-                    master_node,
-                    highest.clone(),
-                    &plan,
-                )))
+                let highest = highest.clone();
+                let tablet = new_tablet(name, node, master_node, highest, &plan);
+                Mutex::new(Arc::new(tablet))
             })
             .collect();
         let here = (0..plan.clients).map(|_| Mutex::default()).collect();

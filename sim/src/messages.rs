@@ -32,7 +32,7 @@ pub enum Ask {
     /// To the master.
     Session(v1::SessionRequest),
     /// To the master.
-    Heartbeat(v1::HeartbeatRequest),
+    Heartbeat(Box<v1::HeartbeatRequest>),
     /// The master's, to a tablet server.
     Order(MasterCommand),
 }

@@ -224,7 +224,7 @@ pub struct Gc {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Oracle {
-    /// How many oracles. Only 1 is supported. Default: 1.
+    /// How many oracles. 1 on Kubernetes; `percolator up` runs up to 3, of which one leads. Default: 1.
     #[schemars(extend("x-kubernetes-validations" = rules(&[("self == 1", "must be 1: standby oracles are not supported yet")])))]
     pub replicas: u32,
     /// How far ahead of the clock a limit for timestamps is made durable, from 100ms to 60s.

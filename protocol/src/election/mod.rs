@@ -16,107 +16,16 @@
 #[cfg(test)]
 mod model;
 mod mutants;
+mod observe;
+mod steps;
 mod value;
 
-use crate::oracle::{ClockEvent, Granted, Now, Oracle, RecoverError, Settings};
+use crate::oracle::{ClockEvent, Now, Oracle, RecoverError, Settings};
 use crate::types::Timestamp;
 use mutants::ElectionMutant;
 
+pub use steps::{Command, RequestOutcome, RoleKind, StoredLeadership, SwapResult, Timing};
 pub use value::{DecodeError, Leadership, Member, SwapName};
-
-/// The times of an election, in milliseconds of a monotonic clock that goes on while the machine sleeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
-    /// After the last swap that succeeded, the leader sends the next one.
-    pub renew_ms: u64,
-    /// The leader's right ends so long after it sent a swap that succeeded.
-    pub right_ms: u64,
-    /// A standby takes over when the version has not changed for so long. Clocks may differ in speed by the ratio of this
-    /// to `right_ms`.
-    pub takeover_ms: u64,
-    /// How often a standby loads.
-    pub poll_ms: u64,
-    /// The pause after a load or a swap that failed.
-    pub retry_ms: u64,
-}
-
-impl Default for Timing {
-    fn default() -> Self {
-        Self {
-            renew_ms: 1_000,
-            right_ms: 2_000,
-            takeover_ms: 3_000,
-            poll_ms: 50,
-            retry_ms: 100,
-        }
-    }
-}
-
-/// The register's value with its version.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredLeadership {
-    /// The version to expect in the next swap.
-    pub version: u64,
-    /// The value.
-    pub value: Leadership,
-}
-
-/// What to do with the register. One command at a time is under way: [`OracleReplica::loaded`] or
-/// [`OracleReplica::swapped`] must follow.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
-    /// Load the value.
-    Load,
-    /// Replace the value, if it has the expected version; none expects that there never was a value.
-    Swap {
-        /// The version.
-        expected: Option<u64>,
-        /// The new value.
-        value: Leadership,
-    },
-}
-
-/// How a swap ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SwapResult {
-    /// The value was replaced, and has this version.
-    Done(u64),
-    /// The register had another version. This swap never happens.
-    Conflict,
-    /// This swap never happens, for a reason that may pass.
-    NotDone,
-    /// The answer was lost: it happened, or did not, or will.
-    Unknown,
-}
-
-/// The answer to a request for timestamps.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RequestOutcome {
-    /// Timestamps that nobody else has.
-    Granted(Granted),
-    /// Everything below the durable limit is used up: ask again when a swap is done.
-    Wait,
-    /// This replica may grant nothing.
-    NotLeader {
-        /// The leader's address, if another replica leads, as far as this one knows.
-        leader: Option<String>,
-    },
-}
-
-/// What a replica is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RoleKind {
-    /// It watches the leader.
-    Standby,
-    /// It has sent the swap of a takeover, and doesn't know the outcome.
-    Candidate,
-    /// Its value is the register's, as far as it knows.
-    Leader,
-    /// It has granted its last timestamp, and stores the next one.
-    HandingOver,
-    /// It takes part no more.
-    Left,
-}
 
 enum Role {
     Standby,
@@ -442,83 +351,6 @@ impl OracleReplica {
             Role::HandingOver { term, next } => Role::HandingOver { term, next },
             Role::Standby | Role::Candidate(_) | Role::Left => Role::Left,
         };
-    }
-
-    /// What it is.
-    pub fn role(&self) -> RoleKind {
-        match &self.role {
-            Role::Standby => RoleKind::Standby,
-            Role::Candidate(_) => RoleKind::Candidate,
-            Role::Leader { .. } => RoleKind::Leader,
-            Role::HandingOver { .. } => RoleKind::HandingOver,
-            Role::Left => RoleKind::Left,
-        }
-    }
-
-    /// Whether a load has ended, so that it knows something of the register.
-    pub fn has_loaded(&self) -> bool {
-        self.known.is_some()
-    }
-
-    /// The limit of the register's value, as far as this replica knows.
-    pub fn limit(&self) -> Timestamp {
-        self.stored()
-            .map_or(Timestamp::ZERO, |stored| stored.value.limit)
-    }
-
-    /// Which register this is; none before one has a value.
-    pub fn register(&self) -> Option<u64> {
-        self.stored().map(|stored| stored.value.register)
-    }
-
-    /// Whether it may grant timestamps now.
-    pub fn leads(&self, now: Now) -> bool {
-        matches!(&self.role, Role::Leader { right_ends_ms, .. } if now.mono_ms < *right_ends_ms)
-    }
-
-    /// Until when it may grant, on the monotonic clock; none if it isn't the leader.
-    pub fn right_ends_ms(&self) -> Option<u64> {
-        match &self.role {
-            Role::Leader { right_ends_ms, .. } => Some(*right_ends_ms),
-            _ => None,
-        }
-    }
-
-    /// The term of the register's value, as far as this replica knows; 0 for none.
-    pub fn term(&self) -> u64 {
-        match &self.role {
-            Role::Leader { term, .. } => term.number,
-            _ => self.stored().map_or(0, |stored| stored.value.term),
-        }
-    }
-
-    /// The replica that leads, as far as this one knows, if that is another one.
-    pub fn leader(&self) -> Option<&Member> {
-        let holder = self.stored()?.value.holder.as_ref()?;
-        (holder.incarnation != self.member.incarnation).then_some(holder)
-    }
-
-    /// The oracle of this replica's own term, while it leads.
-    pub fn oracle(&mut self, now: Now) -> Option<&Oracle> {
-        match &mut self.role {
-            Role::Leader { term, .. } => {
-                if let Some(event) = term.oracle.observe(now) {
-                    self.clock_event = Some(event);
-                }
-                Some(&term.oracle)
-            }
-            _ => None,
-        }
-    }
-
-    /// Why it can't take over, although it should.
-    pub fn blocked(&self) -> Option<RecoverError> {
-        self.blocked
-    }
-
-    /// What happened to the clock since the last call.
-    pub fn take_clock_event(&mut self) -> Option<ClockEvent> {
-        self.clock_event.take()
     }
 
     fn stored(&self) -> Option<&StoredLeadership> {

@@ -237,7 +237,7 @@ impl Master {
 
     fn handle(self: &Arc<Self>, world: &Arc<World>, running: &Shared, caller: Caller, ask: Ask) {
         let answer = match ask {
-            Ask::Heartbeat(beat) => self.heartbeat(world, running, beat),
+            Ask::Heartbeat(beat) => self.heartbeat(world, running, *beat),
             Ask::Directory => self.directory(world, running),
             Ask::Session(request) => self.session(world, running, request),
             Ask::CreateTable(request) => {

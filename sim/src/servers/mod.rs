@@ -4,6 +4,7 @@
 mod around;
 pub mod master;
 pub mod oracle;
+mod own_locks;
 mod resolved;
 mod stall;
 pub mod tablet;
@@ -122,7 +123,7 @@ async fn heartbeats(
             replaces_accepted,
             ..beat()
         };
-        let asked = world.call(from, to, Ask::Heartbeat(beat), HEARTBEAT_TIMEOUT);
+        let asked = world.call(from, to, Ask::Heartbeat(Box::new(beat)), HEARTBEAT_TIMEOUT);
         let pause = match asked.await {
             Ok(Answer::Heartbeat(heard)) => {
                 lives.accepted(incarnation);

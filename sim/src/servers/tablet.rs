@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
-use percolator_client::{LockResolver, Obstacle, Timestamp};
+use percolator_client::LockResolver;
 use percolator_engine::{
     Batch, Buffered, Checkpoints, Column, Direction, Durable, Engine, EngineKind, Error,
     MemoryStore, Options, Versioned,
 };
 use percolator_tablet::Limits;
 use percolator_tablet::core::{Asker, Core};
-use percolator_tablet::resolver::{OwnLocks, resolve_locks};
+use percolator_tablet::resolver::resolve_locks;
 use percolator_tablet::runner::Runner;
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
@@ -27,6 +27,7 @@ use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
 use crate::rng::{Dice, Rng};
 use crate::servers::around::Around;
+use crate::servers::own_locks::ProcessLocks;
 use crate::servers::resolved::left;
 use crate::servers::{Lives, Way, exit, heartbeats, stall};
 use crate::store::{Image, SimStore};
@@ -203,7 +204,7 @@ impl Tablet {
             Rng::new(self.dice.of("resolvers", Rng::next), "resolver"),
             self.highest.clone(),
         )));
-        let locks = Locks {
+        let locks = ProcessLocks {
             tablet: self.clone(),
             world: world.clone(),
             running: running.clone(),
@@ -577,39 +578,6 @@ impl Tablet {
     pub fn exit(self: &Arc<Self>, world: &Arc<World>, why: &str) {
         let tablet = self.clone();
         exit(world, self.node, why, move |world| tablet.boot(world));
-    }
-}
-
-/// The locks of a process, for its resolver.
-struct Locks {
-    tablet: Arc<Tablet>,
-    world: Arc<World>,
-    running: Shared,
-}
-
-impl OwnLocks for Locks {
-    fn to_resolve(&self) -> Option<Timestamp> {
-        self.running.lock().runner.to_resolve()
-    }
-
-    fn locks_below(
-        &self,
-        below: Timestamp,
-        after: Option<v1::CellName>,
-    ) -> Result<v1::LocksBelowResponse, String> {
-        self.running.lock().runner.locks_below(below, after)
-    }
-
-    fn resolved(&self, below: Timestamp, result: Result<(), Obstacle>) {
-        let (name, world) = (&self.tablet.name, &self.world);
-        match &result {
-            Ok(()) => world.note(|| format!("{name} has resolved the locks from below {below}")),
-            Err(obstacle) => {
-                world.note(|| format!("{name} can't resolve locks: {}", obstacle.what))
-            }
-        }
-        let now = world.mono(self.tablet.node);
-        self.running.lock().runner.resolved(now, below, result);
     }
 }
 
