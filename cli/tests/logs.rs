@@ -161,6 +161,7 @@ async fn disagree(master: &str, times: u32) {
             server: "tablet-9".into(),
             address: "127.0.0.1:1".into(),
             incarnation: 1,
+            lists_version: 1,
             tablets: vec![
                 whole(5_000, known.id, &known.name),
                 whole(unknown.into(), unknown, &format!("t{unknown}")),
