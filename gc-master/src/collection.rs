@@ -75,7 +75,7 @@ impl Directory {
             return;
         }
         self.move_barrier(now, oracle);
-        self.move_safe_point();
+        self.move_safe_point(now);
     }
 
     /// Tables that are being deleted get the timestamp behind which their tablets may go: one that was taken after all of
@@ -207,7 +207,7 @@ impl Directory {
     }
 
     /// The safe point follows the locks that are resolved, and tables that it has passed may go.
-    fn move_safe_point(&mut self) {
+    fn move_safe_point(&mut self, now: Duration) {
         let Some(to) = self.covered() else { return };
         let Some(state) = &mut self.state else { return };
         if to <= state.gc.points().safe_point {
@@ -218,8 +218,15 @@ impl Directory {
         self.dirty = true;
         let deleting = state.tables.iter();
         let deleting = deleting.filter(|(_, table)| table.state == TableState::Deleting);
+        let mut owners = BTreeSet::new();
         for id in deleting.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.settle(id);
+            if let Some(state) = self.state.as_ref().filter(|state| state.may_drop(id)) {
+                owners.extend(state.owners_of(id).into_iter().map(String::from));
+            }
+        }
+        for owner in owners {
+            self.command(now, &owner);
         }
     }
 

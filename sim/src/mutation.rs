@@ -231,6 +231,7 @@ impl Mutation {
                 plan.often = true;
                 plan.limits = Limits::default();
                 plan.workloads = vec!["tables"];
+                plan.retention = Duration::from_millis(20);
                 plan.think = Duration::from_millis(2);
                 plan.workers = 4;
                 plan.faulty = Duration::from_secs(10);

@@ -40,8 +40,9 @@ pub struct StoredLeadership {
     pub value: Leadership,
 }
 
-/// What to do with the register. One command at a time is under way: [`OracleReplica::loaded`] or
-/// [`OracleReplica::swapped`] must follow.
+/// What to do with the register. One command at a time is under way:
+/// [`OracleReplica::loaded`](super::OracleReplica::loaded) or
+/// [`OracleReplica::swapped`](super::OracleReplica::swapped) must follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Load the value.
