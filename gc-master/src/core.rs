@@ -417,7 +417,7 @@ impl Directory {
         let servers = u32::try_from(servers).unwrap_or(u32::MAX);
         let interval = Duration::from_secs(1).saturating_mul(servers) / HEARTBEATS_A_SECOND;
         interval
-            .min(self.settings.lease / 2)
+            .min(self.settings.lease / 4)
             .max(HEARTBEAT_INTERVAL)
     }
 
