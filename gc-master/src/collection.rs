@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use percolator_protocol::safe_point::{self, Points};
-use percolator_protocol::types::{TabletState, Timestamp};
+use percolator_protocol::types::Timestamp;
 
 use crate::core::Directory;
-use crate::state::{DirectoryState, TableState};
+use crate::state::{DirectoryState, Table, TableState};
 
 /// The longest lease of a session; shorter where the retention is. A program that stands still for longer, as one
 /// whose output nobody reads, may find its transactions too old.
@@ -70,6 +70,7 @@ impl Directory {
             return;
         }
         self.keep_heard_all();
+        self.watch_gaps(now);
         self.time_frozen_tables(oracle);
         if self.paused() {
             return;
@@ -95,6 +96,7 @@ impl Directory {
         for id in before.intersection(&self.collection.frozen) {
             if let Some(table) = state.tables.get_mut(id) {
                 table.drop_at = Some(oracle.as_u64());
+                state.forget_unreported(*id);
                 self.dirty = true;
             }
         }
@@ -221,8 +223,8 @@ impl Directory {
         let mut owners = BTreeSet::new();
         for id in deleting.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.settle(id);
-            if let Some(state) = self.state.as_ref().filter(|state| state.may_drop(id)) {
-                owners.extend(state.owners_of(id).into_iter().map(String::from));
+            if self.state.as_ref().is_some_and(|state| state.may_drop(id)) {
+                owners.extend(self.tablets.owners_of(id).into_iter().map(String::from));
             }
         }
         for owner in owners {
@@ -235,24 +237,26 @@ impl Directory {
     /// with its folder, and then ask for what would have been collected.
     fn covered(&self) -> Option<Timestamp> {
         let state = self.state.as_ref()?;
-        let mut tables = state.tables.values();
-        if tables.any(|table| table.state == TableState::Creating) {
+        // All tablets of a table that was timed were frozen then, also those that were not heard of since.
+        let is_known = |(id, table): (&u32, &Table)| match table.state {
+            TableState::Creating => false,
+            TableState::Deleting if table.drop_at.is_some() => true,
+            TableState::Ready | TableState::Deleting => self.tablets.is_covered(*id),
+        };
+        if !state.tables.iter().all(is_known) {
             return None;
         }
         // A tablet that isn't frozen serves reads, also one of a table that is being deleted: its server may be away, and not
         // have heard of that.
-        let tables = state.tables.keys();
-        let tablets = tables.flat_map(|table| state.tablets.of_table(*table));
-        let in_use = tablets.filter(|(_, tablet)| tablet.state != TabletState::Frozen);
-        let mut in_use = in_use.peekable();
+        let mut in_use = self.tablets.in_use().peekable();
         let barrier = state.gc.points().barrier;
         if in_use.peek().is_none() {
             // There is no row, and nobody to collect anything before the first tablet server comes.
             return (!state.tablet_servers().is_empty()).then_some(barrier);
         }
-        let reported = in_use.map(|(id, tablet)| {
-            let owner = self.live.get(&tablet.owner)?;
-            owner.tablets.contains(&id).then_some(owner.resolved_ts)
+        let reported = in_use.map(|tablets| {
+            let owner = self.live.get(tablets.owner)?;
+            tablets.are_listed.then_some(owner.resolved_ts)
         });
         Some(safe_point::covered(reported)?.min(barrier))
     }

@@ -127,7 +127,7 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
         leads_term: directory.leads_term(name),
     };
     let tables = state.tables.keys();
-    let tablets = tables.flat_map(|table| state.tablets.of_table(*table));
+    let tablets = tables.flat_map(|table| directory.tablets().of_table(*table));
     Ok(v1::DirectoryResponse {
         cluster_id: state.cluster_id.clone(),
         servers: servers.into_iter().map(server_info).collect(),
@@ -160,12 +160,12 @@ pub(crate) fn text(address: Option<SocketAddr>) -> String {
 }
 
 /// A table's tablets, in the order of their rows.
-pub(crate) fn places(state: &DirectoryState, table: u32) -> Vec<v1::TabletPlace> {
-    state
-        .tablets_of(table)
-        .into_iter()
+pub(crate) fn places(directory: &Directory, table: u32) -> Result<Vec<v1::TabletPlace>, Refusal> {
+    let state = directory.state()?;
+    let tablets = directory.tablets().of_table(table);
+    Ok(tablets
         .map(|(id, tablet)| place(state, id, tablet))
-        .collect()
+        .collect())
 }
 
 pub(crate) fn table_info(id: u32, table: &Table) -> v1::TableInfo {

@@ -13,10 +13,11 @@ use crate::collection::Collection;
 use crate::events::{Action, Command, Effects, Heartbeat, HeartbeatAnswer, Note, Start};
 use crate::fencing::{LEASE, Leased, has_said_more};
 use crate::members::Live;
+use crate::placements::Placements;
 use crate::refusal::Refusal;
 use crate::sessions::Sessions;
 use crate::settings::{Manifest, RETENTION};
-use crate::state::{DirectoryState, Role, Server, StateError, TableState};
+use crate::state::{DirectoryState, Role, Server, StateError, Table, TableState};
 
 /// How often servers are to send a heartbeat, unless there are many.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
@@ -31,6 +32,10 @@ const HEARTBEATS_A_SECOND: u32 = 2_000;
 pub struct Directory {
     /// None: it waits for a server that knows the cluster.
     pub(crate) state: Option<DirectoryState>,
+    /// Where tablets are, by what owners have reported since the start, and what the state says of those they can't report.
+    pub(crate) tablets: Placements,
+    /// Some table has tablets that have to be made, frozen or dropped. None: to be found out, as the state has changed.
+    has_work: Option<bool>,
     /// The servers that were heard since the start.
     pub(crate) live: BTreeMap<String, Live>,
     /// Commands that were given and have not finished: server and tablet.
@@ -82,7 +87,7 @@ pub struct DirectoryStats {
     pub failures: usize,
     /// Servers that were heard.
     pub heard: usize,
-    /// Tablets in the state.
+    /// Tablets that are known.
     pub tablets: usize,
     /// Servers in the state.
     pub servers: usize,
@@ -96,6 +101,8 @@ impl Directory {
     pub fn open(start: Start, settings: Settings, random: u128) -> Result<Self, StateError> {
         let mut directory = Self {
             state: None,
+            tablets: Placements::default(),
+            has_work: None,
             live: BTreeMap::new(),
             in_flight: BTreeSet::new(),
             failures: BTreeMap::new(),
@@ -117,6 +124,9 @@ impl Directory {
                 let state = DirectoryState::decode(&bytes)?;
                 directory.leased_before = Timestamp::from_u64(state.leased_to);
                 directory.awaits_leases = state.rebuilt && state.leased_to == 0;
+                for (id, tablet) in &state.unreported {
+                    directory.tablets.place(*id, tablet.clone());
+                }
                 directory.state = Some(state);
                 // What was read may not be on the device: a sync of the master before may have failed.
                 directory.dirty = true;
@@ -135,25 +145,30 @@ impl Directory {
         Ok(directory)
     }
 
+    /// Where tablets are, as far as that is known.
+    pub fn tablets(&self) -> &Placements {
+        &self.tablets
+    }
+
     /// What is held in memory besides the state, for tests.
     pub fn held(&self) -> DirectoryStats {
         let state = self.state.as_ref();
         DirectoryStats {
             failures: self.failures.len(),
             heard: self.live.len(),
-            tablets: state.map_or(0, |state| state.tablets.len()),
+            tablets: self.tablets.len(),
             servers: state.map_or(0, |state| state.servers.len()),
         }
     }
 
     /// What is to be done since this was last asked.
     pub fn take_effects(&mut self) -> Effects {
-        if let Some(state) = &self.state {
-            // Of a tablet that was dropped, though the answer to that was lost, nobody asks any more.
-            self.failures
-                .retain(|(_, tablet), _| state.tablets.contains(*tablet));
-        }
+        // Of a tablet that was dropped, though the answer to that was lost, nobody asks any more.
+        let tablets = &self.tablets;
+        self.failures
+            .retain(|(_, tablet), _| tablets.contains(*tablet));
         if std::mem::take(&mut self.dirty) {
+            self.has_work = None;
             self.effects.persist = self.state.as_ref().map(DirectoryState::encode);
         }
         std::mem::take(&mut self.effects)
@@ -198,6 +213,7 @@ impl Directory {
             self.failures
                 .retain(|(server, _), _| *server != beat.server);
             live.forget_lists();
+            self.tablets.forget_list(&beat.server);
         }
         live.hear(now, &beat);
         let (server, role) = (beat.server.clone(), beat.role);
@@ -247,11 +263,11 @@ impl Directory {
         if let Some(live) = self.live.get_mut(&beat.server) {
             live.lists_version = beat.lists_version;
             live.looked_at_again = false;
-            live.tablets = beat.tablets.iter().map(|tablet| tablet.id).collect();
             live.members_known = if all_known { self.members_version } else { 0 };
             has_met = live.peers != beat.peers;
             live.peers = beat.peers;
         }
+        self.tablets.forget_list(&beat.server);
         self.merge(now, &beat.server, beat.tablets);
         if has_met {
             self.settle_all();
@@ -265,6 +281,7 @@ impl Directory {
         };
         if live.lists_version != lists_version {
             live.forget_lists();
+            self.tablets.forget_list(server);
         } else if !live.missing.is_empty() {
             self.watch_missing(now, server);
         }
@@ -301,6 +318,7 @@ impl Directory {
         let heard = Server {
             role: beat.role,
             address: beat.address.clone(),
+            emptied: known.is_some_and(|known| known.emptied),
             adopted: was_adopted || (beat.role == Role::Oracle && beat.cluster_id.is_some()),
             incarnation: beat.incarnation,
             high_ts: known.map_or(0, |known| known.high_ts),
@@ -362,8 +380,7 @@ impl Directory {
             }
             Err(_) => {}
         }
-        let Some(state) = &mut self.state else { return };
-        let Some(tablet) = state.tablets.get(tablet_id) else {
+        let Some(tablet) = self.tablets.get(tablet_id) else {
             return;
         };
         if !done || tablet.owner != command.server {
@@ -373,18 +390,28 @@ impl Directory {
         match &command.action {
             Action::Create { tablet: asked, .. } => {
                 let mut now = tablet.state;
-                if asked.epoch == tablet.epoch && now < asked.state {
-                    now = asked.state;
-                    self.dirty = true;
+                if asked.epoch == tablet.epoch {
+                    now = now.max(asked.state);
                 }
-                state.tablets.hear(tablet_id, true, now);
+                self.tablets.hear(tablet_id, true, now);
             }
-            Action::Drop { .. } => {
-                state.tablets.remove(tablet_id);
-            }
+            Action::Drop { .. } => self.forget_tablet(tablet_id),
         }
         self.settle(table);
         self.command(now, &command.server);
+    }
+
+    /// A tablet is nowhere any more.
+    pub(crate) fn forget_tablet(&mut self, id: u64) {
+        self.tablets.remove(id);
+        self.forget_unreported(id);
+    }
+
+    /// The owner of this tablet reports it, or it is gone.
+    pub(crate) fn forget_unreported(&mut self, id: u64) {
+        if let Some(state) = &mut self.state {
+            self.dirty |= state.unreported.remove(&id).is_some();
+        }
     }
 
     /// When tablets may be placed: by then, every server that is up was heard.
@@ -452,44 +479,56 @@ impl Directory {
         let Some(was) = state.tables.get(&id).map(|table| table.state) else {
             return;
         };
-        let settled = match was {
+        let is_ready = match was {
             TableState::Deleting => {
-                let is_empty = || state.tablets.of_table(id).next().is_none();
-                if state.may_drop(id) && is_empty() {
+                if state.may_drop(id) && self.tablets.count_of_table(id) == 0 {
                     self.remove_table(id);
+                } else {
+                    self.effects.has_frozen |= self.is_frozen(id);
                 }
                 return;
             }
-            _ if state.is_complete(id)
-                && (was == TableState::Ready || self.owners_are_known(state, id)) =>
-            {
-                TableState::Ready
+            // It stays so while its owners were not heard.
+            TableState::Ready => return,
+            TableState::Creating => {
+                self.tablets.is_complete(id) && self.owners_are_known(state, id)
             }
-            _ => TableState::Creating,
         };
-        if settled != was
+        if is_ready
             && let Some(state) = &mut self.state
             && let Some(table) = state.tables.get_mut(&id)
         {
-            table.state = settled;
+            table.state = TableState::Ready;
+            state.forget_unreported(id);
             self.dirty = true;
         }
     }
 
+    /// Whether any table has tablets that have to be made, frozen or dropped.
+    fn has_work(&mut self) -> bool {
+        let has_work = |state: &DirectoryState, id: u32, table: &Table| match table.state {
+            TableState::Ready => false,
+            TableState::Creating => true,
+            // Else it waits for the safe point.
+            TableState::Deleting => table.drop_at.is_none() || state.may_drop(id),
+        };
+        if self.dirty || self.has_work.is_none() {
+            self.has_work = self.state.as_ref().map(|state| {
+                let mut tables = state.tables.iter();
+                tables.any(|(id, table)| has_work(state, *id, table))
+            });
+        }
+        self.has_work.unwrap_or_default()
+    }
+
     /// Asks the server for whatever it should do and has not been asked, if it is up.
     pub(crate) fn command(&mut self, now: Duration, server: &str) {
-        let Some(state) = &self.state else { return };
-        let needs_none = |(id, table): (&u32, &crate::state::Table)| match table.state {
-            TableState::Ready => true,
-            TableState::Creating => false,
-            // It waits for the safe point.
-            TableState::Deleting => table.drop_at.is_some() && !state.may_drop(*id),
-        };
-        if state.tables.iter().all(needs_none) || !self.is_alive(server, now) {
+        if !self.has_work() || !self.is_alive(server, now) {
             return;
         }
+        let Some(state) = &self.state else { return };
         let mut actions = Vec::new();
-        for (id, tablet) in state.tablets.of_owner(server) {
+        for (id, tablet) in self.tablets.of_owner(server) {
             let Some(table) = state.tables.get(&tablet.table) else {
                 continue;
             };

@@ -96,7 +96,7 @@ impl Directory {
             };
             *facts.tables.entry(state).or_default() += 1;
         }
-        for (id, tablet) in state.tablets.iter() {
+        for (id, tablet) in self.tablets.iter() {
             let shown = self.tablet_state(id, tablet, now);
             *facts.tablets.entry(shown).or_default() += 1;
             let table = state.tables.get(&tablet.table);

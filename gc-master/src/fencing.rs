@@ -122,6 +122,9 @@ impl Directory {
             if beat.role == Role::Oracle {
                 state.highest_seen = state.highest_seen.max(server.high_ts);
             }
+            // It is not the first time that it comes to this cluster.
+            server.emptied |=
+                beat.role == Role::Tablet && beat.cluster_id.is_none() && server.groups > 0;
             server.incarnation = beat.incarnation;
             server.high_ts = beat.high_ts.as_u64();
             server.groups = beat.groups;

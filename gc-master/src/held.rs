@@ -68,7 +68,7 @@ impl Directory {
         }));
         holds.extend(self.servers_in_the_way(state, now));
         holds.extend(self.tables_in_the_way(state, now));
-        holds.extend(self.lost_tables(state));
+        holds.extend(self.lost_tables(state, now));
         holds
     }
 
@@ -122,7 +122,7 @@ impl Directory {
         let servers = if self.may_lack_points(now) {
             state.tablet_servers()
         } else {
-            state.owners_in_use()
+            self.waited_for(state)
         };
         let in_the_way = |server| self.in_the_way(state, server, now);
         let mut holds: Vec<Hold> = servers.into_iter().filter_map(in_the_way).collect();
@@ -136,6 +136,18 @@ impl Directory {
             });
         }
         holds
+    }
+
+    /// The tablet servers whose statements the safe point needs.
+    fn waited_for<'a>(&'a self, state: &'a DirectoryState) -> BTreeSet<&'a str> {
+        let in_use = self.tablets.in_use().map(|tablets| tablets.owner);
+        let mut servers: BTreeSet<&str> = in_use.collect();
+        // Rows that nobody has reported may be at any that was not heard.
+        if self.tables_with_gaps(state).next().is_some() {
+            let unheard = state.tablet_servers().into_iter();
+            servers.extend(unheard.filter(|server| self.reported(server).is_none()));
+        }
+        servers
     }
 
     /// Tables that keep the safe point back, because some of their rows may be anywhere.
@@ -218,7 +230,7 @@ impl Directory {
     }
 
     /// Tablet servers whose folder is another one now.
-    fn lost_tables(&self, state: &DirectoryState) -> Vec<Hold> {
+    fn lost_tables(&self, state: &DirectoryState, now: Duration) -> Vec<Hold> {
         // Not for the moment in which a tablet was made and a heartbeat was under way.
         let is_told = |(server, _): &(&str, BTreeSet<u32>)| !self.lost_tablets(server).is_empty();
         let lost = |(server, tables): (&str, BTreeSet<u32>)| {
@@ -233,11 +245,20 @@ impl Directory {
                 ..Hold::default()
             }
         };
-        self.losers()
-            .into_iter()
-            .filter(is_told)
-            .map(lost)
-            .collect()
+        let losers = self.losers().into_iter().filter(is_told).map(lost);
+        let mut holds: Vec<Hold> = losers.collect();
+        if now >= self.settled_at() && self.are_heard(state) {
+            let nowhere = self.tables_with_gaps(state).map(|(id, _)| Hold {
+                by: "tablets_lost",
+                what: format!(
+                    "no tablet server has all rows of table {}, though all were heard: locks of any transaction may be there",
+                    state.tables[&id].name
+                ),
+                ..Hold::default()
+            });
+            holds.extend(nowhere);
+        }
+        holds
     }
 
     /// Who has named this transaction.

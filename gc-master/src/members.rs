@@ -11,7 +11,7 @@ use percolator_wire::v1;
 use crate::core::Directory;
 use crate::events::Heartbeat;
 use crate::progress::Progressed;
-use crate::state::TableState;
+use crate::state::{Placement, TableState};
 
 /// So much is kept of why a server has ended, in characters.
 const FAILURE_CHARS_MAX: usize = 1000;
@@ -36,9 +36,7 @@ pub(crate) struct Live {
     pub(crate) conflicts: BTreeSet<u64>,
     /// As far as it has durably taken them.
     pub(crate) points: Points,
-    /// The tablets that it owns.
-    pub(crate) tablets: BTreeSet<u64>,
-    /// Up to where the locks in these tablets are resolved.
+    /// Up to where the locks in the tablets of its list are resolved.
     pub(crate) resolved_ts: Timestamp,
     /// Since when that lies below its barrier.
     pub(crate) unresolved_since: Option<Duration>,
@@ -83,7 +81,6 @@ impl Live {
             missing: BTreeMap::new(),
             conflicts: BTreeSet::new(),
             points: Points::default(),
-            tablets: BTreeSet::new(),
             resolved_ts: Timestamp::ZERO,
             unresolved_since: None,
             obstacle: None,
@@ -99,16 +96,10 @@ impl Live {
         }
     }
 
-    /// Whether it doesn't have this tablet, as far as its lists are known here.
-    pub(crate) fn lacks(&self, tablet: u64) -> bool {
-        self.lists_version != 0 && !self.tablets.contains(&tablet)
-    }
-
     /// Another process has its name, or lists that are not known here: what was known counts no more.
     pub(crate) fn forget_lists(&mut self) {
         self.lists_version = 0;
         self.members_known = 0;
-        self.tablets.clear();
     }
 
     /// Takes in what a heartbeat says of the server itself.
@@ -157,16 +148,21 @@ impl Directory {
         told.map(|(tablet, _)| *tablet).collect()
     }
 
+    /// Whether the present list of a tablet's owner, if it is known, doesn't have it.
+    pub(crate) fn is_absent(&self, tablet: &Placement) -> bool {
+        !tablet.listed && self.reported(&tablet.owner).is_some()
+    }
+
     /// Tablets of tables that are being deleted, that the server had and lacks. They have to be given up.
     pub(crate) fn lost_in_deletion(&self, server: &str) -> Vec<u64> {
-        let (Some(state), Some(live)) = (&self.state, self.live.get(server)) else {
+        let Some(state) = &self.state else {
             return Vec::new();
         };
-        let tablets = state.tablets.of_owner(server);
-        let lost = tablets.filter(|(id, tablet)| {
+        let tablets = self.tablets.of_owner(server);
+        let lost = tablets.filter(|(_, tablet)| {
             let table = state.tables.get(&tablet.table);
             let is_meant = table.is_some_and(|table| table.state == TableState::Deleting);
-            is_meant && tablet.made && live.lacks(*id) && !state.may_drop(tablet.table)
+            is_meant && tablet.made && self.is_absent(tablet) && !state.may_drop(tablet.table)
         });
         lost.map(|(id, _)| id).collect()
     }
@@ -182,7 +178,7 @@ impl Directory {
             table.is_some_and(|table| table.state != TableState::Deleting)
         };
         let lost = |(server, live): (&'_ String, &Live)| {
-            let tablets = live.missing.keys().filter_map(|id| state.tablets.get(*id));
+            let tablets = live.missing.keys().filter_map(|id| self.tablets.get(*id));
             let tables = tablets.filter(|tablet| tablet.owner == *server);
             tables.map(|tablet| tablet.table).filter(is_kept).collect()
         };

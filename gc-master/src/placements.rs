@@ -1,33 +1,64 @@
-//! Where tablets are, by id; and found by their owner and by their rows, so that nothing that happens often looks at all of
-//! them.
+//! Where tablets are, as their owners have reported it to this start of the master: soft state. Found by id, by owner and by
+//! rows, and counted, so that nothing that happens often looks at all of them.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use percolator_protocol::types::{Rows, TabletState};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::state::Placement;
 
-/// See the module's head. Stored as a map from ids to placements.
+/// See the module's head.
 #[derive(Clone, Debug, Default)]
 pub struct Placements {
     by_id: BTreeMap<u64, Placement>,
-    by_owner: BTreeMap<String, BTreeSet<u64>>,
-    /// By table and first row.
-    by_rows: BTreeMap<u32, BTreeMap<Bytes, u64>>,
+    by_owner: BTreeMap<String, OwnerTablets>,
+    by_table: BTreeMap<u32, TableTablets>,
     /// How many placements were looked at one by one, for tests.
     visited: Cell<u64>,
 }
 
-impl PartialEq for Placements {
-    fn eq(&self, other: &Self) -> bool {
-        self.by_id == other.by_id
+/// The tablets of one owner.
+#[derive(Clone, Debug, Default)]
+struct OwnerTablets {
+    ids: BTreeSet<u64>,
+    /// How many of them may serve: they are not frozen.
+    in_use: usize,
+    /// How many of these its present list doesn't have.
+    unlisted: usize,
+}
+
+/// The tablets of one table.
+#[derive(Clone, Debug, Default)]
+struct TableTablets {
+    by_start: BTreeMap<Bytes, u64>,
+    /// How many of the places between them, before the first and behind the last leave no row out.
+    seams: usize,
+    /// How many were never reported by their owner.
+    unmade: usize,
+    /// How many are not frozen.
+    in_use: usize,
+}
+
+/// Whether no row lies between two tablets that follow each other; `None` stands for the end of the table.
+fn is_seam(left: Option<&Placement>, right: Option<&Placement>) -> bool {
+    match (left, right) {
+        (None, None) => false,
+        (None, Some(first)) => first.rows.start.is_empty(),
+        (Some(last), None) => last.rows.end.is_empty(),
+        (Some(left), Some(right)) => !left.rows.end.is_empty() && left.rows.end == right.rows.start,
     }
 }
 
-impl Eq for Placements {}
+/// What an owner's statement about its locks is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InUse<'a> {
+    /// The owner of tablets that may serve.
+    pub(crate) owner: &'a str,
+    /// Its present list has all of them.
+    pub(crate) are_listed: bool,
+}
 
 impl Placements {
     /// How many there are.
@@ -60,18 +91,19 @@ impl Placements {
 
     /// Those of this table, by their first row.
     pub fn of_table(&self, table: u32) -> impl Iterator<Item = (u64, &Placement)> {
-        let ids = self.by_rows.get(&table).into_iter();
-        self.named(ids.flat_map(BTreeMap::values))
+        let tablets = self.by_table.get(&table).into_iter();
+        self.named(tablets.flat_map(|tablets| tablets.by_start.values()))
     }
 
     /// Those of this owner, by id.
     pub fn of_owner(&self, owner: &str) -> impl Iterator<Item = (u64, &Placement)> {
-        self.named(self.by_owner.get(owner).into_iter().flatten())
+        let owned = self.by_owner.get(owner).into_iter();
+        self.named(owned.flat_map(|owned| &owned.ids))
     }
 
     /// Those of this table that have one of these rows.
     pub fn overlapping(&self, table: u32, rows: &Rows) -> impl Iterator<Item = (u64, &Placement)> {
-        let by_start = self.by_rows.get(&table);
+        let by_start = self.by_table.get(&table).map(|tablets| &tablets.by_start);
         // The last that begins before these rows may reach into them.
         let before = by_start.and_then(|by_start| by_start.range(..rows.start.clone()).next_back());
         let behind = by_start.map(|by_start| by_start.range(rows.start.clone()..));
@@ -86,35 +118,147 @@ impl Placements {
             .filter(move |(_, placement)| placement.rows.overlaps(&rows))
     }
 
-    /// How many there are of this table's owner.
-    pub fn count_of_owner(&self, owner: &str) -> usize {
-        self.by_owner.get(owner).map_or(0, BTreeSet::len)
+    /// Those of this table from the one that has `row`, or the first behind it, by their first row.
+    pub fn from_row(&self, table: u32, row: &[u8]) -> impl Iterator<Item = (u64, &Placement)> {
+        let tablets = self.by_table.get(&table);
+        let row = Bytes::copy_from_slice(row);
+        let before = tablets.and_then(|it| it.by_start.range(..=row.clone()).next_back());
+        let behind = tablets.map(|it| {
+            let above = (
+                std::ops::Bound::Excluded(row.clone()),
+                std::ops::Bound::Unbounded,
+            );
+            it.by_start.range(above)
+        });
+        let ids = before.into_iter().chain(behind.into_iter().flatten());
+        self.named(ids.map(|(_, id)| id))
+            .skip_while(move |(_, placement)| {
+                !placement.rows.end.is_empty() && placement.rows.end <= row
+            })
     }
 
-    /// Enters a tablet, in place of what it was before. Others of its table that have some of its rows go.
-    pub fn place(&mut self, id: u64, placement: Placement) {
+    /// The owners of a table's tablets.
+    pub fn owners_of(&self, table: u32) -> BTreeSet<&str> {
+        let tablets = self.of_table(table);
+        tablets.map(|(_, tablet)| tablet.owner.as_str()).collect()
+    }
+
+    /// All owners.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = &str> {
+        self.by_owner.keys().map(String::as_str)
+    }
+
+    /// The owners of tablets that may serve.
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = InUse<'_>> {
+        let in_use = self.by_owner.iter().filter(|(_, owned)| owned.in_use > 0);
+        in_use.map(|(owner, owned)| InUse {
+            owner,
+            are_listed: owned.unlisted == 0,
+        })
+    }
+
+    /// How many there are of this owner.
+    pub fn count_of_owner(&self, owner: &str) -> usize {
+        self.by_owner.get(owner).map_or(0, |owned| owned.ids.len())
+    }
+
+    /// How many there are of this table.
+    pub fn count_of_table(&self, table: u32) -> usize {
+        let tablets = self.by_table.get(&table);
+        tablets.map_or(0, |tablets| tablets.by_start.len())
+    }
+
+    /// Whether every row of the table lies in one of its tablets.
+    pub fn is_covered(&self, table: u32) -> bool {
+        let tablets = self.by_table.get(&table);
+        tablets.is_some_and(|tablets| tablets.seams == tablets.by_start.len() + 1)
+    }
+
+    /// Whether every row of the table lies in one of its tablets, and each owner has had its tablet.
+    pub fn is_complete(&self, table: u32) -> bool {
+        let unmade = self
+            .by_table
+            .get(&table)
+            .map_or(0, |tablets| tablets.unmade);
+        unmade == 0 && self.is_covered(table)
+    }
+
+    /// Whether every row of the table lies in a tablet that is frozen.
+    pub fn is_frozen(&self, table: u32) -> bool {
+        self.none_in_use(table) && self.is_covered(table)
+    }
+
+    /// Whether each tablet of the table that is known is frozen.
+    pub(crate) fn none_in_use(&self, table: u32) -> bool {
+        let tablets = self.by_table.get(&table);
+        tablets.is_none_or(|tablets| tablets.in_use == 0)
+    }
+
+    /// The rows of the table that lie in none of its tablets.
+    pub(crate) fn gaps(&self, table: u32) -> Vec<Rows> {
+        let mut gaps = Vec::new();
+        let mut reached = Some(Bytes::new());
+        for (_, tablet) in self.of_table(table) {
+            if let Some(start) = reached
+                && start != tablet.rows.start
+            {
+                gaps.push(Rows {
+                    start,
+                    end: tablet.rows.start.clone(),
+                });
+            }
+            reached = Some(tablet.rows.end.clone()).filter(|end| !end.is_empty());
+        }
+        gaps.extend(reached.map(|start| Rows {
+            start,
+            end: Bytes::new(),
+        }));
+        gaps
+    }
+
+    /// Enters a tablet, in place of what it was before. Others of its table that have some of its rows go: their ids.
+    pub fn place(&mut self, id: u64, placement: Placement) -> Vec<u64> {
         self.remove(id);
         let overlapped = self.overlapping(placement.table, &placement.rows);
-        for other in overlapped.map(|(other, _)| other).collect::<Vec<_>>() {
-            self.remove(other);
+        let overlapped: Vec<u64> = overlapped.map(|(other, _)| other).collect();
+        for other in &overlapped {
+            self.remove(*other);
         }
-        self.index(id, &placement);
+        let owned = self.by_owner.entry(placement.owner.clone()).or_default();
+        owned.ids.insert(id);
+        owned.count(&placement, usize::wrapping_add);
+        let (left, right) = self.neighbours(&placement);
+        let seam = |left, right| usize::from(is_seam(left, right));
+        let before = seam(left, right);
+        let after = seam(left, Some(&placement)) + seam(Some(&placement), right);
+        let tablets = self.by_table.entry(placement.table).or_default();
+        tablets.seams = tablets.seams + after - before;
+        tablets.by_start.insert(placement.rows.start.clone(), id);
+        tablets.count(&placement, usize::wrapping_add);
         self.by_id.insert(id, placement);
+        overlapped
     }
 
     /// Takes a tablet out.
     pub fn remove(&mut self, id: u64) -> Option<Placement> {
         let placement = self.by_id.remove(&id)?;
         if let Some(owned) = self.by_owner.get_mut(&placement.owner) {
-            owned.remove(&id);
-            if owned.is_empty() {
+            owned.ids.remove(&id);
+            owned.count(&placement, usize::wrapping_sub);
+            if owned.ids.is_empty() {
                 self.by_owner.remove(&placement.owner);
             }
         }
-        if let Some(by_start) = self.by_rows.get_mut(&placement.table) {
-            by_start.remove(&placement.rows.start);
-            if by_start.is_empty() {
-                self.by_rows.remove(&placement.table);
+        let (left, right) = self.neighbours(&placement);
+        let seam = |left, right| usize::from(is_seam(left, right));
+        let before = seam(left, Some(&placement)) + seam(Some(&placement), right);
+        let after = seam(left, right);
+        if let Some(tablets) = self.by_table.get_mut(&placement.table) {
+            tablets.seams = tablets.seams + after - before;
+            tablets.by_start.remove(&placement.rows.start);
+            tablets.count(&placement, usize::wrapping_sub);
+            if tablets.by_start.is_empty() {
+                self.by_table.remove(&placement.table);
             }
         }
         Some(placement)
@@ -122,13 +266,24 @@ impl Placements {
 
     /// Sets what was last heard of a tablet. Whether that is news.
     pub fn hear(&mut self, id: u64, made: bool, state: TabletState) -> bool {
-        let Some(known) = self.by_id.get_mut(&id) else {
-            return false;
-        };
-        let is_news = known.made != made || known.state != state;
-        known.made = made;
-        known.state = state;
-        is_news
+        self.change(id, |placement| {
+            placement.made = made;
+            placement.state = state;
+        })
+    }
+
+    /// Whether its owner's present list has the tablet.
+    pub(crate) fn set_listed(&mut self, id: u64, listed: bool) {
+        self.change(id, |placement| placement.listed = listed);
+    }
+
+    /// This owner's present list is not known.
+    pub(crate) fn forget_list(&mut self, owner: &str) {
+        let owned = self.of_owner(owner);
+        let listed = owned.filter(|(_, placement)| placement.listed);
+        for id in listed.map(|(id, _)| id).collect::<Vec<_>>() {
+            self.set_listed(id, false);
+        }
     }
 
     /// How many placements were looked at one by one, for tests.
@@ -150,28 +305,59 @@ impl Placements {
         })
     }
 
-    fn index(&mut self, id: u64, placement: &Placement) {
-        let owned = self.by_owner.entry(placement.owner.clone()).or_default();
-        owned.insert(id);
-        let by_start = self.by_rows.entry(placement.table).or_default();
-        by_start.insert(placement.rows.start.clone(), id);
+    /// The tablets before and behind this one's first row, besides itself.
+    fn neighbours(&self, placement: &Placement) -> (Option<&Placement>, Option<&Placement>) {
+        let Some(tablets) = self.by_table.get(&placement.table) else {
+            return (None, None);
+        };
+        let start = &placement.rows.start;
+        let above = (std::ops::Bound::Excluded(start), std::ops::Bound::Unbounded);
+        let left = tablets.by_start.range::<Bytes, _>(..start).next_back();
+        let right = tablets.by_start.range::<Bytes, _>(above).next();
+        let placed = |(_, id)| self.by_id.get::<u64>(id);
+        (left.and_then(placed), right.and_then(placed))
     }
-}
 
-impl Serialize for Placements {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.by_id.serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Placements {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let by_id = BTreeMap::<u64, Placement>::deserialize(deserializer)?;
-        let mut placements = Self::default();
-        for (id, placement) in by_id {
-            placements.place(id, placement);
+    /// Changes neither rows nor table nor owner. Whether it changes anything.
+    fn change(&mut self, id: u64, change: impl FnOnce(&mut Placement)) -> bool {
+        let Some(placement) = self.by_id.get_mut(&id) else {
+            return false;
+        };
+        let before = placement.clone();
+        change(placement);
+        if *placement == before {
+            return false;
         }
-        Ok(placements)
+        for (placement, count) in [
+            (&before, usize::wrapping_sub as fn(usize, usize) -> usize),
+            (&*placement, usize::wrapping_add),
+        ] {
+            if let Some(owned) = self.by_owner.get_mut(&placement.owner) {
+                owned.count(placement, count);
+            }
+            if let Some(tablets) = self.by_table.get_mut(&placement.table) {
+                tablets.count(placement, count);
+            }
+        }
+        true
+    }
+}
+
+impl OwnerTablets {
+    /// Counts the tablet in, or out.
+    fn count(&mut self, placement: &Placement, count: impl Fn(usize, usize) -> usize) {
+        let in_use = placement.state != TabletState::Frozen;
+        self.in_use = count(self.in_use, usize::from(in_use));
+        self.unlisted = count(self.unlisted, usize::from(in_use && !placement.listed));
+    }
+}
+
+impl TableTablets {
+    /// Counts the tablet in, or out.
+    fn count(&mut self, placement: &Placement, count: impl Fn(usize, usize) -> usize) {
+        let in_use = placement.state != TabletState::Frozen;
+        self.in_use = count(self.in_use, usize::from(in_use));
+        self.unmade = count(self.unmade, usize::from(!placement.made));
     }
 }
 
@@ -190,6 +376,7 @@ mod tests {
             owner: owner.into(),
             made: true,
             state: TabletState::Serving,
+            listed: true,
         }
     }
 
@@ -232,16 +419,102 @@ mod tests {
         assert_eq!(ids(placements.of_owner("b")), [0_u64; 0]);
         assert_eq!(ids(placements.of_table(1)), [3]);
         assert_eq!(placements.remove(3).map(|it| it.owner), Some("a".into()));
-        assert!(placements.is_empty() && placements.by_rows.is_empty());
+        assert!(placements.is_empty() && placements.by_table.is_empty());
     }
 
     #[test]
-    fn what_is_stored_is_read_with_its_indexes() {
+    fn a_table_is_covered_when_its_tablets_leave_no_gap() {
+        for (tablets, gaps) in [
+            (&[][..], &[("", "")][..]),
+            (&[("", "")], &[]),
+            (&[("", "m"), ("m", "")], &[]),
+            (&[("", "m"), ("n", "")], &[("m", "n")]),
+            (&[("", "m")], &[("m", "")]),
+            (&[("m", "")], &[("", "m")]),
+            (
+                &[("c", "d"), ("f", "g")],
+                &[("", "c"), ("d", "f"), ("g", "")],
+            ),
+        ] {
+            let mut placements = Placements::default();
+            for (id, (start, end)) in (1..).zip(tablets) {
+                placements.place(id, placement("a", start, end));
+            }
+            let found = placements.gaps(1);
+            let found: Vec<_> = found
+                .iter()
+                .map(|it| (&it.start[..], &it.end[..]))
+                .collect();
+            let expected: Vec<_> = gaps
+                .iter()
+                .map(|(start, end)| (start.as_bytes(), end.as_bytes()))
+                .collect();
+            assert_eq!(found, expected, "{tablets:?}");
+            assert_eq!(placements.is_covered(1), gaps.is_empty(), "{tablets:?}");
+            assert_eq!(placements.is_complete(1), gaps.is_empty(), "{tablets:?}");
+            if placements.hear(1, false, TabletState::Serving) {
+                assert!(!placements.is_complete(1), "{tablets:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn counts_follow_every_change() {
         let mut placements = Placements::default();
-        placements.place(7, placement("a", "", "m"));
-        let stored = serde_json::to_vec(&placements).unwrap();
-        let read: Placements = serde_json::from_slice(&stored).unwrap();
-        assert_eq!(read, placements);
-        assert_eq!(ids(read.of_owner("a")), [7]);
+        let mut random = 1_u64;
+        let mut next = |below: u64| {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (random >> 33) % below
+        };
+        let cuts = ["", "c", "f", "k", "p", "t"];
+        for _ in 0..5_000 {
+            let id = 1 + next(8);
+            let state = [TabletState::Serving, TabletState::Frozen][next(2) as usize];
+            match next(5) {
+                0 => drop(placements.remove(id)),
+                1 => drop(placements.hear(id, next(2) == 0, state)),
+                2 => placements.set_listed(id, next(2) == 0),
+                3 => placements.forget_list(["a", "b"][next(2) as usize]),
+                _ => {
+                    let start = next(cuts.len() as u64) as usize;
+                    let end = cuts.get(start + 1 + next(2) as usize).unwrap_or(&"");
+                    let tablet = Placement {
+                        state,
+                        ..placement(["a", "b"][next(2) as usize], cuts[start], end)
+                    };
+                    placements.place(id, tablet);
+                }
+            }
+            let all: Vec<_> = placements.iter().map(|(_, it)| it.clone()).collect();
+            let in_use = |it: &&Placement| it.state != TabletState::Frozen;
+            assert_eq!(placements.is_covered(1), placements.gaps(1).is_empty());
+            assert_eq!(placements.none_in_use(1), !all.iter().any(|it| in_use(&it)));
+            let complete = placements.is_covered(1) && all.iter().all(|it| it.made);
+            assert_eq!(placements.is_complete(1), complete);
+            let owners: BTreeSet<&str> = all.iter().filter(in_use).map(|it| &*it.owner).collect();
+            let found: Vec<_> = placements.in_use().collect();
+            assert!(found.iter().map(|it| it.owner).eq(owners), "{found:?}");
+            for InUse { owner, are_listed } in found {
+                let mut of_it = all.iter().filter(|it| it.owner == owner).filter(in_use);
+                assert_eq!(are_listed, of_it.all(|it| it.listed), "{owner}");
+            }
+        }
+    }
+
+    #[test]
+    fn tablets_are_found_from_a_row_on() {
+        let mut placements = Placements::default();
+        for (id, start, end) in [(1, "", "g"), (2, "g", "p"), (3, "s", "")] {
+            placements.place(id, placement("a", start, end));
+        }
+        let from = |row: &str| ids(placements.from_row(1, row.as_bytes()));
+        assert_eq!(from(""), [1, 2, 3]);
+        assert_eq!(from("f"), [1, 2, 3]);
+        assert_eq!(from("g"), [2, 3]);
+        assert_eq!(from("q"), [3]);
+        assert_eq!(from("z"), [3]);
+        assert_eq!(ids(placements.from_row(2, b"")), [0_u64; 0]);
     }
 }

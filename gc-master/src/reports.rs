@@ -10,7 +10,7 @@ use crate::core::Directory;
 use crate::events::{Action, Note};
 use crate::members::Live;
 use crate::names::NAME_BYTES_MAX;
-use crate::state::{DirectoryState, Placement, Table, TableState};
+use crate::state::{DirectoryState, Placement, Server, Table, TableState};
 
 /// The tablet that a report loses against.
 struct Winner {
@@ -22,13 +22,17 @@ struct Winner {
 impl Directory {
     /// Merges everything that a tablet server owns.
     pub(crate) fn merge(&mut self, now: Duration, server: &str, mut reports: Vec<Tablet>) {
-        if let Some(state) = &self.state {
-            // Known tablets first: one that was split has made room for its sibling then. After
-            // them the newest, so that what is older finds its rows taken.
-            reports.sort_by_key(|report| {
-                let is_new = !state.tablets.contains(report.id);
-                (is_new, std::cmp::Reverse(report.epoch), report.id)
-            });
+        // Known tablets first: one that was split has made room for its sibling then. After
+        // them the newest, so that what is older finds its rows taken.
+        reports.sort_by_key(|report| {
+            let is_new = !self.tablets.contains(report.id);
+            (is_new, std::cmp::Reverse(report.epoch), report.id)
+        });
+        for report in &reports {
+            let known = self.tablets.get(report.id);
+            if known.is_some_and(|known| known.owner == server) {
+                self.tablets.set_listed(report.id, true);
+            }
         }
         let mut changed = BTreeMap::new();
         let mut conflicts = BTreeSet::new();
@@ -74,7 +78,7 @@ impl Directory {
         };
         let table_state = state.tables.get(&report.table.0).map(|table| table.state);
         let may_drop = state.may_drop(report.table.0);
-        let known = state.tablets.get(report.id);
+        let known = self.tablets.get(report.id);
         let is_ours = known.is_none_or(|tablet| tablet.owner == server);
         match table_state {
             None if known.is_none() && state.was_deleted(report.table.0) => {
@@ -92,19 +96,17 @@ impl Directory {
             }
             _ => {}
         }
-        let Some(state) = &mut self.state else {
-            return Ok(false);
-        };
-        if let Some(winner) = winner_over(state, server, &report) {
+        if let Some(winner) = self.winner_over(server, &report) {
             return Err(winner);
         }
         // A report may be older than the command to freeze.
-        let was = state
+        let was = self
             .tablets
             .get(report.id)
             .filter(|known| known.owner == server && known.epoch == report.epoch)
             .map_or(TabletState::Serving, |known| known.state);
         if report.state > TabletState::Serving
+            && let Some(state) = &mut self.state
             && let Some(table) = state.tables.get_mut(&report.table.0)
         {
             // This directory may have forgotten that it was to be deleted.
@@ -118,10 +120,10 @@ impl Directory {
             owner: server.to_owned(),
             made: true,
             state: report.state.max(was),
+            listed: true,
         };
-        let known = state.tablets.get(report.id);
+        let known = self.tablets.get(report.id);
         let was_made = known.is_none_or(|known| known.made);
-        // That it is made now is not written down by itself.
         let is_news = known.is_none_or(|known| {
             *known
                 != Placement {
@@ -130,13 +132,28 @@ impl Directory {
                 }
         });
         if is_news {
-            state.tablets.place(report.id, claimed);
-            state.met_tablet(report.id);
-            self.dirty = true;
+            for overlapped in self.tablets.place(report.id, claimed) {
+                self.forget_unreported(overlapped);
+            }
+            // A new id above all that were given means that the state is older than the owner.
+            if let Some(state) = &mut self.state {
+                let next = state.next_tablet_id;
+                state.met_tablet(report.id);
+                self.dirty |= state.next_tablet_id != next;
+            }
         } else {
-            state.tablets.hear(report.id, true, claimed.state);
+            self.tablets.hear(report.id, true, claimed.state);
         }
+        self.forget_lost(report.id);
         Ok(is_news || !was_made)
+    }
+
+    /// Its owner has a tablet that was taken for lost.
+    fn forget_lost(&mut self, id: u64) {
+        let unreported = self.state.as_ref().map(|state| &state.unreported);
+        if unreported.is_some_and(|known| known.get(&id).is_some_and(|known| known.made)) {
+            self.forget_unreported(id);
+        }
     }
 
     /// A server has dropped tablets of these tables, so the safe point had passed their deletion, whatever this directory
@@ -148,17 +165,18 @@ impl Directory {
         reports: &[Tablet],
     ) {
         for id in deleted {
-            let Some(state) = &mut self.state else { return };
+            let Some(state) = &self.state else { return };
             if state.gave(*id) || (!state.tables.contains_key(id) && state.was_deleted(*id)) {
                 continue;
             }
             // What it doesn't have any more was reported before it was dropped, and heard of later.
-            let gone = state.tablets.of_table(*id).filter(|(tablet_id, tablet)| {
+            let gone = self.tablets.of_table(*id).filter(|(tablet_id, tablet)| {
                 tablet.owner == server && reports.iter().all(|report| report.id != *tablet_id)
             });
             for gone in gone.map(|(gone, _)| gone).collect::<Vec<_>>() {
-                state.tablets.remove(gone);
+                self.forget_tablet(gone);
             }
+            let Some(state) = &mut self.state else { return };
             match state.tables.get_mut(id) {
                 Some(table) => {
                     self.dirty |= table.drop_at != Some(0);
@@ -240,8 +258,9 @@ impl Directory {
         };
         let mut missing = BTreeMap::new();
         let mut given_up = Vec::new();
-        for (id, tablet) in state.tablets.of_owner(server) {
-            if !tablet.made || live.tablets.contains(&id) {
+        let mut lost = Vec::new();
+        for (id, tablet) in self.tablets.of_owner(server) {
+            if !tablet.made || tablet.listed {
                 continue;
             }
             let Some(table) = state.tables.get(&tablet.table) else {
@@ -256,6 +275,9 @@ impl Directory {
             }
             let (since, told) = live.missing.get(&id).copied().unwrap_or((now, false));
             let overdue = now.saturating_sub(since) >= silence_max;
+            if overdue && !state.unreported.contains_key(&id) {
+                lost.push((id, tablet.clone()));
+            }
             if overdue && !told {
                 self.effects.notes.push(Note::Missing {
                     server: server.to_owned(),
@@ -266,37 +288,126 @@ impl Directory {
             missing.insert(id, (since, told || overdue));
         }
         live.missing = missing;
+        // Its owner can't report it any more, so a start after this one would not know of it.
+        self.dirty |= !lost.is_empty();
+        state.unreported.extend(lost);
         for id in given_up {
+            let Some(lost) = self.tablets.get(id) else {
+                continue;
+            };
             // Now an empty one may be made; one that is there all the same stays as it is.
-            self.dirty |= state.tablets.hear(id, false, TabletState::Serving);
+            let empty = Placement {
+                epoch: lost.epoch.max(1),
+                made: false,
+                state: TabletState::Serving,
+                ..lost.clone()
+            };
+            state.unreported.insert(id, empty.clone());
+            self.tablets.place(id, empty);
+            self.dirty = true;
         }
     }
-}
 
-/// What the directory already has for these rows, unless the report is newer.
-fn winner_over(state: &DirectoryState, server: &str, report: &Tablet) -> Option<Winner> {
-    let winner = |(id, tablet): (u64, &Placement)| Winner {
-        id,
-        owner: tablet.owner.clone(),
-        epoch: tablet.epoch,
-    };
-    if let Some(known) = state.tablets.get(report.id) {
-        let is_newer = if known.owner == server {
-            report.epoch >= known.epoch
-        } else {
-            report.epoch > known.epoch
-        };
-        if known.table != report.table.0 || !is_newer {
-            return Some(winner((report.id, known)));
+    /// Rows that no tablet server has, though all were heard: they are lost since a time at which this master did not run. They
+    /// count as a tablet of the server that came back with an empty folder.
+    pub(crate) fn watch_gaps(&mut self, now: Duration) {
+        let Some(state) = &self.state else { return };
+        if now < self.settled_at() || !self.are_heard(state) || !state.awaited.is_empty() {
+            return;
         }
-        if known.rows == report.rows {
-            return None;
+        let with_gaps: Vec<(u32, bool)> = self.tables_with_gaps(state).collect();
+        let is_emptied = |(_, server): &(&String, &Server)| server.emptied;
+        let emptied = state.servers.iter().find(is_emptied);
+        let emptied = emptied.map(|(name, _)| name.clone());
+        if with_gaps.is_empty() {
+            if emptied.is_some() && self.losers().is_empty() {
+                self.forget_emptied();
+            }
+            return;
+        }
+        let mut owners = BTreeSet::new();
+        for (table, given_up) in with_gaps {
+            let alive = || self.loads(now).into_iter().min_by_key(|(_, load)| *load);
+            let anyone = || alive().map(|(name, _)| name).filter(|_| given_up);
+            let Some(owner) = emptied.clone().or_else(anyone) else {
+                continue;
+            };
+            for rows in self.tablets.gaps(table) {
+                let Some(state) = &mut self.state else { return };
+                let id = state.next_tablet_id;
+                state.next_tablet_id += 1;
+                let tablet = Placement {
+                    table,
+                    rows,
+                    // Less than that of any tablet that somebody has: should one come back, it is the one.
+                    epoch: u64::from(given_up),
+                    owner: owner.clone(),
+                    made: !given_up,
+                    state: TabletState::Serving,
+                    listed: false,
+                };
+                state.unreported.insert(id, tablet.clone());
+                self.tablets.place(id, tablet);
+                self.dirty = true;
+            }
+            owners.insert(owner);
+        }
+        for owner in owners {
+            self.watch_missing(now, &owner);
+            self.command(now, &owner);
         }
     }
-    let mut overlapping = state.tablets.overlapping(report.table.0, &report.rows);
-    overlapping
-        .find(|(id, tablet)| *id != report.id && tablet.epoch >= report.epoch)
-        .map(winner)
+
+    /// The tables of which not all rows are known to lie in a tablet, though somebody needs them; and whether what is lost
+    /// of them was given up.
+    pub(crate) fn tables_with_gaps<'a>(
+        &'a self,
+        state: &'a DirectoryState,
+    ) -> impl Iterator<Item = (u32, bool)> {
+        let needs_all = |table: &Table| match table.state {
+            TableState::Creating => false,
+            TableState::Ready => true,
+            // What a rebuilt directory doesn't know of such a table was never made.
+            TableState::Deleting => table.drop_at.is_none() && !state.rebuilt,
+        };
+        let tables = state.tables.iter();
+        let tables =
+            tables.filter(move |(id, table)| needs_all(table) && !self.tablets.is_covered(**id));
+        tables.map(|(id, table)| (*id, table.given_up && table.state == TableState::Deleting))
+    }
+
+    fn forget_emptied(&mut self) {
+        let Some(state) = &mut self.state else { return };
+        for server in state.servers.values_mut() {
+            self.dirty |= std::mem::take(&mut server.emptied);
+        }
+    }
+
+    /// What the directory already has for these rows, unless the report is newer.
+    fn winner_over(&self, server: &str, report: &Tablet) -> Option<Winner> {
+        let winner = |(id, tablet): (u64, &Placement)| Winner {
+            id,
+            owner: tablet.owner.clone(),
+            epoch: tablet.epoch,
+        };
+        if let Some(known) = self.tablets.get(report.id) {
+            let is_newer = if known.owner == server {
+                report.epoch >= known.epoch
+            } else {
+                report.epoch > known.epoch
+            };
+            if known.table != report.table.0 || !is_newer {
+                return Some(winner((report.id, known)));
+            }
+            if known.rows == report.rows {
+                return None;
+            }
+        }
+        let mut overlapping = self.tablets.overlapping(report.table.0, &report.rows);
+        overlapping
+            .find(|(id, tablet)| *id != report.id && tablet.epoch >= report.epoch)
+            .map(winner)
+    }
 }
 
 /// The reported name; or, while another table has it, one with the id at its end.

@@ -102,6 +102,9 @@ impl Runner {
                 state.check()?;
             }
         }
+        if effects.has_frozen {
+            self.changed.send_modify(|changes| *changes += 1);
+        }
         for command in effects.commands {
             let channel = state.channel(&command.address);
             self.dispatch(channel, command);

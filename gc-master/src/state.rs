@@ -9,7 +9,6 @@ use percolator_protocol::types::{Rows, TabletState, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{self, Half, TABLE_BLOCK_BITS, TABLET_BLOCK_BITS};
-use crate::placements::Placements;
 use crate::settings::StoredSettings;
 
 /// The format of the bytes that this program reads and writes.
@@ -34,8 +33,10 @@ pub struct DirectoryState {
     pub first_table_id: u32,
     /// By id.
     pub tables: BTreeMap<u32, Table>,
-    /// By id.
-    pub tablets: Placements,
+    /// Tablets of which no owner can report, by id: those that it has still to make, and those that it has lost. All others are
+    /// soft state ([`Placements`](crate::Placements)).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unreported: BTreeMap<u64, Placement>,
     /// By name.
     pub servers: BTreeMap<String, Server>,
     /// Ids of deleted tables; only where `rebuilt`.
@@ -163,6 +164,9 @@ pub struct Placement {
         with = "StoredTabletState"
     )]
     pub state: TabletState,
+    /// Its owner's present list has it.
+    #[serde(skip)]
+    pub listed: bool,
 }
 
 /// As [`TabletState`] is written down.
@@ -191,6 +195,9 @@ pub struct Server {
     pub role: Role,
     /// Where it was last heard: HOST:PORT.
     pub address: String,
+    /// A tablet server that came back with an empty folder: what is missing of tables may have been there.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub emptied: bool,
     /// An oracle that knew, when it was heard, to which cluster it belongs. Its folder holds that since, beside
     /// the limit of its timestamps: an oracle that knows of no cluster has lost both.
     #[serde(default, skip_serializing_if = "is_false")]
@@ -270,7 +277,7 @@ impl DirectoryState {
             next_tablet_id: 0,
             first_table_id: 0,
             tables: BTreeMap::new(),
-            tablets: Placements::default(),
+            unreported: BTreeMap::new(),
             servers: BTreeMap::new(),
             deleted_tables: BTreeSet::new(),
             gc: Gc::default(),
@@ -342,11 +349,6 @@ impl DirectoryState {
         serde_json::from_slice(bytes).map_err(StateError::Malformed)
     }
 
-    /// The tablets of a table, ordered by their first row.
-    pub fn tablets_of(&self, table: u32) -> Vec<(u64, &Placement)> {
-        self.tablets.of_table(table).collect()
-    }
-
     /// The id of the table with this name, if it is not being deleted.
     pub(crate) fn table_named(&self, name: &str) -> Option<u32> {
         let mut tables = self.tables.iter();
@@ -381,30 +383,6 @@ impl DirectoryState {
         }
     }
 
-    /// Whether every row of the table lies in one of its tablets, and each owner has its tablet.
-    pub(crate) fn is_complete(&self, table: u32) -> bool {
-        self.is_covered(table, |tablet| tablet.made)
-    }
-
-    /// Whether every row of the table lies in a tablet that is frozen. A tablet that is not known, because
-    /// its owner has not reported to a rebuilt directory, is not.
-    pub(crate) fn is_frozen(&self, table: u32) -> bool {
-        self.is_covered(table, |tablet| tablet.state >= TabletState::Frozen)
-    }
-
-    /// The owners of a table's tablets.
-    pub(crate) fn owners_of(&self, table: u32) -> BTreeSet<&str> {
-        let tablets = self.tablets.of_table(table);
-        tablets.map(|(_, tablet)| tablet.owner.as_str()).collect()
-    }
-
-    /// The owners of tablets that are not frozen.
-    pub(crate) fn owners_in_use(&self) -> BTreeSet<&str> {
-        let tablets = self.tablets.iter();
-        let in_use = tablets.filter(|(_, tablet)| tablet.state != TabletState::Frozen);
-        in_use.map(|(_, tablet)| tablet.owner.as_str()).collect()
-    }
-
     /// Every tablet server of the cluster that is known of, by name.
     pub fn tablet_servers(&self) -> BTreeSet<&str> {
         let is_tablet = |(_, server): &(&String, &Server)| server.role == Role::Tablet;
@@ -415,15 +393,12 @@ impl DirectoryState {
             .collect()
     }
 
-    fn is_covered(&self, table: u32, counts: impl Fn(&Placement) -> bool) -> bool {
-        let mut reached: Option<&[u8]> = Some(&[]);
-        for (_, tablet) in self.tablets.of_table(table) {
-            if !counts(tablet) || reached != Some(&tablet.rows.start) {
-                return false;
-            }
-            reached = Some(&tablet.rows.end[..]).filter(|end| !end.is_empty());
-        }
-        reached.is_none()
+    /// Nothing has to be kept any more of the tablets of this table: their owners report them, or they are gone. Whether
+    /// anything was.
+    pub(crate) fn forget_unreported(&mut self, table: u32) -> bool {
+        let before = self.unreported.len();
+        self.unreported.retain(|_, tablet| tablet.table != table);
+        self.unreported.len() != before
     }
 }
 
@@ -498,11 +473,13 @@ mod tests {
             owner: "tablet-0".into(),
             made: true,
             state: TabletState::Frozen,
+            listed: false,
         };
-        state.tablets.place(u64::MAX, tablet);
+        state.unreported.insert(u64::MAX, tablet);
         let oracle = Server {
             role: Role::Oracle,
             address: "oracle-0:7401".into(),
+            emptied: true,
             adopted: true,
             incarnation: u64::MAX,
             high_ts: u64::MAX,
@@ -545,37 +522,5 @@ mod tests {
         let (mut state, first) = (new(5), new(5).next_table_id);
         state.met_table(first);
         assert!(state.was_deleted(first) && !state.was_deleted(1));
-    }
-
-    #[test]
-    fn a_table_is_complete_when_its_tablets_leave_no_gap() {
-        for (tablets, complete) in [
-            (&[][..], false),
-            (&[("", "")], true),
-            (&[("", "m"), ("m", "")], true),
-            (&[("", "m"), ("n", "")], false),
-            (&[("", "m")], false),
-            (&[("m", "")], false),
-        ] {
-            let mut state = DirectoryState::new("c0ffee".into(), 7);
-            for (id, (start, end)) in (1..).zip(tablets) {
-                let tablet = Placement {
-                    table: 1,
-                    rows: Rows {
-                        start: (*start).into(),
-                        end: (*end).into(),
-                    },
-                    epoch: 1,
-                    owner: "tablet-0".into(),
-                    made: true,
-                    state: TabletState::Serving,
-                };
-                state.tablets.place(id, tablet);
-            }
-            assert_eq!(state.is_complete(1), complete, "{tablets:?}");
-            if state.tablets.hear(1, false, TabletState::Serving) {
-                assert!(!state.is_complete(1), "{tablets:?}");
-            }
-        }
     }
 }

@@ -30,7 +30,7 @@ impl Directory {
         check_cuts(cuts)?;
         let state = self.state()?;
         if let Some(id) = state.table_named(name) {
-            return going_on(state, id, cuts);
+            return self.going_on(state, id, cuts);
         }
         // A master that loses its state would hear of it as of one that is in use.
         let unfrozen = state.deleting_named(name).find(|id| !self.is_frozen(*id));
@@ -55,6 +55,7 @@ impl Directory {
             return Err(self.no_tablet_server(now));
         }
 
+        // Without the tablets, which are soft state, it is small.
         let mut next = self.state()?.clone();
         let id = next.next_table_id;
         next.next_table_id = id.checked_add(1).ok_or(Refusal::NoTableIds)?;
@@ -68,6 +69,7 @@ impl Directory {
         let starts = std::iter::once(Vec::new()).chain(cuts.iter().cloned());
         let ends = cuts.iter().cloned().chain(std::iter::once(Vec::new()));
         let mut owners = BTreeSet::new();
+        let first_tablet_id = next.next_tablet_id;
         for (start, end) in starts.zip(ends) {
             let owner = least_loaded(&mut loads);
             owners.insert(owner.clone());
@@ -81,8 +83,9 @@ impl Directory {
                 owner,
                 made: false,
                 state: TabletState::Serving,
+                listed: false,
             };
-            next.tablets.place(next.next_tablet_id, tablet);
+            next.unreported.insert(next.next_tablet_id, tablet);
             next.next_tablet_id += 1;
         }
         let bytes = next.encode().len();
@@ -91,6 +94,9 @@ impl Directory {
                 bytes,
                 bytes_max: STATE_BYTES_MAX,
             });
+        }
+        for (id, tablet) in next.unreported.range(first_tablet_id..) {
+            self.tablets.place(*id, tablet.clone());
         }
         self.state = Some(next);
         self.dirty = true;
@@ -149,7 +155,7 @@ impl Directory {
         })?;
         // What is made anew has to be frozen, too.
         let made_anew = give_up_lost && !state.may_drop(id) && self.lacks_frozen(id);
-        let owners = state.owners_of(id).into_iter();
+        let owners = self.tablets.owners_of(id).into_iter();
         let owners: BTreeSet<String> = owners.map(String::from).collect();
         if let Some(table) = self
             .state
@@ -173,6 +179,9 @@ impl Directory {
             }
             self.command(now, &owner);
         }
+        if give_up_lost {
+            self.watch_gaps(now);
+        }
         Ok(id)
     }
 
@@ -189,27 +198,24 @@ impl Directory {
             return false;
         };
         let complete = state.rebuilt && self.are_heard(state);
-        let mut tablets = state.tablets_of(id).into_iter();
-        state.awaited.is_empty()
-            && if complete {
-                tablets.all(|(_, tablet)| tablet.state >= TabletState::Frozen)
-            } else {
-                state.is_frozen(id)
-            }
+        let is_frozen = if complete {
+            self.tablets.none_in_use(id)
+        } else {
+            self.tablets.is_frozen(id)
+        };
+        is_frozen && state.awaited.is_empty()
     }
 
     /// Whether something of the table, which is being deleted, isn't frozen at its owner, or isn't there.
     fn lacks_frozen(&self, id: u32) -> bool {
-        let tablets = self
+        let mut tablets = self.tablets.of_table(id);
+        let mut gaps = self
             .state
             .iter()
-            .flat_map(|state| state.tablets.of_table(id));
-        let mut lacking = tablets.filter(|(tablet_id, tablet)| {
-            let owner = self.live.get(&tablet.owner);
-            let is_absent = owner.is_some_and(|owner| owner.lacks(*tablet_id));
-            tablet.state != TabletState::Frozen || is_absent
-        });
-        lacking.next().is_some()
+            .flat_map(|state| self.tables_with_gaps(state));
+        gaps.any(|(table, _)| table == id)
+            || tablets
+                .any(|(_, tablet)| tablet.state != TabletState::Frozen || self.is_absent(tablet))
     }
 
     /// Whether a master that has lost its state will hear of every owner of this table, if only it hears one
@@ -222,20 +228,32 @@ impl Directory {
     }
 
     /// Whose knowledge that waits for: empty, if it is so.
-    fn ignorant<'a>(&self, state: &'a DirectoryState, id: u32) -> BTreeSet<&'a str> {
-        let owners = state.owners_of(id);
+    fn ignorant<'a>(&'a self, state: &'a DirectoryState, id: u32) -> BTreeSet<&'a str> {
+        let owners = self.tablets.owners_of(id);
         let all = state.tablet_servers();
         let knows = |server: &str, of: &BTreeSet<&str>| {
             let live = self.live.get(server);
             live.is_some_and(|live| of.iter().all(|name| live.peers.contains(*name)))
         };
-        let is_used = |table: &u32| {
-            let table = state.tables.get(table).filter(|_| *table != id);
+        let is_used = |table: u32| {
+            let table = state.tables.get(&table).filter(|_| table != id);
             table.is_some_and(|table| table.state != TableState::Creating)
         };
-        let used = state.tables.keys().filter(|table| is_used(table));
-        let used = used.flat_map(|table| state.tablets.of_table(*table));
-        let before: BTreeSet<&str> = used.map(|(_, tablet)| tablet.owner.as_str()).collect();
+        let has_used = |owner: &&str| {
+            let mut tablets = self.tablets.of_owner(owner);
+            tablets.any(|(_, tablet)| is_used(tablet.table))
+        };
+        let before: BTreeSet<&str> = self.tablets.owners().filter(has_used).collect();
+        // Those of a table in use that were not heard since the start of this master are not known to be its owners.
+        let is_unknown = |table: &u32| is_used(*table) && !self.tablets.is_covered(*table);
+        let unheard: BTreeSet<&str> = all
+            .iter()
+            .copied()
+            .filter(|server| self.reported(server).is_none())
+            .collect();
+        if before.is_empty() && !unheard.is_empty() && state.tables.keys().any(is_unknown) {
+            return unheard;
+        }
         let mut ignorant = owners.clone();
         ignorant.retain(|owner| !knows(owner, &all));
         if ignorant.is_empty() && !before.iter().any(|server| knows(server, &owners)) {
@@ -256,6 +274,7 @@ impl Directory {
     pub(crate) fn remove_table(&mut self, id: u32) {
         let Some(state) = &mut self.state else { return };
         state.tables.remove(&id);
+        state.forget_unreported(id);
         state.met_table(id);
         if state.rebuilt {
             state.deleted_tables.insert(id);
@@ -275,19 +294,22 @@ impl Directory {
             }
             _ => !tablet.made,
         };
-        let lacking = state.tablets_of(id).into_iter();
+        let lacking = self.tablets.of_table(id);
         let lacking: Vec<_> = lacking.filter(|(_, tablet)| lacks(tablet)).collect();
         let mut waits_for: BTreeSet<&str> = lacking
             .iter()
             .map(|(_, tablet)| tablet.owner.as_str())
             .collect();
         waits_for.extend(state.awaited.iter().map(String::as_str));
-        if waits_for.is_empty() && state.is_complete(id) {
+        if waits_for.is_empty() && self.tablets.is_complete(id) {
             let servers = self.describe(self.ignorant(state, id), now);
             return format!("one of {servers} to take down the names of the other tablet servers");
         }
+        if waits_for.is_empty() && !self.are_heard(state) {
+            return self.describe(self.unheard().iter().map(String::as_str).collect(), now);
+        }
         if waits_for.is_empty() {
-            return "servers that have not reported yet".into();
+            return "rows that no tablet server has, though all have reported".into();
         }
         let mut described = self.describe(waits_for, now);
         let failed = |(tablet_id, tablet): &(u64, &Placement)| {
@@ -303,15 +325,33 @@ impl Directory {
         described
     }
 
+    /// A table of this name is there already.
+    fn going_on(&self, state: &DirectoryState, id: u32, cuts: &[Vec<u8>]) -> Result<u32, Refusal> {
+        let table = &state.tables[&id];
+        let name = table.name.clone();
+        match table.state {
+            TableState::Ready => Err(Refusal::TableExists { name }),
+            // Its name is free.
+            TableState::Deleting => Err(Refusal::NoSuchTable { name }),
+            TableState::Creating => {
+                let tablets = self.tablets.of_table(id);
+                let starts = tablets.map(|(_, tablet)| &tablet.rows.start[..]);
+                let cuts = cuts.iter().map(Vec::as_slice);
+                let is_same = starts.eq(std::iter::once(&[][..]).chain(cuts));
+                is_same.then_some(id).ok_or(Refusal::OtherCuts { name })
+            }
+        }
+    }
+
     /// How many tablets each tablet server has that is up.
-    fn loads(&self, now: Duration) -> BTreeMap<String, usize> {
+    pub(crate) fn loads(&self, now: Duration) -> BTreeMap<String, usize> {
         let Some(state) = &self.state else {
             return BTreeMap::new();
         };
         let servers = state.servers.iter();
         servers
             .filter(|(name, server)| server.role == Role::Tablet && self.is_alive(name, now))
-            .map(|(name, _)| (name.clone(), state.tablets.count_of_owner(name)))
+            .map(|(name, _)| (name.clone(), self.tablets.count_of_owner(name)))
             .collect()
     }
 
@@ -341,24 +381,6 @@ impl Directory {
             })
             .collect();
         described.join(", ")
-    }
-}
-
-/// A table of this name is there already.
-fn going_on(state: &DirectoryState, id: u32, cuts: &[Vec<u8>]) -> Result<u32, Refusal> {
-    let table = &state.tables[&id];
-    let name = table.name.clone();
-    match table.state {
-        TableState::Ready => Err(Refusal::TableExists { name }),
-        // Its name is free.
-        TableState::Deleting => Err(Refusal::NoSuchTable { name }),
-        TableState::Creating => {
-            let tablets = state.tablets_of(id);
-            let starts = tablets.iter().map(|(_, tablet)| &tablet.rows.start[..]);
-            let cuts = cuts.iter().map(Vec::as_slice);
-            let is_same = starts.eq(std::iter::once(&[][..]).chain(cuts));
-            is_same.then_some(id).ok_or(Refusal::OtherCuts { name })
-        }
     }
 }
 

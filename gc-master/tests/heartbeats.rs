@@ -269,7 +269,7 @@ fn of_overlapping_reports_the_higher_epoch_wins() {
         ]
     );
 
-    // A newer owner takes the rows; what is not covered any more makes the table unready.
+    // A newer owner takes the rows; those that are not covered any more have no place.
     world
         .servers
         .get_mut("tablet-1")
@@ -277,7 +277,7 @@ fn of_overlapping_reports_the_higher_epoch_wins() {
         .insert(1, report(1, 1, "a", ("", "t"), 3));
     world.servers.get_mut("tablet-0").unwrap().clear();
     world.beat_all();
-    assert_eq!(world.rows(), ["a creating 1@3 [..t) tablet-1"]);
+    assert_eq!(world.rows(), ["a ready 1@3 [..t) tablet-1"]);
     world
         .servers
         .get_mut("tablet-0")

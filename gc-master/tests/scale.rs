@@ -23,7 +23,7 @@ fn cluster(servers: usize) -> World {
         world.create(&format!("t{table}"), &cuts).unwrap();
     }
     world.beat_all();
-    assert_eq!(world.state().tablets.len(), servers * TABLETS_EACH);
+    assert_eq!(world.directory.tablets().len(), servers * TABLETS_EACH);
     world
 }
 
@@ -61,9 +61,9 @@ fn sent(beat: &Heartbeat) -> v1::HeartbeatRequest {
 
 /// Placements that were looked at for something.
 fn visits<R>(world: &mut World, act: impl FnOnce(&mut World) -> R) -> (u64, R) {
-    let before = world.state().tablets.visited();
+    let before = world.directory.tablets().visited();
     let result = act(world);
-    (world.state().tablets.visited() - before, result)
+    (world.directory.tablets().visited() - before, result)
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub(crate) struct World {
     pub(crate) resolved: BTreeMap<String, Timestamp>,
     /// How many groups each of them has made durable.
     pub(crate) groups: BTreeMap<String, u64>,
+    /// Which start of a server it is; of those that are left out, the first one.
+    pub(crate) incarnations: BTreeMap<String, u64>,
     pub(crate) down: Vec<String>,
     pub(crate) now: Duration,
     pub(crate) oracle_ms: u64,
@@ -58,6 +60,7 @@ impl World {
             points: BTreeMap::new(),
             resolved: BTreeMap::new(),
             groups: BTreeMap::new(),
+            incarnations: BTreeMap::new(),
             down: Vec::new(),
             now: Duration::ZERO,
             oracle_ms: 1_800_000_000_000,
@@ -111,7 +114,16 @@ impl World {
             resolved_ts: resolved.map_or(points.barrier, |ts| ts.min(points.barrier)),
             groups: self.groups.get(server).copied().unwrap_or_default(),
             accepted: true,
-            ..Heartbeat::first(Role::Tablet, server, format!("{server}:7402"))
+            ..self.first_heartbeat_of(server)
+        }
+    }
+
+    fn first_heartbeat_of(&self, server: &str) -> Heartbeat {
+        let first = Heartbeat::first(Role::Tablet, server, format!("{server}:7402"));
+        let incarnation = self.incarnations.get(server).copied();
+        Heartbeat {
+            incarnation: incarnation.unwrap_or(first.incarnation),
+            ..first
         }
     }
 
@@ -303,10 +315,9 @@ impl World {
 
     /// The directory as text, a line for each tablet: `accounts ready 1@1 [..m) tablet-0`.
     pub(crate) fn rows(&self) -> Vec<String> {
-        let state = self.state();
         let mut rows = Vec::new();
-        for (id, table) in &state.tables {
-            for (tablet_id, tablet) in state.tablets_of(*id) {
+        for (id, table) in &self.state().tables {
+            for (tablet_id, tablet) in self.directory.tablets().of_table(*id) {
                 let text = |row: &[u8]| String::from_utf8_lossy(row).into_owned();
                 rows.push(format!(
                     "{} {} {tablet_id}@{} [{}..{}) {}",
@@ -330,8 +341,8 @@ impl World {
             .flat_map(|(name, tablets)| tablets.keys().map(move |id| (*id, name.as_str())))
             .collect();
         let mut known: Vec<(u64, &str)> = self
-            .state()
-            .tablets
+            .directory
+            .tablets()
             .iter()
             .map(|(id, tablet)| (id, tablet.owner.as_str()))
             .collect();
