@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::{Tablet, TabletState};
 
 use crate::core::Directory;
@@ -290,7 +291,9 @@ impl Directory {
         live.missing = missing;
         // Its owner can't report it any more, so a start after this one would not know of it.
         self.dirty |= !lost.is_empty();
-        state.unreported.extend(lost);
+        if !mutants::on(Mutant::LossForgotten) {
+            state.unreported.extend(lost);
+        }
         for id in given_up {
             let Some(lost) = self.tablets.get(id) else {
                 continue;
@@ -312,6 +315,9 @@ impl Directory {
     /// count as a tablet of the server that came back with an empty folder.
     pub(crate) fn watch_gaps(&mut self, now: Duration) {
         let Some(state) = &self.state else { return };
+        if mutants::on(Mutant::LossForgotten) {
+            return;
+        }
         if now < self.settled_at() || !self.are_heard(state) || !state.awaited.is_empty() {
             return;
         }

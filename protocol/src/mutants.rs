@@ -88,6 +88,10 @@ pub enum Mutant {
     CollectedIsRolledBack,
     /// The safe point goes as far as the locks of some tablet are resolved.
     CoveredByOneTablet,
+    /// The safe point goes as far as the locks in those tablets are resolved that were heard of.
+    CoveredByThoseHeard,
+    /// A master that starts takes the tablets that it hears of for all that there are.
+    LossForgotten,
     /// A tablet server reports locks below its barrier as resolved that it has not looked for.
     ResolvedWithoutLooking,
     /// A delete is collected before what it hides.
@@ -136,7 +140,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 62] = [
+    pub const ALL: [Self; 64] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -177,6 +181,8 @@ impl Mutant {
         Self::BarrierNotDurable,
         Self::CollectedIsRolledBack,
         Self::CoveredByOneTablet,
+        Self::CoveredByThoseHeard,
+        Self::LossForgotten,
         Self::ResolvedWithoutLooking,
         Self::DeleteCollectedFirst,
         Self::CollectedAtTheBarrier,

@@ -111,7 +111,10 @@ impl Mutation {
             S::Rule(M::RecordAtStart) => &[&["commit above start"]],
             S::Rule(M::LateCreateAccepted) => &[&["stays dropped"]],
             S::Rule(
-                M::BarrierNotEnforcedAtPrewrite | M::CoveredByOneTablet | M::ResolvedWithoutLooking,
+                M::BarrierNotEnforcedAtPrewrite
+                | M::CoveredByOneTablet
+                | M::CoveredByThoseHeard
+                | M::ResolvedWithoutLooking,
             ) => &[FATES, WRITERS, READS],
             S::Rule(M::BarrierNotDurable) => &[&["points go forward"]],
             S::Rule(M::DeleteCollectedFirst | M::CollectedAtTheBarrier) => {
@@ -123,6 +126,7 @@ impl Mutation {
             S::Rule(M::ResolveSkipsPiece) => &[&["resolved is resolved"]],
             S::Rule(M::LeaseIgnored | M::LeaseNotAwaited) => &[READS, FATES, WRITERS],
             // The server is brought back to what was committed, and goes on from there.
+            S::Rule(M::LossForgotten) => &[&["lost data is missed"]],
             S::Rule(M::OlderFolderTaken) => &[READS, FATES, WRITERS, LIVENESS],
             S::Rule(M::ReplacedClusterTaken) => &[&["clusters are told apart"]],
             S::Rule(M::TablesNotPinned) => &[&["again: one table"]],

@@ -29,6 +29,8 @@ const CUTS: [&[u8]; 2] = [b"h", b"q"];
 const ROWS: [&str; 3] = ["a", "k", "s"];
 const COLUMN: &str = "c";
 const VALUE: &str = "written";
+/// A master that is killed is away for so long.
+const MASTER_DOWN: Duration = Duration::from_secs(3);
 /// The server says how it is within this.
 const BOUND: Duration = Duration::from_secs(60);
 
@@ -46,10 +48,23 @@ pub(crate) fn lost_folder(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     let tablets = cluster.tablets();
     let number = tablets.iter().position(|tablet| tablet.name == owner);
     let number = number.expect("a tablet's owner is a tablet server");
+    // Where tablets are is soft state of the master: also one that did not run meanwhile has to notice.
+    let restarts = cluster.tablet(number).dice.of("master", |dice| dice.below(3));
+    let kill_master = || cluster.kill_server(world, 0, MASTER_DOWN, false);
+    if restarts == 1 {
+        kill_master();
+    }
     cluster.lose_folder(world, number);
     let is_lost = |ready: &Result<(), NotReady>| matches!(ready, Err(NotReady::DataLost { .. }));
     if !becomes(world, cluster, number, "that its tablets are lost", is_lost) {
         return false;
+    }
+    if restarts == 2 {
+        kill_master();
+        world.run(world.now() + 2 * MASTER_DOWN, || false);
+        if !becomes(world, cluster, number, "that its tablets are lost, to another start of the master", is_lost) {
+            return false;
+        }
     }
     let lost = owner.clone();
     let read = keeper(world, cluster, "reading what is left", move |session| {

@@ -180,6 +180,20 @@ impl Mutation {
                     plan.limits = Limits::default();
                 }
             }
+            // As above, and a server is away when the master starts again.
+            Self::Rule(Mutant::CoveredByThoseHeard) => {
+                only(&[Fault::KillClient, Fault::KillServer, Fault::DiskSlow]);
+                plan.workloads = vec!["bank", "index"];
+                plan.retention = Duration::from_millis(20);
+                plan.think = Duration::from_millis(2);
+                plan.faulty = Duration::from_secs(10);
+                plan.tablet_servers = 3;
+                plan.clients = 4;
+                plan.workers = 3;
+                plan.lock_ttl = Duration::from_millis(100);
+                plan.limits = Limits::default();
+            }
+            Self::Rule(Mutant::LossForgotten) => only(&[Fault::LoseFolder]),
             Self::Rule(Mutant::BarrierNotDurable | Mutant::DeleteCollectedFirst) => {
                 only(&[Fault::KillServer, Fault::Cut, Fault::Loss]);
                 plan.workloads = vec!["index"];
