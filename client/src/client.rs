@@ -99,7 +99,8 @@ impl Client {
     pub async fn connect_with(master: &str, options: Options) -> Result<Self, Error> {
         let network = Network::new(master, options.patience).map_err(Error::Invalid)?;
         let client = Self::over(Arc::new(network), options);
-        match client.router.refresh_by(client.deadline()).await {
+        // Whether a cluster is there, and which one.
+        match client.router.reach(client.deadline()).await {
             Ok(_) => Ok(client),
             Err(MasterError::Invalid(why)) => Err(Error::Invalid(why)),
             Err(error) => Err(Error::Unavailable(format!(
@@ -250,14 +251,8 @@ impl Client {
         if start_ts == Timestamp::ZERO {
             return no_transaction("timestamps are above 0".to_owned());
         }
-        let unknown = |directory: &crate::directory::Directory| {
-            !directory.tables.contains_key(&primary.table)
-        };
-        // A master that is away is no reason to say so.
-        if unknown(&self.router.directory())
-            && let Ok(directory) = self.router.refresh().await
-            && unknown(&directory)
-        {
+        let deadline = self.deadline();
+        if !self.router.knows_table(primary.table, deadline).await {
             return Err(Error::UnknownTable {
                 name: format!("number {}", primary.table.0),
             });
@@ -376,7 +371,7 @@ impl Client {
     /// # Errors
     /// [`Error::Unavailable`].
     pub async fn cluster(&self) -> Result<Cluster, Error> {
-        Ok(Cluster::new(&*self.directory().await?))
+        Ok(Cluster::new(self.listing().await?))
     }
 
     /// The tables, by name. [`Self::cluster`] also has those that are being deleted.
@@ -394,7 +389,7 @@ impl Client {
     /// # Errors
     /// [`Error::Unavailable`].
     pub async fn servers(&self) -> Result<Vec<v1::ServerInfo>, Error> {
-        Ok(self.directory().await?.servers.clone())
+        Ok(self.listing().await?.servers)
     }
 
     /// The cluster's id.
@@ -402,7 +397,7 @@ impl Client {
     /// # Errors
     /// [`Error::Unavailable`].
     pub async fn cluster_id(&self) -> Result<String, Error> {
-        Ok(self.directory().await?.cluster_id.clone())
+        Ok(self.listing().await?.cluster_id)
     }
 
     /// Plain access to a tablet server's engine, past every transaction. For benchmarks of servers
@@ -453,13 +448,13 @@ impl Client {
                 Err(error) => return Err(self.refused(name, error)),
             }
         };
-        self.directory().await?;
+        self.router.forget_name(name);
         Ok(done)
     }
 
-    async fn directory(&self) -> Result<Arc<crate::directory::Directory>, Error> {
+    async fn listing(&self) -> Result<v1::DirectoryResponse, Error> {
         self.router
-            .refresh()
+            .listing(self.deadline())
             .await
             .map_err(|error| Error::Unavailable(master_message(error)))
     }

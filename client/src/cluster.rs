@@ -1,12 +1,11 @@
 //! What the master knows of a cluster, for people and for tools.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use percolator_protocol::types::TableId;
 use percolator_wire::v1;
 
 use crate::Bytes;
-use crate::directory::Directory;
 
 /// A cluster, as the master has it.
 #[derive(Clone, Debug)]
@@ -60,45 +59,90 @@ pub struct Tablet {
 }
 
 impl Cluster {
-    pub(crate) fn new(directory: &Directory) -> Self {
-        let (master, master_metrics_address) = directory.master.clone();
-        let tables = directory.tables.values();
-        let mut tables: Vec<Table> = tables.map(|info| table(directory, info)).collect();
+    pub(crate) fn new(listing: v1::DirectoryResponse) -> Self {
+        let servers: HashMap<&str, &v1::ServerInfo> =
+            listing.servers.iter().map(|it| (&*it.server, it)).collect();
+        let mut tablets: HashMap<u32, Vec<Tablet>> = HashMap::new();
+        for place in &listing.tablets {
+            if let Some(info) = &place.tablet {
+                let owner = servers.get(&*place.server).copied();
+                let of_table = tablets.entry(info.table_id).or_default();
+                of_table.push(tablet(info, &place.server, owner));
+            }
+        }
+        let mut tables: Vec<Table> = listing
+            .tables
+            .iter()
+            .map(|info| table(info, tablets.remove(&info.id).unwrap_or_default()))
+            .collect();
         tables.sort_by(|a, b| (&a.name, a.id).cmp(&(&b.name, b.id)));
         Self {
-            id: directory.cluster_id.clone(),
-            master,
-            master_metrics_address,
-            servers: directory.servers.clone(),
-            tablet_servers_expected: directory.tablet_servers_expected,
+            id: listing.cluster_id,
+            master: listing.master,
+            master_metrics_address: listing.master_metrics_address,
+            servers: listing.servers,
+            tablet_servers_expected: listing.tablet_servers_expected,
             tables,
         }
     }
 }
 
-fn table(directory: &Directory, info: &v1::TableInfo) -> Table {
+fn table(info: &v1::TableInfo, mut tablets: Vec<Tablet>) -> Table {
+    tablets.sort_by(|a, b| a.start_row.cmp(&b.start_row));
     Table {
         name: info.name.clone(),
         id: info.id,
         ready: info.state() == v1::TableState::Ready,
         deleting: info.state() == v1::TableState::Deleting,
-        tablets: directory
-            .tablets(TableId(info.id))
-            .iter()
-            .map(|place| {
-                let owner = directory.server(&place.server);
-                Tablet {
-                    id: place.tablet.id,
-                    start_row: place.tablet.start_row.clone(),
-                    end_row: place.tablet.end_row.clone(),
-                    epoch: place.tablet.epoch,
-                    server: place.server.clone(),
-                    server_alive: owner.is_some_and(|owner| owner.alive),
-                    server_silence: owner
-                        .and_then(|owner| owner.silent_ms)
-                        .map(Duration::from_millis),
-                }
-            })
-            .collect(),
+        tablets,
     }
+}
+
+fn tablet(info: &v1::TabletInfo, server: &str, owner: Option<&v1::ServerInfo>) -> Tablet {
+    Tablet {
+        id: info.id,
+        start_row: info.start_row.clone(),
+        end_row: info.end_row.clone(),
+        epoch: info.epoch,
+        server: server.to_owned(),
+        server_alive: owner.is_some_and(|owner| owner.alive),
+        server_silence: owner
+            .and_then(|owner| owner.silent_ms)
+            .map(Duration::from_millis),
+    }
+}
+
+/// The ids of the tables of this name that are to be deleted: those whose deletion waits for something, rather than
+/// another one. `None`: there's none.
+pub(crate) fn ids_to_delete(
+    listing: &v1::DirectoryResponse,
+    name: &str,
+    give_up_lost: bool,
+) -> Option<Vec<u32>> {
+    let named: Vec<_> = listing.tables.iter().filter(|it| it.name == name).collect();
+    let is_deleting = |table: &&v1::TableInfo| table.state() == v1::TableState::Deleting;
+    let ids = |tables: &mut dyn Iterator<Item = &v1::TableInfo>| -> Vec<u32> {
+        tables.map(|table| table.id).collect()
+    };
+    let deleting = || named.iter().copied().filter(is_deleting);
+    let waiting = ids(&mut deleting().filter(|table| waits_to_be_frozen(listing, table.id)));
+    if !waiting.is_empty() {
+        return Some(waiting);
+    }
+    if let Some(table) = named.iter().find(|table| !is_deleting(table)) {
+        return Some(vec![table.id]);
+    }
+    let deleting = ids(&mut deleting());
+    (give_up_lost && !deleting.is_empty()).then_some(deleting)
+}
+
+/// Whether a tablet of this table, which is being deleted, isn't frozen yet, or is lost.
+fn waits_to_be_frozen(listing: &v1::DirectoryResponse, table: u32) -> bool {
+    let is_lost = |id: u64| {
+        let mut servers = listing.servers.iter();
+        servers.any(|server| server.lost_tablets.contains(&id))
+    };
+    let tablets = listing.tablets.iter().flat_map(|place| &place.tablet);
+    let mut tablets = tablets.filter(|tablet| tablet.table_id == table);
+    tablets.any(|tablet| tablet.state() != v1::TabletState::Frozen || is_lost(tablet.id))
 }

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use crate::Error;
 use crate::attempts::Attempt;
-use crate::directory::Group;
+use crate::directory::{Group, NoPlace, Wanted};
 use crate::large::Large;
 use crate::resolver::{malformed, unexpected};
 use crate::router::{CallError, Deadline, Router};
@@ -92,6 +92,13 @@ impl Commit {
         transport.spawn(driver.map(|()| drop(going)).boxed());
     }
 
+    /// The server that has all cells, and the one request to it.
+    fn one_server(&self) -> Result<Option<(Group, u64)>, NoPlace> {
+        let cells = self.mutations.iter().map(|mutation| &mutation.cell);
+        let bytes = |at: usize| self.mutations[at].value.len();
+        self.router.one_server(cells.enumerate(), &bytes)
+    }
+
     fn primary(&self) -> &Cell {
         match &self.flush {
             Some(flush) => &flush.large.primary,
@@ -115,13 +122,16 @@ impl Commit {
             Coordinator::start_large(self.start_ts, primary, mutations, flush.last)
         } else {
             // Before the commit_ts is taken: see `protocol::actions::one_phase`.
-            one_server = self.router.one_server(
-                self.mutations
-                    .iter()
-                    .map(|mutation| &mutation.cell)
-                    .enumerate(),
-                &|at| self.mutations[at].value.len(),
-            );
+            one_server = match self.one_server() {
+                Ok(one_server) => one_server,
+                Err(NoPlace(_)) => {
+                    let cells = self.mutations.iter().map(|mutation| &mutation.cell);
+                    let wanted = cells.map(|cell| Wanted::of(cell.table, &cell.row));
+                    // A master that is away leaves it unknown.
+                    let _ = self.router.find(wanted.collect(), self.deadline).await;
+                    self.one_server().unwrap_or_default()
+                }
+            };
             Coordinator::start(self.start_ts, primary, mutations, one_server.is_some())
         };
         let mut commands = first;

@@ -1,41 +1,50 @@
-//! Where tablets are: asked of the master once, cached, and asked again when a server says otherwise.
+//! Where tablets are, as far as this client has asked: located at the master when they are needed, and again when a server
+//! says otherwise.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Bound;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use percolator_protocol::types::{Cell, TableId};
 use percolator_wire::v1;
 
-/// What the master said, arranged for look-ups.
+/// What the master has said of tables and tablets, arranged for look-ups.
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
-    pub(crate) cluster_id: String,
-    pub(crate) servers: Vec<v1::ServerInfo>,
-    /// The master's name, and where it shows metrics; empty: nowhere.
-    pub(crate) master: (String, String),
-    pub(crate) tablet_servers_expected: u32,
-    pub(crate) tables: BTreeMap<TableId, v1::TableInfo>,
+    tables: HashMap<TableId, v1::TableInfo>,
     /// Those that are not being deleted. A name is free as soon as its table is.
     by_name: HashMap<String, TableId>,
-    complete_below: u32,
     deleted: HashSet<TableId>,
-    /// Of each table, ordered by start_row.
-    tablets: HashMap<TableId, Vec<Place>>,
+    /// Of each table, by start_row.
+    tablets: HashMap<TableId, BTreeMap<Bytes, Place>>,
+    /// By address: which start of the tablet server there the master has heard of last.
+    lives: HashMap<Arc<str>, u64>,
 }
 
 /// A tablet, and where it is.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) tablet: v1::TabletInfo,
-    pub(crate) server: String,
-    /// `None`: the master knows none.
-    address: Option<String>,
+    server: String,
+    /// Empty: the master knows none.
+    address: Arc<str>,
+}
+
+/// A tablet as requests name it, and its server's address.
+#[derive(Clone, Debug)]
+pub(crate) struct Located {
+    pub(crate) id: u64,
+    pub(crate) epoch: u64,
+    pub(crate) address: Arc<str>,
+    pub(crate) start_row: Bytes,
+    pub(crate) end_row: Bytes,
 }
 
 /// Cells of one server, for one request.
 #[derive(Debug)]
 pub(crate) struct Group {
-    pub(crate) address: String,
+    pub(crate) address: Arc<str>,
     pub(crate) tablets: Vec<v1::TabletRef>,
     /// Which of the caller's cells, and how the request names them.
     pub(crate) cells: Vec<(usize, v1::CellRef)>,
@@ -45,77 +54,109 @@ pub(crate) struct Group {
 #[derive(Clone, Debug)]
 pub(crate) struct NoPlace(pub(crate) String);
 
+/// A row whose tablet is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) table: TableId,
+    pub(crate) row: Bytes,
+    /// The tablet with the last row before this one is meant; where it is empty, the table's last one.
+    pub(crate) before: bool,
+}
+
+impl Wanted {
+    /// The tablet that has this row.
+    pub(crate) fn of(table: TableId, row: &Bytes) -> Self {
+        Self {
+            table,
+            row: row.clone(),
+            before: false,
+        }
+    }
+}
+
 impl Directory {
-    pub(crate) fn new(response: v1::DirectoryResponse) -> Self {
-        let addresses: HashMap<&str, &str> = response
-            .servers
-            .iter()
-            .map(|server| (server.server.as_str(), server.address.as_str()))
-            .collect();
-        let mut tablets: HashMap<TableId, Vec<Place>> = HashMap::new();
-        for place in response.tablets {
-            if let Some(tablet) = place.tablet {
-                let places = tablets.entry(TableId(tablet.table_id)).or_default();
-                places.push(Place {
-                    tablet,
-                    address: addresses.get(&*place.server).map(|&address| address.into()),
-                    server: place.server,
-                });
+    /// Takes in what the master has answered. `names`: those that it was asked for.
+    pub(crate) fn learn(&mut self, names: &[String], response: v1::LocateResponse) {
+        for name in names {
+            self.forget_name(name);
+        }
+        for id in response.deleted_tables.into_iter().map(TableId) {
+            self.deleted.insert(id);
+            self.tablets.remove(&id);
+            if let Some(table) = self.tables.remove(&id) {
+                self.free_name(&table.name, id);
             }
         }
-        for places in tablets.values_mut() {
-            places.sort_by(|a, b| a.tablet.start_row.cmp(&b.tablet.start_row));
+        for table in response.tables {
+            let id = TableId(table.id);
+            if table.state() == v1::TableState::Deleting {
+                self.free_name(&table.name, id);
+            } else {
+                self.by_name.insert(table.name.clone(), id);
+            }
+            self.tables.insert(id, table);
         }
-        Self {
-            cluster_id: response.cluster_id,
-            servers: response.servers,
-            master: (response.master, response.master_metrics_address),
-            tablet_servers_expected: response.tablet_servers_expected,
-            complete_below: response.complete_below,
-            deleted: response.deleted_tables.into_iter().map(TableId).collect(),
-            by_name: response
-                .tables
-                .iter()
-                .filter(|table| table.state() != v1::TableState::Deleting)
-                .map(|table| (table.name.clone(), TableId(table.id)))
-                .collect(),
-            tables: response
-                .tables
-                .into_iter()
-                .map(|table| (TableId(table.id), table))
-                .collect(),
-            tablets,
+        for located in response.tablets {
+            self.place(located);
         }
+    }
+
+    /// Whose name this is has to be asked anew.
+    pub(crate) fn forget_name(&mut self, name: &str) {
+        self.by_name.remove(name);
+    }
+
+    fn free_name(&mut self, name: &str, id: TableId) {
+        if self.by_name.get(name) == Some(&id) {
+            self.by_name.remove(name);
+        }
+    }
+
+    /// Enters a tablet. Others of its table that have some of its rows were there before it.
+    fn place(&mut self, located: v1::LocatedTablet) {
+        let Some(tablet) = located.tablet else { return };
+        let address: Arc<str> = located.address.into();
+        if !address.is_empty() && located.incarnation != 0 {
+            self.lives.insert(address.clone(), located.incarnation);
+        }
+        let table = TableId(tablet.table_id);
+        let places = self.tablets.entry(table).or_default();
+        let (start, end) = (tablet.start_row.clone(), tablet.end_row.clone());
+        let before = places.range::<Bytes, _>(..&start).next_back();
+        let reaches_in = |place: &Place| {
+            let reaches = &place.tablet.end_row;
+            reaches.is_empty() || *reaches > start
+        };
+        let before = before.filter(|(_, place)| reaches_in(place));
+        let mut overlapped: Vec<Bytes> = before.map(|(row, _)| row.clone()).into_iter().collect();
+        let upper = if end.is_empty() {
+            Bound::Unbounded
+        } else {
+            Bound::Excluded(&end)
+        };
+        let within = places.range::<Bytes, _>((Bound::Included(&start), upper));
+        overlapped.extend(within.map(|(row, _)| row.clone()));
+        for row in overlapped {
+            places.remove(&row);
+        }
+        let place = Place {
+            tablet,
+            server: located.server,
+            address,
+        };
+        places.insert(start, place);
+    }
+
+    /// The table of this name, if it is ready.
+    pub(crate) fn table(&self, name: &str) -> Option<TableId> {
+        self.table_named(name)
+            .filter(|table| table.state() == v1::TableState::Ready)
+            .map(|table| TableId(table.id))
     }
 
     /// The table of this name, if it is not being deleted.
     pub(crate) fn table_named(&self, name: &str) -> Option<&v1::TableInfo> {
         self.tables.get(self.by_name.get(name)?)
-    }
-
-    /// The tables of this name that are being deleted.
-    pub(crate) fn deleting_named(&self, name: &str) -> impl Iterator<Item = &v1::TableInfo> {
-        let is_meant = move |table: &&v1::TableInfo| {
-            table.name == name && table.state() == v1::TableState::Deleting
-        };
-        self.tables.values().filter(is_meant)
-    }
-
-    /// Whether a tablet of this table, which is being deleted, isn't frozen yet, or is lost.
-    pub(crate) fn waits_to_be_frozen(&self, table: TableId) -> bool {
-        let is_lost = |id: u64| {
-            let mut servers = self.servers.iter();
-            servers.any(|server| server.lost_tablets.contains(&id))
-        };
-        let mut tablets = self.tablets(table).iter().map(|place| &place.tablet);
-        tablets.any(|tablet| tablet.state() != v1::TabletState::Frozen || is_lost(tablet.id))
-    }
-
-    /// The table of this name, where it is ready.
-    pub(crate) fn table(&self, name: &str) -> Option<TableId> {
-        self.table_named(name)
-            .filter(|table| table.state() == v1::TableState::Ready)
-            .map(|table| TableId(table.id))
     }
 
     /// What a table is called; its number, where that isn't known.
@@ -139,6 +180,11 @@ impl Directory {
         }
     }
 
+    /// Whether the master has named this table.
+    pub(crate) fn knows(&self, table: TableId) -> bool {
+        self.tables.contains_key(&table)
+    }
+
     /// Whether the table is on its way out: its tablets tell what became of transactions, and no more.
     pub(crate) fn being_deleted(&self, table: TableId) -> bool {
         let known = self.tables.get(&table);
@@ -147,71 +193,70 @@ impl Directory {
 
     /// Whether the table was there once and is gone for good.
     pub(crate) fn deleted(&self, table: TableId) -> bool {
-        (table.0 < self.complete_below || self.deleted.contains(&table))
-            && !self.tables.contains_key(&table)
+        self.deleted.contains(&table)
     }
 
-    /// The tablets of a table, ordered by start_row.
-    pub(crate) fn tablets(&self, table: TableId) -> &[Place] {
-        self.tablets.get(&table).map_or(&[], Vec::as_slice)
+    /// The tablets of a table that are known, ordered by start_row.
+    pub(crate) fn tablets(&self, table: TableId) -> impl Iterator<Item = &v1::TabletInfo> {
+        let places = self.tablets.get(&table).into_iter();
+        places.flatten().map(|(_, place)| &place.tablet)
+    }
+
+    /// The names of the tables that these tablets belong to.
+    pub(crate) fn tables_of(&self, tablets: &[u64]) -> Vec<&str> {
+        let is_one = |table: &TableId| self.tablets(*table).any(|it| tablets.contains(&it.id));
+        let tables = self.tablets.keys().filter(|table| is_one(table));
+        tables.filter_map(|table| self.name(*table)).collect()
     }
 
     /// Which start of the tablet server at this address the master has heard of last.
     pub(crate) fn life(&self, address: &str) -> Option<u64> {
-        let is_it = |server: &&v1::ServerInfo| {
-            server.role() == v1::Role::Tablet && server.address == address
-        };
-        let server = self.servers.iter().find(is_it)?;
-        (server.incarnation != 0).then_some(server.incarnation)
+        self.lives.get(address).copied()
     }
 
-    /// What the master knows of the server with this name.
-    pub(crate) fn server(&self, name: &str) -> Option<&v1::ServerInfo> {
-        self.servers.iter().find(|server| server.server == name)
-    }
-
-    /// The tablet that holds the row, and its server's address.
-    pub(crate) fn locate(
-        &self,
-        table: TableId,
-        row: &[u8],
-    ) -> Result<(&v1::TabletInfo, &str), NoPlace> {
-        let places = self.tablets(table);
-        let behind = places.partition_point(|place| &place.tablet.start_row[..] <= row);
-        let place = behind
-            .checked_sub(1)
-            .and_then(|at| places.get(at))
-            // A master that has lost its state knows a part of the tablets for a moment.
-            .filter(|place| {
-                let end_row = &place.tablet.end_row;
-                end_row.is_empty() || row < &end_row[..]
-            })
-            .ok_or_else(|| NoPlace(no_tablet(table, row)))?;
-        place.located()
-    }
-
-    /// The tablet of a scan's next step: the one that holds `row`, or that ends at it for a reverse
-    /// scan (an empty row: the table's end).
-    pub(crate) fn locate_reverse(
-        &self,
-        table: TableId,
-        end_row: &[u8],
-    ) -> Result<(&v1::TabletInfo, &str), NoPlace> {
-        let places = self.tablets(table);
-        let behind = if end_row.is_empty() {
-            places.len()
+    /// The tablet that is wanted, and its server's address.
+    pub(crate) fn locate(&self, wanted: &Wanted) -> Result<Located, NoPlace> {
+        let place = if wanted.before {
+            self.place_before(wanted.table, &wanted.row)
         } else {
-            places.partition_point(|place| &place.tablet.start_row[..] < end_row)
+            self.place_of(wanted.table, &wanted.row)
         };
-        let place = behind
-            .checked_sub(1)
-            .and_then(|at| places.get(at))
-            .filter(|place| {
-                let reaches = &place.tablet.end_row;
-                reaches.is_empty() || (!end_row.is_empty() && &reaches[..] >= end_row)
-            })
-            .ok_or_else(|| NoPlace(no_tablet(table, end_row)))?;
-        place.located()
+        let place = place.ok_or_else(|| NoPlace(no_tablet(wanted.table, &wanted.row)))?;
+        let address = place.address()?.clone();
+        Ok(Located {
+            id: place.tablet.id,
+            epoch: place.tablet.epoch,
+            address,
+            start_row: place.tablet.start_row.clone(),
+            end_row: place.tablet.end_row.clone(),
+        })
+    }
+
+    fn place_of(&self, table: TableId, row: &[u8]) -> Option<&Place> {
+        let up_to = (Bound::Unbounded, Bound::Included(row));
+        let (_, place) = self
+            .tablets
+            .get(&table)?
+            .range::<[u8], _>(up_to)
+            .next_back()?;
+        let end_row = &place.tablet.end_row;
+        (end_row.is_empty() || row < &end_row[..]).then_some(place)
+    }
+
+    /// The tablet of a reverse scan's next step: the one that has rows just before `end_row`; where that is empty, the last one.
+    fn place_before(&self, table: TableId, end_row: &[u8]) -> Option<&Place> {
+        let upper = if end_row.is_empty() {
+            Bound::Unbounded
+        } else {
+            Bound::Excluded(end_row)
+        };
+        let places = self.tablets.get(&table)?;
+        let (_, place) = places
+            .range::<[u8], _>((Bound::Unbounded, upper))
+            .next_back()?;
+        let reaches = &place.tablet.end_row;
+        let covers = reaches.is_empty() || (!end_row.is_empty() && &reaches[..] >= end_row);
+        covers.then_some(place)
     }
 
     /// Sorts cells by server: one request a server, whatever the number of keys.
@@ -225,15 +270,17 @@ impl Directory {
         let mut full: Vec<Group> = Vec::new();
         let mut open: Vec<(Group, usize)> = Vec::new();
         for (index, cell) in cells {
-            let (tablet, address) = self.locate(cell.table, &cell.row)?;
+            let place = self.place_of(cell.table, &cell.row);
+            let place = place.ok_or_else(|| NoPlace(no_tablet(cell.table, &cell.row)))?;
+            let (tablet, address) = (&place.tablet, place.address()?);
             let size = bytes(index) + cell.row.len() + cell.column.len();
             let at = open
                 .iter()
-                .position(|(group, _)| group.address == address)
+                .position(|(group, _)| group.address == *address)
                 .unwrap_or_else(|| {
                     open.push((
                         Group {
-                            address: address.to_owned(),
+                            address: address.clone(),
                             tablets: Vec::new(),
                             cells: Vec::new(),
                         },
@@ -244,7 +291,7 @@ impl Directory {
             let (group, held) = &mut open[at];
             if group.cells.len() >= cells_max || (*held > 0 && *held + size > bytes_max) {
                 let next = Group {
-                    address: address.to_owned(),
+                    address: address.clone(),
                     tablets: Vec::new(),
                     cells: Vec::new(),
                 };
@@ -278,14 +325,13 @@ impl Directory {
 }
 
 impl Place {
-    fn located(&self) -> Result<(&v1::TabletInfo, &str), NoPlace> {
-        match &self.address {
-            Some(address) => Ok((&self.tablet, address)),
-            None => Err(NoPlace(format!(
-                "the master knows no address of server {}",
-                self.server
-            ))),
+    fn address(&self) -> Result<&Arc<str>, NoPlace> {
+        if self.address.is_empty() {
+            let server = &self.server;
+            let why = format!("the master knows no address of server {server}");
+            return Err(NoPlace(why));
         }
+        Ok(&self.address)
     }
 }
 
@@ -318,10 +364,8 @@ pub(crate) fn prefix_end(prefix: &[u8]) -> Bytes {
 mod tests {
     use super::*;
 
-    /// A table of which the master knows the rows before b and those from d on, as it does for a moment
-    /// when it has lost its state and not heard from every server.
-    fn with_a_gap() -> Directory {
-        let tablet = |id, start_row: &'static str, end_row: &'static str| v1::TabletPlace {
+    fn tablet(id: u64, start_row: &'static str, end_row: &'static str) -> v1::LocatedTablet {
+        v1::LocatedTablet {
             tablet: Some(v1::TabletInfo {
                 id,
                 table_id: 1,
@@ -331,16 +375,36 @@ mod tests {
                 ..v1::TabletInfo::default()
             }),
             server: "tablet-0".to_owned(),
+            address: "here:1".to_owned(),
+            incarnation: 3,
+        }
+    }
+
+    fn learn(directory: &mut Directory, tablets: Vec<v1::LocatedTablet>) {
+        let response = v1::LocateResponse {
+            tablets,
+            ..v1::LocateResponse::default()
         };
-        Directory::new(v1::DirectoryResponse {
-            servers: vec![v1::ServerInfo {
-                server: "tablet-0".to_owned(),
-                address: "here:1".to_owned(),
-                ..v1::ServerInfo::default()
-            }],
-            tablets: vec![tablet(2, "d", "f"), tablet(1, "", "b")],
-            ..v1::DirectoryResponse::default()
-        })
+        directory.learn(&[], response);
+    }
+
+    /// A table of which the rows before b and those from d on are known.
+    fn with_a_gap() -> Directory {
+        let mut directory = Directory::default();
+        learn(
+            &mut directory,
+            vec![tablet(2, "d", "f"), tablet(1, "", "b")],
+        );
+        directory
+    }
+
+    fn at(directory: &Directory, row: &'static str, before: bool) -> Option<u64> {
+        let wanted = Wanted {
+            table: TableId(1),
+            row: row.into(),
+            before,
+        };
+        directory.locate(&wanted).ok().map(|located| located.id)
     }
 
     #[test]
@@ -365,25 +429,75 @@ mod tests {
     #[test]
     fn a_row_in_a_gap_has_no_place() {
         let directory = with_a_gap();
-        let at = |row: &str| {
-            let located = directory.locate(TableId(1), row.as_bytes());
-            located.ok().map(|(tablet, _)| tablet.id)
-        };
-        assert_eq!(["a", "d", "e"].map(at), [Some(1), Some(2), Some(2)]);
-        assert_eq!(["b", "c", "f", "z"].map(at), [None; 4]);
+        assert_eq!(
+            ["a", "d", "e"].map(|row| at(&directory, row, false)),
+            [Some(1), Some(2), Some(2)]
+        );
+        assert_eq!(
+            ["b", "c", "f", "z"].map(|row| at(&directory, row, false)),
+            [None; 4]
+        );
+        assert_eq!(directory.life("here:1"), Some(3));
     }
 
     #[test]
     fn a_reverse_scan_does_not_begin_below_a_gap() {
         let directory = with_a_gap();
-        let at = |end_row: &str| {
-            let located = directory.locate_reverse(TableId(1), end_row.as_bytes());
-            located.ok().map(|(tablet, _)| tablet.id)
-        };
         assert_eq!(
-            ["a", "b", "e", "f"].map(at),
+            ["a", "b", "e", "f"].map(|row| at(&directory, row, true)),
             [Some(1), Some(1), Some(2), Some(2)]
         );
-        assert_eq!(["", "c", "d", "g"].map(at), [None; 4]);
+        assert_eq!(
+            ["", "c", "d", "g"].map(|row| at(&directory, row, true)),
+            [None; 4]
+        );
+    }
+
+    #[test]
+    fn what_is_located_takes_the_rows_of_what_was_there_before() {
+        let mut directory = with_a_gap();
+        learn(&mut directory, vec![tablet(3, "a", "e")]);
+        let ids: Vec<u64> = directory.tablets(TableId(1)).map(|it| it.id).collect();
+        assert_eq!(ids, [3]);
+        // One that was split.
+        learn(
+            &mut directory,
+            vec![tablet(3, "a", "c"), tablet(4, "c", "e")],
+        );
+        learn(&mut directory, vec![tablet(5, "", "a"), tablet(6, "e", "")]);
+        let ids: Vec<u64> = directory.tablets(TableId(1)).map(|it| it.id).collect();
+        assert_eq!(ids, [5, 3, 4, 6]);
+    }
+
+    #[test]
+    fn a_name_is_of_the_table_that_the_master_named_last() {
+        let named = |id, state: v1::TableState| v1::TableInfo {
+            id,
+            name: "t".into(),
+            state: state.into(),
+        };
+        let mut directory = Directory::default();
+        let mut learn = |names: &[String], tables, deleted_tables| {
+            let response = v1::LocateResponse {
+                tables,
+                deleted_tables,
+                ..v1::LocateResponse::default()
+            };
+            directory.learn(names, response);
+            directory.table("t")
+        };
+        let (ready, deleting) = (v1::TableState::Ready, v1::TableState::Deleting);
+        let creating = v1::TableState::Creating;
+        assert_eq!(learn(&[], vec![named(1, creating)], vec![]), None);
+        assert_eq!(learn(&[], vec![named(1, ready)], vec![]), Some(TableId(1)));
+        assert_eq!(learn(&[], vec![named(1, deleting)], vec![]), None);
+        assert_eq!(learn(&[], vec![named(2, ready)], vec![]), Some(TableId(2)));
+        // Of the one before.
+        assert_eq!(
+            learn(&[], vec![named(1, deleting)], vec![1]),
+            Some(TableId(2))
+        );
+        assert_eq!(learn(&["t".into()], vec![], vec![]), None);
+        assert!(directory.deleted(TableId(1)) && !directory.deleted(TableId(2)));
     }
 }

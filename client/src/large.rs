@@ -28,6 +28,7 @@ use crate::Error;
 use crate::attempts::Attempt;
 use crate::client::Options;
 use crate::commit::{Commit, Flush};
+use crate::directory::Wanted;
 use crate::error::Conflict;
 use crate::pinned::PinnedTables;
 use crate::resolver::unexpected;
@@ -341,10 +342,11 @@ impl Router {
         table: TableId,
         (start, end): (Bytes, Bytes),
     ) -> Result<u64, CallError> {
-        let directory = self.directory();
-        let tablets = directory.tablets(table).iter();
-        let cuts: Vec<Bytes> = tablets
-            .map(|place| place.tablet.start_row.clone())
+        // Those that are not known follow in one of the parts.
+        let cuts: Vec<Bytes> = self
+            .directory()
+            .tablets(table)
+            .map(|tablet| tablet.start_row.clone())
             .filter(|row| *row > start && (end.is_empty() || *row < end))
             .collect();
         let starts = std::iter::once(start).chain(cuts.clone());
@@ -381,9 +383,9 @@ impl Router {
         // Once the server was busy, until it has done a piece.
         let mut turn: Option<Turn<'_>> = None;
         loop {
-            let directory = self.directory();
-            let (tablet, attempt) = match directory.locate(table, &at) {
-                Ok((tablet, address)) => {
+            let wanted = Wanted::of(table, &at);
+            let (tablet, attempt) = match self.place(&wanted, deadline).await {
+                Ok(tablet) => {
                     let refs = vec![v1::TabletRef {
                         id: tablet.id,
                         epoch: tablet.epoch,
@@ -396,8 +398,8 @@ impl Router {
                         after: after.clone(),
                     });
                     let patience = self.deadline(PIECE_PATIENCE);
-                    let attempt = self.send(address, refs, ask, patience).await;
-                    (Some(tablet.clone()), attempt)
+                    let attempt = self.send(&tablet.address, refs, ask, patience).await;
+                    (Some(tablet), attempt)
                 }
                 Err(no_place) => (None, Attempt::Again(no_place.0)),
             };
@@ -439,9 +441,8 @@ impl Router {
                     | Attempt::NeverSent(why),
                 ) => Seen::Other(why),
             };
-            if let Some(directory) = retry.look_again(last).await?
-                && directory.deleted(table)
-            {
+            retry.look_again(last, vec![wanted]).await?;
+            if self.directory().deleted(table) {
                 return Ok(resolved);
             }
         }
@@ -454,8 +455,8 @@ impl Router {
             return;
         }
         let (start_ts, table) = (met.lock.start_ts, met.cell.table);
-        let directory = self.directory();
-        let Ok((tablet, _)) = directory.locate(table, &met.cell.row) else {
+        let wanted = Wanted::of(table, &met.cell.row);
+        let Ok(tablet) = self.directory().locate(&wanted) else {
             return;
         };
         let key = (start_ts, tablet.id);

@@ -11,6 +11,7 @@ use percolator_protocol::types::{Cell, Timestamp};
 use percolator_wire::v1;
 
 use crate::Error;
+use crate::directory::Wanted;
 use crate::locks::by_txn;
 use crate::network::Network;
 use crate::router::{CallError, Router};
@@ -205,8 +206,8 @@ impl LockResolver {
 
     /// The tablet that a cell lies in, as far as is known.
     fn tablet_of(&self, cell: &Cell) -> Option<u64> {
-        let directory = self.0.directory();
-        let (tablet, _) = directory.locate(cell.table, &cell.row).ok()?;
-        Some(tablet.id)
+        let wanted = Wanted::of(cell.table, &cell.row);
+        let located = self.0.directory().locate(&wanted);
+        Some(located.ok()?.id)
     }
 }

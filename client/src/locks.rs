@@ -1,7 +1,6 @@
 //! Locks of servers: listed, and cleared once their transactions have ended.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use percolator_protocol::txn::{Ending, MetLock};
 use percolator_protocol::types::{Cell, Timestamp};
@@ -10,21 +9,25 @@ use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
 
 use crate::attempts::Attempt;
-use crate::directory::Directory;
+use crate::directory::Wanted;
 use crate::resolver::{malformed, unexpected};
 use crate::retry::{Retry, Seen};
 use crate::router::{CallError, Deadline, Router, master_message};
+use crate::transport::MasterError;
 
 /// So many locks of a large transaction are cleared by name: a tablet isn't looked through for a few.
 const NAMED_MAX: usize = 16;
 
 impl Router {
-    /// Where things are now: the master is waited for.
-    pub(crate) async fn refreshed(&self, deadline: Deadline) -> Result<Arc<Directory>, CallError> {
+    /// Everything that the master knows: it is waited for.
+    pub(crate) async fn listed(
+        &self,
+        deadline: Deadline,
+    ) -> Result<v1::DirectoryResponse, CallError> {
         let mut retry = Retry::new(self, deadline);
         loop {
-            match self.refresh_by(deadline).await {
-                Ok(directory) => return Ok(directory),
+            match self.listing(deadline).await {
+                Ok(listing) => return Ok(listing),
                 Err(error) => retry.pause(master_message(error)).await?,
             }
         }
@@ -65,11 +68,13 @@ impl Router {
         let Some(first) = large.filter(|_| met.len() > NAMED_MAX) else {
             return by_name().await;
         };
-        let directory = self.directory();
         let mut tablets = BTreeMap::new();
         for MetLock { cell, .. } in met {
-            match directory.locate(cell.table, &cell.row) {
-                Ok((tablet, _)) => tablets.insert(tablet.id, (cell.table, tablet)),
+            match self
+                .place(&Wanted::of(cell.table, &cell.row), deadline)
+                .await
+            {
+                Ok(tablet) => tablets.insert(tablet.id, (cell.table, tablet)),
                 // Its server may have been away; or it has gone with its table.
                 Err(_) => return by_name().await,
             };
@@ -115,9 +120,8 @@ impl Router {
     ) -> Result<Body, CallError> {
         let mut retry = Retry::new(self, deadline);
         loop {
-            let directory = self.directory();
-            let mut known = directory.servers.iter();
-            let last = match known.find(|known| known.server == server) {
+            let known = self.servers.read().get(server).cloned();
+            let last = match known {
                 Some(known) if known.incarnation != 0 => {
                     let ask = ask(v1::Addressee {
                         server: known.server.clone(),
@@ -137,7 +141,12 @@ impl Router {
                 }
                 _ => Seen::Other("the master has not heard it since its own start".to_owned()),
             };
-            retry.look_again(last).await?;
+            retry.look_again(last, Vec::new()).await?;
+            match self.listing(deadline).await {
+                Err(MasterError::Replaced(replaced)) => return Err(CallError::Replaced(replaced)),
+                // One that is away leaves us with what we know.
+                Ok(_) | Err(_) => {}
+            }
         }
     }
 }

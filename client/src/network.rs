@@ -76,13 +76,28 @@ impl Master {
 
     async fn directory(
         &self,
+        request: v1::DirectoryRequest,
         trace: Option<v1::TraceContext>,
     ) -> Result<v1::DirectoryResponse, MasterError> {
-        let request = traced(v1::DirectoryRequest {}, trace);
+        let request = traced(request, trace);
         let directory = self
             .ask(|mut client| async move { client.directory(request).await })
             .await?;
-        self.cluster.check(directory)
+        let cluster_id = directory.cluster_id.clone();
+        self.cluster.check(&cluster_id, directory)
+    }
+
+    async fn locate(
+        &self,
+        request: v1::LocateRequest,
+        trace: Option<v1::TraceContext>,
+    ) -> Result<v1::LocateResponse, MasterError> {
+        let request = traced(request, trace);
+        let located = self
+            .ask(|mut client| async move { client.locate(request).await })
+            .await?;
+        let cluster_id = located.cluster_id.clone();
+        self.cluster.check(&cluster_id, located)
     }
 }
 
@@ -116,7 +131,8 @@ impl Network {
             let place = move || {
                 let master = master.clone();
                 async move {
-                    let directory = master.directory(None).await;
+                    let oracles = v1::DirectoryRequest { oracles_only: true };
+                    let directory = master.directory(oracles, None).await;
                     let directory = directory.map_err(crate::router::master_message)?;
                     crate::oracle::places(&directory)
                         .ok_or_else(|| "no oracle has reported to the master yet".into())
@@ -261,7 +277,16 @@ impl Transport for Network {
         &self,
         trace: Option<v1::TraceContext>,
     ) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>> {
-        self.master.directory(trace).boxed()
+        let everything = v1::DirectoryRequest::default();
+        self.master.directory(everything, trace).boxed()
+    }
+
+    fn locate(
+        &self,
+        request: v1::LocateRequest,
+        trace: Option<v1::TraceContext>,
+    ) -> BoxFuture<'_, Result<v1::LocateResponse, MasterError>> {
+        self.master.locate(request, trace).boxed()
     }
 
     fn session(

@@ -12,6 +12,7 @@ use percolator_wire::v1::response::Body;
 
 use crate::Error;
 use crate::attempts::Attempt;
+use crate::directory::Wanted;
 use crate::resolver::{malformed, unexpected};
 use crate::router::{CallError, Deadline};
 use crate::txn::Inner;
@@ -163,8 +164,11 @@ impl Inner {
         column: &Bytes,
         deadline: Deadline,
     ) -> Option<Attempt> {
-        let directory = self.router.directory();
-        let (tablet, address) = directory.locate(table, row).ok()?;
+        let tablet = self
+            .router
+            .directory()
+            .locate(&Wanted::of(table, row))
+            .ok()?;
         let (start_ts, bypass) = self.snapshot();
         let ask = Ask::GetOne(v1::GetOneRequest {
             tablet_id: tablet.id,
@@ -174,7 +178,7 @@ impl Inner {
             column: column.clone(),
             bypass,
         });
-        let sent = self.router.send(address, Vec::new(), ask, deadline);
+        let sent = self.router.send(&tablet.address, Vec::new(), ask, deadline);
         Some(sent.await)
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
-use crate::directory::Directory;
+use crate::directory::Wanted;
 use crate::router::{CallError, Deadline, Router};
 use crate::transport::{Backoff, MasterError};
 
@@ -109,30 +109,28 @@ impl<'a> Retry<'a> {
         waited.ok_or(CallError::GaveUp(last))
     }
 
-    /// [`Self::pause`], and then asks the master where things are: anyone who doesn't answer may have moved. Who is
-    /// busy has not, and many ask it at once: they don't all go to the master.
-    /// `None`: the master is away or wasn't asked, which leaves us with what we know.
+    /// [`Self::pause`], and then asks the master where these rows are: anyone who doesn't answer may have moved. Who is
+    /// busy has not, and many ask it at once: they don't all go to the master. One that is away leaves us with what we know.
     ///
     /// # Errors
     /// As [`Self::pause`], and where it doesn't help to ask again; [`CallError::Replaced`].
     pub(crate) async fn look_again(
         &mut self,
         last: Seen,
-    ) -> Result<Option<Arc<Directory>>, CallError> {
+        wanted: Vec<Wanted>,
+    ) -> Result<(), CallError> {
         let (last, may_have_moved) = match last {
             Seen::Busy(last) => (last, false),
             Seen::Other(last) => (last, true),
             Seen::Damaged(why) => return Err(CallError::GaveUp(why)),
         };
         self.pause(last).await?;
-        Ok(if may_have_moved {
-            match self.router.refresh_by(self.deadline).await {
-                Ok(directory) => Some(directory),
-                Err(MasterError::Replaced(replaced)) => return Err(CallError::Replaced(replaced)),
-                Err(_) => None,
+        if may_have_moved {
+            let asked = self.router.find_again(wanted, self.deadline).await;
+            if let Err(MasterError::Replaced(replaced)) = asked {
+                return Err(CallError::Replaced(replaced));
             }
-        } else {
-            None
-        })
+        }
+        Ok(())
     }
 }

@@ -9,7 +9,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use percolator_protocol::safe_point::TooOld;
 use percolator_protocol::txn::Ending;
 use percolator_protocol::types::{Cell, TableId, Timestamp};
@@ -20,17 +22,22 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::attempts::sort;
-use crate::directory::{Directory, Group};
+use crate::cluster;
+use crate::directory::{Directory, Group, Located, NoPlace, Wanted};
 use crate::metrics::Metrics;
 use crate::retry::{Retry, Seen, Turns};
 use crate::session::Session;
 use crate::trace::Trace;
-use crate::transport::{MasterError, Replaced, Transport};
+use crate::transport::{BoxFuture, MasterError, Replaced, Transport};
 
 /// Cells in one request, and bytes of keys and values; a single value may be larger. What is more is cut: others are
 /// to wait behind a few milliseconds' work, not behind a whole transaction.
 const GROUP_CELLS_MAX: usize = 512;
 const GROUP_BYTES_MAX: usize = 512 << 10;
+
+/// Rows that the master is asked for at a time, and tablets behind each of them: most calls go on where others ended.
+const ROWS_AT_A_TIME: usize = 64;
+const TABLETS_AHEAD: u32 = 16;
 
 /// What is said of a master that gave no answer until a deadline.
 const SILENT_MASTER: &str = "the master did not answer in the time that was left";
@@ -56,7 +63,9 @@ pub(crate) struct World {
     pub(crate) session: Arc<Session>,
     /// Closed when the client is gone.
     pub(crate) ended: watch::Sender<()>,
-    directory: RwLock<Arc<Directory>>,
+    directory: RwLock<Directory>,
+    /// Servers by name, as they were in the last listing of everything.
+    pub(crate) servers: RwLock<HashMap<String, v1::ServerInfo>>,
     /// By address: what a tablet server last said of its start, where it has; else the directory knows.
     pub(crate) lives: RwLock<HashMap<String, u64>>,
     /// How many commits go on in the background.
@@ -205,6 +214,7 @@ impl Router {
             session: Arc::default(),
             ended: watch::Sender::new(()),
             directory: RwLock::default(),
+            servers: RwLock::default(),
             lives: RwLock::default(),
             background: watch::Sender::new(0),
             clearing: Mutex::default(),
@@ -267,9 +277,9 @@ impl Router {
         }
     }
 
-    /// What is known of where things are.
-    pub(crate) fn directory(&self) -> Arc<Directory> {
-        self.directory.read().clone()
+    /// What is known of where things are. Nothing is learnt while it is held.
+    pub(crate) fn directory(&self) -> RwLockReadGuard<'_, Directory> {
+        self.directory.read()
     }
 
     /// The error by its cause, where that is that the cluster isn't there any more.
@@ -282,24 +292,125 @@ impl Router {
         }
     }
 
-    /// [`Self::refresh`], for as long as there's time.
-    pub(crate) async fn refresh_by(
+    /// Everything that the master knows of servers, tables and tablets, for people and tools.
+    pub(crate) async fn listing(
         &self,
         deadline: Deadline,
-    ) -> Result<Arc<Directory>, MasterError> {
+    ) -> Result<v1::DirectoryResponse, MasterError> {
         let transport = &*self.transport;
-        let asked = deadline.within(transport, self.refresh()).await;
-        asked.unwrap_or_else(|| Err(MasterError::Unavailable(SILENT_MASTER.into())))
+        let asked = deadline.within(transport, transport.directory(None)).await;
+        let listing =
+            asked.unwrap_or_else(|| Err(MasterError::Unavailable(SILENT_MASTER.into())))?;
+        let servers = listing.servers.iter().cloned();
+        *self.servers.write() = servers.map(|it| (it.server.clone(), it)).collect();
+        Ok(listing)
     }
 
-    /// Asks the master where things are.
-    pub(crate) async fn refresh(&self) -> Result<Arc<Directory>, MasterError> {
-        let step = self.step("directory");
+    /// Whether the master answers, and which cluster's it is.
+    pub(crate) async fn reach(&self, deadline: Deadline) -> Result<(), MasterError> {
+        self.ask_where(&[], &[], deadline).await
+    }
+
+    /// Asks the master for tables by name and for rows, and takes in what it answers.
+    async fn ask_where(
+        &self,
+        names: &[String],
+        rows: &[Wanted],
+        deadline: Deadline,
+    ) -> Result<(), MasterError> {
+        let step = self.step("locate");
         let trace = step.as_ref().and_then(|step| step.context());
-        let directory = Directory::new(self.transport.directory(trace).await?);
-        let directory = Arc::new(directory);
-        *self.directory.write() = directory.clone();
-        Ok(directory)
+        let row = |wanted: &Wanted| v1::RowToLocate {
+            table_id: wanted.table.0,
+            row: wanted.row.clone(),
+            before: wanted.before,
+        };
+        let request = v1::LocateRequest {
+            names: names.to_vec(),
+            rows: rows.iter().map(row).collect(),
+            ahead: TABLETS_AHEAD,
+        };
+        let asked = self.transport.locate(request, trace);
+        let asked = deadline.within(&*self.transport, asked).await;
+        let located =
+            asked.unwrap_or_else(|| Err(MasterError::Unavailable(SILENT_MASTER.into())))?;
+        self.directory.write().learn(names, located);
+        Ok(())
+    }
+
+    /// Asks the master for those of these rows whose tablet isn't known.
+    pub(crate) async fn find(
+        &self,
+        mut wanted: Vec<Wanted>,
+        deadline: Deadline,
+    ) -> Result<(), MasterError> {
+        loop {
+            {
+                let directory = self.directory();
+                wanted.retain(|wanted| {
+                    directory.locate(wanted).is_err() && !directory.deleted(wanted.table)
+                });
+            }
+            let rows = &wanted[..wanted.len().min(ROWS_AT_A_TIME)];
+            if rows.is_empty() {
+                return Ok(());
+            }
+            self.ask_where(&[], rows, deadline).await?;
+            // One that the master doesn't know is not asked for again.
+            let asked = rows.len();
+            wanted.drain(..asked);
+        }
+    }
+
+    /// Asks the master for the tablets of these rows, also where they are known: they may have moved.
+    pub(crate) async fn find_again(
+        &self,
+        mut wanted: Vec<Wanted>,
+        deadline: Deadline,
+    ) -> Result<(), MasterError> {
+        {
+            // Rows of one tablet are one question.
+            let directory = self.directory();
+            let mut asked = BTreeSet::new();
+            wanted.retain(|wanted| match directory.locate(wanted) {
+                Ok(located) => asked.insert(located.id),
+                Err(_) => true,
+            });
+        }
+        for rows in wanted.chunks(ROWS_AT_A_TIME) {
+            self.ask_where(&[], rows, deadline).await?;
+        }
+        Ok(())
+    }
+
+    /// The tablet of a row; the master is asked where it isn't known.
+    pub(crate) async fn place(
+        &self,
+        wanted: &Wanted,
+        deadline: Deadline,
+    ) -> Result<Located, NoPlace> {
+        let known = self.directory().locate(wanted);
+        if known.is_ok() {
+            return known;
+        }
+        // A master that is away leaves it unknown.
+        let _ = self.find(vec![wanted.clone()], deadline).await;
+        self.directory().locate(wanted)
+    }
+
+    /// Whether the master knows this table; as far as it can be asked.
+    pub(crate) async fn knows_table(&self, table: TableId, deadline: Deadline) -> bool {
+        if self.directory().knows(table) {
+            return true;
+        }
+        let wanted = Wanted::of(table, &Bytes::new());
+        let asked = self.find_again(vec![wanted], deadline).await;
+        asked.is_err() || self.directory().knows(table)
+    }
+
+    /// Tables were made or deleted: whose name this is has to be asked anew.
+    pub(crate) fn forget_name(&self, name: &str) {
+        self.directory.write().forget_name(name);
     }
 
     /// The ids of the tables of this name that are to be deleted. Those whose deletion waits for something are, rather than
@@ -310,21 +421,15 @@ impl Router {
         give_up_lost: bool,
         patience: Duration,
     ) -> Result<Vec<u32>, Error> {
-        let find = |directory: &Directory| {
-            let ids = |tables: Vec<&v1::TableInfo>| tables.iter().map(|table| table.id).collect();
-            let deleting: Vec<_> = directory.deleting_named(name).collect();
-            let waiting = |table: &&v1::TableInfo| directory.waits_to_be_frozen(TableId(table.id));
-            let waiting: Vec<_> = deleting.iter().copied().filter(waiting).collect();
-            if !waiting.is_empty() {
-                return Some(Ok(ids(waiting)));
-            }
-            match directory.table_named(name) {
-                Some(table) => Some(Ok(vec![table.id])),
-                None if give_up_lost && !deleting.is_empty() => Some(Ok(ids(deleting))),
-                None => None,
-            }
+        let deadline = self.deadline(patience);
+        let find = || {
+            let asked = async {
+                let listing = self.listing(deadline).await?;
+                Ok(cluster::ids_to_delete(&listing, name, give_up_lost).map(Ok))
+            };
+            asked.boxed()
         };
-        self.look_up(name, patience, find).await
+        self.look_up(name, deadline, find).await
     }
 
     /// The table of this name. Asks the master when it isn't known yet.
@@ -332,32 +437,31 @@ impl Router {
         if let Some(table) = self.directory().table(name) {
             return Ok(table);
         }
-        let ready = |directory: &Directory| match directory.table_named(name)?.state() {
-            v1::TableState::Ready => {
-                let table = directory.table(name);
-                Some(table.ok_or_else(|| "the table is ready".to_owned()))
-            }
-            v1::TableState::Creating => Some(Err(format!("table {name} is still being created"))),
-            _ => None,
+        let deadline = self.deadline(patience);
+        let names = [name.to_owned()];
+        let creating = || format!("table {name} is still being created");
+        let ready = || {
+            let asked = async {
+                self.ask_where(&names, &[], deadline).await?;
+                let directory = self.directory();
+                let named = directory.table_named(name).is_some();
+                Ok(named.then(|| directory.table(name).ok_or_else(creating)))
+            };
+            asked.boxed()
         };
-        self.look_up(name, patience, ready).await
+        self.look_up(name, deadline, ready).await
     }
 
-    /// What the master's directory has of a table: `None`, where there's none; why it's asked again, where that isn't known yet.
-    async fn look_up<T>(
+    /// What the master has of a table: `None`, where there's none; why it's asked again, where that isn't known yet.
+    async fn look_up<'a, T>(
         &self,
         name: &str,
-        patience: Duration,
-        find: impl Fn(&Directory) -> Option<Result<T, String>>,
+        deadline: Deadline,
+        find: impl Fn() -> BoxFuture<'a, Result<Option<Result<T, String>>, MasterError>>,
     ) -> Result<T, Error> {
-        let deadline = self.deadline(patience);
         let mut retry = Retry::new(self, deadline);
         loop {
-            let last = match self
-                .refresh_by(deadline)
-                .await
-                .map(|directory| find(&directory))
-            {
+            let last = match find().await {
                 Ok(Some(Ok(found))) => return Ok(found),
                 Ok(Some(Err(why))) => why,
                 Ok(None) => {
@@ -390,15 +494,26 @@ impl Router {
         let mut answered = Vec::with_capacity(1);
         let mut waiting = indices;
         let mut retry = Retry::new(self, deadline);
+        let mut is_first = true;
         loop {
-            let directory = self.directory();
             let cells: Vec<(usize, Cell)> = waiting.iter().map(|at| (*at, cell(*at))).collect();
-            let grouped = directory.group(
-                cells.iter().map(|(at, cell)| (*at, cell)),
-                GROUP_CELLS_MAX,
-                GROUP_BYTES_MAX,
-                bytes,
-            );
+            let wanted = || {
+                let cells = cells.iter();
+                cells
+                    .map(|(_, cell)| Wanted::of(cell.table, &cell.row))
+                    .collect()
+            };
+            let group = || {
+                let cells = cells.iter().map(|(at, cell)| (*at, cell));
+                self.directory()
+                    .group(cells, GROUP_CELLS_MAX, GROUP_BYTES_MAX, bytes)
+            };
+            let mut grouped = group();
+            if grouped.is_err() && std::mem::take(&mut is_first) {
+                // A master that is away leaves it as it is.
+                let _ = self.find(wanted(), deadline).await;
+                grouped = group();
+            }
             let mut frozen = Vec::new();
             let (mut again, last) = match grouped {
                 Ok(groups) => {
@@ -412,15 +527,13 @@ impl Router {
             }
             // Cut as before: a server may have had a piece whose answer was lost.
             again.sort_unstable();
-            let directory = match retry.look_again(last).await {
-                Ok(directory) => directory,
-                Err(gave_up) => {
-                    answered.push((again, Err(gave_up)));
-                    return answered;
-                }
-            };
+            if let Err(gave_up) = retry.look_again(last, wanted()).await {
+                answered.push((again, Err(gave_up)));
+                return answered;
+            }
             waiting = again;
-            if let Some(directory) = directory {
+            {
+                let directory = self.directory();
                 waiting.retain(|at| {
                     let table = cell(*at).table;
                     let gone = if directory.deleted(table) {
@@ -467,19 +580,22 @@ impl Router {
 
     /// The one request that all of these cells make, where one server has them, and the life of that
     /// server as far as it is known.
+    ///
+    /// # Errors
+    /// The place of one of them isn't known.
     pub(crate) fn one_server<'a>(
         &self,
         cells: impl Iterator<Item = (usize, &'a Cell)>,
         bytes: &(dyn Fn(usize) -> usize + Sync),
-    ) -> Option<(Group, u64)> {
+    ) -> Result<Option<(Group, u64)>, NoPlace> {
         let directory = self.directory();
-        let mut groups = directory
-            .group(cells, GROUP_CELLS_MAX, GROUP_BYTES_MAX, bytes)
-            .ok()?;
-        let group = groups.pop().filter(|_| groups.is_empty())?;
-        let told = self.lives.read().get(&group.address).copied();
-        let life = told.or_else(|| directory.life(&group.address))?;
-        Some((group, life))
+        let mut groups = directory.group(cells, GROUP_CELLS_MAX, GROUP_BYTES_MAX, bytes)?;
+        let Some(group) = groups.pop().filter(|_| groups.is_empty()) else {
+            return Ok(None);
+        };
+        let told = self.lives.read().get(&*group.address).copied();
+        let life = told.or_else(|| directory.life(&group.address));
+        Ok(life.map(|life| (group, life)))
     }
 }
 

@@ -182,7 +182,7 @@ impl Admin {
 
     pub(crate) async fn tablet_servers(&self) -> Result<Vec<String>, Error> {
         let deadline = self.router.deadline(PATIENCE);
-        let directory = self.router.refreshed(deadline).await;
+        let directory = self.router.listed(deadline).await;
         let directory = directory.map_err(|error| Error::Unavailable(error.to_string()))?;
         let is_tablet = |server: &&v1::ServerInfo| server.role() == v1::Role::Tablet;
         let servers = directory.servers.iter().filter(is_tablet);

@@ -14,6 +14,7 @@ use percolator_wire::v1::response::Body;
 use crate::Error;
 use crate::attempts::Attempt;
 use crate::directory::prefix_end;
+use crate::directory::{Located, Wanted};
 use crate::index::index_row;
 use crate::own::OwnWrite;
 use crate::resolver::unexpected;
@@ -234,20 +235,20 @@ impl Scan {
         let deadline = router.deadline(self.txn.options.patience);
         let mut retry = Retry::new(router, deadline);
         loop {
-            let directory = router.directory();
-            let located = if self.range.reverse {
-                directory.locate_reverse(self.table, &self.at)
-            } else {
-                directory.locate(self.table, &self.at)
+            let wanted = Wanted {
+                table: self.table,
+                row: self.at.clone(),
+                before: self.range.reverse,
             };
-            let (tablet, attempt) = match located {
-                Ok((tablet, address)) => {
+            let (tablet, attempt) = match router.place(&wanted, deadline).await {
+                Ok(tablet) => {
                     let refs = vec![v1::TabletRef {
                         id: tablet.id,
                         epoch: tablet.epoch,
                     }];
-                    let attempt = router.send(address, refs, self.request(), deadline).await;
-                    (Some(tablet.clone()), attempt)
+                    let ask = self.request();
+                    let attempt = router.send(&tablet.address, refs, ask, deadline).await;
+                    (Some(tablet), attempt)
                 }
                 Err(no_place) => (None, Attempt::Again(no_place.0)),
             };
@@ -270,11 +271,9 @@ impl Scan {
                     Seen::Other(why)
                 }
             };
-            let error = match retry.look_again(last).await {
-                Ok(Some(directory)) if directory.deleted(self.table) => {
-                    CallError::Deleted(self.table)
-                }
-                Ok(_) => continue,
+            let error = match retry.look_again(last, vec![wanted]).await {
+                Ok(()) if router.directory().deleted(self.table) => CallError::Deleted(self.table),
+                Ok(()) => continue,
                 Err(gave_up) => gave_up,
             };
             return Err(deadline.error(&*router.transport, "scanning", error));
@@ -299,7 +298,7 @@ impl Scan {
 
     async fn take(
         &mut self,
-        tablet: &v1::TabletInfo,
+        tablet: &Located,
         response: v1::ScanResponse,
         deadline: Deadline,
     ) -> Result<(), Error> {

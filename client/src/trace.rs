@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use percolator_protocol::types::{Lock, TableId, Timestamp};
+use percolator_protocol::types::{Lock, Timestamp};
 use percolator_telemetry::Limited;
 use percolator_telemetry::trace::{Span, Tracer, key};
 use percolator_wire::v1;
@@ -349,20 +349,6 @@ impl Router {
     /// A part of the transaction begins, if something is told of it.
     pub(crate) fn step(&self, name: &'static str) -> Option<Step<'_>> {
         self.trace.as_ref().map(|trace| trace.step(name))
-    }
-}
-
-impl Directory {
-    /// The tables that these tablets belong to, by name.
-    fn tables_of(&self, tablets: &[u64]) -> Vec<&str> {
-        let has_one = |table: &&v1::TableInfo| {
-            let places = self.tablets(TableId(table.id)).iter();
-            places
-                .map(|place| place.tablet.id)
-                .any(|id| tablets.contains(&id))
-        };
-        let tables = self.tables.values().filter(has_one);
-        tables.map(|table| table.name.as_str()).collect()
     }
 }
 

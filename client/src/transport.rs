@@ -54,7 +54,7 @@ pub struct Replaced {
     pub theirs: String,
 }
 
-/// Knows the client's cluster by the first directory: what is known of tables and tablets is of that one alone.
+/// Knows the client's cluster by the master's first answer: what is known of tables and tablets is of that one alone.
 #[derive(Debug, Default)]
 pub struct OneCluster {
     id: OnceLock<String>,
@@ -62,16 +62,13 @@ pub struct OneCluster {
 }
 
 impl OneCluster {
-    /// A directory of the client's cluster.
+    /// An answer of the master of this cluster, which has to be the client's.
     ///
     /// # Errors
     /// [`MasterError::Replaced`]: it is another one's.
-    pub fn check(
-        &self,
-        directory: v1::DirectoryResponse,
-    ) -> Result<v1::DirectoryResponse, MasterError> {
-        self.id.get_or_init(|| directory.cluster_id.clone());
-        self.check_id(&directory.cluster_id).map(|()| directory)
+    pub fn check<T>(&self, cluster_id: &str, answer: T) -> Result<T, MasterError> {
+        self.id.get_or_init(|| cluster_id.to_owned());
+        self.check_id(cluster_id).map(|()| answer)
     }
 
     /// The answer to a session is of the client's cluster, or none is known yet.
@@ -150,7 +147,13 @@ pub trait Transport: Send + Sync + 'static {
         request: v1::SessionRequest,
         trace: Option<v1::TraceContext>,
     ) -> BoxFuture<'_, Result<v1::SessionResponse, MasterError>>;
-    /// Where everything is; for a transaction in this trace, if in one.
+    /// Where rows are; for a transaction in this trace, if in one.
+    fn locate(
+        &self,
+        request: v1::LocateRequest,
+        trace: Option<v1::TraceContext>,
+    ) -> BoxFuture<'_, Result<v1::LocateResponse, MasterError>>;
+    /// Where everything is, for people and tools.
     fn directory(
         &self,
         trace: Option<v1::TraceContext>,

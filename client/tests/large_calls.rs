@@ -131,10 +131,19 @@ impl Transport for Yes {
         &self,
         _: Option<v1::TraceContext>,
     ) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>> {
+        async { Err(none()) }.boxed()
+    }
+
+    /// The whole table.
+    fn locate(
+        &self,
+        _: v1::LocateRequest,
+        _: Option<v1::TraceContext>,
+    ) -> BoxFuture<'_, Result<v1::LocateResponse, MasterError>> {
         let middle = Bytes::from(row(MIDDLE));
         let bounds = [(Bytes::new(), middle.clone()), (middle, Bytes::new())];
         let tablets = bounds.into_iter().zip(SERVERS).zip(1..);
-        let tablets = tablets.map(|(((start_row, end_row), server), id)| v1::TabletPlace {
+        let tablets = tablets.map(|(((start_row, end_row), server), id)| v1::LocatedTablet {
             tablet: Some(v1::TabletInfo {
                 id,
                 table_id: 1,
@@ -145,26 +154,20 @@ impl Transport for Yes {
                 state: v1::TabletState::Serving.into(),
             }),
             server: server.into(),
-        });
-        let servers = SERVERS.map(|server| v1::ServerInfo {
-            role: v1::Role::Tablet.into(),
-            server: server.into(),
             address: server.into(),
-            alive: true,
-            ..v1::ServerInfo::default()
+            incarnation: 0,
         });
-        let directory = v1::DirectoryResponse {
-            servers: servers.into(),
+        let located = v1::LocateResponse {
             tables: vec![v1::TableInfo {
                 id: 1,
                 name: "t".into(),
                 state: v1::TableState::Ready.into(),
             }],
             tablets: tablets.collect(),
-            ..v1::DirectoryResponse::default()
+            ..v1::LocateResponse::default()
         };
         self.directories.fetch_add(1, Ordering::Relaxed);
-        async move { Ok(directory) }.boxed()
+        async move { Ok(located) }.boxed()
     }
 
     fn create_table(

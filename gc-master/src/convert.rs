@@ -92,6 +92,26 @@ impl From<HeartbeatAnswer> for v1::HeartbeatResponse {
     }
 }
 
+/// The oracles alone.
+///
+/// # Errors
+/// [`Refusal::NoState`].
+pub(crate) fn oracles(
+    directory: &Directory,
+    now: Duration,
+) -> Result<v1::DirectoryResponse, Refusal> {
+    let state = directory.state()?;
+    let servers = state.servers.iter();
+    let oracles = servers.filter(|(_, server)| server.role == Role::Oracle);
+    Ok(v1::DirectoryResponse {
+        cluster_id: state.cluster_id.clone(),
+        servers: oracles
+            .map(|(name, server)| server_info(directory, now, name, server))
+            .collect(),
+        ..v1::DirectoryResponse::default()
+    })
+}
+
 /// Everything, sorted: servers by role and name, tables by id, tablets by table and first row.
 ///
 /// # Errors
@@ -100,37 +120,14 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
     let state = directory.state()?;
     let mut servers: Vec<_> = state.servers.iter().collect();
     servers.sort_by_key(|(name, server)| (server.role, *name));
-    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let failed = |name: &str| directory.failed(name);
-    let lost = |name: &str| {
-        let mut lost = directory.lost_tablets(name);
-        lost.extend(directory.lost_in_deletion(name));
-        lost.sort_unstable();
-        lost
-    };
-    let server_info = |(name, server): (&String, &crate::state::Server)| v1::ServerInfo {
-        role: match server.role {
-            Role::Oracle => v1::Role::Oracle.into(),
-            Role::Tablet => v1::Role::Tablet.into(),
-        },
-        server: name.clone(),
-        address: server.address.clone(),
-        alive: directory.is_alive(name, now),
-        incarnation: directory.incarnation(name),
-        silent_ms: directory.silence(name, now).map(millis),
-        lost_tablets: lost(name),
-        disk_stalled_ms: directory.disk_stalled_ms(name),
-        metrics_address: text(directory.metrics_address(name)),
-        failure: failed(name).map_or_else(String::new, |failed| failed.why.clone()),
-        failed_ms_ago: failed(name).map_or(0, |failed| millis(now.saturating_sub(failed.at))),
-        failures: failed(name).map_or(0, |failed| failed.times),
-        leads_term: directory.leads_term(name),
-    };
     let tables = state.tables.keys();
     let tablets = tables.flat_map(|table| directory.tablets().of_table(*table));
     Ok(v1::DirectoryResponse {
         cluster_id: state.cluster_id.clone(),
-        servers: servers.into_iter().map(server_info).collect(),
+        servers: servers
+            .into_iter()
+            .map(|(name, server)| server_info(directory, now, name, server))
+            .collect(),
         tables: state
             .tables
             .iter()
@@ -152,6 +149,37 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
     })
 }
 
+fn server_info(
+    directory: &Directory,
+    now: Duration,
+    name: &str,
+    server: &crate::state::Server,
+) -> v1::ServerInfo {
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let failed = directory.failed(name);
+    let mut lost = directory.lost_tablets(name);
+    lost.extend(directory.lost_in_deletion(name));
+    lost.sort_unstable();
+    v1::ServerInfo {
+        role: match server.role {
+            Role::Oracle => v1::Role::Oracle.into(),
+            Role::Tablet => v1::Role::Tablet.into(),
+        },
+        server: name.to_owned(),
+        address: server.address.clone(),
+        alive: directory.is_alive(name, now),
+        incarnation: directory.incarnation(name),
+        silent_ms: directory.silence(name, now).map(millis),
+        lost_tablets: lost,
+        disk_stalled_ms: directory.disk_stalled_ms(name),
+        metrics_address: text(directory.metrics_address(name)),
+        failure: failed.map_or_else(String::new, |failed| failed.why.clone()),
+        failed_ms_ago: failed.map_or(0, |failed| millis(now.saturating_sub(failed.at))),
+        failures: failed.map_or(0, |failed| failed.times),
+        leads_term: directory.leads_term(name),
+    }
+}
+
 /// Empty: there's none.
 pub(crate) fn text(address: Option<SocketAddr>) -> String {
     address
@@ -168,6 +196,7 @@ pub(crate) fn places(directory: &Directory, table: u32) -> Result<Vec<v1::Tablet
         .collect())
 }
 
+/// A table, as clients see it.
 pub(crate) fn table_info(id: u32, table: &Table) -> v1::TableInfo {
     let state = match table.state {
         TableState::Creating => v1::TableState::Creating,
@@ -182,8 +211,16 @@ pub(crate) fn table_info(id: u32, table: &Table) -> v1::TableInfo {
 }
 
 fn place(state: &DirectoryState, id: u64, tablet: &Placement) -> v1::TabletPlace {
+    v1::TabletPlace {
+        tablet: Some(tablet_info(state, id, tablet)),
+        server: tablet.owner.clone(),
+    }
+}
+
+/// A tablet, as clients see it.
+pub(crate) fn tablet_info(state: &DirectoryState, id: u64, tablet: &Placement) -> v1::TabletInfo {
     let table_name = state.tables.get(&tablet.table).map(|table| &table.name);
-    let info = Tablet {
+    let tablet = Tablet {
         id,
         table: TableId(tablet.table),
         table_name: table_name.cloned().unwrap_or_default(),
@@ -191,10 +228,7 @@ fn place(state: &DirectoryState, id: u64, tablet: &Placement) -> v1::TabletPlace
         epoch: tablet.epoch,
         state: tablet.state,
     };
-    v1::TabletPlace {
-        tablet: Some(info.into()),
-        server: tablet.owner.clone(),
-    }
+    tablet.into()
 }
 
 impl From<Refusal> for Status {
@@ -229,6 +263,7 @@ impl From<Refusal> for Status {
             | Refusal::TableName { .. }
             | Refusal::TooManyCuts { .. }
             | Refusal::Cut { .. } | Refusal::Session { .. }
+            | Refusal::TooManyToLocate { .. }
             | Refusal::Retention { .. }
             | Refusal::HoldMax { .. } => Code::InvalidArgument,
             Refusal::NoSuchTable { .. } => Code::NotFound,

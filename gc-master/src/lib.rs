@@ -1,8 +1,8 @@
 //! The master: the directory of tables, tablets and servers.
 //!
 //! [`Directory`] is the pure core; [`Server`] runs it over gRPC with its state in a file. The
-//! master knows where tablets are because their owners say so: its own state is durable for
-//! speed, and a master that has lost it is told everything again by heartbeats.
+//! master knows where tablets are because their owners report them: that is soft state. What no owner
+//! can report is durable.
 //!
 //! It also says how far garbage collection may go ([`drive`]): it keeps the clients' gc-locks, and the two points
 //! of `protocol::safe_point`.
@@ -16,6 +16,7 @@ mod facts;
 mod fencing;
 mod held;
 mod ids;
+mod locate;
 mod measured;
 mod members;
 mod metrics;
@@ -40,6 +41,7 @@ pub use convert::{directory as directory_response, gc_status};
 pub use driver::drive;
 pub use events::{Action, Command, Deletion, Effects, Heartbeat, HeartbeatAnswer, Note, Start};
 pub use fencing::{LEASE, Leased};
+pub use locate::locate;
 pub use names::{CUT_BYTES_MAX, CUTS_MAX, NAME_BYTES_MAX};
 pub use pending::{Creation, Pending, Removal};
 pub use placements::Placements;

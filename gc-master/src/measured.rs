@@ -65,6 +65,7 @@ macro_rules! measured {
 
 measured! {
     heartbeat: HeartbeatRequest => HeartbeatResponse;
+    locate: LocateRequest => LocateResponse;
     directory: DirectoryRequest => DirectoryResponse;
     session: SessionRequest => SessionResponse;
     gc_status: GcStatusRequest => GcStatusResponse;

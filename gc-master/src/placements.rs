@@ -137,6 +137,20 @@ impl Placements {
             })
     }
 
+    /// Those of this table from the one that has the last row before `row` backwards; from the last one if that is empty.
+    pub fn before_row(&self, table: u32, row: &[u8]) -> impl Iterator<Item = (u64, &Placement)> {
+        let tablets = self.by_table.get(&table);
+        let end = Bytes::copy_from_slice(row);
+        let all = tablets.map(|it| {
+            if end.is_empty() {
+                it.by_start.range::<Bytes, _>(..)
+            } else {
+                it.by_start.range::<Bytes, _>(..end)
+            }
+        });
+        self.named(all.into_iter().flatten().rev().map(|(_, id)| id))
+    }
+
     /// The owners of a table's tablets.
     pub fn owners_of(&self, table: u32) -> BTreeSet<&str> {
         let tablets = self.of_table(table);

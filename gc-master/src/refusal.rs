@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use humantime::format_duration;
 
+use crate::locate::LOCATED_MAX;
 use crate::names::{CUTS_MAX, NAME_BYTES_MAX};
 use crate::settings::{RETENTION_MAX, RETENTION_MIN};
 
@@ -120,6 +121,10 @@ pub enum Refusal {
     TableName { name: String },
     #[error("{cuts} cuts are too many: a table may be created with at most {CUTS_MAX}")]
     TooManyCuts { cuts: usize },
+    #[error(
+        "{asked} names, rows or tablets ahead are asked for at a time, and {LOCATED_MAX} may be"
+    )]
+    TooManyToLocate { asked: usize },
     #[error("cut number {} is refused: {wrong}", .index + 1)]
     Cut { index: usize, wrong: &'static str },
 

@@ -12,6 +12,7 @@ use tonic::{Request, Response, Status};
 use crate::convert;
 use crate::core::Directory;
 use crate::events::Heartbeat;
+use crate::locate::locate;
 use crate::pending::{Creation, Pending, Removal};
 use crate::refusal::Refusal;
 use crate::runner::Runner;
@@ -74,10 +75,24 @@ impl Master for Service {
         Ok(Response::new(heard.into()))
     }
 
+    async fn locate(
+        &self,
+        request: Request<v1::LocateRequest>,
+    ) -> Result<Response<v1::LocateResponse>, Status> {
+        let request = request.into_inner();
+        let located = self
+            .runner
+            .look(|directory, _| locate(directory, &request))??;
+        Ok(Response::new(located))
+    }
+
     async fn directory(
         &self,
-        _: Request<v1::DirectoryRequest>,
+        request: Request<v1::DirectoryRequest>,
     ) -> Result<Response<v1::DirectoryResponse>, Status> {
+        if request.into_inner().oracles_only {
+            return Ok(Response::new(self.runner.look(convert::oracles)??));
+        }
         Ok(Response::new(v1::DirectoryResponse {
             master: self.server.clone(),
             master_metrics_address: convert::text(self.metrics_address),

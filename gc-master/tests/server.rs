@@ -158,7 +158,7 @@ async fn wait_for(
     let mut last = None;
     let reached = async {
         loop {
-            let answer = master.directory(v1::DirectoryRequest {}).await;
+            let answer = master.directory(v1::DirectoryRequest::default()).await;
             match answer.map(Response::into_inner) {
                 Ok(directory) if wanted(&directory) => return directory,
                 other => last = Some(other),
@@ -244,7 +244,10 @@ async fn tables_are_created_and_deleted() {
         .collect();
     assert_eq!(fakes[0].ids(), [ids[0], ids[2]]);
     assert_eq!(fakes[1].ids(), [ids[1]]);
-    let seen = master.directory(v1::DirectoryRequest {}).await.unwrap();
+    let seen = master
+        .directory(v1::DirectoryRequest::default())
+        .await
+        .unwrap();
     assert_eq!(seen.into_inner().tablets, created.tablets);
 
     let again = master.create_table(create("a", &["g", "p"])).await;
@@ -277,7 +280,10 @@ async fn a_master_without_a_state_waits_and_takes_over() {
     let folder = tempfile::tempdir().unwrap();
     let address = in_process(folder.path(), false).await;
     let mut master = connect(address);
-    let refused = master.directory(v1::DirectoryRequest {}).await.unwrap_err();
+    let refused = master
+        .directory(v1::DirectoryRequest::default())
+        .await
+        .unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     assert!(refused.message().contains("--new-cluster"), "{refused}");
 
@@ -336,7 +342,10 @@ async fn a_master_that_cannot_write_its_state_stops_and_shows_nothing_of_it() {
     .unwrap();
     let mut master = connect(server.address());
     let running = tokio::spawn(server.run(pending()));
-    master.directory(v1::DirectoryRequest {}).await.unwrap();
+    master
+        .directory(v1::DirectoryRequest::default())
+        .await
+        .unwrap();
     folder.close().unwrap();
     let beat = v1::HeartbeatRequest {
         role: v1::Role::Oracle.into(),
@@ -455,7 +464,10 @@ async fn a_killed_master_goes_on_where_it_was() {
         .await;
     }
 
-    let seen = master.directory(v1::DirectoryRequest {}).await.unwrap();
+    let seen = master
+        .directory(v1::DirectoryRequest::default())
+        .await
+        .unwrap();
     let seen = seen.into_inner();
     assert!(!answered.is_empty());
     for (name, id) in &answered {

@@ -11,9 +11,9 @@ use percolator_wire::v1::master_server::{Master, MasterServer};
 use percolator_wire::v1::{
     CreateTableRequest, CreateTableResponse, DeleteTableRequest, DeleteTableResponse,
     DirectoryRequest, DirectoryResponse, GcStatusRequest, GcStatusResponse, HeartbeatRequest,
-    HeartbeatResponse, ReleaseGcLockRequest, ReleaseGcLockResponse, Role, SessionRequest,
-    SessionResponse, SetGcRequest, SetGcResponse, TabletInfo, TransactionsRequest,
-    TransactionsResponse,
+    HeartbeatResponse, LocateRequest, LocateResponse, ReleaseGcLockRequest, ReleaseGcLockResponse,
+    Role, SessionRequest, SessionResponse, SetGcRequest, SetGcResponse, TabletInfo,
+    TransactionsRequest, TransactionsResponse,
 };
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
@@ -39,6 +39,10 @@ impl Master for FakeMaster {
             interval_ms: 10,
             ..HeartbeatResponse::default()
         }))
+    }
+
+    async fn locate(&self, _: Request<LocateRequest>) -> Result<Response<LocateResponse>, Status> {
+        Err(Status::unimplemented("not in this test"))
     }
 
     async fn directory(

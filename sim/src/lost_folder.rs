@@ -49,7 +49,10 @@ pub(crate) fn lost_folder(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     let number = tablets.iter().position(|tablet| tablet.name == owner);
     let number = number.expect("a tablet's owner is a tablet server");
     // Where tablets are is soft state of the master: also one that did not run meanwhile has to notice.
-    let restarts = cluster.tablet(number).dice.of("master", |dice| dice.below(3));
+    let restarts = cluster
+        .tablet(number)
+        .dice
+        .of("master", |dice| dice.below(3));
     let kill_master = || cluster.kill_server(world, 0, MASTER_DOWN, false);
     if restarts == 1 {
         kill_master();
@@ -62,7 +65,13 @@ pub(crate) fn lost_folder(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     if restarts == 2 {
         kill_master();
         world.run(world.now() + 2 * MASTER_DOWN, || false);
-        if !becomes(world, cluster, number, "that its tablets are lost, to another start of the master", is_lost) {
+        if !becomes(
+            world,
+            cluster,
+            number,
+            "that its tablets are lost, to another start of the master",
+            is_lost,
+        ) {
             return false;
         }
     }

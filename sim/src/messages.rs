@@ -26,6 +26,8 @@ pub enum Ask {
     /// To the master.
     Directory,
     /// To the master.
+    Locate(v1::LocateRequest),
+    /// To the master.
     CreateTable(v1::CreateTableRequest),
     /// To the master.
     DeleteTable(v1::DeleteTableRequest),
@@ -46,6 +48,8 @@ pub enum Answer {
     Timestamps(Granted),
     /// The master's.
     Directory(v1::DirectoryResponse),
+    /// The master's.
+    Located(v1::LocateResponse),
     /// The master's.
     TableCreated(v1::CreateTableResponse),
     /// The master's.

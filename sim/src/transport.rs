@@ -148,7 +148,27 @@ impl Transport for SimTransport {
     ) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>> {
         async move {
             match self.ask_master(Ask::Directory).await? {
-                Answer::Directory(directory) => self.cluster.check(directory),
+                Answer::Directory(directory) => {
+                    let cluster_id = directory.cluster_id.clone();
+                    self.cluster.check(&cluster_id, directory)
+                }
+                _ => Err(odd()),
+            }
+        }
+        .boxed()
+    }
+
+    fn locate(
+        &self,
+        request: v1::LocateRequest,
+        _: Option<v1::TraceContext>,
+    ) -> BoxFuture<'_, Result<v1::LocateResponse, MasterError>> {
+        async move {
+            match self.ask_master(Ask::Locate(request)).await? {
+                Answer::Located(located) => {
+                    let cluster_id = located.cluster_id.clone();
+                    self.cluster.check(&cluster_id, located)
+                }
                 _ => Err(odd()),
             }
         }

@@ -24,6 +24,12 @@ impl Ask {
             Self::Tablet(request) => request.body.as_ref().map_or_else(nothing, asked),
             Self::Timestamps(count) => format!("timestamps {count}"),
             Self::Directory => "directory".to_owned(),
+            Self::Locate(request) => {
+                let rows = request.rows.iter();
+                let rows = rows.map(|row| format!(" {}/{}", row.table_id, text(&row.row)));
+                let rows: String = rows.take(SHOWN).collect();
+                format!("locate {}{rows}", request.names.join(" "))
+            }
             Self::CreateTable(request) => format!("create table {}", request.name),
             Self::DeleteTable(request) => {
                 format!("delete table {} ({})", request.name, request.table_id)
@@ -130,6 +136,7 @@ impl Answer {
             Self::Tablet(response) => response.body.as_ref().map_or_else(nothing, answered),
             Self::Timestamps(granted) => format!("timestamp {}", granted.first),
             Self::Directory(directory) => format!("{} tablets", directory.tablets.len()),
+            Self::Located(located) => format!("{} tablets", located.tablets.len()),
             Self::TableCreated(_) => "created".to_owned(),
             Self::TableDeleted(_) => "deleted".to_owned(),
             Self::Session(told) => format!("lease {} ms barrier={}", told.lease_ms, told.barrier),

@@ -313,19 +313,18 @@ impl Cluster {
         self.state.lock().hidden = id;
     }
 
-    /// The master's directory.
-    pub(crate) fn directory(&self) -> v1::DirectoryResponse {
+    /// The master's answer: all tablets of the tables that are asked for.
+    pub(crate) fn locate(&self, request: &v1::LocateRequest) -> v1::LocateResponse {
         let state = self.state.lock();
-        let server = |(address, server): (&&str, &Server)| v1::ServerInfo {
-            role: v1::Role::Tablet.into(),
-            server: (*address).to_owned(),
-            address: (*address).to_owned(),
-            alive: true,
-            incarnation: server.incarnation,
-            ..v1::ServerInfo::default()
-        };
+        let tables = [(1, TABLE), (2, INDEX)];
         let is_left = |id: u32| !state.deleted.contains(&id);
-        let place = |(tablet, address): &(Tablet, &str)| v1::TabletPlace {
+        let is_deleting = |id: u32| state.frozen.contains(&id);
+        let asked = |id: u32| request.rows.iter().any(|row| row.table_id == id);
+        let is_named = |(id, name): &(u32, &str)| {
+            let by_name = request.names.iter().any(|asked| asked == name);
+            is_left(*id) && (asked(*id) || (by_name && !is_deleting(*id)))
+        };
+        let located = |(tablet, address): &(Tablet, &str)| v1::LocatedTablet {
             tablet: Some(v1::TabletInfo {
                 id: tablet.id,
                 table_id: tablet.table.0,
@@ -336,29 +335,31 @@ impl Cluster {
                 state: v1::TabletState::Serving.into(),
             }),
             server: (*address).to_owned(),
+            address: (*address).to_owned(),
+            incarnation: state.servers[address].incarnation,
         };
         let table = |(id, name): (u32, &str)| v1::TableInfo {
             id,
             name: name.to_owned(),
-            state: if state.frozen.contains(&id) {
+            state: if is_deleting(id) {
                 v1::TableState::Deleting.into()
             } else {
                 v1::TableState::Ready.into()
             },
         };
-        let tables = [(1, TABLE), (2, INDEX)].into_iter();
-        v1::DirectoryResponse {
+        let is_asked = |(tablet, _): &&(Tablet, &str)| {
+            let id = tablet.table.0;
+            let named = tables.into_iter().find(|(table, _)| *table == id);
+            named.is_some_and(|table| is_named(&table))
+                && is_left(id)
+                && state.hidden != Some(tablet.id)
+        };
+        let deleted = tables.into_iter().map(|(id, _)| id);
+        v1::LocateResponse {
             cluster_id: "here".to_owned(),
-            servers: state.servers.iter().map(server).collect(),
-            tables: tables.filter(|(id, _)| is_left(*id)).map(table).collect(),
-            tablets: state
-                .tablets
-                .iter()
-                .filter(|(tablet, _)| is_left(tablet.table.0) && state.hidden != Some(tablet.id))
-                .map(place)
-                .collect(),
-            complete_below: 3,
-            ..v1::DirectoryResponse::default()
+            tables: tables.into_iter().filter(is_named).map(table).collect(),
+            tablets: state.tablets.iter().filter(is_asked).map(located).collect(),
+            deleted_tables: deleted.filter(|id| asked(*id) && !is_left(*id)).collect(),
         }
     }
 

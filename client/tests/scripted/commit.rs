@@ -189,8 +189,8 @@ fn allowed(run: &Faulty<'_>) -> &'static [Class] {
         (Kind::Timestamp, Fault::Silence | Fault::SilentlyDone) => {
             &[Class::Committed, Class::Aborted]
         }
-        (Kind::Directory, Fault::Silence | Fault::SilentlyDone) => &[Class::Aborted],
-        (Kind::Timestamp | Kind::Directory | Kind::Session | Kind::KeepAlive, _) => {
+        (Kind::Locate, Fault::Silence | Fault::SilentlyDone) => &[Class::Aborted],
+        (Kind::Timestamp | Kind::Locate | Kind::Session | Kind::KeepAlive, _) => {
             &[Class::Committed]
         }
         _ => &[Class::Committed, Class::Aborted],

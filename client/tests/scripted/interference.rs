@@ -230,7 +230,7 @@ fn a_server_that_starts_again_is_asked_for_two_phases() {
     let commit = txn.commit();
     // Behind its answer about the tables, which names the server's start.
     let restart = async {
-        while bench.network.count(Kind::Directory) == 0 {
+        while bench.network.count(Kind::Locate) == 0 {
             bench.sleep(Duration::from_micros(100)).await;
         }
         bench.sleep(Duration::from_micros(2_500)).await;

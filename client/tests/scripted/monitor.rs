@@ -119,8 +119,8 @@ impl Monitor {
                 let asked_ms = (first_ms.unwrap_or(last_ms), last_ms);
                 notes.asked_ms.insert(timestamp.as_u64(), asked_ms);
             }
-            (_, Answer::Directory(directory)) => {
-                for server in &directory.servers {
+            (_, Answer::Locate(located)) => {
+                for server in &located.tablets {
                     let life = (server.address.clone(), server.incarnation);
                     notes.lives.entry(life).or_insert(now);
                 }

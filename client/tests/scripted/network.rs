@@ -41,7 +41,7 @@ pub(crate) enum Kind {
     WaitForCell,
     Timestamp,
     Session,
-    Directory,
+    Locate,
 }
 
 /// What becomes of a message.
@@ -99,7 +99,7 @@ pub(crate) enum Question {
     Tablet(String, v1::Request),
     Timestamp,
     Session(v1::SessionRequest),
-    Directory,
+    Locate(v1::LocateRequest),
 }
 
 /// What it receives.
@@ -108,7 +108,7 @@ pub(crate) enum Answer {
     Tablet(v1::Response),
     Timestamp(Timestamp),
     Session(v1::SessionResponse),
-    Directory(v1::DirectoryResponse),
+    Locate(v1::LocateResponse),
 }
 
 /// One client's way to the cluster.
@@ -322,7 +322,7 @@ impl Question {
         let request = match self {
             Self::Timestamp => return Kind::Timestamp,
             Self::Session(_) => return Kind::Session,
-            Self::Directory => return Kind::Directory,
+            Self::Locate(_) => return Kind::Locate,
             Self::Tablet(_, request) => request,
         };
         match request.body.as_ref().expect("a body") {
@@ -358,7 +358,7 @@ async fn cluster_answer(cluster: &Cluster, question: Question, page: Option<usiz
         }
         Question::Timestamp => Answer::Timestamp(cluster.timestamp()),
         Question::Session(request) => Answer::Session(cluster.session(&request)),
-        Question::Directory => Answer::Directory(cluster.directory()),
+        Question::Locate(request) => Answer::Locate(cluster.locate(&request)),
     }
 }
 
@@ -416,18 +416,26 @@ impl Transport for Network {
         .boxed()
     }
 
-    fn directory(
+    fn locate(
         &self,
+        request: v1::LocateRequest,
         _: Option<v1::TraceContext>,
-    ) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>> {
+    ) -> BoxFuture<'_, Result<v1::LocateResponse, MasterError>> {
         async move {
-            match self.exchange(Question::Directory).await {
-                Ok(Answer::Directory(response)) => Ok(response),
+            match self.exchange(Question::Locate(request)).await {
+                Ok(Answer::Locate(response)) => Ok(response),
                 Ok(_) => Err(odd()),
                 Err(lost) => Err(unavailable(lost)),
             }
         }
         .boxed()
+    }
+
+    fn directory(
+        &self,
+        _: Option<v1::TraceContext>,
+    ) -> BoxFuture<'_, Result<v1::DirectoryResponse, MasterError>> {
+        async { Err(odd()) }.boxed()
     }
 
     fn create_table(

@@ -373,7 +373,7 @@ fn a_large_scan_does_not_lose_its_place_when_the_master_is_away() {
         // Every second page fails once, and the directory can't be asked.
         bench.network.script(move |sent| match sent.kind {
             Kind::Scan => (sent.nth % 2 == 1).then(|| fault.clone()),
-            Kind::Directory => (sent.nth > 0).then_some(Fault::LoseRequest),
+            Kind::Locate => (sent.nth > 0).then_some(Fault::LoseRequest),
             _ => None,
         });
         for reverse in [false, true] {

@@ -11,7 +11,7 @@ use percolator_client::OracleClient;
 use percolator_client::transport::MasterError;
 use percolator_gc_master::{
     Action, Command, Creation, Directory, Heartbeat, Pending, Refusal, Removal, Settings, Start,
-    directory_response, drive,
+    directory_response, drive, locate,
 };
 use percolator_server::{DurableValue, SmallFile};
 use percolator_tablet::core::TabletCommand;
@@ -239,6 +239,7 @@ impl Master {
         let answer = match ask {
             Ask::Heartbeat(beat) => self.heartbeat(world, running, *beat),
             Ask::Directory => self.directory(world, running),
+            Ask::Locate(request) => self.locate(world, running, &request),
             Ask::Session(request) => self.session(world, running, request),
             Ask::CreateTable(request) => {
                 let (master, world2, running) = (self.clone(), world.clone(), running.clone());
@@ -331,7 +332,23 @@ impl Master {
             directory_response(directory, now)
         })?;
         Some(match looked {
-            Ok(mut response) => {
+            Ok(response) => Answer::Directory(response),
+            Err(refusal) => refused(refusal),
+        })
+    }
+
+    fn locate(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        running: &Shared,
+        request: &v1::LocateRequest,
+    ) -> Option<Answer> {
+        let looked = self.step(world, running, |directory, now| {
+            let servers = directory_response(directory, now)?.servers;
+            Ok::<_, Refusal>((locate(directory, request)?, servers))
+        })?;
+        Some(match looked {
+            Ok((mut response, servers)) => {
                 if self.two_owners && self.dice.of("owners", |rng| rng.below(2)) == 0 {
                     for place in &mut response.tablets {
                         let other = if place.server == "tablet-0" {
@@ -339,10 +356,14 @@ impl Master {
                         } else {
                             "tablet-0"
                         };
-                        place.server = other.to_owned();
+                        if let Some(other) = servers.iter().find(|it| it.server == other) {
+                            place.server.clone_from(&other.server);
+                            place.address.clone_from(&other.address);
+                            place.incarnation = other.incarnation;
+                        }
                     }
                 }
-                Answer::Directory(response)
+                Answer::Located(response)
             }
             Err(refusal) => refused(refusal),
         })

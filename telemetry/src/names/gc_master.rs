@@ -6,6 +6,7 @@ use crate::{Label, Metric};
 /// Requests, by their number in the master.
 pub const METHODS: &[&str] = &[
     "heartbeat",
+    "locate",
     "directory",
     "session",
     "gc_status",
@@ -39,14 +40,14 @@ const METHOD: Label = Label::one_of("method", METHODS);
 declarations! {
     REQUESTS: Metric::counter(
         "percolator_gc_master_requests_total",
-        "Requests that were answered. heartbeat: of servers; session: a client renews the lease of its gc-locks; directory: a client asks where tablets are.",
+        "Requests that were answered. heartbeat: of servers; session: a client renews the lease of its gc-locks; locate: a client asks where rows are; directory: where everything is, for people, or the oracles.",
     )
     .by(&[METHOD, Label::one_of("result", &["ok", "error"])]);
     REQUEST_SECONDS: Metric::histogram(
         "percolator_gc_master_request_duration_seconds",
         "How long requests took. create_table and delete_table wait for tablet servers.",
         SECONDS_SHORT,
-        "heartbeat: 40 us, 40 ms where the state is written; session and directory: 10 us, 25 us",
+        "heartbeat: 40 us, 40 ms where the state is written; session and locate: 10 us, 25 us",
     )
     .by(&[METHOD]);
     HAS_STATE: Metric::gauge(
