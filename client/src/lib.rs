@@ -55,6 +55,7 @@ mod doom;
 mod error;
 mod index;
 mod large;
+mod locate;
 mod lock_resolver;
 mod locks;
 mod metrics;

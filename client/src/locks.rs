@@ -142,10 +142,9 @@ impl Router {
                 _ => Seen::Other("the master has not heard it since its own start".to_owned()),
             };
             retry.look_again(last, Vec::new()).await?;
-            match self.listing(deadline).await {
-                Err(MasterError::Replaced(replaced)) => return Err(CallError::Replaced(replaced)),
-                // One that is away leaves us with what we know.
-                Ok(_) | Err(_) => {}
+            // One that is away leaves us with what we know.
+            if let Err(MasterError::Replaced(replaced)) = self.listing(deadline).await {
+                return Err(CallError::Replaced(replaced));
             }
         }
     }

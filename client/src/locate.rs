@@ -1,0 +1,213 @@
+//! Asks the master where rows are, and what tables are called.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use percolator_protocol::types::TableId;
+use percolator_wire::v1;
+
+use crate::Error;
+use crate::cluster;
+use crate::directory::{Located, NoPlace, Wanted};
+use crate::retry::Retry;
+use crate::router::{Deadline, Router, master_message};
+use crate::transport::{BoxFuture, MasterError};
+
+/// Rows that the master is asked for at a time, and tablets behind each of them: most calls go on where others ended.
+const ROWS_AT_A_TIME: usize = 64;
+const TABLETS_AHEAD: u32 = 16;
+
+/// What is said of a master that gave no answer until a deadline.
+const SILENT_MASTER: &str = "the master did not answer in the time that was left";
+
+impl Router {
+    /// Everything that the master knows of servers, tables and tablets, for people and tools.
+    pub(crate) async fn listing(
+        &self,
+        deadline: Deadline,
+    ) -> Result<v1::DirectoryResponse, MasterError> {
+        let transport = &*self.transport;
+        let asked = deadline.within(transport, transport.directory(None)).await;
+        let listing =
+            asked.unwrap_or_else(|| Err(MasterError::Unavailable(SILENT_MASTER.into())))?;
+        let servers = listing.servers.iter().cloned();
+        *self.servers.write() = servers.map(|it| (it.server.clone(), it)).collect();
+        Ok(listing)
+    }
+
+    /// Whether the master answers, and which cluster's it is.
+    pub(crate) async fn reach(&self, deadline: Deadline) -> Result<(), MasterError> {
+        self.ask_where(&[], &[], deadline).await
+    }
+
+    /// Asks the master for tables by name and for rows, and takes in what it answers.
+    async fn ask_where(
+        &self,
+        names: &[String],
+        rows: &[Wanted],
+        deadline: Deadline,
+    ) -> Result<(), MasterError> {
+        let step = self.step("locate");
+        let trace = step.as_ref().and_then(|step| step.context());
+        let row = |wanted: &Wanted| v1::RowToLocate {
+            table_id: wanted.table.0,
+            row: wanted.row.clone(),
+            before: wanted.before,
+        };
+        let request = v1::LocateRequest {
+            names: names.to_vec(),
+            rows: rows.iter().map(row).collect(),
+            ahead: TABLETS_AHEAD,
+        };
+        let asked = self.transport.locate(request, trace);
+        let asked = deadline.within(&*self.transport, asked).await;
+        let located =
+            asked.unwrap_or_else(|| Err(MasterError::Unavailable(SILENT_MASTER.into())))?;
+        self.directory.write().learn(names, located);
+        Ok(())
+    }
+
+    /// Asks the master for those of these rows whose tablet isn't known.
+    pub(crate) async fn find(
+        &self,
+        mut wanted: Vec<Wanted>,
+        deadline: Deadline,
+    ) -> Result<(), MasterError> {
+        loop {
+            {
+                let directory = self.directory();
+                wanted.retain(|wanted| {
+                    directory.locate(wanted).is_err() && !directory.deleted(wanted.table)
+                });
+            }
+            let rows = &wanted[..wanted.len().min(ROWS_AT_A_TIME)];
+            if rows.is_empty() {
+                return Ok(());
+            }
+            self.ask_where(&[], rows, deadline).await?;
+            // One that the master doesn't know is not asked for again.
+            let asked = rows.len();
+            wanted.drain(..asked);
+        }
+    }
+
+    /// Asks the master for the tablets of these rows, also where they are known: they may have moved.
+    pub(crate) async fn find_again(
+        &self,
+        mut wanted: Vec<Wanted>,
+        deadline: Deadline,
+    ) -> Result<(), MasterError> {
+        {
+            // Rows of one tablet are one question.
+            let directory = self.directory();
+            let mut asked = BTreeSet::new();
+            wanted.retain(|wanted| match directory.locate(wanted) {
+                Ok(located) => asked.insert(located.id),
+                Err(_) => true,
+            });
+        }
+        for rows in wanted.chunks(ROWS_AT_A_TIME) {
+            self.ask_where(&[], rows, deadline).await?;
+        }
+        Ok(())
+    }
+
+    /// The tablet of a row; the master is asked where it isn't known.
+    pub(crate) async fn place(
+        &self,
+        wanted: &Wanted,
+        deadline: Deadline,
+    ) -> Result<Located, NoPlace> {
+        let known = self.directory().locate(wanted);
+        if known.is_ok() {
+            return known;
+        }
+        // A master that is away leaves it unknown.
+        let _ = self.find(vec![wanted.clone()], deadline).await;
+        self.directory().locate(wanted)
+    }
+
+    /// Whether the master knows this table; as far as it can be asked.
+    pub(crate) async fn knows_table(&self, table: TableId, deadline: Deadline) -> bool {
+        if self.directory().knows(table) {
+            return true;
+        }
+        let wanted = Wanted::of(table, &Bytes::new());
+        let asked = self.find_again(vec![wanted], deadline).await;
+        asked.is_err() || self.directory().knows(table)
+    }
+
+    /// Tables were made or deleted: whose name this is has to be asked anew.
+    pub(crate) fn forget_name(&self, name: &str) {
+        self.directory.write().forget_name(name);
+    }
+
+    /// The ids of the tables of this name that are to be deleted. Those whose deletion waits for something are, rather than
+    /// another one.
+    pub(crate) async fn ids_to_delete(
+        &self,
+        name: &str,
+        give_up_lost: bool,
+        patience: Duration,
+    ) -> Result<Vec<u32>, Error> {
+        let deadline = self.deadline(patience);
+        let find = || {
+            let asked = async {
+                let listing = self.listing(deadline).await?;
+                Ok(cluster::ids_to_delete(&listing, name, give_up_lost).map(Ok))
+            };
+            asked.boxed()
+        };
+        self.look_up(name, deadline, find).await
+    }
+
+    /// The table of this name. Asks the master when it isn't known yet.
+    pub(crate) async fn table(&self, name: &str, patience: Duration) -> Result<TableId, Error> {
+        if let Some(table) = self.directory().table(name) {
+            return Ok(table);
+        }
+        let deadline = self.deadline(patience);
+        let names = [name.to_owned()];
+        let creating = || format!("table {name} is still being created");
+        let ready = || {
+            let asked = async {
+                self.ask_where(&names, &[], deadline).await?;
+                let directory = self.directory();
+                let named = directory.table_named(name).is_some();
+                Ok(named.then(|| directory.table(name).ok_or_else(creating)))
+            };
+            asked.boxed()
+        };
+        self.look_up(name, deadline, ready).await
+    }
+
+    /// What the master has of a table: `None`, where there's none; why it's asked again, where that isn't known yet.
+    async fn look_up<'a, T>(
+        &self,
+        name: &str,
+        deadline: Deadline,
+        find: impl Fn() -> BoxFuture<'a, Result<Option<Result<T, String>>, MasterError>>,
+    ) -> Result<T, Error> {
+        let mut retry = Retry::new(self, deadline);
+        loop {
+            let last = match find().await {
+                Ok(Some(Ok(found))) => return Ok(found),
+                Ok(Some(Err(why))) => why,
+                Ok(None) => {
+                    return Err(Error::UnknownTable {
+                        name: name.to_owned(),
+                    });
+                }
+                Err(MasterError::Replaced(replaced)) => {
+                    return Err(Error::ClusterReplaced(replaced));
+                }
+                Err(error) => master_message(error),
+            };
+            if let Err(error) = retry.pause(last).await {
+                return Err(deadline.error(&*self.transport, "looking up a table", error));
+            }
+        }
+    }
+}
