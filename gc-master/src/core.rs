@@ -338,14 +338,22 @@ impl Directory {
             self.dirty = true;
         }
         self.dirty |= state.awaited.remove(&beat.server);
+        let mut is_older = false;
         for peer in &beat.peers {
             if !state.servers.contains_key(peer) && state.awaited.insert(peer.clone()) {
                 // It may know more than all that were heard.
                 state.gc.heard_all = false;
                 self.members_version += 1;
                 self.dirty = true;
+                is_older |= !state.rebuilt;
             }
         }
+        if is_older {
+            // Names are durable here before any server hears them: so this state was set back.
+            self.distrust();
+            self.forget_all_lists();
+        }
+        let state = self.state()?;
         Ok(HeartbeatAnswer {
             leased: Leased::default(),
             missing: Vec::new(),
@@ -471,6 +479,14 @@ impl Directory {
             state.distrust_ids(self.random);
         }
         self.distrust_points();
+    }
+
+    /// What servers have said of their tables and tablets is asked for again.
+    fn forget_all_lists(&mut self) {
+        for (server, live) in &mut self.live {
+            live.forget_lists();
+            self.tablets.forget_list(server);
+        }
     }
 
     /// After a table's tablets changed: whether it is ready, or gone.

@@ -207,6 +207,28 @@ fn why_an_order_fails_is_told_once_for_each_change() {
     assert!(world.sent.len() > 5, "it was asked again");
 }
 
+/// A server that joined later is known to those that it met.
+#[test]
+fn a_state_that_was_set_back_is_not_trusted() {
+    let mut world = World::new(1);
+    let older = world.disk.clone();
+    let ids_then = world.state().next_table_id;
+    world.servers.insert("tablet-1".into(), Default::default());
+    world.beat("tablet-1").unwrap();
+    world.beat_all();
+    world.disk = older;
+    world.restart();
+    assert!(!world.state().rebuilt);
+    world.beat("tablet-0").unwrap();
+    assert!(world.state().rebuilt);
+    assert!(world.state().awaited.contains("tablet-1"));
+    assert_ne!(world.state().next_table_id, ids_then, "they may have been given");
+    world.now += SILENCE_MAX;
+    world.beat_all();
+    assert!(world.state().awaited.is_empty());
+    assert_eq!(world.create("a", &[]).map(|_| ()), Ok(()));
+}
+
 /// Somebody may still ask for the tablet by its id, or report that it was dropped.
 #[test]
 fn ids_that_were_given_before_the_state_was_lost_are_not_given_again() {
