@@ -1,6 +1,7 @@
 //! The master: the directory of tables, tablets and servers.
 //!
-//! [`Directory`] is the pure core; [`Server`] runs it over gRPC with its state in a file. The
+//! [`Directory`] is the pure core; [`Server`] runs it over gRPC with its state in a register, alone or as the
+//! leader of several. The
 //! master knows where tablets are because their owners say so: its own state is durable for
 //! speed, and a master that has lost it is told everything again by heartbeats.
 //!
@@ -8,6 +9,7 @@
 //! of `protocol::safe_point`.
 
 mod collection;
+mod commands;
 mod convert;
 mod core;
 mod driver;
@@ -16,6 +18,7 @@ mod facts;
 mod fencing;
 mod held;
 mod ids;
+mod leadership;
 mod measured;
 mod members;
 mod metrics;
@@ -32,7 +35,9 @@ mod server;
 mod service;
 mod sessions;
 mod settings;
+mod startup;
 mod state;
+mod stored;
 mod tables;
 
 pub use crate::core::{Directory, DirectoryStats, HEARTBEAT_INTERVAL, SILENCE_MAX, Settings};
@@ -48,7 +53,9 @@ pub use server::{Error, Options, Server};
 pub use settings::{
     Change, Manifest, ManifestError, RETENTION, RETENTION_MAX, RETENTION_MIN, StoredSettings,
 };
+pub use startup::MasterRegister;
 pub use state::{
     DirectoryState, Gc, Placement, Role, Server as KnownServer, StateError, Table, TableState,
 };
+pub use stored::PersistError;
 pub use tables::STATE_BYTES_MAX;

@@ -167,6 +167,11 @@ impl Election {
         }
     }
 
+    /// This start of the replica.
+    pub fn member(&self) -> &Member {
+        &self.member
+    }
+
     /// Whether a load has ended, so that it knows something of the register.
     pub fn has_loaded(&self) -> bool {
         self.known.is_some()
