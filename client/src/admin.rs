@@ -173,7 +173,7 @@ pub struct GcSettings {
 }
 
 impl Admin {
-    /// Of the cluster whose master is at this address, HOST:PORT.
+    /// Of the cluster whose master is at this address, HOST:PORT; of several masters, with commas between.
     ///
     /// # Errors
     /// [`Error::Invalid`]: it's no address.

@@ -171,15 +171,8 @@ pub enum Error {
     },
 
     /// The address of the master is no address.
-    #[error(
-        "the master's address {address:?} is no HOST:PORT, as in 127.0.0.1:7400: {}", innermost(.cause)
-    )]
-    MasterAddress {
-        /// What was given.
-        address: String,
-        /// What is wrong with it.
-        cause: tonic::transport::Error,
-    },
+    #[error(transparent)]
+    MasterAddress(#[from] percolator_wire::NoMasterAddress),
     /// The master refuses this server.
     #[error(
         "the master at {master} refuses {server}: {reason}; \
@@ -268,10 +261,6 @@ mod tests {
                 server: "tso-0".into(),
                 cluster_id: "c1".into(),
                 cause: why().into(),
-            },
-            Error::MasterAddress {
-                address: "a b".into(),
-                cause: transport,
             },
         ] {
             assert!(std::error::Error::source(&error).is_none(), "{error:?}");
