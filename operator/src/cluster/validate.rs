@@ -25,6 +25,14 @@ pub(crate) fn validate(cluster: &ClusterObject, observed: &Observed) -> Vec<Prob
             format!("{oracles} must be 1: {why}"),
         );
     }
+    let masters = cluster.spec.gc_master.replicas;
+    if masters > 1 {
+        let why = "standby masters are not supported on Kubernetes yet";
+        add(
+            "spec.gcMaster.replicas",
+            format!("{masters} must be 1: {why}"),
+        );
+    }
     let tablets = &cluster.spec.tablets;
     let least = observed.volumes(name, Role::Tablet);
     if tablets.replicas < least {
