@@ -183,6 +183,11 @@ impl Admin {
         Ok(Self { network, router })
     }
 
+    /// The address of the master that is asked, HOST:PORT: of several, the one that leads, when it has answered.
+    pub fn master_address(&self) -> String {
+        self.network.master_address()
+    }
+
     /// How far garbage collection is, and what holds it back.
     ///
     /// # Errors

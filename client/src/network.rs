@@ -252,6 +252,11 @@ impl Network {
 }
 
 impl Network {
+    /// The master that is asked.
+    pub(crate) fn master_address(&self) -> String {
+        self.master.addresses.lock().current().to_owned()
+    }
+
     pub(crate) async fn gc_status(&self) -> Result<v1::GcStatusResponse, MasterError> {
         let request = v1::GcStatusRequest {};
         let master = &self.master;
