@@ -112,6 +112,7 @@ impl Master {
     where
         F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     {
+        let began = Instant::now();
         let is_alone = !self.addresses.lock().are_several();
         let timeout = match repetition {
             Repetition::Harmless if !is_alone => *self.timeout_of_several.lock(),
@@ -121,7 +122,8 @@ impl Master {
         let client = self.client(address).map_err(NoAnswer::Final)?;
         let asked = tokio::time::timeout(timeout, ask((*client).clone())).await;
         let silent = |error, was_sent| {
-            self.addresses.lock().no_answer(address);
+            let now = Instant::now();
+            self.addresses.lock().no_answer(address, began, now);
             if was_sent && repetition == Repetition::Matters {
                 NoAnswer::Final(error)
             } else {
@@ -148,7 +150,7 @@ impl Master {
         let error = MasterError::of(address, &status);
         if let Some(leader) = leader_of(&status) {
             let mut addresses = self.addresses.lock();
-            addresses.not_leading(address, leader.as_deref());
+            addresses.not_leading(address, leader.as_deref(), Instant::now());
             return Err(NoAnswer::AskAgain(error));
         }
         // What a server has answered has no source.

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use percolator_wire::v1::master_client::MasterClient;
 use percolator_wire::v1::{HeartbeatRequest, HeartbeatResponse, Role};
@@ -236,12 +236,15 @@ impl MasterLink {
         &mut self,
         beat: HeartbeatRequest,
     ) -> Result<HeartbeatResponse, NoHeartbeat> {
+        let began = Instant::now();
         if self.connected != self.addresses.current() {
             let address = self.addresses.current().to_owned();
             self.client = match connect(&address) {
                 Ok(client) => client,
                 // A standby has named something else.
-                Err(_) => return Err(self.silent(&address, Status::unavailable("no address"))),
+                Err(_) => {
+                    return Err(self.silent(&address, began, Status::unavailable("no address")));
+                }
             };
             self.connected = address;
         }
@@ -259,22 +262,23 @@ impl MasterLink {
             Err(_) => {
                 self.timeout = (self.timeout * 2).min(TIMEOUT);
                 let waited = Status::deadline_exceeded("no answer in time");
-                return Err(self.silent(&address, waited));
+                return Err(self.silent(&address, began, waited));
             }
         };
         if let Some(leader) = leader_of(&status) {
-            let follows = self.addresses.not_leading(&address, leader.as_deref());
+            let (leader, now) = (leader.as_deref(), Instant::now());
+            let follows = self.addresses.not_leading(&address, leader, now);
             return Err(self.unanswered(follows, status));
         }
         // What a server has answered has no source.
         if std::error::Error::source(&status).is_some() {
-            return Err(self.silent(&address, status));
+            return Err(self.silent(&address, began, status));
         }
         Err(NoHeartbeat::Status(status))
     }
 
-    fn silent(&mut self, address: &str, status: Status) -> NoHeartbeat {
-        self.addresses.no_answer(address);
+    fn silent(&mut self, address: &str, since: Instant, status: Status) -> NoHeartbeat {
+        self.addresses.no_answer(address, since, Instant::now());
         self.unanswered(false, status)
     }
 

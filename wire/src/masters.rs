@@ -2,6 +2,12 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+/// A standby takes over within this after a leader's last sign of life.
+const TAKEOVER: Duration = Duration::from_secs(3);
+/// Who gives no answer for so long may stand still. A process that is dead refuses at once.
+const WAITED: Duration = Duration::from_millis(500);
 
 /// The addresses of a cluster's masters, as they are written: `HOST:PORT`, or several of these with commas between. One of
 /// them is the one to ask.
@@ -10,8 +16,16 @@ pub struct MasterAddresses {
     all: Vec<String>,
     /// The one to ask; also one that only a standby has named.
     current: String,
-    /// The one that gave no answer last: a standby may still take it for the leader.
-    silent: Option<String>,
+    /// A standby may still take this one for the leader.
+    silence: Option<Silence>,
+}
+
+/// The one that gave no answer last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Silence {
+    of: String,
+    /// Until when it was waited for; none if it refused at once.
+    waited: Option<Instant>,
 }
 
 /// A text is no list of addresses.
@@ -39,7 +53,7 @@ impl FromStr for MasterAddresses {
         Ok(Self {
             all,
             current,
-            silent: None,
+            silence: None,
         })
     }
 }
@@ -69,31 +83,47 @@ impl MasterAddresses {
     /// The one that was asked isn't the leader, and names it if it knows it. Whether that one was taken up: then it may be
     /// asked at once.
     ///
-    /// A leader that has just given no answer is not taken up once: it may be dead, and the standby about to take over.
-    pub fn not_leading(&mut self, asked: &str, leader: Option<&str>) -> bool {
+    /// A leader that has just given no answer isn't taken up: it may be dead, and the standby about to take over. One that
+    /// was waited for in vain may stand still: until another one leads, the standby is asked again.
+    pub fn not_leading(&mut self, asked: &str, leader: Option<&str>, now: Instant) -> bool {
         if asked != self.current {
             // Somebody else who asks has gone on already.
             return true;
         }
-        let was_silent = self.silent.take();
-        match leader {
-            Some(leader) if was_silent.as_deref() != Some(leader) && leader != asked => {
+        let silence = leader.and_then(|leader| self.silence.clone().filter(|it| it.of == leader));
+        match (leader, silence) {
+            (Some(leader), None) if leader != asked => {
                 self.current = leader.to_owned();
-                true
+                return true;
             }
-            _ => {
-                self.advance();
-                false
+            (
+                _,
+                Some(Silence {
+                    waited: Some(until),
+                    ..
+                }),
+            ) if now.saturating_duration_since(until) < TAKEOVER => {
+                return false;
             }
+            _ => {}
         }
+        self.silence = None;
+        self.advance();
+        false
     }
 
-    /// The one that was asked gave no answer.
-    pub fn no_answer(&mut self, asked: &str) {
-        if asked == self.current {
-            self.silent = Some(asked.to_owned());
-            self.advance();
+    /// The one that was asked then gave no answer until now.
+    pub fn no_answer(&mut self, asked: &str, since: Instant, now: Instant) {
+        if asked != self.current {
+            return;
         }
+        let has_waited = now.saturating_duration_since(since) >= WAITED;
+        self.silence = Some(Silence {
+            of: asked.to_owned(),
+            // A connection that is refused costs nothing: it is tried again.
+            waited: has_waited.then_some(now),
+        });
+        self.advance();
     }
 
     fn advance(&mut self) {
@@ -135,28 +165,47 @@ mod tests {
 
     #[test]
     fn a_standbys_leader_is_asked_and_else_the_next_one() {
+        let now = Instant::now();
         let mut masters: MasterAddresses = "a:1,b:1".parse().unwrap();
-        assert!(masters.not_leading("a:1", Some("z:1")));
+        assert!(masters.not_leading("a:1", Some("z:1"), now));
         assert_eq!(masters.current(), "z:1");
-        masters.no_answer("z:1");
+        masters.no_answer("z:1", now, now);
         assert_eq!(masters.current(), "a:1");
         // It doesn't know yet that its leader is dead.
-        assert!(!masters.not_leading("a:1", Some("z:1")));
+        assert!(!masters.not_leading("a:1", Some("z:1"), now));
         assert_eq!(masters.current(), "b:1");
         // It may be back.
-        assert!(masters.not_leading("b:1", Some("z:1")));
+        assert!(masters.not_leading("b:1", Some("z:1"), now));
         assert_eq!(masters.current(), "z:1");
     }
 
     #[test]
-    fn the_answer_to_an_earlier_request_changes_nothing() {
-        let mut masters: MasterAddresses = "a:1,b:1,c:1".parse().unwrap();
-        masters.no_answer("a:1");
-        masters.no_answer("a:1");
+    fn a_leader_that_may_stand_still_is_left_alone_until_another_one_leads() {
+        let began = Instant::now();
+        let now = began + Duration::from_secs(2);
+        let mut masters: MasterAddresses = "a:1,b:1".parse().unwrap();
+        masters.no_answer("a:1", began, now);
         assert_eq!(masters.current(), "b:1");
-        assert!(!masters.not_leading("b:1", None));
+        assert!(!masters.not_leading("b:1", Some("a:1"), now + TAKEOVER / 2));
+        assert_eq!(masters.current(), "b:1");
+        assert!(masters.not_leading("b:1", Some("c:1"), now + TAKEOVER / 2));
         assert_eq!(masters.current(), "c:1");
-        assert!(!masters.not_leading("c:1", Some("c:1")));
+        masters.no_answer("c:1", now, now);
+        masters.no_answer("a:1", began, now);
+        assert!(!masters.not_leading("b:1", Some("a:1"), now + TAKEOVER));
+        assert_eq!(masters.current(), "a:1");
+    }
+
+    #[test]
+    fn the_answer_to_an_earlier_request_changes_nothing() {
+        let now = Instant::now();
+        let mut masters: MasterAddresses = "a:1,b:1,c:1".parse().unwrap();
+        masters.no_answer("a:1", now, now);
+        masters.no_answer("a:1", now, now);
+        assert_eq!(masters.current(), "b:1");
+        assert!(!masters.not_leading("b:1", None, now));
+        assert_eq!(masters.current(), "c:1");
+        assert!(!masters.not_leading("c:1", Some("c:1"), now));
         assert_eq!(masters.current(), "a:1");
     }
 }
