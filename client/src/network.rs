@@ -263,9 +263,8 @@ impl Network {
         let request = v1::GcStatusRequest {};
         let master = &self.master;
         master
-            .ask(Repetition::Harmless, |mut client| {
-                let request = request.clone();
-                async move { client.gc_status(request).await }
+            .ask(Repetition::Harmless, |mut client| async move {
+                client.gc_status(request).await
             })
             .await
     }
@@ -276,9 +275,8 @@ impl Network {
     ) -> Result<v1::SetGcResponse, MasterError> {
         let master = &self.master;
         master
-            .ask(Repetition::Harmless, |mut client| {
-                let request = request.clone();
-                async move { client.set_gc(request).await }
+            .ask(Repetition::Harmless, |mut client| async move {
+                client.set_gc(request).await
             })
             .await
     }
@@ -290,9 +288,8 @@ impl Network {
         let request = v1::TransactionsRequest { limit };
         let master = &self.master;
         master
-            .ask(Repetition::Harmless, |mut client| {
-                let request = request.clone();
-                async move { client.transactions(request).await }
+            .ask(Repetition::Harmless, |mut client| async move {
+                client.transactions(request).await
             })
             .await
     }
@@ -306,9 +303,8 @@ impl Network {
         };
         let master = &self.master;
         master
-            .ask(Repetition::Matters, |mut client| {
-                let request = request.clone();
-                async move { client.release_gc_lock(request).await }
+            .ask(Repetition::Matters, |mut client| async move {
+                client.release_gc_lock(request).await
             })
             .await
     }

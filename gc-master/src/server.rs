@@ -331,9 +331,14 @@ impl Terms {
                 self.metrics.show(&Facts::default());
                 match failed {
                     None => {}
-                    Some(error @ (Error::State { .. } | Error::Manifest { .. })) => {
-                        return error;
-                    }
+                    // Another leadership wouldn't help.
+                    Some(
+                        error @ (Error::State { .. }
+                        | Error::Manifest { .. }
+                        | Error::Persist(
+                            PersistError::NoState { .. } | PersistError::Folder(_),
+                        )),
+                    ) => return error,
                     Some(error) => {
                         tracing::error!(%error, term, "this master gives its leadership up");
                         candidate.resign().await;

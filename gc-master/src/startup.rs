@@ -24,8 +24,8 @@ const LEADERSHIP: &str = "master";
 const STATE_BYTES_MAX: usize = 16 << 20;
 /// A device that takes longer for the leadership is asked again: a leader has to renew its right within two seconds.
 const LEADERSHIP_TIMEOUT: Duration = Duration::from_secs(1);
-/// A device that takes longer for the state has stalled.
-const STATE_TIMEOUT: Duration = Duration::from_secs(30);
+/// A device that takes longer for the state has stalled. The master ends when it has not answered a second time.
+const STATE_TIMEOUT: Duration = Duration::from_secs(15);
 /// The same for one of several masters: another one can lead meanwhile.
 const SHARED_STATE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a register of the state that doesn't answer is asked again.
@@ -88,7 +88,8 @@ impl StateLocation {
         let start = match stored {
             Some(StoredState { state, .. }) => Start::State(state),
             None => match folder.cluster_id() {
-                None if options.new_cluster => Start::NewCluster,
+                // Several masters have begun theirs before: see [`begin_shared_state`].
+                None if options.new_cluster && options.register.is_none() => Start::NewCluster,
                 cluster_id => Start::Rebuild { cluster_id },
             },
         };

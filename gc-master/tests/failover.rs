@@ -211,6 +211,24 @@ impl Masters {
         assert!(sent.unwrap().success());
     }
 
+    /// SIGSTOP, but not within a swap: a register in a file has a lock of the system, and nobody else swaps before the process
+    /// that holds it goes on (`docs/design/failover.md`).
+    async fn stop(&self, number: usize) {
+        let register = self.folder.path().join("register");
+        loop {
+            self.signal(number, "STOP");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let is_free = |lock: &str| {
+                let lock = std::fs::File::open(register.join(lock)).unwrap();
+                lock.try_lock().is_ok()
+            };
+            if is_free("master.lock") && is_free("master-state.lock") {
+                return;
+            }
+            self.signal(number, "CONT");
+        }
+    }
+
     async fn restart(&mut self, number: usize) {
         self.processes[number].wait().await.unwrap();
         let address = &self.addresses[number];
@@ -313,13 +331,12 @@ async fn create_tables(
 /// One takeover, and how long it took until another master answered.
 async fn take_over(masters: &mut Masters, fault: Fault, round: usize) -> Duration {
     let leader = masters.leader(None).await;
-    let signal = match fault {
-        Fault::Kill => "KILL",
-        Fault::Stop => "STOP",
-        Fault::HandOver => "TERM",
-    };
     let began = Instant::now();
-    masters.signal(leader, signal);
+    match fault {
+        Fault::Kill => masters.signal(leader, "KILL"),
+        Fault::Stop => masters.stop(leader).await,
+        Fault::HandOver => masters.signal(leader, "TERM"),
+    }
     // It is asked while it stands still, and answers when it goes on.
     let late_name = format!("late-{round}");
     let late = {

@@ -243,7 +243,6 @@ mod tests {
     fn what_a_message_says_is_no_source_besides() {
         let why = || io::Error::other("the reason");
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
-        let transport = tonic::transport::Endpoint::from_shared("a b").unwrap_err();
         let path = || PathBuf::from("data");
         for error in [
             Error::Listen {
@@ -265,10 +264,7 @@ mod tests {
         ] {
             assert!(std::error::Error::source(&error).is_none(), "{error:?}");
             let said = error.to_string();
-            assert!(
-                said.ends_with("the reason") || said.contains("invalid"),
-                "{said}"
-            );
+            assert!(said.ends_with("the reason"), "{said}");
         }
     }
 }

@@ -112,7 +112,6 @@ enum Cluster {
     Processes(processes::Processes),
 }
 
-#[expect(clippy::too_many_lines, reason = "from start to end")]
 pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let manifest = read_manifest(args.file.as_ref())?;

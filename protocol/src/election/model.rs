@@ -9,13 +9,16 @@
 //! The world: processes stand still at any moment and go on, die, and end in order; their clocks differ in speed and offset,
 //! and wall clocks jump. The register's requests are late, lost or doubled, and so are its answers.
 
+mod elected;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::mutants::{self, ElectionMutant};
 use super::*;
-use crate::oracle::{Now, Settings};
+use crate::oracle::Now;
+use elected::{Elected, Replica};
 
 const UNIX_MS: u64 = 1_700_000_000_000;
 const REPLICAS: usize = 3;
@@ -68,55 +71,6 @@ enum Event {
     Swapped(u64, SwapResult),
     Fault,
     Client,
-}
-
-/// What the world elects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Elected {
-    Oracle,
-    Master,
-}
-
-enum Replica {
-    Oracle(OracleReplica),
-    Master(Election),
-}
-
-impl Replica {
-    fn poll(&mut self, now: Now) -> Option<Command> {
-        match self {
-            Self::Oracle(oracle) => oracle.poll(now),
-            Self::Master(master) => master.poll(now.mono_ms),
-        }
-    }
-
-    fn loaded(&mut self, now: Now, result: Result<Option<StoredLeadership>, ()>) {
-        match self {
-            Self::Oracle(oracle) => oracle.loaded(now, result),
-            Self::Master(master) => master.loaded(now.mono_ms, result),
-        }
-    }
-
-    fn swapped(&mut self, now: Now, result: SwapResult) {
-        match self {
-            Self::Oracle(oracle) => oracle.swapped(now, result),
-            Self::Master(master) => master.swapped(now.mono_ms, result),
-        }
-    }
-
-    fn role(&self) -> RoleKind {
-        match self {
-            Self::Oracle(oracle) => oracle.role(),
-            Self::Master(master) => master.role(),
-        }
-    }
-
-    fn hand_over(&mut self) {
-        match self {
-            Self::Oracle(oracle) => oracle.hand_over(),
-            Self::Master(master) => master.hand_over(),
-        }
-    }
 }
 
 /// One replica's process.
@@ -305,13 +259,7 @@ impl World {
             poll_ms: 200,
             ..Timing::default()
         };
-        of.replica = Some(match self.elected {
-            Elected::Oracle => {
-                let settings = Settings::default();
-                Replica::Oracle(OracleReplica::new(member, dead, timing, settings))
-            }
-            Elected::Master => Replica::Master(Election::new(member, dead, timing)),
-        });
+        of.replica = Some(Replica::new(self.elected, member, dead, timing));
         self.push(0, process, Event::Tick);
     }
 
