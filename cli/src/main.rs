@@ -48,7 +48,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
     after_long_help = format!("{EXIT_CODES}\n\n{EXAMPLES}")
 )]
 struct Arguments {
-    /// The cluster: address of its master.
+    /// The cluster: address of its master; of several, with commas between.
     #[arg(
         long,
         short = 'c',

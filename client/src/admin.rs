@@ -173,7 +173,7 @@ pub struct GcSettings {
 }
 
 impl Admin {
-    /// Of the cluster whose master is at this address, HOST:PORT.
+    /// Of the cluster whose master is at this address, HOST:PORT; of several masters, with commas between.
     ///
     /// # Errors
     /// [`Error::Invalid`]: it's no address.
@@ -181,6 +181,11 @@ impl Admin {
         let network = Arc::new(Network::new(master, PATIENCE).map_err(Error::Invalid)?);
         let router = Router::new(network.clone());
         Ok(Self { network, router })
+    }
+
+    /// The address of the master that is asked, HOST:PORT: of several, the one that leads, when it has answered.
+    pub fn master_address(&self) -> String {
+        self.network.master_address()
     }
 
     /// How far garbage collection is, and what holds it back.

@@ -80,7 +80,7 @@ impl Drop for Owned {
 }
 
 impl Client {
-    /// Connects to the cluster whose master is at this address.
+    /// Connects to the cluster whose master is at this address, HOST:PORT; of several masters, with commas between.
     ///
     /// # Errors
     /// As [`crate::Client::connect`].

@@ -84,7 +84,7 @@ pub enum Outcome {
 }
 
 impl Client {
-    /// Connects to the cluster whose master is at this address, HOST:PORT.
+    /// Connects to the cluster whose master is at this address, HOST:PORT; of several masters, with commas between.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it's no address; [`Error::Unavailable`] if nobody answers there.

@@ -10,16 +10,21 @@ use percolator_protocol::types::Timestamp;
 use percolator_telemetry::who;
 use percolator_wire::v1;
 use percolator_wire::v1::master_client::MasterClient;
+use percolator_wire::{MasterAddresses, NoMasterAddress, leader_of};
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::connection::{Connection, failed, why_status};
+use crate::connection::{Connection, Why, failed, why_status};
 use crate::oracle::OracleClient;
 use crate::ticker::STANDS_STILL;
 use crate::transport::{Apart, BoxFuture, Lost, MasterError, OneCluster, Replaced, Transport};
 
 /// The master answers within this, or is asked again.
 const MASTER_TIMEOUT: Duration = Duration::from_secs(5);
+/// One of several masters that doesn't answer a request which takes no time is given up after this.
+const TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(2);
+/// The pause when all masters were asked, and none leads.
+const NO_LEADER_PAUSE: Duration = Duration::from_millis(50);
 /// A directory may be this large: some hundred thousand tablets.
 const DIRECTORY_BYTES_MAX: usize = 256 << 20;
 
@@ -31,47 +36,128 @@ pub(crate) struct Network {
     started: Instant,
 }
 
-/// The way to the master. Clients ask it so rarely, most of them three times a minute, that none keeps a connection: the
-/// master would have as many as there are clients, at 23 KiB each.
+/// The way to the master, or to the one of several that leads. Clients ask it so rarely, most of them three times a minute,
+/// that none keeps a connection: the master would have as many as there are clients, at 23 KiB each.
 struct Master {
-    address: String,
-    endpoint: Endpoint,
+    addresses: Mutex<MasterAddresses>,
     cluster: OneCluster,
-    /// Those who ask at a time share one.
-    shared: Mutex<Weak<MasterClient<Channel>>>,
+    /// Those who ask at a time share one, to this address.
+    shared: Mutex<(String, Weak<MasterClient<Channel>>)>,
+    /// How long one of several is waited for: twice as long after each silence, as the directory of a large cluster takes
+    /// its time.
+    timeout_of_several: Mutex<Duration>,
+}
+
+/// What a request does that is sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Repetition {
+    /// The same as once. A master that doesn't answer is given up soon, if there are several.
+    Harmless,
+    /// Something else. It goes to another master only if the first one has surely done nothing, and may take long.
+    Matters,
 }
 
 impl Master {
-    fn client(&self) -> Arc<MasterClient<Channel>> {
+    fn client(&self, address: &str) -> Result<Arc<MasterClient<Channel>>, MasterError> {
         let mut shared = self.shared.lock();
-        if let Some(client) = shared.upgrade() {
-            return client;
+        if shared.0 == address
+            && let Some(client) = shared.1.upgrade()
+        {
+            return Ok(client);
         }
-        let client = MasterClient::new(self.endpoint.connect_lazy());
+        let client = MasterClient::new(endpoint(address)?.connect_lazy());
         let client = Arc::new(client.max_decoding_message_size(DIRECTORY_BYTES_MAX));
-        *shared = Arc::downgrade(&client);
-        client
+        *shared = (address.to_owned(), Arc::downgrade(&client));
+        Ok(client)
     }
 
-    /// Asks it; the connection ends with the last of those who ask.
+    /// Asks it; the connection ends with the last of those who ask. While no master leads, those that are known are asked
+    /// again, for as long as one is waited for.
     async fn ask<T, F>(
         &self,
-        ask: impl FnOnce(MasterClient<Channel>) -> F,
+        repetition: Repetition,
+        ask: impl Fn(MasterClient<Channel>) -> F,
     ) -> Result<T, MasterError>
     where
         F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     {
-        let client = self.client();
-        // The connection's own timer is one of the runtime that made it, which may stand still.
-        let asked = tokio::time::timeout(2 * MASTER_TIMEOUT, ask((*client).clone()));
-        match asked.await {
-            Ok(Ok(answer)) => Ok(answer.into_inner()),
-            Ok(Err(status)) => Err(MasterError::of(&self.address, &status)),
-            Err(_) => {
-                *self.shared.lock() = Weak::new();
-                Err(MasterError::Unavailable(STANDS_STILL.to_owned()))
+        let (began, mut asked) = (Instant::now(), 0);
+        loop {
+            let (address, masters) = {
+                let addresses = self.addresses.lock();
+                (addresses.current().to_owned(), addresses.count())
+            };
+            let error = match self.ask_at(&address, repetition, &ask).await {
+                Ok(answer) => return Ok(answer),
+                Err(NoAnswer::Final(error)) => return Err(error),
+                Err(NoAnswer::AskAgain(error)) => error,
+            };
+            if masters == 1 || began.elapsed() >= MASTER_TIMEOUT {
+                return Err(error);
+            }
+            asked += 1;
+            // A standby, and the leader that it names.
+            if asked % (masters + 1) == 0 {
+                tokio::time::sleep(NO_LEADER_PAUSE).await;
             }
         }
+    }
+
+    async fn ask_at<T, F>(
+        &self,
+        address: &str,
+        repetition: Repetition,
+        ask: impl Fn(MasterClient<Channel>) -> F,
+    ) -> Result<T, NoAnswer>
+    where
+        F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    {
+        let began = Instant::now();
+        let is_alone = !self.addresses.lock().are_several();
+        let timeout = match repetition {
+            Repetition::Harmless if !is_alone => *self.timeout_of_several.lock(),
+            // The connection's own timer is one of the runtime that made it, which may stand still.
+            Repetition::Harmless | Repetition::Matters => 2 * MASTER_TIMEOUT,
+        };
+        let client = self.client(address).map_err(NoAnswer::Final)?;
+        let asked = tokio::time::timeout(timeout, ask((*client).clone())).await;
+        let silent = |error, was_sent| {
+            let now = Instant::now();
+            self.addresses.lock().no_answer(address, began, now);
+            if was_sent && repetition == Repetition::Matters {
+                NoAnswer::Final(error)
+            } else {
+                NoAnswer::AskAgain(error)
+            }
+        };
+        let status = match asked {
+            Ok(Ok(answer)) => {
+                *self.timeout_of_several.lock() = TIMEOUT_OF_SEVERAL;
+                return Ok(answer.into_inner());
+            }
+            Ok(Err(status)) => status,
+            Err(_) => {
+                *self.timeout_of_several.lock() = (2 * timeout).min(2 * MASTER_TIMEOUT);
+                *self.shared.lock() = (String::new(), Weak::new());
+                let why = if is_alone {
+                    STANDS_STILL.to_owned()
+                } else {
+                    failed("master", address, &Why::Silent(timeout))
+                };
+                return Err(silent(MasterError::Unavailable(why), true));
+            }
+        };
+        let error = MasterError::of(address, &status);
+        if let Some(leader) = leader_of(&status) {
+            let mut addresses = self.addresses.lock();
+            addresses.not_leading(address, leader.as_deref(), Instant::now());
+            return Err(NoAnswer::AskAgain(error));
+        }
+        // What a server has answered has no source.
+        if matches!(error, MasterError::Unavailable(_)) && is_of_the_way(&status) {
+            return Err(silent(error, !is_unconnected(&status)));
+        }
+        Err(NoAnswer::Final(error))
     }
 
     async fn directory(
@@ -79,10 +165,10 @@ impl Master {
         request: v1::DirectoryRequest,
         trace: Option<v1::TraceContext>,
     ) -> Result<v1::DirectoryResponse, MasterError> {
-        let request = traced(request, trace);
-        let directory = self
-            .ask(|mut client| async move { client.directory(request).await })
-            .await?;
+        let asked = self.ask(Repetition::Harmless, |mut client| async move {
+            client.directory(traced(request, trace)).await
+        });
+        let directory = asked.await?;
         let cluster_id = directory.cluster_id.clone();
         self.cluster.check(&cluster_id, directory)
     }
@@ -92,39 +178,57 @@ impl Master {
         request: v1::LocateRequest,
         trace: Option<v1::TraceContext>,
     ) -> Result<v1::LocateResponse, MasterError> {
-        let request = traced(request, trace);
-        let located = self
-            .ask(|mut client| async move { client.locate(request).await })
-            .await?;
+        let asked = self.ask(Repetition::Harmless, |mut client| {
+            let request = traced(request.clone(), trace);
+            async move { client.locate(request).await }
+        });
+        let located = asked.await?;
         let cluster_id = located.cluster_id.clone();
         self.cluster.check(&cluster_id, located)
     }
 }
 
+/// Why a master has no answer.
+enum NoAnswer {
+    /// Another one may have one.
+    AskAgain(MasterError),
+    /// The caller has to decide.
+    Final(MasterError),
+}
+
+fn endpoint(address: &str) -> Result<Endpoint, MasterError> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"));
+    let endpoint = endpoint.map_err(|_| {
+        let text = address.to_owned();
+        MasterError::Invalid(NoMasterAddress { text }.to_string())
+    })?;
+    Ok(endpoint
+        .connect_timeout(Duration::from_secs(2))
+        .timeout(MASTER_TIMEOUT)
+        .tcp_nodelay(true))
+}
+
+/// Whether a status is not a server's, but says why there is none.
+fn is_of_the_way(status: &tonic::Status) -> bool {
+    std::error::Error::source(status).is_some()
+        || status.message() == tonic::TimeoutExpired(()).to_string()
+}
+
 impl Network {
-    /// Connects with the first use.
+    /// Connects with the first use. `master`: HOST:PORT, or several of these with commas between.
     ///
     /// `patience`: how long a caller waits for a timestamp.
     pub(crate) fn new(master: &str, patience: Duration) -> Result<Self, String> {
-        let no_address = || {
-            format!(
-                "{master:?} is no address of a master: it is written HOST:PORT, as in 127.0.0.1:7400, \
-                 master.example:7400 or [::1]:7400"
-            )
-        };
-        if !is_address(master) {
-            return Err(no_address());
-        }
-        let endpoint = Endpoint::from_shared(format!("http://{master}"))
-            .map_err(|_| no_address())?
-            .connect_timeout(Duration::from_secs(2))
-            .timeout(MASTER_TIMEOUT)
-            .tcp_nodelay(true);
+        let addresses: MasterAddresses = master
+            .parse()
+            .map_err(|error: NoMasterAddress| error.to_string())?;
+        // What is no host is said at once.
+        endpoint(addresses.current()).map_err(crate::router::master_message)?;
         let master = Arc::new(Master {
-            address: master.to_owned(),
-            endpoint,
+            addresses: Mutex::new(addresses),
             cluster: OneCluster::default(),
             shared: Mutex::default(),
+            timeout_of_several: Mutex::new(TIMEOUT_OF_SEVERAL),
         });
         let oracle = {
             let master = master.clone();
@@ -166,11 +270,18 @@ impl Network {
 }
 
 impl Network {
+    /// The master that is asked.
+    pub(crate) fn master_address(&self) -> String {
+        self.master.addresses.lock().current().to_owned()
+    }
+
     pub(crate) async fn gc_status(&self) -> Result<v1::GcStatusResponse, MasterError> {
         let request = v1::GcStatusRequest {};
         let master = &self.master;
         master
-            .ask(|mut client| async move { client.gc_status(request).await })
+            .ask(Repetition::Harmless, |mut client| async move {
+                client.gc_status(request).await
+            })
             .await
     }
 
@@ -180,7 +291,9 @@ impl Network {
     ) -> Result<v1::SetGcResponse, MasterError> {
         let master = &self.master;
         master
-            .ask(|mut client| async move { client.set_gc(request).await })
+            .ask(Repetition::Harmless, |mut client| async move {
+                client.set_gc(request).await
+            })
             .await
     }
 
@@ -191,7 +304,9 @@ impl Network {
         let request = v1::TransactionsRequest { limit };
         let master = &self.master;
         master
-            .ask(|mut client| async move { client.transactions(request).await })
+            .ask(Repetition::Harmless, |mut client| async move {
+                client.transactions(request).await
+            })
             .await
     }
 
@@ -204,22 +319,18 @@ impl Network {
         };
         let master = &self.master;
         master
-            .ask(|mut client| async move { client.release_gc_lock(request).await })
+            .ask(Repetition::Matters, |mut client| async move {
+                client.release_gc_lock(request).await
+            })
             .await
     }
 }
 
-/// Whether it's HOST:PORT, an IPv6 address in brackets.
-fn is_address(text: &str) -> bool {
-    text.rsplit_once(':').is_some_and(|(host, port)| {
-        let bare = host
-            .strip_prefix('[')
-            .and_then(|host| host.strip_suffix(']'))
-            .map_or(!host.contains([':', '/', '@', '[', ']']), |ipv6| {
-                ipv6.parse::<std::net::Ipv6Addr>().is_ok()
-            });
-        !host.is_empty() && bare && port.parse::<u16>().is_ok_and(|port| port != 0)
-    })
+/// Whether the request of this status has surely never left: there is no connection.
+fn is_unconnected(status: &tonic::Status) -> bool {
+    let source = std::error::Error::source(status);
+    std::iter::successors(source, |error| error.source())
+        .any(|error| error.downcast_ref::<tonic::ConnectError>().is_some())
 }
 
 /// A request that says in which trace it is, if in one.
@@ -294,33 +405,42 @@ impl Transport for Network {
         request: v1::SessionRequest,
         trace: Option<v1::TraceContext>,
     ) -> BoxFuture<'_, Result<v1::SessionResponse, MasterError>> {
-        let request = traced(request, trace);
-        let asked = self
-            .master
-            .ask(|mut client| async move { client.session(request).await });
-        asked
-            .map(|told| self.master.cluster.check_session(told?))
-            .boxed()
+        async move {
+            let asked = self.master.ask(Repetition::Harmless, |mut client| {
+                let request = traced(request.clone(), trace);
+                async move { client.session(request).await }
+            });
+            self.master.cluster.check_session(asked.await?)
+        }
+        .boxed()
     }
 
     fn create_table(
         &self,
         request: v1::CreateTableRequest,
     ) -> BoxFuture<'_, Result<v1::CreateTableResponse, MasterError>> {
-        let asked = self
-            .master
-            .ask(|mut client| async move { client.create_table(request).await });
-        asked.boxed()
+        async move {
+            let asked = self.master.ask(Repetition::Matters, |mut client| {
+                let request = request.clone();
+                async move { client.create_table(request).await }
+            });
+            asked.await
+        }
+        .boxed()
     }
 
     fn delete_table(
         &self,
         request: v1::DeleteTableRequest,
     ) -> BoxFuture<'_, Result<v1::DeleteTableResponse, MasterError>> {
-        let asked = self
-            .master
-            .ask(|mut client| async move { client.delete_table(request).await });
-        asked.boxed()
+        async move {
+            let asked = self.master.ask(Repetition::Matters, |mut client| {
+                let request = request.clone();
+                async move { client.delete_table(request).await }
+            });
+            asked.await
+        }
+        .boxed()
     }
 
     fn replaced(&self) -> Option<Replaced> {
@@ -342,7 +462,7 @@ impl Transport for Network {
     /// In a thread. An application's runtime may stand still for longer than a lease: a program whose output nobody
     /// reads, on a runtime of one thread, or a task that computes.
     fn spawn_apart(&self, work: Apart) -> Result<(), Apart> {
-        let (master, patience) = (self.master.address.clone(), self.patience);
+        let (master, patience) = (self.master.addresses.lock().to_string(), self.patience);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();

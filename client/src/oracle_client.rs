@@ -22,7 +22,7 @@ impl OracleClient {
         Self(Router::new(transport))
     }
 
-    /// In the cluster whose master is at this address, HOST:PORT.
+    /// In the cluster whose master is at this address, HOST:PORT; of several masters, with commas between.
     ///
     /// # Errors
     /// [`Error::Invalid`]: it's no address.

@@ -1,13 +1,14 @@
 //! The master: the directory of tables, tablets and servers.
 //!
-//! [`Directory`] is the pure core; [`Server`] runs it over gRPC with its state in a file. The
-//! master knows where tablets are because their owners report them: that is soft state. What no owner
-//! can report is durable.
+//! [`Directory`] is the pure core; [`Server`] runs it over gRPC with its state in a register, alone or as the
+//! leader of several. The master knows where tablets are because their owners report them: that is soft state. What no
+//! owner can report is durable.
 //!
 //! It also says how far garbage collection may go ([`drive`]): it keeps the clients' gc-locks, and the two points
 //! of `protocol::safe_point`.
 
 mod collection;
+mod commands;
 mod convert;
 mod core;
 mod driver;
@@ -16,6 +17,7 @@ mod facts;
 mod fencing;
 mod held;
 mod ids;
+mod leadership;
 mod locate;
 mod measured;
 mod members;
@@ -33,7 +35,9 @@ mod server;
 mod service;
 mod sessions;
 mod settings;
+mod startup;
 mod state;
+mod stored;
 mod tables;
 
 pub use crate::core::{Directory, DirectoryStats, HEARTBEAT_INTERVAL, SILENCE_MAX, Settings};
@@ -50,7 +54,9 @@ pub use server::{Error, Options, Server};
 pub use settings::{
     Change, Manifest, ManifestError, RETENTION, RETENTION_MAX, RETENTION_MIN, StoredSettings,
 };
+pub use startup::MasterRegister;
 pub use state::{
     DirectoryState, Gc, Placement, Role, Server as KnownServer, StateError, Table, TableState,
 };
+pub use stored::PersistError;
 pub use tables::STATE_BYTES_MAX;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::{Error, Options, Server, Settings};
+use crate::{Error, MasterRegister, Options, Server, Settings};
 use clap::Parser;
 use percolator_server::{
     announce, exit_code, logs, many_connections, run_on_current_thread, signals,
@@ -57,6 +57,16 @@ struct Flags {
         env = "PERCOLATOR_GC_MASTER_OTLP_SAMPLE_RATIO"
     )]
     otlp_sample_ratio: f64,
+
+    /// Where the others reach it, HOST:PORT (default: where it listens; needed with --register when it listens on every
+    /// address, 0.0.0.0)
+    #[arg(long, value_name = "HOST:PORT", env = "PERCOLATOR_GC_MASTER_ADVERTISE")]
+    advertise: Option<String>,
+
+    /// The registers that it shares with other masters, of which one leads and answers: file:DIR, for processes of one machine
+    /// that share this folder (default: none, the master is alone and its state is in its own folder)
+    #[arg(long, value_name = "REGISTER", env = "PERCOLATOR_GC_MASTER_REGISTER")]
+    register: Option<MasterRegister>,
 
     /// Its stable name
     #[arg(
@@ -117,6 +127,8 @@ impl Flags {
         Options {
             data_dir: self.data_dir,
             listen: self.listen,
+            advertise: self.advertise,
+            register: self.register,
             server: self.server,
             metrics_listen: self.metrics_listen,
             traces: otlp::Settings::of(self.otlp_endpoint, self.otlp_sample_ratio),

@@ -1,169 +1,248 @@
-//! Carries out what the directory decides: makes its state durable, then sends its commands.
+//! Carries out what the directory decides: makes its state durable, then sends its commands and answers.
+//!
+//! A step acts in memory, and hands the new state to the one task that writes ([`Runner::persist`]). That writes the newest
+//! state only, so that steps that come meanwhile share a write. What a step has found is shown when the state that it
+//! has seen is durable, and at once if that is so already.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use percolator_server::{DurableValue, Error, Folder, SmallFile};
+use percolator_server::Folder;
 use percolator_telemetry::Limited;
-use percolator_wire::v1;
-use percolator_wire::v1::tablets_client::TabletsClient;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tonic::Status;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
+use crate::commands::{Channels, send};
 use crate::core::Directory;
-use crate::events::{Action, Command, Note};
+use crate::events::{Command, Note};
 use crate::metrics::Metrics;
-
-/// A tablet server must answer a command within this, or it is asked again.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Room for what may come to the state with its next change. It is written beside the last one, before that goes.
-const ROOM_BYTES: u64 = 256 << 10;
+use crate::stored::{PersistError, StateStore};
 
 /// Servers that disagree say so with each heartbeat.
 static NOTES: Limited = Limited::new();
 static TAKEN_OVER: Limited = Limited::new();
 
-/// The directory with its file and its connections.
+/// A directory that is being served, with its connections.
 pub(crate) struct Runner {
+    /// Of this leadership; 0: the master is alone.
+    term: u64,
     state: Mutex<State>,
-    /// Counts the changes of the durable state, and the failure.
-    changed: watch::Sender<u64>,
+    /// There is something to write.
+    written: Notify,
+    progress: watch::Sender<Progress>,
     started: Instant,
     metrics: Arc<Metrics>,
 }
 
 struct State {
     directory: Directory,
-    file: SmallFile,
-    folder: Folder,
-    /// By address.
-    channels: HashMap<String, Channel>,
-    /// The state in memory may be ahead of the durable one: nothing of it may be shown.
-    is_failed: bool,
-    failure: Option<Error>,
+    channels: Channels,
+    /// Changes of the durable state so far.
+    changes: u64,
+    /// The newest state, if nobody writes it yet.
+    newest: Option<Vec<u8>>,
+}
+
+/// How far the state is durable.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Progress {
+    /// The state after so many changes is durable.
+    durable: u64,
+    /// Nothing more will be: the state in memory may be ahead of the durable one, and nothing of it may be shown.
+    is_closed: bool,
+}
+
+/// What a step has found, not to be shown before the state that it has seen is durable.
+#[must_use]
+struct Unshown<R> {
+    result: R,
+    changes: u64,
 }
 
 impl Runner {
-    /// Makes durable what the directory wants from the beginning.
-    pub(crate) fn new(
+    /// Makes durable what the directory wants from the beginning. For one of several masters this also makes each late write
+    /// of an earlier leader a conflict.
+    pub(crate) async fn open(
         mut directory: Directory,
-        file: SmallFile,
-        folder: Folder,
+        store: &mut StateStore,
+        term: u64,
+        folder: &Folder,
         metrics: Arc<Metrics>,
-    ) -> Result<Arc<Self>, Error> {
+    ) -> Result<Arc<Self>, PersistError> {
         let effects = directory.take_effects();
         effects.notes.iter().for_each(log);
         if let Some(bytes) = effects.persist {
-            file.store(&bytes)?;
+            store.store(0, &bytes).await?;
         }
-        if let Ok(state) = directory.state() {
-            folder.adopt_cluster(&state.cluster_id)?;
-        }
+        adopt_cluster(folder, &directory)?;
         Ok(Arc::new(Self {
+            term,
             state: Mutex::new(State {
                 directory,
-                file,
-                folder,
-                channels: HashMap::new(),
-                is_failed: false,
-                failure: None,
+                channels: Channels::default(),
+                changes: 0,
+                newest: None,
             }),
-            changed: watch::Sender::new(0),
+            written: Notify::new(),
+            progress: watch::Sender::default(),
             started: Instant::now(),
             metrics,
         }))
     }
 
-    /// One step of the directory, with its effects. The state is durable when this returns: it
-    /// writes the file on this thread, so that nobody sees anything in between.
-    pub(crate) fn step<R>(
+    /// In which term this directory is served.
+    pub(crate) fn term(&self) -> u64 {
+        self.term
+    }
+
+    /// Writes each new state, until one can't be made durable; never ends before. When this is dropped, nothing is shown any more.
+    pub(crate) async fn persist(&self, mut store: StateStore, folder: &Folder) -> PersistError {
+        let _closes = ClosesRunner(self);
+        loop {
+            let Some((changes, bytes)) = self.take_newest() else {
+                self.written.notified().await;
+                continue;
+            };
+            let since = std::time::Instant::now();
+            let stored = store.store(changes, &bytes).await;
+            self.metrics.persisted(&bytes, stored.is_ok(), since);
+            let adopted = stored.and_then(|()| adopt_cluster(folder, &self.state().directory));
+            if let Err(error) = adopted {
+                return error;
+            }
+            self.progress.send_modify(|it| it.durable = changes);
+        }
+    }
+
+    /// Nothing of this directory is shown from now on, and it changes no more.
+    pub(crate) fn close(&self) {
+        self.progress.send_modify(|it| it.is_closed = true);
+    }
+
+    /// One step of the directory, with its effects. The state is durable when this returns.
+    pub(crate) async fn step<R>(
         self: &Arc<Self>,
         act: impl FnOnce(&mut Directory, Duration) -> R,
     ) -> Result<R, Status> {
-        let mut state = self.state();
-        state.check()?;
-        let result = act(&mut state.directory, self.started.elapsed());
-        let effects = state.directory.take_effects();
-        effects.notes.iter().for_each(log);
-        if let Some(bytes) = &effects.persist {
-            let since = std::time::Instant::now();
-            let persisted = state.persist(bytes);
-            self.metrics.persisted(bytes, persisted.is_ok(), since);
-            self.changed.send_modify(|changes| *changes += 1);
-            if let Err(error) = persisted {
-                tracing::error!(%error, "the state can't be made durable: stopping");
-                state.is_failed = true;
-                state.failure = Some(error);
-                state.check()?;
-            }
-        }
-        if effects.has_frozen {
-            self.changed.send_modify(|changes| *changes += 1);
-        }
-        for command in effects.commands {
-            let channel = state.channel(&command.address);
-            self.dispatch(channel, command);
-        }
-        Ok(result)
+        let unshown = self.act(act)?;
+        self.show(unshown).await
     }
 
-    /// Sends a command, and takes its outcome in.
-    fn dispatch(self: &Arc<Self>, channel: Option<Channel>, command: Command) {
-        let runner = self.clone();
-        tokio::spawn(async move {
-            let outcome = send(channel, &command).await;
-            runner.metrics.commanded(outcome.is_ok());
-            // A master that is stopping has no use for the outcome.
-            let _ = runner.step(|directory, now| directory.finished(now, &command, outcome));
-        });
+    /// One step of which nothing is shown: its effects follow when the state is durable.
+    pub(crate) fn step_unshown(
+        self: &Arc<Self>,
+        act: impl FnOnce(&mut Directory, Duration),
+    ) -> Result<(), Status> {
+        self.act(act).map(|_| ())
     }
 
     /// Looks at the directory.
-    pub(crate) fn look<R>(&self, at: impl FnOnce(&Directory, Duration) -> R) -> Result<R, Status> {
+    pub(crate) async fn look<R>(
+        &self,
+        at: impl FnOnce(&Directory, Duration) -> R,
+    ) -> Result<R, Status> {
+        let unshown = {
+            let state = self.state();
+            Unshown {
+                result: at(&state.directory, self.started.elapsed()),
+                changes: state.changes,
+            }
+        };
+        self.show(unshown).await
+    }
+
+    /// Looks at the directory for metrics, on which nobody relies: they may be ahead of the durable state by one write.
+    pub(crate) fn look_for_metrics<R>(
+        &self,
+        at: impl FnOnce(&Directory, Duration) -> R,
+    ) -> Result<R, Status> {
         let state = self.state();
-        state.check()?;
+        self.check()?;
         Ok(at(&state.directory, self.started.elapsed()))
     }
 
-    /// Why the next change could not be made durable, if so: for want of room, before the master has to stop for it.
-    pub(crate) fn writable(&self) -> Result<(), String> {
-        // Nobody else waits where the disk hangs.
-        let (file, folder) = {
-            let state = self.state();
-            (state.file.path().to_owned(), state.folder.path().to_owned())
-        };
-        let length = std::fs::metadata(file).map_or(0, |file| file.len());
-        percolator_telemetry::writable(&folder, length + ROOM_BYTES)
-    }
-
     /// Told of every change of the durable state.
-    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
-        self.changed.subscribe()
+    pub(crate) fn changes(&self) -> watch::Receiver<Progress> {
+        self.progress.subscribe()
     }
 
-    /// When it will be so late, counted from the master's start.
+    /// When it will be so late, counted from the directory's start.
     pub(crate) fn at(&self, since_start: Duration) -> Instant {
         self.started + since_start
     }
 
-    /// Ends when the state could not be made durable.
-    pub(crate) async fn failed(&self) {
-        let mut changes = self.changes();
-        while !self.state().is_failed {
-            if changes.changed().await.is_err() {
-                return;
-            }
+    fn act<R>(
+        self: &Arc<Self>,
+        act: impl FnOnce(&mut Directory, Duration) -> R,
+    ) -> Result<Unshown<R>, Status> {
+        let mut state = self.state();
+        self.check()?;
+        let result = act(&mut state.directory, self.started.elapsed());
+        let effects = state.directory.take_effects();
+        effects.notes.iter().for_each(log);
+        if let Some(bytes) = effects.persist {
+            state.changes += 1;
+            state.newest = Some(bytes);
+            self.written.notify_one();
         }
+        if effects.has_frozen {
+            // Of soft state: no write follows by which those who wait would hear of it.
+            self.progress.send_modify(|_| {});
+        }
+        let changes = state.changes;
+        for command in effects.commands {
+            let channel = state.channel(&command.address);
+            self.dispatch(Unshown {
+                result: (channel, command),
+                changes,
+            });
+        }
+        Ok(Unshown { result, changes })
     }
 
-    /// Why the master had to stop.
-    pub(crate) fn take_failure(&self) -> Option<Error> {
-        self.state().failure.take()
+    /// Sends a command when its state is durable, and takes its outcome in.
+    fn dispatch(self: &Arc<Self>, command: Unshown<(Option<Channel>, Command)>) {
+        let runner = self.clone();
+        tokio::spawn(async move {
+            // A directory that isn't served any more has no use for the outcome.
+            let Ok((channel, command)) = runner.show(command).await else {
+                return;
+            };
+            let outcome = send(channel, &command).await;
+            runner.metrics.commanded(outcome.is_ok());
+            let _ =
+                runner.step_unshown(|directory, now| directory.finished(now, &command, outcome));
+        });
+    }
+
+    /// The result, once the state that it has seen is durable.
+    async fn show<R>(&self, unshown: Unshown<R>) -> Result<R, Status> {
+        let Unshown { result, changes } = unshown;
+        let is_over = |it: &Progress| it.is_closed || it.durable >= changes;
+        let mut progress = *self.progress.borrow();
+        if !is_over(&progress) {
+            let mut receiver = self.progress.subscribe();
+            progress = *receiver.wait_for(is_over).await.map_err(|_| closed())?;
+        }
+        if progress.durable < changes {
+            return Err(closed());
+        }
+        Ok(result)
+    }
+
+    fn check(&self) -> Result<(), Status> {
+        if self.progress.borrow().is_closed {
+            return Err(closed());
+        }
+        Ok(())
+    }
+
+    fn take_newest(&self) -> Option<(u64, Vec<u8>)> {
+        let mut state = self.state();
+        let newest = state.newest.take();
+        newest.map(|bytes| (state.changes, bytes))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -173,99 +252,39 @@ impl Runner {
 }
 
 impl State {
-    fn check(&self) -> Result<(), Status> {
-        if self.is_failed {
-            return Err(Status::unavailable(
-                "the master is stopping: it can't make its state durable",
-            ));
-        }
-        Ok(())
-    }
-
-    fn persist(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.file.store(bytes)?;
-        let cluster_id = self.directory.state().map(|state| &state.cluster_id);
-        match cluster_id {
-            Ok(cluster_id) if self.folder.cluster_id().as_ref() != Some(cluster_id) => {
-                self.folder.adopt_cluster(cluster_id)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// A connection that is made when it is first used; none to what is no address.
     fn channel(&mut self, address: &str) -> Option<Channel> {
-        if let Some(channel) = self.channels.get(address) {
-            return Some(channel.clone());
-        }
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
-        let channel = endpoint
-            .connect_timeout(CONNECT_TIMEOUT)
-            .timeout(COMMAND_TIMEOUT)
-            .tcp_nodelay(true)
-            .connect_lazy();
-        if let Ok(state) = self.directory.state() {
-            let is_known = |known: &String| state.servers.values().any(|s| s.address == *known);
-            self.channels.retain(|known, _| is_known(known));
-        }
-        self.channels.insert(address.to_owned(), channel.clone());
-        Some(channel)
+        let servers = self.directory.state().map(|state| &state.servers);
+        self.channels.of(address, |known| match servers {
+            Ok(servers) => servers.values().any(|server| server.address == known),
+            Err(_) => true,
+        })
     }
 }
 
-/// Whether the server did it, or why not.
-/// How many groups the server had when it was done.
-async fn send(channel: Option<Channel>, command: &Command) -> Result<u64, String> {
-    let Command {
-        cluster_id,
-        server,
-        incarnation,
-        address,
-        action,
-    } = command;
-    let Some(channel) = channel else {
-        return Err(format!("{address:?} is no address: nothing can be sent"));
-    };
-    let to = Some(v1::Addressee {
-        server: server.clone(),
-        incarnation: *incarnation,
-    });
-    let mut tablets = TabletsClient::new(channel);
-    let asked = async {
-        match action {
-            Action::Create {
-                tablet,
-                made,
-                barrier,
-            } => {
-                let request = v1::CreateTabletRequest {
-                    cluster_id: cluster_id.clone(),
-                    tablet: Some(tablet.clone().into()),
-                    to,
-                    made: *made,
-                    barrier: barrier.as_u64(),
-                };
-                let done = tablets.create_tablet(request).await?;
-                Ok(done.into_inner().groups)
-            }
-            Action::Drop { tablet, table } => {
-                let request = v1::DropTabletRequest {
-                    cluster_id: cluster_id.clone(),
-                    tablet_id: *tablet,
-                    to,
-                    table_id: *table,
-                };
-                let done = tablets.drop_tablet(request).await?;
-                Ok(done.into_inner().groups)
-            }
-        }
-    };
-    match tokio::time::timeout(CONNECT_TIMEOUT + COMMAND_TIMEOUT, asked).await {
-        Ok(result) => result.map_err(|status: Status| match status.message() {
-            "" => format!("{:?} from {address}", status.code()),
-            message => message.to_owned(),
-        }),
-        Err(_) => Err(format!("no answer from {address}")),
+/// Closes the runner when it is dropped.
+struct ClosesRunner<'a>(&'a Runner);
+
+impl Drop for ClosesRunner<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Not the answer of a standby, by which nothing was done: here the caller has to ask.
+fn closed() -> Status {
+    Status::unavailable(
+        "the master has stopped serving before its state was durable: what was asked for may have been done, or not",
+    )
+}
+
+/// The master's folder is this cluster's, before anybody hears of the cluster.
+fn adopt_cluster(folder: &Folder, directory: &Directory) -> Result<(), PersistError> {
+    let cluster_id = directory.state().map(|state| &state.cluster_id);
+    match cluster_id {
+        Ok(cluster_id) if folder.cluster_id().as_ref() != Some(cluster_id) => folder
+            .adopt_cluster(cluster_id)
+            .map_err(|error| PersistError::Folder(Arc::new(error))),
+        _ => Ok(()),
     }
 }
 
@@ -286,5 +305,159 @@ fn log(note: &Note) {
                 tracing::warn!(left_out, "{note}");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use futures_util::poll;
+    use percolator_register::{
+        BoxFuture, LoadError, Register, RegisterVersion, SwapError, VersionedValue, WriteId,
+    };
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::core::Settings;
+    use crate::events::Start;
+    use crate::settings::Change;
+
+    /// A register in memory that swaps when it is allowed to.
+    #[derive(Debug)]
+    struct GatedRegister {
+        swaps: Semaphore,
+        values: Mutex<Vec<Vec<u8>>>,
+        fails: bool,
+    }
+
+    impl Register for GatedRegister {
+        fn load(&self) -> BoxFuture<'_, Result<Option<VersionedValue>, LoadError>> {
+            let values = self.values.lock().unwrap();
+            let found = values.last().map(|value| VersionedValue {
+                value: value.clone(),
+                version: RegisterVersion(values.len() as u64),
+                write: WriteId([0; 16]),
+            });
+            Box::pin(std::future::ready(Ok(found)))
+        }
+
+        fn swap(
+            &self,
+            _: Option<RegisterVersion>,
+            value: Vec<u8>,
+        ) -> BoxFuture<'_, Result<RegisterVersion, SwapError>> {
+            Box::pin(async move {
+                self.swaps.acquire().await.unwrap().forget();
+                let mut values = self.values.lock().unwrap();
+                if self.fails && !values.is_empty() {
+                    return Err(SwapError::Refused {
+                        register: "it".to_owned(),
+                        reason: "no room".to_owned(),
+                    });
+                }
+                values.push(value);
+                Ok(RegisterVersion(values.len() as u64))
+            })
+        }
+    }
+
+    struct Fixture {
+        register: Arc<GatedRegister>,
+        runner: Arc<Runner>,
+        store: StateStore,
+        folder: Folder,
+        _place: tempfile::TempDir,
+    }
+
+    impl Fixture {
+        async fn new(fails: bool) -> Self {
+            let place = tempfile::tempdir().unwrap();
+            let folder = Folder::open(place.path(), "master", "gc-master-0", None).unwrap();
+            let register = Arc::new(GatedRegister {
+                swaps: Semaphore::new(1),
+                values: Mutex::default(),
+                fails,
+            });
+            let loaded = StateStore::load(register.clone(), 1, Duration::ZERO).await;
+            let (mut store, _) = loaded.unwrap();
+            let directory = Directory::open(Start::NewCluster, Settings::default(), 1).unwrap();
+            let metrics = Arc::new(Metrics::new().unwrap());
+            let runner = Runner::open(directory, &mut store, 1, &folder, metrics).await;
+            Self {
+                register,
+                runner: runner.unwrap(),
+                store,
+                folder,
+                _place: place,
+            }
+        }
+    }
+
+    /// A step that changes the durable state.
+    async fn set_retention(runner: &Arc<Runner>, minutes: u64) -> Result<(), Status> {
+        let change = Change {
+            retention: Some(Duration::from_secs(60 * minutes)),
+            ..Change::default()
+        };
+        let set = runner.step(|directory, now| directory.set_collection(now, change));
+        set.await?.map_err(Status::from)
+    }
+
+    #[tokio::test]
+    async fn answers_wait_for_their_own_state_and_share_writes() {
+        let Fixture {
+            register,
+            runner,
+            store,
+            folder,
+            _place,
+        } = Fixture::new(false).await;
+        let runner = &runner;
+        let mut persisting = pin!(runner.persist(store, &folder));
+        // Nothing is to be written: it doesn't wait for the device.
+        assert!(poll!(pin!(runner.step(|_, _| ()))).is_ready());
+        let mut first = pin!(set_retention(runner, 1));
+        assert!(poll!(&mut first).is_pending());
+        // The first write is under way from here on.
+        assert!(poll!(&mut persisting).is_pending());
+        let mut second = pin!(set_retention(runner, 2));
+        let mut third = pin!(set_retention(runner, 3));
+        // This one changes nothing, and has seen what the third has changed.
+        let mut looked = pin!(runner.look(|directory, _| directory.state().is_ok()));
+        assert!(poll!(&mut second).is_pending() && poll!(&mut third).is_pending());
+        assert!(poll!(&mut looked).is_pending());
+        register.swaps.add_permits(1);
+        assert!(poll!(&mut persisting).is_pending());
+        assert!(matches!(poll!(&mut first), Poll::Ready(Ok(()))));
+        assert!(poll!(&mut second).is_pending() && poll!(&mut looked).is_pending());
+        register.swaps.add_permits(1);
+        assert!(poll!(&mut persisting).is_pending());
+        assert!(matches!(poll!(&mut second), Poll::Ready(Ok(()))));
+        assert!(matches!(poll!(&mut third), Poll::Ready(Ok(()))));
+        assert!(matches!(poll!(&mut looked), Poll::Ready(Ok(true))));
+        // The first one was the directory's beginning.
+        assert_eq!(register.values.lock().unwrap().len(), 3);
+    }
+
+    #[tokio::test]
+    async fn of_a_state_that_is_not_durable_nothing_is_shown() {
+        let fixture = Fixture::new(true).await;
+        let runner = fixture.runner.clone();
+        let mut persisting = pin!(runner.persist(fixture.store, &fixture.folder));
+        let mut changed = pin!(set_retention(&runner, 1));
+        let mut looked = pin!(runner.look(|_, _| ()));
+        assert!(poll!(&mut changed).is_pending() && poll!(&mut looked).is_pending());
+        fixture.register.swaps.add_permits(1);
+        let Poll::Ready(error) = poll!(&mut persisting) else {
+            panic!("it goes on");
+        };
+        assert!(error.to_string().contains("no room"), "{error}");
+        assert!(matches!(poll!(&mut changed), Poll::Ready(Err(_))));
+        assert!(matches!(poll!(&mut looked), Poll::Ready(Err(_))));
+        runner.look(|_, _| ()).await.unwrap_err();
+        runner.step(|_, _| ()).await.unwrap_err();
+        runner.look_for_metrics(|_, _| ()).unwrap_err();
     }
 }

@@ -1,26 +1,34 @@
-//! Runs the directory: its state in a file, its requests and commands over gRPC.
+//! Runs the directory: its state in a register, its requests and commands over gRPC. One of several masters does so while it
+//! leads.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use percolator_client::OracleClient;
-use percolator_server::{DurableValue, Folder, SmallFile};
+use percolator_protocol::election::Member;
+use percolator_server::{Folder, Incarnation, folder};
 use percolator_telemetry::endpoint::{self, Pages};
 use percolator_telemetry::otlp::{self, Exporter};
 use percolator_wire::v1::master_server::MasterServer;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 
 use crate::core::{Directory, Settings};
 use crate::driver::drive;
-use crate::events::Start;
+use crate::facts::Facts;
+use crate::leadership::{Candidate, Serving};
 use crate::measured::Measured;
 use crate::metrics::Metrics;
 use crate::runner::Runner;
 use crate::service::Service;
 use crate::settings::Manifest;
+use crate::startup::{self, MasterRegister, StateLocation, read_manifest};
 use crate::state::StateError;
+use crate::stored::{PersistError, StateStore};
 
 /// What a master needs to start.
 #[derive(Clone, Debug)]
@@ -33,6 +41,11 @@ pub struct Options {
     pub metrics_listen: Option<SocketAddr>,
     /// Where to send spans of what clients trace; without it, nowhere.
     pub traces: Option<otlp::Settings>,
+    /// Where the others reach it, HOST:PORT; without it, where it listens.
+    pub advertise: Option<String>,
+    /// The registers that it shares with other masters, of which one leads; without it, it is alone, and its state is in
+    /// its folder.
+    pub register: Option<MasterRegister>,
     /// Its stable name, for example "gc-master-0".
     pub server: String,
     /// Begin a new cluster if the folder is empty. Without this, an empty folder means that the
@@ -56,6 +69,21 @@ pub enum Error {
     /// Traces can't be sent.
     #[error(transparent)]
     Traces(#[from] otlp::Error),
+    /// The state can't be read, or made durable.
+    #[error(transparent)]
+    Persist(#[from] PersistError),
+    /// Nobody can reach an address such as 0.0.0.0.
+    #[error(
+        "the master listens on every address ({address}), which is none that others could connect to; say with --advertise \
+         HOST:PORT where they reach it"
+    )]
+    AdvertiseMissing {
+        /// Where it listens.
+        address: SocketAddr,
+    },
+    /// The register has room for shorter ones.
+    #[error("the master's name and address are too long for its register")]
+    NameTooLong,
     /// Of reaching itself, as its servers' client.
     #[error(transparent)]
     Itself(percolator_client::Error),
@@ -87,16 +115,20 @@ pub struct Server {
     endpoint: Option<endpoint::Listener>,
     exporter: Option<Exporter>,
     metrics: Arc<Metrics>,
-    runner: Arc<Runner>,
-    manifest: Option<PathBuf>,
-    data_dir: PathBuf,
-    server: String,
+    options: Options,
+    folder: Folder,
+    state: StateLocation,
+    serving: Arc<Serving>,
+    /// Of a master that is alone: its directory, and where its changes go.
+    alone: Option<(Arc<Runner>, StateStore)>,
+    /// This start of one of several masters.
+    life: Option<Incarnation>,
 }
 
 /// The role in the folder's identity.
 const ROLE: &str = "master";
-/// The file in the folder that holds the state.
-const STATE_FILE: &str = "directory";
+/// Room for what may come to the state with its next change. It is written beside the last one, before that goes.
+const ROOM_BYTES: u64 = 256 << 10;
 /// How long requests may go on after the master was asked to stop.
 const GRACE: Duration = Duration::from_secs(2);
 /// The longest heartbeat: a hundred thousand tablets with short rows, and then some.
@@ -109,43 +141,49 @@ impl Server {
     /// Of the folder, the state and the address.
     pub async fn bind(options: Options) -> Result<Self, Error> {
         let folder = Folder::open(&options.data_dir, ROLE, &options.server, None)?;
-        let file = SmallFile::new(folder.path().join(STATE_FILE));
-        let start = match file.load()? {
-            Some(bytes) => Start::State(bytes),
-            None => match folder.cluster_id() {
-                None if options.new_cluster => Start::NewCluster,
-                cluster_id => Start::Rebuild { cluster_id },
-            },
-        };
-        let mut directory =
-            Directory::open(start, options.settings, rand::random()).map_err(|cause| {
-                Error::State {
-                    path: file.path().to_owned(),
-                    cause,
-                }
-            })?;
-        if let Some(path) = &options.manifest {
-            directory.take_manifest(read_manifest(path)?);
-        }
-        if let Err(waiting) = directory.state() {
-            tracing::warn!("{waiting}");
-        }
         let metrics = Arc::new(Metrics::new().map_err(endpoint::Error::Metrics)?);
-        let runner = Runner::new(directory, file, folder, metrics.clone())?;
         let (listener, address) = percolator_server::listen(options.listen)?;
         let endpoint = options.metrics_listen.map(endpoint::listen).transpose()?;
         let export = |traces| Exporter::of_server(traces, "gc-master", &options.server);
         let exporter = options.traces.as_ref().map(export).transpose()?;
+        let (state, serving, alone, life) = match &options.register {
+            None => {
+                let state = StateLocation::alone(&folder);
+                let (directory, store) = state.open(0, &options, &folder).await?;
+                let (runner, store) =
+                    open_runner(directory, store, 0, &folder, metrics.clone()).await?;
+                let serving = Serving::alone(runner.clone());
+                (state, serving, Some((runner, store)), None)
+            }
+            Some(register) => {
+                std::fs::create_dir_all(&register.0).map_err(|cause| {
+                    percolator_server::Error::File {
+                        action: "create the folder",
+                        path: register.0.clone(),
+                        cause,
+                    }
+                })?;
+                let state = StateLocation::shared(register);
+                startup::begin_shared_state(&state, &options, &folder).await?;
+                let life = Incarnation::begin(folder.path(), folder::LOCK);
+                let member = member(&options, address, &life)?;
+                let dead = life.replaces.clone();
+                let candidate = Candidate::new(member, dead, startup::leadership(register));
+                (state, Serving::elected(candidate), None, Some(life))
+            }
+        };
         Ok(Self {
             listener,
             address,
             endpoint,
             exporter,
             metrics,
-            runner,
-            manifest: options.manifest,
-            data_dir: options.data_dir,
-            server: options.server,
+            options,
+            folder,
+            state,
+            serving: Arc::new(serving),
+            alone,
+            life,
         })
     }
 
@@ -162,94 +200,254 @@ impl Server {
     /// Serves until `shutdown` ends.
     ///
     /// # Errors
-    /// Of serving; and when the state can't be made durable: what was decided is not known to be
-    /// true then, so the master stops.
+    /// Of serving; and when a master that is alone can't make its state durable: what was decided is not known to be
+    /// true then, so the master stops. One of several becomes a standby then.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let metrics_address = self.metrics_address();
-        let pages = pages(&self.metrics, &self.runner, self.data_dir);
-        let _endpoint = self
-            .endpoint
-            .map(|listener| listener.serve(pages))
-            .transpose()?;
+        let Self {
+            listener,
+            address,
+            endpoint,
+            exporter,
+            metrics,
+            options,
+            folder,
+            state,
+            serving,
+            alone,
+            life,
+        } = self;
+        let pages = pages(
+            &metrics,
+            &serving,
+            folder.path().to_owned(),
+            state.file.clone(),
+        );
+        let _endpoint = endpoint.map(|listener| listener.serve(pages)).transpose()?;
         let measured = Measured {
-            service: Service::new(self.runner.clone(), self.server, metrics_address),
-            metrics: self.metrics.clone(),
-            tracer: self.exporter.as_ref().map(Exporter::tracer),
+            service: Service::new(serving.clone(), options.server.clone(), metrics_address),
+            metrics: metrics.clone(),
+            tracer: exporter.as_ref().map(Exporter::tracer),
         };
         let service = MasterServer::new(measured).max_decoding_message_size(REQUEST_BYTES_MAX);
-        let failed = self.runner.clone();
-        let stop = async {
-            tokio::select! {
-                () = shutdown => {}
-                () = failed.failed() => {}
+        let terms = Terms {
+            options,
+            address,
+            folder,
+            state,
+            metrics,
+            serving: serving.clone(),
+            life,
+        };
+        match alone {
+            Some((runner, store)) => {
+                let (fail, failed) = oneshot::channel::<()>();
+                let stop = async {
+                    tokio::select! {
+                        () = shutdown => {}
+                        _ = failed => {}
+                    }
+                };
+                let mut serving = pin!(percolator_server::serve(listener, service, GRACE, stop));
+                // What is asked while it stops is still made durable.
+                tokio::select! {
+                    served = &mut serving => Ok(served?),
+                    error = terms.serve(&runner, store) => {
+                        let _ = fail.send(());
+                        serving.await?;
+                        Err(error)
+                    }
+                }
             }
-        };
-        let watching = watch_manifest(self.manifest, self.runner.clone());
-        let runner = self.runner.clone();
-        let oracle = OracleClient::connect(&self.address.to_string()).map_err(Error::Itself)?;
-        let collecting = async {
-            drive(&oracle, |time| {
-                let stepped = runner.step(|directory, now| {
-                    directory.collect(now, time);
-                    directory.collection_pause()
-                });
-                stepped.ok()
-            })
-            .await;
-            std::future::pending().await
-        };
-        tokio::select! {
-            served = percolator_server::serve(self.listener, service, GRACE, stop) => served?,
-            () = collecting => {}
-            () = watching => {}
-        }
-        match self.runner.take_failure() {
-            Some(error) => Err(error.into()),
-            None => Ok(()),
+            None => {
+                let mut failure = None;
+                let stop = async {
+                    tokio::select! {
+                        () = shutdown => {}
+                        error = terms.take_part() => failure = Some(error),
+                    }
+                    // While connections are open: whoever asks is sent to the next leader.
+                    serving.set(None);
+                    serving.hand_over().await;
+                };
+                percolator_server::serve(listener, service, GRACE, stop).await?;
+                failure.map_or(Ok(()), Err)
+            }
         }
     }
 }
 
+/// What a master needs to serve a directory.
+struct Terms {
+    options: Options,
+    address: SocketAddr,
+    folder: Folder,
+    state: StateLocation,
+    metrics: Arc<Metrics>,
+    serving: Arc<Serving>,
+    life: Option<Incarnation>,
+}
+
+impl Terms {
+    /// Drives a directory, and makes its changes durable. Ends when that fails.
+    async fn serve(&self, runner: &Arc<Runner>, store: StateStore) -> Error {
+        let oracle = match OracleClient::connect(&self.address.to_string()) {
+            Ok(oracle) => oracle,
+            Err(error) => return Error::Itself(error),
+        };
+        let collecting = async {
+            drive(&oracle, |time| {
+                let mut pause = Duration::ZERO;
+                let stepped = runner.step_unshown(|directory, now| {
+                    directory.collect(now, time);
+                    pause = directory.collection_pause();
+                });
+                stepped.ok().map(|()| pause)
+            })
+            .await;
+            std::future::pending::<Infallible>().await
+        };
+        tokio::select! {
+            error = runner.persist(store, &self.folder) => error.into(),
+            never = collecting => match never {},
+            never = watch_manifest(self.options.manifest.clone(), runner) => match never {},
+        }
+    }
+
+    /// Takes part in the election, and serves in each term in which this master leads. Ends if the state is none that this
+    /// master can read.
+    async fn take_part(&self) -> Error {
+        let Some(candidate) = self.serving.candidate() else {
+            return std::future::pending().await;
+        };
+        let leading = async {
+            loop {
+                let term = candidate.leads().await;
+                let failed = tokio::select! {
+                    () = candidate.leads_no_more(term) => None,
+                    failed = self.lead(term) => Some(failed),
+                };
+                self.serving.set(None);
+                self.metrics.show(&Facts::default());
+                match failed {
+                    None => {}
+                    // Another leadership wouldn't help.
+                    Some(
+                        error @ (Error::State { .. }
+                        | Error::Manifest { .. }
+                        | Error::Persist(
+                            PersistError::NoState { .. } | PersistError::Folder(_),
+                        )),
+                    ) => return error,
+                    Some(error) => {
+                        tracing::error!(%error, term, "this master gives its leadership up");
+                        candidate.resign().await;
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            () = candidate.run() => std::future::pending().await,
+            error = leading => error,
+        }
+    }
+
+    /// Serves in one term. Ends when it can't.
+    async fn lead(&self, term: u64) -> Error {
+        let opened = async {
+            loop {
+                let (directory, store) = self.state.open(term, &self.options, &self.folder).await?;
+                let metrics = self.metrics.clone();
+                match open_runner(directory, store, term, &self.folder, metrics).await {
+                    // The last write of the leader before: it counts.
+                    Err(Error::Persist(PersistError::Superseded)) => {}
+                    opened => return opened,
+                }
+            }
+        };
+        let (runner, store) = match opened.await {
+            Ok(opened) => opened,
+            Err(error) => return error,
+        };
+        if let Some(life) = &self.life {
+            // No other start of this folder is in the register.
+            life.accepted();
+        }
+        self.serving.set(Some(runner.clone()));
+        self.serve(&runner, store).await
+    }
+}
+
+async fn open_runner(
+    directory: Directory,
+    mut store: StateStore,
+    term: u64,
+    folder: &Folder,
+    metrics: Arc<Metrics>,
+) -> Result<(Arc<Runner>, StateStore), Error> {
+    if let Err(waiting) = directory.state() {
+        tracing::warn!("{waiting}");
+    }
+    let runner = Runner::open(directory, &mut store, term, folder, metrics).await?;
+    Ok((runner, store))
+}
+
+/// This start of one of several masters, as the others know it.
+fn member(options: &Options, address: SocketAddr, life: &Incarnation) -> Result<Member, Error> {
+    let address = match &options.advertise {
+        Some(advertise) => advertise.clone(),
+        None if address.ip().is_unspecified() => return Err(Error::AdvertiseMissing { address }),
+        None => address.to_string(),
+    };
+    let member = Member {
+        name: options.server.clone(),
+        address,
+        incarnation: life.incarnation,
+    };
+    member.fits().then_some(member).ok_or(Error::NameTooLong)
+}
+
 /// What the master shows of itself.
-fn pages(metrics: &Arc<Metrics>, runner: &Arc<Runner>, folder: PathBuf) -> Pages {
+fn pages(metrics: &Arc<Metrics>, serving: &Arc<Serving>, folder: PathBuf, state: PathBuf) -> Pages {
     // It isn't kept alive by that.
-    let (watched, asked) = (Arc::downgrade(runner), Arc::downgrade(runner));
+    let (watched, asked) = (Arc::downgrade(serving), Arc::downgrade(serving));
     let shown = metrics.clone();
+    let volume = folder.clone();
     Pages {
         registry: metrics.registry.clone(),
         role: "gc-master",
         refresh: Box::new(move || {
-            shown.show_volume(&folder);
-            // One that is stopping has nothing more to tell.
-            let runner = watched.upgrade();
-            if let Some(Ok(facts)) = runner.map(|runner| runner.look(Directory::facts)) {
+            shown.show_volume(&volume);
+            // One that doesn't lead has nothing more to tell.
+            let runner = watched.upgrade().and_then(|serving| serving.current());
+            if let Some(Ok(facts)) = runner.map(|it| it.look_for_metrics(Directory::facts)) {
                 shown.show(&facts);
             }
         }),
         ready: Box::new(move || {
-            let runner = asked.upgrade().ok_or("the master is stopping")?;
-            match runner.look(|directory, _| directory.state().map(drop)) {
-                Ok(Ok(())) => runner.writable(),
-                Ok(Err(waits)) => Err(waits.to_string()),
-                Err(stopping) => Err(stopping.message().to_owned()),
+            let serving = asked.upgrade().ok_or("the master is stopping")?;
+            serving.ready()?;
+            let waits = |directory: &Directory, _| directory.state().map(drop);
+            match serving.current().map(|it| it.look_for_metrics(waits)) {
+                None | Some(Ok(Ok(()))) => writable(&state, &folder),
+                Some(Ok(Err(waits))) => Err(waits.to_string()),
+                Some(Err(stopping)) => Err(stopping.message().to_owned()),
             }
         }),
         healthy: Box::new(|| Ok(())),
     }
 }
 
-fn read_manifest(path: &Path) -> Result<Manifest, Error> {
-    let read = std::fs::read(path).map_err(Into::into);
-    read.and_then(|bytes| Manifest::decode(&bytes).map_err(Into::into))
-        .map_err(|cause| Error::Manifest {
-            path: path.to_owned(),
-            cause,
-        })
+/// Why the next change could not be made durable, if so: for want of room, before the master has to stop for it.
+fn writable(state: &Path, folder: &Path) -> Result<(), String> {
+    let length = std::fs::metadata(state).map_or(0, |file| file.len());
+    let beside = state.parent().unwrap_or(folder);
+    percolator_telemetry::writable(beside, length + ROOM_BYTES)
 }
 
 /// Reads the file again and again: administrators change it without a restart. What it said last counts
 /// as long as it can't be read.
-async fn watch_manifest(path: Option<PathBuf>, runner: Arc<Runner>) {
+async fn watch_manifest(path: Option<PathBuf>, runner: &Arc<Runner>) -> Infallible {
     let Some(path) = path else {
         return std::future::pending().await;
     };
@@ -258,18 +456,12 @@ async fn watch_manifest(path: Option<PathBuf>, runner: Arc<Runner>) {
     loop {
         match read_manifest(&path) {
             Ok(manifest) if last.as_ref() != Some(&manifest) => {
-                tracing::info!(
-                    retention_ms = manifest.retention_ms,
-                    max_hold_ms = manifest.max_hold_ms,
-                    paused = manifest.paused,
-                    tablet_servers = manifest.tablet_servers,
-                    "what the manifest says"
-                );
+                log_manifest(&manifest);
                 told.clear();
                 last = Some(manifest.clone());
-                let taken = runner.step(|directory, _| directory.take_manifest(manifest));
+                let taken = runner.step_unshown(|directory, _| directory.take_manifest(manifest));
                 if taken.is_err() {
-                    return;
+                    return std::future::pending().await;
                 }
             }
             Ok(_) => {}
@@ -283,4 +475,14 @@ async fn watch_manifest(path: Option<PathBuf>, runner: Arc<Runner>) {
         }
         tokio::time::sleep(MANIFEST_EVERY).await;
     }
+}
+
+fn log_manifest(manifest: &Manifest) {
+    tracing::info!(
+        retention_ms = manifest.retention_ms,
+        max_hold_ms = manifest.max_hold_ms,
+        paused = manifest.paused,
+        tablet_servers = manifest.tablet_servers,
+        "what the manifest says"
+    );
 }

@@ -12,6 +12,7 @@ use tonic::{Request, Response, Status};
 use crate::convert;
 use crate::core::Directory;
 use crate::events::Heartbeat;
+use crate::leadership::Serving;
 use crate::locate::locate;
 use crate::pending::{Creation, Pending, Removal};
 use crate::refusal::Refusal;
@@ -22,7 +23,7 @@ use crate::settings::Change;
 const NAMED_MAX: usize = 10_000;
 
 pub(crate) struct Service {
-    runner: Arc<Runner>,
+    serving: Arc<Serving>,
     /// This process' name.
     server: String,
     metrics_address: Option<SocketAddr>,
@@ -30,28 +31,35 @@ pub(crate) struct Service {
 
 impl Service {
     pub(crate) fn new(
-        runner: Arc<Runner>,
+        serving: Arc<Serving>,
         server: String,
         metrics_address: Option<SocketAddr>,
     ) -> Self {
         Self {
-            runner,
+            serving,
             server,
             metrics_address,
         }
     }
 
-    /// Goes on with a request until it is done.
+    /// The directory to ask, for a request that was read.
+    fn runner(&self) -> Result<Arc<Runner>, Status> {
+        self.serving.runner()
+    }
+
+    /// Goes on with a request until it is done. It stays with the directory that it began with: another one is of another
+    /// term.
     async fn finish<R>(
         &self,
         mut go_on: impl FnMut(&mut Directory, Duration) -> Result<Pending<R>, Refusal>,
     ) -> Result<Response<R>, Status> {
+        let runner = self.runner()?;
         loop {
-            let mut changes = self.runner.changes();
-            match self.runner.step(&mut go_on)?? {
+            let mut changes = runner.changes();
+            match runner.step(&mut go_on).await?? {
                 Pending::Done(response) => return Ok(Response::new(response)),
                 Pending::Wait { until } => {
-                    let until = tokio::time::sleep_until(self.runner.at(until));
+                    let until = tokio::time::sleep_until(runner.at(until));
                     tokio::select! {
                         () = until => {}
                         _ = changes.changed() => {}
@@ -69,9 +77,9 @@ impl Master for Service {
         request: Request<v1::HeartbeatRequest>,
     ) -> Result<Response<v1::HeartbeatResponse>, Status> {
         let beat = Heartbeat::try_from(request.into_inner())?;
-        let heard = self
-            .runner
-            .step(|directory, now| directory.heartbeat(now, beat))??;
+        let runner = self.runner()?;
+        let heard = runner.step(|directory, now| directory.heartbeat(now, beat));
+        let heard = heard.await??;
         Ok(Response::new(heard.into()))
     }
 
@@ -80,10 +88,9 @@ impl Master for Service {
         request: Request<v1::LocateRequest>,
     ) -> Result<Response<v1::LocateResponse>, Status> {
         let request = request.into_inner();
-        let located = self
-            .runner
-            .look(|directory, _| locate(directory, &request))??;
-        Ok(Response::new(located))
+        let runner = self.runner()?;
+        let located = runner.look(|directory, _| locate(directory, &request));
+        Ok(Response::new(located.await??))
     }
 
     async fn directory(
@@ -91,12 +98,13 @@ impl Master for Service {
         request: Request<v1::DirectoryRequest>,
     ) -> Result<Response<v1::DirectoryResponse>, Status> {
         if request.into_inner().oracles_only {
-            return Ok(Response::new(self.runner.look(convert::oracles)??));
+            let oracles = self.runner()?.look(convert::oracles).await??;
+            return Ok(Response::new(oracles));
         }
         Ok(Response::new(v1::DirectoryResponse {
             master: self.server.clone(),
             master_metrics_address: convert::text(self.metrics_address),
-            ..self.runner.look(convert::directory)??
+            ..self.runner()?.look(convert::directory).await??
         }))
     }
 
@@ -105,17 +113,18 @@ impl Master for Service {
         request: Request<v1::SessionRequest>,
     ) -> Result<Response<v1::SessionResponse>, Status> {
         let request = request.into_inner();
-        let renewed = self
-            .runner
-            .step(|directory, now| directory.session(now, request))??;
-        Ok(Response::new(renewed))
+        let runner = self.runner()?;
+        let renewed = runner.step(|directory, now| directory.session(now, request));
+        Ok(Response::new(renewed.await??))
     }
 
     async fn gc_status(
         &self,
         _: Request<v1::GcStatusRequest>,
     ) -> Result<Response<v1::GcStatusResponse>, Status> {
-        Ok(Response::new(self.runner.look(convert::gc_status)??))
+        Ok(Response::new(
+            self.runner()?.look(convert::gc_status).await??,
+        ))
     }
 
     async fn set_gc(
@@ -132,11 +141,12 @@ impl Master for Service {
             hold_max: hold_ms_max.map(Duration::from_millis),
             paused,
         };
-        let set = self.runner.step(|directory, now| {
+        let runner = self.runner()?;
+        let set = runner.step(|directory, now| {
             directory.set_collection(now, change)?;
             Ok::<_, Refusal>(convert::gc_settings(directory))
-        })??;
-        Ok(Response::new(set))
+        });
+        Ok(Response::new(set.await??))
     }
 
     async fn transactions(
@@ -144,10 +154,9 @@ impl Master for Service {
         request: Request<v1::TransactionsRequest>,
     ) -> Result<Response<v1::TransactionsResponse>, Status> {
         let most = usize::try_from(request.into_inner().limit).unwrap_or(usize::MAX);
-        let named = self
-            .runner
-            .look(|directory, now| directory.transactions(now, most.min(NAMED_MAX)))??;
-        Ok(Response::new(named))
+        let runner = self.runner()?;
+        let named = runner.look(|directory, now| directory.transactions(now, most.min(NAMED_MAX)));
+        Ok(Response::new(named.await??))
     }
 
     async fn release_gc_lock(
@@ -155,10 +164,9 @@ impl Master for Service {
         request: Request<v1::ReleaseGcLockRequest>,
     ) -> Result<Response<v1::ReleaseGcLockResponse>, Status> {
         let start_ts = Timestamp::from_u64(request.into_inner().start_ts);
-        let released = self
-            .runner
-            .step(|directory, now| directory.release(now, start_ts))??;
-        Ok(Response::new(released))
+        let runner = self.runner()?;
+        let released = runner.step(|directory, now| directory.release(now, start_ts));
+        Ok(Response::new(released.await??))
     }
 
     async fn create_table(

@@ -222,7 +222,11 @@ fn a_state_that_was_set_back_is_not_trusted() {
     world.beat("tablet-0").unwrap();
     assert!(world.state().rebuilt);
     assert!(world.state().awaited.contains("tablet-1"));
-    assert_ne!(world.state().next_table_id, ids_then, "they may have been given");
+    assert_ne!(
+        world.state().next_table_id,
+        ids_then,
+        "they may have been given"
+    );
     world.now += SILENCE_MAX;
     world.beat_all();
     assert!(world.state().awaited.is_empty());

@@ -191,6 +191,8 @@ async fn in_process(data_dir: &Path, new_cluster: bool) -> SocketAddr {
     let server = Server::bind(Options {
         data_dir: data_dir.into(),
         listen: "127.0.0.1:0".parse().unwrap(),
+        advertise: None,
+        register: None,
         server: "gc-master-0".into(),
         metrics_listen: None,
         traces: None,
@@ -331,6 +333,8 @@ async fn a_master_that_cannot_write_its_state_stops_and_shows_nothing_of_it() {
     let server = Server::bind(Options {
         data_dir: folder.path().into(),
         listen: "127.0.0.1:0".parse().unwrap(),
+        advertise: None,
+        register: None,
         server: "gc-master-0".into(),
         metrics_listen: None,
         traces: None,

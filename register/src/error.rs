@@ -119,10 +119,15 @@ impl From<FileError> for LoadError {
 /// # Errors
 /// [`SwapError::TooLarge`].
 pub fn check_size(value: &[u8]) -> Result<(), SwapError> {
-    if value.len() > VALUE_BYTES_MAX {
+    check_size_up_to(value, VALUE_BYTES_MAX)
+}
+
+/// [`check_size`], for a register with another limit.
+pub(crate) fn check_size_up_to(value: &[u8], bytes_max: usize) -> Result<(), SwapError> {
+    if value.len() > bytes_max {
         return Err(SwapError::TooLarge {
             bytes: value.len(),
-            bytes_max: VALUE_BYTES_MAX,
+            bytes_max,
         });
     }
     Ok(())

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::files::{FileError, Files, StdFiles, beside};
 use crate::{
     BoxFuture, LoadError, Register, RegisterVersion, SwapError, VersionedFile, VersionedValue,
-    WriteId, check_size,
+    WriteId,
 };
 
 /// A register in a file, for processes of one machine that share its folder. It is not for file systems of a network, whose
@@ -59,6 +59,16 @@ impl FileRegister {
         Self { timeout, ..self }
     }
 
+    /// The same, which takes values of this size in place of [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX): a register that
+    /// is never moved to another store. All who use the file need the same limit.
+    #[must_use]
+    pub fn with_value_bytes_max(self, value_bytes_max: usize) -> Self {
+        Self {
+            file: self.file.with_value_bytes_max(value_bytes_max),
+            ..self
+        }
+    }
+
     /// Where the value is.
     pub fn path(&self) -> &Path {
         self.file.path()
@@ -93,7 +103,6 @@ impl Register for FileRegister {
         value: Vec<u8>,
     ) -> BoxFuture<'_, Result<RegisterVersion, SwapError>> {
         Box::pin(async move {
-            check_size(&value)?;
             let write = WriteId::random();
             let (file, lock) = (self.file.clone(), self.lock.clone());
             let deadline = Instant::now() + self.timeout;

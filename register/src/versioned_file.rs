@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::error::check_size_up_to;
 use crate::files::{FileError, Files, StdFiles, replace_durably, sync_folder_of};
 use crate::{
     LoadError, RegisterVersion, StoredRecord, SwapError, VALUE_BYTES_MAX, VersionFloor,
-    VersionedValue, WriteId, check_size,
+    VersionedValue, WriteId,
 };
 
 const VERSION_BYTES: usize = 8;
@@ -23,6 +24,7 @@ const VERSION_BYTES: usize = 8;
 pub struct VersionedFile {
     path: PathBuf,
     files: Arc<dyn Files>,
+    value_bytes_max: usize,
     seen: Arc<SeenVersions>,
 }
 
@@ -52,7 +54,17 @@ impl VersionedFile {
         Self {
             path: path.into(),
             files,
+            value_bytes_max: VALUE_BYTES_MAX,
             seen: Arc::default(),
+        }
+    }
+
+    /// The same, which takes values of this size in place of [`VALUE_BYTES_MAX`]. All who use the file need the same limit.
+    #[must_use]
+    pub fn with_value_bytes_max(self, value_bytes_max: usize) -> Self {
+        Self {
+            value_bytes_max,
+            ..self
         }
     }
 
@@ -94,7 +106,7 @@ impl VersionedFile {
         value: &[u8],
         write: WriteId,
     ) -> Result<RegisterVersion, SwapError> {
-        check_size(value)?;
+        check_size_up_to(value, self.value_bytes_max)?;
         let found = self.load()?.map(|found| found.version);
         if found != expected {
             return Err(SwapError::Conflict {
@@ -125,7 +137,7 @@ impl VersionedFile {
         let rest = value.split_at_checked(VERSION_BYTES);
         let version = rest.and_then(|(version, _)| version.try_into().ok());
         let version = version.map_or(0, u64::from_le_bytes);
-        if version == 0 || value.len() > VERSION_BYTES + VALUE_BYTES_MAX {
+        if version == 0 || value.len() > VERSION_BYTES + self.value_bytes_max {
             return Err(self.damaged("it has no version, or too many bytes"));
         }
         Ok(Some(VersionedValue {

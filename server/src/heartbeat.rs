@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use percolator_wire::v1::master_client::MasterClient;
 use percolator_wire::v1::{HeartbeatRequest, HeartbeatResponse, Role};
-use tonic::Code;
+use percolator_wire::{MasterAddresses, NoMasterAddress, leader_of};
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
 
 use crate::schedule::Schedule;
 use crate::{BoxError, Error, Incarnation, boot_time};
@@ -15,7 +16,8 @@ use crate::{BoxError, Error, Incarnation, boot_time};
 /// Who beats, and to whom.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the master is: HOST:PORT. The name is looked up again for each connection.
+    /// Where the master is: HOST:PORT, or several of these with commas between. A name is looked up again for each
+    /// connection.
     pub master: String,
     /// What this server is.
     pub role: Role,
@@ -33,8 +35,13 @@ pub struct Options {
 
 /// An answer must come within this, or the beat is repeated.
 const TIMEOUT: Duration = Duration::from_secs(3);
+/// The first one of several masters is given up after this, and the next one asked. After each silence it is twice as
+/// long, so that a heartbeat with long lists has the time that it needs.
+const TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(1);
 /// A server that stops waits so long for the master.
 const LEAVING_MAX: Duration = Duration::from_millis(500);
+/// It asks again so often while no master leads.
+const LEAVING_PAUSE: Duration = Duration::from_millis(50);
 
 /// Beats until `shutdown` ends: at once, then whenever the interval has passed that the master
 /// answers. A master that is away is logged once and asked again. `report` tells what the server holds for
@@ -73,7 +80,7 @@ async fn beat<E: Into<BoxError>>(
     mut adopt: impl FnMut(&str) -> Result<(), E>,
     mut learn: impl FnMut(&HeartbeatResponse),
 ) -> Result<(), Error> {
-    let mut master = connect(&options.master)?;
+    let mut master = MasterLink::new(&options.master)?;
     let mut cluster_id = options.cluster_id.clone();
     let mut told = Announced::Nothing;
     let mut schedule = Schedule::default();
@@ -85,7 +92,6 @@ async fn beat<E: Into<BoxError>>(
         };
         let pause = match master.heartbeat(request).await {
             Ok(response) => {
-                let response = response.into_inner();
                 if !options.life.is_accepted() {
                     options.life.accepted();
                 }
@@ -102,7 +108,7 @@ async fn beat<E: Into<BoxError>>(
                 }
                 if told != Announced::Connected {
                     tracing::info!(
-                        master = options.master,
+                        master = master.addresses.current(),
                         cluster = learned,
                         "the master answers"
                     );
@@ -111,14 +117,15 @@ async fn beat<E: Into<BoxError>>(
                 learn(&response);
                 schedule.answered(sent, response, is_new)
             }
-            Err(status) if status.code() == Code::FailedPrecondition => {
+            Err(NoHeartbeat::AskAnother) => Duration::ZERO,
+            Err(NoHeartbeat::Status(status)) if status.code() == Code::FailedPrecondition => {
                 return Err(Error::Refused {
                     master: options.master,
                     server: options.server,
                     reason: status.message().to_owned(),
                 });
             }
-            Err(status) => {
+            Err(NoHeartbeat::Status(status)) => {
                 if told != Announced::Away {
                     tracing::warn!(
                         master = options.master,
@@ -163,7 +170,7 @@ pub async fn leave(options: &Options, cluster_id: Option<String>, report: Heartb
     if !options.life.is_accepted() {
         return;
     }
-    let Ok(mut master) = connect(&options.master) else {
+    let Ok(mut master) = MasterLink::new(&options.master) else {
         return;
     };
     let beat = HeartbeatRequest {
@@ -171,20 +178,126 @@ pub async fn leave(options: &Options, cluster_id: Option<String>, report: Heartb
         leaving: true,
         ..request(options, cluster_id, report)
     };
-    match tokio::time::timeout(LEAVING_MAX, master.heartbeat(beat)).await {
-        Ok(Ok(_)) => {}
-        Ok(Err(status)) => tracing::debug!(%status, "the lease is not given back"),
-        Err(_) => tracing::debug!("the master did not answer: the lease is not given back"),
+    let asked = async {
+        loop {
+            match master.heartbeat(beat.clone()).await {
+                Err(NoHeartbeat::AskAnother) => {}
+                Ok(_) => return,
+                Err(NoHeartbeat::Status(status)) if leader_of(&status).is_none() => {
+                    return tracing::debug!(%status, "the lease is not given back");
+                }
+                Err(NoHeartbeat::Status(_)) => tokio::time::sleep(LEAVING_PAUSE).await,
+            }
+        }
+    };
+    if tokio::time::timeout(LEAVING_MAX, asked).await.is_err() {
+        tracing::debug!("the master did not answer: the lease is not given back");
+    }
+}
+
+/// The way to the master, or to the one of several that leads.
+struct MasterLink {
+    addresses: MasterAddresses,
+    client: MasterClient<Channel>,
+    /// Where the client is connected.
+    connected: String,
+    timeout: Duration,
+    /// So many masters in a row gave no heartbeat's answer.
+    asked: usize,
+}
+
+/// Why a heartbeat has no answer.
+enum NoHeartbeat {
+    /// Another master may have one: ask at once.
+    AskAnother,
+    /// All of them were asked, or the leader refuses.
+    Status(Status),
+}
+
+impl MasterLink {
+    fn new(master: &str) -> Result<Self, Error> {
+        let addresses: MasterAddresses = master.parse()?;
+        let timeout = if addresses.are_several() {
+            TIMEOUT_OF_SEVERAL
+        } else {
+            TIMEOUT
+        };
+        let connected = addresses.current().to_owned();
+        Ok(Self {
+            client: connect(&connected)?,
+            connected,
+            addresses,
+            timeout,
+            asked: 0,
+        })
+    }
+
+    async fn heartbeat(
+        &mut self,
+        beat: HeartbeatRequest,
+    ) -> Result<HeartbeatResponse, NoHeartbeat> {
+        let began = Instant::now();
+        if self.connected != self.addresses.current() {
+            let address = self.addresses.current().to_owned();
+            self.client = match connect(&address) {
+                Ok(client) => client,
+                // A standby has named something else.
+                Err(_) => {
+                    return Err(self.silent(&address, began, Status::unavailable("no address")));
+                }
+            };
+            self.connected = address;
+        }
+        let address = self.connected.clone();
+        let beaten = tokio::time::timeout(self.timeout, self.client.heartbeat(beat)).await;
+        let status = match beaten {
+            Ok(Ok(response)) => {
+                self.asked = 0;
+                if self.addresses.are_several() {
+                    self.timeout = TIMEOUT_OF_SEVERAL;
+                }
+                return Ok(response.into_inner());
+            }
+            Ok(Err(status)) => status,
+            Err(_) => {
+                self.timeout = (self.timeout * 2).min(TIMEOUT);
+                let waited = Status::deadline_exceeded("no answer in time");
+                return Err(self.silent(&address, began, waited));
+            }
+        };
+        if let Some(leader) = leader_of(&status) {
+            let (leader, now) = (leader.as_deref(), Instant::now());
+            let follows = self.addresses.not_leading(&address, leader, now);
+            return Err(self.unanswered(follows, status));
+        }
+        // What a server has answered has no source.
+        if std::error::Error::source(&status).is_some() {
+            return Err(self.silent(&address, began, status));
+        }
+        Err(NoHeartbeat::Status(status))
+    }
+
+    fn silent(&mut self, address: &str, since: Instant, status: Status) -> NoHeartbeat {
+        self.addresses.no_answer(address, since, Instant::now());
+        self.unanswered(false, status)
+    }
+
+    /// Asks on at once, until each was asked and a named leader as well.
+    fn unanswered(&mut self, follows: bool, status: Status) -> NoHeartbeat {
+        self.asked += 1;
+        if self.asked < self.addresses.count() + usize::from(follows) {
+            return NoHeartbeat::AskAnother;
+        }
+        self.asked = 0;
+        NoHeartbeat::Status(status)
     }
 }
 
 /// A connection that is made with the first request, and again after a loss.
 fn connect(master: &str) -> Result<MasterClient<Channel>, Error> {
-    let endpoint = Endpoint::from_shared(format!("http://{master}")).map_err(|cause| {
-        Error::MasterAddress {
-            address: master.to_owned(),
-            cause,
-        }
+    let endpoint = Endpoint::from_shared(format!("http://{master}")).map_err(|_| {
+        let text = master.to_owned();
+        NoMasterAddress { text }
     })?;
     let channel = endpoint
         .connect_timeout(TIMEOUT)

@@ -22,7 +22,7 @@ pub struct Options {
     pub slow_request: Option<Duration>,
     /// Where clients reach it, HOST:PORT; where it listens, if not given.
     pub advertise: Option<String>,
-    /// The master, HOST:PORT.
+    /// The master, HOST:PORT, or several of these with commas between.
     pub master: String,
     /// Its stable name, for example "tablet-0".
     pub server: String,

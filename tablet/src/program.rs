@@ -57,7 +57,7 @@ struct Flags {
     /// Address at which clients reach this server; where it listens, if not given.
     #[arg(long, value_name = "HOST:PORT", env = "PERCOLATOR_TABLET_ADVERTISE")]
     advertise: Option<String>,
-    /// Address of the master.
+    /// Address of the master; of several masters, with commas between.
     #[arg(long, value_name = "HOST:PORT", env = "PERCOLATOR_TABLET_MASTER")]
     master: String,
     /// Stable name of this server in its cluster.

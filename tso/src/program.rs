@@ -71,7 +71,7 @@ struct Flags {
     #[arg(long, value_name = "HOST:PORT", env = "PERCOLATOR_TSO_ADVERTISE")]
     advertise: Option<String>,
 
-    /// Where the master is, HOST:PORT. Default: none, the oracle serves alone. A master that is
+    /// Where the master is, HOST:PORT; of several masters, with commas between. Default: none, the oracle serves alone. A master that is
     /// away is waited for; timestamps are granted meanwhile.
     #[arg(long, value_name = "HOST:PORT", env = "PERCOLATOR_TSO_MASTER")]
     master: Option<String>,

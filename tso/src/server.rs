@@ -77,7 +77,7 @@ pub struct Options {
     pub traces: Option<otlp::Settings>,
     /// Where clients reach it, HOST:PORT; without it, where it listens.
     pub advertise: Option<String>,
-    /// Where the master is, HOST:PORT; without it the oracle serves alone, and nobody is told.
+    /// Where the master is, HOST:PORT, or several of these with commas between; without it the oracle serves alone, and nobody is told.
     pub master: Option<String>,
     /// The register that it shares with other oracles, of which one leads; without it, it is alone, and its limit is in
     /// its folder.

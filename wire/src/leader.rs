@@ -1,4 +1,4 @@
-//! The answer of an oracle that may grant nothing, because another one leads.
+//! The answer of an oracle or a master that may not act, because another one leads.
 
 use tonic::Status;
 use tonic::metadata::MetadataMap;
@@ -6,12 +6,12 @@ use tonic::metadata::MetadataMap;
 /// The leader's address in the status's metadata; empty: it isn't known.
 const LEADER: &str = "percolator-leader";
 
-/// `UNAVAILABLE`: this oracle isn't the leader. It names the leader's address (HOST:PORT) if that is known. Another oracle
-/// grants, or will; nothing was granted.
-pub fn not_leader(leader: Option<&str>) -> Status {
+/// `UNAVAILABLE`: this server, an "oracle" or a "master", isn't the leader. It names the leader's address (HOST:PORT) if that
+/// is known. Another one leads, or will; nothing was done.
+pub fn not_leader(role: &str, leader: Option<&str>) -> Status {
     let message = match leader {
-        Some(leader) => format!("this oracle is a standby; the oracle at {leader} leads"),
-        None => "this oracle is a standby, and knows no leader at the moment".to_owned(),
+        Some(leader) => format!("this {role} is a standby; the {role} at {leader} leads"),
+        None => format!("this {role} is a standby, and knows no leader at the moment"),
     };
     let mut metadata = MetadataMap::new();
     let value = leader.unwrap_or_default().parse();
@@ -35,8 +35,11 @@ mod tests {
     #[test]
     fn the_leader_is_read_from_the_status() {
         let leader = Some("tso-1:7400".to_owned());
-        assert_eq!(leader_of(&not_leader(leader.as_deref())), Some(leader));
-        assert_eq!(leader_of(&not_leader(None)), Some(None));
+        assert_eq!(
+            leader_of(&not_leader("oracle", leader.as_deref())),
+            Some(leader)
+        );
+        assert_eq!(leader_of(&not_leader("master", None)), Some(None));
         assert_eq!(leader_of(&Status::unavailable("away")), None);
     }
 }

@@ -9,8 +9,10 @@ pub mod v1 {
 mod cluster;
 mod convert;
 mod leader;
+mod masters;
 mod trace;
 
 pub use cluster::{check_cluster, of_cluster};
 pub use convert::{Malformed, commit_response, commit_result, met_lock, prewrite_rejection};
 pub use leader::{leader_of, not_leader};
+pub use masters::{MasterAddresses, NoMasterAddress};

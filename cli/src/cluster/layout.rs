@@ -134,6 +134,10 @@ impl Layout {
                 ours.oracle.replicas != asked.oracle.replicas,
             ),
             (
+                "spec.gcMaster.replicas",
+                ours.gc_master.replicas != asked.gc_master.replicas,
+            ),
+            (
                 "spec.oracle.window",
                 ours.oracle.window != asked.oracle.window,
             ),
@@ -168,15 +172,29 @@ impl Layout {
         self.data_dir.join(server)
     }
 
+    /// The masters' names.
+    pub(crate) fn masters(&self) -> impl Iterator<Item = String> + use<> {
+        (0..self.spec.gc_master.replicas).map(|number| format!("{MASTER_PREFIX}{number}"))
+    }
+
     /// The oracles' names.
     pub(crate) fn oracles(&self) -> impl Iterator<Item = String> + use<> {
         (0..self.spec.oracle.replicas).map(|number| format!("{ORACLE_PREFIX}{number}"))
     }
 
     /// Where the register of several oracles is. A cluster that has one keeps it, also with one oracle.
-    pub(crate) fn register(&self) -> Option<PathBuf> {
+    pub(crate) fn oracle_register(&self) -> Option<PathBuf> {
+        self.register(self.spec.oracle.replicas, ORACLE_REGISTER)
+    }
+
+    /// The same of the masters.
+    pub(crate) fn master_register(&self) -> Option<PathBuf> {
+        self.register(self.spec.gc_master.replicas, MASTER_REGISTER)
+    }
+
+    fn register(&self, replicas: u32, file: &str) -> Option<PathBuf> {
         let folder = self.data_dir.join(REGISTER);
-        (self.spec.oracle.replicas > 1 || folder.exists()).then_some(folder)
+        (replicas > 1 || folder.join(file).exists()).then_some(folder)
     }
 
     /// The tablet servers' names.
@@ -314,10 +332,11 @@ fn tablet_number(name: &str) -> Option<u32> {
 }
 
 fn is_server(name: &str) -> bool {
-    let is_oracle = name
-        .strip_prefix(ORACLE_PREFIX)
-        .is_some_and(|number| number.parse::<u32>().is_ok());
-    name == MASTER || is_oracle || tablet_number(name).is_some()
+    let is_numbered = |prefix| {
+        let number: Option<&str> = name.strip_prefix(prefix);
+        number.is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    is_numbered(MASTER_PREFIX) || is_numbered(ORACLE_PREFIX) || tablet_number(name).is_some()
 }
 
 /// Whether the master has written a state, or a server belongs to a cluster.
@@ -332,7 +351,7 @@ fn has_begun(data_dir: &Path, names: &[String]) -> anyhow::Result<bool> {
             return Ok(true);
         }
     }
-    Ok(false)
+    Ok(data_dir.join(REGISTER).join(SHARED_STATE).exists())
 }
 
 fn address(first_port: u16, number: u16) -> anyhow::Result<SocketAddr> {
@@ -347,12 +366,15 @@ fn address(first_port: u16, number: u16) -> anyhow::Result<SocketAddr> {
     Ok((Ipv4Addr::LOCALHOST, port).into())
 }
 
-/// The master, the oracles and the tablet servers.
+/// The masters, the oracles and the tablet servers.
 fn servers(spec: &Spec) -> u16 {
-    let numbered = spec.tablets.replicas.saturating_add(spec.oracle.replicas);
-    u16::try_from(numbered)
-        .unwrap_or(u16::MAX)
-        .saturating_add(1)
+    let replicas = [
+        spec.gc_master.replicas,
+        spec.oracle.replicas,
+        spec.tablets.replicas,
+    ];
+    let servers = replicas.into_iter().fold(0, u32::saturating_add);
+    u16::try_from(servers).unwrap_or(u16::MAX)
 }
 
 /// Listens for a moment wherever the servers are going to, and their metrics.
@@ -385,13 +407,21 @@ fn remembered(data_dir: &Path) -> anyhow::Result<Option<ClusterRecord>> {
 pub(crate) const LOGS: &str = "logs";
 /// What a cluster is called without a manifest, which will do for any.
 const DEFAULT_NAME: &str = "local";
-/// The master's state in its folder.
+/// The state of a master that is alone in its folder.
 const DIRECTORY: &str = "directory";
-/// The master's name.
+/// The first master's name.
 pub(crate) const MASTER: &str = "gc-master-0";
+/// What names of masters begin with; a number follows.
+const MASTER_PREFIX: &str = "gc-master-";
 /// The first oracle's name.
 pub(crate) const ORACLE: &str = "tso-0";
 /// What names of oracles begin with; a number follows.
 const ORACLE_PREFIX: &str = "tso-";
-/// The folder of the register that several oracles share.
+/// The folder of the registers that several oracles or masters share.
 const REGISTER: &str = "register";
+/// The oracles' register in it.
+const ORACLE_REGISTER: &str = "oracle";
+/// The register of the masters' leadership in it.
+const MASTER_REGISTER: &str = "master";
+/// The register of the masters' state in it.
+const SHARED_STATE: &str = "master-state";

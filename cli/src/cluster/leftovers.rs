@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use super::layout::names_in;
 
 /// What servers make in their folders. `lost+found` is a file system's own.
-const OURS: [&str; 13] = [
+const OURS: [&str; 14] = [
     "FORMAT",
     "FORMAT.next",
     "IDENTITY",
@@ -16,6 +16,7 @@ const OURS: [&str; 13] = [
     "LOCK",
     "PROCESSES",
     "PROCESSES.tmp",
+    "directory.lock",
     "directory.tmp",
     "limit",
     "limit.tmp",

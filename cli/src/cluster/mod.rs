@@ -65,7 +65,7 @@ pub(crate) struct Args {
     /// Run every server as a process of its own, and start it again when it dies.
     #[arg(long)]
     processes: bool,
-    /// Port of the master; the other servers take the following ones, and behind these each its metrics. 0: any that are free. Default: 7400, and 0 with --ephemeral.
+    /// Port of the first master; the other servers take the following ones, and behind these each its metrics. 0: any that are free. Default: 7400, and 0 with --ephemeral.
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
     /// How long the cluster may have been stopped: with a clock further beyond its last timestamp it doesn't start,
@@ -112,7 +112,6 @@ enum Cluster {
     Processes(processes::Processes),
 }
 
-#[expect(clippy::too_many_lines, reason = "from start to end")]
 pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let manifest = read_manifest(args.file.as_ref())?;
@@ -146,10 +145,7 @@ pub(crate) async fn up(args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let kept = layout.clone();
     let mut cluster = Cluster::start(layout, args.processes).await?;
     let running = cluster.running();
-    let master = running
-        .first()
-        .map(|master| master.address.clone())
-        .unwrap_or_default();
+    let master = running::masters(&running);
     tokio::select! {
         biased;
         () = &mut stop => {
@@ -212,9 +208,8 @@ fn say_ready(
         output.note(&shown);
     }
     let next = if command.is_empty() {
-        let master = running.first().map(|master| &*master.address);
-        let master = master.unwrap_or_default();
-        format!("percolator -c {master} reaches it, Ctrl-C stops it")
+        let masters = running::masters(running);
+        format!("percolator -c {masters} reaches it, Ctrl-C stops it")
     } else {
         format!("running {}", command.join(" "))
     };
@@ -300,8 +295,8 @@ const DEFAULT_MANIFEST: &str =
 
 /// Waits until every server has told the master where it is and had its answer, and the oracle hands out timestamps.
 async fn ready(master: &str, running: &[Running]) -> anyhow::Result<()> {
-    // All but the master.
-    let servers = running.len() - 1;
+    let servers = running.iter().filter(|server| !server.is_master());
+    let servers = servers.count();
     let deadline = Instant::now() + READY_WITHIN;
     let mut seen = String::new();
     while Instant::now() < deadline {

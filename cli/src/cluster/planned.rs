@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use percolator_api::Spec;
 
 use super::followed;
-use super::layout::{Layout, MASTER};
+use super::layout::Layout;
 
 /// The master begins a cluster.
 pub(super) const NEW_CLUSTER: &str = "--new-cluster";
@@ -64,44 +64,51 @@ pub(super) struct PlannedServer {
 }
 
 impl PlannedServer {
-    /// The arguments of its program, but for where it listens. `master`: where that is, for all but itself.
-    pub(super) fn arguments(&self, master: Option<&str>) -> Vec<OsString> {
+    /// The arguments of its program, but for where it listens. `masters`: where these are, for all other servers.
+    pub(super) fn arguments(&self, masters: &str) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = vec![
             "--data-dir".into(),
             self.data.clone().into(),
             "--server".into(),
             self.server.clone().into(),
         ];
-        arguments.extend(master.map(|master| format!("--master={master}").into()));
+        if self.role != Role::Master {
+            arguments.push(format!("--master={masters}").into());
+        }
         arguments.extend(self.said.iter().cloned());
         arguments
     }
 }
 
 impl Layout {
-    /// Its servers, in the order in which they are started: the master first.
+    /// Its servers, in the order in which they are started: the masters first, whose addresses the others need.
     pub(super) fn servers(&self) -> anyhow::Result<Vec<PlannedServer>> {
         let tablets = self.tablet_servers().map(|name| (Role::Tablet, name));
-        // The first oracle begins the register, and the others come last: so servers keep their ports.
+        // The first master and the first oracle begin the registers. Their numbers are the first ones, and those of the
+        // others the last ones: so servers keep their ports.
+        let mut masters = self.masters().map(|name| (Role::Master, name));
         let mut oracles = self.oracles().map(|name| (Role::Oracle, name));
-        let master = (Role::Master, MASTER.to_owned());
-        let first = [master].into_iter().chain(oracles.next());
-        let numbered = (0..).zip(first.chain(tablets).chain(oracles));
+        let first = masters.next().into_iter().chain(oracles.next());
+        let all = first.chain(tablets).chain(oracles).chain(masters);
+        let mut numbered: Vec<(u16, (Role, String))> = (0..).zip(all).collect();
+        numbered.sort_by_key(|(number, (role, _))| (*role != Role::Master, *number));
         numbered
+            .into_iter()
             .map(|(number, (role, server))| {
                 Ok(PlannedServer {
                     role,
                     data: self.folder(&server),
                     listen: self.listen(number)?,
                     metrics_listen: self.listen_metrics(number)?,
-                    said: self.said(role),
+                    said: self.said(role, number == 0),
                     server,
                 })
             })
             .collect()
     }
 
-    fn said(&self, role: Role) -> Vec<OsString> {
+    /// What the manifest and the command line say to a server. `begins`: it begins the cluster, if that is new.
+    fn said(&self, role: Role, begins: bool) -> Vec<OsString> {
         let mut said: Vec<OsString> = to_args(&self.spec, role)
             .into_iter()
             .map(OsString::from)
@@ -110,21 +117,28 @@ impl Layout {
             Role::Master => {
                 let manifest = followed::manifest_file(&self.data_dir);
                 said.extend(["--manifest".into(), manifest.into()]);
-                said.extend(self.new.then(|| NEW_CLUSTER.into()));
+                said.extend((self.new && begins).then(|| NEW_CLUSTER.into()));
+                said.extend(register(self.master_register()));
             }
             Role::Oracle => {
                 let stopped_max = self.how.stopped_max.as_millis();
                 said.push(format!("--stopped-max={stopped_max}ms").into());
-                if let Some(register) = self.register() {
-                    let mut file = OsString::from("file:");
-                    file.push(register);
-                    said.extend(["--register".into(), file]);
-                }
+                said.extend(register(self.oracle_register()));
             }
             Role::Tablet => said.extend(self.how.raw.then(|| "--raw".into())),
         }
         said
     }
+}
+
+/// The argument with the folder of a register, if there is one.
+fn register(folder: Option<PathBuf>) -> impl Iterator<Item = OsString> {
+    let arguments = folder.map(|folder| {
+        let mut file = OsString::from("file:");
+        file.push(folder);
+        ["--register".into(), file]
+    });
+    arguments.into_iter().flatten()
 }
 
 /// What the manifest says to a server.

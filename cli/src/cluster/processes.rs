@@ -130,7 +130,7 @@ impl Processes {
         logs: &Path,
         failed: &mpsc::UnboundedSender<anyhow::Error>,
     ) -> anyhow::Result<()> {
-        let mut master = None;
+        let mut masters: Vec<String> = Vec::new();
         for planned in layout.servers()? {
             let at = Addresses {
                 serves: planned.listen.to_string(),
@@ -139,14 +139,16 @@ impl Processes {
             let recipe = Recipe {
                 role: planned.role.name(),
                 program: beside_us(planned.role.program())?,
-                arguments: planned.arguments(master.as_deref()),
+                arguments: planned.arguments(&masters.join(",")),
                 log: logs.join(format!("{}.log", planned.server)),
                 log_level: followed::log_level_file(&layout.data_dir),
                 server: planned.server,
                 data: planned.data,
             };
             let address = self.supervise(recipe, at, failed).await?;
-            master.get_or_insert(address);
+            if planned.role == Role::Master {
+                masters.push(address);
+            }
         }
         Ok(())
     }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::Serialize;
 
+use super::planned::Role;
+
 /// What runs where.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Running {
@@ -19,6 +21,19 @@ pub(crate) struct Running {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) pid: Option<u32>,
     pub(crate) data: PathBuf,
+}
+
+impl Running {
+    pub(crate) fn is_master(&self) -> bool {
+        self.role == Role::Master.name()
+    }
+}
+
+/// Where clients reach the masters: HOST:PORT, with commas between.
+pub(crate) fn masters(running: &[Running]) -> String {
+    let masters = running.iter().filter(|server| server.is_master());
+    let addresses: Vec<&str> = masters.map(|master| &*master.address).collect();
+    addresses.join(",")
 }
 
 /// Where a cluster says what runs, in its data folder.

@@ -50,15 +50,16 @@ async fn start_each(
     servers: &mut Vec<Thread>,
     failed: &mpsc::UnboundedSender<anyhow::Error>,
 ) -> anyhow::Result<()> {
-    let mut master = None;
+    let mut masters: Vec<String> = Vec::new();
     for planned in layout.servers()? {
         let mut arguments = vec![OsString::from(planned.role.program())];
-        arguments.extend(planned.arguments(master.as_deref()));
+        arguments.extend(planned.arguments(&masters.join(",")));
         arguments.extend([
             format!("--listen={}", planned.listen).into(),
             format!("--metrics-listen={}", planned.metrics_listen).into(),
         ]);
-        let server = match planned.role {
+        let role = planned.role;
+        let server = match role {
             Role::Master => {
                 let options = percolator_gc_master::Options::parse(arguments)?;
                 spawn(planned, failed, |bound, stop| async move {
@@ -87,7 +88,9 @@ async fn start_each(
                 .await?
             }
         };
-        master.get_or_insert_with(|| server.running.address.clone());
+        if role == Role::Master {
+            masters.push(server.running.address.clone());
+        }
         servers.push(server);
     }
     Ok(())
@@ -177,10 +180,10 @@ impl Threads {
         }
     }
 
-    /// The master last: the others tell it of themselves until they end.
+    /// The masters last: the others tell them of themselves until they end.
     pub(crate) async fn stop(self) -> anyhow::Result<()> {
         tokio::task::spawn_blocking(move || {
-            for server in self.servers.iter().skip(1) {
+            for server in self.servers.iter().filter(|it| !it.running.is_master()) {
                 let _ = server.stop.send(true);
             }
             for server in self.servers.into_iter().rev() {

@@ -145,7 +145,7 @@ async fn ask(
     files: &mut Files,
 ) -> anyhow::Result<Survey> {
     let (client, admin) = status::connect(cluster, args.patience).await?;
-    let survey = Survey::take(&client, &admin, cluster).await?;
+    let survey = Survey::take(&client, &admin).await?;
     put_json(files, "tablets.json", &tablets(&survey, args.with_keys))?;
     let survey = if args.with_keys {
         survey

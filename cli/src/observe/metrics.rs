@@ -78,7 +78,8 @@ impl MetricsSource {
     pub(crate) fn find(&self, cluster: &str) -> Places {
         let mut places = Places::default();
         let known = read(&self.data_dir.join(SERVERS)).unwrap_or_default();
-        if known.iter().any(|server| server.address == cluster) {
+        let is_ours = |server: &Known| cluster.split(',').any(|master| server.address == master);
+        if known.iter().any(is_ours) {
             places.data_dir = Some(self.data_dir.clone());
             let shown = known.into_iter();
             places.metrics = shown

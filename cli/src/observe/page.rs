@@ -14,7 +14,7 @@ pub(crate) fn text(survey: &Survey, problems: &[Problem], unseen: &[String]) -> 
     let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
     let mut servers = vec![
         words(&["ROLE", "NAME", "ADDRESS", "STATE"]),
-        words(&["master", "-", &survey.master, "up"]),
+        words(&["master", &survey.master_name, &survey.master, "up"]),
     ];
     servers.extend(survey.servers.iter().map(|server| {
         words(&[
@@ -136,6 +136,7 @@ pub(crate) fn json(survey: &Survey, problems: &[Problem], unseen: &[String]) -> 
         "cluster": survey.cluster_id,
         "healthy": problems.is_empty(),
         "master": survey.master,
+        "master_name": survey.master_name,
         "servers": servers.collect::<Vec<_>>(),
         "tables": tables.collect::<Vec<_>>(),
         "oracle": match &survey.oracle {
@@ -194,11 +195,11 @@ mod tests {
             "\
 cluster c1: healthy
 
-ROLE     NAME       ADDRESS          STATE
-master   -          127.0.0.1:7400   up
-oracle   tso-0      127.0.0.1:7401   up
-tablet   tablet-0   127.0.0.1:7402   up
-tablet   tablet-1   127.0.0.1:7403   up
+ROLE     NAME          ADDRESS          STATE
+master   gc-master-0   127.0.0.1:7400   up
+oracle   tso-0         127.0.0.1:7401   up
+tablet   tablet-0      127.0.0.1:7402   up
+tablet   tablet-1      127.0.0.1:7403   up
 
 TABLE      STATE   TABLETS   READY   AWAY   LOST
 accounts   ready   2         2       0      0
@@ -221,9 +222,9 @@ sessions             0"
         );
         for line in [
             "cluster c1: 11 things aren't well",
-            "oracle   tso-0      127.0.0.1:7401   up, no timestamp was got from here",
-            "tablet   tablet-0   127.0.0.1:7402   up, has lost 1 tablets",
-            "tablet   tablet-1   127.0.0.1:7403   down for 12 s",
+            "oracle   tso-0         127.0.0.1:7401   up, no timestamp was got from here",
+            "tablet   tablet-0      127.0.0.1:7402   up, has lost 1 tablets",
+            "tablet   tablet-1      127.0.0.1:7403   down for 12 s",
             "accounts   partly       2         0       1      1",
             "! tablet-1 at 127.0.0.1:7403 was not heard for 12 s; nobody can use its tablets, 1 in number",
         ] {

@@ -363,6 +363,7 @@ pub(crate) mod tests {
         let now = ts(2_000_000);
         Survey {
             master: "127.0.0.1:7400".into(),
+            master_name: "gc-master-0".into(),
             cluster_id: "c1".into(),
             tablet_servers_expected: 2,
             metrics: BTreeMap::new(),

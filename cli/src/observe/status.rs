@@ -34,7 +34,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(cluster: &str, args: Args, output: Output) -> anyhow::Result<ExitCode> {
     let (client, admin) = connect(cluster, args.patience).await?;
-    let survey = Survey::take(&client, &admin, cluster).await?;
+    let survey = Survey::take(&client, &admin).await?;
     let places = args.places.find(cluster).with(&survey.metrics);
     let pages = places.reached().await;
     let problems = problems::find(&survey, &pages);

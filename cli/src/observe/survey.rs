@@ -10,8 +10,10 @@ use percolator_wire::v1::{self, Role};
 /// A cluster at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Survey {
-    /// The master's address.
+    /// The master's address; of several, the leader's.
     pub(crate) master: String,
+    /// Its name.
+    pub(crate) master_name: String,
     pub(crate) cluster_id: String,
     /// How many tablet servers the manifest has; 0: the master was not told.
     pub(crate) tablet_servers_expected: usize,
@@ -68,7 +70,7 @@ impl Survey {
     ///
     /// # Errors
     /// The master doesn't answer.
-    pub(crate) async fn take(client: &Client, admin: &Admin, master: &str) -> anyhow::Result<Self> {
+    pub(crate) async fn take(client: &Client, admin: &Admin) -> anyhow::Result<Self> {
         let asked = Instant::now();
         let oracle = match client.timestamp().await {
             Ok(_) => Ok(asked.elapsed()),
@@ -79,17 +81,20 @@ impl Survey {
             }
         };
         let cluster = client.cluster().await?;
-        let metrics = metrics(&cluster, master);
+        let gc = admin.gc_status().await?;
+        let master = admin.master_address();
+        let metrics = metrics(&cluster, &master);
         let mut servers: Vec<Server> = cluster.servers.into_iter().map(server).collect();
         servers.sort_by(|a, b| (a.role, &a.name).cmp(&(b.role, &b.name)));
         Ok(Self {
-            master: master.to_owned(),
+            master,
+            master_name: cluster.master,
             cluster_id: cluster.id,
             tablet_servers_expected: usize::try_from(cluster.tablet_servers_expected)?,
             metrics,
             servers,
             tables: cluster.tables,
-            gc: admin.gc_status().await?,
+            gc,
             oracle,
         })
     }
@@ -149,8 +154,10 @@ impl Survey {
     }
 }
 
-/// Where servers show metrics, by name, as far as the master knows; it is itself reached at `master`.
+/// Where servers show metrics, by name, as far as the master knows; it is itself reached at `master`, the first one of
+/// several.
 pub(crate) fn metrics(cluster: &Cluster, master: &str) -> BTreeMap<String, String> {
+    let master = master.split(',').next().unwrap_or_default();
     let servers = cluster.servers.iter();
     let servers = servers.map(|it| (&it.server, &*it.address, &it.metrics_address));
     std::iter::once((&cluster.master, master, &cluster.master_metrics_address))

@@ -157,11 +157,13 @@ impl Cluster {
                 errors.iter().collect::<Vec<_>>().join("\n")
             )
         });
+        let servers = running.as_array().expect("a list").iter();
+        let masters = servers.filter(|server| server["role"] == "master");
+        let masters: Vec<&str> = masters
+            .map(|master| master["address"].as_str().expect("an address"))
+            .collect();
         Self {
-            master: running[0]["address"]
-                .as_str()
-                .expect("an address")
-                .to_owned(),
+            master: masters.join(","),
             data_dir: data_dir.to_owned(),
             child,
             errors,

@@ -352,7 +352,7 @@ impl std::fmt::Display for Engine {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GcMaster {
-    /// How many masters. Only 1 is supported. Default: 1.
+    /// How many masters. 1 on Kubernetes; `percolator up` runs up to 3, of which one leads. Default: 1.
     #[schemars(extend("x-kubernetes-validations" = rules(&[("self == 1", "must be 1: standby masters are not supported yet")])))]
     pub replicas: u32,
     /// The volume for the directory.

@@ -30,6 +30,8 @@ impl fmt::Display for Problem {
 
 /// A leader and two standbys.
 const ORACLES_MAX: u32 = 3;
+/// The same of masters.
+const MASTERS_MAX: u32 = 3;
 /// Pods and their controllers add up to 22 letters to a cluster's name, and a host's name may
 /// have 63.
 const NAME_LEN_MAX: usize = 40;
@@ -160,10 +162,10 @@ impl Spec {
             );
         }
         let masters = self.gc_master.replicas;
-        if masters != 1 {
+        if !(1..=MASTERS_MAX).contains(&masters) {
             problems.add(
                 "spec.gcMaster.replicas",
-                format!("{masters} must be 1: standby masters are not supported yet"),
+                format!("{masters} must be from 1 to {MASTERS_MAX}"),
             );
         }
         let tablets = self.tablets.replicas;

@@ -89,7 +89,7 @@ fn rules_for_values_refuse_what_they_should() {
         ("/metadata/name", json!("a.b"), "starting with a letter"),
         ("/metadata/name", json!("a".repeat(41)), "1 to 40"),
         ("/spec/oracle/replicas", json!(2), "standby oracles"),
-        ("/spec/gcMaster/replicas", json!(0), "standby masters"),
+        ("/spec/gcMaster/replicas", json!(2), "standby masters"),
         ("/spec/oracle/window", json!("99ms"), "from 100ms to 60s"),
         ("/spec/oracle/window", json!("1m1s"), "from 100ms to 60s"),
         (

@@ -222,7 +222,7 @@ fn wrong_values_are_named_with_what_to_do() {
             "  oracle: {replicas: 4, window: 10ms}\n  gcMaster: {replicas: 0}\n",
             "line 5: spec.oracle.replicas: 4 must be from 1 to 3\n\
              line 5: spec.oracle.window: 10ms must be from 100ms to 60s\n\
-             line 6: spec.gcMaster.replicas: 0 must be 1: standby masters are not supported yet",
+             line 6: spec.gcMaster.replicas: 0 must be from 1 to 3",
         ),
         (
             "  monitoring: {podMonitor: {enabled: true, interval: 2m}}\n",

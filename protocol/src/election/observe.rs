@@ -1,75 +1,58 @@
 //! How a replica of the oracle is, for those who watch it.
 
-use super::{Member, OracleReplica, Role, RoleKind};
+use super::{Member, OracleReplica, RoleKind};
 use crate::oracle::{ClockEvent, Now, Oracle, RecoverError};
 use crate::types::Timestamp;
 
 impl OracleReplica {
     /// What it is.
     pub fn role(&self) -> RoleKind {
-        match &self.role {
-            Role::Standby => RoleKind::Standby,
-            Role::Candidate(_) => RoleKind::Candidate,
-            Role::Leader { .. } => RoleKind::Leader,
-            Role::HandingOver { .. } => RoleKind::HandingOver,
-            Role::Left => RoleKind::Left,
-        }
+        self.election.role()
     }
 
     /// Whether a load has ended, so that it knows something of the register.
     pub fn has_loaded(&self) -> bool {
-        self.known.is_some()
+        self.election.has_loaded()
     }
 
     /// The limit of the register's value, as far as this replica knows.
     pub fn limit(&self) -> Timestamp {
-        self.stored()
-            .map_or(Timestamp::ZERO, |stored| stored.value.limit)
+        let stored = self.election.stored();
+        stored.map_or(Timestamp::ZERO, |stored| stored.value.limit)
     }
 
     /// Which register this is; none before one has a value.
     pub fn register(&self) -> Option<u64> {
-        self.stored().map(|stored| stored.value.register)
+        self.election.stored().map(|stored| stored.value.register)
     }
 
     /// Whether it may grant timestamps now.
     pub fn leads(&self, now: Now) -> bool {
-        matches!(&self.role, Role::Leader { right_ends_ms, .. } if now.mono_ms < *right_ends_ms)
+        self.election.leads(now.mono_ms)
     }
 
     /// Until when it may grant, on the monotonic clock; none if it isn't the leader.
     pub fn right_ends_ms(&self) -> Option<u64> {
-        match &self.role {
-            Role::Leader { right_ends_ms, .. } => Some(*right_ends_ms),
-            _ => None,
-        }
+        self.election.right_ends_ms()
     }
 
     /// The term of the register's value, as far as this replica knows; 0 for none.
     pub fn term(&self) -> u64 {
-        match &self.role {
-            Role::Leader { term, .. } => term.number,
-            _ => self.stored().map_or(0, |stored| stored.value.term),
-        }
+        self.election.term()
     }
 
     /// The replica that leads, as far as this one knows, if that is another one.
     pub fn leader(&self) -> Option<&Member> {
-        let holder = self.stored()?.value.holder.as_ref()?;
-        (holder.incarnation != self.member.incarnation).then_some(holder)
+        self.election.leader()
     }
 
     /// The oracle of this replica's own term, while it leads.
     pub fn oracle(&mut self, now: Now) -> Option<&Oracle> {
-        match &mut self.role {
-            Role::Leader { term, .. } => {
-                if let Some(event) = term.oracle.observe(now) {
-                    self.clock_event = Some(event);
-                }
-                Some(&term.oracle)
-            }
-            _ => None,
+        if self.role() != RoleKind::Leader {
+            return None;
         }
+        self.observe(now);
+        self.term.as_ref().map(|term| &term.oracle)
     }
 
     /// Why it can't take over, although it should.

@@ -41,8 +41,8 @@ pub struct StoredLeadership {
 }
 
 /// What to do with the register. One command at a time is under way:
-/// [`OracleReplica::loaded`](super::OracleReplica::loaded) or
-/// [`OracleReplica::swapped`](super::OracleReplica::swapped) must follow.
+/// [`Election::loaded`](super::Election::loaded) or [`Election::swapped`](super::Election::swapped) must follow, or those of
+/// the [`OracleReplica`](super::OracleReplica).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Load the value.
@@ -92,7 +92,7 @@ pub enum RoleKind {
     Candidate,
     /// Its value is the register's, as far as it knows.
     Leader,
-    /// It has granted its last timestamp, and stores the next one.
+    /// It leads no more, and stores that nobody does.
     HandingOver,
     /// It takes part no more.
     Left,

@@ -1,4 +1,4 @@
-//! The value of the oracles' register: who leads, in which term, and up to which limit.
+//! The value of the register of oracles or masters: who leads, in which term, and up to which limit.
 
 use crate::types::Timestamp;
 
@@ -7,7 +7,7 @@ const FORMAT: u8 = 1;
 /// A name or an address may have so many bytes.
 const TEXT_BYTES_MAX: usize = 1024;
 
-/// One start of an oracle's process.
+/// One start of a process that takes part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     /// The stable name, for example "tso-0".
@@ -18,7 +18,7 @@ pub struct Member {
     pub incarnation: u64,
 }
 
-/// Which swap stored a value: a start of an oracle, and which of its swaps.
+/// Which swap stored a value: a start of a process, and which of its swaps.
 ///
 /// The register's own name of a write comes only with an unknown outcome. This one is there as well when a swap was
 /// given up on, and when the stored version changed without a swap, as by a label on a Kubernetes object.
@@ -35,7 +35,7 @@ pub struct SwapName {
 pub struct Leadership {
     /// Grows with each takeover, from 1 on.
     pub term: u64,
-    /// Whatever was granted in this term and before is below. The next term grants from here on.
+    /// Whatever an oracle granted in this term and before is below. The next term grants from here on. Zero for a master.
     pub limit: Timestamp,
     /// Which register this is: a random number of the start that stored the first value. Oracles of two registers must
     /// not serve one cluster.
@@ -48,7 +48,7 @@ pub struct Leadership {
 
 /// A stored value is not one of ours.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the register holds {bytes} bytes that are no leadership of oracles: {reason}")]
+#[error("the register holds {bytes} bytes that are no leadership: {reason}")]
 pub struct DecodeError {
     /// How many bytes were stored.
     pub bytes: usize,

@@ -158,10 +158,11 @@ fn draw_servers(frame: &mut Frame<'_>, top: &mut Top, area: Rect, more: Rect) {
     } else {
         "not reached"
     };
-    let master = Row::new(["master", "", &survey.master, up]).style(match top.failure {
-        None => Style::new(),
-        Some(_) => BAD,
-    });
+    let master =
+        Row::new(["master", &survey.master_name, &survey.master, up]).style(match top.failure {
+            None => Style::new(),
+            Some(_) => BAD,
+        });
     let all = survey.servers.iter().enumerate();
     let servers = all
         .skip(seen.start)

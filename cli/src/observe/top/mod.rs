@@ -55,14 +55,13 @@ pub(crate) struct Args {
 struct Looker {
     client: Client,
     admin: Admin,
-    cluster: String,
     places: Mutex<Places>,
     began: Instant,
 }
 
 impl Looker {
     async fn look(&self) -> Sample {
-        let survey = Survey::take(&self.client, &self.admin, &self.cluster).await;
+        let survey = Survey::take(&self.client, &self.admin).await;
         let places = {
             let mut places = self.places.lock();
             if let Ok(survey) = &survey {
@@ -92,7 +91,6 @@ pub(crate) async fn run(cluster: &str, args: Args, output: Output) -> anyhow::Re
     let looker = Looker {
         client,
         admin,
-        cluster: cluster.to_owned(),
         places: Mutex::new(args.places.find(cluster)),
         began: Instant::now(),
     };

@@ -1,0 +1,129 @@
+//! Several masters under one register: leaders are killed, stand still and end while money moves. Another master goes on,
+//! tables are made, and no transfer fails.
+
+mod support;
+
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use percolator_protocol::election::{Leadership, Member};
+use percolator_register::VersionedFile;
+use serde_json::Value;
+use support::{Cluster, lines, signal, wait_for};
+
+const MANIFEST: &str = "apiVersion: percolator.dev/v1alpha1\nkind: PercolatorCluster\nmetadata: {name: failover}\n\
+                        spec: {gcMaster: {replicas: 2}, tablets: {replicas: 2}}\n";
+const BANK: [&str; 7] = ["bank", "--accounts", "100", "--clients", "8", "-o", "json"];
+
+/// Who leads, by the register.
+fn leader(cluster: &Cluster) -> Member {
+    let register = VersionedFile::new(cluster.data_dir.join("register").join("master"));
+    wait_for("a master that leads", || {
+        let stored = register.load().ok()??;
+        Leadership::decode(&stored.value).ok()?.holder
+    })
+}
+
+fn bank(cluster: &Cluster, ledger: &str) -> Child {
+    cluster
+        .command(&BANK)
+        .args(["--duration", "10m", "--ledger", ledger])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the bank runs")
+}
+
+/// Waits until so many more transfers were answered.
+fn goes_on(ledger: &str, transfers: usize) {
+    let target = lines(ledger) + transfers;
+    wait_for("more transfers", || (lines(ledger) > target).then_some(()));
+}
+
+/// Ends the leader, and makes a table by another one. How long that took.
+fn take_over(cluster: &Cluster, fault: &str, table: &str, ledger: &str) -> Duration {
+    let before = leader(cluster).name;
+    let pid = cluster.pid(&before);
+    // Otherwise the same master may be there again before another one takes over.
+    let took = cluster.without_restarts(|cluster| {
+        let began = Instant::now();
+        signal(pid, fault);
+        cluster.run(&["table", "create", table]).ok();
+        let took = began.elapsed();
+        let status = cluster.run(&["status", "-o", "json"]);
+        let status: Value = serde_json::from_str(&status.out).expect("JSON");
+        assert_ne!(status["master_name"], before.as_str(), "{status}");
+        goes_on(ledger, 50);
+        took
+    });
+    if fault == "STOP" {
+        signal(pid, "CONT");
+    }
+    eprintln!("{fault} of {before}: a table is made after {took:?}");
+    took
+}
+
+#[test]
+fn a_bank_goes_on_when_the_leading_master_is_killed_stands_still_or_ends() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| {
+        let path = folder.path().join(name);
+        path.to_str().expect("a path of text").to_owned()
+    };
+    let (manifest, ledger) = (path("cluster.yaml"), path("transfers.jsonl"));
+    std::fs::write(&manifest, MANIFEST).expect("written");
+    let cluster = Cluster::start(&["--processes", "-f", &manifest]);
+    let mut bank = bank(&cluster, &ledger);
+    goes_on(&ledger, 100);
+    let faults = ["KILL", "STOP", "TERM", "KILL"];
+    for (number, fault) in faults.into_iter().enumerate() {
+        let table = format!("after-{number}");
+        let took = take_over(&cluster, fault, &table, &ledger);
+        // Of a lease's 10 s nothing may be left to chance: tablet servers have to find the new leader in that time.
+        assert!(took < Duration::from_secs(30), "{fault} took {took:?}");
+        goes_on(&ledger, 50);
+    }
+    for number in 0..faults.len() {
+        let table = format!("after-{number}");
+        cluster.run(&["put", &table, "row", "column", "1"]).ok();
+    }
+    signal(bank.id(), "TERM");
+    let summary = std::io::read_to_string(bank.stdout.take().expect("a pipe")).expect("text");
+    bank.wait().expect("the bank ends");
+    let summary: Value = serde_json::from_str(&summary).expect("JSON");
+    assert_eq!(summary["failed"], 0, "{summary}");
+    let verify = ["bank", "--accounts", "100", "--verify", &ledger];
+    let said = cluster.run(&[&verify[..], &["-o", "json"]].concat());
+    let found: Value = serde_json::from_str(&said.ok()).expect("JSON");
+    for wrong in ["lost", "aborted_but_there", "wrong_accounts"] {
+        assert_eq!(found[wrong], 0, "{found}");
+    }
+}
+
+#[test]
+fn a_cluster_gets_more_masters_and_keeps_its_tables() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data_dir = folder.path().join("data");
+    let manifest = folder.path().join("cluster.yaml");
+    let manifest = manifest.to_str().expect("a path of text");
+    let alone = data_dir.join("gc-master-0").join("directory");
+    for (start, masters) in [1, 2, 3, 1].into_iter().enumerate() {
+        let text = MANIFEST.replace(
+            "gcMaster: {replicas: 2}",
+            &format!("gcMaster: {{replicas: {masters}}}"),
+        );
+        std::fs::write(manifest, text).expect("written");
+        let cluster = Cluster::start_in(&data_dir, &["-f", manifest]);
+        assert_eq!(cluster.master.split(',').count(), masters);
+        assert_eq!(alone.exists(), start == 0, "the state is in one place");
+        let table = format!("t{start}");
+        cluster.run(&["table", "create", &table]).ok();
+        for earlier in 0..=start {
+            let table = format!("t{earlier}");
+            cluster.run(&["put", &table, "row", "column", "1"]).ok();
+        }
+        let (code, said) = cluster.stop();
+        assert_eq!(code, 0, "{said}");
+    }
+    assert!(data_dir.join("register").join("master-state").exists());
+}

@@ -1,0 +1,93 @@
+//! Sends the directory's commands to tablet servers.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use percolator_wire::v1;
+use percolator_wire::v1::tablets_client::TabletsClient;
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::events::{Action, Command};
+
+/// A tablet server must answer a command within this, or it is asked again.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Connections to tablet servers, by address.
+#[derive(Debug, Default)]
+pub(crate) struct Channels(HashMap<String, Channel>);
+
+impl Channels {
+    /// A connection that is made when it is first used; none to what is no address. Those to other addresses than `is_known`
+    /// go when another one is made.
+    pub(crate) fn of(&mut self, address: &str, is_known: impl Fn(&str) -> bool) -> Option<Channel> {
+        if let Some(channel) = self.0.get(address) {
+            return Some(channel.clone());
+        }
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
+        let channel = endpoint
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(COMMAND_TIMEOUT)
+            .tcp_nodelay(true)
+            .connect_lazy();
+        self.0.retain(|known, _| is_known(known));
+        self.0.insert(address.to_owned(), channel.clone());
+        Some(channel)
+    }
+}
+
+/// How many groups the server had when it was done, or why it was not.
+pub(crate) async fn send(channel: Option<Channel>, command: &Command) -> Result<u64, String> {
+    let Command {
+        cluster_id,
+        server,
+        incarnation,
+        address,
+        action,
+    } = command;
+    let Some(channel) = channel else {
+        return Err(format!("{address:?} is no address: nothing can be sent"));
+    };
+    let to = Some(v1::Addressee {
+        server: server.clone(),
+        incarnation: *incarnation,
+    });
+    let mut tablets = TabletsClient::new(channel);
+    let asked = async {
+        match action {
+            Action::Create {
+                tablet,
+                made,
+                barrier,
+            } => {
+                let request = v1::CreateTabletRequest {
+                    cluster_id: cluster_id.clone(),
+                    tablet: Some(tablet.clone().into()),
+                    to,
+                    made: *made,
+                    barrier: barrier.as_u64(),
+                };
+                let done = tablets.create_tablet(request).await?;
+                Ok(done.into_inner().groups)
+            }
+            Action::Drop { tablet, table } => {
+                let request = v1::DropTabletRequest {
+                    cluster_id: cluster_id.clone(),
+                    tablet_id: *tablet,
+                    to,
+                    table_id: *table,
+                };
+                let done = tablets.drop_tablet(request).await?;
+                Ok(done.into_inner().groups)
+            }
+        }
+    };
+    match tokio::time::timeout(CONNECT_TIMEOUT + COMMAND_TIMEOUT, asked).await {
+        Ok(result) => result.map_err(|status: Status| match status.message() {
+            "" => format!("{:?} from {address}", status.code()),
+            message => message.to_owned(),
+        }),
+        Err(_) => Err(format!("no answer from {address}")),
+    }
+}

@@ -1,0 +1,313 @@
+//! Which of several masters serves: the election over their register, and the directory of the term in which this one leads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use percolator_protocol::election::{
+    Command, Election, Leadership, Member, RoleKind, StoredLeadership, SwapResult, Timing,
+};
+use percolator_register::{Register, RegisterVersion, SwapError};
+use percolator_server::boot_time;
+use percolator_telemetry::Limited;
+use tokio::sync::watch;
+use tonic::Status;
+
+use crate::runner::Runner;
+
+/// A hand-over is given up after so long; a standby takes over without one.
+const HAND_OVER_MAX: Duration = Duration::from_secs(2);
+
+/// The directory that answers requests at the moment, if this master may answer any.
+pub(crate) struct Serving {
+    /// None if this master is alone.
+    candidate: Option<Candidate>,
+    current: RwLock<Option<Arc<Runner>>>,
+}
+
+/// This master's part in the election.
+pub(crate) struct Candidate {
+    election: Mutex<Election>,
+    register: Arc<dyn Register>,
+    timing: Timing,
+    member: Member,
+    /// The term in which this master leads, whether or not its right has ended for the moment.
+    leads: watch::Sender<Option<u64>>,
+}
+
+/// What is logged when it changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct LoggedElection {
+    role: RoleKind,
+    term: u64,
+    leader: Option<Member>,
+}
+
+impl Serving {
+    /// Of a master that is alone, and serves this directory.
+    pub(crate) fn alone(runner: Arc<Runner>) -> Self {
+        Self {
+            candidate: None,
+            current: RwLock::new(Some(runner)),
+        }
+    }
+
+    /// Of one of several masters.
+    pub(crate) fn elected(candidate: Candidate) -> Self {
+        Self {
+            candidate: Some(candidate),
+            current: RwLock::default(),
+        }
+    }
+
+    pub(crate) fn candidate(&self) -> Option<&Candidate> {
+        self.candidate.as_ref()
+    }
+
+    /// The directory to ask. To be called when the request was read: the clock that decides is read here, and the request
+    /// was outstanding then. So a pause at any later moment is harmless.
+    ///
+    /// # Errors
+    /// The answer of a master that doesn't lead.
+    pub(crate) fn runner(&self) -> Result<Arc<Runner>, Status> {
+        let current = || self.current.read().clone();
+        let Some(candidate) = &self.candidate else {
+            return current().ok_or_else(|| Status::unavailable("the master is stopping"));
+        };
+        let term = candidate
+            .leading_term()
+            .map_err(|leader| percolator_wire::not_leader("master", leader.as_deref()))?;
+        // A leader that still reads the state answers as one that doesn't lead yet.
+        current()
+            .filter(|runner| runner.term() == term)
+            .ok_or_else(|| percolator_wire::not_leader("master", None))
+    }
+
+    /// The directory, whether or not it may be asked.
+    pub(crate) fn current(&self) -> Option<Arc<Runner>> {
+        self.current.read().clone()
+    }
+
+    /// Requests go to this directory, or to none. The one before answers nothing any more.
+    pub(crate) fn set(&self, runner: Option<Arc<Runner>>) {
+        let before = std::mem::replace(&mut *self.current.write(), runner);
+        if let Some(before) = before {
+            before.close();
+        }
+    }
+
+    /// Why nobody is answered, if so. A standby that knows its leader is as it should be.
+    pub(crate) fn ready(&self) -> Result<(), String> {
+        let Some(candidate) = &self.candidate else {
+            return Ok(());
+        };
+        match self.runner() {
+            Ok(_) => Ok(()),
+            Err(_) if candidate.election.lock().leader().is_some() => Ok(()),
+            Err(status) => Err(status.message().to_owned()),
+        }
+    }
+
+    /// Stops answering, and lets another master take over at once, if there are several.
+    pub(crate) async fn hand_over(&self) {
+        if let Some(candidate) = &self.candidate {
+            candidate.hand_over().await;
+        }
+    }
+}
+
+impl Candidate {
+    /// `dead`: earlier starts that surely answer nobody any more.
+    pub(crate) fn new(member: Member, dead: Vec<u64>, register: Arc<dyn Register>) -> Self {
+        let timing = Timing::default();
+        Self {
+            election: Mutex::new(Election::new(member.clone(), dead, timing)),
+            register,
+            timing,
+            member,
+            leads: watch::Sender::default(),
+        }
+    }
+
+    /// Takes part in the election; never ends.
+    pub(crate) async fn run(&self) {
+        let mut logged = None;
+        loop {
+            self.drive(&mut logged).await;
+            tokio::time::sleep(self.poll()).await;
+        }
+    }
+
+    /// The term in which this master leads now.
+    ///
+    /// # Errors
+    /// The address of the one that leads, if it is known.
+    fn leading_term(&self) -> Result<u64, Option<String>> {
+        let now_ms = boot_ms();
+        let election = self.election.lock();
+        if election.leads(now_ms) {
+            return Ok(election.term());
+        }
+        Err(election.leader().map(|leader| leader.address.clone()))
+    }
+
+    /// Waits until this master leads, and returns the term.
+    pub(crate) async fn leads(&self) -> u64 {
+        let mut leads = self.leads.subscribe();
+        // The sender lives in here, so that this can't fail.
+        let term = leads.wait_for(Option::is_some).await.map(|term| *term);
+        match term {
+            Ok(Some(term)) => term,
+            Ok(None) | Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Waits until this master doesn't lead in this term any more.
+    pub(crate) async fn leads_no_more(&self, term: u64) {
+        let mut leads = self.leads.subscribe();
+        let _ = leads.wait_for(|leads| *leads != Some(term)).await;
+    }
+
+    /// Gives the leadership up, and takes part again after another master had time to take over.
+    pub(crate) async fn resign(&self) {
+        self.election.lock().hand_over();
+        let left = async {
+            while self.election.lock().role() != RoleKind::Left {
+                tokio::time::sleep(self.poll()).await;
+            }
+        };
+        if tokio::time::timeout(HAND_OVER_MAX, left).await.is_err() {
+            tracing::warn!(
+                "that this master leads no more is not durable: another one takes over in some seconds"
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(self.timing.takeover_ms)).await;
+        // Its swaps may be under way: it takes part as another start, for which this one is dead.
+        let mut election = self.election.lock();
+        let dead = vec![self.member.incarnation, election.member().incarnation];
+        let member = Member {
+            incarnation: rand::random::<u64>().max(1),
+            ..self.member.clone()
+        };
+        *election = Election::new(member, dead, self.timing);
+    }
+
+    /// To be called when [`Self::run`] has ended.
+    async fn hand_over(&self) {
+        {
+            let mut election = self.election.lock();
+            election.hand_over();
+            election.abandon(boot_ms());
+        }
+        let left = async {
+            let mut logged = None;
+            loop {
+                self.drive(&mut logged).await;
+                if self.election.lock().role() == RoleKind::Left {
+                    return;
+                }
+                tokio::time::sleep(self.poll()).await;
+            }
+        };
+        if tokio::time::timeout(HAND_OVER_MAX, left).await.is_err() {
+            tracing::warn!(
+                "the hand-over is not durable: another master takes over in some seconds"
+            );
+        }
+    }
+
+    fn poll(&self) -> Duration {
+        Duration::from_millis(self.timing.poll_ms)
+    }
+
+    /// Carries out all commands that are due.
+    async fn drive(&self, logged: &mut Option<LoggedElection>) {
+        loop {
+            let command = self.election.lock().poll(boot_ms());
+            let Some(command) = command else { break };
+            match command {
+                Command::Load => self.load().await,
+                Command::Swap { expected, value } => self.swap(expected, &value).await,
+            }
+            self.publish();
+        }
+        self.publish();
+        let state = {
+            let election = self.election.lock();
+            LoggedElection {
+                role: election.role(),
+                term: election.term(),
+                leader: election.leader().cloned(),
+            }
+        };
+        if logged.as_ref() != Some(&state) {
+            log(&state);
+            *logged = Some(state);
+        }
+    }
+
+    fn publish(&self) {
+        let term = {
+            let election = self.election.lock();
+            (election.role() == RoleKind::Leader).then(|| election.term())
+        };
+        self.leads.send_if_modified(|leads| {
+            let is_new = *leads != term;
+            *leads = term;
+            is_new
+        });
+    }
+
+    async fn load(&self) {
+        let result = self.register.load().await;
+        let result = result.map_err(|error| error.to_string()).and_then(|found| {
+            let Some(found) = found else { return Ok(None) };
+            let value = Leadership::decode(&found.value).map_err(|error| error.to_string())?;
+            let version = found.version.0;
+            Ok(Some(StoredLeadership { version, value }))
+        });
+        let result = result.map_err(|error| {
+            static LOGGED: Limited = Limited::new();
+            if let Some(left_out) = LOGGED.admit() {
+                tracing::warn!(error, left_out, "the masters' register can't be read");
+            }
+        });
+        self.election.lock().loaded(boot_ms(), result);
+    }
+
+    async fn swap(&self, expected: Option<u64>, value: &Leadership) {
+        let expected = expected.map(RegisterVersion);
+        let result = match self.register.swap(expected, value.encode()).await {
+            Ok(version) => SwapResult::Done(version.0),
+            Err(error) => {
+                tracing::debug!(%error, "a swap of the masters' register");
+                match error {
+                    SwapError::Conflict { .. } => SwapResult::Conflict,
+                    SwapError::Unknown { .. } => SwapResult::Unknown,
+                    SwapError::TooLarge { .. }
+                    | SwapError::Refused { .. }
+                    | SwapError::Damaged { .. }
+                    | SwapError::Unavailable { .. } => SwapResult::NotDone,
+                }
+            }
+        };
+        self.election.lock().swapped(boot_ms(), result);
+    }
+}
+
+/// A monotonic clock that goes on while the machine sleeps.
+fn boot_ms() -> u64 {
+    u64::try_from(boot_time().as_millis()).unwrap_or(u64::MAX)
+}
+
+fn log(state: &LoggedElection) {
+    let LoggedElection { role, term, leader } = state;
+    match role {
+        RoleKind::Leader => tracing::info!(term, "this master leads"),
+        RoleKind::Standby => {
+            let leader = leader.as_ref().map(|leader| leader.address.as_str());
+            tracing::info!(term, leader, "this master is a standby");
+        }
+        RoleKind::Candidate | RoleKind::HandingOver | RoleKind::Left => {}
+    }
+}

@@ -1,0 +1,303 @@
+//! The master's durable state in a register: the term that wrote it, and swaps until their outcome is known.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use percolator_register::{
+    LoadError, Register, RegisterVersion, SwapError, VersionedValue, WriteId,
+};
+use tokio::time::Instant;
+
+/// The first byte of a stored value. Another one is of another version of this program.
+const FORMAT: u8 = 1;
+/// The format and the term.
+const HEADER_BYTES: usize = 9;
+/// The pause after a request that the register did not carry out.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// A state of the master's cluster, and who wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoredState {
+    /// The term of the leader that wrote it; 0: the first state, and that of a master that is alone.
+    pub(crate) term: u64,
+    /// As [`DirectoryState`](crate::DirectoryState) encodes it.
+    pub(crate) state: Vec<u8>,
+}
+
+impl StoredState {
+    /// The bytes to store: a format byte, the term (8 bytes, little endian), the state.
+    pub(crate) fn encode(term: u64, state: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + state.len());
+        bytes.push(FORMAT);
+        bytes.extend_from_slice(&term.to_le_bytes());
+        bytes.extend_from_slice(state);
+        bytes
+    }
+
+    fn decode(mut bytes: Vec<u8>) -> Option<Self> {
+        let term = bytes.get(1..HEADER_BYTES)?.try_into().ok();
+        let term = term.map(u64::from_le_bytes)?;
+        (bytes.first() == Some(&FORMAT)).then(|| Self {
+            term,
+            state: bytes.split_off(HEADER_BYTES),
+        })
+    }
+}
+
+/// Why the state isn't durable, or can't be read.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum PersistError {
+    /// The register holds another master's state.
+    #[error(
+        "another master has written the cluster's state since: this one leads no more, and what it decided last doesn't count"
+    )]
+    Superseded,
+    /// The register didn't take it.
+    #[error("the master's state can't be made durable: {0}")]
+    Swap(#[from] SwapError),
+    /// The register can't be read.
+    #[error("the master's state can't be read: {0}")]
+    Load(#[from] LoadError),
+    /// The register holds something else.
+    #[error(
+        "the register of the master's state holds {bytes} bytes that are none: restore it from a copy, or remove it, and the \
+         master rebuilds its state from what its servers report"
+    )]
+    NoState {
+        /// How many.
+        bytes: usize,
+    },
+    /// The folder doesn't take the cluster's id.
+    #[error(transparent)]
+    Folder(Arc<percolator_server::Error>),
+}
+
+/// The register of the state, for one leader and one term.
+pub(crate) struct StateStore {
+    register: Arc<dyn Register>,
+    term: u64,
+    version: Option<RegisterVersion>,
+    /// Swaps that expect `version`, and whose outcome is unknown: their names, and which change each stores.
+    undecided: Vec<(WriteId, u64)>,
+    /// How long a register that doesn't answer is asked again.
+    retry_max: Duration,
+}
+
+impl StateStore {
+    /// Reads the register. What it holds is nobody's until [`Self::store`] has succeeded once: from then on, late writes of
+    /// earlier leaders are conflicts.
+    pub(crate) async fn load(
+        register: Arc<dyn Register>,
+        term: u64,
+        retry_max: Duration,
+    ) -> Result<(Self, Option<StoredState>), PersistError> {
+        let found = register.load().await?;
+        let version = found.as_ref().map(|found| found.version);
+        let stored = found.map(|VersionedValue { value, .. }| {
+            let bytes = value.len();
+            StoredState::decode(value).ok_or(PersistError::NoState { bytes })
+        });
+        let store = Self {
+            register,
+            term,
+            version,
+            undecided: Vec::new(),
+            retry_max,
+        };
+        Ok((store, stored.transpose()?))
+    }
+
+    /// Replaces the state by that after change `number`; it is durable when this returns. After an error it may be or not,
+    /// and this store is of no use any more.
+    pub(crate) async fn store(&mut self, number: u64, state: &[u8]) -> Result<(), PersistError> {
+        let deadline = Instant::now() + self.retry_max;
+        loop {
+            let value = StoredState::encode(self.term, state);
+            let error = match self.register.swap(self.version, value).await {
+                Ok(version) => {
+                    self.version = Some(version);
+                    self.undecided.clear();
+                    return Ok(());
+                }
+                Err(error) => error,
+            };
+            match &error {
+                SwapError::Unknown { write, .. } => self.undecided.push((*write, number)),
+                // It may be for a swap of this master whose answer was lost.
+                SwapError::Conflict { .. } if !self.undecided.is_empty() => {}
+                SwapError::Conflict { .. } => return Err(PersistError::Superseded),
+                SwapError::Unavailable { .. } if Instant::now() < deadline => {
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+                SwapError::Unavailable { .. }
+                | SwapError::TooLarge { .. }
+                | SwapError::Refused { .. }
+                | SwapError::Damaged { .. } => return Err(error.into()),
+            }
+            if self.decided(deadline, error).await? == Some(number) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Which of the undecided swaps happened. None: none of them has yet, so that a further swap decides.
+    async fn decided(
+        &mut self,
+        deadline: Instant,
+        error: SwapError,
+    ) -> Result<Option<u64>, PersistError> {
+        loop {
+            let found = match self.register.load().await {
+                Ok(found) => found,
+                Err(damaged @ LoadError::Damaged { .. }) => return Err(damaged.into()),
+                Err(_) if Instant::now() >= deadline => return Err(error.into()),
+                Err(_) => {
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+            };
+            if found.as_ref().map(|found| found.version) == self.version {
+                if Instant::now() >= deadline {
+                    return Err(error.into());
+                }
+                return Ok(None);
+            }
+            let own = found.and_then(|found| {
+                let mut undecided = self.undecided.iter();
+                let own = undecided.find(|(write, _)| *write == found.write);
+                own.map(|(_, number)| (found.version, *number))
+            });
+            let (version, number) = own.ok_or(PersistError::Superseded)?;
+            self.version = Some(version);
+            self.undecided.clear();
+            return Ok(Some(number));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use percolator_register::{BoxFuture, FileRegister};
+
+    use super::*;
+
+    /// What a swap does before the register, or after it.
+    #[derive(Clone, Copy, Debug)]
+    enum Fault {
+        /// It is lost on the way.
+        RequestLost,
+        /// It happens, and the answer is lost.
+        AnswerLost,
+    }
+
+    /// A register that loses requests and answers.
+    #[derive(Debug)]
+    struct FaultyRegister {
+        register: FileRegister,
+        faults: Mutex<Vec<Fault>>,
+    }
+
+    impl Register for FaultyRegister {
+        fn load(&self) -> BoxFuture<'_, Result<Option<VersionedValue>, LoadError>> {
+            self.register.load()
+        }
+
+        fn swap(
+            &self,
+            expected: Option<RegisterVersion>,
+            value: Vec<u8>,
+        ) -> BoxFuture<'_, Result<RegisterVersion, SwapError>> {
+            Box::pin(async move {
+                let fault = self.faults.lock().unwrap().pop();
+                let unknown = |write| SwapError::Unknown {
+                    register: "it".to_owned(),
+                    write,
+                    reason: "lost".to_owned(),
+                };
+                match fault {
+                    None => self.register.swap(expected, value).await,
+                    Some(Fault::RequestLost) => Err(unknown(WriteId::random())),
+                    Some(Fault::AnswerLost) => {
+                        self.register.swap(expected, value).await?;
+                        let found = self.register.load().await?.unwrap();
+                        Err(unknown(found.write))
+                    }
+                }
+            })
+        }
+    }
+
+    const RETRY_MAX: Duration = Duration::from_secs(60);
+
+    async fn read(register: &Arc<FaultyRegister>) -> Option<StoredState> {
+        let loaded = StateStore::load(register.clone(), 9, RETRY_MAX).await;
+        loaded.unwrap().1
+    }
+
+    fn register(folder: &tempfile::TempDir) -> Arc<FaultyRegister> {
+        Arc::new(FaultyRegister {
+            register: FileRegister::new(folder.path().join("state")),
+            faults: Mutex::default(),
+        })
+    }
+
+    #[tokio::test]
+    async fn lost_requests_and_answers_are_decided() {
+        let folder = tempfile::tempdir().unwrap();
+        let register = register(&folder);
+        let (mut store, first) = StateStore::load(register.clone(), 1, RETRY_MAX)
+            .await
+            .unwrap();
+        assert_eq!(first, None);
+        let faults = [
+            vec![Fault::RequestLost],
+            vec![Fault::AnswerLost],
+            vec![Fault::AnswerLost, Fault::RequestLost, Fault::RequestLost],
+        ];
+        for (number, faults) in (1..).zip(faults) {
+            *register.faults.lock().unwrap() = faults;
+            let state = format!("state {number}").into_bytes();
+            store.store(number, &state).await.unwrap();
+            let stored = StoredState { term: 1, state };
+            assert_eq!(read(&register).await, Some(stored));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_later_leader_makes_every_write_a_conflict() {
+        for fault in [None, Some(Fault::RequestLost)] {
+            let folder = tempfile::tempdir().unwrap();
+            let register = register(&folder);
+            let (mut old, _) = StateStore::load(register.clone(), 1, RETRY_MAX)
+                .await
+                .unwrap();
+            old.store(1, b"one").await.unwrap();
+            let (mut new, found) = StateStore::load(register.clone(), 2, RETRY_MAX)
+                .await
+                .unwrap();
+            let state = found.unwrap().state;
+            new.store(0, &state).await.unwrap();
+            *register.faults.lock().unwrap() = fault.into_iter().collect();
+            let error = old.store(2, b"two").await.unwrap_err();
+            assert!(matches!(error, PersistError::Superseded), "{error}");
+            let stored = StoredState { term: 2, state };
+            assert_eq!(read(&register).await, Some(stored));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_no_master_stored_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let register = register(&folder);
+        register.swap(None, b"{}".to_vec()).await.unwrap();
+        let loaded = StateStore::load(register, 1, RETRY_MAX).await;
+        let error = loaded.map(|(_, stored)| stored).unwrap_err();
+        assert!(
+            matches!(error, PersistError::NoState { bytes: 2 }),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,472 @@
+//! The election itself: who leads, in which term, and until when. It must not know what a leader does.
+
+use super::mutants::{self, ElectionMutant};
+use super::{
+    Command, Leadership, Member, RoleKind, StoredLeadership, SwapName, SwapResult, Timing,
+};
+use crate::types::Timestamp;
+
+enum Role {
+    Standby,
+    Candidate {
+        term: u64,
+    },
+    Leader {
+        term: u64,
+        /// It must not act as the leader from then on.
+        right_ends_ms: u64,
+        /// When the last swap was sent that succeeded.
+        renewed_ms: u64,
+    },
+    HandingOver {
+        term: u64,
+    },
+    Left,
+}
+
+/// What the register held last.
+struct Known {
+    stored: Option<StoredLeadership>,
+    /// When this version was first seen, by this replica's clock.
+    seen_ms: u64,
+}
+
+impl Known {
+    fn version(&self) -> Option<u64> {
+        self.stored.as_ref().map(|stored| stored.version)
+    }
+}
+
+/// The command under way.
+enum InFlight {
+    Load { sent_ms: u64 },
+    Swap { sent_ms: u64, value: Leadership },
+}
+
+/// What a replica may do next.
+pub(super) enum NextStep {
+    /// Load.
+    Load,
+    /// Begin a term: [`Election::stand`].
+    TakeOver,
+    /// Swap the takeover's value again.
+    StandAgain,
+    /// Swap, if there is something to store or the right is to be renewed.
+    Lead { renews: bool },
+    /// Swap the value of a planned end.
+    HandOver,
+}
+
+/// What a result of the register has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ElectionEvent {
+    /// A swap of this replica with this limit is the register's value.
+    Stored(Timestamp),
+    /// No swap of this replica happens any more.
+    NotStored,
+    /// The register's value is of another replica.
+    Deposed,
+}
+
+/// One replica of an election over a register: the oracle's [`OracleReplica`](super::OracleReplica) adds limits, and the
+/// master uses it as it is.
+pub struct Election {
+    member: Member,
+    /// Earlier starts that surely don't act any more.
+    dead: Vec<u64>,
+    timing: Timing,
+    role: Role,
+    known: Option<Known>,
+    in_flight: Option<InFlight>,
+    /// Of the swaps with the known version whose outcome is unknown, when the first one was sent.
+    undecided_since_ms: Option<u64>,
+    sequence: u64,
+    /// A load has to come before anything else.
+    must_load: bool,
+    next_load_ms: u64,
+    not_before_ms: u64,
+}
+
+impl std::fmt::Debug for Election {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Election")
+            .field("member", &self.member)
+            .field("role", &self.role())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Election {
+    /// A replica that has seen nothing of the register yet. `dead` names earlier starts that surely answer nobody any
+    /// more, such as those that held the same folder's lock: it doesn't wait for these.
+    pub fn new(member: Member, dead: Vec<u64>, timing: Timing) -> Self {
+        Self {
+            member,
+            dead,
+            timing,
+            role: Role::Standby,
+            known: None,
+            in_flight: None,
+            undecided_since_ms: None,
+            sequence: 0,
+            must_load: true,
+            next_load_ms: 0,
+            not_before_ms: 0,
+        }
+    }
+
+    /// The next command of a replica that stores nothing but its leadership, if one is due and none is under way.
+    pub fn poll(&mut self, now_ms: u64) -> Option<Command> {
+        match self.next_step(now_ms)? {
+            NextStep::Load => Some(self.load(now_ms)),
+            NextStep::TakeOver => self.stand(now_ms, Timestamp::ZERO),
+            NextStep::Lead { renews: false } => None,
+            NextStep::StandAgain | NextStep::Lead { renews: true } | NextStep::HandOver => {
+                self.swap(now_ms, Timestamp::ZERO)
+            }
+        }
+    }
+
+    /// The load under way has ended: with what the register holds, or without an answer.
+    pub fn loaded(&mut self, now_ms: u64, result: Result<Option<StoredLeadership>, ()>) {
+        let _ = self.take_load(now_ms, result);
+    }
+
+    /// The swap under way has ended.
+    pub fn swapped(&mut self, now_ms: u64, result: SwapResult) {
+        let _ = self.take_swap(now_ms, result);
+    }
+
+    /// The command under way was given up on: its outcome is unknown.
+    pub fn abandon(&mut self, now_ms: u64) {
+        match &self.in_flight {
+            Some(InFlight::Load { .. }) => self.loaded(now_ms, Err(())),
+            Some(InFlight::Swap { .. }) => self.swapped(now_ms, SwapResult::Unknown),
+            None => {}
+        }
+        self.not_before_ms = now_ms;
+    }
+
+    /// Ends this replica's part: it doesn't lead from now on. A leader stores that it has none left, so that another
+    /// replica takes over at once: go on with [`Self::poll`] until the role is [`RoleKind::Left`].
+    pub fn hand_over(&mut self) {
+        self.role = match self.role {
+            Role::Leader { term, .. } | Role::HandingOver { term } => Role::HandingOver { term },
+            Role::Standby | Role::Candidate { .. } | Role::Left => Role::Left,
+        };
+    }
+
+    /// What it is.
+    pub fn role(&self) -> RoleKind {
+        match &self.role {
+            Role::Standby => RoleKind::Standby,
+            Role::Candidate { .. } => RoleKind::Candidate,
+            Role::Leader { .. } => RoleKind::Leader,
+            Role::HandingOver { .. } => RoleKind::HandingOver,
+            Role::Left => RoleKind::Left,
+        }
+    }
+
+    /// This start of the replica.
+    pub fn member(&self) -> &Member {
+        &self.member
+    }
+
+    /// Whether a load has ended, so that it knows something of the register.
+    pub fn has_loaded(&self) -> bool {
+        self.known.is_some()
+    }
+
+    /// Whether it may act as the leader now.
+    pub fn leads(&self, now_ms: u64) -> bool {
+        self.right_ends_ms().is_some_and(|ends_ms| now_ms < ends_ms)
+    }
+
+    /// Until when it may act as the leader, on the monotonic clock; none if it isn't the leader.
+    pub fn right_ends_ms(&self) -> Option<u64> {
+        match &self.role {
+            Role::Leader { right_ends_ms, .. } => Some(*right_ends_ms),
+            _ => None,
+        }
+    }
+
+    /// The term of the register's value, as far as this replica knows; 0 for none.
+    pub fn term(&self) -> u64 {
+        match &self.role {
+            Role::Leader { term, .. } => *term,
+            _ => self.stored().map_or(0, |stored| stored.value.term),
+        }
+    }
+
+    /// The replica that leads, as far as this one knows, if that is another one.
+    pub fn leader(&self) -> Option<&Member> {
+        let holder = self.stored()?.value.holder.as_ref()?;
+        (holder.incarnation != self.member.incarnation).then_some(holder)
+    }
+
+    pub(super) fn stored(&self) -> Option<&StoredLeadership> {
+        self.known.as_ref()?.stored.as_ref()
+    }
+
+    /// What is due, if something is and no command is under way.
+    pub(super) fn next_step(&self, now_ms: u64) -> Option<NextStep> {
+        if self.in_flight.is_some() || now_ms < self.not_before_ms {
+            return None;
+        }
+        if self.must_load && !matches!(self.role, Role::Left) {
+            return Some(NextStep::Load);
+        }
+        match &self.role {
+            Role::Standby if self.may_take_over(now_ms) => Some(NextStep::TakeOver),
+            Role::Standby => (now_ms >= self.next_load_ms).then_some(NextStep::Load),
+            Role::Candidate { .. } => Some(NextStep::StandAgain),
+            Role::Leader { renewed_ms, .. } => Some(NextStep::Lead {
+                renews: now_ms >= renewed_ms.saturating_add(self.timing.renew_ms),
+            }),
+            Role::HandingOver { .. } => Some(NextStep::HandOver),
+            Role::Left => None,
+        }
+    }
+
+    pub(super) fn load(&mut self, sent_ms: u64) -> Command {
+        self.in_flight = Some(InFlight::Load { sent_ms });
+        Command::Load
+    }
+
+    /// Begins a takeover with this limit.
+    pub(super) fn stand(&mut self, now_ms: u64, limit: Timestamp) -> Option<Command> {
+        let term = self.next_term();
+        if mutants::on(ElectionMutant::TakeoverWithoutSwap) {
+            self.role = Role::Leader {
+                term,
+                right_ends_ms: now_ms + self.timing.right_ms,
+                renewed_ms: now_ms,
+            };
+            return None;
+        }
+        self.role = Role::Candidate { term };
+        self.swap(now_ms, limit)
+    }
+
+    /// A takeover isn't possible now: it is tried again after a load.
+    pub(super) fn put_off(&mut self, now_ms: u64) {
+        self.must_load = true;
+        self.not_before_ms = now_ms.saturating_add(self.timing.renew_ms);
+    }
+
+    /// Stores this limit, in the term of the role; none without a term.
+    pub(super) fn swap(&mut self, sent_ms: u64, limit: Timestamp) -> Option<Command> {
+        let (term, holds) = match self.role {
+            Role::Candidate { term } | Role::Leader { term, .. } => (term, true),
+            Role::HandingOver { term } => (term, false),
+            Role::Standby | Role::Left => return None,
+        };
+        self.sequence += 1;
+        let register = self.stored().map(|stored| stored.value.register);
+        let value = Leadership {
+            term,
+            limit,
+            register: register.unwrap_or(self.member.incarnation),
+            holder: holds.then(|| self.member.clone()),
+            swap: SwapName {
+                incarnation: self.member.incarnation,
+                sequence: self.sequence,
+            },
+        };
+        self.in_flight = Some(InFlight::Swap {
+            sent_ms,
+            value: value.clone(),
+        });
+        Some(Command::Swap {
+            expected: self.known.as_ref().and_then(Known::version),
+            value,
+        })
+    }
+
+    /// [`Self::loaded`], and what that has changed.
+    pub(super) fn take_load(
+        &mut self,
+        now_ms: u64,
+        result: Result<Option<StoredLeadership>, ()>,
+    ) -> Option<ElectionEvent> {
+        let sent_ms = match self.in_flight.take() {
+            Some(InFlight::Load { sent_ms }) => sent_ms,
+            Some(InFlight::Swap { .. }) | None => now_ms,
+        };
+        let Ok(found) = result else {
+            self.not_before_ms = now_ms.saturating_add(self.timing.retry_ms);
+            return None;
+        };
+        self.must_load = false;
+        self.next_load_ms = now_ms.saturating_add(self.timing.poll_ms);
+        let version = found.as_ref().map(|found| found.version);
+        let known = self.known.as_ref();
+        if known.is_some() && known.and_then(Known::version) == version {
+            // A swap that is undecided may still happen. Waiting decides nothing, but there is no hurry.
+            if self.undecided_since_ms.is_some() {
+                self.not_before_ms = now_ms.saturating_add(self.timing.retry_ms);
+            }
+            return None;
+        }
+        let first_seen_ms = known.map_or(now_ms, |known| known.seen_ms);
+        // No swap with the version before can happen from here on.
+        let undecided_since_ms = self.undecided_since_ms.take();
+        let event = match &found {
+            Some(found) if found.value.swap.incarnation == self.member.incarnation => {
+                self.found_own(&found.value, undecided_since_ms)
+            }
+            _ => self.found_other(),
+        };
+        let seen_ms = if mutants::on(ElectionMutant::SeenFromSending) {
+            sent_ms
+        } else if mutants::on(ElectionMutant::SeenNotReset) {
+            first_seen_ms
+        } else {
+            now_ms
+        };
+        self.known = Some(Known {
+            stored: found,
+            seen_ms,
+        });
+        event
+    }
+
+    /// [`Self::swapped`], and what that has changed.
+    pub(super) fn take_swap(&mut self, now_ms: u64, result: SwapResult) -> Option<ElectionEvent> {
+        let Some(InFlight::Swap { sent_ms, value }) = self.in_flight.take() else {
+            return None;
+        };
+        let version = self.known.as_ref().and_then(Known::version);
+        let result = match result {
+            SwapResult::Unknown if mutants::on(ElectionMutant::UnknownIsDone) => {
+                SwapResult::Done(version.map_or(1, |version| version + 1))
+            }
+            result => result,
+        };
+        match result {
+            SwapResult::Done(version) => {
+                self.undecided_since_ms = None;
+                let counts_from_ms = if mutants::on(ElectionMutant::RightFromAnswer) {
+                    now_ms
+                } else {
+                    sent_ms
+                };
+                self.succeeded(&value, counts_from_ms);
+                let limit = value.limit;
+                self.known = Some(Known {
+                    stored: Some(StoredLeadership { version, value }),
+                    seen_ms: now_ms,
+                });
+                Some(ElectionEvent::Stored(limit))
+            }
+            SwapResult::Conflict => {
+                self.must_load = true;
+                // Another leader, or a swap of this one that was undecided: a load shows which. Until then it doesn't
+                // lead.
+                if let Role::Leader { right_ends_ms, .. } = &mut self.role
+                    && !mutants::on(ElectionMutant::ConflictRetried)
+                {
+                    *right_ends_ms = now_ms.min(*right_ends_ms);
+                }
+                None
+            }
+            SwapResult::NotDone => {
+                self.not_before_ms = now_ms.saturating_add(self.timing.retry_ms);
+                if self.undecided_since_ms.is_some() {
+                    return None;
+                }
+                if let Role::Candidate { .. } = self.role {
+                    self.role = Role::Standby;
+                    self.must_load = true;
+                }
+                Some(ElectionEvent::NotStored)
+            }
+            SwapResult::Unknown => {
+                self.undecided_since_ms.get_or_insert(sent_ms);
+                self.must_load = true;
+                None
+            }
+        }
+    }
+
+    fn next_term(&self) -> u64 {
+        self.stored()
+            .map_or(1, |stored| stored.value.term.saturating_add(1))
+    }
+
+    fn may_take_over(&self, now_ms: u64) -> bool {
+        let Some(known) = &self.known else {
+            return false;
+        };
+        let holder = known.stored.as_ref().and_then(|s| s.value.holder.as_ref());
+        holder.is_none_or(|holder| {
+            // Its own start doesn't act while it isn't the leader.
+            let is_dead = holder.incarnation == self.member.incarnation
+                || self.dead.contains(&holder.incarnation);
+            is_dead || now_ms >= known.seen_ms.saturating_add(self.timing.takeover_ms)
+        })
+    }
+
+    /// A swap of this replica, sent then, is the register's value.
+    fn succeeded(&mut self, value: &Leadership, sent_ms: u64) {
+        let right_ms = sent_ms.saturating_add(self.timing.right_ms);
+        self.role = match self.role {
+            Role::Candidate { term } => Role::Leader {
+                term,
+                right_ends_ms: right_ms,
+                renewed_ms: sent_ms,
+            },
+            Role::Leader {
+                term,
+                right_ends_ms,
+                renewed_ms,
+            } => Role::Leader {
+                term,
+                right_ends_ms: right_ends_ms.max(right_ms),
+                renewed_ms: renewed_ms.max(sent_ms),
+            },
+            Role::HandingOver { .. } if value.holder.is_none() => Role::Left,
+            Role::HandingOver { term } => Role::HandingOver { term },
+            Role::Standby => Role::Standby,
+            Role::Left => Role::Left,
+        };
+    }
+
+    /// A load found a value of this start, under a version that is new to it.
+    fn found_own(
+        &mut self,
+        value: &Leadership,
+        undecided_since_ms: Option<u64>,
+    ) -> Option<ElectionEvent> {
+        let is_known = self
+            .stored()
+            .is_some_and(|stored| stored.value.swap == value.swap);
+        match (undecided_since_ms, &mut self.role) {
+            // Which of the undecided swaps it was doesn't matter: none was sent before the first.
+            (Some(sent_ms), _) if !is_known => {
+                self.succeeded(value, sent_ms);
+                Some(ElectionEvent::Stored(value.limit))
+            }
+            // Somebody else has changed the object around the value: the next swap renews the right.
+            (_, Role::Leader { renewed_ms, .. }) => {
+                *renewed_ms = 0;
+                Some(ElectionEvent::NotStored)
+            }
+            _ => None,
+        }
+    }
+
+    /// A load found a value of another start.
+    fn found_other(&mut self) -> Option<ElectionEvent> {
+        if let Role::Leader { .. } = &self.role
+            && mutants::on(ElectionMutant::ConflictRetried)
+        {
+            return None;
+        }
+        self.role = match self.role {
+            Role::Leader { .. } | Role::Standby | Role::Candidate { .. } => Role::Standby,
+            Role::HandingOver { .. } | Role::Left => Role::Left,
+        };
+        Some(ElectionEvent::Deposed)
+    }
+}

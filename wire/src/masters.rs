@@ -1,0 +1,211 @@
+//! Where a cluster's masters are, of which one leads, and which of them to ask.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+/// A standby takes over within this after a leader's last sign of life.
+const TAKEOVER: Duration = Duration::from_secs(3);
+/// Who gives no answer for so long may stand still. A process that is dead refuses at once.
+const WAITED: Duration = Duration::from_millis(500);
+
+/// The addresses of a cluster's masters, as they are written: `HOST:PORT`, or several of these with commas between. One of
+/// them is the one to ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MasterAddresses {
+    all: Vec<String>,
+    /// The one to ask; also one that only a standby has named.
+    current: String,
+    /// A standby may still take this one for the leader.
+    silence: Option<Silence>,
+}
+
+/// The one that gave no answer last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Silence {
+    of: String,
+    /// Until when it was waited for; none if it refused at once.
+    waited: Option<Instant>,
+}
+
+/// A text is no list of addresses.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} is no address of a master: it is written HOST:PORT, as in 127.0.0.1:7400, master.example:7400 or [::1]:7400; \
+     several are written with commas between"
+)]
+pub struct NoMasterAddress {
+    /// What is no address.
+    pub text: String,
+}
+
+impl FromStr for MasterAddresses {
+    type Err = NoMasterAddress;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let all: Vec<String> = text.split(',').map(|it| it.trim().to_owned()).collect();
+        let wrong = all.iter().find(|address| !is_address(address));
+        if let Some(wrong) = wrong {
+            let text = wrong.clone();
+            return Err(NoMasterAddress { text });
+        }
+        let current = all.first().cloned().unwrap_or_default();
+        Ok(Self {
+            all,
+            current,
+            silence: None,
+        })
+    }
+}
+
+impl fmt::Display for MasterAddresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.all.join(","))
+    }
+}
+
+impl MasterAddresses {
+    /// The one to ask.
+    pub fn current(&self) -> &str {
+        &self.current
+    }
+
+    /// Whether there is another one to ask.
+    pub fn are_several(&self) -> bool {
+        self.all.len() > 1
+    }
+
+    /// How many were given.
+    pub fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The one that was asked isn't the leader, and names it if it knows it. Whether that one was taken up: then it may be
+    /// asked at once.
+    ///
+    /// A leader that has just given no answer isn't taken up: it may be dead, and the standby about to take over. One that
+    /// was waited for in vain may stand still: until another one leads, the standby is asked again.
+    pub fn not_leading(&mut self, asked: &str, leader: Option<&str>, now: Instant) -> bool {
+        if asked != self.current {
+            // Somebody else who asks has gone on already.
+            return true;
+        }
+        let silence = leader.and_then(|leader| self.silence.clone().filter(|it| it.of == leader));
+        match (leader, silence) {
+            (Some(leader), None) if leader != asked => {
+                self.current = leader.to_owned();
+                return true;
+            }
+            (
+                _,
+                Some(Silence {
+                    waited: Some(until),
+                    ..
+                }),
+            ) if now.saturating_duration_since(until) < TAKEOVER => {
+                return false;
+            }
+            _ => {}
+        }
+        self.silence = None;
+        self.advance();
+        false
+    }
+
+    /// The one that was asked then gave no answer until now.
+    pub fn no_answer(&mut self, asked: &str, since: Instant, now: Instant) {
+        if asked != self.current {
+            return;
+        }
+        let has_waited = now.saturating_duration_since(since) >= WAITED;
+        self.silence = Some(Silence {
+            of: asked.to_owned(),
+            // A connection that is refused costs nothing: it is tried again.
+            waited: has_waited.then_some(now),
+        });
+        self.advance();
+    }
+
+    fn advance(&mut self) {
+        let at = self.all.iter().position(|it| *it == self.current);
+        let next = at.map_or(0, |at| (at + 1) % self.all.len());
+        if let Some(next) = self.all.get(next) {
+            self.current.clone_from(next);
+        }
+    }
+}
+
+/// Whether it's HOST:PORT, an IPv6 address in brackets.
+fn is_address(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(host, port)| {
+        let bare = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'))
+            .map_or(!host.contains([':', '/', '@', '[', ']']), |ipv6| {
+                ipv6.parse::<std::net::Ipv6Addr>().is_ok()
+            });
+        !host.is_empty() && bare && port.parse::<u16>().is_ok_and(|port| port != 0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_from_a_list() {
+        let masters: MasterAddresses = "a:1, [::1]:2,c.example:3".parse().unwrap();
+        assert_eq!(masters.to_string(), "a:1,[::1]:2,c.example:3");
+        assert!(masters.are_several() && masters.current() == "a:1");
+        for wrong in ["", "a", "a:1,", "a:1,b", "a:0", "http://a:1", "::1:7"] {
+            let error = wrong.parse::<MasterAddresses>().unwrap_err();
+            assert!(error.to_string().contains("HOST:PORT"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_standbys_leader_is_asked_and_else_the_next_one() {
+        let now = Instant::now();
+        let mut masters: MasterAddresses = "a:1,b:1".parse().unwrap();
+        assert!(masters.not_leading("a:1", Some("z:1"), now));
+        assert_eq!(masters.current(), "z:1");
+        masters.no_answer("z:1", now, now);
+        assert_eq!(masters.current(), "a:1");
+        // It doesn't know yet that its leader is dead.
+        assert!(!masters.not_leading("a:1", Some("z:1"), now));
+        assert_eq!(masters.current(), "b:1");
+        // It may be back.
+        assert!(masters.not_leading("b:1", Some("z:1"), now));
+        assert_eq!(masters.current(), "z:1");
+    }
+
+    #[test]
+    fn a_leader_that_may_stand_still_is_left_alone_until_another_one_leads() {
+        let began = Instant::now();
+        let now = began + Duration::from_secs(2);
+        let mut masters: MasterAddresses = "a:1,b:1".parse().unwrap();
+        masters.no_answer("a:1", began, now);
+        assert_eq!(masters.current(), "b:1");
+        assert!(!masters.not_leading("b:1", Some("a:1"), now + TAKEOVER / 2));
+        assert_eq!(masters.current(), "b:1");
+        assert!(masters.not_leading("b:1", Some("c:1"), now + TAKEOVER / 2));
+        assert_eq!(masters.current(), "c:1");
+        masters.no_answer("c:1", now, now);
+        masters.no_answer("a:1", began, now);
+        assert!(!masters.not_leading("b:1", Some("a:1"), now + TAKEOVER));
+        assert_eq!(masters.current(), "a:1");
+    }
+
+    #[test]
+    fn the_answer_to_an_earlier_request_changes_nothing() {
+        let now = Instant::now();
+        let mut masters: MasterAddresses = "a:1,b:1,c:1".parse().unwrap();
+        masters.no_answer("a:1", now, now);
+        masters.no_answer("a:1", now, now);
+        assert_eq!(masters.current(), "b:1");
+        assert!(!masters.not_leading("b:1", None, now));
+        assert_eq!(masters.current(), "c:1");
+        assert!(!masters.not_leading("c:1", Some("c:1"), now));
+        assert_eq!(masters.current(), "a:1");
+    }
+}
