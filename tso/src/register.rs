@@ -72,10 +72,12 @@ impl RegisterLocation {
     pub(crate) fn open(&self) -> Result<Arc<dyn Register>, Error> {
         match self {
             Self::File(folder) => {
-                std::fs::create_dir_all(folder).map_err(|cause| percolator_server::Error::File {
-                    action: "create the folder",
-                    path: folder.clone(),
-                    cause,
+                std::fs::create_dir_all(folder).map_err(|cause| {
+                    percolator_server::Error::File {
+                        action: "create the folder",
+                        path: folder.clone(),
+                        cause,
+                    }
                 })?;
                 let register = FileRegister::new(folder.join(FILE));
                 Ok(Arc::new(register.with_timeout(TIMEOUT)))

@@ -69,6 +69,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]
+# Oracles that share a register may change that ConfigMap. Nobody can grant what he may not do himself: that is get and patch
+# of ConfigMaps, above.
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [get, list, watch, create, patch, delete]
 # Of the Prometheus operator, where it is there and a cluster asks for it: not watched, since they may not be there.
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors, prometheusrules]

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::monitored::{self, Said};
 use super::names::{self, PORT, Role};
 use super::observed::{self, Observed};
+use super::oracles;
 use super::plan::{Conflict, Plan, Refusal};
 use super::trouble;
 
@@ -77,27 +78,36 @@ pub(crate) fn status(
             joined,
             volumes: i32::try_from(observed.volumes(name, role)).unwrap_or(i32::MAX),
             claimed: observed.claimed(name, role),
+            leader: match role {
+                Role::Oracle => oracles::leader(cluster, observed),
+                Role::GcMaster | Role::Tablet => None,
+            },
             ..role_status(set, desired)
         };
         // At first all of them.
         let counting = if joined == 0 { desired } else { joined };
         let missing = (0..counting).filter(|ordinal| !serves(*ordinal));
         let missing = missing.map(|ordinal| format!("{}-{ordinal}", role.set(name)));
-        (missing.collect::<Vec<_>>(), status)
+        let pods = missing.collect::<Vec<_>>();
+        let is_enough = role == Role::Oracle
+            && joined > 0
+            && pods.len() < usize::try_from(counting).unwrap_or_default();
+        let missing = Missing {
+            role: match role {
+                Role::GcMaster => "master",
+                Role::Oracle => "oracle",
+                Role::Tablet => "tablet servers",
+            },
+            has_set: set.is_some(),
+            pods,
+            is_enough,
+        };
+        (missing, status)
     };
     let (tablets_missing, tablets) = role(Role::Tablet, |status| &status.tablets);
     let (oracles_missing, oracle) = role(Role::Oracle, |status| &status.oracle);
     let (masters_missing, gc_master) = role(Role::GcMaster, |status| &status.gc_master);
-    let missing = [
-        (Role::GcMaster, "master", masters_missing),
-        (Role::Oracle, "oracle", oracles_missing),
-        (Role::Tablet, "tablet servers", tablets_missing),
-    ];
-    let missing = missing.map(|(role, plural, pods)| Missing {
-        role: plural,
-        has_set: observed.own_set(cluster, role).is_some(),
-        pods,
-    });
+    let missing = [masters_missing, oracles_missing, tablets_missing];
     let mut status = Status {
         observed_generation: cluster.metadata.generation,
         conditions: Vec::new(),
@@ -195,6 +205,8 @@ struct Missing {
     /// Before that there is no pod to speak of.
     has_set: bool,
     pods: Vec<String>,
+    /// Others of the role serve in their place.
+    is_enough: bool,
 }
 
 impl Missing {
@@ -218,13 +230,24 @@ impl Missing {
 fn available(status: &Status, missing: &[Missing; 3], observed: &Observed, now: Timestamp) -> Said {
     let of_roles = [&status.gc_master, &status.oracle, &status.tablets];
     let lacking = missing.iter().zip(of_roles);
-    let lacking = lacking.filter(|(missing, _)| !missing.pods.is_empty());
-    let texts: Vec<String> = lacking
-        .map(|(missing, role)| missing.text(&role.summary, observed, now))
-        .collect();
-    if !texts.is_empty() {
-        let message = format!("ready: {}", texts.join(", "));
+    let (standbys, lacking): (Vec<_>, Vec<_>) = lacking
+        .filter(|(missing, _)| !missing.pods.is_empty())
+        .partition(|(missing, _)| missing.is_enough);
+    let texts = |of: &[(&Missing, &RoleStatus)]| {
+        let texts = of.iter();
+        let texts = texts.map(|(missing, role)| missing.text(&role.summary, observed, now));
+        texts.collect::<Vec<_>>().join(", ")
+    };
+    if !lacking.is_empty() {
+        let message = format!("ready: {}", texts(&[lacking, standbys].concat()));
         return (false, Reason::ServersNotReady, message);
+    }
+    if !standbys.is_empty() {
+        let message = format!(
+            "every row can be read and written; ready: {}",
+            texts(&standbys)
+        );
+        return (true, Reason::StandbysNotReady, message);
     }
     let added = status.tablets.desired - status.tablets.joined;
     let message = match added {
