@@ -106,8 +106,8 @@ impl Granting {
     pub(crate) fn not_granting(&self, now: Now) -> Option<String> {
         match self {
             Self::Alone(core) => core.not_leased(now).map(str::to_owned),
-            // A standby that knows its leader is as it should be.
-            Self::Replica(replica) if replica.leads(now) || replica.leader().is_some() => None,
+            // A standby whose leader goes on is as it should be.
+            Self::Replica(replica) if replica.leads(now) || replica.has_live_leader(now) => None,
             Self::Replica(replica) => Some(match (replica.blocked(), replica.role()) {
                 (Some(error), _) => format!("it can't take over: {error}"),
                 (None, RoleKind::Leader) => "its right to grant timestamps has ended".to_owned(),
@@ -192,5 +192,13 @@ mod tests {
             mono_ms: 3_400,
         };
         assert_eq!(granting.facts(later).remaining_ms, 0);
+        let later = Now {
+            mono_ms: 3_500,
+            ..later
+        };
+        assert_eq!(
+            granting.not_granting(later).as_deref(),
+            Some("no oracle leads")
+        );
     }
 }

@@ -11,7 +11,9 @@ use percolator_protocol::election::{Member, OracleReplica};
 use percolator_protocol::oracle::Settings;
 use percolator_protocol::types::Timestamp;
 use percolator_server::heartbeat;
-use percolator_server::{DurableValue, Folder, Incarnation, SmallFile, folder, listen, serve};
+use percolator_server::{
+    DurableValue, Folder, Incarnation, Probe, SmallFile, folder, listen, serve_when,
+};
 use percolator_telemetry::endpoint::{self, Pages};
 use percolator_telemetry::otlp::{self, Exporter};
 use percolator_wire::v1::oracle_server::OracleServer;
@@ -255,6 +257,13 @@ impl Server {
         } = self;
         let (beating, stall) = (shared.clone(), shared.stall.clone());
         let (shown, data) = (shared.clone(), folder.path().to_owned());
+        // Of several oracles the next one is restarted only when this one could take over, or leads.
+        let asked = shared.clone();
+        let has_register = matches!(background, Background::Leadership(_));
+        let passes = move |probe| match probe {
+            Probe::Ready if has_register => asked.ready().is_ok(),
+            Probe::Ready | Probe::Lives => true,
+        };
         let service = OracleServer::new(Service::new(shared, folder.clone(), options.wait_max))
             .max_decoding_message_size(REQUEST_BYTES_MAX);
         // Also one that knows its cluster: another one may have taken its place since, and serves.
@@ -316,7 +325,7 @@ impl Server {
         }
         tracing::info!(%address, advertised, "the oracle serves");
         let (mut ended, mut stopped) = (Ok(()), None);
-        serve(listener, service, GRACE, async {
+        serve_when(listener, service, passes, GRACE, async {
             tokio::select! {
                 () = &mut shutdown => {}
                 result = &mut beats => ended = result,

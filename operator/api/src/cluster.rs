@@ -22,7 +22,7 @@ pub const API_VERSION: &str = "percolator.dev/v1alpha1";
 /// The `kind` of this resource.
 pub const KIND: &str = "PercolatorCluster";
 
-/// A cluster: one timestamp oracle, one master, and tablet servers that hold the data.
+/// A cluster: timestamp oracles of which one leads, one master, and tablet servers that hold the data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PercolatorCluster {
@@ -66,7 +66,7 @@ pub struct Metadata {
     version = "v1alpha1",
     kind = "PercolatorCluster",
     root = "ClusterObject",
-    doc = "A cluster of Percolator: one timestamp oracle, one master, and tablet servers that hold the data.",
+    doc = "A cluster of Percolator: timestamp oracles of which one leads, one master, and tablet servers that hold the data.",
     namespaced,
     status = "Status",
     derive = "PartialEq",

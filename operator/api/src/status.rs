@@ -139,7 +139,7 @@ pub enum Reason {
     ObjectConflict,
     /// The API server refused something that the operator asked for.
     ApplyRefused,
-    /// A server runs without rows that it had.
+    /// A server runs without rows that it had, or the oracles' register has lost its value.
     DataLost,
     /// Kubernetes doesn't let a StatefulSet make its pods.
     PodsRefused,

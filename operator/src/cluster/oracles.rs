@@ -65,13 +65,32 @@ fn value(register: &Value) -> Option<Leadership> {
     Leadership::decode(&record.value).ok()
 }
 
-/// Who leads the oracles, by their register.
+/// Who leads the oracles, by their register. One that has lost its value says nothing: then it is who led last.
 pub(crate) fn leader(cluster: &ClusterObject, observed: &Observed) -> Option<Leader> {
-    let leadership = value(register(cluster, observed)?)?;
+    let Some(leadership) = register(cluster, observed).and_then(value) else {
+        return led_last(cluster);
+    };
     Some(Leader {
         server: leadership.holder?.name,
         term: i64::try_from(leadership.term).unwrap_or(i64::MAX),
     })
+}
+
+fn led_last(cluster: &ClusterObject) -> Option<Leader> {
+    cluster.status.as_ref()?.oracle.leader.clone()
+}
+
+/// What is wrong with the register, if it has had a value, and has none any more.
+pub(crate) fn lost_register(cluster: &ClusterObject, observed: &Observed) -> Option<String> {
+    let Leader { server, term } = led_last(cluster)?;
+    if register(cluster, observed).and_then(value).is_some() {
+        return None;
+    }
+    let name = names::register(cluster.metadata.name.as_deref().unwrap_or_default());
+    Some(format!(
+        "ConfigMap {name} has not what the oracles stored in it, by which {server} led in term {term}: no timestamps are \
+         granted, because they could be granted twice; restore its binaryData"
+    ))
 }
 
 /// The service accounts of the oracles' pods that use the register now: a role that is taken from them would end their

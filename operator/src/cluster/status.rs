@@ -131,7 +131,7 @@ pub(crate) fn status(
             let (is_true, reason, message) = match kind {
                 ConditionType::Available => available(&status, &missing, observed, now),
                 ConditionType::Progressing => progressing(spec.paused, outcome),
-                ConditionType::Degraded => degraded(name, observed, outcome, now),
+                ConditionType::Degraded => degraded(cluster, observed, outcome, now),
                 ConditionType::Paused => paused(spec.paused),
                 ConditionType::Monitored => {
                     let asked = &spec.monitoring;
@@ -316,14 +316,20 @@ fn conflict_message(cluster: &str, conflicts: &[Conflict]) -> String {
     message
 }
 
-fn degraded(cluster: &str, observed: &Observed, outcome: &Outcome<'_>, now: Timestamp) -> Said {
+fn degraded(
+    cluster: &ClusterObject,
+    observed: &Observed,
+    outcome: &Outcome<'_>,
+    now: Timestamp,
+) -> Said {
     match outcome {
         Outcome::Invalid(problems) => {
             let problems: Vec<String> = problems.iter().map(Problem::to_string).collect();
             return (true, Reason::InvalidSpec, problems.join("; "));
         }
         Outcome::Planned(plan, _) if !plan.conflicts.is_empty() => {
-            let message = conflict_message(cluster, &plan.conflicts);
+            let name = cluster.metadata.name.as_deref().unwrap_or_default();
+            let message = conflict_message(name, &plan.conflicts);
             return (true, Reason::ObjectConflict, message);
         }
         Outcome::Planned(..) => {}
@@ -333,7 +339,8 @@ fn degraded(cluster: &str, observed: &Observed, outcome: &Outcome<'_>, now: Time
         let message = format!("the API server refuses: {refused}");
         return (true, Reason::ApplyRefused, message);
     }
-    match trouble::worst(observed, now) {
+    let lost = oracles::lost_register(cluster, observed).map(|lost| (Reason::DataLost, lost));
+    match trouble::worst(observed, now).into_iter().chain(lost).min() {
         Some((reason, message)) => (true, reason, message),
         None => {
             let message = "nothing is wrong that the operator could see".to_owned();

@@ -59,6 +59,13 @@ impl OracleReplica {
         (holder.incarnation != self.member.incarnation).then_some(holder)
     }
 
+    /// Whether another replica leads, and has renewed its right so lately that this one would not take over.
+    pub fn has_live_leader(&self, now: Now) -> bool {
+        let seen_ms = self.known.as_ref().map(|known| known.seen_ms);
+        let is_fresh = |seen_ms| now.mono_ms.saturating_sub(seen_ms) < self.timing.takeover_ms;
+        self.leader().is_some() && seen_ms.is_some_and(is_fresh)
+    }
+
     /// The oracle of this replica's own term, while it leads.
     pub fn oracle(&mut self, now: Now) -> Option<&Oracle> {
         match &mut self.role {

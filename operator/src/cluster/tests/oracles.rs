@@ -334,10 +334,39 @@ fn the_status_names_the_leader_and_does_not_change_with_each_limit() {
     world.leads(1, 2);
     assert_eq!(world.step(), (vec![], true));
     assert_eq!(world.leader(), leader("demo-tso-1", 2));
-    // What somebody has edited says nothing.
-    world.register().unwrap()["binaryData"]["register"] = json!("aGVsbG8=");
-    world.step();
-    assert_eq!(world.leader(), None);
+}
+
+#[test]
+fn a_register_that_has_lost_its_value_is_reported_until_it_is_back() {
+    let mut world = World::with_oracles_ready(2);
+    let before = world.register().unwrap()["binaryData"].clone();
+    let leader = world.leader();
+    assert!(leader.is_some());
+    let key = (Kind::ConfigMap, REGISTER.to_owned());
+    let lost: [fn(&mut World, &(Kind, String)); 2] = [
+        // What somebody has edited says nothing.
+        |world, _| world.register().unwrap()["binaryData"]["register"] = json!("aGVsbG8="),
+        |world, key| drop(world.observed.objects.remove(key)),
+    ];
+    for lose in lost {
+        lose(&mut world, &key);
+        for _ in 0..3 {
+            world.step();
+            assert_eq!(world.condition("Degraded"), reason(true, Reason::DataLost));
+            assert!(
+                world
+                    .message("Degraded")
+                    .contains("demo-tso-0 led in term 1")
+            );
+        }
+        world.register().unwrap()["binaryData"] = before.clone();
+        world.step();
+        assert_eq!(
+            world.condition("Degraded"),
+            reason(false, Reason::AsExpected)
+        );
+        assert_eq!(world.leader(), leader);
+    }
 }
 
 /// Of before there was one for each role.
