@@ -181,7 +181,6 @@ fn the_register_wakes_nobody(space: &Namespace) {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "one story, told in its order")]
 fn money_moves_while_oracles_come_and_go() {
     let Some(kube) = Kube::find() else { return };
     kube.install(&[]);

@@ -56,57 +56,12 @@ pub(crate) fn status(
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
     let namespace = cluster.metadata.namespace.as_deref().unwrap_or_default();
     let spec = &cluster.spec;
-    // What a bad spec asks for is not what there is to be.
     let is_invalid = matches!(outcome, Outcome::Invalid(_));
-    let serving = observed.serving();
-    let role = |role: Role, before: fn(&Status) -> &RoleStatus| {
-        let set = observed.own_set(cluster, role);
-        let desired = match set.filter(|_| is_invalid) {
-            Some(set) => observed::number(set, "/spec/replicas"),
-            None => role.asked(spec).replicas.into(),
-        };
-        let serves = |ordinal: i32| {
-            set.is_some() && serving.contains(&*format!("{}-{ordinal}", role.set(name)))
-        };
-        let desired = i32::try_from(desired).unwrap_or(i32::MAX);
-        let before = cluster
-            .status
-            .as_ref()
-            .map_or(0, |status| before(status).joined);
-        let joined = joined(before, desired, &serves);
-        let status = RoleStatus {
-            joined,
-            volumes: i32::try_from(observed.volumes(name, role)).unwrap_or(i32::MAX),
-            claimed: observed.claimed(name, role),
-            leader: match role {
-                Role::Oracle => oracles::leader(cluster, observed),
-                Role::GcMaster | Role::Tablet => None,
-            },
-            ..role_status(set, desired)
-        };
-        // At first all of them.
-        let counting = if joined == 0 { desired } else { joined };
-        let missing = (0..counting).filter(|ordinal| !serves(*ordinal));
-        let missing = missing.map(|ordinal| format!("{}-{ordinal}", role.set(name)));
-        let pods = missing.collect::<Vec<_>>();
-        let is_enough = role == Role::Oracle
-            && joined > 0
-            && pods.len() < usize::try_from(counting).unwrap_or_default();
-        let missing = Missing {
-            role: match role {
-                Role::GcMaster => "master",
-                Role::Oracle => "oracle",
-                Role::Tablet => "tablet servers",
-            },
-            has_set: set.is_some(),
-            pods,
-            is_enough,
-        };
-        (missing, status)
-    };
-    let (tablets_missing, tablets) = role(Role::Tablet, |status| &status.tablets);
-    let (oracles_missing, oracle) = role(Role::Oracle, |status| &status.oracle);
-    let (masters_missing, gc_master) = role(Role::GcMaster, |status| &status.gc_master);
+    let [of_master, of_oracle, of_tablets] =
+        Role::ALL.map(|role| of_role(cluster, observed, role, is_invalid));
+    let (masters_missing, gc_master) = of_master;
+    let (oracles_missing, oracle) = of_oracle;
+    let (tablets_missing, tablets) = of_tablets;
     let missing = [masters_missing, oracles_missing, tablets_missing];
     let mut status = Status {
         observed_generation: cluster.metadata.generation,
@@ -143,6 +98,64 @@ pub(crate) fn status(
         })
         .collect();
     status
+}
+
+/// How the servers of a role are, and which of them don't serve.
+fn of_role(
+    cluster: &ClusterObject,
+    observed: &Observed,
+    role: Role,
+    is_invalid: bool,
+) -> (Missing, RoleStatus) {
+    let name = cluster.metadata.name.as_deref().unwrap_or_default();
+    let serving = observed.serving();
+    let set = observed.own_set(cluster, role);
+    // What a bad spec asks for is not what there is to be.
+    let desired = match set.filter(|_| is_invalid) {
+        Some(set) => observed::number(set, "/spec/replicas"),
+        None => role.asked(&cluster.spec).replicas.into(),
+    };
+    let serves =
+        |ordinal: i32| set.is_some() && serving.contains(&*format!("{}-{ordinal}", role.set(name)));
+    let desired = i32::try_from(desired).unwrap_or(i32::MAX);
+    let before = cluster.status.as_ref().map_or(0, |status| {
+        let before = match role {
+            Role::GcMaster => &status.gc_master,
+            Role::Oracle => &status.oracle,
+            Role::Tablet => &status.tablets,
+        };
+        before.joined
+    });
+    let joined = joined(before, desired, &serves);
+    let status = RoleStatus {
+        joined,
+        volumes: i32::try_from(observed.volumes(name, role)).unwrap_or(i32::MAX),
+        claimed: observed.claimed(name, role),
+        leader: match role {
+            Role::Oracle => oracles::leader(cluster, observed),
+            Role::GcMaster | Role::Tablet => None,
+        },
+        ..role_status(set, desired)
+    };
+    // At first all of them.
+    let counting = if joined == 0 { desired } else { joined };
+    let missing = (0..counting).filter(|ordinal| !serves(*ordinal));
+    let missing = missing.map(|ordinal| format!("{}-{ordinal}", role.set(name)));
+    let pods = missing.collect::<Vec<_>>();
+    let is_enough = role == Role::Oracle
+        && joined > 0
+        && pods.len() < usize::try_from(counting).unwrap_or_default();
+    let missing = Missing {
+        role: match role {
+            Role::GcMaster => "master",
+            Role::Oracle => "oracle",
+            Role::Tablet => "tablet servers",
+        },
+        has_set: set.is_some(),
+        pods,
+        is_enough,
+    };
+    (missing, status)
 }
 
 /// How many servers, from the first on, have served: at first all have to at a time, and then those that are added count

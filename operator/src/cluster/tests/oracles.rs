@@ -342,14 +342,16 @@ fn a_register_that_has_lost_its_value_is_reported_until_it_is_back() {
     let before = world.register().unwrap()["binaryData"].clone();
     let leader = world.leader();
     assert!(leader.is_some());
-    let key = (Kind::ConfigMap, REGISTER.to_owned());
-    let lost: [fn(&mut World, &(Kind, String)); 2] = [
-        // What somebody has edited says nothing.
-        |world, _| world.register().unwrap()["binaryData"]["register"] = json!("aGVsbG8="),
-        |world, key| drop(world.observed.objects.remove(key)),
-    ];
-    for lose in lost {
-        lose(&mut world, &key);
+    // What somebody has edited says nothing.
+    let edited = json!("aGVsbG8=");
+    for value in [Some(edited), None] {
+        match value {
+            Some(value) => world.register().unwrap()["binaryData"]["register"] = value,
+            None => {
+                let key = (Kind::ConfigMap, REGISTER.to_owned());
+                world.observed.objects.remove(&key);
+            }
+        }
         for _ in 0..3 {
             world.step();
             assert_eq!(world.condition("Degraded"), reason(true, Reason::DataLost));
