@@ -69,8 +69,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]
-# Oracles that share a register may change that ConfigMap. Nobody can grant what he may not do himself: that is get and patch
-# of ConfigMaps, above.
+# Oracles that share a register may change that ConfigMap. Kubernetes lets the operator grant only rights that it has itself,
+# here get and patch of ConfigMaps.
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [get, list, watch, create, patch, delete]

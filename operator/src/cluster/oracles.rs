@@ -88,8 +88,8 @@ pub(crate) fn lost_register(cluster: &ClusterObject, observed: &Observed) -> Opt
     }
     let name = names::register(cluster.metadata.name.as_deref().unwrap_or_default());
     Some(format!(
-        "ConfigMap {name} has not what the oracles stored in it, by which {server} led in term {term}: no timestamps are \
-         granted, because they could be granted twice; restore its binaryData"
+        "ConfigMap {name} has lost its value, by which {server} led in term {term}: no timestamps are granted, because they \
+         could be granted twice; restore its binaryData from a copy, and delete the oracles' pods"
     ))
 }
 
