@@ -45,6 +45,8 @@ const RELEASE: &str = "percolator";
 const PROGRAM: &str = "/usr/local/bin/percolator";
 /// What ends a command that has found money lost, or rows that disagree.
 const ANSWER_IS_NO: i32 = 7;
+/// Where a pod that a test starts may write.
+pub const SCRATCH: &str = "/scratch";
 /// Of Helm and of rollouts: as long as conditions are waited for.
 pub const TIMEOUT: &str = "--timeout=300s";
 
@@ -501,6 +503,14 @@ impl Namespace {
         pods.iter().map(life).collect()
     }
 
+    /// What a pod that a test has started on the first node has written into a file below [`SCRATCH`], while it runs.
+    pub fn scratch_file(&self, pod: &str, file: &str) -> std::path::PathBuf {
+        let uid = wait(pod, || self.get("pod", pod))["metadata"]["uid"].clone();
+        let uid = uid.as_str().unwrap_or_default();
+        let volume = format!("kubelet/pods/{uid}/volumes/kubernetes.io~empty-dir/scratch");
+        nodes::folder(1).join(volume).join(file)
+    }
+
     /// Starts `percolator` in a pod of its own, on the first node.
     pub fn start(&self, kube: &Kube, pod: &str, arguments: &[&str]) {
         let list: Vec<String> = arguments.iter().map(|word| format!("{word:?}")).collect();
@@ -523,6 +533,8 @@ spec:
       allowPrivilegeEscalation: false
       readOnlyRootFilesystem: true
       capabilities: {{drop: [ALL]}}
+    volumeMounts: [{{name: scratch, mountPath: {SCRATCH}}}]
+  volumes: [{{name: scratch, emptyDir: {{}}}}]
 "
         );
         // A new namespace has its service account a moment later.

@@ -23,6 +23,13 @@ fn netns(node: u32) -> PathBuf {
     PathBuf::from(format!("/run/netns/percolator-kube-node-{node}"))
 }
 
+/// The folder of a node: `cargo xtask kube` has it beside the cluster's configuration.
+pub(crate) fn folder(node: u32) -> PathBuf {
+    let configuration = std::env::var_os("KUBECONFIG").map(PathBuf::from);
+    let configuration = configuration.expect("KUBECONFIG says where the cluster is");
+    configuration.with_file_name(format!("node-{node}"))
+}
+
 /// Whether somebody takes a connection to this address, made from a node.
 pub(crate) fn connects(node: u32, address: &str, port: u16) -> Result<(), String> {
     let connect = format!("exec 3<>/dev/tcp/{address}/{port}");

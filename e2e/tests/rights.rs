@@ -10,7 +10,7 @@ use serde_json::Value;
 const NAME: &str = "percolator-percolator-operator";
 
 /// What the role grants and the tests don't see used each time: the resource, the verb, and why it is granted.
-const NOT_SEEN: [(&str, &str, &str); 5] = [
+const NOT_SEEN: [(&str, &str, &str); 7] = [
     (
         "percolatorclusters/finalizers",
         "update",
@@ -19,6 +19,8 @@ const NOT_SEEN: [(&str, &str, &str); 5] = [
     ("configmaps", "delete", TAKEN_UP),
     ("services", "delete", TAKEN_UP),
     ("poddisruptionbudgets", "delete", TAKEN_UP),
+    ("roles", "delete", TAKEN_UP),
+    ("rolebindings", "delete", TAKEN_UP),
     (
         "events",
         "patch",

@@ -96,14 +96,14 @@ impl Serving {
         }
     }
 
-    /// Why nobody is answered, if so. A standby that knows its leader is as it should be.
+    /// Why nobody is answered, if so. A standby that sees its leader renew its right is as it should be.
     pub(crate) fn ready(&self) -> Result<(), String> {
         let Some(candidate) = &self.candidate else {
             return Ok(());
         };
         match self.runner() {
             Ok(_) => Ok(()),
-            Err(_) if candidate.election.lock().leader().is_some() => Ok(()),
+            Err(_) if candidate.election.lock().has_live_leader(boot_ms()) => Ok(()),
             Err(status) => Err(status.message().to_owned()),
         }
     }

@@ -8,6 +8,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Service, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams, ObjectMeta};
 use kube::runtime::controller::{self, Action, Config, Controller};
@@ -21,7 +22,7 @@ use tokio::sync::Semaphore;
 use tracing::Instrument as _;
 
 use crate::api::{Objects, is_of_ending_namespace};
-use crate::cluster::{self, Decision, MANAGER, Settings, full_name};
+use crate::cluster::{self, Decision, MANAGER, REGISTER_LABEL, Settings, full_name};
 use crate::definitions::Definitions;
 use crate::known::KnownObject;
 use crate::looks::Reconciles;
@@ -219,6 +220,10 @@ async fn watch(
     let ours = pages
         .clone()
         .labels(&format!("app.kubernetes.io/managed-by={MANAGER}"));
+    // Registers change every second.
+    let but_registers = pages.clone().labels(&format!(
+        "app.kubernetes.io/managed-by={MANAGER},!{REGISTER_LABEL}"
+    ));
     let of_servers = pages.clone().labels("app.kubernetes.io/name=percolator");
     let clusters: Api<KnownObject<ClusterObject>> = match namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
@@ -232,8 +237,10 @@ async fn watch(
         .with_config(config)
         .owns(api::<StatefulSet>(client, namespace), ours.clone())
         .owns(api::<Service>(client, namespace), ours.clone())
-        .owns(api::<ConfigMap>(client, namespace), ours.clone())
+        .owns(api::<ConfigMap>(client, namespace), but_registers)
         .owns(api::<ServiceAccount>(client, namespace), ours.clone())
+        .owns(api::<Role>(client, namespace), ours.clone())
+        .owns(api::<RoleBinding>(client, namespace), ours.clone())
         .owns(api::<PodDisruptionBudget>(client, namespace), ours)
         .watches(api::<Pod>(client, namespace), of_servers.clone(), |pod| {
             of_cluster(&pod.metadata)

@@ -16,12 +16,14 @@ use tower::{BoxError, Layer, Service};
 /// The API server ends each watch within five minutes, at the client's own wish, and another one begins.
 const SILENCE_MAX: Duration = Duration::from_secs(330);
 /// What is watched, as it stands at the end of a path.
-const WATCHED: [&str; 8] = [
+const WATCHED: [&str; 10] = [
     "configmaps",
     "percolatorclusters",
     "persistentvolumeclaims",
     "poddisruptionbudgets",
     "pods",
+    "rolebindings",
+    "roles",
     "serviceaccounts",
     "services",
     "statefulsets",

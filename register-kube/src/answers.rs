@@ -30,11 +30,17 @@ impl Failure {
         };
         let reason = format!("{} ({})", status.message, status.code);
         match status.code {
+            401 => Self::Refused(format!(
+                "{reason}; the API server doesn't take the token of this pod's service account"
+            )),
+            403 => Self::Refused(format!(
+                "{reason}; a role has to allow get and patch of this ConfigMap to the pod's service account"
+            )),
             404 => Self::Missing(reason),
             409 => Self::Conflict(reason),
             // Too many requests: sorted out before anything else is done with them.
             429 => Self::Unavailable(reason),
-            400..=407 | 411 | 413..=415 | 422 => Self::Refused(reason),
+            400 | 402 | 405..=407 | 411 | 413..=415 | 422 => Self::Refused(reason),
             // 500 and 504 are also said of writes that etcd may have carried out, after a time-out or a change of its leader; 502
             // and 503 also by a proxy, of any request.
             _ => Self::Unknown(reason),

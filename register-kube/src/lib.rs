@@ -3,6 +3,7 @@
 //! Why a ConfigMap and a patch, and what a cluster has to allow, is in `docs/design/register.md`.
 
 mod answers;
+mod location;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,6 +20,7 @@ use percolator_register::{
 };
 
 use crate::answers::Failure;
+pub use crate::location::{KubeLocation, LocationError, OpenError};
 
 /// The key of the value in the ConfigMap's `binaryData`.
 pub const KEY: &str = "register";

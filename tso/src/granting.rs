@@ -106,8 +106,8 @@ impl Granting {
     pub(crate) fn not_granting(&self, now: Now) -> Option<String> {
         match self {
             Self::Alone(core) => core.not_leased(now).map(str::to_owned),
-            // A standby that knows its leader is as it should be.
-            Self::Replica(replica) if replica.leads(now) || replica.leader().is_some() => None,
+            // A standby whose leader goes on is as it should be.
+            Self::Replica(replica) if replica.leads(now) || replica.has_live_leader(now) => None,
             Self::Replica(replica) => Some(match (replica.blocked(), replica.role()) {
                 (Some(error), _) => format!("it can't take over: {error}"),
                 (None, RoleKind::Leader) => "its right to grant timestamps has ended".to_owned(),
@@ -122,9 +122,11 @@ impl Granting {
         match self {
             Self::Alone(core) => core.facts(now),
             Self::Replica(replica) => {
+                // What the leader has left, by the clock of this one: it is no lack of timestamps to be a standby.
+                let limit_ms = replica.limit().physical_ms();
                 let Some(oracle) = replica.oracle(now) else {
                     return Facts {
-                        remaining_ms: 0,
+                        remaining_ms: limit_ms.saturating_sub(now.unix_ms),
                         offset_ms: 0,
                         followed: true,
                     };
@@ -139,5 +141,64 @@ impl Granting {
             Self::Alone(core) => core.take_event(),
             Self::Replica(replica) => replica.take_clock_event(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use percolator_protocol::election::{
+        Command, Leadership, Member, StoredLeadership, SwapName, Timing,
+    };
+    use percolator_protocol::oracle::Settings;
+
+    use super::*;
+
+    fn member(name: &str, incarnation: u64) -> Member {
+        Member {
+            name: name.to_owned(),
+            address: format!("{name}:7400"),
+            incarnation,
+        }
+    }
+
+    /// An alert watches how much is left.
+    #[test]
+    fn a_standby_shows_what_the_leader_has_left() {
+        let timing = Timing::default();
+        let mut standby =
+            OracleReplica::new(member("tso-1", 2), Vec::new(), timing, Settings::default());
+        let now = Now {
+            unix_ms: 10_000,
+            mono_ms: 500,
+        };
+        assert_eq!(standby.poll(now), Some(Command::Load));
+        let value = Leadership {
+            term: 3,
+            limit: Timestamp::from_millis(12_500),
+            register: 7,
+            holder: Some(member("tso-0", 1)),
+            swap: SwapName {
+                incarnation: 1,
+                sequence: 4,
+            },
+        };
+        standby.loaded(now, Ok(Some(StoredLeadership { version: 9, value })));
+        let mut granting = Granting::Replica(Box::new(standby));
+        assert_eq!(granting.facts(now).remaining_ms, 2_500);
+        assert_eq!(granting.not_granting(now), None);
+        // Nobody has stored a new limit.
+        let later = Now {
+            unix_ms: 13_000,
+            mono_ms: 3_400,
+        };
+        assert_eq!(granting.facts(later).remaining_ms, 0);
+        let later = Now {
+            mono_ms: 3_500,
+            ..later
+        };
+        assert_eq!(
+            granting.not_granting(later).as_deref(),
+            Some("no oracle leads")
+        );
     }
 }

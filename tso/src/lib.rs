@@ -12,8 +12,10 @@ mod keeper;
 mod leadership;
 mod metrics;
 pub mod program;
+mod register;
 mod server;
 mod service;
 
 pub use error::Error;
-pub use server::{Options, RegisterLocation, Server};
+pub use register::RegisterLocation;
+pub use server::{Options, Server};

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,7 +78,8 @@ struct Flags {
     master: Option<String>,
 
     /// The register that it shares with other oracles, of which one leads and grants: file:DIR, for processes of one machine
-    /// that share this folder. Default: none, the oracle is alone and its limit is in its own folder.
+    /// that share this folder; kube:NAMESPACE/NAME, for pods: a ConfigMap, by default (kube:NAME) in the pod's own
+    /// namespace. Default: none, the oracle is alone and its limit is in its own folder.
     #[arg(long, value_name = "REGISTER", env = "PERCOLATOR_TSO_REGISTER")]
     register: Option<RegisterLocation>,
 
@@ -201,8 +203,12 @@ pub fn main() -> ExitCode {
         server: options.server.clone(),
     });
     let result = run_on_current_thread("percolator-tso", async {
-        let shutdown = signals::shutdown();
-        let server = Server::bind_with(options, clock, |file| Arc::new(file)).await?;
+        let mut shutdown = pin!(signals::shutdown());
+        // A register that can't be read is waited for.
+        let server = tokio::select! {
+            () = &mut shutdown => return Ok(()),
+            server = Server::bind_with(options, clock, |file| Arc::new(file)) => server?,
+        };
         announce(server.address(), server.metrics_address())?;
         server.run(shutdown).await
     });

@@ -3,17 +3,17 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use percolator_protocol::election::{Leadership, Member, OracleReplica, Timing};
+use percolator_protocol::election::{Member, OracleReplica};
 use percolator_protocol::oracle::Settings;
 use percolator_protocol::types::Timestamp;
-use percolator_register::{FileRegister, Register};
 use percolator_server::heartbeat;
-use percolator_server::{DurableValue, Folder, Incarnation, SmallFile, folder, listen, serve};
+use percolator_server::{
+    DurableValue, Folder, Incarnation, Probe, SmallFile, folder, listen, serve_when,
+};
 use percolator_telemetry::endpoint::{self, Pages};
 use percolator_telemetry::otlp::{self, Exporter};
 use percolator_wire::v1::oracle_server::OracleServer;
@@ -28,41 +28,17 @@ use crate::granting::Granting;
 use crate::keeper::Keeper;
 use crate::leadership::LeadershipTask;
 use crate::metrics::Metrics;
+use crate::register::{self, RegisterLocation};
 use crate::service::{Service, Shared};
 
 /// The name of the oracle's role in a folder's identity.
 const ROLE: &str = "oracle";
 /// The file of the durable limit.
 const LIMIT: &str = "limit";
-/// The file of the oracles' register, in the folder that they share.
-const REGISTER: &str = "oracle";
-/// A device that takes longer for the register is asked again: a leader has to renew its right within two seconds.
-const REGISTER_TIMEOUT: Duration = Duration::from_secs(1);
 /// A request is a few bytes.
 const REQUEST_BYTES_MAX: usize = 1024;
 /// Answers take microseconds: what is under way when the server stops is done in this time.
 const GRACE: Duration = Duration::from_millis(50);
-
-/// Where the register of several oracles is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RegisterLocation {
-    /// In a folder that processes of one machine share; created if it's missing.
-    File(PathBuf),
-}
-
-impl FromStr for RegisterLocation {
-    type Err = String;
-
-    /// As on the command line: `file:DIR`.
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            Some(("file", folder)) if !folder.is_empty() => Ok(Self::File(folder.into())),
-            _ => Err(
-                "a register is written file:DIR, as in file:/var/lib/percolator/register".into(),
-            ),
-        }
-    }
-}
 
 /// How an oracle is started.
 #[derive(Clone, Debug)]
@@ -208,18 +184,18 @@ impl Server {
                 (Background::Keeper(keeper), shared, waits)
             }
             Some(location) => {
-                let register = open_register(location)?;
+                let register = location.open()?;
                 let member = Member {
                     name: options.server.clone(),
                     address: advertised.clone(),
                     incarnation: life.incarnation,
                 };
-                let timing = Timing::default();
+                let timing = location.timing();
                 let poll = Duration::from_millis(timing.poll_ms);
                 let incarnation = life.incarnation;
-                let begun = begin_register(&*register, &file, &folder, incarnation).await?;
-                let floor = begun.1;
-                register_id = begun.0;
+                let begun = register::begin(&*register, &file, &folder, incarnation).await?;
+                let floor = begun.limit;
+                register_id = begun.id;
                 let dead = life.replaces.clone();
                 let mut replica = OracleReplica::new(member, dead, timing, options.settings);
                 replica.raise(floor);
@@ -281,6 +257,13 @@ impl Server {
         } = self;
         let (beating, stall) = (shared.clone(), shared.stall.clone());
         let (shown, data) = (shared.clone(), folder.path().to_owned());
+        // Of several oracles the next one is restarted only when this one could take over, or leads.
+        let asked = shared.clone();
+        let has_register = matches!(background, Background::Leadership(_));
+        let passes = move |probe| match probe {
+            Probe::Ready if has_register => asked.ready().is_ok(),
+            Probe::Ready | Probe::Lives => true,
+        };
         let service = OracleServer::new(Service::new(shared, folder.clone(), options.wait_max))
             .max_decoding_message_size(REQUEST_BYTES_MAX);
         // Also one that knows its cluster: another one may have taken its place since, and serves.
@@ -342,7 +325,7 @@ impl Server {
         }
         tracing::info!(%address, advertised, "the oracle serves");
         let (mut ended, mut stopped) = (Ok(()), None);
-        serve(listener, service, GRACE, async {
+        serve_when(listener, service, passes, GRACE, async {
             tokio::select! {
                 () = &mut shutdown => {}
                 result = &mut beats => ended = result,
@@ -391,68 +374,6 @@ fn recover(
         Duration::ZERO
     };
     Ok((core, waits))
-}
-
-fn open_register(location: &RegisterLocation) -> Result<Arc<dyn Register>, Error> {
-    let RegisterLocation::File(folder) = location;
-    std::fs::create_dir_all(folder).map_err(|cause| percolator_server::Error::File {
-        action: "create the folder",
-        path: folder.clone(),
-        cause,
-    })?;
-    let register = FileRegister::new(folder.join(REGISTER)).with_timeout(REGISTER_TIMEOUT);
-    Ok(Arc::new(register))
-}
-
-/// Makes the register one that has a value, and returns its id, and what this oracle has granted at most while it was alone.
-/// Refuses an empty register to an oracle that has granted timestamps with one.
-async fn begin_register(
-    register: &dyn Register,
-    file: &SmallFile,
-    folder: &Folder,
-    incarnation: u64,
-) -> Result<(u64, Timestamp), Error> {
-    let stored = file.load()?;
-    let limit = match stored.as_deref().map(<[u8; 8]>::try_from) {
-        None => Timestamp::ZERO,
-        Some(Ok(limit)) => Timestamp::from_u64(u64::from_le_bytes(limit)),
-        Some(Err(_)) => {
-            let bytes = stored.unwrap_or_default().len();
-            let (path, cause) = (file.path().to_owned(), StartError::NoLimit { bytes });
-            return Err(Error::NoLimit { path, cause });
-        }
-    };
-    if register.load().await?.is_none() {
-        if let (None, Some(cluster_id)) = (&stored, folder.cluster_id()) {
-            return Err(Error::RegisterEmpty { cluster_id });
-        }
-        let first = Leadership::first(incarnation, limit);
-        if let Err(error) = register.swap(None, first.encode()).await {
-            // Another oracle was first, or a load shows whether this one was.
-            tracing::debug!(%error, "the register's first value");
-        }
-    }
-    let found = register.load().await?.ok_or(Error::RegisterNotBegun)?;
-    let mut value = Leadership::decode(&found.value)?;
-    if value.limit < limit {
-        // No other oracle may begin a term below what this one has granted alone.
-        if value.holder.is_some() {
-            return Err(Error::RegisterBehind);
-        }
-        value.limit = limit;
-        let raised = register.swap(Some(found.version), value.encode()).await;
-        raised.map_err(|error| {
-            tracing::warn!(%error, "the register does not take the limit of this oracle's folder");
-            Error::RegisterNotBegun
-        })?;
-    }
-    if stored.is_some() && value.limit >= limit {
-        // From here on the register alone has the limit: an oracle that is started without it must not go on from here.
-        if let Err(error) = std::fs::remove_file(file.path()) {
-            tracing::warn!(%error, "the limit of before can't be removed");
-        }
-    }
-    Ok((value.register, limit))
 }
 
 fn pages(shown: Arc<Shared>, is_adopted: watch::Receiver<bool>, data: PathBuf) -> Pages {

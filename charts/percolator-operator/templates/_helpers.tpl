@@ -69,6 +69,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]
+# Oracles that share a register may change that ConfigMap. Kubernetes lets the operator grant only rights that it has itself,
+# here get and patch of ConfigMaps.
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [roles, rolebindings]
+  verbs: [get, list, watch, create, patch, delete]
 # Of the Prometheus operator, where it is there and a cluster asks for it: not watched, since they may not be there.
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors, prometheusrules]

@@ -135,7 +135,7 @@ impl Driver {
     async fn attempt(&mut self, request: &TimestampsRequest) -> Result<Granted, String> {
         let count = request.count;
         if self.stream.is_none() && self.places.is_empty() {
-            self.places.learn((self.shared.place)().await?);
+            self.read_directory().await?;
         }
         let patience = self.places.patience();
         let asked = timeout(patience, self.response(request)).await;
@@ -160,7 +160,21 @@ impl Driver {
             return Err(format!("it answered {first} after {}", self.last));
         }
         self.last = Timestamp::from_u64(first.as_u64() + u64::from(got) - 1);
+        self.places.granted();
         Ok(Granted { first, count: got })
+    }
+
+    /// Learns where the oracles are. A master that is away as well must not keep a client from the other oracles.
+    async fn read_directory(&mut self) -> Result<(), String> {
+        let patience = self.places.directory_patience();
+        let read = timeout(patience, (self.shared.place)()).await;
+        let read = read.unwrap_or_else(|_| Err("the directory was not read in time".to_owned()));
+        match read {
+            Ok(place) => self.places.learn(place),
+            Err(_) if self.places.recall() => {}
+            Err(cause) => return Err(cause),
+        }
+        Ok(())
     }
 
     /// What the oracle answers whose turn it is.

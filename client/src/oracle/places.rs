@@ -35,6 +35,9 @@ pub(super) struct KnownPlaces {
     cluster_id: String,
     /// The first one is asked.
     addresses: VecDeque<String>,
+    /// Those that were known when the directory was last read. Oracles that have restarted since are elsewhere: they are
+    /// asked only if the directory can't be read.
+    earlier: VecDeque<String>,
     several: bool,
     /// Standbys have named a leader so often since the directory was read.
     followed: usize,
@@ -51,7 +54,32 @@ impl KnownPlaces {
         self.several = !place.others.is_empty();
         self.cluster_id = place.cluster_id;
         self.addresses = [place.address].into_iter().chain(place.others).collect();
+        self.earlier.clone_from(&self.addresses);
         self.followed = 0;
+    }
+
+    /// The one that was asked has granted timestamps: when it doesn't any more, the directory knows better who else does.
+    pub(super) fn granted(&mut self) {
+        self.addresses.truncate(1);
+        self.followed = 0;
+    }
+
+    /// How long the directory is waited for: not for long if other oracles were known before.
+    pub(super) fn directory_patience(&self) -> Duration {
+        if self.earlier.len() > 1 {
+            PATIENCE_OF_SEVERAL
+        } else {
+            PATIENCE_OF_ONE
+        }
+    }
+
+    /// The directory can't be read: those that were known before are asked, once. Whether there are several.
+    pub(super) fn recall(&mut self) -> bool {
+        let earlier = std::mem::take(&mut self.earlier);
+        if earlier.len() > 1 {
+            self.addresses.clone_from(&earlier);
+        }
+        !self.addresses.is_empty()
     }
 
     /// Whom to ask.
@@ -119,6 +147,34 @@ mod tests {
         assert_eq!(known.current().unwrap().address, "a:1");
         known.failed(None);
         assert!(known.is_empty());
+    }
+
+    #[test]
+    fn others_that_were_known_before_are_asked_only_without_a_directory() {
+        let mut known = KnownPlaces::default();
+        known.learn(Place {
+            others: vec!["b:1".to_owned()],
+            ..Place::from("a:1".to_owned())
+        });
+        known.granted();
+        assert_eq!(known.patience(), PATIENCE_OF_SEVERAL);
+        known.failed(None);
+        assert!(known.is_empty(), "the directory is read");
+        assert_eq!(known.directory_patience(), PATIENCE_OF_SEVERAL);
+        assert!(known.recall());
+        assert_eq!(known.current().unwrap().address, "a:1");
+        known.failed(None);
+        assert_eq!(known.current().unwrap().address, "b:1");
+        known.failed(None);
+        // And then the directory again, for as long as it takes.
+        assert!(known.is_empty());
+        assert_eq!(known.directory_patience(), PATIENCE_OF_ONE);
+        assert!(!known.recall());
+        // Where one that has granted names another one, that is asked first.
+        known.learn("a:1".to_owned().into());
+        known.granted();
+        known.failed(Some("c:1".to_owned()));
+        assert_eq!(known.current().unwrap().address, "c:1");
     }
 
     #[test]

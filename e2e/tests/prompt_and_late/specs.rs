@@ -68,7 +68,7 @@ fn are_refused(space: &Namespace) {
     space.say("refused by the API server");
     for (spec, said) in [
         (r#"{"tablets":{"replicas":0}}"#, "from 1 to 1000"),
-        (r#"{"oracle":{"replicas":2}}"#, "standby oracles"),
+        (r#"{"oracle":{"replicas":4}}"#, "from 1 to 3"),
         (r#"{"oracle":{"window":"1ms"}}"#, "from 100ms to 60s"),
         (
             r#"{"tablets":{"storage":{"engine":"sled"}}}"#,

@@ -22,7 +22,7 @@ pub const API_VERSION: &str = "percolator.dev/v1alpha1";
 /// The `kind` of this resource.
 pub const KIND: &str = "PercolatorCluster";
 
-/// A cluster: one timestamp oracle, one master, and tablet servers that hold the data.
+/// A cluster: timestamp oracles of which one leads, one master, and tablet servers that hold the data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PercolatorCluster {
@@ -66,7 +66,7 @@ pub struct Metadata {
     version = "v1alpha1",
     kind = "PercolatorCluster",
     root = "ClusterObject",
-    doc = "A cluster of Percolator: one timestamp oracle, one master, and tablet servers that hold the data.",
+    doc = "A cluster of Percolator: timestamp oracles of which one leads, one master, and tablet servers that hold the data.",
     namespaced,
     status = "Status",
     derive = "PartialEq",
@@ -224,8 +224,10 @@ pub struct Gc {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Oracle {
-    /// How many oracles. 1 on Kubernetes; `percolator up` runs up to 3, of which one leads. Default: 1.
-    #[schemars(extend("x-kubernetes-validations" = rules(&[("self == 1", "must be 1: standby oracles are not supported yet")])))]
+    /// How many oracles, from 1 to 3, of which one leads. With 2, another one takes over within some seconds when the
+    /// leader dies. They share a register, on Kubernetes a ConfigMap, and grant nothing while it can't be written. A cluster
+    /// that has had several keeps the register. The first change from 1 to more restarts the oracle. Default: 1.
+    #[schemars(extend("x-kubernetes-validations" = rules(&[("self >= 1 && self <= 3", "must be from 1 to 3")])))]
     pub replicas: u32,
     /// How far ahead of the clock a limit for timestamps is made durable, from 100ms to 60s.
     /// A longer window means fewer disk writes, and timestamps that may run further ahead of

@@ -29,5 +29,5 @@ pub use pod::{
     SecretName, Service, Volume,
 };
 pub use quantity::{Quantity, QuantityError};
-pub use status::{ConditionType, Reason, RoleStatus, Status};
+pub use status::{ConditionType, Leader, Reason, RoleStatus, Status};
 pub use validate::Problem;

@@ -54,9 +54,9 @@ pub struct Claims {
     /// Delete. A cluster that is made again with the same name takes retained claims up. Default: Retain.
     pub when_deleted: ClaimRetention,
     /// What becomes of the claim of a tablet server that its StatefulSet no longer has: Retain or Delete. Nothing
-    /// asks for fewer servers yet (`tablets.replicas` must not shrink, and one oracle and one master are all there
-    /// can be), so it counts for anyone who scales the StatefulSet by hand, behind a paused operator as a rule; with
-    /// Delete that server's data is lost. The oracle's and the master's claims stay. Default: Retain.
+    /// asks for fewer tablet servers yet (`tablets.replicas` must not shrink), so it counts for anyone who scales the
+    /// StatefulSet by hand, behind a paused operator as a rule; with Delete that server's data is lost. The claims of
+    /// oracles and of the master stay. Default: Retain.
     pub when_scaled: ClaimRetention,
 }
 

@@ -55,12 +55,26 @@ pub struct RoleStatus {
     pub claimed: Option<Quantity>,
     /// Ready of desired, to read: `2/3`.
     pub summary: String,
+    /// Of several oracles the one that led when the operator last looked. It looks when a pod changes, and at least every
+    /// quarter of an hour. Unset: none led, or there is no register.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leader: Option<Leader>,
+}
+
+/// The server that leads its role, by the register that they share.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Leader {
+    /// Its name, which is its pod's.
+    pub server: String,
+    /// Which leadership it is, counted from 1.
+    pub term: i64,
 }
 
 /// The type of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConditionType {
-    /// Every row can be read and written: the master, the oracle and all tablet servers serve that ever did.
+    /// Every row can be read and written: the master, an oracle and all tablet servers serve that ever did.
     Available,
     /// The cluster is being made what the spec says.
     Progressing,
@@ -99,6 +113,8 @@ impl ConditionType {
 pub enum Reason {
     /// All servers serve that ever did, and at first all that there are to be.
     AllServersReady,
+    /// All servers serve that are needed; of several oracles at least one does.
+    StandbysNotReady,
     /// Some server doesn't serve yet, or any more.
     ServersNotReady,
     /// The cluster is what the spec says.
@@ -123,7 +139,7 @@ pub enum Reason {
     ObjectConflict,
     /// The API server refused something that the operator asked for.
     ApplyRefused,
-    /// A server runs without rows that it had.
+    /// A server runs without rows that it had, or the oracles' register has lost its value.
     DataLost,
     /// Kubernetes doesn't let a StatefulSet make its pods.
     PodsRefused,
@@ -153,8 +169,9 @@ pub enum Reason {
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::AllServersReady,
+        Self::StandbysNotReady,
         Self::ServersNotReady,
         Self::UpToDate,
         Self::WaitingForMaster,

@@ -58,7 +58,7 @@ const OWN_LABELS: [&str; 4] = [
 ];
 /// The operator's own variables.
 const RESERVED_VARIABLES: &str = "PERCOLATOR_";
-const POD_NAME: &str = "POD_NAME";
+const OWN_VARIABLES: [&str; 2] = ["POD_IP", "POD_NAME"];
 
 impl PercolatorCluster {
     /// Every value that the resource may not have; empty when it is good. Paths are set, lines
@@ -316,7 +316,8 @@ fn check_pod(path: &str, pod: &Pod, problems: &mut Problems) {
         problems,
     );
     for (variable, index) in pod.env.iter().zip(0..) {
-        if variable.name == POD_NAME || variable.name.starts_with(RESERVED_VARIABLES) {
+        let name = variable.name.as_str();
+        if OWN_VARIABLES.contains(&name) || name.starts_with(RESERVED_VARIABLES) {
             problems.add(
                 format!("{path}.env[{index}].name"),
                 format!(

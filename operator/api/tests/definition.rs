@@ -83,12 +83,32 @@ fn the_example_passes_every_rule() {
 }
 
 #[test]
+fn the_example_for_production_passes_every_rule_and_has_a_standby() {
+    let text = include_str!("../../../examples/production.yaml");
+    let cluster = PercolatorCluster::from_yaml(text).expect("the example is good");
+    assert_eq!(cluster.spec.oracle.replicas, 2);
+    let production = serde_json::to_value(cluster).expect("JSON");
+    assert_eq!(refusals(&production, None), Vec::<String>::new());
+    // From the small example to this one, and back.
+    for (new, old) in [
+        (&production, &object(|_| {})),
+        (&object(|_| {}), &production),
+    ] {
+        let replicas = |object: &Value| object["spec"]["oracle"]["replicas"].clone();
+        let mut changed = old.clone();
+        changed["spec"]["oracle"]["replicas"] = replicas(new);
+        assert_eq!(refusals(&changed, Some(old)), Vec::<String>::new());
+    }
+}
+
+#[test]
 fn rules_for_values_refuse_what_they_should() {
     for (path, value, said) in [
         ("/metadata/name", json!("9lives"), "starting with a letter"),
         ("/metadata/name", json!("a.b"), "starting with a letter"),
         ("/metadata/name", json!("a".repeat(41)), "1 to 40"),
-        ("/spec/oracle/replicas", json!(2), "standby oracles"),
+        ("/spec/oracle/replicas", json!(0), "from 1 to 3"),
+        ("/spec/oracle/replicas", json!(4), "from 1 to 3"),
         ("/spec/gcMaster/replicas", json!(2), "standby masters"),
         ("/spec/oracle/window", json!("99ms"), "from 100ms to 60s"),
         ("/spec/oracle/window", json!("1m1s"), "from 100ms to 60s"),

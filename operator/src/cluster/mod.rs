@@ -8,6 +8,7 @@ mod monitored;
 mod names;
 mod object;
 mod observed;
+mod oracles;
 mod plan;
 mod status;
 #[cfg(test)]
@@ -24,7 +25,7 @@ use serde_json::Value;
 
 pub(crate) use build::Settings;
 pub(crate) use monitored::Lack;
-pub(crate) use names::{MANAGER, selector, selector_text};
+pub(crate) use names::{MANAGER, REGISTER_LABEL, selector, selector_text};
 pub(crate) use object::{Kind, Object};
 pub(crate) use observed::{Observed, name};
 pub(crate) use plan::{Plan, Refusal};
@@ -69,8 +70,24 @@ pub(crate) fn names_needed(
     // Not made where every role has one of its own, or where nobody asks for them: one that was made before is to go.
     let name = cluster.metadata.name.clone().unwrap_or_default();
     let [monitor, rule] = Kind::OF_MONITORING;
-    let others = [Kind::ServiceAccount, monitor, rule].map(|kind| (kind, name.clone()));
-    names.chain(others).collect()
+    let others = [
+        Kind::ServiceAccount,
+        // All pods had one budget once.
+        Kind::PodDisruptionBudget,
+        monitor,
+        rule,
+    ];
+    let others = others.map(|kind| (kind, name.clone()));
+    let oracle = Role::Oracle.set(&name);
+    let of_register = [Kind::ServiceAccount, Kind::Role, Kind::RoleBinding];
+    let of_register = of_register.map(|kind| (kind, oracle.clone()));
+    // A cluster that has one keeps it.
+    let register = (Kind::ConfigMap, names::register(&name));
+    names
+        .chain(others)
+        .chain(of_register)
+        .chain([register])
+        .collect()
 }
 
 /// The names of claims that the cluster's StatefulSets would take up, where they are there, and that aren't known to be

@@ -79,6 +79,14 @@ impl Role {
     }
 }
 
+/// The ConfigMap that holds the oracles' register.
+pub(crate) fn register(cluster: &str) -> String {
+    format!("{}-register", Role::Oracle.set(cluster))
+}
+
+/// The label of registers: they change every second, and nobody is to be told of it.
+pub(crate) const REGISTER_LABEL: &str = "percolator.dev/register";
+
 /// What a spec says of a role.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoleSpec<'a> {

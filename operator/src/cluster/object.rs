@@ -13,11 +13,15 @@ pub(crate) enum Kind {
     ConfigMap,
     Service,
     PodDisruptionBudget,
+    Role,
+    RoleBinding,
     StatefulSet,
     PodMonitor,
     PrometheusRule,
 }
 
+/// The group of what is allowed to whom.
+pub(crate) const RBAC: &str = "rbac.authorization.k8s.io";
 /// The group of the Prometheus operator's kinds.
 const MONITORING: &str = "monitoring.coreos.com";
 
@@ -35,6 +39,8 @@ impl Kind {
             Self::ConfigMap => ("", "ConfigMap", "configmaps"),
             Self::Service => ("", "Service", "services"),
             Self::PodDisruptionBudget => ("policy", "PodDisruptionBudget", "poddisruptionbudgets"),
+            Self::Role => (RBAC, "Role", "roles"),
+            Self::RoleBinding => (RBAC, "RoleBinding", "rolebindings"),
             Self::StatefulSet => ("apps", "StatefulSet", "statefulsets"),
             Self::PodMonitor => (MONITORING, "PodMonitor", "podmonitors"),
             Self::PrometheusRule => (MONITORING, "PrometheusRule", "prometheusrules"),
@@ -78,6 +84,13 @@ pub(crate) const ASKED: &str = "percolator.dev/asked";
 impl Object {
     /// Completes an object with its name, labels and owner, and with a mark of all that is asked for.
     pub(crate) fn new(kind: Kind, name: &str, labels: Value, owner: &Value, body: Value) -> Self {
+        let mut body = body;
+        body["metadata"]["ownerReferences"] = json!([owner]);
+        Self::unowned(kind, name, labels, body)
+    }
+
+    /// The same of an object that outlives the cluster's resource.
+    pub(crate) fn unowned(kind: Kind, name: &str, labels: Value, body: Value) -> Self {
         let mut value = body;
         value["apiVersion"] = json!(kind.api().api_version);
         value["kind"] = json!(kind.name());
@@ -86,7 +99,6 @@ impl Object {
         for (key, label) in labels.as_object().into_iter().flatten() {
             metadata["labels"][key] = label.clone();
         }
-        metadata["ownerReferences"] = json!([owner]);
         mark(&mut value);
         Self {
             kind,

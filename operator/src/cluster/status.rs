@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::monitored::{self, Said};
 use super::names::{self, PORT, Role};
 use super::observed::{self, Observed};
+use super::oracles;
 use super::plan::{Conflict, Plan, Refusal};
 use super::trouble;
 
@@ -55,49 +56,13 @@ pub(crate) fn status(
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
     let namespace = cluster.metadata.namespace.as_deref().unwrap_or_default();
     let spec = &cluster.spec;
-    // What a bad spec asks for is not what there is to be.
     let is_invalid = matches!(outcome, Outcome::Invalid(_));
-    let serving = observed.serving();
-    let role = |role: Role, before: fn(&Status) -> &RoleStatus| {
-        let set = observed.own_set(cluster, role);
-        let desired = match set.filter(|_| is_invalid) {
-            Some(set) => observed::number(set, "/spec/replicas"),
-            None => role.asked(spec).replicas.into(),
-        };
-        let serves = |ordinal: i32| {
-            set.is_some() && serving.contains(&*format!("{}-{ordinal}", role.set(name)))
-        };
-        let desired = i32::try_from(desired).unwrap_or(i32::MAX);
-        let before = cluster
-            .status
-            .as_ref()
-            .map_or(0, |status| before(status).joined);
-        let joined = joined(before, desired, &serves);
-        let status = RoleStatus {
-            joined,
-            volumes: i32::try_from(observed.volumes(name, role)).unwrap_or(i32::MAX),
-            claimed: observed.claimed(name, role),
-            ..role_status(set, desired)
-        };
-        // At first all of them.
-        let counting = if joined == 0 { desired } else { joined };
-        let missing = (0..counting).filter(|ordinal| !serves(*ordinal));
-        let missing = missing.map(|ordinal| format!("{}-{ordinal}", role.set(name)));
-        (missing.collect::<Vec<_>>(), status)
-    };
-    let (tablets_missing, tablets) = role(Role::Tablet, |status| &status.tablets);
-    let (oracles_missing, oracle) = role(Role::Oracle, |status| &status.oracle);
-    let (masters_missing, gc_master) = role(Role::GcMaster, |status| &status.gc_master);
-    let missing = [
-        (Role::GcMaster, "master", masters_missing),
-        (Role::Oracle, "oracle", oracles_missing),
-        (Role::Tablet, "tablet servers", tablets_missing),
-    ];
-    let missing = missing.map(|(role, plural, pods)| Missing {
-        role: plural,
-        has_set: observed.own_set(cluster, role).is_some(),
-        pods,
-    });
+    let [of_master, of_oracle, of_tablets] =
+        Role::ALL.map(|role| of_role(cluster, observed, role, is_invalid));
+    let (masters_missing, gc_master) = of_master;
+    let (oracles_missing, oracle) = of_oracle;
+    let (tablets_missing, tablets) = of_tablets;
+    let missing = [masters_missing, oracles_missing, tablets_missing];
     let mut status = Status {
         observed_generation: cluster.metadata.generation,
         conditions: Vec::new(),
@@ -121,7 +86,7 @@ pub(crate) fn status(
             let (is_true, reason, message) = match kind {
                 ConditionType::Available => available(&status, &missing, observed, now),
                 ConditionType::Progressing => progressing(spec.paused, outcome),
-                ConditionType::Degraded => degraded(name, observed, outcome, now),
+                ConditionType::Degraded => degraded(cluster, observed, outcome, now),
                 ConditionType::Paused => paused(spec.paused),
                 ConditionType::Monitored => {
                     let asked = &spec.monitoring;
@@ -133,6 +98,64 @@ pub(crate) fn status(
         })
         .collect();
     status
+}
+
+/// How the servers of a role are, and which of them don't serve.
+fn of_role(
+    cluster: &ClusterObject,
+    observed: &Observed,
+    role: Role,
+    is_invalid: bool,
+) -> (Missing, RoleStatus) {
+    let name = cluster.metadata.name.as_deref().unwrap_or_default();
+    let serving = observed.serving();
+    let set = observed.own_set(cluster, role);
+    // What a bad spec asks for is not what there is to be.
+    let desired = match set.filter(|_| is_invalid) {
+        Some(set) => observed::number(set, "/spec/replicas"),
+        None => role.asked(&cluster.spec).replicas.into(),
+    };
+    let serves =
+        |ordinal: i32| set.is_some() && serving.contains(&*format!("{}-{ordinal}", role.set(name)));
+    let desired = i32::try_from(desired).unwrap_or(i32::MAX);
+    let before = cluster.status.as_ref().map_or(0, |status| {
+        let before = match role {
+            Role::GcMaster => &status.gc_master,
+            Role::Oracle => &status.oracle,
+            Role::Tablet => &status.tablets,
+        };
+        before.joined
+    });
+    let joined = joined(before, desired, &serves);
+    let status = RoleStatus {
+        joined,
+        volumes: i32::try_from(observed.volumes(name, role)).unwrap_or(i32::MAX),
+        claimed: observed.claimed(name, role),
+        leader: match role {
+            Role::Oracle => oracles::leader(cluster, observed),
+            Role::GcMaster | Role::Tablet => None,
+        },
+        ..role_status(set, desired)
+    };
+    // At first all of them.
+    let counting = if joined == 0 { desired } else { joined };
+    let missing = (0..counting).filter(|ordinal| !serves(*ordinal));
+    let missing = missing.map(|ordinal| format!("{}-{ordinal}", role.set(name)));
+    let pods = missing.collect::<Vec<_>>();
+    let is_enough = role == Role::Oracle
+        && joined > 0
+        && pods.len() < usize::try_from(counting).unwrap_or_default();
+    let missing = Missing {
+        role: match role {
+            Role::GcMaster => "master",
+            Role::Oracle => "oracle",
+            Role::Tablet => "tablet servers",
+        },
+        has_set: set.is_some(),
+        pods,
+        is_enough,
+    };
+    (missing, status)
 }
 
 /// How many servers, from the first on, have served: at first all have to at a time, and then those that are added count
@@ -195,6 +218,8 @@ struct Missing {
     /// Before that there is no pod to speak of.
     has_set: bool,
     pods: Vec<String>,
+    /// Others of the role serve in their place.
+    is_enough: bool,
 }
 
 impl Missing {
@@ -218,13 +243,24 @@ impl Missing {
 fn available(status: &Status, missing: &[Missing; 3], observed: &Observed, now: Timestamp) -> Said {
     let of_roles = [&status.gc_master, &status.oracle, &status.tablets];
     let lacking = missing.iter().zip(of_roles);
-    let lacking = lacking.filter(|(missing, _)| !missing.pods.is_empty());
-    let texts: Vec<String> = lacking
-        .map(|(missing, role)| missing.text(&role.summary, observed, now))
-        .collect();
-    if !texts.is_empty() {
-        let message = format!("ready: {}", texts.join(", "));
+    let (standbys, lacking): (Vec<_>, Vec<_>) = lacking
+        .filter(|(missing, _)| !missing.pods.is_empty())
+        .partition(|(missing, _)| missing.is_enough);
+    let texts = |of: &[(&Missing, &RoleStatus)]| {
+        let texts = of.iter();
+        let texts = texts.map(|(missing, role)| missing.text(&role.summary, observed, now));
+        texts.collect::<Vec<_>>().join(", ")
+    };
+    if !lacking.is_empty() {
+        let message = format!("ready: {}", texts(&[lacking, standbys].concat()));
         return (false, Reason::ServersNotReady, message);
+    }
+    if !standbys.is_empty() {
+        let message = format!(
+            "every row can be read and written; ready: {}",
+            texts(&standbys)
+        );
+        return (true, Reason::StandbysNotReady, message);
     }
     let added = status.tablets.desired - status.tablets.joined;
     let message = match added {
@@ -293,14 +329,20 @@ fn conflict_message(cluster: &str, conflicts: &[Conflict]) -> String {
     message
 }
 
-fn degraded(cluster: &str, observed: &Observed, outcome: &Outcome<'_>, now: Timestamp) -> Said {
+fn degraded(
+    cluster: &ClusterObject,
+    observed: &Observed,
+    outcome: &Outcome<'_>,
+    now: Timestamp,
+) -> Said {
     match outcome {
         Outcome::Invalid(problems) => {
             let problems: Vec<String> = problems.iter().map(Problem::to_string).collect();
             return (true, Reason::InvalidSpec, problems.join("; "));
         }
         Outcome::Planned(plan, _) if !plan.conflicts.is_empty() => {
-            let message = conflict_message(cluster, &plan.conflicts);
+            let name = cluster.metadata.name.as_deref().unwrap_or_default();
+            let message = conflict_message(name, &plan.conflicts);
             return (true, Reason::ObjectConflict, message);
         }
         Outcome::Planned(..) => {}
@@ -310,7 +352,8 @@ fn degraded(cluster: &str, observed: &Observed, outcome: &Outcome<'_>, now: Time
         let message = format!("the API server refuses: {refused}");
         return (true, Reason::ApplyRefused, message);
     }
-    match trouble::worst(observed, now) {
+    let lost = oracles::lost_register(cluster, observed).map(|lost| (Reason::DataLost, lost));
+    match trouble::worst(observed, now).into_iter().chain(lost).min() {
         Some((reason, message)) => (true, reason, message),
         None => {
             let message = "nothing is wrong that the operator could see".to_owned();

@@ -3,6 +3,7 @@
 mod claims;
 mod interrupted;
 mod monitoring;
+mod oracles;
 mod others;
 mod troubles;
 
@@ -224,7 +225,9 @@ fn servers_start_one_role_after_the_other() {
             "demo-gc-master",
             "demo-tso",
             "demo-tablet",
-            "demo",
+            "demo-gc-master",
+            "demo-tso",
+            "demo-tablet",
             "demo-gc-master",
         ]
     );
@@ -342,7 +345,7 @@ fn a_bad_spec_changes_nothing_and_says_why() {
         (|cluster| cluster.spec.tablets.replicas = 2) as fn(&mut ClusterObject),
         |cluster| cluster.spec.tablets.storage.size = Quantity::from_bytes(1 << 30),
         |cluster| cluster.spec.tablets.storage.engine = percolator_api::Engine::Sled,
-        |cluster| cluster.spec.oracle.replicas = 2,
+        |cluster| cluster.spec.oracle.replicas = 4,
     ] {
         let good = world.cluster.spec.clone();
         world.change(change);

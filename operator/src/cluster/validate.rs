@@ -17,14 +17,6 @@ pub(crate) fn validate(cluster: &ClusterObject, observed: &Observed) -> Vec<Prob
             message,
         });
     };
-    let oracles = cluster.spec.oracle.replicas;
-    if oracles > 1 {
-        let why = "standby oracles are not supported on Kubernetes yet";
-        add(
-            "spec.oracle.replicas",
-            format!("{oracles} must be 1: {why}"),
-        );
-    }
     let tablets = &cluster.spec.tablets;
     let least = observed.volumes(name, Role::Tablet);
     if tablets.replicas < least {

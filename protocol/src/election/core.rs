@@ -204,6 +204,13 @@ impl Election {
         (holder.incarnation != self.member.incarnation).then_some(holder)
     }
 
+    /// Whether another replica leads, and has renewed its right so lately that this one would not take over.
+    pub fn has_live_leader(&self, now_ms: u64) -> bool {
+        let is_fresh =
+            |known: &Known| now_ms.saturating_sub(known.seen_ms) < self.timing.takeover_ms;
+        self.leader().is_some() && self.known.as_ref().is_some_and(is_fresh)
+    }
+
     pub(super) fn stored(&self) -> Option<&StoredLeadership> {
         self.known.as_ref()?.stored.as_ref()
     }

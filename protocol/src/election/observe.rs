@@ -46,6 +46,11 @@ impl OracleReplica {
         self.election.leader()
     }
 
+    /// Whether another replica leads, and has renewed its right so lately that this one would not take over.
+    pub fn has_live_leader(&self, now: Now) -> bool {
+        self.election.has_live_leader(now.mono_ms)
+    }
+
     /// The oracle of this replica's own term, while it leads.
     pub fn oracle(&mut self, now: Now) -> Option<&Oracle> {
         if self.role() != RoleKind::Leader {

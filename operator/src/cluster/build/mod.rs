@@ -1,6 +1,7 @@
 //! From a good spec to the objects that it asks for: pure, and it can't fail.
 
 mod monitoring;
+mod oracles;
 mod pods;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 use super::names::{self, METRICS_PORT, PORT, Role};
 use super::object::{Kind, Object};
 use super::observed::Observed;
+use super::oracles::OraclePlan;
 
 /// What a cluster's objects depend on besides its own resource.
 #[derive(Clone, Debug)]
@@ -53,12 +55,14 @@ pub(crate) fn build(cluster: &ClusterObject, observed: &Observed, settings: &Set
         owner: owner(cluster),
         cluster,
         default_image: observed.default_image(name).unwrap_or(&settings.image),
+        oracles: OraclePlan::of(cluster, observed),
     };
     let mut common = builder.service_account();
+    common.extend(builder.register(observed));
     common.push(builder.config(observed));
     common.push(builder.client_service());
     common.extend(Role::ALL.map(|role| builder.headless_service(role)));
-    common.push(builder.disruption_budget());
+    common.extend(Role::ALL.map(|role| builder.disruption_budget(role)));
     let sets = Role::ALL.map(|role| (role, builder.stateful_set(role, observed)));
     Wanted {
         common,
@@ -73,6 +77,7 @@ struct Builder<'a> {
     owner: Value,
     cluster: &'a ClusterObject,
     default_image: &'a str,
+    oracles: OraclePlan,
 }
 
 fn owner(cluster: &ClusterObject) -> Value {
@@ -104,11 +109,24 @@ impl Builder<'_> {
         self.object(kind, self.name, names::labels(self.name), body)
     }
 
-    /// None where every role has one of its own.
+    /// Whose rights a role's pods have: the spec's, or one of the operator's. Oracles with a register have one of their own,
+    /// because the others need no rights.
+    fn account(&self, role: Role) -> String {
+        let pod = role.asked(&self.cluster.spec).pod;
+        match &pod.service_account_name {
+            Some(account) => account.clone(),
+            None if role == Role::Oracle && self.oracles.has_register => role.set(self.name),
+            None => self.name.to_owned(),
+        }
+    }
+
+    /// None where no role uses it.
     fn service_account(&self) -> Vec<Object> {
-        let spec = &self.cluster.spec;
-        let pods = [&spec.gc_master.pod, &spec.oracle.pod, &spec.tablets.pod];
-        if pods.iter().all(|pod| pod.service_account_name.is_some()) {
+        let is_used = |role: Role| {
+            let pod = role.asked(&self.cluster.spec).pod;
+            pod.service_account_name.is_none() && self.account(role) == self.name
+        };
+        if !Role::ALL.into_iter().any(is_used) {
             return Vec::new();
         }
         vec![self.common(
@@ -171,14 +189,15 @@ impl Builder<'_> {
         )
     }
 
-    /// One budget for all pods: a cluster without its master, or its oracle, serves as little as one without a
-    /// tablet server.
-    fn disruption_budget(&self) -> Object {
-        self.common(
+    /// One budget a role: of several oracles one is enough, whatever becomes of a tablet server meanwhile.
+    fn disruption_budget(&self, role: Role) -> Object {
+        self.object(
             Kind::PodDisruptionBudget,
+            &role.set(self.name),
+            names::role_labels(self.name, role),
             json!({"spec": {
                 "maxUnavailable": 1,
-                "selector": {"matchLabels": names::selector(self.name)},
+                "selector": {"matchLabels": names::role_selector(self.name, role)},
                 "unhealthyPodEvictionPolicy": "AlwaysAllow",
             }}),
         )

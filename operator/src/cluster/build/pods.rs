@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::super::names::{self, CLAIM, METRICS_PORT, PORT, Role};
 use super::super::object::{Kind, Object};
 use super::super::observed::{DEFAULT_IMAGE_KEPT, Observed, SIZE_ASKED};
+use super::super::oracles::REGISTER;
 use super::{Builder, LOG_LEVEL, MANIFEST, NEW_CLUSTER, with};
 
 /// Nobody's number, and no user's of a node.
@@ -15,6 +16,8 @@ const DATA: &str = "/data";
 /// Where servers have what they follow without a restart, and the volume's name.
 const CONFIG: &str = "/config";
 const CONFIG_VOLUME: &str = "config";
+/// The variable with the pod's address.
+const POD_IP: &str = "POD_IP";
 /// Servers end within a second when they are told to; the rest is for disks that hang.
 const GRACE_SECONDS: u32 = 30;
 /// How long a server may take until it lives, as an oracle whose master is away. A tablet server that recovers much data
@@ -42,7 +45,10 @@ impl Builder<'_> {
                 SIZE_ASKED: asked.size.to_string(),
             }}, "spec": {
                 "serviceName": role.set(self.name),
-                "replicas": asked.replicas,
+                "replicas": match role {
+                    Role::Oracle => self.oracles.replicas,
+                    Role::GcMaster | Role::Tablet => asked.replicas,
+                },
                 // A pod that can't start must not keep others from starting, nor a better template from it.
                 "podManagementPolicy": "Parallel",
                 "updateStrategy": {"type": "RollingUpdate"},
@@ -69,8 +75,9 @@ impl Builder<'_> {
         let mut template = json!({
             "metadata": {"labels": labels},
             "spec": {
-                "serviceAccountName": pod.service_account_name.as_deref().unwrap_or(self.name),
-                "automountServiceAccountToken": false,
+                "serviceAccountName": self.account(role),
+                // For the register alone.
+                "automountServiceAccountToken": self.has_register(role),
                 "enableServiceLinks": false,
                 "terminationGracePeriodSeconds": GRACE_SECONDS,
                 "securityContext": self.security_context(pod),
@@ -104,7 +111,7 @@ impl Builder<'_> {
         match &pod.topology_spread_constraints {
             Some(constraints) if constraints.is_empty() => {}
             Some(constraints) => spec["topologySpreadConstraints"] = json!(constraints),
-            None if role == Role::Tablet => {
+            None if role == Role::Tablet || self.has_register(role) => {
                 spec["topologySpreadConstraints"] = self.spread(role);
             }
             None => {}
@@ -231,12 +238,23 @@ impl Builder<'_> {
             "--server=$(POD_NAME)".to_owned(),
         ];
         if role != Role::GcMaster {
-            arguments.push(format!("--advertise=$(POD_NAME).{}:{PORT}", host(role)));
+            // Names are remembered for half a minute, and a client that is sent to a new leader can't wait for that.
+            let advertised = if self.has_register(role) {
+                format!("$({POD_IP})")
+            } else {
+                format!("$(POD_NAME).{}", host(role))
+            };
+            arguments.push(format!("--advertise={advertised}:{PORT}"));
             arguments.push(format!("--master={master}"));
         }
         match role {
             Role::GcMaster => arguments.push(format!("--manifest={CONFIG}/{MANIFEST}")),
-            Role::Oracle => arguments.extend(spec.oracle.to_args()),
+            Role::Oracle => {
+                arguments.extend(spec.oracle.to_args());
+                let register = names::register(self.name);
+                let register = self.oracles.has_register.then_some(register);
+                arguments.extend(register.map(|name| format!("{REGISTER}kube:{name}")));
+            }
             Role::Tablet => arguments.extend(spec.tablets.to_args()),
         }
         arguments
@@ -249,6 +267,10 @@ impl Builder<'_> {
             json!({"name": "PERCOLATOR_LOG_LEVEL_FILE", "value": format!("{CONFIG}/{LOG_LEVEL}")}),
             json!({"name": "PERCOLATOR_LOG_FORMAT", "value": log.format.name()}),
         ];
+        if self.has_register(role) {
+            let field = json!({"fieldRef": {"fieldPath": "status.podIP"}});
+            variables.push(json!({"name": POD_IP, "valueFrom": field}));
+        }
         if role == Role::GcMaster {
             variables.push(json!({
                 "name": "PERCOLATOR_GC_MASTER_NEW_CLUSTER",

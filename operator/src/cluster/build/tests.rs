@@ -34,6 +34,7 @@ spec:
     podMonitor: {enabled: true, interval: 15s, labels: {release: prometheus}}
     prometheusRule: {enabled: true, labels: {release: prometheus}}
   oracle:
+    replicas: 3
     service: {labels: {tier: time}, annotations: {note: c}}
     window: 500ms
     storage: {size: 100Mi, storageClassName: fast}
@@ -143,9 +144,10 @@ fn everything_is_owned_labelled_and_restricted() {
                 object.name
             );
         }
-        for (_, set) in &wanted.sets {
+        for (role, set) in &wanted.sets {
             let pod = &set.value["spec"]["template"]["spec"];
-            assert_eq!(pod["automountServiceAccountToken"], false);
+            let has_register = *role == Role::Oracle && cluster.spec.oracle.replicas > 1;
+            assert_eq!(pod["automountServiceAccountToken"], has_register);
             assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
             let container = &pod["containers"][0]["securityContext"];
             assert_eq!(container["readOnlyRootFilesystem"], true);
@@ -227,6 +229,7 @@ fn what_restarts_is_what_the_table_says() {
         "monitoring": {"podMonitor": {"enabled": true}, "prometheusRule": {"enabled": true}},
         "gc": {"retention": "7m", "maxHold": "1h", "paused": true},
         "oracle": {
+            "replicas": 2,
             "window": "1s",
             "storage": {"size": "2Gi"},
             "service": {"labels": {"a": "b"}},
@@ -256,6 +259,7 @@ fn what_restarts_is_what_the_table_says() {
         ("imagePullPolicy", &Role::ALL),
         ("imagePullSecrets", &Role::ALL),
         ("log.format", &Role::ALL),
+        ("oracle.replicas", &[Role::Oracle]),
         ("oracle.window", &[Role::Oracle]),
         ("oracle.pod", &[Role::Oracle]),
         ("gcMaster.pod", &[Role::GcMaster]),

@@ -6,10 +6,11 @@ use std::collections::VecDeque;
 use super::*;
 
 /// What happens to the cluster's spec, one after the other.
-const CHANGES: [fn(&mut ClusterObject); 6] = [
+const CHANGES: [fn(&mut ClusterObject); 8] = [
     |_| {},
     |cluster| cluster.spec.tablets.replicas = 5,
     |cluster| cluster.spec.image = Some("percolator:2".into()),
+    |cluster| cluster.spec.oracle.replicas = 3,
     |cluster| cluster.spec.tablets.storage.size = Quantity::from_bytes(11 << 30),
     |cluster| {
         let spec = &mut cluster.spec;
@@ -27,6 +28,7 @@ const CHANGES: [fn(&mut ClusterObject); 6] = [
         cluster.spec.service.labels.clear();
         cluster.spec.oracle.pod.service_account_name = None;
     },
+    |cluster| cluster.spec.oracle.replicas = 1,
 ];
 
 /// Looks that each change is done within, whatever happens.
@@ -45,6 +47,16 @@ fn unsettled(world: &World) -> Vec<Role> {
 fn kubernetes(world: &mut World) {
     for role in unsettled(world) {
         world.ready(role);
+        // The first oracle with a register gives it a value before it serves.
+        let is_empty = |register: &mut Value| register["binaryData"].is_null();
+        if role == Role::Oracle && world.register().is_some_and(is_empty) {
+            let set = world.observed.set("demo", Role::Oracle).expect("a set");
+            assert_eq!(
+                set["spec"]["replicas"], 1,
+                "before the register has a value"
+            );
+            world.leads(0, 1);
+        }
     }
     for claim in &mut world.observed.claims {
         let asked = claim["spec"]["resources"]["requests"]["storage"].clone();

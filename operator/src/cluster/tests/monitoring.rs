@@ -100,7 +100,7 @@ fn a_paused_cluster_and_a_bad_spec_say_so() {
         world.condition("Monitored"),
         reason(false, Reason::PausedBySpec)
     );
-    world.change(|cluster| cluster.spec.oracle.replicas = 2);
+    world.change(|cluster| cluster.spec.oracle.replicas = 4);
     world.step();
     assert_eq!(
         world.condition("Monitored"),

@@ -1,0 +1,256 @@
+//! Several oracles that share a register in a ConfigMap: one is killed with its pod, they restart one after the other, and
+//! their number changes. Money moves all the time, no transfer fails, and over all oracles timestamps are in real-time
+//! order. `cargo xtask test e2e` runs it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use percolator_e2e::application::Application;
+use percolator_e2e::audit::{Audit, Request};
+use percolator_e2e::{Kube, Namespace, SCRATCH, kubectl, nodes, say, small, wait};
+use percolator_history::{Op, Outcome, Transaction, check, parse};
+use serde_json::Value;
+
+const ACCOUNTS: u32 = 100;
+const CLIENTS: u32 = 8;
+const HISTORY: &str = "history.jsonl";
+const REGISTER: &str = "demo-tso-register";
+/// A machine that runs a whole Kubernetes is busy. Longer than that, and another oracle has not taken over.
+const STALL_MAX: Duration = Duration::from_secs(60);
+/// A transfer that is answered is in the history by then.
+const NOT_WRITTEN_YET: Duration = Duration::from_secs(5);
+/// The leader swaps once a second, and the operator must not look at the cluster each time.
+const SWAPS: u64 = 8;
+
+/// The bank's history, as far as it is written.
+struct History {
+    file: PathBuf,
+}
+
+impl History {
+    fn read(&self) -> Vec<Transaction> {
+        let text = wait("the bank's history", || {
+            std::fs::read_to_string(&self.file).map_err(|error| error.to_string())
+        });
+        // The last line may be written just now.
+        let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
+        parse(whole).expect("a history")
+    }
+
+    /// When each transfer was answered, by the bank's own clock, in order.
+    fn ends_us(&self) -> Vec<u64> {
+        let committed = self.read().into_iter();
+        let committed = committed.filter(|one| one.outcome == Outcome::Committed);
+        let mut ends: Vec<u64> = committed.filter_map(|one| one.times?.ended_us).collect();
+        ends.sort_unstable();
+        ends
+    }
+
+    /// Does something, waits until money moves again, and prints for how long none did.
+    fn stall(&self, what: &str, application: &Application<'_>, act: impl FnOnce()) {
+        let before = self.ends_us().len();
+        act();
+        application.goes_on();
+        application.nothing_has_failed();
+        let ends = self.ends_us();
+        // From the last one that was known before, too.
+        let gaps = ends[before.saturating_sub(1)..].windows(2);
+        let longest = gaps
+            .map(|pair| Duration::from_micros(pair[1] - pair[0]))
+            .max();
+        let longest = longest.expect("transfers");
+        let transfers = ends.len() - before;
+        say(&format!(
+            "{what}: no transfer was answered for {} ms at most; {transfers} were",
+            longest.as_millis()
+        ));
+        assert!(longest < STALL_MAX, "{what}: {longest:?}");
+    }
+
+    /// Timestamps strictly increase in real time, over all clients and all oracles, and none came twice: the checker knows
+    /// when each transaction was.
+    fn holds(&self) {
+        let mut history = self.read();
+        // The last reads may be of transfers that aren't written down yet.
+        let ended = |one: &Transaction| one.times.as_ref().and_then(|times| times.ended_us);
+        let end = history.iter().filter_map(ended).max().expect("transfers");
+        let whole = end - u64::try_from(NOT_WRITTEN_YET.as_micros()).expect("some seconds");
+        for one in &mut history {
+            if ended(one).is_none_or(|at| at > whole) {
+                one.ops.retain(|op| !matches!(op, Op::Read(..)));
+            }
+        }
+        history.retain(|one| !one.ops.is_empty());
+        let report = check(&history);
+        assert!(report.anomaly.is_none(), "{:?}", report.anomaly);
+        let mut granted: Vec<u64> = history.iter().filter_map(|one| one.commit_ts).collect();
+        let count = granted.len();
+        granted.sort_unstable();
+        granted.dedup();
+        assert_eq!(granted.len(), count, "a commit_ts was granted twice");
+        say(&format!(
+            "{} transactions, {count} with a commit_ts: all timestamps in order",
+            history.len()
+        ));
+    }
+}
+
+/// The leader's name and term, as the status has it.
+fn leader(space: &Namespace) -> Result<(String, u64), String> {
+    let leader = space.get("perc", "demo")?["status"]["oracle"]["leader"].clone();
+    let (server, term) = (leader["server"].as_str(), leader["term"].as_u64());
+    let found = server.zip(term).ok_or_else(|| leader.to_string())?;
+    Ok((found.0.to_owned(), found.1))
+}
+
+/// Waits until the status has another term, and says who leads.
+fn wait_for_another_term(space: &Namespace, before: u64) -> String {
+    let (server, term) = wait("another term", || match leader(space)? {
+        found if found.1 > before => Ok(found),
+        found => Err(format!("{found:?}")),
+    });
+    say(&format!("{server} leads in term {term}"));
+    server
+}
+
+/// Nodes that take no new pod, until the value goes: what was killed doesn't come back meanwhile.
+struct Cordon;
+
+impl Cordon {
+    const NODES: &str = "kubernetes.io/hostname";
+
+    fn begin() -> Self {
+        kubectl(&["cordon", "-l", Self::NODES]).expect("cordon");
+        Self
+    }
+}
+
+impl Drop for Cordon {
+    fn drop(&mut self) {
+        let ended = kubectl(&["uncordon", "-l", Self::NODES]);
+        if !std::thread::panicking() {
+            ended.expect("uncordon");
+        }
+    }
+}
+
+/// SIGKILL to its process, and then its pod is removed. A pod that is deleted without grace is told to end as well.
+fn kill_at_once(space: &Namespace, pod: &str) {
+    let found = wait(pod, || space.get("pod", pod));
+    let address = found["status"]["podIP"].as_str().expect("an address");
+    nodes::signal(&format!("--advertise={address}:7400"), "KILL");
+    space.kill(pod);
+}
+
+fn resource_version(object: &Value) -> &str {
+    let version = object["metadata"]["resourceVersion"].as_str();
+    version.expect("a version")
+}
+
+/// While the register changes once a second, the operator sleeps: but for what it does after some time by itself.
+fn the_register_wakes_nobody(space: &Namespace) {
+    let (audit, mut swaps) = (Audit::find(), 0);
+    let register = || space.get("configmap", REGISTER);
+    let mut before = resource_version(&wait("the register", register)).to_owned();
+    let start = audit.end();
+    wait("swaps of the register", || {
+        let now = register()?;
+        if resource_version(&now) != before {
+            before = resource_version(&now).to_owned();
+            swaps += 1;
+        }
+        if swaps >= SWAPS {
+            Ok(())
+        } else {
+            Err(format!("{swaps} swaps"))
+        }
+    });
+    let requests = audit.since(start);
+    let about = format!("{}/demo", space.name());
+    let is_look = |request: &&Request| {
+        request.deed.resource == "percolatorclusters" && request.object == about
+    };
+    let looks = requests.iter().filter(is_look).count() as u64;
+    let writes = requests.iter().filter(|request| request.is_write());
+    let writes: Vec<String> = writes.map(Request::to_string).collect();
+    say(&format!(
+        "{swaps} swaps of the register, {looks} looks of the operator"
+    ));
+    assert!(looks <= SWAPS / 4, "{looks} looks during {swaps} swaps");
+    assert_eq!(writes, [""; 0], "the operator wrote");
+}
+
+#[test]
+fn money_moves_while_oracles_come_and_go() {
+    let Some(kube) = Kube::find() else { return };
+    kube.install(&[]);
+    let space = kube.namespace("oracles");
+    say("a cluster with one oracle, and one that begins with two");
+    let storage = "oracle: {storage: {size: 16Mi}}";
+    let two = "oracle: {replicas: 2, storage: {size: 16Mi}}";
+    space.apply(&small("demo", "")).expect("a cluster");
+    let pair = small("pair", "");
+    assert!(pair.contains(storage), "{pair}");
+    space.apply(&pair.replace(storage, two)).expect("a cluster");
+    space.wait_until_up_to_date("demo");
+    let history = format!("{SCRATCH}/{HISTORY}");
+    // Whether all money is there, others ask who transfer some, and don't write it down: in another table.
+    let more = ["--table", "written-down", "--history", &history];
+    let application = Application::bank(&kube, &space, "demo", ACCOUNTS, CLIENTS, &more);
+    let history = History {
+        file: space.scratch_file("bank", HISTORY),
+    };
+
+    say("one oracle becomes two");
+    history.stall("from one oracle to two", &application, || {
+        space
+            .change("demo", r#"{"oracle":{"replicas":2}}"#)
+            .expect("an oracle more");
+        space.wait_until_up_to_date("demo");
+    });
+    let (first, term) = wait("a leader", || leader(&space));
+    say(&format!("{first} leads in term {term}"));
+    space.wait_until_up_to_date("pair");
+    let pods = ["demo-tso-0", "demo-tso-1"].map(|pod| wait(pod, || space.get("pod", pod)));
+    let nodes = pods.map(|pod| pod["spec"]["nodeName"].to_string());
+    assert_ne!(nodes[0], nodes[1], "one node has both oracles");
+
+    say("the leader is killed, and its pod with it");
+    history.stall("leader killed", &application, || {
+        let cordon = Cordon::begin();
+        kill_at_once(&space, &first);
+        space.wait_for("demo", "Available", "True", "StandbysNotReady");
+        assert_ne!(wait_for_another_term(&space, term), first);
+        drop(cordon);
+        space.wait_until_up_to_date("demo");
+    });
+
+    say("the oracles restart, one after the other");
+    let (lives, (_, term)) = (space.lives("demo"), leader(&space).expect("a leader"));
+    history.stall("rolling restart", &application, || {
+        space
+            .change("demo", r#"{"oracle":{"window":"2s"}}"#)
+            .expect("a window");
+        space.wait_until_up_to_date("demo");
+    });
+    wait_for_another_term(&space, term);
+    let now = space.lives("demo");
+    let changed: Vec<&String> = now.iter().filter(|life| !lives.contains(life)).collect();
+    assert!(
+        changed.len() == 2 && changed.iter().all(|life| life.starts_with("demo-tso-")),
+        "{changed:?}"
+    );
+    the_register_wakes_nobody(&space);
+
+    say("two oracles become one, which keeps the register");
+    history.stall("from two oracles to one", &application, || {
+        space
+            .change("demo", r#"{"oracle":{"replicas":1}}"#)
+            .expect("an oracle less");
+        space.wait_until_up_to_date("demo");
+    });
+    let register = space.get("configmap", REGISTER).expect("the register");
+    assert!(register["binaryData"]["register"].is_string(), "{register}");
+    history.holds();
+    application.ends_well();
+}
