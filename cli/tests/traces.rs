@@ -130,6 +130,7 @@ fn a_transactions_trace_shows_the_steps_of_its_path_on_every_server() {
         let below: &[&str] = match (span.role.as_str(), span.name.as_str()) {
             ("client", _) => &["transaction"],
             ("tso", _) => &["begin", "timestamp", "lease", "safe_point_check"],
+            ("gc-master", "locate") => &["locate"],
             ("gc-master", _) => &["lease", "safe_point_check"],
             ("tablet", "get") => &["get"],
             ("tablet", "prewrite") => &["prewrite"],

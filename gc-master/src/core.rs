@@ -47,7 +47,9 @@ pub struct Directory {
     /// Servers that are up may not have been heard for a while. Of a cluster that this master began nobody knows yet.
     awaits_others: bool,
     /// Counts the changes of which tablet servers there are.
-    members_version: u64,
+    pub(crate) members_version: u64,
+    /// By tablet server: in which version it came. Others were there before the start of this master, in version 1.
+    pub(crate) member_since: BTreeMap<String, u64>,
     random: u128,
     pub(crate) dirty: bool,
     pub(crate) effects: Effects,
@@ -108,6 +110,7 @@ impl Directory {
             failures: BTreeMap::new(),
             known_since: Duration::ZERO,
             members_version: 1,
+            member_since: BTreeMap::new(),
             awaits_others: true,
             random,
             dirty: false,
@@ -263,9 +266,9 @@ impl Directory {
         if let Some(live) = self.live.get_mut(&beat.server) {
             live.lists_version = beat.lists_version;
             live.looked_at_again = false;
-            live.members_known = if all_known { self.members_version } else { 0 };
-            has_met = live.peers != beat.peers;
-            live.peers = beat.peers;
+            let known = if all_known { self.members_version } else { 0 };
+            has_met = live.members_known != known;
+            live.members_known = known;
         }
         self.tablets.forget_list(&beat.server);
         self.merge(now, &beat.server, beat.tablets);
@@ -334,7 +337,11 @@ impl Directory {
         if state.servers.get(&beat.server) != Some(&heard) {
             let before = state.servers.insert(beat.server.clone(), heard);
             let is_new = before.is_none() && !state.awaited.contains(&beat.server);
-            self.members_version += u64::from(is_new && beat.role == Role::Tablet);
+            if is_new && beat.role == Role::Tablet {
+                self.members_version += 1;
+                self.member_since
+                    .insert(beat.server.clone(), self.members_version);
+            }
             self.dirty = true;
         }
         self.dirty |= state.awaited.remove(&beat.server);
@@ -344,6 +351,7 @@ impl Directory {
                 // It may know more than all that were heard.
                 state.gc.heard_all = false;
                 self.members_version += 1;
+                self.member_since.insert(peer.clone(), self.members_version);
                 self.dirty = true;
                 is_older |= !state.rebuilt;
             }

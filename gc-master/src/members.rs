@@ -23,12 +23,10 @@ pub(crate) struct Live {
     pub(crate) heard_at: Duration,
     /// The version of its lists that is known here: of its tablets, its peers, and more; zero: none.
     pub(crate) lists_version: u64,
-    /// The tablet servers that it durably knows of.
-    pub(crate) peers: BTreeSet<String>,
     /// Something in its lists is to be looked at again with the next heartbeat: it has to drop a tablet, or has lost a
     /// conflict.
     pub(crate) looked_at_again: bool,
-    /// Which members of the cluster it knows all of, by the directory's count of their changes.
+    /// It durably knows the names of all tablet servers up to this version of the membership; zero: not of all in any.
     pub(crate) members_known: u64,
     /// Tablets that it owns and did not report: since when, and whether that was noted.
     pub(crate) missing: BTreeMap<u64, (Duration, bool)>,
@@ -75,7 +73,6 @@ impl Live {
             incarnation,
             heard_at: now,
             lists_version: 0,
-            peers: BTreeSet::new(),
             members_known: 0,
             looked_at_again: false,
             missing: BTreeMap::new(),

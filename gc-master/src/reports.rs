@@ -333,8 +333,8 @@ impl Directory {
         }
         let mut owners = BTreeSet::new();
         for (table, given_up) in with_gaps {
-            let alive = || self.loads(now).into_iter().min_by_key(|(_, load)| *load);
-            let anyone = || alive().map(|(name, _)| name).filter(|_| given_up);
+            let least = || self.loads(now).pop_first();
+            let anyone = || least().map(|(_, name)| name).filter(|_| given_up);
             let Some(owner) = emptied.clone().or_else(anyone) else {
                 continue;
             };

@@ -1,6 +1,6 @@
 //! Creating and deleting tables.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use percolator_protocol::types::{Rows, TabletState};
@@ -231,10 +231,13 @@ impl Directory {
     fn ignorant<'a>(&'a self, state: &'a DirectoryState, id: u32) -> BTreeSet<&'a str> {
         let owners = self.tablets.owners_of(id);
         let all = state.tablet_servers();
-        let knows = |server: &str, of: &BTreeSet<&str>| {
+        // Those that it knows are all of some version of the membership.
+        let knows = |server: &str, version: u64| {
             let live = self.live.get(server);
-            live.is_some_and(|live| of.iter().all(|name| live.peers.contains(*name)))
+            live.is_some_and(|live| live.members_known >= version)
         };
+        let since = |owner: &&str| self.member_since.get(*owner).copied().unwrap_or(1);
+        let with_owners = owners.iter().map(since).max().unwrap_or(1);
         let is_used = |table: u32| {
             let table = state.tables.get(&table).filter(|_| table != id);
             table.is_some_and(|table| table.state != TableState::Creating)
@@ -255,8 +258,8 @@ impl Directory {
             return unheard;
         }
         let mut ignorant = owners.clone();
-        ignorant.retain(|owner| !knows(owner, &all));
-        if ignorant.is_empty() && !before.iter().any(|server| knows(server, &owners)) {
+        ignorant.retain(|owner| !knows(owner, self.members_version));
+        if ignorant.is_empty() && !before.iter().any(|server| knows(server, with_owners)) {
             return before;
         }
         ignorant
@@ -343,15 +346,15 @@ impl Directory {
         }
     }
 
-    /// How many tablets each tablet server has that is up.
-    pub(crate) fn loads(&self, now: Duration) -> BTreeMap<String, usize> {
+    /// The tablet servers that are up, by how many tablets they have.
+    pub(crate) fn loads(&self, now: Duration) -> BTreeSet<(usize, String)> {
         let Some(state) = &self.state else {
-            return BTreeMap::new();
+            return BTreeSet::new();
         };
         let servers = state.servers.iter();
         servers
             .filter(|(name, server)| server.role == Role::Tablet && self.is_alive(name, now))
-            .map(|(name, _)| (name.clone(), self.tablets.count_of_owner(name)))
+            .map(|(name, _)| (self.tablets.count_of_owner(name), name.clone()))
             .collect()
     }
 
@@ -386,11 +389,10 @@ impl Directory {
 
 /// Takes the server with the fewest tablets, the first by name among equals, and counts one more
 /// for it. There is at least one.
-fn least_loaded(loads: &mut BTreeMap<String, usize>) -> String {
-    let (name, load) = loads
-        .iter_mut()
-        .min_by_key(|(_, load)| **load)
+fn least_loaded(loads: &mut BTreeSet<(usize, String)>) -> String {
+    let (load, name) = loads
+        .pop_first()
         .expect("the caller saw to it that a server is up");
-    *load += 1;
-    name.clone()
+    loads.insert((load + 1, name.clone()));
+    name
 }

@@ -16,6 +16,7 @@
 //! - [`servers`]: the shipped cores as processes; `transport`: the client library's way to them.
 //! - [`arguments`]: how the program is called.
 //! - [`seeds`]: which are run, and until when; [`plan`]: what a seed means; [`nemesis`]: who makes things fail; [`run`]: one run.
+//! - [`scale`]: what the master's operations cost in a large cluster.
 //! - [`workloads`]: what clients do; [`invariants`]: what must hold.
 
 pub mod arguments;
@@ -42,6 +43,7 @@ pub mod recorder;
 mod replaced;
 pub mod rng;
 pub mod run;
+pub mod scale;
 pub mod seeds;
 pub mod servers;
 pub mod shrink;

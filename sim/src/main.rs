@@ -19,6 +19,7 @@ use percolator_sim::mutation::Mutation;
 use percolator_sim::plan::Plan;
 use percolator_sim::proof::{Kill, each, first};
 use percolator_sim::run::{keep_panics, run, run_until};
+use percolator_sim::scale::scale;
 use percolator_sim::seeds::Seeds;
 use percolator_sim::shrink::shrink;
 use percolator_sim::subject::Subject;
@@ -39,6 +40,9 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
+    if let Some(servers) = arguments.servers {
+        return large(servers);
+    }
     if arguments.mutants {
         return mutants(&arguments);
     }
@@ -49,6 +53,24 @@ fn main() -> ExitCode {
         Some(seed) => one(seed, &arguments),
         None => many(&arguments),
     }
+}
+
+/// What the master's operations cost with so many tablet servers.
+fn large(servers: u32) -> ExitCode {
+    let (lines, grows) = match scale(servers as usize) {
+        Ok(measured) => measured,
+        Err(refusal) => {
+            println!("the master refuses what it should not: {refusal}");
+            return ExitCode::FAILURE;
+        }
+    };
+    for line in lines {
+        println!("{line}");
+    }
+    for grows in &grows {
+        println!("GROWS {grows}");
+    }
+    ExitCode::from(u8::from(!grows.is_empty()))
 }
 
 fn one(seed: u64, arguments: &Arguments) -> ExitCode {
