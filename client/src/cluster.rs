@@ -129,20 +129,108 @@ pub(crate) fn ids_to_delete(
     if !waiting.is_empty() {
         return Some(waiting);
     }
-    if let Some(table) = named.iter().find(|table| !is_deleting(table)) {
-        return Some(vec![table.id]);
+    let given_up = ids(&mut deleting().filter(|_| give_up_lost));
+    let live = named.iter().find(|table| !is_deleting(table));
+    // What is given up is rather something that waits, for reasons that only the master knows, than a table that lacks nothing.
+    let is_meant =
+        |table: &v1::TableInfo| given_up.is_empty() || lacks_any(listing, table.id);
+    match live {
+        Some(table) if is_meant(table) => Some(vec![table.id]),
+        _ => Some(given_up).filter(|ids| !ids.is_empty()),
     }
-    let deleting = ids(&mut deleting());
-    (give_up_lost && !deleting.is_empty()).then_some(deleting)
+}
+
+/// Whether a tablet of this table is lost, or some of its rows lie in none.
+fn lacks_any(listing: &v1::DirectoryResponse, table: u32) -> bool {
+    let mut reached = Some(&[][..]);
+    let mut tablets: Vec<&v1::TabletInfo> = tablets_of(listing, table).collect();
+    tablets.sort_by(|a, b| a.start_row.cmp(&b.start_row));
+    for tablet in tablets {
+        if reached != Some(&tablet.start_row[..]) || is_lost(listing, tablet.id) {
+            return true;
+        }
+        reached = Some(&tablet.end_row[..]).filter(|end| !end.is_empty());
+    }
+    reached.is_some()
+}
+
+fn tablets_of(
+    listing: &v1::DirectoryResponse,
+    table: u32,
+) -> impl Iterator<Item = &v1::TabletInfo> {
+    let tablets = listing.tablets.iter().flat_map(|place| &place.tablet);
+    tablets.filter(move |tablet| tablet.table_id == table)
+}
+
+fn is_lost(listing: &v1::DirectoryResponse, tablet: u64) -> bool {
+    let mut servers = listing.servers.iter();
+    servers.any(|server| server.lost_tablets.contains(&tablet))
 }
 
 /// Whether a tablet of this table, which is being deleted, isn't frozen yet, or is lost.
 fn waits_to_be_frozen(listing: &v1::DirectoryResponse, table: u32) -> bool {
-    let is_lost = |id: u64| {
-        let mut servers = listing.servers.iter();
-        servers.any(|server| server.lost_tablets.contains(&id))
-    };
-    let tablets = listing.tablets.iter().flat_map(|place| &place.tablet);
-    let mut tablets = tablets.filter(|tablet| tablet.table_id == table);
-    tablets.any(|tablet| tablet.state() != v1::TabletState::Frozen || is_lost(tablet.id))
+    let mut tablets = tablets_of(listing, table);
+    tablets.any(|tablet| {
+        tablet.state() != v1::TabletState::Frozen || is_lost(listing, tablet.id)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tables named "t": their ids, states, and the rows of their tablets.
+    fn listing(
+        tables: &[(u32, v1::TableState, &[(&'static str, &'static str)])],
+    ) -> v1::DirectoryResponse {
+        let mut listing = v1::DirectoryResponse::default();
+        let mut ids = 1..;
+        for (table_id, state, tablets) in tables {
+            listing.tables.push(v1::TableInfo {
+                id: *table_id,
+                name: "t".into(),
+                state: (*state).into(),
+            });
+            let frozen = if *state == v1::TableState::Deleting {
+                v1::TabletState::Frozen
+            } else {
+                v1::TabletState::Serving
+            };
+            for (start_row, end_row) in *tablets {
+                let tablet = v1::TabletInfo {
+                    id: ids.next().unwrap_or_default(),
+                    table_id: *table_id,
+                    start_row: (*start_row).into(),
+                    end_row: (*end_row).into(),
+                    state: frozen.into(),
+                    ..v1::TabletInfo::default()
+                };
+                listing.tablets.push(v1::TabletPlace {
+                    tablet: Some(tablet),
+                    server: "tablet-0".into(),
+                });
+            }
+        }
+        listing
+    }
+
+    #[test]
+    fn a_whole_table_is_not_given_up_for_one_that_is_being_deleted() {
+        use v1::TableState::{Deleting, Ready};
+        let whole: &[_] = &[("", "m"), ("m", "")];
+        let partly: &[_] = &[("m", "")];
+        for (tables, deleted, given_up) in [
+            (&[(5, Ready, whole)][..], Some(5), Some(5)),
+            (&[(5, Deleting, whole), (9, Ready, whole)], Some(9), Some(5)),
+            (&[(5, Deleting, partly), (9, Ready, whole)], Some(9), Some(5)),
+            (&[(5, Deleting, partly), (9, Ready, partly)], Some(9), Some(9)),
+            (&[(5, Deleting, partly)], None, Some(5)),
+            (&[], None, None),
+        ] {
+            let listing = listing(tables);
+            let meant = |give_up_lost| ids_to_delete(&listing, "t", give_up_lost);
+            assert_eq!(meant(false), deleted.map(|id| vec![id]), "{tables:?}");
+            assert_eq!(meant(true), given_up.map(|id| vec![id]), "{tables:?}");
+        }
+    }
 }

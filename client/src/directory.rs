@@ -342,7 +342,7 @@ fn is_number(name: &str) -> bool {
 
 fn no_tablet(table: TableId, row: &[u8]) -> String {
     format!(
-        "the master knows no tablet of table {} for row {}",
+        "no tablet server that the master hears from has row {1} of table {0}",
         table.0,
         percolator_protocol::types::escape(row)
     )

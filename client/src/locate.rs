@@ -87,8 +87,15 @@ impl Router {
                 return Ok(());
             }
             self.ask_where(&[], rows, deadline).await?;
-            // One that the master doesn't know is not asked for again.
             let asked = rows.len();
+            let directory = self.directory();
+            let has_learnt = |wanted: &Wanted| {
+                directory.locate(wanted).is_ok() || directory.deleted(wanted.table)
+            };
+            // The others are as likely to be with a server that the master doesn't hear: they are asked for with the next try.
+            if !wanted[..asked].iter().any(has_learnt) {
+                return Ok(());
+            }
             wanted.drain(..asked);
         }
     }
@@ -100,12 +107,15 @@ impl Router {
         deadline: Deadline,
     ) -> Result<(), MasterError> {
         {
-            // Rows of one tablet are one question.
+            // Rows of one tablet are one question, and of those without a place some are enough: others follow when these have one.
             let directory = self.directory();
-            let mut asked = BTreeSet::new();
+            let (mut asked, mut placeless) = (BTreeSet::new(), 0);
             wanted.retain(|wanted| match directory.locate(wanted) {
                 Ok(located) => asked.insert(located.id),
-                Err(_) => true,
+                Err(_) => {
+                    placeless += 1;
+                    placeless <= ROWS_AT_A_TIME
+                }
             });
         }
         for rows in wanted.chunks(ROWS_AT_A_TIME) {

@@ -166,15 +166,29 @@ impl Directory {
 
     /// What is to be done since this was last asked.
     pub fn take_effects(&mut self) -> Effects {
+        let mut effects = self.take_effects_unencoded();
+        if effects.has_changed {
+            effects.persist = self.encoded();
+        }
+        effects
+    }
+
+    /// The same without the state's bytes, for anyone who encodes it when it is written: changes that come meanwhile share that.
+    pub(crate) fn take_effects_unencoded(&mut self) -> Effects {
         // Of a tablet that was dropped, though the answer to that was lost, nobody asks any more.
         let tablets = &self.tablets;
         self.failures
             .retain(|(_, tablet), _| tablets.contains(*tablet));
         if std::mem::take(&mut self.dirty) {
             self.has_work = None;
-            self.effects.persist = self.state.as_ref().map(DirectoryState::encode);
+            self.effects.has_changed = true;
         }
         std::mem::take(&mut self.effects)
+    }
+
+    /// The durable state in bytes.
+    pub(crate) fn encoded(&self) -> Option<Vec<u8>> {
+        self.state.as_ref().map(DirectoryState::encode)
     }
 
     /// The state: what is durable once the effects are carried out.
@@ -523,6 +537,7 @@ impl Directory {
             && let Some(table) = state.tables.get_mut(&id)
         {
             table.state = TableState::Ready;
+            table.was_ready = true;
             state.forget_unreported(id);
             self.dirty = true;
         }
@@ -561,7 +576,8 @@ impl Directory {
                 table: TableId(tablet.table),
                 table_name: table.name.clone(),
                 rows: tablet.rows.clone(),
-                epoch: tablet.epoch,
+                // One that stands for what was lost has none.
+                epoch: tablet.epoch.max(1),
                 state,
             };
             let next = match table.state {

@@ -184,6 +184,8 @@ pub struct Effects {
     pub commands: Vec<Command>,
     /// For the log.
     pub notes: Vec<Note>,
+    /// The durable state has changed.
+    pub has_changed: bool,
     /// All tablets of a table that is being deleted are frozen now: requests that wait for that can go on.
     pub has_frozen: bool,
 }

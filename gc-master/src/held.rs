@@ -143,7 +143,8 @@ impl Directory {
         let in_use = self.tablets.in_use().map(|tablets| tablets.owner);
         let mut servers: BTreeSet<&str> = in_use.collect();
         // Rows that nobody has reported may be at any that was not heard.
-        if self.tables_with_gaps(state).next().is_some() {
+        let is_waited_for = |(_, table): (u32, &Table)| table.drop_at.is_none();
+        if self.tables_with_gaps(state).any(is_waited_for) {
             let unheard = state.tablet_servers().into_iter();
             servers.extend(unheard.filter(|server| self.reported(server).is_none()));
         }
@@ -248,11 +249,13 @@ impl Directory {
         let losers = self.losers().into_iter().filter(is_told).map(lost);
         let mut holds: Vec<Hold> = losers.collect();
         if now >= self.settled_at() && self.are_heard(state) {
-            let nowhere = self.tables_with_gaps(state).map(|(id, _)| Hold {
+            let waited_for = |(_, table): &(u32, &Table)| table.drop_at.is_none();
+            let with_gaps = self.tables_with_gaps(state).filter(waited_for);
+            let nowhere = with_gaps.map(|(_, table)| Hold {
                 by: "tablets_lost",
                 what: format!(
                     "no tablet server has all rows of table {}, though all were heard: locks of any transaction may be there",
-                    state.tables[&id].name
+                    table.name
                 ),
                 ..Hold::default()
             });

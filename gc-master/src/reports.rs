@@ -114,13 +114,23 @@ impl Directory {
             self.dirty |= table.state != TableState::Deleting;
             table.state = TableState::Deleting;
         }
+        let state_now = report.state.max(was);
+        if state_now != TabletState::Frozen
+            && !may_drop
+            && let Some(state) = &mut self.state
+            && let Some(table) = state.tables.get_mut(&report.table.0)
+            && table.drop_at.take().is_some()
+        {
+            // It has come back from before it was frozen, so that transactions may have committed there since.
+            self.dirty = true;
+        }
         let claimed = Placement {
             table: report.table.0,
             rows: report.rows,
             epoch: report.epoch,
             owner: server.to_owned(),
             made: true,
-            state: report.state.max(was),
+            state: state_now,
             listed: true,
         };
         let known = self.tablets.get(report.id);
@@ -215,6 +225,7 @@ impl Directory {
             name,
             state: TableState::Creating,
             drop_at: None,
+            was_ready: false,
             given_up: false,
         };
         state.tables.insert(report.table.0, table);
@@ -321,7 +332,13 @@ impl Directory {
         if now < self.settled_at() || !self.are_heard(state) || !state.awaited.is_empty() {
             return;
         }
-        let with_gaps: Vec<(u32, bool)> = self.tables_with_gaps(state).collect();
+        let with_gaps: Vec<(u32, bool, bool)> = self
+            .tables_with_gaps(state)
+            .map(|(id, table)| {
+                let given_up = table.given_up && table.state == TableState::Deleting;
+                (id, given_up, table.drop_at.is_some())
+            })
+            .collect();
         let is_emptied = |(_, server): &(&String, &Server)| server.emptied;
         let emptied = state.servers.iter().find(is_emptied);
         let emptied = emptied.map(|(name, _)| name.clone());
@@ -332,7 +349,7 @@ impl Directory {
             return;
         }
         let mut owners = BTreeSet::new();
-        for (table, given_up) in with_gaps {
+        for (table, given_up, was_frozen) in with_gaps {
             let least = || self.loads(now).pop_first();
             let anyone = || least().map(|(_, name)| name).filter(|_| given_up);
             let Some(owner) = emptied.clone().or_else(anyone) else {
@@ -349,7 +366,11 @@ impl Directory {
                     epoch: u64::from(given_up),
                     owner: owner.clone(),
                     made: !given_up,
-                    state: TabletState::Serving,
+                    state: if was_frozen {
+                        TabletState::Frozen
+                    } else {
+                        TabletState::Serving
+                    },
                     listed: false,
                 };
                 state.unreported.insert(id, tablet.clone());
@@ -364,22 +385,25 @@ impl Directory {
         }
     }
 
-    /// The tables of which not all rows are known to lie in a tablet, though somebody needs them; and whether what is lost
-    /// of them was given up.
+    /// The tables of which not all rows are known to lie in a tablet, though somebody needs them.
     pub(crate) fn tables_with_gaps<'a>(
         &'a self,
         state: &'a DirectoryState,
-    ) -> impl Iterator<Item = (u32, bool)> {
-        let needs_all = |table: &Table| match table.state {
+    ) -> impl Iterator<Item = (u32, &'a Table)> {
+        let needs_all = |id: u32, table: &Table| match table.state {
             TableState::Creating => false,
             TableState::Ready => true,
-            // What a rebuilt directory doesn't know of such a table was never made.
-            TableState::Deleting => table.drop_at.is_none() && !state.rebuilt,
+            // Until it may be dropped, its tablets report what became of transactions. What a rebuilt directory doesn't know
+            // of a table that was never ready was never made.
+            TableState::Deleting => {
+                !state.may_drop(id) && (table.was_ready || !state.rebuilt)
+            }
         };
         let tables = state.tables.iter();
-        let tables =
-            tables.filter(move |(id, table)| needs_all(table) && !self.tablets.is_covered(**id));
-        tables.map(|(id, table)| (*id, table.given_up && table.state == TableState::Deleting))
+        let tables = tables.filter(move |(id, table)| {
+            needs_all(**id, table) && !self.tablets.is_covered(**id)
+        });
+        tables.map(|(id, table)| (*id, table))
     }
 
     fn forget_emptied(&mut self) {

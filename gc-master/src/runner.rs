@@ -41,8 +41,8 @@ struct State {
     channels: Channels,
     /// Changes of the durable state so far.
     changes: u64,
-    /// The newest state, if nobody writes it yet.
-    newest: Option<Vec<u8>>,
+    /// Nobody has begun to write the newest state yet.
+    is_unwritten: bool,
 }
 
 /// How far the state is durable.
@@ -83,7 +83,7 @@ impl Runner {
                 directory,
                 channels: Channels::default(),
                 changes: 0,
-                newest: None,
+                is_unwritten: false,
             }),
             written: Notify::new(),
             progress: watch::Sender::default(),
@@ -180,11 +180,11 @@ impl Runner {
         let mut state = self.state();
         self.check()?;
         let result = act(&mut state.directory, self.started.elapsed());
-        let effects = state.directory.take_effects();
+        let effects = state.directory.take_effects_unencoded();
         effects.notes.iter().for_each(log);
-        if let Some(bytes) = effects.persist {
+        if effects.has_changed {
             state.changes += 1;
-            state.newest = Some(bytes);
+            state.is_unwritten = true;
             self.written.notify_one();
         }
         if effects.has_frozen {
@@ -241,8 +241,10 @@ impl Runner {
 
     fn take_newest(&self) -> Option<(u64, Vec<u8>)> {
         let mut state = self.state();
-        let newest = state.newest.take();
-        newest.map(|bytes| (state.changes, bytes))
+        if !std::mem::take(&mut state.is_unwritten) {
+            return None;
+        }
+        Some((state.changes, state.directory.encoded()?))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -26,7 +26,7 @@ use crate::metrics::Metrics;
 use crate::runner::Runner;
 use crate::service::Service;
 use crate::settings::Manifest;
-use crate::startup::{self, MasterRegister, StateLocation, read_manifest};
+use crate::startup::{self, MasterRegister, Opened, StateLocation, read_manifest};
 use crate::state::StateError;
 use crate::stored::{PersistError, StateStore};
 
@@ -95,6 +95,29 @@ pub enum Error {
         /// What is wrong with it.
         cause: StateError,
     },
+    /// A master that was alone has a state, and a shared register has another one.
+    #[error(
+        "{} has this master's state, and the one in the register, {}, {wrong}. Nothing was changed. Name the register of this          cluster; or stop all masters, set the register's file aside, and start this master first",
+        .own.display(), .shared.display()
+    )]
+    TwoStates {
+        /// The file in the master's folder.
+        own: PathBuf,
+        /// The register's file.
+        shared: PathBuf,
+        /// What is wrong with the second one.
+        wrong: &'static str,
+    },
+    /// A master that was alone is started without the register that has its state since.
+    #[error(
+        "the state of this master was moved into a register that it shared with others ({} is what it was then): start it with \
+         --register",
+        .path.display()
+    )]
+    Moved {
+        /// What is left of it.
+        path: PathBuf,
+    },
     /// The file with what the manifest says can't be read, or says something else.
     #[error("{}, which --manifest names: {cause}", .path.display())]
     Manifest {
@@ -107,6 +130,9 @@ pub enum Error {
 
 /// How often the file with what the manifest says is read.
 const MANIFEST_EVERY: Duration = Duration::from_secs(1);
+
+/// More than a leader whose term is over needs to hear of that.
+const STATE_OF_LATER_TERM: Duration = Duration::from_secs(5);
 
 /// A master that listens.
 pub struct Server {
@@ -149,9 +175,8 @@ impl Server {
         let (state, serving, alone, life) = match &options.register {
             None => {
                 let state = StateLocation::alone(&folder);
-                let (directory, store) = state.open(0, &options, &folder).await?;
-                let (runner, store) =
-                    open_runner(directory, store, 0, &folder, metrics.clone()).await?;
+                let opened = state.open(0, &options, &folder).await?;
+                let (runner, store) = open_runner(opened, 0, &folder, metrics.clone()).await?;
                 let serving = Serving::alone(runner.clone());
                 (state, serving, Some((runner, store)), None)
             }
@@ -356,9 +381,14 @@ impl Terms {
     async fn lead(&self, term: u64) -> Error {
         let opened = async {
             loop {
-                let (directory, store) = self.state.open(term, &self.options, &self.folder).await?;
+                let opened = self.state.open(term, &self.options, &self.folder).await?;
+                if opened.stored_term > term {
+                    // A later leader has written since, so that this one is about to hear that it leads no more. If it doesn't,
+                    // the register of the leadership was begun anew.
+                    tokio::time::sleep(STATE_OF_LATER_TERM).await;
+                }
                 let metrics = self.metrics.clone();
-                match open_runner(directory, store, term, &self.folder, metrics).await {
+                match open_runner(opened, term, &self.folder, metrics).await {
                     // The last write of the leader before: it counts.
                     Err(Error::Persist(PersistError::Superseded)) => {}
                     opened => return opened,
@@ -379,12 +409,16 @@ impl Terms {
 }
 
 async fn open_runner(
-    directory: Directory,
-    mut store: StateStore,
+    opened: Opened,
     term: u64,
     folder: &Folder,
     metrics: Arc<Metrics>,
 ) -> Result<(Arc<Runner>, StateStore), Error> {
+    let Opened {
+        directory,
+        mut store,
+        ..
+    } = opened;
     if let Err(waiting) = directory.state() {
         tracing::warn!("{waiting}");
     }

@@ -12,6 +12,7 @@ use crate::core::Directory;
 use crate::events::Start;
 use crate::server::{Error, Options};
 use crate::settings::Manifest;
+use crate::state::{DirectoryState, StateError};
 use crate::stored::{PersistError, StateStore, StoredState};
 
 /// The register of the state of a master that is alone, in its folder.
@@ -20,6 +21,8 @@ const STATE: &str = "directory";
 const SHARED_STATE: &str = "master-state";
 /// The register that says which of several masters leads, in the same folder.
 const LEADERSHIP: &str = "master";
+/// The extension of the first one once the shared register has it.
+const ASIDE: &str = "moved";
 /// More than the directory lets its state grow to. A register in a file takes that.
 const STATE_BYTES_MAX: usize = 16 << 20;
 /// A device that takes longer for the leadership is asked again: a leader has to renew its right within two seconds.
@@ -49,6 +52,14 @@ impl FromStr for MasterRegister {
     }
 }
 
+/// A directory that was begun with the stored state.
+pub(crate) struct Opened {
+    pub(crate) directory: Directory,
+    pub(crate) store: StateStore,
+    /// In which term that state was written; 0: in none.
+    pub(crate) stored_term: u64,
+}
+
 /// Where the state is.
 pub(crate) struct StateLocation {
     register: Arc<dyn Register>,
@@ -64,6 +75,28 @@ impl StateLocation {
         Self {
             register: Arc::new(register),
             file,
+        }
+    }
+
+    fn unreadable(&self, cause: StateError) -> Error {
+        Error::State {
+            path: self.file.clone(),
+            cause,
+        }
+    }
+
+    /// Where the state of a master that was alone lies since a shared register has it.
+    fn aside(&self) -> PathBuf {
+        self.file.with_extension(ASIDE)
+    }
+
+    /// From now on the shared register alone has the state: a master that is started without it must not go on from here.
+    fn set_aside(&self) {
+        match std::fs::rename(&self.file, self.aside()) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(%error, "the state of before can't be set aside in this master's folder");
+            }
+            _ => {}
         }
     }
 
@@ -83,10 +116,14 @@ impl StateLocation {
         term: u64,
         options: &Options,
         folder: &Folder,
-    ) -> Result<(Directory, StateStore), Error> {
+    ) -> Result<Opened, Error> {
         let (store, stored) = StateStore::load(self.register.clone(), term, RETRY_MAX).await?;
+        let stored_term = stored.as_ref().map_or(0, |stored| stored.term);
         let start = match stored {
             Some(StoredState { state, .. }) => Start::State(state),
+            None if options.register.is_none() && self.aside().exists() => {
+                return Err(Error::Moved { path: self.aside() });
+            }
             None => match folder.cluster_id() {
                 // Several masters have begun theirs before: see [`begin_shared_state`].
                 None if options.new_cluster && options.register.is_none() => Start::NewCluster,
@@ -97,11 +134,12 @@ impl StateLocation {
         if let (Ok(directory), Some(path)) = (&mut directory, &options.manifest) {
             directory.take_manifest(read_manifest(path)?);
         }
-        let directory = directory.map_err(|cause| Error::State {
-            path: self.file.clone(),
-            cause,
-        })?;
-        Ok((directory, store))
+        let directory = directory.map_err(|cause| self.unreadable(cause))?;
+        Ok(Opened {
+            directory,
+            store,
+            stored_term,
+        })
     }
 }
 
@@ -119,42 +157,60 @@ pub(crate) async fn begin_shared_state(
     folder: &Folder,
 ) -> Result<(), Error> {
     let own = StateLocation::alone(folder);
-    let (mut store, found) = StateStore::load(shared.register.clone(), 0, RETRY_MAX).await?;
-    if found.is_none() {
-        let (_, stored) = StateStore::load(own.register.clone(), 0, RETRY_MAX).await?;
-        let is_new = stored.is_none() && folder.cluster_id().is_none() && options.new_cluster;
-        let state = match stored {
-            Some(stored) => Some(stored.state),
+    let (_, own_state) = StateStore::load(own.register.clone(), 0, RETRY_MAX).await?;
+    let own_state = own_state.map(|stored| stored.state);
+    loop {
+        let (mut store, found) = StateStore::load(shared.register.clone(), 0, RETRY_MAX).await?;
+        if let Some(found) = found {
+            if let Some(own_state) = &own_state {
+                check_same_state(&own, own_state, shared, &found.state)?;
+            }
+            break;
+        }
+        let is_new = folder.cluster_id().is_none() && options.new_cluster;
+        let state = match &own_state {
+            Some(state) => Some(state.clone()),
             None if is_new => {
-                let mut directory =
-                    Directory::open(Start::NewCluster, options.settings, rand::random()).map_err(
-                        |cause| Error::State {
-                            path: shared.file.clone(),
-                            cause,
-                        },
-                    )?;
-                directory.take_effects().persist
+                let begun = Directory::open(Start::NewCluster, options.settings, rand::random());
+                let mut begun = begun.map_err(|cause| shared.unreadable(cause))?;
+                begun.take_effects().persist
             }
             None => None,
         };
-        if let Some(state) = state {
-            match store.store(0, &state).await {
-                // Another master was first.
-                Ok(()) | Err(PersistError::Superseded) => {}
-                Err(error) => return Err(error.into()),
-            }
-        } else {
-            return Ok(());
+        let Some(state) = state else { return Ok(()) };
+        match store.store(0, &state).await {
+            Ok(()) => break,
+            // Another master was first.
+            Err(PersistError::Superseded) => {}
+            Err(error) => return Err(error.into()),
         }
     }
-    // From here on the shared register alone has the state: a master that is started without it must not go on from here.
-    match std::fs::remove_file(&own.file) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(%error, "the state of before can't be removed from this master's folder");
-        }
-        _ => {}
-    }
+    own.set_aside();
     Ok(())
+}
+
+/// The state in a master's own folder is to go in favour of the shared one, which must be the same cluster's, and not
+/// one that was begun from reports because nobody had found this one.
+fn check_same_state(
+    own: &StateLocation,
+    own_state: &[u8],
+    shared: &StateLocation,
+    shared_state: &[u8],
+) -> Result<(), Error> {
+    let ours = DirectoryState::decode(own_state).map_err(|cause| own.unreadable(cause))?;
+    let theirs = DirectoryState::decode(shared_state).map_err(|cause| shared.unreadable(cause))?;
+    let wrong = if ours.cluster_id != theirs.cluster_id {
+        "is of another cluster"
+    } else if theirs.rebuilt && !ours.rebuilt {
+        "was rebuilt from what servers report, and lacks what only the folder's has"
+    } else {
+        return Ok(());
+    };
+    Err(Error::TwoStates {
+        own: own.file.clone(),
+        shared: shared.file.clone(),
+        wrong,
+    })
 }
 
 /// What the manifest says of garbage collection.

@@ -125,6 +125,9 @@ pub struct Table {
     /// all of them are frozen yet, as far as is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drop_at: Option<u64>,
+    /// It was ready once, so that somebody may have written to any of its rows.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub was_ready: bool,
     /// Anyone who deletes it has given up what its owners have lost of it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub given_up: bool,
@@ -457,6 +460,7 @@ mod tests {
             name: "a".into(),
             state: TableState::Deleting,
             drop_at: Some(7),
+            was_ready: true,
             given_up: false,
         };
         state.tables.insert(3, table);

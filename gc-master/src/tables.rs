@@ -63,6 +63,7 @@ impl Directory {
             name: name.to_owned(),
             state: TableState::Creating,
             drop_at: None,
+            was_ready: false,
             given_up: false,
         };
         next.tables.insert(id, table);
@@ -197,7 +198,14 @@ impl Directory {
         let Some(state) = &self.state else {
             return false;
         };
-        let complete = state.rebuilt && self.are_heard(state);
+        let Some(table) = state.tables.get(&id) else {
+            return false;
+        };
+        if table.drop_at.is_some() {
+            // All were when it was timed.
+            return true;
+        }
+        let complete = state.rebuilt && !table.was_ready && self.are_heard(state);
         let is_frozen = if complete {
             self.tablets.none_in_use(id)
         } else {

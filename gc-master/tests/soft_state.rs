@@ -288,3 +288,92 @@ fn a_table_that_was_timed_waits_for_nobody() {
     assert_eq!(world.state_of("a"), None);
     world.assert_agreement("it is back");
 }
+
+#[test]
+fn the_name_of_a_table_that_was_timed_stays_free() {
+    let mut world = World::new(2);
+    world.create("a", &["m"]).unwrap();
+    world.beat_all();
+    world.freeze("a").unwrap();
+    world.time_deletions();
+    world.restart();
+    world.down.push("tablet-1".into());
+    world.beat_all();
+    world.now += SILENCE_MAX;
+    world.beat_all();
+    assert!(world.directory.is_frozen(1));
+    assert_eq!(world.create("a", &[]), Ok(2));
+}
+
+#[test]
+fn a_table_that_was_timed_can_lose_a_tablet_and_be_given_up() {
+    let mut world = World::new(2);
+    world.create("a", &["m"]).unwrap();
+    world.create("other", &[]).unwrap();
+    world.beat_all();
+    world.freeze("a").unwrap();
+    world.time_deletions();
+    world.restart();
+    empty(&mut world, "tablet-1");
+    world.beat("tablet-0").unwrap();
+    beat_emptied(&mut world, "tablet-1");
+    settle(&mut world);
+    assert!(world.state().tables[&1].drop_at.is_some());
+    assert_eq!(lost(&world, "tablet-1").len(), 1);
+    world.give_up_lost("a").unwrap();
+    assert_eq!(world.state().tables[&1].drop_at, None, "what is made anew has to be frozen");
+    settle(&mut world);
+    assert!(world.directory.is_frozen(1));
+    world.pass_deletions();
+    assert_eq!(world.state_of("a"), None);
+    world.assert_agreement("given up");
+}
+
+/// Nobody has written to rows of a table that was never ready. This one was.
+#[test]
+fn a_rebuilt_directory_does_not_take_a_lost_tablet_for_one_that_was_never_made() {
+    let mut world = World::new(2);
+    world.create("a", &["m"]).unwrap();
+    world.create("other", &["m"]).unwrap();
+    world.beat_all();
+    world.lose_state();
+    settle(&mut world);
+    assert!(world.state().rebuilt);
+    assert_eq!(world.state_of("a"), Some(TableState::Ready));
+    world.restart();
+    world.servers.get_mut("tablet-1").unwrap().remove(&2);
+    world.freeze("a").unwrap_err();
+    world.now += SILENCE_MAX;
+    world.beat_all();
+    world.freeze("a").unwrap();
+    settle(&mut world);
+    assert!(!world.directory.is_frozen(1));
+    world.time_deletions();
+    assert_eq!(world.state().tables[&1].drop_at, None);
+    world.give_up_lost("a").unwrap();
+    settle(&mut world);
+    assert!(world.directory.is_frozen(1));
+}
+
+/// Its server has an older folder: what was committed there since it was frozen must not be overlooked.
+#[test]
+fn a_tablet_that_serves_again_is_frozen_again_before_its_table_goes() {
+    let mut world = World::new(2);
+    world.create("a", &["m"]).unwrap();
+    world.beat_all();
+    world.freeze("a").unwrap();
+    world.time_deletions();
+    let timed = world.state().tables[&1].drop_at;
+    assert!(timed.is_some());
+    world.restart();
+    let thawed = world.servers.get_mut("tablet-1").unwrap().get_mut(&2).unwrap();
+    thawed.state = TabletState::Serving;
+    world.beat_all();
+    assert_eq!(world.servers["tablet-1"][&2].state, TabletState::Frozen);
+    world.beat_all();
+    world.time_deletions();
+    assert!(world.state().tables[&1].drop_at > timed);
+    world.pass_deletions();
+    assert_eq!(world.state_of("a"), None);
+    world.assert_agreement("deleted");
+}

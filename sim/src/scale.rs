@@ -164,6 +164,7 @@ fn state(servers: usize, tables: usize) -> DirectoryState {
             name: format!("table_{table}"),
             state: TableState::Ready,
             drop_at: None,
+            was_ready: true,
             given_up: false,
         };
         state.tables.insert(table as u32, known);
