@@ -132,8 +132,7 @@ pub(crate) fn ids_to_delete(
     let given_up = ids(&mut deleting().filter(|_| give_up_lost));
     let live = named.iter().find(|table| !is_deleting(table));
     // What is given up is rather something that waits, for reasons that only the master knows, than a table that lacks nothing.
-    let is_meant =
-        |table: &v1::TableInfo| given_up.is_empty() || lacks_any(listing, table.id);
+    let is_meant = |table: &v1::TableInfo| given_up.is_empty() || lacks_any(listing, table.id);
     match live {
         Some(table) if is_meant(table) => Some(vec![table.id]),
         _ => Some(given_up).filter(|ids| !ids.is_empty()),
@@ -170,19 +169,18 @@ fn is_lost(listing: &v1::DirectoryResponse, tablet: u64) -> bool {
 /// Whether a tablet of this table, which is being deleted, isn't frozen yet, or is lost.
 fn waits_to_be_frozen(listing: &v1::DirectoryResponse, table: u32) -> bool {
     let mut tablets = tablets_of(listing, table);
-    tablets.any(|tablet| {
-        tablet.state() != v1::TabletState::Frozen || is_lost(listing, tablet.id)
-    })
+    tablets.any(|tablet| tablet.state() != v1::TabletState::Frozen || is_lost(listing, tablet.id))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// First rows, and those behind the last.
+    type Rows = &'static [(&'static str, &'static str)];
+
     /// Tables named "t": their ids, states, and the rows of their tablets.
-    fn listing(
-        tables: &[(u32, v1::TableState, &[(&'static str, &'static str)])],
-    ) -> v1::DirectoryResponse {
+    fn listing(tables: &[(u32, v1::TableState, Rows)]) -> v1::DirectoryResponse {
         let mut listing = v1::DirectoryResponse::default();
         let mut ids = 1..;
         for (table_id, state, tablets) in tables {
@@ -217,13 +215,21 @@ mod tests {
     #[test]
     fn a_whole_table_is_not_given_up_for_one_that_is_being_deleted() {
         use v1::TableState::{Deleting, Ready};
-        let whole: &[_] = &[("", "m"), ("m", "")];
-        let partly: &[_] = &[("m", "")];
+        let whole: Rows = &[("", "m"), ("m", "")];
+        let partly: Rows = &[("m", "")];
         for (tables, deleted, given_up) in [
             (&[(5, Ready, whole)][..], Some(5), Some(5)),
             (&[(5, Deleting, whole), (9, Ready, whole)], Some(9), Some(5)),
-            (&[(5, Deleting, partly), (9, Ready, whole)], Some(9), Some(5)),
-            (&[(5, Deleting, partly), (9, Ready, partly)], Some(9), Some(9)),
+            (
+                &[(5, Deleting, partly), (9, Ready, whole)],
+                Some(9),
+                Some(5),
+            ),
+            (
+                &[(5, Deleting, partly), (9, Ready, partly)],
+                Some(9),
+                Some(9),
+            ),
             (&[(5, Deleting, partly)], None, Some(5)),
             (&[], None, None),
         ] {

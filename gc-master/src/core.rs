@@ -7,17 +7,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use percolator_protocol::types::{TableId, Tablet, TabletState, Timestamp};
+use percolator_protocol::types::Timestamp;
 
 use crate::collection::Collection;
-use crate::events::{Action, Command, Effects, Heartbeat, HeartbeatAnswer, Note, Start};
+use crate::events::{Effects, Heartbeat, HeartbeatAnswer, Note, Start};
 use crate::fencing::{LEASE, Leased, has_said_more};
 use crate::members::Live;
 use crate::placements::Placements;
 use crate::refusal::Refusal;
 use crate::sessions::Sessions;
 use crate::settings::{Manifest, RETENTION};
-use crate::state::{DirectoryState, Role, Server, StateError, Table, TableState};
+use crate::state::{DirectoryState, Role, Server, StateError, TableState};
 
 /// How often servers are to send a heartbeat, unless there are many.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
@@ -35,7 +35,7 @@ pub struct Directory {
     /// Where tablets are, by what owners have reported since the start, and what the state says of those they can't report.
     pub(crate) tablets: Placements,
     /// Some table has tablets that have to be made, frozen or dropped. None: to be found out, as the state has changed.
-    has_work: Option<bool>,
+    pub(crate) has_work: Option<bool>,
     /// The servers that were heard since the start.
     pub(crate) live: BTreeMap<String, Live>,
     /// Commands that were given and have not finished: server and tablet.
@@ -388,49 +388,6 @@ impl Directory {
         })
     }
 
-    /// The outcome of a command: how many groups its server had when it was done, or why it was not. What was not done is asked again
-    /// with the server's next heartbeat.
-    pub fn finished(&mut self, now: Duration, command: &Command, outcome: Result<u64, String>) {
-        let tablet_id = command.action.tablet();
-        let asked = (command.server.clone(), tablet_id);
-        self.in_flight.remove(&asked);
-        let done = outcome.is_ok();
-        match outcome {
-            Ok(groups) => {
-                self.failures.remove(&asked);
-                self.learn_groups(&command.server, command.incarnation, groups);
-            }
-            Err(cause) if self.failures.get(&asked) != Some(&cause) => {
-                self.effects.notes.push(Note::Failed {
-                    server: command.server.clone(),
-                    tablet: tablet_id,
-                    cause: cause.clone(),
-                });
-                self.failures.insert(asked, cause);
-            }
-            Err(_) => {}
-        }
-        let Some(tablet) = self.tablets.get(tablet_id) else {
-            return;
-        };
-        if !done || tablet.owner != command.server {
-            return;
-        }
-        let table = tablet.table;
-        match &command.action {
-            Action::Create { tablet: asked, .. } => {
-                let mut now = tablet.state;
-                if asked.epoch == tablet.epoch {
-                    now = now.max(asked.state);
-                }
-                self.tablets.hear(tablet_id, true, now);
-            }
-            Action::Drop { .. } => self.forget_tablet(tablet_id),
-        }
-        self.settle(table);
-        self.command(now, &command.server);
-    }
-
     /// A tablet is nowhere any more.
     pub(crate) fn forget_tablet(&mut self, id: u64) {
         self.tablets.remove(id);
@@ -540,84 +497,6 @@ impl Directory {
             table.was_ready = true;
             state.forget_unreported(id);
             self.dirty = true;
-        }
-    }
-
-    /// Whether any table has tablets that have to be made, frozen or dropped.
-    fn has_work(&mut self) -> bool {
-        let has_work = |state: &DirectoryState, id: u32, table: &Table| match table.state {
-            TableState::Ready => false,
-            TableState::Creating => true,
-            // Else it waits for the safe point.
-            TableState::Deleting => table.drop_at.is_none() || state.may_drop(id),
-        };
-        if self.dirty || self.has_work.is_none() {
-            self.has_work = self.state.as_ref().map(|state| {
-                let mut tables = state.tables.iter();
-                tables.any(|(id, table)| has_work(state, *id, table))
-            });
-        }
-        self.has_work.unwrap_or_default()
-    }
-
-    /// Asks the server for whatever it should do and has not been asked, if it is up.
-    pub(crate) fn command(&mut self, now: Duration, server: &str) {
-        if !self.has_work() || !self.is_alive(server, now) {
-            return;
-        }
-        let Some(state) = &self.state else { return };
-        let mut actions = Vec::new();
-        for (id, tablet) in self.tablets.of_owner(server) {
-            let Some(table) = state.tables.get(&tablet.table) else {
-                continue;
-            };
-            let asked = |state| Tablet {
-                id,
-                table: TableId(tablet.table),
-                table_name: table.name.clone(),
-                rows: tablet.rows.clone(),
-                // One that stands for what was lost has none.
-                epoch: tablet.epoch.max(1),
-                state,
-            };
-            let next = match table.state {
-                TableState::Creating if !tablet.made => TabletState::Serving,
-                // Also where the owner never had it: a command to make it that is late finds it frozen.
-                TableState::Deleting if tablet.state < TabletState::Frozen => TabletState::Frozen,
-                TableState::Deleting if state.may_drop(tablet.table) => {
-                    actions.push(Action::Drop {
-                        tablet: id,
-                        table: tablet.table,
-                    });
-                    continue;
-                }
-                TableState::Creating | TableState::Ready | TableState::Deleting => continue,
-            };
-            actions.push(Action::Create {
-                tablet: asked(next),
-                made: tablet.made,
-                barrier: state.gc.points().barrier,
-            });
-        }
-        for action in actions {
-            self.ask(server, action);
-        }
-    }
-
-    /// One command for a tablet at a time: a drop must not overtake a create.
-    pub(crate) fn ask(&mut self, server: &str, action: Action) {
-        let Some(state) = &self.state else { return };
-        let Some(known) = state.servers.get(server) else {
-            return;
-        };
-        if self.in_flight.insert((server.to_owned(), action.tablet())) {
-            self.effects.commands.push(Command {
-                cluster_id: state.cluster_id.clone(),
-                server: server.to_owned(),
-                incarnation: self.live.get(server).map_or(0, |live| live.incarnation),
-                address: known.address.clone(),
-                action,
-            });
         }
     }
 }

@@ -8,6 +8,7 @@
 //! of `protocol::safe_point`.
 
 mod collection;
+mod commanding;
 mod commands;
 mod convert;
 mod core;

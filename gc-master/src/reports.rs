@@ -395,14 +395,11 @@ impl Directory {
             TableState::Ready => true,
             // Until it may be dropped, its tablets report what became of transactions. What a rebuilt directory doesn't know
             // of a table that was never ready was never made.
-            TableState::Deleting => {
-                !state.may_drop(id) && (table.was_ready || !state.rebuilt)
-            }
+            TableState::Deleting => !state.may_drop(id) && (table.was_ready || !state.rebuilt),
         };
         let tables = state.tables.iter();
-        let tables = tables.filter(move |(id, table)| {
-            needs_all(**id, table) && !self.tablets.is_covered(**id)
-        });
+        let tables = tables
+            .filter(move |(id, table)| needs_all(**id, table) && !self.tablets.is_covered(**id));
         tables.map(|(id, table)| (*id, table))
     }
 

@@ -321,7 +321,11 @@ fn a_table_that_was_timed_can_lose_a_tablet_and_be_given_up() {
     assert!(world.state().tables[&1].drop_at.is_some());
     assert_eq!(lost(&world, "tablet-1").len(), 1);
     world.give_up_lost("a").unwrap();
-    assert_eq!(world.state().tables[&1].drop_at, None, "what is made anew has to be frozen");
+    assert_eq!(
+        world.state().tables[&1].drop_at,
+        None,
+        "what is made anew has to be frozen"
+    );
     settle(&mut world);
     assert!(world.directory.is_frozen(1));
     world.pass_deletions();
@@ -366,7 +370,12 @@ fn a_tablet_that_serves_again_is_frozen_again_before_its_table_goes() {
     let timed = world.state().tables[&1].drop_at;
     assert!(timed.is_some());
     world.restart();
-    let thawed = world.servers.get_mut("tablet-1").unwrap().get_mut(&2).unwrap();
+    let thawed = world
+        .servers
+        .get_mut("tablet-1")
+        .unwrap()
+        .get_mut(&2)
+        .unwrap();
     thawed.state = TabletState::Serving;
     world.beat_all();
     assert_eq!(world.servers["tablet-1"][&2].state, TabletState::Frozen);

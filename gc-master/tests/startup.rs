@@ -41,13 +41,20 @@ async fn a_state_that_moved_into_a_register_is_not_gone_on_from() {
 async fn a_state_is_not_given_up_for_another_clusters() {
     let place = tempfile::tempdir().unwrap();
     let register = place.path().join("register");
-    drop(bind(&place.path().join("first"), Some(&register), true).await.unwrap());
+    drop(
+        bind(&place.path().join("first"), Some(&register), true)
+            .await
+            .unwrap(),
+    );
     let own = place.path().join("own");
     drop(bind(&own, None, true).await.unwrap());
     let before = std::fs::read(own.join("directory")).unwrap();
     for new_cluster in [false, true] {
         let refused = bind(&own, Some(&register), new_cluster).await.err();
-        assert!(matches!(refused, Some(Error::TwoStates { .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Some(Error::TwoStates { .. })),
+            "{refused:?}"
+        );
         let refused = refused.unwrap().to_string();
         assert!(refused.contains("is of another cluster"), "{refused}");
     }

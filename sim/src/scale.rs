@@ -61,7 +61,10 @@ pub struct Grows {
 impl fmt::Display for Grows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { what, small, large } = self;
-        write!(f, "{what}: {small} in a tenth of the cluster, and {large} in all of it")
+        write!(
+            f,
+            "{what}: {small} in a tenth of the cluster, and {large} in all of it"
+        )
     }
 }
 
@@ -114,20 +117,40 @@ fn lines(small: &Measured, large: &Measured) -> Vec<String> {
         "servers", small.servers, large.servers
     )];
     let shown = |cost: &Cost| {
-        let Cost { sent_bytes, answered_bytes, placements } = cost;
+        let Cost {
+            sent_bytes,
+            answered_bytes,
+            placements,
+        } = cost;
         format!("{sent_bytes},{answered_bytes};{placements}")
     };
     for ((what, small), (_, large)) in small.constant.iter().zip(&large.constant) {
-        lines.push(format!("{what:34} {:>14} {:>14}", shown(small), shown(large)));
+        lines.push(format!(
+            "{what:34} {:>14} {:>14}",
+            shown(small),
+            shown(large)
+        ));
     }
     let mut line = |what: &str, small: String, large: String| {
         lines.push(format!("{what:34} {small:>14} {large:>14}"));
     };
     let number = |it: usize| it.to_string();
-    line("names in a heartbeat with lists, bytes", number(small.names_bytes), number(large.names_bytes));
-    line("durable state, bytes", number(small.state_bytes), number(large.state_bytes));
+    line(
+        "names in a heartbeat with lists, bytes",
+        number(small.names_bytes),
+        number(large.names_bytes),
+    );
+    line(
+        "durable state, bytes",
+        number(small.state_bytes),
+        number(large.state_bytes),
+    );
     let seconds = |it: Duration| format!("{:.2} s", it.as_secs_f64());
-    line("all servers report once", seconds(small.startup), seconds(large.startup));
+    line(
+        "all servers report once",
+        seconds(small.startup),
+        seconds(large.startup),
+    );
     lines
 }
 
@@ -190,8 +213,16 @@ fn tablets(server: usize, servers: usize, tables: usize) -> Vec<Tablet> {
     let row = |index: usize| format!("{index:06}");
     let tablet = |number: usize| {
         let (table, index) = (number / of_table, number % of_table);
-        let start = if index == 0 { String::new() } else { row(index) };
-        let end = if index + 1 == of_table { String::new() } else { row(index + 1) };
+        let start = if index == 0 {
+            String::new()
+        } else {
+            row(index)
+        };
+        let end = if index + 1 == of_table {
+            String::new()
+        } else {
+            row(index + 1)
+        };
         Tablet {
             id: 1 + number as u64,
             table: TableId(1 + table as u32),
@@ -204,7 +235,9 @@ fn tablets(server: usize, servers: usize, tables: usize) -> Vec<Tablet> {
             state: TabletState::Serving,
         }
     };
-    (0..TABLETS_EACH).map(|at| tablet(at * servers + server)).collect()
+    (0..TABLETS_EACH)
+        .map(|at| tablet(at * servers + server))
+        .collect()
 }
 
 struct World {
@@ -277,7 +310,10 @@ fn measure(servers: usize) -> Result<Measured, Refusal> {
     };
     let collecting = {
         let (placements, ()) = world.cost(|directory| {
-            directory.collect(NOW, Ok(Timestamp::from_millis(time().physical_ms() + 60_000)));
+            directory.collect(
+                NOW,
+                Ok(Timestamp::from_millis(time().physical_ms() + 60_000)),
+            );
         });
         Cost {
             placements,
@@ -312,10 +348,14 @@ fn session_of(session: usize) -> v1::SessionRequest {
 fn heartbeats(world: &mut World) -> Result<(Cost, Cost, usize), Refusal> {
     let full = world.with_lists(world.servers / 2);
     let names_bytes: usize = full.peers.iter().map(|name| name.len() + 2).sum();
-    let lists_bytes: usize = full.tablets.iter().map(|tablet| {
-        let info: v1::TabletInfo = tablet.clone().into();
-        info.encoded_len() + 3
-    }).sum();
+    let lists_bytes: usize = full
+        .tablets
+        .iter()
+        .map(|tablet| {
+            let info: v1::TabletInfo = tablet.clone().into();
+            info.encoded_len() + 3
+        })
+        .sum();
     let unchanged = Heartbeat {
         has_lists: false,
         tablets: Vec::new(),
