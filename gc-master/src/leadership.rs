@@ -4,11 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use percolator_protocol::election::{
-    Command, Election, Leadership, Member, RoleKind, StoredLeadership, SwapResult, Timing,
-};
-use percolator_register::{Register, RegisterVersion, SwapError};
-use percolator_server::boot_time;
+use percolator_protocol::election::{Command, Election, Leadership, Member, RoleKind, Timing};
+use percolator_register::{Register, RegisterVersion};
+use percolator_server::{boot_time, leadership};
 use percolator_telemetry::Limited;
 use tokio::sync::watch;
 use tonic::Status;
@@ -259,14 +257,8 @@ impl Candidate {
     }
 
     async fn load(&self) {
-        let result = self.register.load().await;
-        let result = result.map_err(|error| error.to_string()).and_then(|found| {
-            let Some(found) = found else { return Ok(None) };
-            let value = Leadership::decode(&found.value).map_err(|error| error.to_string())?;
-            let version = found.version.0;
-            Ok(Some(StoredLeadership { version, value }))
-        });
-        let result = result.map_err(|error| {
+        let loaded = leadership::load(&*self.register).await;
+        let result = loaded.map_err(|error| {
             static LOGGED: Limited = Limited::new();
             if let Some(left_out) = LOGGED.admit() {
                 tracing::warn!(error, left_out, "the masters' register can't be read");
@@ -277,20 +269,11 @@ impl Candidate {
 
     async fn swap(&self, expected: Option<u64>, value: &Leadership) {
         let expected = expected.map(RegisterVersion);
-        let result = match self.register.swap(expected, value.encode()).await {
-            Ok(version) => SwapResult::Done(version.0),
-            Err(error) => {
-                tracing::debug!(%error, "a swap of the masters' register");
-                match error {
-                    SwapError::Conflict { .. } => SwapResult::Conflict,
-                    SwapError::Unknown { .. } => SwapResult::Unknown,
-                    SwapError::TooLarge { .. }
-                    | SwapError::Refused { .. }
-                    | SwapError::Damaged { .. }
-                    | SwapError::Unavailable { .. } => SwapResult::NotDone,
-                }
-            }
-        };
+        let swapped = self.register.swap(expected, value.encode()).await;
+        if let Err(error) = &swapped {
+            tracing::debug!(%error, "a swap of the masters' register");
+        }
+        let result = leadership::swap_result(&swapped);
         self.election.lock().swapped(boot_ms(), result);
     }
 }

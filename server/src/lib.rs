@@ -7,6 +7,7 @@ mod error;
 pub mod folder;
 mod health;
 pub mod heartbeat;
+pub mod leadership;
 mod life;
 mod listen;
 mod recovering;

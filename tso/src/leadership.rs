@@ -4,10 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use percolator_protocol::election::{
-    Command, Leadership, Member, RoleKind, StoredLeadership, SwapResult,
-};
-use percolator_register::{Register, RegisterVersion, SwapError};
+use percolator_protocol::election::{Command, Leadership, Member, RoleKind};
+use percolator_register::{Register, RegisterVersion};
+use percolator_server::leadership;
 use percolator_telemetry::Limited;
 
 use crate::service::Shared;
@@ -116,14 +115,8 @@ impl LeadershipTask {
     }
 
     async fn load(&self) {
-        let result = self.register.load().await;
-        let result = result.map_err(|error| error.to_string()).and_then(|found| {
-            let Some(found) = found else { return Ok(None) };
-            let value = Leadership::decode(&found.value).map_err(|error| error.to_string())?;
-            let version = found.version.0;
-            Ok(Some(StoredLeadership { version, value }))
-        });
-        let result = result.map_err(|error| {
+        let loaded = leadership::load(&*self.register).await;
+        let result = loaded.map_err(|error| {
             static LOGGED: Limited = Limited::new();
             if let Some(left_out) = LOGGED.admit() {
                 tracing::warn!(error, left_out, "the oracles' register can't be read");
@@ -136,24 +129,14 @@ impl LeadershipTask {
     async fn swap(&self, expected: Option<u64>, value: &Leadership) {
         let began = Instant::now();
         let expected = expected.map(RegisterVersion);
-        let result = self.register.swap(expected, value.encode()).await;
+        let swapped = self.register.swap(expected, value.encode()).await;
         self.shared
             .metrics
-            .limit_written(result.is_ok(), began.elapsed());
-        let result = match result {
-            Ok(version) => SwapResult::Done(version.0),
-            Err(error) => {
-                tracing::debug!(%error, "a swap of the oracles' register");
-                match error {
-                    SwapError::Conflict { .. } => SwapResult::Conflict,
-                    SwapError::Unknown { .. } => SwapResult::Unknown,
-                    SwapError::TooLarge { .. }
-                    | SwapError::Refused { .. }
-                    | SwapError::Damaged { .. }
-                    | SwapError::Unavailable { .. } => SwapResult::NotDone,
-                }
-            }
-        };
+            .limit_written(swapped.is_ok(), began.elapsed());
+        if let Err(error) = &swapped {
+            tracing::debug!(%error, "a swap of the oracles' register");
+        }
+        let result = leadership::swap_result(&swapped);
         self.shared
             .replica(|replica, now| replica.swapped(now, result));
     }
