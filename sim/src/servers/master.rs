@@ -344,27 +344,15 @@ impl Master {
         request: &v1::LocateRequest,
     ) -> Option<Answer> {
         let looked = self.step(world, running, |directory, now| {
-            let servers = directory_response(directory, now)?.servers;
-            Ok::<_, Refusal>((locate(directory, request)?, servers))
+            let mut response = locate(directory, request)?;
+            if self.two_owners && self.dice.of("owners", |rng| rng.below(2)) == 0 {
+                let servers = directory_response(directory, now)?.servers;
+                name_others(&mut response, &servers);
+            }
+            Ok::<_, Refusal>(response)
         })?;
         Some(match looked {
-            Ok((mut response, servers)) => {
-                if self.two_owners && self.dice.of("owners", |rng| rng.below(2)) == 0 {
-                    for place in &mut response.tablets {
-                        let other = if place.server == "tablet-0" {
-                            "tablet-1"
-                        } else {
-                            "tablet-0"
-                        };
-                        if let Some(other) = servers.iter().find(|it| it.server == other) {
-                            place.server.clone_from(&other.server);
-                            place.address.clone_from(&other.address);
-                            place.incarnation = other.incarnation;
-                        }
-                    }
-                }
-                Answer::Located(response)
-            }
+            Ok(response) => Answer::Located(response),
             Err(refusal) => refused(refusal),
         })
     }
@@ -413,6 +401,22 @@ impl Master {
     pub fn exit(self: &Arc<Self>, world: &Arc<World>, why: &str) {
         let master = self.clone();
         exit(world, self.node, why, move |world| master.boot(world));
+    }
+}
+
+/// Names another owner for each tablet than the one that it has.
+fn name_others(response: &mut v1::LocateResponse, servers: &[v1::ServerInfo]) {
+    for place in &mut response.tablets {
+        let other = if place.server == "tablet-0" {
+            "tablet-1"
+        } else {
+            "tablet-0"
+        };
+        if let Some(other) = servers.iter().find(|it| it.server == other) {
+            place.server.clone_from(&other.server);
+            place.address.clone_from(&other.address);
+            place.incarnation = other.incarnation;
+        }
     }
 }
 
