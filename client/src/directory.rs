@@ -232,6 +232,11 @@ impl Directory {
         })
     }
 
+    /// Whether there is nothing to ask of a row: its tablet is known, or its table is gone.
+    pub(crate) fn settles(&self, wanted: &Wanted) -> bool {
+        self.locate(wanted).is_ok() || self.deleted(wanted.table)
+    }
+
     fn place_of(&self, table: TableId, row: &[u8]) -> Option<&Place> {
         let up_to = (Bound::Unbounded, Bound::Included(row));
         let (_, place) = self

@@ -78,9 +78,7 @@ impl Router {
         loop {
             {
                 let directory = self.directory();
-                wanted.retain(|wanted| {
-                    directory.locate(wanted).is_err() && !directory.deleted(wanted.table)
-                });
+                wanted.retain(|wanted| !directory.settles(wanted));
             }
             let rows = &wanted[..wanted.len().min(ROWS_AT_A_TIME)];
             if rows.is_empty() {
@@ -89,11 +87,8 @@ impl Router {
             self.ask_where(&[], rows, deadline).await?;
             let asked = rows.len();
             let directory = self.directory();
-            let has_learnt = |wanted: &Wanted| {
-                directory.locate(wanted).is_ok() || directory.deleted(wanted.table)
-            };
             // The others are as likely to be with a server that the master doesn't hear: they are asked for with the next try.
-            if !wanted[..asked].iter().any(has_learnt) {
+            if !wanted[..asked].iter().any(|row| directory.settles(row)) {
                 return Ok(());
             }
             wanted.drain(..asked);

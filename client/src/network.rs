@@ -169,8 +169,8 @@ impl Master {
             client.directory(traced(request, trace)).await
         });
         let directory = asked.await?;
-        let cluster_id = directory.cluster_id.clone();
-        self.cluster.check(&cluster_id, directory)
+        self.cluster.check(&directory.cluster_id)?;
+        Ok(directory)
     }
 
     async fn locate(
@@ -183,8 +183,8 @@ impl Master {
             async move { client.locate(request).await }
         });
         let located = asked.await?;
-        let cluster_id = located.cluster_id.clone();
-        self.cluster.check(&cluster_id, located)
+        self.cluster.check(&located.cluster_id)?;
+        Ok(located)
     }
 }
 

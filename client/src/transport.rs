@@ -66,9 +66,9 @@ impl OneCluster {
     ///
     /// # Errors
     /// [`MasterError::Replaced`]: it is another one's.
-    pub fn check<T>(&self, cluster_id: &str, answer: T) -> Result<T, MasterError> {
+    pub fn check(&self, cluster_id: &str) -> Result<(), MasterError> {
         self.id.get_or_init(|| cluster_id.to_owned());
-        self.check_id(cluster_id).map(|()| answer)
+        self.check_id(cluster_id)
     }
 
     /// The answer to a session is of the client's cluster, or none is known yet.

@@ -282,14 +282,21 @@ impl Directory {
 
     /// Whether every tablet server that is known of has been heard since this start.
     pub(crate) fn are_heard(&self, state: &DirectoryState) -> bool {
-        let servers = state.tablet_servers();
-        servers.iter().all(|server| self.reported(server).is_some())
+        self.unheard_of(state).next().is_none()
     }
 
     /// The tablet servers that are known of and have not been heard since this start.
+    pub(crate) fn unheard_of<'a>(
+        &self,
+        state: &'a DirectoryState,
+    ) -> impl Iterator<Item = &'a str> {
+        let servers = state.tablet_servers().into_iter();
+        servers.filter(|server| self.reported(server).is_none())
+    }
+
+    /// The same, for messages.
     pub(crate) fn unheard(&self) -> Vec<String> {
-        let servers = self.state.iter().flat_map(DirectoryState::tablet_servers);
-        let unheard = servers.filter(|server| self.reported(server).is_none());
+        let unheard = self.state.iter().flat_map(|state| self.unheard_of(state));
         unheard.map(String::from).collect()
     }
 

@@ -145,8 +145,7 @@ impl Directory {
         // Rows that nobody has reported may be at any that was not heard.
         let is_waited_for = |(_, table): (u32, &Table)| table.drop_at.is_none();
         if self.tables_with_gaps(state).any(is_waited_for) {
-            let unheard = state.tablet_servers().into_iter();
-            servers.extend(unheard.filter(|server| self.reported(server).is_none()));
+            servers.extend(self.unheard_of(state));
         }
         servers
     }

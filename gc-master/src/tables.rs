@@ -238,7 +238,6 @@ impl Directory {
     /// Whose knowledge that waits for: empty, if it is so.
     fn ignorant<'a>(&'a self, state: &'a DirectoryState, id: u32) -> BTreeSet<&'a str> {
         let owners = self.tablets.owners_of(id);
-        let all = state.tablet_servers();
         // Those that it knows are all of some version of the membership.
         let knows = |server: &str, version: u64| {
             let live = self.live.get(server);
@@ -257,13 +256,11 @@ impl Directory {
         let before: BTreeSet<&str> = self.tablets.owners().filter(has_used).collect();
         // Those of a table in use that were not heard since the start of this master are not known to be its owners.
         let is_unknown = |table: &u32| is_used(*table) && !self.tablets.is_covered(*table);
-        let unheard: BTreeSet<&str> = all
-            .iter()
-            .copied()
-            .filter(|server| self.reported(server).is_none())
-            .collect();
-        if before.is_empty() && !unheard.is_empty() && state.tables.keys().any(is_unknown) {
-            return unheard;
+        if before.is_empty() && state.tables.keys().any(is_unknown) {
+            let unheard: BTreeSet<&str> = self.unheard_of(state).collect();
+            if !unheard.is_empty() {
+                return unheard;
+            }
         }
         let mut ignorant = owners.clone();
         ignorant.retain(|owner| !knows(owner, self.members_version));
@@ -317,7 +314,7 @@ impl Directory {
             return format!("one of {servers} to take down the names of the other tablet servers");
         }
         if waits_for.is_empty() && !self.are_heard(state) {
-            return self.describe(self.unheard().iter().map(String::as_str).collect(), now);
+            return self.describe(self.unheard_of(state).collect(), now);
         }
         if waits_for.is_empty() {
             return "rows that no tablet server has, though all have reported".into();

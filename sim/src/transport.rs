@@ -149,8 +149,8 @@ impl Transport for SimTransport {
         async move {
             match self.ask_master(Ask::Directory).await? {
                 Answer::Directory(directory) => {
-                    let cluster_id = directory.cluster_id.clone();
-                    self.cluster.check(&cluster_id, directory)
+                    self.cluster.check(&directory.cluster_id)?;
+                    Ok(directory)
                 }
                 _ => Err(odd()),
             }
@@ -166,8 +166,8 @@ impl Transport for SimTransport {
         async move {
             match self.ask_master(Ask::Locate(request)).await? {
                 Answer::Located(located) => {
-                    let cluster_id = located.cluster_id.clone();
-                    self.cluster.check(&cluster_id, located)
+                    self.cluster.check(&located.cluster_id)?;
+                    Ok(located)
                 }
                 _ => Err(odd()),
             }
