@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::Read;
 use std::path::Path;
 use std::process::Command;
 
@@ -420,9 +421,14 @@ fn an_oracle_that_has_lost_its_folder_is_refused_by_its_master() {
     let folder = tempfile::tempdir().expect("a folder");
     let cluster = Cluster::start_in(folder.path(), &[]);
     wait_for("the master to know that its oracle has joined", || {
-        let state = std::fs::read(folder.path().join("gc-master-0/directory")).ok()?;
-        let state = String::from_utf8_lossy(&state).into_owned();
-        state.contains("\"adopted\":true").then_some(())
+        let stored = std::fs::read(folder.path().join("gc-master-0/directory")).ok()?;
+        let gzip = stored.windows(2).position(|it| it == [0x1f, 0x8b])?;
+        let mut state = Vec::new();
+        // What follows it in the file is no part of it.
+        let mut decoder = flate2::bufread::GzDecoder::new(&stored[gzip..]);
+        decoder.read_to_end(&mut state).ok()?;
+        let state: Value = serde_json::from_slice(&state).ok()?;
+        (state["servers"]["tso-0"]["adopted"] == true).then_some(())
     });
     cluster.stop();
     let program = |name: &str| Command::new(Path::new(PERCOLATOR).with_file_name(name));

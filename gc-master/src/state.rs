@@ -1,8 +1,12 @@
 //! What the master must not forget: its durable state, and the bytes that hold it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
 
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
 use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Rows, TabletState, Timestamp};
@@ -252,6 +256,9 @@ pub enum StateError {
         /// Their format.
         found: u32,
     },
+    /// They are not compressed as this program does.
+    #[error("the directory can't be decompressed: {0}")]
+    Compressed(std::io::Error),
     /// They are not what this program writes.
     #[error("the directory can't be read: {0}")]
     Malformed(serde_json::Error),
@@ -335,9 +342,13 @@ impl DirectoryState {
         (self.first_table_id..self.next_table_id).contains(&table)
     }
 
-    /// The state in bytes: JSON.
+    /// The state in bytes: JSON, compressed by gzip. In a large cluster it is mostly the same fields again and again.
     pub fn encode(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("every part of the state has a form in JSON")
+        let json = serde_json::to_vec(self).expect("every part of the state has a form in JSON");
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        let written = encoder.write_all(&json);
+        let compressed = written.and_then(|()| encoder.finish());
+        compressed.expect("memory takes every write")
     }
 
     /// The state that the bytes hold.
@@ -345,11 +356,14 @@ impl DirectoryState {
     /// # Errors
     /// Bytes that [`DirectoryState::encode`] did not make, or that of another version did.
     pub fn decode(bytes: &[u8]) -> Result<Self, StateError> {
-        let Format { format } = serde_json::from_slice(bytes).map_err(StateError::Malformed)?;
+        let mut json = Vec::new();
+        let read = GzDecoder::new(bytes).read_to_end(&mut json);
+        read.map_err(StateError::Compressed)?;
+        let Format { format } = serde_json::from_slice(&json).map_err(StateError::Malformed)?;
         if format != FORMAT {
             return Err(StateError::Format { found: format });
         }
-        serde_json::from_slice(bytes).map_err(StateError::Malformed)
+        serde_json::from_slice(&json).map_err(StateError::Malformed)
     }
 
     /// The id of the table with this name, if it is not being deleted.
@@ -497,16 +511,25 @@ mod tests {
 
     #[test]
     fn another_format_is_refused_by_its_number() {
-        let error = DirectoryState::decode(br#"{"format":2,"anything":[]}"#).unwrap_err();
+        let compressed = |json: &[u8]| {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+            encoder.write_all(json).unwrap();
+            encoder.finish().unwrap()
+        };
+        let bytes = compressed(br#"{"format":2,"anything":[]}"#);
+        let error = DirectoryState::decode(&bytes).unwrap_err();
         assert_eq!(
             error.to_string(),
             "the directory has format 2, and this program knows format 1"
         );
-        for bytes in [&b""[..], b"{}", br#"{"format":1}"#] {
-            assert!(matches!(
-                DirectoryState::decode(bytes),
-                Err(StateError::Malformed(_))
-            ));
+        for json in [&b""[..], b"{}", br#"{"format":1}"#] {
+            let bytes = compressed(json);
+            let decoded = DirectoryState::decode(&bytes);
+            assert!(matches!(decoded, Err(StateError::Malformed(_))));
+            let decoded = DirectoryState::decode(json);
+            assert!(matches!(decoded, Err(StateError::Compressed(_))));
+            let cut = DirectoryState::decode(&bytes[..bytes.len() - 1]);
+            assert!(matches!(cut, Err(StateError::Compressed(_))));
         }
     }
 

@@ -22,6 +22,8 @@ const SERVERS_A_TABLE: usize = 2;
 const SESSIONS_EACH: usize = 10;
 /// Bytes of a heartbeat that says nothing new, and of its answer.
 const UNCHANGED_BYTES_MAX: usize = 200;
+/// The most bytes of durable state for a server, with a table for two servers: 1 MiB for 10,000.
+const STATE_BYTES_MAX: usize = (1 << 20) / 10_000;
 /// A number that must not grow may differ so much, in percent, as numbers have more digits in a large cluster.
 const GROWTH_PERCENT_MAX: usize = 15;
 const CLUSTER_ID: &str = "5ca1e000000000000000000000000000";
@@ -96,6 +98,13 @@ pub fn scale(servers: usize) -> Result<(Vec<String>, Vec<Grows>), Refusal> {
         small.state_bytes / small.servers,
         large.state_bytes / large.servers,
     );
+    if large.state_bytes / large.servers > STATE_BYTES_MAX {
+        grows.push(Grows {
+            what: "durable bytes for a server, of which 104 may be (1 MiB for 10,000)",
+            small: STATE_BYTES_MAX,
+            large: large.state_bytes / large.servers,
+        });
+    }
     for (what, cost) in &large.constant {
         let most = cost.sent_bytes.max(cost.answered_bytes);
         if *what == UNCHANGED && most > UNCHANGED_BYTES_MAX {
@@ -175,9 +184,10 @@ fn state(servers: usize, tables: usize) -> DirectoryState {
             emptied: false,
             adopted: false,
             incarnation: incarnation(server),
-            high_ts: time().as_u64(),
-            groups: 1_000_000,
-            commits_above: 0,
+            // What differs from server to server compresses badly.
+            high_ts: time().as_u64() - (incarnation(server) >> 36),
+            groups: 1_000_000 - (incarnation(server + 1) >> 45),
+            commits_above: time().as_u64() - (incarnation(server + 2) >> 36),
             oracle_register: 0,
         };
         state.servers.insert(name(server), known);
