@@ -216,6 +216,7 @@ fn text(status: &GcStatus, with_tablets: bool) -> String {
         ]),
         point("barrier", status.barrier),
         point("safe point", status.safe_point),
+        point("resolved", status.resolved),
     ];
     for server in &status.servers {
         let sum = |of: fn(&GcTablet) -> u64| server.tablets.iter().map(of).sum::<u64>().to_string();
@@ -264,6 +265,7 @@ pub(crate) fn json(status: &GcStatus) -> Value {
         "now": status.now.to_string(),
         "barrier": status.barrier.to_string(),
         "safe_point": status.safe_point.to_string(),
+        "resolved": status.resolved.to_string(),
         "sessions": status.sessions,
         "servers": status.servers.iter().map(|server| json!({
             "server": server.server,

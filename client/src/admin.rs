@@ -38,6 +38,9 @@ pub struct GcStatus {
     pub barrier: Timestamp,
     /// What no snapshot at or above it sees is collected.
     pub safe_point: Timestamp,
+    /// Up to where locks are resolved in all tablets. Below the safe point while something has been in the way for long:
+    /// then what became of each commit between both is kept.
+    pub resolved: Timestamp,
     /// Sessions that have a lease.
     pub sessions: u32,
     /// The sessions with the lowest floors, lowest first.
@@ -237,6 +240,7 @@ impl Admin {
             now: ts(status.now),
             barrier: ts(status.barrier),
             safe_point: ts(status.safe_point),
+            resolved: ts(status.resolved_ts),
             sessions: status.sessions,
             holders: status.holders.into_iter().map(holder).collect(),
             obstacles: status.obstacles.into_iter().map(obstacle).collect(),

@@ -1,4 +1,4 @@
-//! How far collection may go: moves the barrier and the safe point (`protocol::safe_point`), as far as the
+//! How far collection may go: moves the barrier, the safe point and resolved (`protocol::safe_point`), as far as the
 //! retention, the sessions and the tablet servers let it.
 
 use std::collections::BTreeSet;
@@ -18,6 +18,9 @@ pub(crate) const LEASE_MAX: Duration = Duration::from_secs(60);
 /// master and by every tablet server.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
+/// The longest that collection waits for locks to be resolved; shorter where the retention is.
+const PATIENCE_MAX: Duration = Duration::from_secs(60);
+
 /// How the oracle is called where it is in the way.
 pub(crate) const ORACLE: &str = "the oracle";
 
@@ -30,6 +33,8 @@ pub(crate) struct Collection {
     pub(crate) silent: Option<(String, Duration)>,
     /// Tables that are being deleted and were frozen when the oracle's time was last asked for.
     frozen: BTreeSet<u32>,
+    /// Since when resolved has not moved, though the barrier lies above it.
+    stuck_since: Option<Duration>,
     /// Leases are so long now, which is shorter than some that were granted, since then.
     shorter: Option<(Duration, Duration)>,
     /// The longest lease that a master of before this start may have granted.
@@ -45,6 +50,12 @@ impl Directory {
     /// How long to wait between two steps.
     pub fn collection_pause(&self) -> Duration {
         (self.retention() / 10).min(PAUSE_MAX)
+    }
+
+    /// For how long collection waits for locks to be resolved. After that it keeps fates: a server that restarts is back
+    /// sooner, and keeping them costs more than to wait a little.
+    fn patience(&self) -> Duration {
+        self.retention().min(PATIENCE_MAX)
     }
 
     /// Moves the points forward, as far as that is possible. `oracle`: a timestamp that was taken since the last call, or why
@@ -209,14 +220,18 @@ impl Directory {
         }
     }
 
-    /// The safe point follows the locks that are resolved, and tables that it has passed may go.
+    /// Resolved and the safe point follow the locks that are resolved, and tables that resolved has passed may go.
     fn move_safe_point(&mut self, now: Duration) {
-        let Some(to) = self.covered() else { return };
+        let covered = self.covered();
+        let is_stuck = self.is_stuck(now, covered);
         let Some(state) = &mut self.state else { return };
-        if to <= state.gc.points().safe_point {
+        let before = state.gc.points();
+        let points = before.moved(covered, is_stuck);
+        if points == before {
             return;
         }
-        state.gc.safe_point = to.as_u64();
+        state.gc.safe_point = points.safe_point.as_u64();
+        state.gc.resolved = points.resolved.as_u64();
         state.gc.since = 0;
         self.dirty = true;
         let deleting = state.tables.iter();
@@ -231,6 +246,22 @@ impl Directory {
         for owner in owners {
             self.command(now, &owner);
         }
+    }
+
+    /// Whether resolved has not moved for so long that the safe point goes on without it.
+    fn is_stuck(&mut self, now: Duration, covered: Option<Timestamp>) -> bool {
+        let patience = self.patience();
+        let Some(state) = &self.state else {
+            return false;
+        };
+        let points = state.gc.points();
+        let moves = covered > Some(points.resolved) || points.resolved >= points.barrier;
+        if moves || state.tablet_servers().is_empty() {
+            self.collection.stuck_since = None;
+            return false;
+        }
+        let since = *self.collection.stuck_since.get_or_insert(now);
+        now.saturating_sub(since) >= patience
     }
 
     /// Up to where the locks in all tablets are resolved that may serve, by what their owners report. `None`: nothing is
@@ -328,6 +359,7 @@ impl Directory {
         if raised != known {
             state.gc.barrier = raised.barrier.as_u64();
             state.gc.safe_point = raised.safe_point.as_u64();
+            state.gc.resolved = raised.resolved.as_u64();
             self.dirty = true;
         }
     }

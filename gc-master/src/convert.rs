@@ -82,6 +82,7 @@ impl From<HeartbeatAnswer> for v1::HeartbeatResponse {
             lists_version: heard.lists_version,
             barrier: heard.points.barrier.as_u64(),
             safe_point: heard.points.safe_point.as_u64(),
+            resolved_ts: heard.points.resolved.as_u64(),
             gc: Some(heard.settings.into()),
             missing_tablets: heard.missing,
             lease: heard.leased.until.as_u64(),
@@ -318,6 +319,7 @@ pub fn gc_status(directory: &Directory, now: Duration) -> Result<v1::GcStatusRes
         now: directory.collection.now.as_u64(),
         barrier: points.barrier.as_u64(),
         safe_point: points.safe_point.as_u64(),
+        resolved_ts: points.resolved.as_u64(),
         holders: holders
             .map(|(id, session)| v1::GcHolder {
                 session: id,

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use percolator_protocol::mutants::{self, Mutant};
 use percolator_protocol::types::Timestamp;
 
 use crate::collection::Collection;
@@ -124,7 +125,10 @@ impl Directory {
         };
         match start {
             Start::State(bytes) => {
-                let state = DirectoryState::decode(&bytes)?;
+                let mut state = DirectoryState::decode(&bytes)?;
+                if mutants::on(Mutant::ResolvedForgotten) {
+                    state.gc.resolved = state.gc.safe_point;
+                }
                 directory.leased_before = Timestamp::from_u64(state.leased_to);
                 directory.awaits_leases = state.rebuilt && state.leased_to == 0;
                 for (id, tablet) in &state.unreported {

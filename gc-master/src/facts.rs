@@ -32,6 +32,8 @@ pub(crate) struct Facts {
     pub(crate) barrier_age: Option<Duration>,
     /// The same of the safe point; where there's none yet, of when it began to be missed.
     pub(crate) ready_age: Option<Duration>,
+    /// The same of resolved.
+    pub(crate) resolved_age: Option<Duration>,
     /// The same of the lowest floor of a lease.
     pub(crate) oldest_floor_age: Option<Duration>,
     /// How long versions are kept.
@@ -75,6 +77,7 @@ impl Directory {
         let points = state.gc.points();
         facts.barrier_age = age(oracle, points.barrier);
         let since = Timestamp::from_u64(state.gc.since);
+        facts.resolved_age = age(oracle, points.resolved);
         facts.ready_age = age(oracle, points.safe_point).or_else(|| age(oracle, since));
         for (name, server) in &state.servers {
             let role = match server.role {

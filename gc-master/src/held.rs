@@ -111,11 +111,11 @@ impl Directory {
         })
     }
 
-    /// Tablet servers that keep the safe point back.
+    /// Tablet servers that keep resolved back, and the safe point for a while.
     fn servers_in_the_way(&self, state: &DirectoryState, now: Duration) -> Vec<Hold> {
         let points = state.gc.points();
         // Just after the master's start nobody can have been heard.
-        let moves = points.safe_point >= points.barrier && !self.may_lack_points(now);
+        let moves = points.resolved >= points.barrier && !self.may_lack_points(now);
         if moves || now < self.settled_at() {
             return Vec::new();
         }
@@ -138,7 +138,7 @@ impl Directory {
         holds
     }
 
-    /// The tablet servers whose statements the safe point needs.
+    /// The tablet servers whose statements resolved needs.
     fn waited_for<'a>(&'a self, state: &'a DirectoryState) -> BTreeSet<&'a str> {
         let in_use = self.tablets.in_use().map(|tablets| tablets.owner);
         let mut servers: BTreeSet<&str> = in_use.collect();
@@ -150,10 +150,10 @@ impl Directory {
         servers
     }
 
-    /// Tables that keep the safe point back, because some of their rows may be anywhere.
+    /// Tables that keep resolved back, because some of their rows may be anywhere.
     fn tables_in_the_way(&self, state: &DirectoryState, now: Duration) -> Vec<Hold> {
         let points = state.gc.points();
-        if points.safe_point >= points.barrier || now < self.settled_at() {
+        if points.resolved >= points.barrier || now < self.settled_at() {
             return Vec::new();
         }
         let held = |(id, table): (&u32, &Table)| {
@@ -178,7 +178,7 @@ impl Directory {
         state.tables.iter().filter_map(held).collect()
     }
 
-    /// How a tablet server keeps the safe point back, if it does.
+    /// How a tablet server keeps resolved back, if it does.
     fn in_the_way(&self, state: &DirectoryState, server: &str, now: Duration) -> Option<Hold> {
         let points = state.gc.points();
         let hold = Hold {
@@ -300,6 +300,7 @@ mod tests {
         directory.learn_points(Points {
             barrier: Timestamp::from_millis(7),
             safe_point: Timestamp::from_millis(7),
+            resolved: Timestamp::from_millis(7),
         });
         let held = directory.holds(Duration::from_secs(20));
         assert_eq!(held.len(), 1, "{held:?}");
@@ -342,6 +343,7 @@ mod tests {
             points: Points {
                 barrier,
                 safe_point: Timestamp::ZERO,
+                resolved: Timestamp::ZERO,
             },
             obstacle: Some(obstacle(start_ts)),
             ..beat

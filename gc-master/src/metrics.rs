@@ -32,6 +32,7 @@ pub(crate) struct Metrics {
     now: Gauge,
     barrier_age: Gauge,
     ready_age: Gauge,
+    resolved_age: Gauge,
     retention: Gauge,
     held_by: IntGaugeVec,
     sessions: IntGauge,
@@ -64,6 +65,7 @@ impl Metrics {
             now: set.seconds(names::NOW)?,
             barrier_age: set.seconds(names::BARRIER_AGE)?,
             ready_age: set.seconds(names::READY_AGE)?,
+            resolved_age: set.seconds(names::RESOLVED_AGE)?,
             retention: set.seconds(names::RETENTION)?,
             held_by: set.gauges(names::HELD_BY)?,
             sessions: set.gauge(names::SESSIONS)?,
@@ -133,6 +135,7 @@ impl Metrics {
         };
         age(&self.barrier_age, facts.barrier_age);
         age(&self.ready_age, facts.ready_age);
+        age(&self.resolved_age, facts.resolved_age);
         age(&self.oldest_gc_lock, facts.oldest_floor_age);
         self.retention.set(facts.retention.as_secs_f64());
         for by in names::HOLDERS {

@@ -75,6 +75,9 @@ pub struct Gc {
     pub barrier: u64,
     /// Tablet servers may collect up to here.
     pub safe_point: u64,
+    /// Below it no lock is left in any tablet (`protocol::safe_point`).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub resolved: u64,
     /// The oracle's time when there was a tablet server first, and no safe point; zero: not known. What has never moved
     /// has no age of its own to be seen by.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -108,11 +111,12 @@ impl Gc {
         *self == Self::default()
     }
 
-    /// Both points.
+    /// All points.
     pub fn points(&self) -> Points {
         Points {
             barrier: Timestamp::from_u64(self.barrier),
             safe_point: Timestamp::from_u64(self.safe_point),
+            resolved: Timestamp::from_u64(self.resolved),
         }
     }
 }
@@ -125,7 +129,7 @@ pub struct Table {
     pub name: String,
     /// Whether clients may use it.
     pub state: TableState,
-    /// Of a table that is being deleted: its tablets may go once the safe point is here (`protocol::safe_point`). `None`: not
+    /// Of a table that is being deleted: its tablets may go once locks are resolved up to here (`protocol::safe_point`). `None`: not
     /// all of them are frozen yet, as far as is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drop_at: Option<u64>,
@@ -387,7 +391,8 @@ impl DirectoryState {
         let table = self.tables.get(&table);
         let drop_at = table.and_then(|table| table.drop_at);
         drop_at.is_some_and(|at| {
-            at <= self.gc.safe_point || mutants::on(Mutant::DroppedBeforeSafePoint)
+            let unresolved = at <= self.gc.safe_point && mutants::on(Mutant::DroppedUnresolved);
+            at <= self.gc.resolved || unresolved || mutants::on(Mutant::DroppedBeforeSafePoint)
         })
     }
 

@@ -369,6 +369,7 @@ fn a_folder_that_went_back_is_refused() {
         points: percolator_protocol::safe_point::Points {
             barrier: ts(3),
             safe_point: Timestamp::ZERO,
+            resolved: Timestamp::ZERO,
         },
         ..reported.clone()
     };

@@ -179,6 +179,7 @@ fn a_rebuilt_master_grants_no_lease_before_it_knows_the_barrier() {
     let far = Points {
         barrier: oracle(9),
         safe_point: Timestamp::ZERO,
+        resolved: Timestamp::ZERO,
     };
     beat_with(&mut world, "tablet-1", &kept);
     world.now = Duration::from_secs(100);

@@ -110,27 +110,27 @@ fn a_table_is_ready_at_once_and_its_tablets_are_heard_of() {
 }
 
 #[test]
-fn the_safe_point_waits_for_rows_that_nobody_has_reported() {
+fn resolved_waits_for_rows_that_nobody_has_reported() {
     let mut world = World::new(2);
     world.create("a", &["m"]).unwrap();
     world.beat_all();
     world.now += 10 * world.settings.lease;
     collect(&mut world);
-    let before = world.state().gc.safe_point;
+    let before = world.state().gc.resolved;
     assert!(before > 0);
     world.restart();
     world.down.push("tablet-1".into());
     world.beat_all();
     world.now += 10 * world.settings.lease;
     collect(&mut world);
-    assert_eq!(world.state().gc.safe_point, before);
+    assert_eq!(world.state().gc.resolved, before);
     assert_eq!(
         obstacles(&world),
         ["server_down tablet-1: the tablet server does not answer"]
     );
     world.down.clear();
     collect(&mut world);
-    assert!(world.state().gc.safe_point > before);
+    assert!(world.state().gc.resolved > before);
 }
 
 #[test]

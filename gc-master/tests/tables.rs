@@ -153,6 +153,7 @@ fn the_safe_point_follows_the_tablet_that_is_resolved_least() {
         let points = Points {
             barrier,
             safe_point: Timestamp::ZERO,
+            resolved: Timestamp::ZERO,
         };
         world.points.insert(server.into(), points);
     }
@@ -275,12 +276,25 @@ fn names_and_cuts_have_rules() {
     world.create(&longest, &cuts[1..]).unwrap();
     assert_eq!(world.servers["tablet-0"].len(), 1_024);
 
-    let long: Vec<String> = cuts.iter().map(|cut| cut.repeat(1_024)).collect();
-    let long: Vec<&str> = long[1..].iter().map(String::as_str).collect();
-    assert!(matches!(
-        world.create("t", &long),
-        Err(Refusal::DirectoryFull { .. })
-    ));
+    // Tables that nobody has made yet, with cuts that can't be compressed.
+    world.down.push("tablet-0".into());
+    let mut random = 7_u64;
+    let mut long_cut = |cut: &&str| {
+        let words = (0..255).map(|_| {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            format!("{random:016x}")
+        });
+        format!("{cut}{}", words.collect::<String>())
+    };
+    let refused = (0..16).find_map(|table| {
+        let long: Vec<String> = cuts[1..].iter().map(&mut long_cut).collect();
+        let long: Vec<&str> = long.iter().map(String::as_str).collect();
+        world.create(&format!("t{table}"), &long).err()
+    });
+    assert!(
+        matches!(refused, Some(Refusal::DirectoryFull { .. })),
+        "{refused:?}"
+    );
     assert_eq!(world.state_of("t"), None);
 }
 
@@ -299,6 +313,7 @@ fn a_failure_is_forgotten_with_its_tablet() {
     let points = Points {
         barrier: now,
         safe_point: now,
+        resolved: now,
     };
     world.points.insert("tablet-0".into(), points);
     let beat = world.heartbeat_of("tablet-0");

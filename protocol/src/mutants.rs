@@ -76,6 +76,14 @@ pub enum Mutant {
     FreezeIgnored,
     /// The tablets of a deleted table are dropped as soon as all of them are frozen.
     DroppedBeforeSafePoint,
+    /// The fate of a commit goes with its record, while locks of its transaction may be left.
+    FateCollected,
+    /// The tablets of a deleted table are dropped at the safe point, while locks may be left whose primary is there.
+    DroppedUnresolved,
+    /// A master that starts takes everything below the safe point for resolved.
+    ResolvedForgotten,
+    /// A tablet server that starts takes everything below the safe point for resolved.
+    StartsResolved,
     /// An order to make a tablet that comes after the table was deleted is carried out.
     LateCreateAccepted,
     /// A tablet server takes the barrier, and reads below it all the same.
@@ -140,7 +148,7 @@ pub enum Mutant {
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 64] = [
+    pub const ALL: [Self; 68] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -175,6 +183,10 @@ impl Mutant {
         Self::ScansUnbounded,
         Self::FreezeIgnored,
         Self::DroppedBeforeSafePoint,
+        Self::FateCollected,
+        Self::DroppedUnresolved,
+        Self::ResolvedForgotten,
+        Self::StartsResolved,
         Self::LateCreateAccepted,
         Self::BarrierNotEnforcedAtReads,
         Self::BarrierNotEnforcedAtPrewrite,

@@ -1,13 +1,17 @@
-//! Two points in time that only go forward, and what they allow: how far back transactions may reach, and
+//! Three points in time that only go forward, and what they allow: how far back transactions may reach, and
 //! what may be collected.
 //!
 //! - **Barrier**: nobody reads, prewrites or begins below it.
 //! - **Safe point**: versions that no snapshot at or above it sees may go. Never above the barrier.
+//! - **Resolved**: no lock is left, in any tablet, of a transaction that began below it, except those whose commit lies
+//!   above it. Records of commits below it may go; of others that the safe point has passed the fate stays. Never above
+//!   the safe point.
 //!
-//! To bring both to T: the master makes the barrier T durable; every tablet server takes it, durably, and refuses from
+//! To bring all to T: the master makes the barrier T durable; every tablet server takes it, durably, and refuses from
 //! then on what is below; then it resolves, in its own tablets, every lock of a transaction that began below T, or pushes
 //! the commit of a live owner above T, and reports T as its resolved timestamp ([`covered`]); when every tablet is covered
-//! by such a report the safe point is T, durable; then tablet servers collect.
+//! by such a report, resolved and the safe point are T, durable; then tablet servers collect. Where a report stays away,
+//! as that of a server that is down, the safe point follows the barrier alone ([`Points::moved`]).
 //!
 //! # Why it is sound
 //! A snapshot that misses a version would have to be read below the safe point, as everything that a snapshot at or
@@ -21,28 +25,37 @@
 //! the conflict.)
 //!
 //! A lock whose fate nobody knows any more would need its primary's record to be collected before it is
-//! resolved. The record of a transaction S that committed at C goes only where the safe point is above C, so above S:
+//! resolved. The record of a transaction S that committed at C goes only where resolved is above C, so above S:
 //! then all locks of S were resolved in every tablet, after the barrier of its owner had passed S, so that none
-//! came later. (A report names the tablets that it is about, and one that is in no report holds the safe point back: a
+//! came later. (A report names the tablets that it is about, and one that is in no report holds resolved back: a
 //! tablet on its way between two owners, or one that its owner has lost. TiDB once asked servers instead of tablets, and
 //! missed the locks of a region that moved meanwhile: tidb#22245.) While S is alive its primary holds its lock, which is
 //! no record; and as its commit is pushed above T, what is collected up to T can't be its commit record.
+//!
+//! Where the safe point is above resolved, a record of a commit between them that no snapshot needs is replaced by its fate:
+//! a record of a lock, with the same start_ts and commit_ts and without a value ([`crate::actions::gc`]). It says that S
+//! committed, and at which time, so whoever meets a lock of S learns the same as from the record. A delete that is a
+//! cell's newest record stays as it is. All other rules look at start_ts and commit_ts alone, or for the newest put or delete,
+//! which stays. Fates go when resolved has passed them. What is in the way of resolved doesn't matter: a server that is
+//! down, with any locks; a server that can't resolve its locks because their primaries are on the one that is down; a
+//! tablet that was lost, whose folder may come back. A server that comes back with an older barrier refuses and
+//! collects by that one, until it has taken the newer points.
 //!
 //! A large transaction's locks are resolved at the tablets without a list of them, and a late prewrite of one that
 //! was rolled back may leave a lock behind that. It is met when locks below the barrier are resolved, as others
 //! are; until the safe point has passed S, the rollback's record stands at the primary, and after that nothing is found there,
 //! which says the same.
 //!
-//! The record of a rollback may go earlier: an owner that was alive when the safe point passed S may die, and be rolled
-//! back by a reader that clears some of its locks. Anyone who meets another one of them finds nothing at the
-//! primary. That says enough: had S committed, the record would be there as long as that lock is. So it clears
+//! The record of a rollback may go earlier, and leaves no fate: an owner that was alive when the safe point passed S
+//! may die, and be rolled back by a reader that clears some of its locks. Anyone who meets another one of them finds nothing
+//! at the primary. That says enough: had S committed, the record would be there as long as that lock is. So it clears
 //! the lock as one that was rolled back. Should the lock have been resolved since it was met, this changes
 //! nothing: a commit's record in its place refuses the rollback, and where that was collected too, [`TooOld`]
 //! does.
 //!
 //! The same decides when the tablets of a deleted table D may go, which alone know what became of transactions whose
 //! primary lies there. They are frozen first: from then on no such transaction commits, so that all of them that did
-//! began below F, a timestamp that was taken when the last tablet was frozen. When the safe point has reached F, no lock of
+//! began below F, a timestamp that was taken when the last tablet was frozen. When resolved has reached F, no lock of
 //! theirs is left anywhere, and the tablets are dropped. A lock that is met later and names a primary in D is that of a
 //! transaction that never committed.
 //!
@@ -56,13 +69,15 @@ use crate::actions::{CellView, OwnRecord};
 use crate::mutants::{self, Mutant};
 use crate::types::Timestamp;
 
-/// The two points.
+/// The three points.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Points {
     /// Nobody reads, prewrites or begins below it.
     pub barrier: Timestamp,
     /// What no snapshot at or above it sees may go.
     pub safe_point: Timestamp,
+    /// No lock is left anywhere of a transaction that began below it, except those whose commit lies above it.
+    pub resolved: Timestamp,
 }
 
 /// A transaction or snapshot lies below a point.
@@ -77,7 +92,7 @@ pub struct TooOld {
 }
 
 impl Points {
-    /// Both as far as either has them.
+    /// All as far as either has them.
     #[must_use]
     pub fn raised(self, to: Self) -> Self {
         let barrier = self.barrier.max(to.barrier);
@@ -87,10 +102,33 @@ impl Points {
         } else {
             self.safe_point
         };
+        // Resolved is a fact about all tablets, whoever says it. It has no use above the safe point.
+        let resolved = self.resolved.max(to.resolved).min(safe_point);
         Self {
             barrier,
             safe_point,
+            resolved,
         }
+    }
+
+    /// The safe point and resolved, moved by what is [`covered`]. `is_stuck`: resolved has not moved for so long that
+    /// collection doesn't wait for it.
+    #[must_use]
+    pub fn moved(self, covered: Option<Timestamp>, is_stuck: bool) -> Self {
+        let covered = covered.unwrap_or_default().min(self.barrier);
+        let resolved = self.resolved.max(covered);
+        let to = if is_stuck { self.barrier } else { resolved };
+        Self {
+            safe_point: self.safe_point.max(to),
+            resolved,
+            ..self
+        }
+    }
+
+    /// Whether the fate of a transaction that committed at this time may still be asked for by somebody who meets a lock of
+    /// it.
+    pub fn needs_fate(&self, commit_ts: Timestamp) -> bool {
+        commit_ts >= self.resolved && !mutants::on(Mutant::FateCollected)
     }
 
     /// Whether a snapshot at start_ts may be read.
@@ -194,6 +232,7 @@ mod tests {
         Points {
             barrier: ts(barrier),
             safe_point: ts(safe_point),
+            resolved: ts(safe_point),
         }
     }
 
@@ -203,8 +242,32 @@ mod tests {
         assert_eq!(now.raised(points(8, 4)), now);
         assert_eq!(now.raised(points(12, 7)), points(12, 7));
         assert_eq!(now.raised(points(8, 10)), points(10, 10));
-        // A safe point beyond every barrier that is known waits.
+        // A safe point beyond every barrier that is known waits, and resolved with it.
         assert_eq!(now.raised(points(8, 11)), now);
+    }
+
+    #[test]
+    fn the_safe_point_goes_on_alone_where_resolved_is_stuck() {
+        let now = points(10, 5);
+        assert_eq!(now.moved(Some(ts(7)), false), points(10, 7));
+        assert_eq!(now.moved(Some(ts(12)), false), points(10, 10));
+        assert_eq!(now.moved(None, false), now);
+        let alone = now.moved(None, true);
+        let resolved = ts(5);
+        assert_eq!(
+            alone,
+            Points {
+                resolved,
+                ..points(10, 10)
+            }
+        );
+        assert!(alone.needs_fate(ts(5)) && !alone.needs_fate(ts(4)));
+        // What is resolved later is below the safe point, which stays.
+        let later = alone.moved(Some(ts(8)), false);
+        assert_eq!((later.safe_point, later.resolved), (ts(10), ts(8)));
+        assert_eq!(later.moved(Some(ts(10)), false), points(10, 10));
+        assert_eq!(now.raised(alone), alone);
+        assert_eq!(alone.raised(now), alone);
     }
 
     #[test]

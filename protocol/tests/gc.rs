@@ -5,6 +5,7 @@
 mod support;
 
 use percolator_protocol::actions::Snapshot;
+use percolator_protocol::safe_point::Points;
 use percolator_protocol::types::{Cell, TableId, Timestamp, Write, WriteKind};
 use proptest::prelude::*;
 use support::store::{ReadResult, Row, Store};
@@ -13,6 +14,15 @@ const LAST: u64 = 40;
 
 fn ts(ts: u64) -> Timestamp {
     Timestamp::from_u64(ts)
+}
+
+/// Everything below the safe point is resolved.
+fn points(safe_point: u64) -> Points {
+    Points {
+        barrier: ts(safe_point),
+        safe_point: ts(safe_point),
+        resolved: ts(safe_point),
+    }
 }
 
 fn cell() -> Cell {
@@ -78,7 +88,7 @@ proptest! {
         let before = seen(&store, safe_point);
         let mut rounds = 0;
         loop {
-            let collected = store.gc(ts(safe_point), &cell(), most);
+            let collected = store.gc(points(safe_point), &cell(), most);
             prop_assert_eq!(&seen(&store, safe_point), &before);
             if collected.done {
                 break;
@@ -92,12 +102,57 @@ proptest! {
         let below: Vec<_> = left.iter().filter(|(commit_ts, _)| *commit_ts < ts(safe_point)).collect();
         prop_assert!(below.len() <= 1, "{:?}", left);
         prop_assert!(below.iter().all(|(_, write)| write.kind == WriteKind::Put), "{:?}", left);
-        let again = store.gc(ts(safe_point), &cell(), usize::MAX);
+        let again = store.gc(points(safe_point), &cell(), usize::MAX);
         prop_assert!(again.done && again.records == 0, "{:?}", again);
         // A later point takes what an earlier one has left.
         let after = seen(&store, LAST + 1);
-        while !store.gc(ts(LAST + 1), &cell(), usize::MAX).done {}
+        while !store.gc(points(LAST + 1), &cell(), usize::MAX).done {}
         prop_assert_eq!(seen(&store, LAST + 1), after);
         prop_assert!(store.writes(&cell()).count() <= 1);
+    }
+
+    #[test]
+    fn the_fate_of_every_commit_stays_until_it_is_resolved(
+        mut store in rows(),
+        safe_point in 1..=LAST,
+        resolved in 1..=LAST,
+        most in 1..5_usize,
+    ) {
+        let resolved = resolved.min(safe_point);
+        let before = seen(&store, safe_point);
+        let committed = |store: &Store| -> Vec<(Timestamp, Timestamp)> {
+            let records = store.writes(&cell());
+            let unresolved = records.filter(|(commit_ts, write)| {
+                write.kind != WriteKind::Rollback && *commit_ts >= ts(resolved)
+            });
+            unresolved.map(|(commit_ts, write)| (commit_ts, write.start_ts)).collect()
+        };
+        let fates = committed(&store);
+        let mut at_once = store.clone();
+        let now = Points { resolved: ts(resolved), ..points(safe_point) };
+        for most in [most, usize::MAX] {
+            let mut rounds = 0;
+            loop {
+                let collected = store.gc(now, &cell(), most);
+                prop_assert_eq!(&seen(&store, safe_point), &before);
+                prop_assert_eq!(&committed(&store), &fates);
+                prop_assert!(collected.fates.iter().all(|at| *at >= ts(resolved)));
+                if collected.done {
+                    break;
+                }
+                rounds += 1;
+                prop_assert!(rounds < LAST, "it never ends");
+            }
+        }
+        // One version at the most is left below the safe point.
+        let versions = store.writes(&cell()).filter(|(commit_ts, write)| {
+            *commit_ts < ts(safe_point) && matches!(write.kind, WriteKind::Put | WriteKind::Delete)
+        });
+        prop_assert!(versions.count() <= 1);
+        // Once all is resolved, nothing tells that it was collected in two steps.
+        for store in [&mut store, &mut at_once] {
+            while !store.gc(points(safe_point), &cell(), usize::MAX).done {}
+        }
+        prop_assert!(store == at_once);
     }
 }

@@ -54,7 +54,11 @@ impl Mutation {
             | S::CheckpointNotDurable => &[DURABLE],
             S::StaleTimestamps => &[&["recency"], READS],
             S::TwoOwners => &[&["one owner"]],
-            S::Rule(M::FreezeIgnored | M::DroppedBeforeSafePoint) => &[FATES],
+            S::Rule(M::FreezeIgnored | M::DroppedBeforeSafePoint | M::DroppedUnresolved) => {
+                &[FATES]
+            }
+            S::Rule(M::FateCollected) => &[&["collected rightly"], FATES, READS],
+            S::Rule(M::ResolvedForgotten | M::StartsResolved) => &[FATES, READS],
             S::Rule(M::NoConflictCheck | M::ConflictByStartTs) => &[WRITERS, READS],
             S::Rule(
                 M::CommitWithoutLock

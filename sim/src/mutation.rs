@@ -148,6 +148,23 @@ impl Mutation {
                 plan.workers = 4;
                 plan.faulty = Duration::from_secs(10);
             }
+            // Clients die between their primary's commit and the others, whose servers stay away for longer than collection
+            // waits.
+            Self::Rule(
+                Mutant::DroppedUnresolved | Mutant::ResolvedForgotten | Mutant::StartsResolved,
+            ) => {
+                only(&[Fault::KillClient, Fault::KillServer, Fault::Loss]);
+                plan.retention = Duration::from_millis(20);
+                plan.lock_ttl = Duration::from_millis(100);
+                plan.pause = Duration::from_millis(50);
+                plan.think = Duration::from_millis(2);
+                plan.workers = 4;
+                plan.faulty = Duration::from_secs(10);
+                plan.workloads = match self {
+                    Self::Rule(Mutant::DroppedUnresolved) => vec!["tables"],
+                    _ => vec!["bank", "cycle"],
+                };
+            }
             // What was committed is asked for when its records are gone.
             Self::Rule(Mutant::CollectedIsRolledBack) => {
                 only(&[Fault::Loss, Fault::Reset, Fault::Late, Fault::PauseClient]);

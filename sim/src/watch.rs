@@ -120,7 +120,7 @@ pub enum Change {
         /// The record that it takes the place of.
         old: Option<Write>,
     },
-    /// A write record of a table in use goes.
+    /// A write record of a table in use goes, or its fate takes its place.
     DeleteWrite {
         /// The cell's key.
         cell: Bytes,
@@ -128,8 +128,10 @@ pub enum Change {
         ts: Timestamp,
         /// The record.
         write: Write,
-        /// The highest safe point that its server had made durable before this group.
-        safe_point: Timestamp,
+        /// Its fate stays.
+        leaves_fate: bool,
+        /// The points that its server had made durable before this group.
+        points: Points,
         /// The records that the cell still has, newest first.
         left: Vec<(Timestamp, WriteKind)>,
     },
@@ -149,8 +151,8 @@ pub(crate) struct Holding<'a> {
     pub(crate) content: &'a Content,
     /// The tables of which it has tablets, and whether they are in use.
     pub(crate) owned: Option<&'a BTreeMap<u32, bool>>,
-    /// Its safe point.
-    pub(crate) safe_point: Timestamp,
+    /// Its points.
+    pub(crate) points: Points,
 }
 
 impl Holding<'_> {
@@ -174,8 +176,8 @@ pub struct Watch {
     collected: BTreeMap<String, Content>,
     /// The tables of which each server has tablets, and whether they are in use.
     owned: BTreeMap<String, BTreeMap<u32, bool>>,
-    /// The safe point that each server has made durable.
-    safe_point: BTreeMap<String, Timestamp>,
+    /// The points that each server has made durable.
+    points: BTreeMap<String, Points>,
 }
 
 impl Default for Watch {
@@ -185,7 +187,7 @@ impl Default for Watch {
             contents: BTreeMap::new(),
             collected: BTreeMap::new(),
             owned: BTreeMap::new(),
-            safe_point: BTreeMap::new(),
+            points: BTreeMap::new(),
         }
     }
 }
@@ -250,7 +252,15 @@ impl Watch {
     ) -> Result<(), Broken> {
         let all = self.contents.iter().map(|(server, content)| {
             let mut all = self.collected.get(server).cloned().unwrap_or_default();
-            all.extend(content.clone());
+            for (place, value) in content {
+                // A fate tells less than what it has replaced.
+                match all.get(place) {
+                    Some(old) if is_fate_of(&place, value, old) => {}
+                    _ => {
+                        all.insert(place.clone(), value.clone());
+                    }
+                }
+            }
             all
         });
         let all: Vec<Content> = all.collect();
@@ -275,7 +285,7 @@ impl Watch {
             server,
             content,
             owned: self.owned.get(server),
-            safe_point: self.safe_point.get(server).copied().unwrap_or_default(),
+            points: self.points.get(server).copied().unwrap_or_default(),
         })
     }
 
@@ -305,24 +315,30 @@ impl Watch {
     }
 
     fn durable(&mut self, server: &str, group: &[Batch]) -> Result<(), Broken> {
-        let safe_point = self.safe_point.get(server).copied().unwrap_or_default();
+        let points = self.points.get(server).copied().unwrap_or_default();
         for (column, key, value) in group.iter().flat_map(Batch::ops) {
-            if let (Column::Meta, b"points", Some(points)) = (column, &key[..], value) {
-                let reached = self.reached(server, points);
+            if let (Column::Meta, b"points", Some(stored)) = (column, &key[..], value) {
+                let reached = self.reached(server, stored);
                 reached.map_err(|why| ("points go forward", why))?;
             }
             let content = self.contents.entry(server.to_owned()).or_default();
             let place = (column, key.clone());
             let old = match value {
-                Some(value) => content.insert(place, value.clone()),
-                None => {
-                    let old = content.remove(&place);
-                    self.keep(server, place, old.as_ref());
-                    old
-                }
+                Some(value) => content.insert(place.clone(), value.clone()),
+                None => content.remove(&place),
             };
+            let leaves_fate = match (value, &old) {
+                (Some(value), Some(old)) => is_fate_of(&place, value, old),
+                _ => false,
+            };
+            if value.is_none() || leaves_fate {
+                self.keep(server, place, old.as_ref());
+            }
             let change = match (column, value, old) {
-                (Column::Write, None, Some(old)) => self.removed(server, safe_point, key, old),
+                (Column::Write, None, Some(old)) => self.removed(server, points, key, old, false),
+                (Column::Write, Some(_), Some(old)) if leaves_fate => {
+                    self.removed(server, points, key, old, true)
+                }
                 (_, _, old) => change(column, key, value, old),
             };
             let change = change.map_err(|why| ("readable", why))?;
@@ -333,20 +349,23 @@ impl Watch {
         Ok(())
     }
 
-    /// Remembers the safe point that a server has made durable: it goes forward there too.
-    fn reached(&mut self, server: &str, points: &Bytes) -> Result<(), String> {
-        let safe_point = points
-            .get(8..)
-            .and_then(|safe_point| safe_point.try_into().ok());
-        let safe_point = safe_point.ok_or_else(|| format!("points of {} bytes", points.len()))?;
-        let reached = self.safe_point.entry(server.to_owned()).or_default();
-        let safe_point = Timestamp::from_u64(u64::from_be_bytes(safe_point));
-        if safe_point < *reached {
-            return Err(format!(
-                "{server} keeps the safe point {safe_point} after {reached}"
-            ));
+    /// Remembers the points that a server has made durable: they go forward there too.
+    fn reached(&mut self, server: &str, stored: &Bytes) -> Result<(), String> {
+        let wrong = || format!("points of {} bytes", stored.len());
+        let (&[barrier, safe_point, resolved], []) = stored.as_chunks::<8>() else {
+            return Err(wrong());
+        };
+        let point = |bytes| Timestamp::from_u64(u64::from_be_bytes(bytes));
+        let points = Points {
+            barrier: point(barrier),
+            safe_point: point(safe_point),
+            resolved: point(resolved),
+        };
+        let reached = self.points.entry(server.to_owned()).or_default();
+        if points.safe_point < reached.safe_point || points.resolved < reached.resolved {
+            return Err(format!("{server} keeps {points:?} after {reached:?}"));
         }
-        *reached = safe_point;
+        *reached = points;
         Ok(())
     }
 
@@ -354,9 +373,10 @@ impl Watch {
     fn removed(
         &self,
         server: &str,
-        safe_point: Timestamp,
+        points: Points,
         place: &Bytes,
         old: Bytes,
+        leaves_fate: bool,
     ) -> Result<Option<Change>, String> {
         let (cell_key, ts) = key::split_version(place).map_err(unreadable)?;
         let cell = key::decode_cell(cell_key).map_err(unreadable)?;
@@ -381,7 +401,8 @@ impl Watch {
             cell: place.slice_ref(cell_key),
             ts,
             write: Write::decode(ts, old).map_err(unreadable)?,
-            safe_point,
+            leaves_fate,
+            points,
             left,
         }))
     }
@@ -399,7 +420,10 @@ impl Watch {
             && tables.contains_key(&cell.table.0)
         {
             let kept = self.collected.entry(server.to_owned()).or_default();
-            kept.insert(place, old.clone());
+            let known = kept.get(&place);
+            if !known.is_some_and(|known| is_fate_of(&place, old, known)) {
+                kept.insert(place, old.clone());
+            }
         }
     }
 
@@ -417,6 +441,23 @@ impl Watch {
         }
         Ok(())
     }
+}
+
+/// Whether a record takes the place of one of the same transaction that had a value: its fate.
+fn is_fate_of((column, key): &(Column, Bytes), value: &Bytes, old: &Bytes) -> bool {
+    let decoded = |bytes: &Bytes| {
+        let (_, ts) = key::split_version(key).ok()?;
+        Write::decode(ts, bytes.clone()).ok()
+    };
+    if *column != Column::Write {
+        return false;
+    }
+    let (Some(new), Some(old)) = (decoded(value), decoded(old)) else {
+        return false;
+    };
+    new.kind == WriteKind::Lock
+        && matches!(old.kind, WriteKind::Put | WriteKind::Delete)
+        && new.start_ts == old.start_ts
 }
 
 fn unreadable(error: DecodeError) -> String {

@@ -38,8 +38,8 @@ impl Ask {
                 format!("session {:x} floor={}", request.session, request.floor)
             }
             Self::Heartbeat(beat) => format!(
-                "heartbeat of {} barrier={} safe_point={} resolved_ts={}",
-                beat.server, beat.barrier, beat.safe_point, beat.resolved_ts
+                "heartbeat of {} barrier={} safe_point={} all_resolved_ts={} resolved_ts={}",
+                beat.server, beat.barrier, beat.safe_point, beat.all_resolved_ts, beat.resolved_ts
             ),
             Self::Order(MasterCommand {
                 order: TabletCommand::Create { tablet, .. },
@@ -142,8 +142,8 @@ impl Answer {
             Self::Session(told) => format!("lease {} ms barrier={}", told.lease_ms, told.barrier),
             Self::Heartbeat(told) => {
                 format!(
-                    "heard, barrier={} safe_point={}",
-                    told.barrier, told.safe_point
+                    "heard, barrier={} safe_point={} resolved_ts={}",
+                    told.barrier, told.safe_point, told.resolved_ts
                 )
             }
             Self::Done(Ok(_)) => "done".to_owned(),

@@ -248,6 +248,7 @@ impl Server {
         let points = Points {
             barrier: now,
             safe_point: now,
+            resolved: now,
         };
         for _ in 0..2 {
             self.core.reach(points, &mut self.replies);

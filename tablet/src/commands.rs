@@ -85,7 +85,7 @@ pub(crate) fn create(
         decision.tablet_change = Some(TabletChange::Insert(tablet));
         let raised = state.points.highest().raised(Points {
             barrier,
-            safe_point: Timestamp::ZERO,
+            ..Points::default()
         });
         if raised != state.points.highest() {
             decision.raise(raised);

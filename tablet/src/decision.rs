@@ -50,10 +50,14 @@ pub(crate) struct Decision {
     pub(crate) points: Option<Points>,
     /// What is hidden by it, and from when on, until the index has it.
     pub(crate) hides: Vec<(Timestamp, Item)>,
+    /// Fates that it leaves, and from when on, until the index has them.
+    pub(crate) fates: Vec<(Timestamp, Item)>,
     /// What that changes of tablets' garbage.
     pub(crate) garbage: BTreeMap<u64, Change>,
     /// The lowest entry of the index that is made.
     pub(crate) lowest_entry: Option<Timestamp>,
+    /// The lowest one of fates.
+    pub(crate) lowest_fate: Option<Timestamp>,
     /// Of a piece of garbage: entries stay, as there is more to do for them.
     pub(crate) unfinished: bool,
     /// `None`: done, there's nothing to say.
@@ -72,8 +76,10 @@ impl Decision {
             tablet_change: None,
             points: None,
             hides: Vec::new(),
+            fates: Vec::new(),
             garbage: BTreeMap::new(),
             lowest_entry: None,
+            lowest_fate: None,
             unfinished: false,
             answer: None,
         }
@@ -110,6 +116,12 @@ impl Decision {
                 _ => Committed::Large,
             });
         }
+    }
+
+    /// What collection does to a cell: it hides nothing, and is no commit.
+    pub(crate) fn collect(&mut self, cell_key: &[u8], effects: &[Effect]) {
+        let hash = latches::hash(&[cell_key]);
+        store::write_down(&mut self.batch, cell_key, hash, false, effects.to_vec());
     }
 
     pub(crate) fn add(

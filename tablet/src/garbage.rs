@@ -2,6 +2,9 @@
 //! day itself, leaves an entry in an index ordered by time. Collection reads that index up to the safe point,
 //! and looks at the cells that it names.
 //!
+//! What has a fate to be kept (`protocol::safe_point`) leaves an entry of another kind instead, behind all others, which
+//! waits for resolved. It says what to remove, as the others do.
+//!
 //! It works in pieces, one at a time, each a request like others: it waits for its rows' latches, decides by
 //! `protocol::actions::gc`, and goes to the disk with a group. So nothing that it does can come between the
 //! steps of another request, and it may be killed at any point. Readers take no latches; a request that reads
@@ -21,27 +24,47 @@ use crate::index::{Entry, Hidden, Item};
 use crate::latches::{self, RowHash};
 use crate::state::State;
 use crate::store::version_record;
-use crate::tablets::Tablets;
 
 /// What a version's key has behind its cell's.
 const VERSION_BYTES: usize = 8;
 /// Records of one cell that one piece removes, about.
 const RECORDS_OF_ONE_CELL: usize = 64;
 
-/// Entries to be done with, oldest first: their keys, and what they say.
+/// Entries to be done with, oldest first: their keys, and what they say. All are of fates, or none.
 pub(crate) type Piece = Vec<(Bytes, Entry)>;
+
+/// What an entry of this time says of a cell.
+#[derive(Clone, Copy)]
+struct Said {
+    of_fates: bool,
+    ts: Timestamp,
+    hidden: Hidden,
+}
 
 /// Where the index begins. What was removed from its front is long in the way of anyone who looks from its very
 /// beginning: engines keep marks of what they have removed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Front {
+    of_fates: bool,
     /// No entry lies below this key.
     from: Vec<u8>,
     /// What that will be when the piece under way is durable.
     next: Vec<u8>,
+    /// Nothing is left below this, as far as the last look goes.
+    pub(crate) collected_to: Timestamp,
 }
 
 impl Front {
+    pub(crate) fn new(of_fates: bool) -> Self {
+        let from = Entry::first_key(of_fates, Timestamp::ZERO).to_vec();
+        Self {
+            of_fates,
+            next: from.clone(),
+            from,
+            collected_to: Timestamp::ZERO,
+        }
+    }
+
     /// The piece that was taken last is durable, and nothing is left of it.
     pub(crate) fn piece_done(&mut self) {
         self.from = std::mem::take(&mut self.next);
@@ -49,7 +72,7 @@ impl Front {
 
     /// An entry was made: old transactions leave theirs below younger ones'.
     pub(crate) fn entry_made(&mut self, ts: Timestamp) {
-        let key = ts.as_u64().to_be_bytes();
+        let key = Entry::first_key(self.of_fates, ts);
         for front in [&mut self.from, &mut self.next] {
             if front[..] > key[..] {
                 *front = key.to_vec();
@@ -59,22 +82,24 @@ impl Front {
 
     /// The first entry.
     pub(crate) fn oldest(&self, engine: &dyn Engine) -> Result<Option<Timestamp>, Error> {
-        let first = engine.first(Column::Garbage, &self.from, &[])?;
+        let end = Entry::first_key(true, Timestamp::ZERO);
+        let end = if self.of_fates { &[][..] } else { &end };
+        let first = engine.first(Column::Garbage, &self.from, end)?;
         let entry = first.map(|(key, value)| Ok(Entry::decode(&key, value)?.ts));
         entry.transpose()
     }
 }
 
-/// The oldest entries below the safe point: as many as have this many items, or a few more.
+/// The oldest entries below the point that these wait for: as many as have this many items, or a few more.
 pub(crate) fn piece(
     engine: &dyn Engine,
     front: &mut Front,
-    safe_point: Timestamp,
+    point: Timestamp,
     most: usize,
 ) -> Result<Piece, Error> {
-    let end = safe_point.as_u64().to_be_bytes();
+    let end = Entry::first_key(front.of_fates, point);
     let mut piece = Piece::new();
-    if safe_point == Timestamp::ZERO {
+    if point == Timestamp::ZERO {
         return Ok(piece);
     }
     front.next.clone_from(&front.from);
@@ -107,27 +132,49 @@ pub(crate) fn rows(piece: &Piece) -> impl Iterator<Item = RowHash> {
 /// Decides what of the piece goes; it holds its latches.
 pub(crate) fn decide(state: &State, piece: Piece) -> Result<Decision, Error> {
     let mut decision = Decision::new();
-    let mut cells: BTreeMap<&Bytes, Vec<Hidden>> = BTreeMap::new();
-    for item in piece.iter().flat_map(|(_, entry)| &entry.items) {
-        cells.entry(&item.cell_key).or_default().push(item.hidden);
+    let mut cells: BTreeMap<&Bytes, Vec<Said>> = BTreeMap::new();
+    for (_, entry) in &piece {
+        for item in &entry.items {
+            cells.entry(&item.cell_key).or_default().push(Said {
+                of_fates: entry.of_fates,
+                ts: entry.ts,
+                hidden: item.hidden,
+            });
+        }
     }
     let mut unfinished = BTreeSet::new();
-    for (cell_key, hidden) in cells {
+    for (cell_key, said) in cells {
         let tablet = state.tablets.holding(cell_key)?;
         // The rows of other tablets go as a whole.
         if tablet != 0 {
-            let collected = collect(state, cell_key, &hidden)?;
+            let collected = collect(state, cell_key, &said)?;
             let change = decision.garbage.entry(tablet).or_default();
-            let key_bytes = collected.effects.len() * (cell_key.len() + VERSION_BYTES);
+            let removed = collected.effects.iter();
+            let removed = removed.filter(|effect| !matches!(effect, Effect::PutWrite(..)));
+            let key_bytes = removed.count() * (cell_key.len() + VERSION_BYTES);
             change.records += collected.records as u64;
             change.bytes += (collected.bytes + key_bytes) as u64;
-            decision.add(state, cell_key, false, collected.effects);
+            for commit_ts in &collected.fates {
+                keep_fate(
+                    &mut decision,
+                    *commit_ts,
+                    cell_key,
+                    Hidden::fate(*commit_ts),
+                );
+            }
+            decision.collect(cell_key, &collected.effects);
             if !collected.done {
                 unfinished.insert(cell_key.clone());
                 continue;
             }
+            for said in said.iter().filter(|said| !said.of_fates) {
+                let is_kept = collected.fates.contains(&said.ts);
+                if said.hidden == Hidden::Look && !is_kept && is_fate(state, cell_key, said.ts)? {
+                    keep_fate(&mut decision, said.ts, cell_key, Hidden::Look);
+                }
+            }
         }
-        decision.garbage.entry(tablet).or_default().done += hidden.len() as u64;
+        decision.garbage.entry(tablet).or_default().done += said.len() as u64;
     }
     decision.unfinished = !unfinished.is_empty();
     for (key, mut entry) in piece {
@@ -144,36 +191,66 @@ pub(crate) fn decide(state: &State, piece: Piece) -> Result<Decision, Error> {
     Ok(decision)
 }
 
+/// Whether the record at this time stays as it is, because it is its own fate: a delete, or a lock's.
+fn is_fate(state: &State, cell_key: &[u8], ts: Timestamp) -> Result<bool, Error> {
+    if !state.points.now().needs_fate(ts) {
+        return Ok(false);
+    }
+    let key = key::version(cell_key.to_vec(), ts);
+    let stored = state.engine.get(Column::Write, &key)?;
+    let record = stored.map(|stored| version_record((key.into(), stored)));
+    Ok(record
+        .transpose()?
+        .is_some_and(|(_, write)| write.kind != WriteKind::Rollback))
+}
+
+/// This stays until resolved has passed it.
+fn keep_fate(decision: &mut Decision, ts: Timestamp, cell_key: &Bytes, hidden: Hidden) {
+    let cell_key = cell_key.clone();
+    decision.fates.push((ts, Item { cell_key, hidden }));
+}
+
 /// What goes of a cell: what its entries say, or, where one doesn't, what its records do.
-fn collect(state: &State, cell_key: &[u8], hidden: &[Hidden]) -> Result<Collected, Error> {
-    let mut said = Collected {
+fn collect(state: &State, cell_key: &[u8], said: &[Said]) -> Result<Collected, Error> {
+    let points = state.points.now();
+    let mut all = Collected {
         done: true,
         ..Collected::default()
     };
-    for hidden in hidden {
-        let Some(version) = hidden.collected() else {
-            return look(state, cell_key);
-        };
-        said.effects.extend(version.effects);
-        said.records += version.records;
-        said.bytes += version.bytes;
+    for said in said {
+        match said.hidden {
+            Hidden::Look => return look(state, cell_key),
+            Hidden::Version { commit_ts, .. } if points.needs_fate(commit_ts) => {
+                let key = key::version(cell_key.to_vec(), commit_ts);
+                if let Some(stored) = state.engine.get(Column::Write, &key)? {
+                    let (_, write) = version_record((key.into(), stored))?;
+                    if matches!(write.kind, WriteKind::Put | WriteKind::Delete) {
+                        all.replace(commit_ts, write);
+                    }
+                }
+            }
+            Hidden::Version { .. } => {
+                if let Some(version) = said.hidden.collected() {
+                    all.extend(version);
+                }
+            }
+        }
     }
-    Ok(said)
+    Ok(all)
 }
 
 fn look(state: &State, cell_key: &[u8]) -> Result<Collected, Error> {
-    let safe_point = if mutants::on(Mutant::CollectedAtTheBarrier) {
-        state.points.now().barrier
-    } else {
-        state.points.now().safe_point
-    };
-    let newest = key::version(cell_key.to_vec(), safe_point);
+    let mut points = state.points.now();
+    if mutants::on(Mutant::CollectedAtTheBarrier) {
+        points.safe_point = points.barrier;
+    }
+    let newest = key::version(cell_key.to_vec(), points.safe_point);
     let behind = key::behind_cell(cell_key.to_vec());
     let records = state
         .engine
         .scan(Column::Write, &newest, &behind, Direction::Forward)?
         .map(|pair| version_record(pair?));
-    gc(safe_point, records, RECORDS_OF_ONE_CELL)
+    gc(points, records, RECORDS_OF_ONE_CELL)
 }
 
 /// Notes what effects on a cell, whose key has this hash, hide or will be of no use.
@@ -202,20 +279,43 @@ pub(crate) fn note(
     }
 }
 
-/// Leaves entries for what was noted.
-pub(crate) fn index(tablets: &Tablets, decision: &mut Decision) -> Result<(), Error> {
-    for (_, item) in &decision.hides {
-        let tablet = tablets.holding(&item.cell_key)?;
+/// Leaves entries for what was noted, and for fates.
+pub(crate) fn index(state: &State, decision: &mut Decision) -> Result<(), Error> {
+    for (_, item) in decision.hides.iter().chain(&decision.fates) {
+        let tablet = state.tablets.holding(&item.cell_key)?;
         decision.garbage.entry(tablet).or_default().made += 1;
     }
-    for entry in Entry::of(std::mem::take(&mut decision.hides)) {
+    for entry in Entry::of(false, std::mem::take(&mut decision.hides)) {
         decision
             .batch
             .put(Column::Garbage, entry.key(), entry.value());
         let lowest = decision.lowest_entry.unwrap_or(entry.ts);
         decision.lowest_entry = Some(lowest.min(entry.ts));
     }
+    for entry in Entry::of(true, std::mem::take(&mut decision.fates)) {
+        let (key, entry) = (entry.key(), added_to_stored(state, entry)?);
+        let lowest = decision.lowest_fate.unwrap_or(entry.ts);
+        decision.lowest_fate = Some(lowest.min(entry.ts));
+        decision.batch.put(Column::Garbage, key, entry.value());
+    }
     Ok(())
+}
+
+/// Fates of one transaction come in any number of pieces: what is stored under the same key stays too.
+fn added_to_stored(state: &State, mut entry: Entry) -> Result<Entry, Error> {
+    let key = entry.key();
+    if let Some(stored) = state.engine.get(Column::Garbage, &key)? {
+        let stored = Entry::decode(&key, stored)?;
+        for item in stored.items {
+            if entry.says(&item.cell_key).is_none() {
+                entry.items.push(item);
+            }
+        }
+        entry
+            .items
+            .sort_unstable_by(|one, other| one.cell_key.cmp(&other.cell_key));
+    }
+    Ok(entry)
 }
 
 /// What a put at this time hides; `None`: the cell has no write record yet.

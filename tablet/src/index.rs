@@ -2,7 +2,8 @@
 //! each cell: an engine takes as long for each key as for hundreds of bytes of a value.
 //!
 //! An entry's key is the time from which on what it names is hidden, 8 bytes, big-endian, and the key of its first
-//! cell. Its value is a row of items, by their cells' keys: how many bytes the cell's key shares with that of the item
+//! cell. Fates, which wait for resolved and not for the safe point (`protocol::safe_point`), come behind all others: the
+//! highest bit of their time is set, which no timestamp has for 250 years. Its value is a row of items, by their cells' keys: how many bytes the cell's key shares with that of the item
 //! before (the first one with the entry's), how many more it has, those, and what is hidden there: 0 for "look", 1 or
 //! 2 with the 8 bytes of the hidden version's time and one of its value's length, 2 with 8 more, the start_ts of a value
 //! that has a key of its own.
@@ -17,10 +18,14 @@ use crate::Error;
 
 /// Items of one entry.
 const ITEMS_MAX: usize = 64;
+/// Set in the key of an entry of fates.
+const FATE: u64 = 1 << 63;
 
 /// An entry: these cells have something that is hidden from this time on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
+    /// Whether it names fates: what may go when resolved has passed its time.
+    pub of_fates: bool,
     /// Of the records that hide it, or that are to go themselves.
     pub ts: Timestamp,
     /// By their cells' keys.
@@ -63,6 +68,15 @@ impl Hidden {
         }
     }
 
+    /// The fate of what committed then, which has no value.
+    pub(crate) fn fate(commit_ts: Timestamp) -> Self {
+        Self::Version {
+            commit_ts,
+            long: None,
+            bytes: 0,
+        }
+    }
+
     /// What goes, where the version that hides it is at or below the safe point: then no snapshot at or above that
     /// sees it.
     pub(crate) fn collected(self) -> Option<Collected> {
@@ -81,6 +95,7 @@ impl Hidden {
             records: 1,
             bytes: bytes.into(),
             done: true,
+            ..Collected::default()
         })
     }
 
@@ -124,7 +139,7 @@ impl Hidden {
 
 impl Entry {
     /// What is stored for items, of whatever times.
-    pub(crate) fn of(mut items: Vec<(Timestamp, Item)>) -> Vec<Self> {
+    pub(crate) fn of(of_fates: bool, mut items: Vec<(Timestamp, Item)>) -> Vec<Self> {
         items.sort_unstable_by(|one, other| {
             (one.0, &one.1.cell_key).cmp(&(other.0, &other.1.cell_key))
         });
@@ -135,6 +150,7 @@ impl Entry {
                     entry.items.push(item);
                 }
                 _ => entries.push(Self {
+                    of_fates,
                     ts,
                     items: vec![item],
                 }),
@@ -153,7 +169,13 @@ impl Entry {
     /// Its key: with no items, the first that there may be.
     pub(crate) fn key(&self) -> Vec<u8> {
         let first = self.items.first().map_or(&[][..], |item| &item.cell_key);
-        [&self.ts.as_u64().to_be_bytes(), first].concat()
+        [&Self::first_key(self.of_fates, self.ts), first].concat()
+    }
+
+    /// Where the entries of this time begin.
+    pub(crate) fn first_key(of_fates: bool, ts: Timestamp) -> [u8; 8] {
+        let fate = if of_fates { FATE } else { 0 };
+        (ts.as_u64() & !FATE | fate).to_be_bytes()
     }
 
     pub(crate) fn value(&self) -> Vec<u8> {
@@ -203,8 +225,10 @@ impl Entry {
             });
         }
         let whole = items.first()?.cell_key == first;
+        let ts = u64::from_be_bytes(*ts);
         whole.then_some(Self {
-            ts: Timestamp::from_u64(u64::from_be_bytes(*ts)),
+            of_fates: ts & FATE != 0,
+            ts: Timestamp::from_u64(ts & !FATE),
             items,
         })
     }
@@ -235,7 +259,7 @@ mod tests {
             (ts(8), item("table row-1", Hidden::Look)),
             (ts(9), item("table", Hidden::Look)),
         ];
-        let entries = Entry::of(items);
+        let entries = Entry::of(false, items.clone());
         let of = |entry: &Entry| {
             let keys = entry.items.iter().map(|item| item.cell_key.clone());
             (entry.ts.as_u64(), keys.collect::<Vec<_>>())
@@ -244,7 +268,7 @@ mod tests {
         assert_eq!(all[0], (8, vec!["table row-1".into()]));
         let sorted = ["table", "table row-1", "table row-2"].map(Bytes::from);
         assert_eq!(all[1], (9, sorted.to_vec()));
-        for entry in entries {
+        for entry in entries.into_iter().chain(Entry::of(true, items)) {
             let stored = (entry.key(), Bytes::from(entry.value()));
             assert_eq!(Entry::decode(&stored.0, stored.1.clone()).ok(), Some(entry));
             for cut in 0..stored.1.len() {
@@ -265,7 +289,7 @@ mod tests {
                 item(&format!("{number:05}"), Hidden::Look),
             )
         };
-        let entries = Entry::of((0..1000).map(cell).collect());
+        let entries = Entry::of(false, (0..1000).map(cell).collect());
         assert_eq!(entries.len(), 1000_usize.div_ceil(ITEMS_MAX));
         let bytes: usize = entries.iter().map(|entry| entry.value().len()).sum();
         assert!(

@@ -1,4 +1,4 @@
-//! The barrier and the safe point, as this server has them (`protocol::safe_point`).
+//! The barrier, the safe point and resolved, as this server has them (`protocol::safe_point`).
 
 use percolator_engine::{Batch, Column, Engine};
 use percolator_protocol::mutants::{self, Mutant};
@@ -9,7 +9,7 @@ use crate::Error;
 use crate::decision::Decision;
 use crate::latches::Ticket;
 
-/// Where they are kept: the barrier, then the safe point, eight bytes each.
+/// Where they are kept: the barrier, the safe point, then resolved, eight bytes each.
 const POINTS: &[u8] = b"points";
 
 /// See the module's head.
@@ -20,6 +20,7 @@ pub(crate) struct ServerPoints {
     pub(crate) barrier: Timestamp,
     /// How far is decided; on its way to the disk, or there.
     safe_point: Timestamp,
+    resolved: Timestamp,
     /// What the master is told, and what may be collected.
     pub(crate) durable: Points,
     /// Durable too, but for what was decided before this ticket, below the barrier, and is not yet: a full disk
@@ -39,6 +40,7 @@ impl ServerPoints {
         Ok(Self {
             barrier: durable.barrier,
             safe_point: durable.safe_point,
+            resolved: durable.resolved,
             durable,
             pending: None,
         })
@@ -66,6 +68,7 @@ impl ServerPoints {
     pub(crate) fn decided(&mut self, points: Points) {
         self.barrier = self.barrier.max(points.barrier);
         self.safe_point = self.safe_point.max(points.safe_point);
+        self.resolved = self.resolved.max(points.resolved);
     }
 
     /// What the next record is raised from: it must not take back what another one on its way has.
@@ -73,6 +76,7 @@ impl ServerPoints {
         Points {
             barrier: self.barrier,
             safe_point: self.safe_point,
+            resolved: self.resolved,
         }
     }
 
@@ -95,6 +99,7 @@ impl ServerPoints {
         Points {
             barrier: self.barrier,
             safe_point: self.durable.safe_point,
+            resolved: self.durable.resolved,
         }
     }
 }
@@ -106,19 +111,22 @@ pub(crate) fn write(batch: &mut Batch, points: Points) {
     } else {
         POINTS
     };
-    let bytes = [points.barrier, points.safe_point].map(|point| point.as_u64().to_be_bytes());
+    let points = [points.barrier, points.safe_point, points.resolved];
+    let bytes = points.map(|point| point.as_u64().to_be_bytes());
     batch.put_again(Column::Meta, key, bytes.concat());
 }
 
 fn decode(stored: &[u8]) -> Option<Points> {
-    let (barrier, safe_point) = stored.split_at_checked(8)?;
-    let point = |bytes: &[u8]| {
-        Some(Timestamp::from_u64(u64::from_be_bytes(
-            bytes.try_into().ok()?,
-        )))
+    let (points, []) = stored.as_chunks::<8>() else {
+        return None;
     };
+    let &[barrier, safe_point, resolved] = points else {
+        return None;
+    };
+    let point = |bytes| Timestamp::from_u64(u64::from_be_bytes(bytes));
     Some(Points {
-        barrier: point(barrier)?,
-        safe_point: point(safe_point)?,
+        barrier: point(barrier),
+        safe_point: point(safe_point),
+        resolved: point(resolved),
     })
 }

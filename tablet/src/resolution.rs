@@ -1,6 +1,6 @@
 //! Up to where the locks in this server's tablets are resolved (`protocol::safe_point`), and what is in the way.
 //!
-//! Not durable: a server that starts knows that everything below its safe point is resolved, and looks again for the rest.
+//! Not durable: a server that starts knows that everything is resolved that was so in all tablets, and looks again for the rest.
 
 use std::time::Duration;
 
@@ -22,7 +22,11 @@ impl Resolution {
     /// Of a server that starts with these points.
     pub(crate) fn at(points: Points) -> Self {
         Self {
-            resolved_ts: points.safe_point,
+            resolved_ts: if mutants::on(Mutant::StartsResolved) {
+                points.safe_point
+            } else {
+                points.resolved
+            },
             obstacle: None,
         }
     }
@@ -83,6 +87,7 @@ mod tests {
         let points = Points {
             barrier: ts(9),
             safe_point: ts(5),
+            resolved: ts(5),
         };
         let mut resolution = Resolution::at(points);
         assert_eq!(resolution.resolved_ts(), ts(5));

@@ -210,10 +210,14 @@ impl Looked<'_> {
         // To find nothing is to look through all entries of that time.
         let is_indexed = write.kind != WriteKind::Put || older.is_some();
         let said = if is_indexed {
-            self.said(&cell.key, ts)?
+            self.said(&cell.key, false, ts)?
         } else {
             None
         };
+        if is_indexed && said.is_none() && self.said(&cell.key, true, ts)?.is_some() {
+            // It is a fate, or waits to become one with those below it.
+            return self.value(cell, ts, write);
+        }
         if let Some(said) = said
             && self.would_lose(said, ts, cell)?
         {
@@ -229,10 +233,15 @@ impl Looked<'_> {
             };
             self.find(place, ts, what);
         }
+        self.value(cell, ts, write)
+    }
+
+    /// A long value has to be there.
+    fn value(&mut self, cell: &SeenCell, ts: Timestamp, write: &Write) -> Result<(), Error> {
         let is_long = write.kind == WriteKind::Put && write.short_value.is_none();
         let value = || key::version(cell.key.clone(), write.start_ts);
         if is_long && self.engine.get(Column::Data, &value())?.is_none() {
-            self.find(place, ts, "the value of this version is missing");
+            self.find(&cell.place, ts, "the value of this version is missing");
         }
         Ok(())
     }
@@ -244,7 +253,15 @@ impl Looked<'_> {
             return Ok(false);
         };
         let named = key::version(cell.key.clone(), commit_ts);
-        let is_there = self.engine.get(Column::Write, &named)?.is_some();
+        let stored = self.engine.get(Column::Write, &named)?;
+        let stored = stored.map(|stored| version_record((named.into(), stored)));
+        let stored = stored.transpose()?;
+        // Its fate stays there until it is resolved.
+        let is_fate = |write: &Write| write.kind == WriteKind::Lock;
+        if stored.as_ref().is_some_and(|(_, write)| is_fate(write)) {
+            return Ok(commit_ts >= ts);
+        }
+        let is_there = stored.is_some();
         Ok(match &cell.older {
             Some((older, write)) if is_there || ts > self.state.points.now().safe_point => {
                 said != Hidden::of(*older, write)
@@ -254,12 +271,18 @@ impl Looked<'_> {
     }
 
     /// What entries of this time say of the cell: an entry's first cell is that or one before it, mostly the next.
-    fn said(&mut self, cell_key: &[u8], ts: Timestamp) -> Result<Option<Hidden>, Error> {
-        let mut recent = self.recent.iter().filter(|entry| entry.ts == ts);
+    fn said(
+        &mut self,
+        cell_key: &[u8],
+        of_fates: bool,
+        ts: Timestamp,
+    ) -> Result<Option<Hidden>, Error> {
+        let is_meant = |entry: &&Entry| entry.ts == ts && entry.of_fates == of_fates;
+        let mut recent = self.recent.iter().filter(is_meant);
         if let Some(hidden) = recent.find_map(|entry| entry.says(cell_key)) {
             return Ok(Some(hidden));
         }
-        let start = ts.as_u64().to_be_bytes();
+        let start = Entry::first_key(of_fates, ts);
         let end = [&start, cell_key, &[0]].concat();
         let entries = self
             .engine
@@ -333,7 +356,9 @@ impl Looked<'_> {
         let mut resume = None;
         for pair in self.pairs(Column::Garbage, after)? {
             let (key, value) = pair?;
-            let Entry { ts, items: of_it } = Entry::decode(&key, value)?;
+            let Entry {
+                ts, items: of_it, ..
+            } = Entry::decode(&key, value)?;
             items.extend(of_it.into_iter().map(|item| (ts, item.cell_key)));
             if items.len() >= PAIRS {
                 resume = Some(key);

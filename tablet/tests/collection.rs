@@ -1,5 +1,6 @@
 //! Collection by the index, against a model of what snapshots see: whatever was written, rolled back and collected
-//! before, no snapshot at or above the safe point sees a difference, and in the end nothing is left that nobody sees.
+//! before, no snapshot at or above the safe point sees a difference, the fate of what may be asked for is known, and in the
+//! end nothing is left that nobody sees.
 
 mod support;
 
@@ -7,7 +8,7 @@ use std::collections::BTreeMap;
 
 use percolator_engine::{Column, Direction};
 use percolator_protocol::safe_point::Points;
-use percolator_protocol::types::Timestamp;
+use percolator_protocol::types::{TableId, Timestamp, Write, key};
 use percolator_wire::v1;
 use percolator_wire::v1::request::Body as Ask;
 use percolator_wire::v1::response::Body;
@@ -33,8 +34,8 @@ enum Kind {
 enum Step {
     /// Rows by number; or what is prewritten is rolled back.
     Write(BTreeMap<usize, Kind>, bool),
-    /// Up to so long ago.
-    Collect(u64),
+    /// Up to so long ago, with locks that may be left from so long before that.
+    Collect(u64, u64),
     StartAgain,
 }
 
@@ -48,7 +49,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let cells = btree_map(0..ROWS.len(), kind, 1..=ROWS.len());
     let step = prop_oneof![
         8 => (cells, prop::bool::weighted(0.2)).prop_map(|(cells, back)| Step::Write(cells, back)),
-        2 => (0..6 * STEP).prop_map(Step::Collect),
+        2 => (0..6 * STEP, prop_oneof![Just(0), 0..12 * STEP])
+            .prop_map(|(ago, behind)| Step::Collect(ago, behind)),
         1 => Just(Step::StartAgain),
     ];
     vec(step, 1..40)
@@ -62,6 +64,9 @@ struct World {
     life: u64,
     now: u64,
     safe_point: u64,
+    resolved: u64,
+    /// Rows of cells, and when they were committed.
+    commits: Vec<(usize, u64)>,
     model: Model,
 }
 
@@ -114,6 +119,7 @@ impl World {
         let answer = self.server.ask(end);
         assert!(!matches!(answer, Body::Error(_)), "{answer:?}");
         for (row, kind) in cells.iter().filter(|_| !roll_back) {
+            self.commits.push((*row, commit_ts));
             let versions = self.model.entry(*row).or_default();
             match kind {
                 Kind::Lock => {}
@@ -123,12 +129,15 @@ impl World {
         }
     }
 
-    fn collect(&mut self, safe_point: u64) {
+    /// `behind`: locks of transactions from so long before may be left somewhere.
+    fn collect(&mut self, safe_point: u64, behind: u64) {
         self.safe_point = self.safe_point.max(safe_point);
+        self.resolved = self.resolved.max(self.safe_point.saturating_sub(behind));
         let safe_point = Timestamp::from_u64(self.safe_point);
         let points = Points {
             barrier: safe_point,
             safe_point,
+            resolved: Timestamp::from_u64(self.resolved),
         };
         // One that was asked something lately takes its time.
         for _ in 0..3 {
@@ -153,6 +162,21 @@ impl World {
                 let row = ROWS[*row];
                 assert_eq!(self.server.value(row, ts), seen, "row {row} at {ts}");
             }
+        }
+    }
+
+    /// Of every commit whose locks may be left somewhere the fate is known: its start_ts, and its commit_ts.
+    fn ask_for_fates(&mut self) {
+        let unresolved = self.commits.clone().into_iter();
+        for (row, commit_ts) in unresolved.filter(|(_, at)| *at >= self.resolved) {
+            let key = key::version(
+                key::cell(TableId(5), ROWS[row].as_bytes(), b"c"),
+                Timestamp::from_u64(commit_ts),
+            );
+            let stored = self.server.engine.get(Column::Write, &key);
+            let stored = stored.expect("readable").expect("its record, or its fate");
+            let write = Write::decode(Timestamp::from_u64(commit_ts), stored).expect("a record");
+            assert_eq!(write.start_ts.as_u64(), commit_ts - STEP / 2);
         }
     }
 
@@ -195,22 +219,27 @@ proptest! {
             life: LIFE,
             now: 0,
             safe_point: 0,
+            resolved: 0,
+            commits: Vec::new(),
             model: Model::new(),
         };
         for step in &steps {
             match step {
                 Step::Write(cells, roll_back) => world.write(cells, *roll_back),
-                Step::Collect(ago) => world.collect((world.now + STEP).saturating_sub(*ago)),
+                Step::Collect(ago, behind) => {
+                    world.collect((world.now + STEP).saturating_sub(*ago), *behind);
+                }
                 Step::StartAgain => {
                     world.server.start_again();
                     world.life = LIFE + 1;
                 }
             }
             world.look();
+            world.ask_for_fates();
             prop_assert_eq!(world.wrong(), Vec::<String>::new());
         }
         world.now += 2 * STEP;
-        world.collect(world.now);
+        world.collect(world.now, 0);
         world.look();
         let newest = world.model.values().filter_map(|versions| versions.last());
         let shown: Vec<&String> = newest.filter_map(|(_, value)| value.as_ref()).collect();

@@ -15,6 +15,7 @@ fn points(barrier: u64, safe_point: u64) -> Points {
     Points {
         barrier: Timestamp::from_u64(barrier),
         safe_point: Timestamp::from_u64(safe_point),
+        resolved: Timestamp::from_u64(safe_point),
     }
 }
 

@@ -98,6 +98,7 @@ fn what_is_whole_is_found_whole_before_and_after_collection() {
     let points = Points {
         barrier: Timestamp::from_u64(18),
         safe_point: Timestamp::from_u64(18),
+        resolved: Timestamp::from_u64(18),
     };
     server.core.reach(points, &mut server.replies);
     server.settle();
@@ -286,6 +287,7 @@ fn what_a_request_of_many_cells_hides_is_found_and_collected() {
     let points = Points {
         barrier: Timestamp::from_u64(22),
         safe_point: Timestamp::from_u64(22),
+        resolved: Timestamp::from_u64(22),
     };
     for _ in 0..2 {
         server.core.reach(points, &mut server.replies);

@@ -27,6 +27,7 @@ impl From<&v1::HeartbeatRequest> for Points {
         Self {
             barrier: Timestamp::from_u64(beat.barrier),
             safe_point: Timestamp::from_u64(beat.safe_point),
+            resolved: Timestamp::from_u64(beat.all_resolved_ts),
         }
     }
 }
@@ -37,6 +38,7 @@ impl From<&v1::HeartbeatResponse> for Points {
         Self {
             barrier: Timestamp::from_u64(told.barrier),
             safe_point: Timestamp::from_u64(told.safe_point),
+            resolved: Timestamp::from_u64(told.resolved_ts),
         }
     }
 }

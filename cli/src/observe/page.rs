@@ -96,6 +96,7 @@ fn points(survey: &Survey) -> String {
     let rows = [
         ("barrier", old(gc.now, gc.barrier)),
         ("safe point", old(gc.now, gc.safe_point)),
+        ("resolved", old(gc.now, gc.resolved)),
         (
             "retention",
             humantime::format_duration(gc.retention).to_string(),
@@ -149,6 +150,8 @@ pub(crate) fn json(survey: &Survey, problems: &[Problem], unseen: &[String]) -> 
             "barrier_age_ms": age_ms(gc.now, gc.barrier),
             "safe_point": gc.safe_point.to_string(),
             "safe_point_age_ms": age_ms(gc.now, gc.safe_point),
+            "resolved": gc.resolved.to_string(),
+            "resolved_age_ms": age_ms(gc.now, gc.resolved),
             "sessions": gc.sessions,
         },
         "oldest_transaction": survey.oldest().map(|(start_ts, owner)| json!({

@@ -387,6 +387,7 @@ pub(crate) mod tests {
                 now,
                 barrier: ts(1_999_400),
                 safe_point: ts(1_999_398),
+                resolved: ts(1_999_398),
                 sessions: 0,
                 holders: Vec::new(),
                 obstacles: Vec::new(),

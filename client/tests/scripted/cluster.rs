@@ -274,6 +274,7 @@ impl Cluster {
         let points = Points {
             barrier,
             safe_point: Timestamp::ZERO,
+            resolved: Timestamp::ZERO,
         };
         for server in state.servers.values_mut() {
             let Server { core, replies, .. } = server;

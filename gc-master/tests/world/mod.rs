@@ -216,6 +216,7 @@ impl World {
             let points = Points {
                 barrier: now,
                 safe_point: now,
+                resolved: now,
             };
             self.points.insert(name.clone(), points);
             if !self.down.contains(&name) {

@@ -151,11 +151,17 @@ pub(crate) fn run(
         }
         "gc" => {
             let safe_point = args.ts("at")?;
+            let resolved = args.named("resolved").map(|ts| read_ts(&ts));
+            let points = Points {
+                barrier: safe_point,
+                safe_point,
+                resolved: resolved.transpose()?.unwrap_or(safe_point),
+            };
             let most = args.named("most");
             let most = most.map_or(Ok(u64::MAX), |text| args::read_number(&text))?;
             let most = usize::try_from(most).unwrap_or(usize::MAX);
             let collect = |cell| {
-                let collected = store.gc(safe_point, &cell, most);
+                let collected = store.gc(points, &cell, most);
                 let more = if collected.done { "" } else { ", and more" };
                 format!(
                     "{} collected {}{more}",
@@ -174,6 +180,7 @@ pub(crate) fn run(
             let points = Points {
                 barrier,
                 safe_point: safe_point.unwrap_or(barrier),
+                resolved: Timestamp::ZERO,
             };
             let start_ts = args.ts("start")?;
             let says = |what: String, result: Result<(), TooOld>| match result {

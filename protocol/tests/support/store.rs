@@ -13,6 +13,7 @@ use percolator_protocol::actions::{
     commit, gc, get, keep_alive, one_phase, prewrite, resolve, rollback, scan_forward,
     scan_reverse,
 };
+use percolator_protocol::safe_point::Points;
 use percolator_protocol::txn::{Ending, MetLock};
 use percolator_protocol::types::{Cell, Effect, Lock, Mutation, Timestamp, Write, key};
 
@@ -296,8 +297,8 @@ impl Store {
     }
 
     /// Collects one cell, at most about `most` records of it.
-    pub(crate) fn gc(&mut self, safe_point: Timestamp, cell: &Cell, most: usize) -> Collected {
-        let Ok(collected) = gc(safe_point, self.writes(cell).map(Ok::<_, Infallible>), most);
+    pub(crate) fn gc(&mut self, points: Points, cell: &Cell, most: usize) -> Collected {
+        let Ok(collected) = gc(points, self.writes(cell).map(Ok::<_, Infallible>), most);
         self.apply(cell, collected.effects.clone());
         collected
     }

@@ -16,20 +16,29 @@ const OF_TABLES: [Column; 3] = [Column::Lock, Column::Write, Column::Data];
 /// Why collection on this server has not ended at a safe point above `past`; `None`: it has. Cheap, as it is asked
 /// after every event.
 pub(super) fn unfinished(holding: &Holding<'_>, past: Timestamp) -> Option<String> {
-    let Holding {
-        server, safe_point, ..
-    } = holding;
-    if *safe_point <= past {
+    let Holding { server, points, .. } = holding;
+    let safe_point = points.safe_point;
+    if points.resolved <= past {
         return Some(format!(
-            "the safe point of {server} is {safe_point}, and not above {past}"
+            "the safe point of {server} is {safe_point} and locks are resolved up to {}, which is not above {past}",
+            points.resolved
         ));
     }
-    if let Some(entry) = oldest_entry(holding.content)
-        && entry < *safe_point
-    {
-        return Some(format!(
-            "{server} has an index entry at {entry}, below its safe point {safe_point}"
-        ));
+    let point = |of_fates| {
+        if of_fates {
+            points.resolved
+        } else {
+            safe_point
+        }
+    };
+    for of_fates in [false, true] {
+        if let Some(entry) = oldest_entry(holding.content, of_fates)
+            && entry < point(of_fates)
+        {
+            return Some(format!(
+                "{server} has an index entry at {entry}, below its points {points:?}"
+            ));
+        }
     }
     if let Some(table) = holding.frozen() {
         return Some(format!(
@@ -43,10 +52,15 @@ pub(super) fn unfinished(holding: &Holding<'_>, past: Timestamp) -> Option<Strin
     ))
 }
 
-fn oldest_entry(content: &Content) -> Option<Timestamp> {
-    let (first, _) = pairs(content, Column::Garbage).next()?;
-    let ts = first.first_chunk::<8>()?;
-    Some(Timestamp::from_u64(u64::from_be_bytes(*ts)))
+/// Entries of fates come last, and have a bit more.
+fn oldest_entry(content: &Content, of_fates: bool) -> Option<Timestamp> {
+    const FATE: u64 = 1 << 63;
+    let from = if of_fates { FATE } else { 0 };
+    let from = Bytes::copy_from_slice(&from.to_be_bytes());
+    let ((column, key), _) = content.range((Column::Garbage, from)..).next()?;
+    let ts = u64::from_be_bytes(*key.first_chunk()?);
+    let is_meant = *column == Column::Garbage && (ts & FATE != 0) == of_fates;
+    is_meant.then(|| Timestamp::from_u64(ts & !FATE))
 }
 
 /// A table that has keys here and no tablet.
@@ -78,9 +92,8 @@ fn pairs(content: &Content, column: Column) -> impl Iterator<Item = (&Bytes, &By
 /// # Errors
 /// What is there and should not be, or is missing.
 pub(super) fn check(holding: &Holding<'_>) -> Result<(), String> {
-    let Holding {
-        server, safe_point, ..
-    } = holding;
+    let Holding { server, points, .. } = holding;
+    let safe_point = points.safe_point;
     let unreadable = |error: DecodeError| error.to_string();
     let mut values: BTreeSet<(Bytes, Timestamp)> = BTreeSet::new();
     for (cell_key, value) in pairs(holding.content, Column::Lock) {
@@ -105,10 +118,12 @@ pub(super) fn check(holding: &Holding<'_>) -> Result<(), String> {
             }
             values.insert((last.0.clone(), write.start_ts));
         }
-        if ts >= *safe_point {
+        if ts >= safe_point || (ts >= points.resolved && write.kind == WriteKind::Lock) {
             continue;
         }
-        let is_newest = write.kind == WriteKind::Put && !last.1;
+        let is_newest = !last.1
+            && (write.kind == WriteKind::Put
+                || write.kind == WriteKind::Delete && ts >= points.resolved);
         last.1 = true;
         if !is_newest {
             let cell = key::decode_cell(cell_key).map_err(unreadable)?;
@@ -134,6 +149,7 @@ pub(super) fn check(holding: &Holding<'_>) -> Result<(), String> {
 mod tests {
     use std::collections::BTreeMap;
 
+    use percolator_protocol::safe_point::Points;
     use percolator_protocol::types::{Cell, TableId};
 
     use super::super::made_up::{assert_broken, ts};
@@ -165,13 +181,21 @@ mod tests {
         stored.collect()
     }
 
+    fn points(safe_point: u64) -> Points {
+        Points {
+            barrier: ts(safe_point),
+            safe_point: ts(safe_point),
+            resolved: ts(safe_point),
+        }
+    }
+
     fn said(content: &Content, safe_point: u64) -> Result<(), String> {
         let owned = BTreeMap::from([(TABLE, true)]);
         let holding = Holding {
             server: "tablet-0",
             content,
             owned: Some(&owned),
-            safe_point: ts(safe_point),
+            points: points(safe_point),
         };
         match unfinished(&holding, ts(50)) {
             Some(why) => Err(why),
@@ -200,7 +224,7 @@ mod tests {
     #[test]
     fn a_safe_point_that_stays_and_entries_below_it_are_no_end() {
         let mut content = content(&[(20, put(10, "it"))]);
-        assert_broken(said(&content, 50), "and not above 50");
+        assert_broken(said(&content, 50), "which is not above 50");
         let entry = |at: u64| (Column::Garbage, Bytes::from(at.to_be_bytes().to_vec()));
         content.insert(entry(60), Bytes::new());
         assert_eq!(said(&content, 60), Ok(()));
@@ -226,7 +250,7 @@ mod tests {
             server: "tablet-0",
             content: &content,
             owned: Some(&owned),
-            safe_point: ts(60),
+            points: points(60),
         };
         let why = unfinished(&holding, ts(50));
         assert_broken(why.map_or(Ok(()), Err), "frozen tablets of table 8");

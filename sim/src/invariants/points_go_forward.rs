@@ -1,5 +1,5 @@
-//! The barrier and the safe point of a tablet server only go forward, whatever is started again, and the safe
-//! point stays at or below the barrier (`protocol::safe_point`).
+//! The points of a tablet server only go forward, whatever is started again; the safe point stays at or below the
+//! barrier, and resolved at or below the safe point (`protocol::safe_point`).
 
 use std::collections::BTreeMap;
 
@@ -22,14 +22,18 @@ impl Invariant for PointsGoForward {
             .reached
             .insert(server.to_owned(), points)
             .unwrap_or_default();
-        if points.barrier < before.barrier || points.safe_point < before.safe_point {
+        let (now, reached) = (points, before);
+        if now.barrier < reached.barrier
+            || now.safe_point < reached.safe_point
+            || now.resolved < reached.resolved
+        {
             return Err(format!(
                 "{server} goes back from {} to {}",
                 shown(before),
                 shown(points)
             ));
         }
-        if points.safe_point > points.barrier {
+        if points.safe_point > points.barrier || points.resolved > points.safe_point {
             return Err(format!(
                 "{server} collects what it serves: {}",
                 shown(points)
@@ -41,7 +45,7 @@ impl Invariant for PointsGoForward {
 
 fn shown(points: Points) -> String {
     format!(
-        "barrier={} safe_point={}",
-        points.barrier, points.safe_point
+        "barrier={} safe_point={} resolved={}",
+        points.barrier, points.safe_point, points.resolved
     )
 }

@@ -66,6 +66,7 @@ mod tests {
                 Points {
                     barrier,
                     safe_point: Timestamp::ZERO,
+                    resolved: Timestamp::ZERO,
                 },
             )
         };

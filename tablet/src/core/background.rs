@@ -31,12 +31,18 @@ const NOTHING_TO_DO: Duration = Duration::from_millis(500);
 pub(super) struct Collection {
     /// Of dropped tablets.
     pub(super) clearing: Clearing,
-    /// The piece of garbage that is being collected.
-    pub(super) collecting: Option<Ticket>,
-    /// Nothing is left up to here, as far as the last look goes.
-    pub(super) collected_to: Timestamp,
+    pub(super) collecting: Option<Collecting>,
     pub(super) progress: Progress,
+    /// Of what waits for the safe point.
     pub(super) front: garbage::Front,
+    /// Of what waits for resolved.
+    pub(super) fates: garbage::Front,
+}
+
+/// The piece of garbage that is being collected.
+pub(super) struct Collecting {
+    pub(super) ticket: Ticket,
+    pub(super) of_fates: bool,
 }
 
 impl Collection {
@@ -44,10 +50,26 @@ impl Collection {
         Ok(Self {
             clearing: Clearing::default(),
             collecting: None,
-            collected_to: Timestamp::ZERO,
             progress: Progress::load(&*state.engine, &state.tablets)?,
-            front: garbage::Front::default(),
+            front: garbage::Front::new(false),
+            fates: garbage::Front::new(true),
         })
+    }
+
+    pub(super) fn front(&mut self, of_fates: bool) -> &mut garbage::Front {
+        if of_fates {
+            &mut self.fates
+        } else {
+            &mut self.front
+        }
+    }
+
+    /// Whether there may be something to collect, and of what: first what waits for the safe point.
+    fn may_collect(&self, points: Points) -> Option<bool> {
+        if self.front.collected_to != points.safe_point {
+            return Some(false);
+        }
+        (self.fates.collected_to != points.resolved).then_some(true)
     }
 }
 
@@ -109,7 +131,8 @@ impl Core {
             self.enqueue(None, 0, Note::default(), Work::points(points), out);
         }
         // Rollbacks of old transactions leave garbage below the safe point, too.
-        self.gc.collected_to = Timestamp::ZERO;
+        self.gc.front.collected_to = Timestamp::ZERO;
+        self.gc.fates.collected_to = Timestamp::ZERO;
         self.collect(out);
     }
 
@@ -153,8 +176,8 @@ impl Core {
 
     /// When [`Self::tick`] is to be called again, at the latest. It may be sooner than was said before.
     pub fn next_tick(&self) -> Duration {
-        let all_is_done =
-            self.gc.collected_to == self.state.points.durable.safe_point && self.bulk.is_empty();
+        let points = self.state.points.durable;
+        let all_is_done = self.gc.may_collect(points).is_none() && self.bulk.is_empty();
         match (all_is_done, self.waits.is_idle()) {
             (false, _) => TICK,
             (true, false) => wait_queue::TICK,
@@ -180,18 +203,27 @@ impl Core {
         if self.gc.collecting.is_some() || self.failed.is_some() {
             return;
         }
-        let safe_point = self.state.points.durable.safe_point;
-        if self.gc.collected_to == safe_point {
+        let points = self.state.points.durable;
+        let Some(of_fates) = self.gc.may_collect(points) else {
             return;
-        }
+        };
         let Some(most) = self.pace.piece() else {
             return;
         };
-        match garbage::piece(&*self.state.engine, &mut self.gc.front, safe_point, most) {
-            Ok(piece) if piece.is_empty() => self.gc.collected_to = safe_point,
+        let point = if of_fates {
+            points.resolved
+        } else {
+            points.safe_point
+        };
+        let front = self.gc.front(of_fates);
+        match garbage::piece(&*self.state.engine, front, point, most) {
+            Ok(piece) if piece.is_empty() => front.collected_to = point,
             Ok(piece) => {
                 let items = garbage::items(&piece);
-                self.gc.collecting = Some(self.queue.next_ticket);
+                self.gc.collecting = Some(Collecting {
+                    ticket: self.queue.next_ticket,
+                    of_fates,
+                });
                 let before = self.queue.next_ticket;
                 self.enqueue(None, 0, Note::default(), Work::collect(piece), out);
                 if self.queue.next_ticket == before {
@@ -216,9 +248,9 @@ impl Core {
     }
 
     pub(super) fn background_ended(&mut self, ticket: Ticket, durable: bool) {
-        if self.gc.collecting == Some(ticket) {
-            self.gc.collecting = None;
-        }
+        self.gc
+            .collecting
+            .take_if(|collecting| collecting.ticket == ticket);
         self.gc.clearing.ended(ticket, durable);
     }
 

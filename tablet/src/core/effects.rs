@@ -55,11 +55,18 @@ impl Core {
         if let Some(points) = decision.points {
             self.state.points.stored(ticket, points);
         }
-        if self.gc.collecting == Some(ticket) && !decision.unfinished {
-            self.gc.front.piece_done();
+        if let Some(collecting) = &self.gc.collecting
+            && collecting.ticket == ticket
+            && !decision.unfinished
+        {
+            let of_fates = collecting.of_fates;
+            self.gc.front(of_fates).piece_done();
         }
         if let Some(ts) = decision.lowest_entry {
             self.gc.front.entry_made(ts);
+        }
+        if let Some(ts) = decision.lowest_fate {
+            self.gc.fates.entry_made(ts);
         }
         for (tablet, change) in std::mem::take(&mut decision.garbage) {
             self.pace.made(change.made as usize);

@@ -124,6 +124,7 @@ impl Core {
         v1::HeartbeatRequest {
             barrier: self.state.points.durable.barrier.as_u64(),
             safe_point: self.state.points.durable.safe_point.as_u64(),
+            all_resolved_ts: self.state.points.durable.resolved.as_u64(),
             resolved_ts: self.resolution.resolved_ts().as_u64(),
             progress: Some(self.gc_progress()),
             high_ts: self.groups.durable.high_ts.as_u64(),
@@ -380,7 +381,7 @@ impl Core {
     ) -> Vec<Ticket> {
         self.state.probe.ended(&mut asked.note, Step::Latch);
         let decided = work.decide(&self.state).and_then(|mut decision| {
-            garbage::index(&self.state.tablets, &mut decision)?;
+            garbage::index(&self.state, &mut decision)?;
             Ok(decision)
         });
         self.state.probe.ended(&mut asked.note, Step::Decide);

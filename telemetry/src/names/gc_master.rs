@@ -110,13 +110,17 @@ declarations! {
         "percolator_gc_master_safe_point_age_seconds",
         "How far the safe point lies behind the oracle's time: what was hidden before it may be collected. A little more than the barrier's age, or much more where something is in the way. Where there is none yet, for how long the master has had a tablet server and no safe point; 0: neither.",
     );
+    RESOLVED_AGE: Metric::gauge(
+        "percolator_gc_master_resolved_age_seconds",
+        "How far resolved lies behind the oracle's time: no lock of an older transaction is left anywhere. Much more than the safe point's age where something has been in the way for more than a minute: collection goes on then, and keeps what became of each commit. 0: there's none yet.",
+    );
     RETENTION: Metric::gauge(
         "percolator_gc_master_retention_seconds",
         "How long versions are kept, as configured.",
     );
     HELD_BY: Metric::gauge(
         "percolator_gc_master_gc_held",
-        "1 where this holds garbage collection back now. paused: somebody has paused it; oracle: it doesn't answer; gc_lock: a transaction older than the retention holds the barrier; server_down: a tablet server doesn't answer; server_behind: one answers, and doesn't take the barrier; tablets_lost: one has lost tablets that it had; locks: locks of old transactions can't be resolved; resolving: a tablet server has resolved them for more than 10 s; table_creating: a table is being created, or its rows are not all known; table_deleting: a server has not frozen a table that is being deleted; starting: the master waits for the leases of before its start.",
+        "1 where this holds garbage collection back now, or locks from being resolved: for that it waits a minute, and then goes on, but keeps what became of each commit. paused: somebody has paused it; oracle: it doesn't answer; gc_lock: a transaction older than the retention holds the barrier; server_down: a tablet server doesn't answer; server_behind: one answers, and doesn't take the barrier; tablets_lost: one has lost tablets that it had; locks: locks of old transactions can't be resolved; resolving: a tablet server has resolved them for more than 10 s; table_creating: a table is being created, or its rows are not all known; table_deleting: a server has not frozen a table that is being deleted; starting: the master waits for the leases of before its start.",
     )
     .by(&[Label::one_of("by", HOLDERS)]);
     SESSIONS: Metric::gauge(
