@@ -261,7 +261,7 @@ fn a_master_that_loses_its_folder_learns_the_points_and_what_was_set() {
 }
 
 #[test]
-fn a_tablet_server_that_is_away_holds_collection_back_and_is_named() {
+fn a_tablet_server_that_is_away_is_named_and_the_others_collect_meanwhile() {
     on_cluster(|cluster, client| async move {
         put(&client, "ann", "1").await;
         let pid = beside(&cluster, |cluster| cluster.pid("tablet-1")).await;
@@ -280,6 +280,23 @@ fn a_tablet_server_that_is_away_holds_collection_back_and_is_named() {
         })
         .await;
         assert!(said.contains("does not answer"), "{said}");
+        // The row's tablet is on another server.
+        let before = collected(&status(&cluster).await);
+        let overwritten = [
+            put(&client, "ann", "2").await,
+            put(&client, "ann", "3").await,
+        ];
+        until("the older versions to go", async || {
+            let now = status(&cluster).await;
+            let passed = point(&now, "safe_point") > overwritten[1].as_u64();
+            match passed && collected(&now) >= before + 2 {
+                true => Ok(()),
+                false => Err(now.to_string()),
+            }
+        })
+        .await;
+        let now = status(&cluster).await;
+        assert!(point(&now, "resolved") < overwritten[0].as_u64(), "{now}");
         support::signal(pid, "CONT");
         until("nothing that blocks", async || {
             let said = run(&cluster, &["gc", "why-blocked"]).await;
@@ -289,6 +306,17 @@ fn a_tablet_server_that_is_away_holds_collection_back_and_is_named() {
             }
         })
         .await;
+        until("locks to be resolved", async || {
+            let now = status(&cluster).await;
+            match point(&now, "resolved") > overwritten[1].as_u64() {
+                true => Ok(()),
+                false => Err(now.to_string()),
+            }
+        })
+        .await;
+        run(&cluster, &["gc", "verify"]).await.ok();
+        let read = client.begin().await.expect("a transaction");
+        assert_eq!(get(&read, "ann").await.expect("read").as_deref(), Some("3"));
     });
 }
 
