@@ -116,8 +116,12 @@ impl Serving {
 
 impl Candidate {
     /// `dead`: earlier starts that surely answer nobody any more.
-    pub(crate) fn new(member: Member, dead: Vec<u64>, register: Arc<dyn Register>) -> Self {
-        let timing = Timing::default();
+    pub(crate) fn new(
+        member: Member,
+        dead: Vec<u64>,
+        register: Arc<dyn Register>,
+        timing: Timing,
+    ) -> Self {
         Self {
             election: Mutex::new(Election::new(member.clone(), dead, timing)),
             register,
