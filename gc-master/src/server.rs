@@ -202,7 +202,8 @@ impl Server {
                 let member = member(&options, address, &life)?;
                 let dead = life.replaces.clone();
                 let leadership = register.open(startup::LEADERSHIP)?;
-                let candidate = Candidate::new(member, dead, leadership, register.timing());
+                let timing = register.timing();
+                let candidate = Candidate::new(member, dead, leadership, timing, metrics.clone());
                 (state, Serving::elected(candidate), None, Some(life))
             }
         };

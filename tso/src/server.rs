@@ -202,7 +202,7 @@ impl Server {
                 replica.raise(floor);
                 let replica = Granting::Replica(Box::new(replica));
                 let shared = Arc::new(Shared::new(replica, clock, counters, tracer));
-                let leadership = LeadershipTask::new(shared.clone(), register, poll);
+                let leadership = LeadershipTask::new(shared.clone(), register, incarnation, poll);
                 (Background::Leadership(leadership), shared, Duration::ZERO)
             }
         };

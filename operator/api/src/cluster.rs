@@ -195,6 +195,10 @@ impl Spec {
         say("maxHoldMs", self.gc.max_hold.map(millis));
         say("paused", self.gc.paused.map(Into::into));
         say("tabletServers", Some(self.tablets.replicas.into()));
+        // A master of before there could be several refuses what it doesn't know.
+        let several = |count: u32| (count > 1).then(|| count.into());
+        say("masters", several(self.gc_master.replicas));
+        say("oracles", several(self.oracle.replicas));
         serde_json::Value::Object(said).to_string()
     }
 }
