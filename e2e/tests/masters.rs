@@ -121,6 +121,33 @@ fn are_apart(space: &Namespace, cluster: &str) {
     assert_ne!(nodes[0], nodes[1], "one node has both masters");
 }
 
+/// The program's arguments, in the pod of the application.
+const EXEC: [&str; 5] = ["exec", "bank", "--", PROGRAM, "-q"];
+
+/// The cluster that began with two masters has a table; then it is deleted, because the machine is small.
+fn the_pair_serves(space: &Namespace) {
+    space.wait_until_up_to_date("pair");
+    are_apart(space, "pair");
+    let create = ["-c", &server_of("pair"), "table", "create", "first"];
+    let said = space.kubectl(&[&EXEC[..], &create].concat());
+    said.expect("a table of the cluster that began with two");
+    let gone = space.kubectl(&["delete", "perc", "pair", "--wait=false"]);
+    gone.expect("the cluster's end");
+}
+
+/// All tables that were created can be used.
+fn are_there(space: &Namespace, created: usize) {
+    let list = ["-c", &server_of("demo"), "table", "list"];
+    let list = space.kubectl(&[&EXEC[..], &list].concat()).expect("tables");
+    let ready = (0..created).filter(|number| {
+        let name = format!("table-{number}");
+        let mut lines = list.lines().map(|line| line.split_whitespace());
+        lines.any(|mut line| line.next() == Some(&name) && line.any(|word| word == "ready"))
+    });
+    assert_eq!(ready.count(), created, "{list}");
+    say(&format!("{created} tables were created, and all are there"));
+}
+
 #[test]
 fn tables_are_created_while_masters_come_and_go() {
     let Some(kube) = Kube::find() else { return };
@@ -137,14 +164,7 @@ fn tables_are_created_while_masters_come_and_go() {
     let application = Application::bank(&kube, &space, "demo", ACCOUNTS, CLIENTS, &[]);
     let tables = Tables::create(&space);
     tables.go_on();
-    space.wait_until_up_to_date("pair");
-    are_apart(&space, "pair");
-    let of_pair = ["-c", &server_of("pair"), "table", "create", "first"];
-    let exec = ["exec", "bank", "--", PROGRAM, "-q"];
-    let said = space.kubectl(&[&exec[..], &of_pair].concat());
-    said.expect("a table of the cluster that began with two");
-    let gone = space.kubectl(&["delete", "perc", "pair", "--wait=false"]);
-    gone.expect("the machine is small");
+    the_pair_serves(&space);
 
     say("one master becomes two");
     stall("from one master to two", &tables, &application, || {
@@ -211,14 +231,6 @@ fn tables_are_created_while_masters_come_and_go() {
         assert!(register["binaryData"]["register"].is_string(), "{register}");
     }
     let created = tables.end();
-    let list = ["-c", &server_of("demo"), "table", "list"];
-    let list = space.kubectl(&[&exec[..], &list].concat()).expect("tables");
-    let ready = (0..created).filter(|number| {
-        let name = format!("table-{number}");
-        let mut lines = list.lines().map(|line| line.split_whitespace());
-        lines.any(|mut line| line.next() == Some(&name) && line.any(|word| word == "ready"))
-    });
-    assert_eq!(ready.count(), created, "{list}");
-    say(&format!("{created} tables were created, and all are there"));
+    are_there(&space, created);
     application.ends_well();
 }

@@ -267,7 +267,7 @@ mod tests {
     #[tokio::test]
     async fn a_state_that_does_not_fit_stays_where_it_is() {
         let place = tempfile::tempdir().unwrap();
-        let folder = Folder::open(&place.path().join("own"), "master", "gc-master-0", None);
+        let folder = Folder::open(place.path().join("own"), "master", "gc-master-0", None);
         let folder = folder.unwrap();
         let own = StateLocation::alone(&folder);
         let begun = Directory::open(Start::NewCluster, crate::Settings::default(), 7);
