@@ -14,6 +14,8 @@ pub struct Cluster {
     pub id: String,
     /// The master's name.
     pub master: String,
+    /// The term in which the master leads, of several; 0: it is alone.
+    pub master_term: u64,
     /// Where the master shows metrics, as it listens: an unspecified address stands for its host. Empty: nowhere.
     pub master_metrics_address: String,
     /// The servers that have reported to the master, but for itself.
@@ -79,6 +81,7 @@ impl Cluster {
         Self {
             id: listing.cluster_id,
             master: listing.master,
+            master_term: listing.master_term,
             master_metrics_address: listing.master_metrics_address,
             servers: listing.servers,
             tablet_servers_expected: listing.tablet_servers_expected,

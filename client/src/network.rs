@@ -83,15 +83,14 @@ impl Master {
     {
         let (began, mut asked) = (Instant::now(), 0);
         loop {
-            let (address, masters) = {
-                let addresses = self.addresses.lock();
-                (addresses.current().to_owned(), addresses.count())
-            };
+            let address = self.addresses.lock().current().to_owned();
             let error = match self.ask_at(&address, repetition, &ask).await {
                 Ok(answer) => return Ok(answer),
                 Err(NoAnswer::Final(error)) => return Err(error),
                 Err(NoAnswer::AskAgain(error)) => error,
             };
+            // A standby's answer shows that there are several.
+            let masters = self.addresses.lock().count();
             if masters == 1 || began.elapsed() >= MASTER_TIMEOUT {
                 return Err(error);
             }

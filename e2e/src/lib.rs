@@ -14,6 +14,7 @@ pub mod breakdown;
 pub mod condition_monitor;
 mod followed;
 pub mod late;
+pub mod leaders;
 pub mod nodes;
 pub mod prometheus;
 pub mod watched;
@@ -42,7 +43,7 @@ pub const OPERATOR: &str = "percolator-system";
 const RELEASE: &str = "percolator";
 
 /// The program, in every pod.
-const PROGRAM: &str = "/usr/local/bin/percolator";
+pub const PROGRAM: &str = "/usr/local/bin/percolator";
 /// What ends a command that has found money lost, or rows that disagree.
 const ANSWER_IS_NO: i32 = 7;
 /// Where a pod that a test starts may write.
@@ -214,7 +215,7 @@ fn is_ending(object: &Value) -> bool {
 }
 
 /// Where a cluster's clients in its namespace connect.
-fn server_of(cluster: &str) -> String {
+pub fn server_of(cluster: &str) -> String {
     format!("{cluster}:7400")
 }
 

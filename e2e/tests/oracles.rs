@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use percolator_e2e::application::Application;
 use percolator_e2e::audit::{Audit, Request};
-use percolator_e2e::{Kube, Namespace, SCRATCH, kubectl, nodes, say, small, wait};
+use percolator_e2e::leaders::{Cordon, kill_at_once, leader, wait_for_another_term};
+use percolator_e2e::{Kube, Namespace, SCRATCH, say, small, wait};
 use percolator_history::{Op, Outcome, Transaction, check, parse};
 use serde_json::Value;
 
@@ -15,6 +16,8 @@ const ACCOUNTS: u32 = 100;
 const CLIENTS: u32 = 8;
 const HISTORY: &str = "history.jsonl";
 const REGISTER: &str = "demo-tso-register";
+/// In the status.
+const ROLE: &str = "oracle";
 /// A machine that runs a whole Kubernetes is busy. Longer than that, and another oracle has not taken over.
 const STALL_MAX: Duration = Duration::from_secs(60);
 /// A transfer that is answered is in the history by then.
@@ -95,53 +98,6 @@ impl History {
     }
 }
 
-/// The leader's name and term, as the status has it.
-fn leader(space: &Namespace) -> Result<(String, u64), String> {
-    let leader = space.get("perc", "demo")?["status"]["oracle"]["leader"].clone();
-    let (server, term) = (leader["server"].as_str(), leader["term"].as_u64());
-    let found = server.zip(term).ok_or_else(|| leader.to_string())?;
-    Ok((found.0.to_owned(), found.1))
-}
-
-/// Waits until the status has another term, and says who leads.
-fn wait_for_another_term(space: &Namespace, before: u64) -> String {
-    let (server, term) = wait("another term", || match leader(space)? {
-        found if found.1 > before => Ok(found),
-        found => Err(format!("{found:?}")),
-    });
-    say(&format!("{server} leads in term {term}"));
-    server
-}
-
-/// Nodes that take no new pod, until the value goes: what was killed doesn't come back meanwhile.
-struct Cordon;
-
-impl Cordon {
-    const NODES: &str = "kubernetes.io/hostname";
-
-    fn begin() -> Self {
-        kubectl(&["cordon", "-l", Self::NODES]).expect("cordon");
-        Self
-    }
-}
-
-impl Drop for Cordon {
-    fn drop(&mut self) {
-        let ended = kubectl(&["uncordon", "-l", Self::NODES]);
-        if !std::thread::panicking() {
-            ended.expect("uncordon");
-        }
-    }
-}
-
-/// SIGKILL to its process, and then its pod is removed. A pod that is deleted without grace is told to end as well.
-fn kill_at_once(space: &Namespace, pod: &str) {
-    let found = wait(pod, || space.get("pod", pod));
-    let address = found["status"]["podIP"].as_str().expect("an address");
-    nodes::signal(&format!("--advertise={address}:7400"), "KILL");
-    space.kill(pod);
-}
-
 fn resource_version(object: &Value) -> &str {
     let version = object["metadata"]["resourceVersion"].as_str();
     version.expect("a version")
@@ -208,7 +164,7 @@ fn money_moves_while_oracles_come_and_go() {
             .expect("an oracle more");
         space.wait_until_up_to_date("demo");
     });
-    let (first, term) = wait("a leader", || leader(&space));
+    let (first, term) = wait("a leader", || leader(&space, ROLE));
     say(&format!("{first} leads in term {term}"));
     space.wait_until_up_to_date("pair");
     let pods = ["demo-tso-0", "demo-tso-1"].map(|pod| wait(pod, || space.get("pod", pod)));
@@ -220,20 +176,20 @@ fn money_moves_while_oracles_come_and_go() {
         let cordon = Cordon::begin();
         kill_at_once(&space, &first);
         space.wait_for("demo", "Available", "True", "StandbysNotReady");
-        assert_ne!(wait_for_another_term(&space, term), first);
+        assert_ne!(wait_for_another_term(&space, ROLE, term), first);
         drop(cordon);
         space.wait_until_up_to_date("demo");
     });
 
     say("the oracles restart, one after the other");
-    let (lives, (_, term)) = (space.lives("demo"), leader(&space).expect("a leader"));
+    let (lives, (_, term)) = (space.lives("demo"), leader(&space, ROLE).expect("a leader"));
     history.stall("rolling restart", &application, || {
         space
             .change("demo", r#"{"oracle":{"window":"2s"}}"#)
             .expect("a window");
         space.wait_until_up_to_date("demo");
     });
-    wait_for_another_term(&space, term);
+    wait_for_another_term(&space, ROLE, term);
     let now = space.lives("demo");
     let changed: Vec<&String> = now.iter().filter(|life| !lives.contains(life)).collect();
     assert!(

@@ -147,6 +147,7 @@ pub fn directory(directory: &Directory, now: Duration) -> Result<v1::DirectoryRe
         // The process' own, not the directory's.
         master: String::new(),
         master_metrics_address: String::new(),
+        master_term: 0,
     })
 }
 

@@ -19,6 +19,7 @@ use crate::refusal::Refusal;
 use crate::sessions::Sessions;
 use crate::settings::{Manifest, RETENTION};
 use crate::state::{DirectoryState, Role, Server, StateError, TableState};
+use crate::tables::STATE_BYTES_MAX;
 
 /// How often servers are to send a heartbeat, unless there are many.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
@@ -63,6 +64,8 @@ pub struct Directory {
     pub(crate) awaits_leases: bool,
     /// What the manifest says.
     pub(crate) manifest: Manifest,
+    /// The most bytes that the state may have with one more table.
+    pub(crate) state_bytes_max: usize,
 }
 
 /// What may be set when a master starts.
@@ -122,6 +125,7 @@ impl Directory {
             leased_before: Timestamp::ZERO,
             awaits_leases: false,
             manifest: Manifest::default(),
+            state_bytes_max: STATE_BYTES_MAX,
         };
         match start {
             Start::State(bytes) => {

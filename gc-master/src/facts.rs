@@ -16,6 +16,8 @@ pub(crate) type Counts<K> = BTreeMap<K, i64>;
 pub(crate) struct Facts {
     /// It has its directory.
     pub(crate) has_state: bool,
+    /// Servers that the manifest asks for, by role.
+    pub(crate) expected: Counts<&'static str>,
     /// Servers, by role and state.
     pub(crate) servers: Counts<(&'static str, &'static str)>,
     /// Tables, by state.
@@ -71,6 +73,15 @@ impl Directory {
             held_by: self.holds(now).into_iter().map(|hold| hold.by).collect(),
             ..Facts::default()
         };
+        let expected = [
+            ("gc-master", self.manifest.masters),
+            ("tablet", self.manifest.tablet_servers),
+            ("tso", self.manifest.oracles),
+        ];
+        let expected = expected.into_iter();
+        facts.expected = expected
+            .map(|(role, count)| (role, count.unwrap_or_default().into()))
+            .collect();
         let Some(state) = &self.state else {
             return facts;
         };

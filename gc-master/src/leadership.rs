@@ -11,6 +11,7 @@ use percolator_telemetry::Limited;
 use tokio::sync::watch;
 use tonic::Status;
 
+use crate::metrics::Metrics;
 use crate::runner::Runner;
 
 /// A hand-over is given up after so long; a standby takes over without one.
@@ -31,6 +32,7 @@ pub(crate) struct Candidate {
     member: Member,
     /// The term in which this master leads, whether or not its right has ended for the moment.
     leads: watch::Sender<Option<u64>>,
+    metrics: Arc<Metrics>,
 }
 
 /// What is logged when it changes.
@@ -116,14 +118,20 @@ impl Serving {
 
 impl Candidate {
     /// `dead`: earlier starts that surely answer nobody any more.
-    pub(crate) fn new(member: Member, dead: Vec<u64>, register: Arc<dyn Register>) -> Self {
-        let timing = Timing::default();
+    pub(crate) fn new(
+        member: Member,
+        dead: Vec<u64>,
+        register: Arc<dyn Register>,
+        timing: Timing,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         Self {
             election: Mutex::new(Election::new(member.clone(), dead, timing)),
             register,
             timing,
             member,
             leads: watch::Sender::default(),
+            metrics,
         }
     }
 
@@ -247,7 +255,10 @@ impl Candidate {
     fn publish(&self) {
         let term = {
             let election = self.election.lock();
-            (election.role() == RoleKind::Leader).then(|| election.term())
+            let (role, term) = (election.role(), election.term());
+            let metrics = &self.metrics.leadership;
+            metrics.show(role, term, election.leads(boot_ms()));
+            (role == RoleKind::Leader).then_some(term)
         };
         self.leads.send_if_modified(|leads| {
             let is_new = *leads != term;
@@ -264,7 +275,11 @@ impl Candidate {
                 tracing::warn!(error, left_out, "the masters' register can't be read");
             }
         });
-        self.election.lock().loaded(boot_ms(), result);
+        let mut election = self.election.lock();
+        let found = result.as_ref().ok().and_then(Option::as_ref);
+        let own = election.member().incarnation;
+        self.metrics.leadership.loaded(found, own);
+        election.loaded(boot_ms(), result);
     }
 
     async fn swap(&self, expected: Option<u64>, value: &Leadership) {

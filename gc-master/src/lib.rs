@@ -55,7 +55,6 @@ pub use server::{Error, Options, Server};
 pub use settings::{
     Change, Manifest, ManifestError, RETENTION, RETENTION_MAX, RETENTION_MIN, StoredSettings,
 };
-pub use startup::MasterRegister;
 pub use state::{
     DirectoryState, Gc, Placement, Role, Server as KnownServer, StateError, Table, TableState,
 };

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use percolator_server::leadership::LeadershipMetrics;
 use percolator_telemetry::names::gc_master as names;
 use percolator_telemetry::{
     Bounded, Error, Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge,
@@ -39,8 +40,10 @@ pub(crate) struct Metrics {
     gc_locks: IntGauge,
     oldest_gc_lock: Gauge,
     garbage: IntGauge,
+    expected: IntGaugeVec,
     disk_failures: IntCounter,
     volume: Volume,
+    pub(crate) leadership: LeadershipMetrics,
 }
 
 impl Metrics {
@@ -72,8 +75,10 @@ impl Metrics {
             gc_locks: set.gauge(names::GC_LOCKS)?,
             oldest_gc_lock: set.seconds(names::OLDEST_GC_LOCK)?,
             garbage: set.gauge(names::GARBAGE)?,
+            expected: set.gauges(names::EXPECTED)?,
             disk_failures: set.counter(names::DISK_FAILURES)?,
             volume: Volume::new(set.gauge(names::DISK_FREE)?, set.gauge(names::DISK_SIZE)?),
+            leadership: LeadershipMetrics::new(&registry, "gc-master")?,
         };
         set.finish();
         Ok(metrics)
@@ -145,6 +150,10 @@ impl Metrics {
         let known = self.disk_failures.get();
         self.disk_failures
             .inc_by(facts.disk_failures.saturating_sub(known));
+        for role in names::ROLES {
+            let count = facts.expected.get(role).copied().unwrap_or_default();
+            self.expected.with_label_values(&[*role]).set(count);
+        }
         self.sessions.set(whole(facts.sessions));
         self.gc_locks.set(whole(facts.gc_locks));
         self.garbage

@@ -3,13 +3,14 @@
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::{Error, MasterRegister, Options, Server, Settings};
+use crate::{Error, Options, Server, Settings};
 use clap::Parser;
 use percolator_server::{
-    announce, exit_code, logs, many_connections, run_on_current_thread, signals,
+    RegisterLocation, announce, exit_code, logs, many_connections, run_on_current_thread, signals,
 };
 use percolator_telemetry::otlp;
 use percolator_telemetry::who::ServerIdentity;
@@ -64,9 +65,10 @@ struct Flags {
     advertise: Option<String>,
 
     /// The registers that it shares with other masters, of which one leads and answers: file:DIR, for processes of one machine
-    /// that share this folder (default: none, the master is alone and its state is in its own folder)
+    /// that share this folder; kube:NAMESPACE/NAME, for pods: the ConfigMaps NAME and NAME-state, by default (kube:NAME) in the
+    /// pod's own namespace (default: none, the master is alone and its state is in its own folder)
     #[arg(long, value_name = "REGISTER", env = "PERCOLATOR_GC_MASTER_REGISTER")]
-    register: Option<MasterRegister>,
+    register: Option<RegisterLocation>,
 
     /// Its stable name
     #[arg(
@@ -172,8 +174,12 @@ pub fn main() -> ExitCode {
         server: flags.server.clone(),
     });
     let result = run_on_current_thread("gc-master", async {
-        let shutdown = signals::shutdown();
-        let server = Server::bind(flags.options()).await?;
+        let mut shutdown = pin!(signals::shutdown());
+        // A register that can't be read is waited for.
+        let server = tokio::select! {
+            () = &mut shutdown => return Ok(()),
+            server = Server::bind(flags.options()) => server?,
+        };
         announce(server.address(), server.metrics_address())?;
         server.run(shutdown).await
     });

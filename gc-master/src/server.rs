@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use percolator_client::OracleClient;
 use percolator_protocol::election::Member;
-use percolator_server::{Folder, Incarnation, folder};
+use percolator_server::{Folder, Incarnation, Probe, RegisterLocation, folder};
 use percolator_telemetry::endpoint::{self, Pages};
 use percolator_telemetry::otlp::{self, Exporter};
 use percolator_wire::v1::master_server::MasterServer;
@@ -26,7 +26,7 @@ use crate::metrics::Metrics;
 use crate::runner::Runner;
 use crate::service::Service;
 use crate::settings::Manifest;
-use crate::startup::{self, MasterRegister, Opened, StateLocation, read_manifest};
+use crate::startup::{self, Opened, StateLocation, read_manifest};
 use crate::state::StateError;
 use crate::stored::{PersistError, StateStore};
 
@@ -45,7 +45,7 @@ pub struct Options {
     pub advertise: Option<String>,
     /// The registers that it shares with other masters, of which one leads; without it, it is alone, and its state is in
     /// its folder.
-    pub register: Option<MasterRegister>,
+    pub register: Option<RegisterLocation>,
     /// Its stable name, for example "gc-master-0".
     pub server: String,
     /// Begin a new cluster if the folder is empty. Without this, an empty folder means that the
@@ -88,25 +88,40 @@ pub enum Error {
     #[error(transparent)]
     Itself(percolator_client::Error),
     /// The state is not one of this program.
-    #[error("{}: {cause}", .path.display())]
+    #[error("{register}: {cause}")]
     State {
-        /// The file that holds it.
-        path: PathBuf,
+        /// The file or object that holds it.
+        register: String,
         /// What is wrong with it.
         cause: StateError,
     },
     /// A master that was alone has a state, and a shared register has another one.
     #[error(
-        "{} has this master's state, and the one in the register, {}, {wrong}. Nothing was changed. Name the register of this          cluster; or stop all masters, set the register's file aside, and start this master first",
-        .own.display(), .shared.display()
+        "{own} has this master's state, and the one in the register, {shared}, {wrong}. Nothing was changed. Name the register of \
+         this cluster; or stop all masters, set the register's value aside, and start this master first"
     )]
     TwoStates {
         /// The file in the master's folder.
-        own: PathBuf,
-        /// The register's file.
-        shared: PathBuf,
+        own: String,
+        /// The register.
+        shared: String,
         /// What is wrong with the second one.
         wrong: &'static str,
+    },
+    /// A master that was alone has a state that a shared register has no room for.
+    #[error(
+        "{own} has this master's state of {bytes} bytes, and the register, {shared}, takes at most {bytes_max}, so that it can \
+         still grow. Nothing was changed. Start this master without --register; or delete tables first"
+    )]
+    StateTooLarge {
+        /// The file in the master's folder.
+        own: String,
+        /// Size of the state.
+        bytes: usize,
+        /// The register.
+        shared: String,
+        /// The most that may be moved there.
+        bytes_max: usize,
     },
     /// A master that was alone is started without the register that has its state since.
     #[error(
@@ -181,19 +196,14 @@ impl Server {
                 (state, serving, Some((runner, store)), None)
             }
             Some(register) => {
-                std::fs::create_dir_all(&register.0).map_err(|cause| {
-                    percolator_server::Error::File {
-                        action: "create the folder",
-                        path: register.0.clone(),
-                        cause,
-                    }
-                })?;
-                let state = StateLocation::shared(register);
+                let state = StateLocation::shared(register)?;
                 startup::begin_shared_state(&state, &options, &folder).await?;
                 let life = Incarnation::begin(folder.path(), folder::LOCK);
                 let member = member(&options, address, &life)?;
                 let dead = life.replaces.clone();
-                let candidate = Candidate::new(member, dead, startup::leadership(register));
+                let leadership = register.open(startup::LEADERSHIP)?;
+                let timing = register.timing();
+                let candidate = Candidate::new(member, dead, leadership, timing, metrics.clone());
                 (state, Serving::elected(candidate), None, Some(life))
             }
         };
@@ -254,6 +264,12 @@ impl Server {
             metrics: metrics.clone(),
             tracer: exporter.as_ref().map(Exporter::tracer),
         };
+        // Of several masters the next one is restarted only when this one could take over, or leads.
+        let asked = serving.clone();
+        let passes = move |probe| match probe {
+            Probe::Ready => asked.ready().is_ok(),
+            Probe::Lives => true,
+        };
         let service = MasterServer::new(measured).max_decoding_message_size(REQUEST_BYTES_MAX);
         let terms = Terms {
             options,
@@ -273,7 +289,8 @@ impl Server {
                         _ = failed => {}
                     }
                 };
-                let mut serving = pin!(percolator_server::serve(listener, service, GRACE, stop));
+                let served = percolator_server::serve_when(listener, service, passes, GRACE, stop);
+                let mut serving = pin!(served);
                 // What is asked while it stops is still made durable.
                 tokio::select! {
                     served = &mut serving => Ok(served?),
@@ -295,7 +312,7 @@ impl Server {
                     serving.set(None);
                     serving.hand_over().await;
                 };
-                percolator_server::serve(listener, service, GRACE, stop).await?;
+                percolator_server::serve_when(listener, service, passes, GRACE, stop).await?;
                 failure.map_or(Ok(()), Err)
             }
         }
@@ -442,7 +459,12 @@ fn member(options: &Options, address: SocketAddr, life: &Incarnation) -> Result<
 }
 
 /// What the master shows of itself.
-fn pages(metrics: &Arc<Metrics>, serving: &Arc<Serving>, folder: PathBuf, state: PathBuf) -> Pages {
+fn pages(
+    metrics: &Arc<Metrics>,
+    serving: &Arc<Serving>,
+    folder: PathBuf,
+    state: Option<PathBuf>,
+) -> Pages {
     // It isn't kept alive by that.
     let (watched, asked) = (Arc::downgrade(serving), Arc::downgrade(serving));
     let shown = metrics.clone();
@@ -463,7 +485,7 @@ fn pages(metrics: &Arc<Metrics>, serving: &Arc<Serving>, folder: PathBuf, state:
             serving.ready()?;
             let waits = |directory: &Directory, _| directory.state().map(drop);
             match serving.current().map(|it| it.look_for_metrics(waits)) {
-                None | Some(Ok(Ok(()))) => writable(&state, &folder),
+                None | Some(Ok(Ok(()))) => writable(state.as_deref(), &folder),
                 Some(Ok(Err(waits))) => Err(waits.to_string()),
                 Some(Err(stopping)) => Err(stopping.message().to_owned()),
             }
@@ -473,9 +495,10 @@ fn pages(metrics: &Arc<Metrics>, serving: &Arc<Serving>, folder: PathBuf, state:
 }
 
 /// Why the next change could not be made durable, if so: for want of room, before the master has to stop for it.
-fn writable(state: &Path, folder: &Path) -> Result<(), String> {
-    let length = std::fs::metadata(state).map_or(0, |file| file.len());
-    let beside = state.parent().unwrap_or(folder);
+fn writable(state: Option<&Path>, folder: &Path) -> Result<(), String> {
+    let length = state.and_then(|state| std::fs::metadata(state).ok());
+    let length = length.map_or(0, |file| file.len());
+    let beside = state.and_then(Path::parent).unwrap_or(folder);
     percolator_telemetry::writable(beside, length + ROOM_BYTES)
 }
 

@@ -101,10 +101,12 @@ impl Master for Service {
             let oracles = self.runner()?.look(convert::oracles).await??;
             return Ok(Response::new(oracles));
         }
+        let runner = self.runner()?;
         Ok(Response::new(v1::DirectoryResponse {
             master: self.server.clone(),
             master_metrics_address: convert::text(self.metrics_address),
-            ..self.runner()?.look(convert::directory).await??
+            master_term: runner.term(),
+            ..runner.look(convert::directory).await??
         }))
     }
 

@@ -39,8 +39,8 @@ pub struct StoredSettings {
     pub paused: bool,
 }
 
-/// What the manifest says: of garbage collection, `spec.gc`, where what it leaves open may be set; and how many tablet
-/// servers there are to be.
+/// What the manifest says: of garbage collection, `spec.gc`, where what it leaves open may be set; and how many servers of
+/// each role there are to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Manifest {
@@ -52,6 +52,10 @@ pub struct Manifest {
     pub paused: Option<bool>,
     /// How many tablet servers there are to be.
     pub tablet_servers: Option<u32>,
+    /// How many masters there are to be, for those who watch them.
+    pub masters: Option<u32>,
+    /// How many oracles there are to be, for those who watch them.
+    pub oracles: Option<u32>,
 }
 
 /// A wish to change settings; `None`: as it is.
@@ -83,7 +87,8 @@ impl StoredSettings {
 }
 
 impl Manifest {
-    /// Reads the file's content, `{"retentionMs": 600000, "maxHoldMs": 3600000, "paused": false, "tabletServers": 3}`,
+    /// Reads the file's content, `{"retentionMs": 600000, "maxHoldMs": 3600000, "paused": false, "tabletServers": 3,
+    /// "masters": 2, "oracles": 2}`,
     /// where every field may be left out.
     ///
     /// # Errors

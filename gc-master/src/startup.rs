@@ -1,12 +1,11 @@
 //! What a master finds when it starts: its folder, and the registers of its state and of the masters' leadership.
 
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use percolator_register::{FileRegister, Register};
-use percolator_server::Folder;
+use percolator_register::{FileRegister, Register, VALUE_BYTES_MAX};
+use percolator_server::{Folder, RegisterLocation, RegisterPart, load_when_available};
 
 use crate::core::Directory;
 use crate::events::Start;
@@ -17,40 +16,30 @@ use crate::stored::{PersistError, StateStore, StoredState};
 
 /// The register of the state of a master that is alone, in its folder.
 const STATE: &str = "directory";
-/// The register of the state of several masters, in the folder that they share.
-const SHARED_STATE: &str = "master-state";
-/// The register that says which of several masters leads, in the same folder.
-const LEADERSHIP: &str = "master";
-/// The extension of the first one once the shared register has it.
+/// The extension of that one's file once a shared register has it.
 const ASIDE: &str = "moved";
-/// More than the directory lets its state grow to. A register in a file takes that.
-const STATE_BYTES_MAX: usize = 16 << 20;
-/// A device that takes longer for the leadership is asked again: a leader has to renew its right within two seconds.
-const LEADERSHIP_TIMEOUT: Duration = Duration::from_secs(1);
+/// The most bytes of a state in a file. The directory of a thousand tables needs less.
+const FILE_BYTES_MAX: usize = 16 << 20;
 /// A device that takes longer for the state has stalled. The master ends when it has not answered a second time.
 const STATE_TIMEOUT: Duration = Duration::from_secs(15);
-/// The same for one of several masters: another one can lead meanwhile.
-const SHARED_STATE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a register of the state that doesn't answer is asked again.
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
-/// The folder with the registers that several masters share, of which one leads.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MasterRegister(pub PathBuf);
-
-impl FromStr for MasterRegister {
-    type Err = String;
-
-    /// As on the command line: `file:DIR`.
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            Some(("file", folder)) if !folder.is_empty() => Ok(Self(folder.into())),
-            _ => Err(
-                "a register is written file:DIR, as in file:/var/lib/percolator/register".into(),
-            ),
-        }
-    }
-}
+/// The register that says which of several masters leads. A store that takes longer is asked again: a leader has to renew
+/// its right within two seconds.
+pub(crate) const LEADERSHIP: RegisterPart = RegisterPart {
+    file: "master",
+    object_suffix: "",
+    timeout: Duration::from_secs(1),
+    file_bytes_max: VALUE_BYTES_MAX,
+};
+/// The register of the state of several masters. If the store takes longer, another master can lead meanwhile.
+const SHARED_STATE: RegisterPart = RegisterPart {
+    file: "master-state",
+    object_suffix: "-state",
+    timeout: Duration::from_secs(5),
+    file_bytes_max: FILE_BYTES_MAX,
+};
 
 /// A directory that was begun with the stored state.
 pub(crate) struct Opened {
@@ -63,51 +52,54 @@ pub(crate) struct Opened {
 /// Where the state is.
 pub(crate) struct StateLocation {
     register: Arc<dyn Register>,
-    /// The register's file.
-    pub(crate) file: PathBuf,
+    /// For messages: a path, or an object.
+    name: String,
+    /// The register's file, if it is one.
+    pub(crate) file: Option<PathBuf>,
 }
 
 impl StateLocation {
-    fn new(file: PathBuf, timeout: Duration) -> Self {
-        let register = FileRegister::new(&file)
-            .with_timeout(timeout)
-            .with_value_bytes_max(STATE_BYTES_MAX);
-        Self {
-            register: Arc::new(register),
-            file,
-        }
-    }
-
     fn unreadable(&self, cause: StateError) -> Error {
         Error::State {
-            path: self.file.clone(),
+            register: self.name.clone(),
             cause,
         }
     }
 
-    /// Where the state of a master that was alone lies since a shared register has it.
-    fn aside(&self) -> PathBuf {
-        self.file.with_extension(ASIDE)
-    }
-
-    /// From now on the shared register alone has the state: a master that is started without it must not go on from here.
-    fn set_aside(&self) {
-        match std::fs::rename(&self.file, self.aside()) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                tracing::warn!(%error, "the state of before can't be set aside in this master's folder");
-            }
-            _ => {}
-        }
+    /// The most bytes that the state may have with one more table. What servers report makes it larger by less than the
+    /// rest of what the register takes.
+    fn state_bytes_max(&self) -> usize {
+        self.register.value_bytes_max() / 4 * 3
     }
 
     /// Of a master that is alone.
     pub(crate) fn alone(folder: &Folder) -> Self {
-        Self::new(folder.path().join(STATE), STATE_TIMEOUT)
+        let file = own_file(folder);
+        let register = FileRegister::new(&file)
+            .with_timeout(STATE_TIMEOUT)
+            .with_value_bytes_max(FILE_BYTES_MAX);
+        Self {
+            register: Arc::new(register),
+            name: file.display().to_string(),
+            file: Some(file),
+        }
     }
 
     /// Of several masters.
-    pub(crate) fn shared(register: &MasterRegister) -> Self {
-        Self::new(register.0.join(SHARED_STATE), SHARED_STATE_TIMEOUT)
+    ///
+    /// # Errors
+    /// The register can't be opened.
+    pub(crate) fn shared(location: &RegisterLocation) -> Result<Self, Error> {
+        let file = match location {
+            RegisterLocation::File(folder) => Some(folder.join(SHARED_STATE.file)),
+            #[cfg(feature = "kubernetes")]
+            RegisterLocation::Kubernetes(_) => None,
+        };
+        Ok(Self {
+            register: location.open(SHARED_STATE)?,
+            name: location.describe(SHARED_STATE),
+            file,
+        })
     }
 
     /// Reads the state, and begins a directory with it. The state is not this master's yet: see [`StateStore::load`].
@@ -121,8 +113,10 @@ impl StateLocation {
         let stored_term = stored.as_ref().map_or(0, |stored| stored.term);
         let start = match stored {
             Some(StoredState { state, .. }) => Start::State(state),
-            None if options.register.is_none() && self.aside().exists() => {
-                return Err(Error::Moved { path: self.aside() });
+            None if options.register.is_none() && aside(folder).exists() => {
+                return Err(Error::Moved {
+                    path: aside(folder),
+                });
             }
             None => match folder.cluster_id() {
                 // Several masters have begun theirs before: see [`begin_shared_state`].
@@ -130,11 +124,12 @@ impl StateLocation {
                 cluster_id => Start::Rebuild { cluster_id },
             },
         };
-        let mut directory = Directory::open(start, options.settings, rand::random());
-        if let (Ok(directory), Some(path)) = (&mut directory, &options.manifest) {
+        let directory = Directory::open(start, options.settings, rand::random());
+        let mut directory = directory.map_err(|cause| self.unreadable(cause))?;
+        directory.limit_state(self.state_bytes_max());
+        if let Some(path) = &options.manifest {
             directory.take_manifest(read_manifest(path)?);
         }
-        let directory = directory.map_err(|cause| self.unreadable(cause))?;
         Ok(Opened {
             directory,
             store,
@@ -143,14 +138,29 @@ impl StateLocation {
     }
 }
 
-/// The register that says which of several masters leads.
-pub(crate) fn leadership(register: &MasterRegister) -> Arc<dyn Register> {
-    let register = FileRegister::new(register.0.join(LEADERSHIP));
-    Arc::new(register.with_timeout(LEADERSHIP_TIMEOUT))
+/// The file of the state of a master that is alone.
+fn own_file(folder: &Folder) -> PathBuf {
+    folder.path().join(STATE)
+}
+
+/// Where the state of a master that was alone lies since a shared register has it.
+fn aside(folder: &Folder) -> PathBuf {
+    own_file(folder).with_extension(ASIDE)
+}
+
+/// From now on the shared register alone has the state: a master that is started without it must not go on from here.
+fn set_aside(folder: &Folder) {
+    match std::fs::rename(own_file(folder), aside(folder)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(%error, "the state of before can't be set aside in this master's folder");
+        }
+        _ => {}
+    }
 }
 
 /// Sees to it that a shared register has the state that this master knows: that of its own folder, if it was alone until
-/// now, or that of a new cluster. The register's own state is left as it is.
+/// now, or that of a new cluster. The register's own state is left as it is. A register that can't be read now is waited
+/// for.
 pub(crate) async fn begin_shared_state(
     shared: &StateLocation,
     options: &Options,
@@ -159,6 +169,9 @@ pub(crate) async fn begin_shared_state(
     let own = StateLocation::alone(folder);
     let (_, own_state) = StateStore::load(own.register.clone(), 0, RETRY_MAX).await?;
     let own_state = own_state.map(|stored| stored.state);
+    load_when_available(&*shared.register)
+        .await
+        .map_err(PersistError::from)?;
     loop {
         let (mut store, found) = StateStore::load(shared.register.clone(), 0, RETRY_MAX).await?;
         if let Some(found) = found {
@@ -178,6 +191,15 @@ pub(crate) async fn begin_shared_state(
             None => None,
         };
         let Some(state) = state else { return Ok(()) };
+        let (bytes, bytes_max) = (state.len(), shared.state_bytes_max());
+        if bytes > bytes_max {
+            return Err(Error::StateTooLarge {
+                own: own.name,
+                bytes,
+                shared: shared.name.clone(),
+                bytes_max,
+            });
+        }
         match store.store(0, &state).await {
             Ok(()) => break,
             // Another master was first.
@@ -185,7 +207,7 @@ pub(crate) async fn begin_shared_state(
             Err(error) => return Err(error.into()),
         }
     }
-    own.set_aside();
+    set_aside(folder);
     Ok(())
 }
 
@@ -207,8 +229,8 @@ fn check_same_state(
         return Ok(());
     };
     Err(Error::TwoStates {
-        own: own.file.clone(),
-        shared: shared.file.clone(),
+        own: own.name.clone(),
+        shared: shared.name.clone(),
         wrong,
     })
 }
@@ -221,4 +243,63 @@ pub(crate) fn read_manifest(path: &Path) -> Result<Manifest, Error> {
             path: path.to_owned(),
             cause,
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(data_dir: PathBuf) -> Options {
+        Options {
+            data_dir,
+            listen: ([127, 0, 0, 1], 0).into(),
+            metrics_listen: None,
+            traces: None,
+            advertise: None,
+            register: Some(RegisterLocation::File("elsewhere".into())),
+            server: "gc-master-0".into(),
+            new_cluster: false,
+            settings: crate::Settings::default(),
+            manifest: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_state_that_does_not_fit_stays_where_it_is() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = Folder::open(place.path().join("own"), "master", "gc-master-0", None);
+        let folder = folder.unwrap();
+        let own = StateLocation::alone(&folder);
+        let begun = Directory::open(Start::NewCluster, crate::Settings::default(), 7);
+        let state = begun.unwrap().take_effects().persist.unwrap();
+        let (mut store, _) = StateStore::load(own.register.clone(), 0, RETRY_MAX)
+            .await
+            .unwrap();
+        store.store(0, &state).await.unwrap();
+
+        let with_room = |bytes_max| {
+            let file = place.path().join("shared");
+            let register = FileRegister::new(&file).with_value_bytes_max(bytes_max);
+            StateLocation {
+                register: Arc::new(register),
+                name: "the register".into(),
+                file: Some(file),
+            }
+        };
+        let options = options(folder.path().to_owned());
+        let small = with_room(state.len() + 8);
+        let refused = begin_shared_state(&small, &options, &folder).await;
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("the register, takes at most"), "{refused}");
+        assert_eq!(small.register.load().await.unwrap(), None);
+        assert!(own_file(&folder).exists() && !aside(&folder).exists());
+
+        let large = with_room(2 * state.len());
+        begin_shared_state(&large, &options, &folder).await.unwrap();
+        assert!(!own_file(&folder).exists() && aside(&folder).exists());
+        let (_, stored) = StateStore::load(large.register.clone(), 0, RETRY_MAX)
+            .await
+            .unwrap();
+        assert_eq!(stored.map(|stored| stored.state), Some(state));
+    }
 }

@@ -11,10 +11,16 @@ use crate::names::{check_cuts, check_table_name};
 use crate::refusal::Refusal;
 use crate::state::{DirectoryState, Placement, Role, Table, TableState};
 
-/// The most bytes that the state may have, so that what servers report still fits in its file.
+/// The most bytes that the state may have with one more table, unless [`Directory::limit_state`] says otherwise.
 pub const STATE_BYTES_MAX: usize = 12 << 20;
 
 impl Directory {
+    /// The most bytes that the state may have with one more table. The register of the state takes more, so that what
+    /// servers report still fits in.
+    pub fn limit_state(&mut self, bytes_max: usize) {
+        self.state_bytes_max = bytes_max;
+    }
+
     /// Begins a table, or goes on with one that is being created with the same cuts. Answers with
     /// its id; it can be used once its state is ready.
     ///
@@ -90,11 +96,9 @@ impl Directory {
             next.next_tablet_id += 1;
         }
         let bytes = next.encode().len();
-        if bytes > STATE_BYTES_MAX {
-            return Err(Refusal::DirectoryFull {
-                bytes,
-                bytes_max: STATE_BYTES_MAX,
-            });
+        let bytes_max = self.state_bytes_max;
+        if bytes > bytes_max {
+            return Err(Refusal::DirectoryFull { bytes, bytes_max });
         }
         for (id, tablet) in next.unreported.range(first_tablet_id..) {
             self.tablets.place(*id, tablet.clone());

@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
-use percolator_gc_master::{Error, MasterRegister, Options, Server, Settings};
+use percolator_gc_master::{Error, Options, Server, Settings};
+use percolator_server::RegisterLocation;
 
 async fn bind(folder: &Path, register: Option<&Path>, new_cluster: bool) -> Result<Server, Error> {
     Server::bind(Options {
         data_dir: folder.into(),
         listen: "127.0.0.1:0".parse().unwrap(),
         advertise: None,
-        register: register.map(|folder| MasterRegister(folder.into())),
+        register: register.map(|folder| RegisterLocation::File(folder.into())),
         server: "gc-master-0".into(),
         metrics_listen: None,
         traces: None,

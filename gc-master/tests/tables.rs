@@ -332,3 +332,20 @@ fn a_failure_is_forgotten_with_its_tablet() {
     assert_eq!(world.directory.held().tablets, 0);
     assert_eq!(world.directory.held().failures, 0);
 }
+
+/// A register takes less than a file.
+#[test]
+fn a_table_must_fit_into_the_register_of_the_state() {
+    let mut world = World::new(1);
+    world.create("first", &[]).unwrap();
+    let bytes = world.directory.state().unwrap().encode().len();
+    world.directory.limit_state(bytes);
+    let refused = world.create("second", &["g", "m", "s"]).unwrap_err();
+    let Refusal::DirectoryFull { bytes_max, .. } = refused else {
+        panic!("{refused}");
+    };
+    assert_eq!(bytes_max, bytes);
+    world.directory.limit_state(bytes * 10);
+    world.create("second", &["g", "m", "s"]).unwrap();
+    world.assert_agreement("after a table for which there is room");
+}

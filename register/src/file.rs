@@ -120,6 +120,10 @@ impl Register for FileRegister {
             })
         })
     }
+
+    fn value_bytes_max(&self) -> usize {
+        self.file.value_bytes_max()
+    }
 }
 
 /// Does the work on a thread that may block; an error is that it has not ended in time, or in a panic.

@@ -50,6 +50,11 @@ pub trait Register: fmt::Debug + Send + Sync {
         expected: Option<RegisterVersion>,
         value: Vec<u8>,
     ) -> BoxFuture<'_, Result<RegisterVersion, SwapError>>;
+
+    /// The most bytes that a value may have in this register.
+    fn value_bytes_max(&self) -> usize {
+        VALUE_BYTES_MAX
+    }
 }
 
 /// Which swap made the value: of two swaps of one register, the later one has the greater version. Versions of different
@@ -66,7 +71,7 @@ impl fmt::Display for RegisterVersion {
 /// What a register holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionedValue {
-    /// The value, up to [`VALUE_BYTES_MAX`] bytes; empty is a value, too.
+    /// The value, up to [`Register::value_bytes_max`] bytes; empty is a value, too.
     pub value: Vec<u8>,
     /// The version to expect in the next swap.
     pub version: RegisterVersion,

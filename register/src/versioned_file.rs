@@ -68,6 +68,11 @@ impl VersionedFile {
         }
     }
 
+    /// The most bytes that a value may have.
+    pub fn value_bytes_max(&self) -> usize {
+        self.value_bytes_max
+    }
+
     /// Where the file is.
     pub fn path(&self) -> &Path {
         &self.path

@@ -49,6 +49,9 @@ pub enum Error {
         /// What the system said.
         cause: io::Error,
     },
+    /// A register can't be opened.
+    #[error("{0}")]
+    OpenRegister(BoxError),
     /// Standard output does not take the line that tells where the server listens.
     #[error("cannot tell on standard output where the server listens: {cause}")]
     Announce {

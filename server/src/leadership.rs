@@ -1,7 +1,13 @@
-//! Loads and swaps of a register that says who leads, in the terms of the election (`protocol::election`).
+//! Loads and swaps of a register that says who leads, in the terms of the election (`protocol::election`); and what a server
+//! shows of that.
 
-use percolator_protocol::election::{Leadership, StoredLeadership, SwapResult};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use percolator_protocol::election::{Leadership, RoleKind, StoredLeadership, SwapResult};
 use percolator_register::{Register, RegisterVersion, SwapError};
+use percolator_telemetry::names::leadership as names;
+use percolator_telemetry::{Gauge, IntCounter, IntGauge, Registry, Set};
 
 /// What the register holds.
 ///
@@ -27,5 +33,130 @@ pub fn swap_result(swapped: &Result<RegisterVersion, SwapError>) -> SwapResult {
             | SwapError::Damaged { .. }
             | SwapError::Unavailable { .. },
         ) => SwapResult::NotDone,
+    }
+}
+
+/// What a server shows of its part in an election.
+pub struct LeadershipMetrics {
+    leader: IntGauge,
+    term: IntGauge,
+    takeovers: IntCounter,
+    handovers: IntCounter,
+    takeover_seconds: Gauge,
+    observed: Mutex<Observed>,
+}
+
+/// What was observed so far.
+#[derive(Default)]
+struct Observed {
+    /// The register's version that another server has stored last, and since when this one knows it.
+    of_other: Option<(u64, Instant)>,
+    /// The last term in which this server led.
+    led: Option<u64>,
+    has_handed_over: bool,
+}
+
+impl LeadershipMetrics {
+    /// Of a server of this role. It is taken for one that is alone until [`Self::show`] is called.
+    ///
+    /// # Errors
+    /// The registry has metrics of these names.
+    pub fn new(registry: &Registry, role: &str) -> Result<Self, percolator_telemetry::Error> {
+        let set = Set::new(registry, names::ALL);
+        let metrics = Self {
+            leader: set.gauges(names::LEADER)?.with_label_values(&[role]),
+            term: set.gauges(names::TERM)?.with_label_values(&[role]),
+            takeovers: set.counters(names::TAKEOVERS)?.with_label_values(&[role]),
+            handovers: set.counters(names::HANDOVERS)?.with_label_values(&[role]),
+            takeover_seconds: set
+                .fraction_gauges(names::TAKEOVER_SECONDS)?
+                .with_label_values(&[role]),
+            observed: Mutex::default(),
+        };
+        set.finish();
+        metrics.leader.set(1);
+        Ok(metrics)
+    }
+
+    /// A load of the register has found this.
+    pub fn loaded(&self, found: Option<&StoredLeadership>, own_incarnation: u64) {
+        let Some(found) = found else { return };
+        if found.value.swap.incarnation == own_incarnation {
+            return;
+        }
+        let mut observed = self.observed();
+        if observed
+            .of_other
+            .is_none_or(|(version, _)| version != found.version)
+        {
+            observed.of_other = Some((found.version, Instant::now()));
+        }
+    }
+
+    /// The server's part is this now. `leads`: it may answer.
+    pub fn show(&self, role: RoleKind, term: u64, leads: bool) {
+        let mut observed = self.observed();
+        self.leader.set(leads.into());
+        self.term.set(i64::try_from(term).unwrap_or(i64::MAX));
+        if role == RoleKind::Leader && observed.led != Some(term) {
+            observed.led = Some(term);
+            observed.has_handed_over = false;
+            self.takeovers.inc();
+            if let Some((_, since)) = observed.of_other.take() {
+                self.takeover_seconds.set(since.elapsed().as_secs_f64());
+            }
+        }
+        let hands_over = role == RoleKind::HandingOver;
+        if hands_over && !observed.has_handed_over {
+            self.handovers.inc();
+        }
+        observed.has_handed_over |= hands_over;
+    }
+
+    fn observed(&self) -> MutexGuard<'_, Observed> {
+        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use percolator_protocol::election::SwapName;
+    use percolator_protocol::types::Timestamp;
+
+    use super::*;
+
+    fn stored(version: u64, incarnation: u64) -> StoredLeadership {
+        let mut value = Leadership::first(1, Timestamp::ZERO);
+        value.swap = SwapName {
+            incarnation,
+            sequence: 1,
+        };
+        StoredLeadership { version, value }
+    }
+
+    #[test]
+    fn takeovers_and_handovers_are_counted_once() {
+        let metrics = LeadershipMetrics::new(&Registry::new(), "tso").unwrap();
+        assert_eq!(metrics.leader.get(), 1, "alone");
+        metrics.show(RoleKind::Standby, 4, false);
+        assert_eq!((metrics.leader.get(), metrics.term.get()), (0, 4));
+        metrics.loaded(Some(&stored(7, 9)), 5);
+        let since = metrics.observed().of_other;
+        // The same value, and one of its own, are no sign of the other one.
+        metrics.loaded(Some(&stored(7, 9)), 5);
+        metrics.loaded(Some(&stored(8, 5)), 5);
+        assert_eq!(metrics.observed().of_other, since);
+        for leads in [true, true, false] {
+            metrics.show(RoleKind::Leader, 5, leads);
+            assert_eq!(metrics.leader.get(), i64::from(leads));
+        }
+        assert_eq!(metrics.takeovers.get(), 1);
+        assert!(metrics.takeover_seconds.get() > 0.0);
+        for role in [RoleKind::HandingOver, RoleKind::HandingOver, RoleKind::Left] {
+            metrics.show(role, 5, false);
+        }
+        assert_eq!(metrics.handovers.get(), 1);
+        metrics.show(RoleKind::Leader, 7, true);
+        assert_eq!(metrics.takeovers.get(), 2);
     }
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
 use prometheus::{
-    Encoder as _, Error, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
-    IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Encoder as _, Error, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter,
+    IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 use crate::{Kind, Metric, Values};
@@ -76,6 +76,15 @@ impl<'a> Set<'a> {
     /// As [`Self::counter`].
     pub fn seconds(&self, metric: Metric) -> Result<Gauge, Error> {
         self.register(&metric, Gauge::with_opts(opts(&metric))?)
+    }
+
+    /// A gauge of seconds with labels.
+    ///
+    /// # Errors
+    /// As [`Self::counter`].
+    pub fn fraction_gauges(&self, metric: Metric) -> Result<GaugeVec, Error> {
+        let vec = GaugeVec::new(opts(&metric), &names(&metric))?;
+        self.register_all(&metric, vec)
     }
 
     /// A histogram without labels.

@@ -47,10 +47,6 @@ pub enum Error {
         /// The cluster that the folder belongs to.
         cluster_id: String,
     },
-    /// The register of several oracles can't be opened.
-    #[cfg(feature = "kubernetes")]
-    #[error(transparent)]
-    OpenRegister(#[from] percolator_register_kube::OpenError),
     /// The register of several oracles can't be read.
     #[error(transparent)]
     Register(#[from] percolator_register::LoadError),

@@ -18,6 +18,8 @@ const HAND_OVER_MAX: Duration = Duration::from_secs(2);
 pub(crate) struct LeadershipTask {
     shared: Arc<Shared>,
     register: Arc<dyn Register>,
+    /// Of this start of the oracle.
+    incarnation: u64,
     poll: Duration,
 }
 
@@ -39,10 +41,16 @@ struct LoggedState {
 }
 
 impl LeadershipTask {
-    pub(crate) fn new(shared: Arc<Shared>, register: Arc<dyn Register>, poll: Duration) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        register: Arc<dyn Register>,
+        incarnation: u64,
+        poll: Duration,
+    ) -> Self {
         Self {
             shared,
             register,
+            incarnation,
             poll,
         }
     }
@@ -104,6 +112,8 @@ impl LeadershipTask {
             (state, replica.leads(now))
         });
         let Some((state, leads)) = state else { return };
+        let metrics = &self.shared.metrics.leadership;
+        metrics.show(state.role, state.term, leads);
         if !leads {
             // A request must not wait for an oracle whose right has ended.
             self.shared.look_again();
@@ -122,6 +132,9 @@ impl LeadershipTask {
                 tracing::warn!(error, left_out, "the oracles' register can't be read");
             }
         });
+        let found = result.as_ref().ok().and_then(Option::as_ref);
+        let metrics = &self.shared.metrics.leadership;
+        metrics.loaded(found, self.incarnation);
         self.shared
             .replica(|replica, now| replica.loaded(now, result));
     }

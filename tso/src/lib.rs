@@ -17,5 +17,4 @@ mod server;
 mod service;
 
 pub use error::Error;
-pub use register::RegisterLocation;
 pub use server::{Options, Server};

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use percolator_server::leadership::LeadershipMetrics;
 use percolator_telemetry::names::tso as names;
 use percolator_telemetry::{
     Error, Gauge, Histogram, IntCounter, IntCounterVec, IntGauge, LocalHistogram, LocalIntCounter,
@@ -28,6 +29,7 @@ pub(crate) struct Metrics {
     pub(crate) clock_jumps: IntCounter,
     pub(crate) streams: IntGauge,
     volume: Volume,
+    pub(crate) leadership: LeadershipMetrics,
 }
 
 /// What is counted with every request, under the lock that it takes anyway.
@@ -58,6 +60,7 @@ impl Metrics {
             clock_jumps: set.counter(names::CLOCK_JUMPS)?,
             streams: set.gauge(names::STREAMS)?,
             volume: Volume::new(set.gauge(names::DISK_FREE)?, set.gauge(names::DISK_SIZE)?),
+            leadership: LeadershipMetrics::new(&registry, "tso")?,
             registry: registry.clone(),
         };
         set.seconds(names::WINDOW)?.set(seconds(window_ms));

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::{Clock, SystemClock, WrongClock};
-use crate::{Error, Options, RegisterLocation, Server};
+use crate::{Error, Options, Server};
 use clap::Parser;
 use percolator_protocol::oracle::Settings;
 use percolator_server::{
-    announce, exit_code, logs, many_connections, run_on_current_thread, signals,
+    RegisterLocation, announce, exit_code, logs, many_connections, run_on_current_thread, signals,
 };
 use percolator_telemetry::otlp;
 use percolator_telemetry::who::ServerIdentity;

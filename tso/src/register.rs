@@ -1,107 +1,23 @@
-//! The register of several oracles: where it is, how it is opened, and its first value.
+//! The register of several oracles, and its first value.
 
-use std::path::PathBuf;
-use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use percolator_protocol::election::{Leadership, Timing};
+use percolator_protocol::election::Leadership;
 use percolator_protocol::types::Timestamp;
-use percolator_register::{FileRegister, LoadError, Register, SwapError, VersionedValue};
-use percolator_server::{DurableValue as _, Folder, SmallFile};
-use percolator_telemetry::Limited;
+use percolator_register::{Register, SwapError, VALUE_BYTES_MAX};
+use percolator_server::{DurableValue as _, Folder, RegisterPart, SmallFile, load_when_available};
 
 use crate::Error;
 use crate::core::StartError;
 
-/// The file of the oracles' register, in the folder that they share.
-const FILE: &str = "oracle";
-/// A store that takes longer is asked again: a leader has to renew its right within two seconds.
-const TIMEOUT: Duration = Duration::from_secs(1);
-/// How often an API server is asked by a standby. A planned end takes half of that longer, and each standby of each cluster
-/// costs the API server as many reads from its etcd.
-#[cfg(feature = "kubernetes")]
-const POLL_OF_API_SERVER_MS: u64 = 200;
-/// The pause after a load at the start that the store did not answer.
-const RETRY: Duration = Duration::from_millis(500);
-
-/// Where the register of several oracles is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RegisterLocation {
-    /// In a folder that processes of one machine share; created if it's missing.
-    File(PathBuf),
-    /// In a ConfigMap, for pods.
-    #[cfg(feature = "kubernetes")]
-    Kubernetes(percolator_register_kube::KubeLocation),
-}
-
-impl FromStr for RegisterLocation {
-    type Err = String;
-
-    /// As on the command line: `file:DIR`, `kube:NAMESPACE/NAME` or `kube:NAME`.
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            Some(("file", folder)) if !folder.is_empty() => Ok(Self::File(folder.into())),
-            #[cfg(feature = "kubernetes")]
-            Some(("kube", object)) => {
-                let location = object.parse();
-                location
-                    .map(Self::Kubernetes)
-                    .map_err(|error: percolator_register_kube::LocationError| error.to_string())
-            }
-            #[cfg(not(feature = "kubernetes"))]
-            Some(("kube", _)) => Err(
-                "this program was built without a client of Kubernetes: build it with --features kubernetes, or take the \
-                 program of the image"
-                    .into(),
-            ),
-            _ => Err(
-                "a register is written file:DIR, as in file:/var/lib/percolator/register, or kube:NAMESPACE/NAME, as in \
-                 kube:default/demo-tso-register"
-                    .into(),
-            ),
-        }
-    }
-}
-
-impl RegisterLocation {
-    /// Opens it.
-    ///
-    /// # Errors
-    /// The folder can't be created; the process is in no pod.
-    pub(crate) fn open(&self) -> Result<Arc<dyn Register>, Error> {
-        match self {
-            Self::File(folder) => {
-                std::fs::create_dir_all(folder).map_err(|cause| {
-                    percolator_server::Error::File {
-                        action: "create the folder",
-                        path: folder.clone(),
-                        cause,
-                    }
-                })?;
-                let register = FileRegister::new(folder.join(FILE));
-                Ok(Arc::new(register.with_timeout(TIMEOUT)))
-            }
-            #[cfg(feature = "kubernetes")]
-            Self::Kubernetes(location) => {
-                let register = percolator_register_kube::KubeRegister::of_pod(location)?;
-                Ok(Arc::new(register.with_timeout(TIMEOUT)))
-            }
-        }
-    }
-
-    /// The times of an election over it.
-    pub(crate) fn timing(&self) -> Timing {
-        match self {
-            Self::File(_) => Timing::default(),
-            #[cfg(feature = "kubernetes")]
-            Self::Kubernetes(_) => Timing {
-                poll_ms: POLL_OF_API_SERVER_MS,
-                ..Timing::default()
-            },
-        }
-    }
-}
+/// The register that oracles share. A store that takes longer is asked again: a leader has to renew its right within two
+/// seconds.
+pub(crate) const LEADERSHIP: RegisterPart = RegisterPart {
+    file: "oracle",
+    object_suffix: "",
+    timeout: Duration::from_secs(1),
+    file_bytes_max: VALUE_BYTES_MAX,
+};
 
 /// A register that has a value.
 #[derive(Clone, Copy, Debug)]
@@ -130,7 +46,7 @@ pub(crate) async fn begin(
             return Err(Error::NoLimit { path, cause });
         }
     };
-    if load(register).await?.is_none() {
+    if load_when_available(register).await?.is_none() {
         if let (None, Some(cluster_id)) = (&stored, folder.cluster_id()) {
             return Err(Error::RegisterEmpty { cluster_id });
         }
@@ -144,7 +60,9 @@ pub(crate) async fn begin(
             Err(error) => tracing::debug!(%error, "the register's first value"),
         }
     }
-    let found = load(register).await?.ok_or(Error::RegisterNotBegun)?;
+    let found = load_when_available(register)
+        .await?
+        .ok_or(Error::RegisterNotBegun)?;
     let mut value = Leadership::decode(&found.value)?;
     if value.limit < limit {
         // No other oracle may begin a term below what this one has granted alone.
@@ -168,59 +86,4 @@ pub(crate) async fn begin(
         id: value.register,
         limit,
     })
-}
-
-/// What the register holds, as soon as it can be read: a process that ended instead would be started again after pauses of
-/// minutes.
-async fn load(register: &dyn Register) -> Result<Option<VersionedValue>, LoadError> {
-    loop {
-        match register.load().await {
-            Err(error @ LoadError::Unavailable { .. }) => {
-                static LOGGED: Limited = Limited::new();
-                if let Some(left_out) = LOGGED.admit() {
-                    tracing::warn!(%error, left_out, "waiting for the register");
-                }
-                tokio::time::sleep(RETRY).await;
-            }
-            result => return result,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_location_is_read_as_it_is_written() {
-        let file: RegisterLocation = "file:/a/b".parse().unwrap();
-        assert_eq!(file, RegisterLocation::File("/a/b".into()));
-        for text in ["", "file:", "/a/b", "etcd:a"] {
-            let error = text.parse::<RegisterLocation>().unwrap_err();
-            assert!(error.contains("file:DIR"), "{text}: {error}");
-        }
-    }
-
-    #[cfg(feature = "kubernetes")]
-    #[test]
-    fn a_config_map_is_polled_less_often_than_a_file() {
-        let object: RegisterLocation = "kube:default/demo".parse().unwrap();
-        let RegisterLocation::Kubernetes(location) = &object else {
-            panic!("{object:?}");
-        };
-        assert_eq!(location.namespace.as_deref(), Some("default"));
-        let timing = object.timing();
-        assert!(timing.poll_ms > Timing::default().poll_ms);
-        // The leader renews its right in time also when it wakes only that often.
-        assert!(timing.renew_ms + 2 * timing.poll_ms < timing.right_ms);
-        let error = "kube:A".parse::<RegisterLocation>().unwrap_err();
-        assert!(error.contains("NAMESPACE/NAME"), "{error}");
-    }
-
-    #[cfg(not(feature = "kubernetes"))]
-    #[test]
-    fn a_program_without_a_client_of_kubernetes_says_so() {
-        let error = "kube:default/demo".parse::<RegisterLocation>();
-        assert!(error.unwrap_err().contains("--features kubernetes"));
-    }
 }

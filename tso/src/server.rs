@@ -12,7 +12,8 @@ use percolator_protocol::oracle::Settings;
 use percolator_protocol::types::Timestamp;
 use percolator_server::heartbeat;
 use percolator_server::{
-    DurableValue, Folder, Incarnation, Probe, SmallFile, folder, listen, serve_when,
+    DurableValue, Folder, Incarnation, Probe, RegisterLocation, SmallFile, folder, listen,
+    serve_when,
 };
 use percolator_telemetry::endpoint::{self, Pages};
 use percolator_telemetry::otlp::{self, Exporter};
@@ -28,7 +29,7 @@ use crate::granting::Granting;
 use crate::keeper::Keeper;
 use crate::leadership::LeadershipTask;
 use crate::metrics::Metrics;
-use crate::register::{self, RegisterLocation};
+use crate::register;
 use crate::service::{Service, Shared};
 
 /// The name of the oracle's role in a folder's identity.
@@ -184,7 +185,7 @@ impl Server {
                 (Background::Keeper(keeper), shared, waits)
             }
             Some(location) => {
-                let register = location.open()?;
+                let register = location.open(register::LEADERSHIP)?;
                 let member = Member {
                     name: options.server.clone(),
                     address: advertised.clone(),
@@ -201,7 +202,7 @@ impl Server {
                 replica.raise(floor);
                 let replica = Granting::Replica(Box::new(replica));
                 let shared = Arc::new(Shared::new(replica, clock, counters, tracer));
-                let leadership = LeadershipTask::new(shared.clone(), register, poll);
+                let leadership = LeadershipTask::new(shared.clone(), register, incarnation, poll);
                 (Background::Leadership(leadership), shared, Duration::ZERO)
             }
         };

@@ -18,6 +18,9 @@ pub struct MasterAddresses {
     current: String,
     /// A standby may still take this one for the leader.
     silence: Option<Silence>,
+    /// A standby has answered. So there are several masters, also if one address stands for all of them, as that of a service
+    /// of Kubernetes does.
+    has_standbys: bool,
 }
 
 /// The one that gave no answer last.
@@ -54,6 +57,7 @@ impl FromStr for MasterAddresses {
             all,
             current,
             silence: None,
+            has_standbys: false,
         })
     }
 }
@@ -72,12 +76,12 @@ impl MasterAddresses {
 
     /// Whether there is another one to ask.
     pub fn are_several(&self) -> bool {
-        self.all.len() > 1
+        self.count() > 1
     }
 
-    /// How many were given.
+    /// How many there are, as far as is known: as many as were given, and at least two if a standby has answered.
     pub fn count(&self) -> usize {
-        self.all.len()
+        self.all.len().max(1 + usize::from(self.has_standbys))
     }
 
     /// The one that was asked isn't the leader, and names it if it knows it. Whether that one was taken up: then it may be
@@ -86,6 +90,7 @@ impl MasterAddresses {
     /// A leader that has just given no answer isn't taken up: it may be dead, and the standby about to take over. One that
     /// was waited for in vain may stand still: until another one leads, the standby is asked again.
     pub fn not_leading(&mut self, asked: &str, leader: Option<&str>, now: Instant) -> bool {
+        self.has_standbys = true;
         if asked != self.current {
             // Somebody else who asks has gone on already.
             return true;
@@ -177,6 +182,21 @@ mod tests {
         // It may be back.
         assert!(masters.not_leading("b:1", Some("z:1"), now));
         assert_eq!(masters.current(), "z:1");
+    }
+
+    #[test]
+    fn one_address_may_stand_for_several_masters() {
+        let now = Instant::now();
+        let mut masters: MasterAddresses = "service:1".parse().unwrap();
+        assert_eq!((masters.are_several(), masters.count()), (false, 1));
+        assert!(masters.not_leading("service:1", Some("a:1"), now));
+        assert_eq!((masters.current(), masters.count()), ("a:1", 2));
+        // When the leader has died, another connection to the service may reach its successor.
+        masters.no_answer("a:1", now, now);
+        assert_eq!(masters.current(), "service:1");
+        assert!(!masters.not_leading("service:1", Some("a:1"), now));
+        assert_eq!(masters.current(), "service:1");
+        assert!(masters.are_several());
     }
 
     #[test]

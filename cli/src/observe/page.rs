@@ -14,7 +14,12 @@ pub(crate) fn text(survey: &Survey, problems: &[Problem], unseen: &[String]) -> 
     let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
     let mut servers = vec![
         words(&["ROLE", "NAME", "ADDRESS", "STATE"]),
-        words(&["master", &survey.master_name, &survey.master, "up"]),
+        words(&[
+            "master",
+            &survey.master_name,
+            &survey.master,
+            &master_state(survey),
+        ]),
     ];
     servers.extend(survey.servers.iter().map(|server| {
         words(&[
@@ -60,12 +65,26 @@ pub(crate) fn text(survey: &Survey, problems: &[Problem], unseen: &[String]) -> 
     page
 }
 
+/// Of the master that answers.
+pub(crate) fn master_state(survey: &Survey) -> String {
+    match survey.master_term {
+        0 => "up".to_owned(),
+        term => format!("up, leads in term {term}"),
+    }
+}
+
 pub(crate) fn state(survey: &Survey, server: &Server) -> String {
     let mut state = match (server.alive, server.silence) {
         (true, _) => "up".to_owned(),
         (false, Some(silence)) => format!("down for {} s", silence.as_secs()),
         (false, None) => "down, not heard since the master's start".to_owned(),
     };
+    if server.role == "oracle" && server.alive && survey.last_oracle_term() > 0 {
+        state += &match survey.leads(server) {
+            Some(term) => format!(", leads in term {term}"),
+            None => ", standby".to_owned(),
+        };
+    }
     if server.role == "oracle" && server.alive && survey.oracle.is_err() {
         state += ", no timestamp was got from here";
     }
@@ -115,6 +134,7 @@ pub(crate) fn json(survey: &Survey, problems: &[Problem], unseen: &[String]) -> 
             "server": server.name,
             "address": server.address,
             "up": server.alive,
+            "leads_term": survey.leads(server),
             "silent_ms": server.silence.map(millis),
             "tablets": survey.owned_by(&server.name),
             "lost_tablets": server.lost,
@@ -138,6 +158,7 @@ pub(crate) fn json(survey: &Survey, problems: &[Problem], unseen: &[String]) -> 
         "healthy": problems.is_empty(),
         "master": survey.master,
         "master_name": survey.master_name,
+        "master_term": (survey.master_term > 0).then_some(survey.master_term),
         "servers": servers.collect::<Vec<_>>(),
         "tables": tables.collect::<Vec<_>>(),
         "oracle": match &survey.oracle {
@@ -213,6 +234,29 @@ retention            10m
 oldest transaction   none that has been open for a while
 sessions             0"
         );
+    }
+
+    #[test]
+    fn of_several_the_leader_is_named() {
+        let mut survey = tests::well();
+        survey.master_term = 4;
+        survey.servers[0].leads_term = 7;
+        let mut standby = survey.servers[0].clone();
+        // It has led before, and has not said anything else since.
+        (standby.name, standby.leads_term) = ("tso-1".into(), 6);
+        survey.servers.insert(1, standby);
+        let page = super::text(&survey, &[], &[]);
+        for line in [
+            "master   gc-master-0   127.0.0.1:7400   up, leads in term 4",
+            "oracle   tso-0         127.0.0.1:7401   up, leads in term 7",
+            "oracle   tso-1         127.0.0.1:7401   up, standby",
+        ] {
+            assert!(page.lines().any(|it| it == line), "{line}: {page}");
+        }
+        let json = super::json(&survey, &[], &[]);
+        assert_eq!(json["master_term"], 4);
+        assert_eq!(json["servers"][0]["leads_term"], 7);
+        assert_eq!(json["servers"][1]["leads_term"], serde_json::Value::Null);
     }
 
     #[test]

@@ -343,6 +343,7 @@ pub(crate) mod tests {
             name: name.into(),
             address: format!("127.0.0.1:{port}"),
             alive: true,
+            leads_term: 0,
             silence: Some(Duration::ZERO),
             lost: BTreeSet::new(),
             disk_stalled: Duration::ZERO,
@@ -364,6 +365,7 @@ pub(crate) mod tests {
         Survey {
             master: "127.0.0.1:7400".into(),
             master_name: "gc-master-0".into(),
+            master_term: 0,
             cluster_id: "c1".into(),
             tablet_servers_expected: 2,
             metrics: BTreeMap::new(),

@@ -14,6 +14,8 @@ pub(crate) struct Survey {
     pub(crate) master: String,
     /// Its name.
     pub(crate) master_name: String,
+    /// The term in which it leads; 0: it is alone.
+    pub(crate) master_term: u64,
     pub(crate) cluster_id: String,
     /// How many tablet servers the manifest has; 0: the master was not told.
     pub(crate) tablet_servers_expected: usize,
@@ -34,6 +36,8 @@ pub(crate) struct Server {
     pub(crate) name: String,
     pub(crate) address: String,
     pub(crate) alive: bool,
+    /// Of an oracle: the last term in which it led, as it said last; 0: none.
+    pub(crate) leads_term: u64,
     /// `None`: not heard since the master's start.
     pub(crate) silence: Option<Duration>,
     /// Tablets that it had, and has no more.
@@ -89,6 +93,7 @@ impl Survey {
         Ok(Self {
             master,
             master_name: cluster.master,
+            master_term: cluster.master_term,
             cluster_id: cluster.id,
             tablet_servers_expected: usize::try_from(cluster.tablet_servers_expected)?,
             metrics,
@@ -97,6 +102,18 @@ impl Survey {
             gc,
             oracle,
         })
+    }
+
+    /// The term in which an oracle leads that is one of several; none if it is a standby, or alone.
+    pub(crate) fn leads(&self, oracle: &Server) -> Option<u64> {
+        let last = self.last_oracle_term();
+        (last > 0 && oracle.leads_term == last).then_some(last)
+    }
+
+    /// The term in which one of several oracles leads; 0: there is one without a register.
+    pub(crate) fn last_oracle_term(&self) -> u64 {
+        let terms = self.servers.iter().map(|server| server.leads_term);
+        terms.max().unwrap_or_default()
     }
 
     /// Whether the server that owns it doesn't have it any more.
@@ -186,6 +203,7 @@ fn server(info: v1::ServerInfo) -> Server {
         name: info.server,
         address: info.address,
         alive: info.alive,
+        leads_term: info.leads_term,
         silence: info.silent_ms.map(Duration::from_millis),
         lost: info.lost_tablets.into_iter().collect(),
         disk_stalled: Duration::from_millis(info.disk_stalled_ms.into()),

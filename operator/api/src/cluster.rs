@@ -195,6 +195,10 @@ impl Spec {
         say("maxHoldMs", self.gc.max_hold.map(millis));
         say("paused", self.gc.paused.map(Into::into));
         say("tabletServers", Some(self.tablets.replicas.into()));
+        // A master of before there could be several refuses what it doesn't know.
+        let several = |count: u32| (count > 1).then(|| count.into());
+        say("masters", several(self.gc_master.replicas));
+        say("oracles", several(self.oracle.replicas));
         serde_json::Value::Object(said).to_string()
     }
 }
@@ -354,8 +358,11 @@ impl std::fmt::Display for Engine {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GcMaster {
-    /// How many masters. 1 on Kubernetes; `percolator up` runs up to 3, of which one leads. Default: 1.
-    #[schemars(extend("x-kubernetes-validations" = rules(&[("self == 1", "must be 1: standby masters are not supported yet")])))]
+    /// How many masters, from 1 to 3, of which one leads. With 2, another one takes over within some seconds when the
+    /// leader dies. They share registers, on Kubernetes two ConfigMaps, and answer nothing while these can't be written. A cluster
+    /// that has had several keeps the registers. The first change from 1 to more restarts all servers, one at a time in each
+    /// role. Default: 1.
+    #[schemars(extend("x-kubernetes-validations" = rules(&[("self >= 1 && self <= 3", "must be from 1 to 3")])))]
     pub replicas: u32,
     /// The volume for the directory.
     pub storage: Volume,

@@ -30,4 +30,4 @@ pub use pod::{
 };
 pub use quantity::{Quantity, QuantityError};
 pub use status::{ConditionType, Leader, Reason, RoleStatus, Status};
-pub use validate::Problem;
+pub use validate::{MASTERS_MAX, Problem};

@@ -31,7 +31,7 @@ impl fmt::Display for Problem {
 /// A leader and two standbys.
 const ORACLES_MAX: u32 = 3;
 /// The same of masters.
-const MASTERS_MAX: u32 = 3;
+pub const MASTERS_MAX: u32 = 3;
 /// Pods and their controllers add up to 22 letters to a cluster's name, and a host's name may
 /// have 63.
 const NAME_LEN_MAX: usize = 40;

@@ -109,7 +109,7 @@ fn rules_for_values_refuse_what_they_should() {
         ("/metadata/name", json!("a".repeat(41)), "1 to 40"),
         ("/spec/oracle/replicas", json!(0), "from 1 to 3"),
         ("/spec/oracle/replicas", json!(4), "from 1 to 3"),
-        ("/spec/gcMaster/replicas", json!(2), "standby masters"),
+        ("/spec/gcMaster/replicas", json!(4), "must be from 1 to 3"),
         ("/spec/oracle/window", json!("99ms"), "from 100ms to 60s"),
         ("/spec/oracle/window", json!("1m1s"), "from 100ms to 60s"),
         (

@@ -8,8 +8,8 @@ mod monitored;
 mod names;
 mod object;
 mod observed;
-mod oracles;
 mod plan;
+mod registers;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -78,16 +78,17 @@ pub(crate) fn names_needed(
         rule,
     ];
     let others = others.map(|kind| (kind, name.clone()));
-    let oracle = Role::Oracle.set(&name);
-    let of_register = [Kind::ServiceAccount, Kind::Role, Kind::RoleBinding];
-    let of_register = of_register.map(|kind| (kind, oracle.clone()));
-    // A cluster that has one keeps it.
-    let register = (Kind::ConfigMap, names::register(&name));
-    names
-        .chain(others)
-        .chain(of_register)
-        .chain([register])
-        .collect()
+    // A cluster that has registers keeps them.
+    let of_registers = Role::ALL.into_iter().flat_map(|role| {
+        let registers = names::registers(&name, role);
+        let rights = [Kind::ServiceAccount, Kind::Role, Kind::RoleBinding];
+        let rights = rights.map(|kind| (kind, role.set(&name)));
+        let rights = rights.into_iter().filter(|_| !registers.is_empty());
+        let objects: Vec<(Kind, String)> = rights.collect();
+        let registers = registers.into_iter().map(|name| (Kind::ConfigMap, name));
+        objects.into_iter().chain(registers)
+    });
+    names.chain(others).chain(of_registers).collect()
 }
 
 /// The names of claims that the cluster's StatefulSets would take up, where they are there, and that aren't known to be

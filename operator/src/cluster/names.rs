@@ -1,6 +1,6 @@
 //! What the objects of a cluster are called, and how they are found.
 
-use percolator_api::{Pod, Quantity, Service, Spec};
+use percolator_api::{MASTERS_MAX, Pod, Quantity, Service, Spec};
 use serde_json::{Value, json};
 
 /// Who writes what we write: one field manager for everything.
@@ -31,6 +31,15 @@ impl Role {
             Self::GcMaster => "gc-master",
             Self::Oracle => "tso",
             Self::Tablet => "tablet",
+        }
+    }
+
+    /// For messages, and labels of registers.
+    pub(crate) fn singular(self) -> &'static str {
+        match self {
+            Self::GcMaster => "master",
+            Self::Oracle => "oracle",
+            Self::Tablet => "tablet server",
         }
     }
 
@@ -79,9 +88,32 @@ impl Role {
     }
 }
 
-/// The ConfigMap that holds the oracles' register.
-pub(crate) fn register(cluster: &str) -> String {
-    format!("{}-register", Role::Oracle.set(cluster))
+/// The ConfigMaps that hold the registers of a role: first the one that says who leads, then that of the masters' state. None
+/// of a role in which nobody leads.
+pub(crate) fn registers(cluster: &str, role: Role) -> Vec<String> {
+    let leadership = register(cluster, role);
+    match role {
+        Role::GcMaster => {
+            let state = format!("{leadership}-state");
+            vec![leadership, state]
+        }
+        Role::Oracle => vec![leadership],
+        Role::Tablet => Vec::new(),
+    }
+}
+
+/// The ConfigMap that says who leads the role, which the servers' argument names.
+pub(crate) fn register(cluster: &str, role: Role) -> String {
+    format!("{}-register", role.set(cluster))
+}
+
+/// Where the masters of a cluster are, for `--master`. Of several it names as many as there may be, so that another number of
+/// them restarts nobody.
+pub(crate) fn masters(cluster: &str, namespace: &str, has_register: bool) -> String {
+    let set = Role::GcMaster.set(cluster);
+    let count = if has_register { MASTERS_MAX } else { 1 };
+    let address = |ordinal| format!("{set}-{ordinal}.{set}.{namespace}.svc:{PORT}");
+    (0..count).map(address).collect::<Vec<_>>().join(",")
 }
 
 /// The label of registers: they change every second, and nobody is to be told of it.

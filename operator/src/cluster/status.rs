@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::monitored::{self, Said};
 use super::names::{self, PORT, Role};
 use super::observed::{self, Observed};
-use super::oracles;
 use super::plan::{Conflict, Plan, Refusal};
+use super::registers;
 use super::trouble;
 
 /// How the steps before ended.
@@ -131,10 +131,7 @@ fn of_role(
         joined,
         volumes: i32::try_from(observed.volumes(name, role)).unwrap_or(i32::MAX),
         claimed: observed.claimed(name, role),
-        leader: match role {
-            Role::Oracle => oracles::leader(cluster, observed),
-            Role::GcMaster | Role::Tablet => None,
-        },
+        leader: registers::leader(cluster, observed, role),
         ..role_status(set, desired)
     };
     // At first all of them.
@@ -142,14 +139,13 @@ fn of_role(
     let missing = (0..counting).filter(|ordinal| !serves(*ordinal));
     let missing = missing.map(|ordinal| format!("{}-{ordinal}", role.set(name)));
     let pods = missing.collect::<Vec<_>>();
-    let is_enough = role == Role::Oracle
+    let is_enough = role != Role::Tablet
         && joined > 0
         && pods.len() < usize::try_from(counting).unwrap_or_default();
     let missing = Missing {
         role: match role {
-            Role::GcMaster => "master",
-            Role::Oracle => "oracle",
-            Role::Tablet => "tablet servers",
+            Role::GcMaster | Role::Oracle => role.singular(),
+            Role::Tablet => role.plural(),
         },
         has_set: set.is_some(),
         pods,
@@ -352,7 +348,9 @@ fn degraded(
         let message = format!("the API server refuses: {refused}");
         return (true, Reason::ApplyRefused, message);
     }
-    let lost = oracles::lost_register(cluster, observed).map(|lost| (Reason::DataLost, lost));
+    let roles = Role::ALL.into_iter();
+    let lost = roles.filter_map(|role| registers::lost(cluster, observed, role));
+    let lost = lost.map(|lost| (Reason::DataLost, lost));
     match trouble::worst(observed, now).into_iter().chain(lost).min() {
         Some((reason, message)) => (true, reason, message),
         None => {

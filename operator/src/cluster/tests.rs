@@ -2,6 +2,7 @@
 
 mod claims;
 mod interrupted;
+mod masters;
 mod monitoring;
 mod oracles;
 mod others;

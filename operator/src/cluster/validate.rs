@@ -8,7 +8,7 @@ use super::names::{self, Role};
 use super::observed::{self, Observed};
 
 pub(crate) fn validate(cluster: &ClusterObject, observed: &Observed) -> Vec<Problem> {
-    let mut problems = own_rules(cluster);
+    let mut problems = cluster.spec.validate();
     let name = cluster.metadata.name.as_deref().unwrap_or_default();
     let mut add = |path: &str, message: String| {
         problems.push(Problem {
@@ -79,21 +79,6 @@ pub(crate) fn validate(cluster: &ClusterObject, observed: &Observed) -> Vec<Prob
                 ),
             );
         }
-    }
-    problems
-}
-
-/// The spec's own rules, and what `percolator up` has and Kubernetes hasn't.
-fn own_rules(cluster: &ClusterObject) -> Vec<Problem> {
-    let mut problems = cluster.spec.validate();
-    let masters = cluster.spec.gc_master.replicas;
-    if masters > 1 {
-        let why = "standby masters are not supported on Kubernetes yet";
-        problems.push(Problem {
-            path: "spec.gcMaster.replicas".to_owned(),
-            line: None,
-            message: format!("{masters} must be 1: {why}"),
-        });
     }
     problems
 }

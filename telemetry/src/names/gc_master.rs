@@ -34,6 +34,8 @@ pub const HOLDERS: &[&str] = &[
 pub const TABLE_STATES: &[&str] = &["creating", "ready", "deleting"];
 /// States of tablets.
 pub const TABLET_STATES: &[&str] = &["creating", "serving", "frozen", "down", "lost"];
+/// Roles of servers.
+pub const ROLES: &[&str] = &["gc-master", "tablet", "tso"];
 
 const METHOD: Label = Label::one_of("method", METHODS);
 
@@ -62,6 +64,11 @@ declarations! {
         Label::one_of("server_role", &["tablet", "tso"]),
         Label::one_of("state", &["up", "down"]),
     ]);
+    EXPECTED: Metric::gauge(
+        "percolator_gc_master_expected_servers",
+        "Servers that the cluster's manifest asks for, by role. 0: it doesn't say. The master that leads knows.",
+    )
+    .by(&[Label::one_of("role", ROLES)]);
     TABLES: Metric::gauge("percolator_gc_master_tables", "Tables.")
         .by(&[Label::one_of("state", TABLE_STATES)]);
     TABLETS: Metric::gauge(

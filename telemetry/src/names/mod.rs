@@ -6,6 +6,7 @@
 
 pub mod client;
 pub mod gc_master;
+pub mod leadership;
 pub mod operator;
 pub mod process;
 pub mod tablet;
@@ -33,6 +34,11 @@ pub const TABLES: &[Table] = &[
                 `process_*` and `percolator_memory_limit_bytes` are of all of them together, and shown by the master \
                 alone.",
         metrics: process::ALL,
+    },
+    Table {
+        title: "Servers of which one leads",
+        about: "Oracles and masters show these beside their own.",
+        metrics: leadership::ALL,
     },
     Table {
         title: "Timestamp oracle",

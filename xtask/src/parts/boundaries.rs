@@ -54,6 +54,7 @@ const RULES: [(&str, Siblings); 14] = [
         Siblings::Only(&[
             "percolator-protocol",
             "percolator-register",
+            "percolator-register-kube",
             "percolator-telemetry",
             "percolator-wire",
         ]),

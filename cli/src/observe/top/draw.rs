@@ -154,12 +154,12 @@ fn draw_servers(frame: &mut Frame<'_>, top: &mut Top, area: Rect, more: Rect) {
     frame.render_widget(Line::styled(format!("servers {which}"), HEAD), more);
     let chosen = if top.in_tablets { HEAD } else { CHOSEN };
     let up = if top.failure.is_none() {
-        "up"
+        page::master_state(survey)
     } else {
-        "not reached"
+        "not reached".to_owned()
     };
     let master =
-        Row::new(["master", &survey.master_name, &survey.master, up]).style(match top.failure {
+        Row::new(["master", &survey.master_name, &survey.master, &up]).style(match top.failure {
             None => Style::new(),
             Some(_) => BAD,
         });

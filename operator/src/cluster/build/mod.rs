@@ -1,8 +1,8 @@
 //! From a good spec to the objects that it asks for: pure, and it can't fail.
 
 mod monitoring;
-mod oracles;
 mod pods;
+mod registers;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::names::{self, METRICS_PORT, PORT, Role};
 use super::object::{Kind, Object};
 use super::observed::Observed;
-use super::oracles::OraclePlan;
+use super::registers::RegisterPlan;
 
 /// What a cluster's objects depend on besides its own resource.
 #[derive(Clone, Debug)]
@@ -55,10 +55,13 @@ pub(crate) fn build(cluster: &ClusterObject, observed: &Observed, settings: &Set
         owner: owner(cluster),
         cluster,
         default_image: observed.default_image(name).unwrap_or(&settings.image),
-        oracles: OraclePlan::of(cluster, observed),
+        masters: RegisterPlan::of(cluster, observed, Role::GcMaster),
+        oracles: RegisterPlan::of(cluster, observed, Role::Oracle),
+        tablets: RegisterPlan::of(cluster, observed, Role::Tablet),
     };
     let mut common = builder.service_account();
-    common.extend(builder.register(observed));
+    let registers = Role::ALL.into_iter();
+    common.extend(registers.flat_map(|role| builder.registers(role, observed)));
     common.push(builder.config(observed));
     common.push(builder.client_service());
     common.extend(Role::ALL.map(|role| builder.headless_service(role)));
@@ -77,7 +80,9 @@ struct Builder<'a> {
     owner: Value,
     cluster: &'a ClusterObject,
     default_image: &'a str,
-    oracles: OraclePlan,
+    masters: RegisterPlan,
+    oracles: RegisterPlan,
+    tablets: RegisterPlan,
 }
 
 fn owner(cluster: &ClusterObject) -> Value {
@@ -101,6 +106,14 @@ const LOG_LEVEL: &str = "log-level";
 pub(crate) const DEFAULT_IMAGE: &str = "default-image";
 
 impl Builder<'_> {
+    fn plan(&self, role: Role) -> &RegisterPlan {
+        match role {
+            Role::GcMaster => &self.masters,
+            Role::Oracle => &self.oracles,
+            Role::Tablet => &self.tablets,
+        }
+    }
+
     fn object(&self, kind: Kind, name: &str, labels: Value, body: Value) -> Object {
         Object::new(kind, name, labels, &self.owner, body)
     }
@@ -109,13 +122,13 @@ impl Builder<'_> {
         self.object(kind, self.name, names::labels(self.name), body)
     }
 
-    /// Whose rights a role's pods have: the spec's, or one of the operator's. Oracles with a register have one of their own,
-    /// because the others need no rights.
+    /// Whose rights a role's pods have: the spec's, or one of the operator's. Servers with a register have one of their
+    /// role's own, because the others need no rights.
     fn account(&self, role: Role) -> String {
         let pod = role.asked(&self.cluster.spec).pod;
         match &pod.service_account_name {
             Some(account) => account.clone(),
-            None if role == Role::Oracle && self.oracles.has_register => role.set(self.name),
+            None if self.has_register(role) => role.set(self.name),
             None => self.name.to_owned(),
         }
     }
@@ -189,7 +202,7 @@ impl Builder<'_> {
         )
     }
 
-    /// One budget a role: of several oracles one is enough, whatever becomes of a tablet server meanwhile.
+    /// One budget a role: of several masters or oracles one is enough, whatever becomes of a tablet server meanwhile.
     fn disruption_budget(&self, role: Role) -> Object {
         self.object(
             Kind::PodDisruptionBudget,

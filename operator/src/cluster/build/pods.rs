@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::names::{self, CLAIM, METRICS_PORT, PORT, Role};
 use super::super::object::{Kind, Object};
 use super::super::observed::{DEFAULT_IMAGE_KEPT, Observed, SIZE_ASKED};
-use super::super::oracles::REGISTER;
+use super::super::registers::REGISTER;
 use super::{Builder, LOG_LEVEL, MANIFEST, NEW_CLUSTER, with};
 
 /// Nobody's number, and no user's of a node.
@@ -45,10 +45,7 @@ impl Builder<'_> {
                 SIZE_ASKED: asked.size.to_string(),
             }}, "spec": {
                 "serviceName": role.set(self.name),
-                "replicas": match role {
-                    Role::Oracle => self.oracles.replicas,
-                    Role::GcMaster | Role::Tablet => asked.replicas,
-                },
+                "replicas": self.plan(role).replicas,
                 // A pod that can't start must not keep others from starting, nor a better template from it.
                 "podManagementPolicy": "Parallel",
                 "updateStrategy": {"type": "RollingUpdate"},
@@ -225,37 +222,32 @@ impl Builder<'_> {
 
     fn arguments(&self, role: Role) -> Vec<String> {
         let spec = &self.cluster.spec;
-        let host = |role: Role| format!("{}.{}.svc", role.set(self.name), self.namespace);
-        let master = format!(
-            "{}-0.{}:{PORT}",
-            Role::GcMaster.set(self.name),
-            host(Role::GcMaster)
-        );
         let mut arguments = vec![
             format!("--data-dir={DATA}/server"),
             format!("--listen=0.0.0.0:{PORT}"),
             format!("--metrics-listen=0.0.0.0:{METRICS_PORT}"),
             "--server=$(POD_NAME)".to_owned(),
         ];
-        if role != Role::GcMaster {
+        if self.has_register(role) {
             // Names are remembered for half a minute, and a client that is sent to a new leader can't wait for that.
-            let advertised = if self.has_register(role) {
-                format!("$({POD_IP})")
-            } else {
-                format!("$(POD_NAME).{}", host(role))
-            };
-            arguments.push(format!("--advertise={advertised}:{PORT}"));
-            arguments.push(format!("--master={master}"));
+            arguments.push(format!("--advertise=$({POD_IP}):{PORT}"));
+        } else if role != Role::GcMaster {
+            let host = format!("{}.{}.svc", role.set(self.name), self.namespace);
+            arguments.push(format!("--advertise=$(POD_NAME).{host}:{PORT}"));
+        }
+        if role != Role::GcMaster {
+            let has_register = self.has_register(Role::GcMaster);
+            let masters = names::masters(self.name, self.namespace, has_register);
+            arguments.push(format!("--master={masters}"));
         }
         match role {
             Role::GcMaster => arguments.push(format!("--manifest={CONFIG}/{MANIFEST}")),
-            Role::Oracle => {
-                arguments.extend(spec.oracle.to_args());
-                let register = names::register(self.name);
-                let register = self.oracles.has_register.then_some(register);
-                arguments.extend(register.map(|name| format!("{REGISTER}kube:{name}")));
-            }
+            Role::Oracle => arguments.extend(spec.oracle.to_args()),
             Role::Tablet => arguments.extend(spec.tablets.to_args()),
+        }
+        if self.has_register(role) {
+            let register = names::register(self.name, role);
+            arguments.push(format!("{REGISTER}kube:{register}"));
         }
         arguments
     }

@@ -24,23 +24,9 @@ impl World {
 
     /// The oracle with this number has stored that it leads.
     pub(super) fn leads(&mut self, number: u32, term: u64) {
-        let value = Leadership {
-            term,
-            limit: OracleTimestamp::from_millis(1_000),
-            register: 7,
-            holder: Some(Member {
-                name: format!("demo-tso-{number}"),
-                address: "10.0.0.1:7400".into(),
-                incarnation: 5,
-            }),
-            swap: SwapName {
-                incarnation: 5,
-                sequence: 1,
-            },
-        };
-        let record = StoredRecord::encode(WriteId([1; 16]), &[&value.encode()]);
+        let value = leadership(&format!("demo-tso-{number}"), term);
         let register = self.register().expect("the register is there");
-        register["binaryData"] = json!({"register": ByteString(record)});
+        register["binaryData"] = value;
     }
 
     /// All roles serve, and the first oracle leads if there are several.
@@ -63,7 +49,7 @@ impl World {
         &set.expect("a set")["spec"]
     }
 
-    fn has(&self, kind: Kind, name: &str) -> bool {
+    pub(super) fn has(&self, kind: Kind, name: &str) -> bool {
         self.observed.get(kind, name).is_some()
     }
 
@@ -72,7 +58,27 @@ impl World {
     }
 }
 
-fn arguments(set: &Value) -> String {
+/// The data of a ConfigMap in which a server has stored that it leads.
+pub(super) fn leadership(server: &str, term: u64) -> Value {
+    let value = Leadership {
+        term,
+        limit: OracleTimestamp::from_millis(1_000),
+        register: 7,
+        holder: Some(Member {
+            name: server.to_owned(),
+            address: "10.0.0.1:7400".into(),
+            incarnation: 5,
+        }),
+        swap: SwapName {
+            incarnation: 5,
+            sequence: 1,
+        },
+    };
+    let record = StoredRecord::encode(WriteId([1; 16]), &[&value.encode()]);
+    json!({"register": ByteString(record)})
+}
+
+pub(super) fn arguments(set: &Value) -> String {
     set["template"]["spec"]["containers"][0]["args"].to_string()
 }
 

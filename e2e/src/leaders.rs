@@ -1,0 +1,52 @@
+//! Roles in which one of several servers leads: who it is, and how it is ended at once.
+
+use crate::{Namespace, kubectl, nodes, say, wait};
+
+/// The leader's name and term, as the cluster's status has it. `role` is the role's field there.
+pub fn leader(space: &Namespace, role: &str) -> Result<(String, u64), String> {
+    let leader = space.get("perc", "demo")?["status"][role]["leader"].clone();
+    let (server, term) = (leader["server"].as_str(), leader["term"].as_u64());
+    let found = server.zip(term).ok_or_else(|| leader.to_string())?;
+    Ok((found.0.to_owned(), found.1))
+}
+
+/// Waits until the status has another term, and says who leads.
+pub fn wait_for_another_term(space: &Namespace, role: &str, before: u64) -> String {
+    let (server, term) = wait("another term", || match leader(space, role)? {
+        found if found.1 > before => Ok(found),
+        found => Err(format!("{found:?}")),
+    });
+    say(&format!("{server} leads in term {term}"));
+    server
+}
+
+/// Nodes that take no new pod, until the value goes: what was killed doesn't come back meanwhile.
+#[derive(Debug)]
+pub struct Cordon;
+
+impl Cordon {
+    const NODES: &str = "kubernetes.io/hostname";
+
+    /// Begins on all nodes.
+    pub fn begin() -> Self {
+        kubectl(&["cordon", "-l", Self::NODES]).expect("cordon");
+        Self
+    }
+}
+
+impl Drop for Cordon {
+    fn drop(&mut self) {
+        let ended = kubectl(&["uncordon", "-l", Self::NODES]);
+        if !std::thread::panicking() {
+            ended.expect("uncordon");
+        }
+    }
+}
+
+/// SIGKILL to its process, and then its pod is removed. A pod that is deleted without grace is told to end as well.
+pub fn kill_at_once(space: &Namespace, pod: &str) {
+    let found = wait(pod, || space.get("pod", pod));
+    let address = found["status"]["podIP"].as_str().expect("an address");
+    nodes::signal(&format!("--advertise={address}:7400"), "KILL");
+    space.kill(pod);
+}

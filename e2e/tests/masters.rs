@@ -1,0 +1,236 @@
+//! Several masters that share registers in ConfigMaps: one becomes two, the leader is killed with its pod, they restart one
+//! after the other, and become one again. Money moves all the time and no transfer fails; tables are created all the time,
+//! and each of them is there in the end. `cargo xtask test e2e` runs it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use percolator_e2e::application::Application;
+use percolator_e2e::leaders::{Cordon, kill_at_once, leader, wait_for_another_term};
+use percolator_e2e::{Kube, Namespace, PROGRAM, kubectl, say, server_of, small, wait};
+
+const ACCOUNTS: u32 = 100;
+const CLIENTS: u32 = 8;
+/// In the status.
+const ROLE: &str = "gcMaster";
+const REGISTERS: [&str; 2] = ["demo-gc-master-register", "demo-gc-master-register-state"];
+/// A machine that runs a whole Kubernetes is busy. Longer than that, and another master has not taken over.
+const STALL_MAX: Duration = Duration::from_secs(90);
+/// Between two tables: the machine has other things to do.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Creates tables, one after the other, until it is dropped.
+struct Tables {
+    created: Arc<Mutex<Vec<Instant>>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Tables {
+    /// Begins, from the pod of the application.
+    fn create(space: &Namespace) -> Self {
+        let (created, stop) = (Arc::<Mutex<Vec<Instant>>>::default(), Arc::default());
+        let space = space.name().to_owned();
+        let (of_thread, until) = (created.clone(), Arc::<AtomicBool>::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            let mut number = 0;
+            while !until.load(Ordering::Relaxed) {
+                let server = server_of("demo");
+                let name = format!("table-{number}");
+                let exec = ["-n", &space, "exec", "bank", "--", PROGRAM, "-q"];
+                let create = ["-c", &server, "table", "create", &name];
+                match kubectl(&[&exec[..], &create].concat()) {
+                    Ok(_) => {
+                        number += 1;
+                        let mut created = of_thread.lock().unwrap_or_else(PoisonError::into_inner);
+                        created.push(Instant::now());
+                    }
+                    // The same one is created again: it may be there by now.
+                    Err(error) => say(&format!("{name} is not created: {}", error.trim())),
+                }
+                std::thread::sleep(PAUSE);
+            }
+        });
+        Self {
+            created,
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    fn times(&self) -> Vec<Instant> {
+        let created = self.created.lock().unwrap_or_else(PoisonError::into_inner);
+        created.clone()
+    }
+
+    /// Waits until one was created that was begun after this was called.
+    fn go_on(&self) {
+        let before = self.times().len();
+        wait("tables", || match self.times().len() {
+            // One may have been under way.
+            now if now > before + 1 => Ok(()),
+            now => Err(format!("{now} tables, and {before} before")),
+        });
+    }
+
+    /// Ends, and says how many were created.
+    fn end(mut self) -> usize {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("tables are created to the end");
+        }
+        self.times().len()
+    }
+}
+
+impl Drop for Tables {
+    fn drop(&mut self) {
+        // Of a test that has failed: nobody waits for it.
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Does something, waits until tables are created and money moves again, and prints for how long no table was.
+fn stall(what: &str, tables: &Tables, application: &Application<'_>, act: impl FnOnce()) {
+    let before = tables.times().len();
+    act();
+    tables.go_on();
+    application.goes_on();
+    application.nothing_has_failed();
+    let times = tables.times();
+    // From the last one that was created before, too.
+    let gaps = times[before.saturating_sub(1)..].windows(2);
+    let longest = gaps.map(|pair| pair[1] - pair[0]).max().expect("tables");
+    say(&format!(
+        "{what}: no table was created for {} ms at most; {} were",
+        longest.as_millis(),
+        times.len() - before
+    ));
+    assert!(longest < STALL_MAX, "{what}: {longest:?}");
+}
+
+/// Both masters run, on two nodes.
+fn are_apart(space: &Namespace, cluster: &str) {
+    let pods = [0, 1].map(|number| {
+        let pod = format!("{cluster}-gc-master-{number}");
+        wait(&pod, || space.get("pod", &pod))
+    });
+    let nodes = pods.map(|pod| pod["spec"]["nodeName"].to_string());
+    assert_ne!(nodes[0], nodes[1], "one node has both masters");
+}
+
+/// The program's arguments, in the pod of the application.
+const EXEC: [&str; 5] = ["exec", "bank", "--", PROGRAM, "-q"];
+
+/// The cluster that began with two masters has a table; then it is deleted, because the machine is small.
+fn the_pair_serves(space: &Namespace) {
+    space.wait_until_up_to_date("pair");
+    are_apart(space, "pair");
+    let create = ["-c", &server_of("pair"), "table", "create", "first"];
+    let said = space.kubectl(&[&EXEC[..], &create].concat());
+    said.expect("a table of the cluster that began with two");
+    let gone = space.kubectl(&["delete", "perc", "pair", "--wait=false"]);
+    gone.expect("the cluster's end");
+}
+
+/// All tables that were created can be used.
+fn are_there(space: &Namespace, created: usize) {
+    let list = ["-c", &server_of("demo"), "table", "list"];
+    let list = space.kubectl(&[&EXEC[..], &list].concat()).expect("tables");
+    let ready = (0..created).filter(|number| {
+        let name = format!("table-{number}");
+        let mut lines = list.lines().map(|line| line.split_whitespace());
+        lines.any(|mut line| line.next() == Some(&name) && line.any(|word| word == "ready"))
+    });
+    assert_eq!(ready.count(), created, "{list}");
+    say(&format!("{created} tables were created, and all are there"));
+}
+
+#[test]
+fn tables_are_created_while_masters_come_and_go() {
+    let Some(kube) = Kube::find() else { return };
+    kube.install(&[]);
+    let space = kube.namespace("masters");
+    say("a cluster with one master, and one that begins with two");
+    let one = "gcMaster:\n    storage";
+    let two = "gcMaster:\n    replicas: 2\n    storage";
+    space.apply(&small("demo", "")).expect("a cluster");
+    let pair = small("pair", "");
+    assert!(pair.contains(one), "{pair}");
+    space.apply(&pair.replace(one, two)).expect("a cluster");
+    space.wait_until_up_to_date("demo");
+    let application = Application::bank(&kube, &space, "demo", ACCOUNTS, CLIENTS, &[]);
+    let tables = Tables::create(&space);
+    tables.go_on();
+    the_pair_serves(&space);
+
+    say("one master becomes two");
+    stall("from one master to two", &tables, &application, || {
+        space
+            .change("demo", r#"{"gcMaster":{"replicas":2}}"#)
+            .expect("a master more");
+        space.wait_until_up_to_date("demo");
+    });
+    let (first, term) = wait("a leader", || leader(&space, ROLE));
+    say(&format!("{first} leads in term {term}"));
+    are_apart(&space, "demo");
+
+    say("the leader is killed, and its pod with it");
+    stall("leader killed", &tables, &application, || {
+        let cordon = Cordon::begin();
+        kill_at_once(&space, &first);
+        space.wait_for("demo", "Available", "True", "StandbysNotReady");
+        assert_ne!(wait_for_another_term(&space, ROLE, term), first);
+        tables.go_on();
+        drop(cordon);
+        space.wait_until_up_to_date("demo");
+    });
+
+    say("the masters restart, one after the other");
+    let lives = space.lives("demo");
+    let (_, term) = leader(&space, ROLE).expect("a leader");
+    stall("rolling restart", &tables, &application, || {
+        space
+            .change(
+                "demo",
+                r#"{"gcMaster":{"pod":{"annotations":{"round":"two"}}}}"#,
+            )
+            .expect("an annotation");
+        space.wait_until_up_to_date("demo");
+    });
+    wait_for_another_term(&space, ROLE, term);
+    let now = space.lives("demo");
+    let changed: Vec<&String> = now.iter().filter(|life| !lives.contains(life)).collect();
+    let is_master = |life: &&String| life.starts_with("demo-gc-master-");
+    assert!(
+        changed.len() == 2 && changed.iter().all(is_master),
+        "{changed:?}"
+    );
+
+    say("two masters become one, which keeps the registers");
+    stall("from two masters to one", &tables, &application, || {
+        space
+            .change("demo", r#"{"gcMaster":{"replicas":1}}"#)
+            .expect("a master less");
+        space.wait_until_up_to_date("demo");
+    });
+    let now = space.lives("demo");
+    let others = |lives: &[String]| -> Vec<String> {
+        let others = lives.iter().filter(|life| !is_master(life));
+        others.cloned().collect()
+    };
+    assert_eq!(
+        others(&now),
+        others(&lives),
+        "another number restarts nobody else"
+    );
+    for name in REGISTERS {
+        let register = space.get("configmap", name).expect("the register");
+        assert!(register["binaryData"]["register"].is_string(), "{register}");
+    }
+    let created = tables.end();
+    are_there(&space, created);
+    application.ends_well();
+}
