@@ -12,6 +12,7 @@ mod keeper;
 mod leadership;
 mod metrics;
 pub mod program;
+mod promises;
 mod register;
 mod server;
 mod service;

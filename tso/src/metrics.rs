@@ -10,6 +10,7 @@ use percolator_telemetry::{
 };
 
 use crate::core::Facts;
+use crate::granting::Right;
 
 /// The oracle's metrics.
 pub(crate) struct Metrics {
@@ -27,6 +28,10 @@ pub(crate) struct Metrics {
     followed: IntGauge,
     pub(crate) clock_jumps: IntCounter,
     pub(crate) streams: IntGauge,
+    promised: IntGauge,
+    by_promises: IntGauge,
+    register_age: Gauge,
+    promises: IntCounterVec,
     volume: Volume,
 }
 
@@ -57,6 +62,10 @@ impl Metrics {
             followed: set.gauge(names::CLOCK_FOLLOWED)?,
             clock_jumps: set.counter(names::CLOCK_JUMPS)?,
             streams: set.gauge(names::STREAMS)?,
+            promised: set.gauge(names::PROMISED)?,
+            by_promises: set.gauge(names::BY_PROMISES)?,
+            register_age: set.seconds(names::REGISTER_AGE)?,
+            promises: set.counters(names::PROMISES)?,
             volume: Volume::new(set.gauge(names::DISK_FREE)?, set.gauge(names::DISK_SIZE)?),
             registry: registry.clone(),
         };
@@ -85,6 +94,18 @@ impl Metrics {
         self.limit_writes.with_label_values(&[result]).inc();
         self.limit_write_seconds.observe(took.as_secs_f64());
         self.limit_failing.set((!ok).into());
+    }
+
+    /// This became of a promise.
+    pub(crate) fn promise(&self, result: &'static str) {
+        self.promises.with_label_values(&[result]).inc();
+    }
+
+    /// What the right of one of several oracles rests on.
+    pub(crate) fn show_right(&self, right: Right) {
+        self.promised.set(right.is_promised.into());
+        self.by_promises.set(right.is_by_promises.into());
+        self.register_age.set(seconds(right.register_age_ms));
     }
 
     /// The oracle as it is now, and the volume of its folder.

@@ -12,11 +12,12 @@ use percolator_protocol::oracle::Settings;
 use percolator_protocol::types::Timestamp;
 use percolator_server::heartbeat;
 use percolator_server::{
-    DurableValue, Folder, Incarnation, Probe, SmallFile, folder, listen, serve_when,
+    Beside, DurableValue, Folder, Incarnation, Probe, SmallFile, folder, listen, serve_when,
 };
 use percolator_telemetry::endpoint::{self, Pages};
 use percolator_telemetry::otlp::{self, Exporter};
 use percolator_wire::v1::oracle_server::OracleServer;
+use percolator_wire::v1::promises_server::PromisesServer;
 use percolator_wire::v1::{HeartbeatRequest, HeartbeatResponse, Role};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -28,6 +29,7 @@ use crate::granting::Granting;
 use crate::keeper::Keeper;
 use crate::leadership::LeadershipTask;
 use crate::metrics::Metrics;
+use crate::promises::{PromiseFolder, PromiseService, PromiseTask};
 use crate::register::{self, RegisterLocation};
 use crate::service::{Service, Shared};
 
@@ -37,6 +39,8 @@ const ROLE: &str = "oracle";
 const LIMIT: &str = "limit";
 /// A request is a few bytes.
 const REQUEST_BYTES_MAX: usize = 1024;
+/// One that introduces a standby has its address.
+const PROMISE_BYTES_MAX: usize = 4096;
 /// Answers take microseconds: what is under way when the server stops is done in this time.
 const GRACE: Duration = Duration::from_millis(50);
 
@@ -104,6 +108,8 @@ pub struct Server {
     /// 0: it is alone.
     register_id: u64,
     background: Background,
+    /// Of one of several oracles.
+    promises: Option<Arc<PromiseFolder>>,
     shared: Arc<Shared>,
 }
 
@@ -112,8 +118,8 @@ pub struct Server {
 enum Background {
     /// In the folder, for an oracle that is alone.
     Keeper(Keeper),
-    /// In the register.
-    Leadership(LeadershipTask),
+    /// In the register, and in the folders of all oracles.
+    Leadership(LeadershipTask, PromiseTask),
 }
 
 impl Background {
@@ -121,13 +127,15 @@ impl Background {
     async fn run(&self) {
         match self {
             Self::Keeper(keeper) => keeper.run().await,
-            Self::Leadership(leadership) => leadership.run().await,
+            Self::Leadership(leadership, promises) => {
+                tokio::join!(leadership.run(), promises.run());
+            }
         }
     }
 
     /// Lets another oracle take over, if there are several.
     async fn hand_over(&self) {
-        if let Self::Leadership(leadership) = self {
+        if let Self::Leadership(leadership, _) = self {
             leadership.hand_over().await;
         }
     }
@@ -170,7 +178,7 @@ impl Server {
         let export = |traces| Exporter::of_server(traces, "tso", &options.server);
         let exporter = options.traces.as_ref().map(export).transpose()?;
         let tracer = exporter.as_ref().map(Exporter::tracer);
-        let mut register_id = 0;
+        let (mut register_id, mut promises) = (0, None);
         let (background, shared, waits) = match &options.register {
             None => {
                 let path = file.path().to_owned();
@@ -185,10 +193,12 @@ impl Server {
             }
             Some(location) => {
                 let register = location.open()?;
+                let (promise_folder, record) = PromiseFolder::open(&folder)?;
                 let member = Member {
                     name: options.server.clone(),
                     address: advertised.clone(),
                     incarnation: life.incarnation,
+                    replica: record.replica,
                 };
                 let timing = location.timing();
                 let poll = Duration::from_millis(timing.poll_ms);
@@ -199,10 +209,20 @@ impl Server {
                 let dead = life.replaces.clone();
                 let mut replica = OracleReplica::new(member, dead, timing, options.settings);
                 replica.raise(floor);
+                replica.restore(clock.now(), record);
                 let replica = Granting::Replica(Box::new(replica));
                 let shared = Arc::new(Shared::new(replica, clock, counters, tracer));
                 let leadership = LeadershipTask::new(shared.clone(), register, poll);
-                (Background::Leadership(leadership), shared, Duration::ZERO)
+                let promise_folder = Arc::new(promise_folder);
+                let asking = PromiseTask::new(
+                    shared.clone(),
+                    promise_folder.clone(),
+                    folder.clone(),
+                    timing,
+                );
+                promises = Some(promise_folder);
+                let background = Background::Leadership(leadership, asking);
+                (background, shared, Duration::ZERO)
             }
         };
         Ok(Self {
@@ -217,6 +237,7 @@ impl Server {
             waits,
             register_id,
             background,
+            promises,
             shared,
         })
     }
@@ -253,19 +274,24 @@ impl Server {
             waits,
             register_id,
             background,
+            promises,
             shared,
         } = self;
         let (beating, stall) = (shared.clone(), shared.stall.clone());
         let (shown, data) = (shared.clone(), folder.path().to_owned());
         // Of several oracles the next one is restarted only when this one could take over, or leads.
         let asked = shared.clone();
-        let has_register = matches!(background, Background::Leadership(_));
+        let has_register = promises.is_some();
         let passes = move |probe| match probe {
             Probe::Ready if has_register => asked.ready().is_ok(),
             Probe::Ready | Probe::Lives => true,
         };
-        let service = OracleServer::new(Service::new(shared, folder.clone(), options.wait_max))
-            .max_decoding_message_size(REQUEST_BYTES_MAX);
+        let service = Service::new(shared.clone(), folder.clone(), options.wait_max);
+        let service = OracleServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX);
+        let promising = PromiseService::new(shared, promises, folder.clone());
+        let promising =
+            PromisesServer::new(promising).max_decoding_message_size(PROMISE_BYTES_MAX);
+        let service = Beside::new(service, promising);
         // Also one that knows its cluster: another one may have taken its place since, and serves.
         let (adopted, mut is_adopted) = watch::channel(options.master.is_none());
         if options.master.is_some() {

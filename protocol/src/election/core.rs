@@ -198,6 +198,14 @@ impl Election {
         !self.is_renewed(now_ms) && self.promised_until_ms().is_some_and(is_promised)
     }
 
+    /// Of a leader, the time since it sent the last swap that succeeded, in milliseconds.
+    pub fn register_age_ms(&self, now_ms: u64) -> Option<u64> {
+        match &self.role {
+            Role::Leader { renewed_ms, .. } => Some(now_ms.saturating_sub(*renewed_ms)),
+            _ => None,
+        }
+    }
+
     /// Whether the right by its swaps goes on.
     fn is_renewed(&self, now_ms: u64) -> bool {
         matches!(&self.role, Role::Leader { right_ends_ms, .. } if now_ms < *right_ends_ms)

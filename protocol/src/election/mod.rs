@@ -23,6 +23,8 @@ mod mutants;
 mod observe;
 mod oracle;
 mod promises;
+#[cfg(test)]
+mod scenarios;
 mod steps;
 mod value;
 

@@ -47,6 +47,11 @@ impl OracleReplica {
         until_ms.is_some_and(|until_ms| now.mono_ms < until_ms)
     }
 
+    /// Of a leader, the time since it sent the last swap that succeeded, in milliseconds.
+    pub fn register_age_ms(&self, now: Now) -> Option<u64> {
+        self.election.register_age_ms(now.mono_ms)
+    }
+
     /// The leader to which this standby introduces itself: [`Election::introduces_to`](super::Election::introduces_to).
     pub fn introduces_to(&self) -> Option<&str> {
         self.election.introduces_to()

@@ -147,6 +147,11 @@ impl OracleReplica {
         self.election.restore(now.mono_ms, record);
     }
 
+    /// What this replica's folder is to keep.
+    pub fn record(&self) -> PromiseRecord {
+        self.election.record()
+    }
+
     /// Another replica asks for a promise: [`Election::promise`].
     pub fn promise(&mut self, now: Now, request: &PromiseRequest) -> Option<PromiseRecord> {
         self.election.promise(now.mono_ms, request)

@@ -167,6 +167,11 @@ impl Election {
         }
     }
 
+    /// What this replica's folder is to keep.
+    pub fn record(&self) -> PromiseRecord {
+        self.promises.record
+    }
+
     /// Another replica asks for a promise. The record is to be made durable before it is told that this one promises; none:
     /// it doesn't. It is bound from now on, whether or not the leader hears of it.
     pub fn promise(&mut self, now_ms: u64, request: &PromiseRequest) -> Option<PromiseRecord> {
