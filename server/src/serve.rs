@@ -15,8 +15,8 @@ use tonic::codegen::tokio_stream::{Stream, StreamExt};
 use tonic::codegen::{Service, http};
 use tonic::transport::server::{Connected, TcpConnectInfo, TcpIncoming};
 
-use crate::Error;
 use crate::Beside;
+use crate::Error;
 use crate::health::{Probe, health};
 
 /// Windows of HTTP/2: a packed stream carries everything of a client, and with the default of

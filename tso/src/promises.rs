@@ -56,7 +56,10 @@ impl PromiseFolder {
         let record = match file.load()? {
             Some(bytes) => decode(&bytes).ok_or_else(|| Error::Damaged {
                 path: file.path().to_owned(),
-                reason: format!("it has {} bytes, which are no record of promises", bytes.len()),
+                reason: format!(
+                    "it has {} bytes, which are no record of promises",
+                    bytes.len()
+                ),
             })?,
             None => {
                 let record = PromiseRecord {
@@ -153,8 +156,7 @@ impl PromiseTask {
             rounds.tick().await;
             while calls.try_join_next().is_some() {}
             self.round(&mut channels, &mut calls);
-            let is_due =
-                |at: &tokio::time::Instant| at.elapsed() >= INTRODUCTION;
+            let is_due = |at: &tokio::time::Instant| at.elapsed() >= INTRODUCTION;
             if introduced.as_ref().is_none_or(is_due) {
                 introduced = Some(tokio::time::Instant::now());
                 self.introduce(&mut channels, &mut calls);
@@ -168,7 +170,9 @@ impl PromiseTask {
     }
 
     fn round(&self, channels: &mut Channels, calls: &mut JoinSet<()>) {
-        let round = self.shared.replica(|replica, now| replica.ask_promises(now));
+        let round = self
+            .shared
+            .replica(|replica, now| replica.ask_promises(now));
         let Some(round) = round.flatten() else { return };
         let (shared, promises) = (self.shared.clone(), self.promises.clone());
         calls.spawn(async move {

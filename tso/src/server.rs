@@ -289,8 +289,7 @@ impl Server {
         let service = Service::new(shared.clone(), folder.clone(), options.wait_max);
         let service = OracleServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX);
         let promising = PromiseService::new(shared, promises, folder.clone());
-        let promising =
-            PromisesServer::new(promising).max_decoding_message_size(PROMISE_BYTES_MAX);
+        let promising = PromisesServer::new(promising).max_decoding_message_size(PROMISE_BYTES_MAX);
         let service = Beside::new(service, promising);
         // Also one that knows its cluster: another one may have taken its place since, and serves.
         let (adopted, mut is_adopted) = watch::channel(options.master.is_none());

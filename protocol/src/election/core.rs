@@ -297,9 +297,7 @@ impl Election {
                 self.undecided_promisers.clone()
             }
             (Role::Leader { .. }, _) => self.promises.promisers(sent_ms),
-            (Role::Candidate { .. }, Some(stored)) => {
-                inherited(&stored.value, self.member.replica)
-            }
+            (Role::Candidate { .. }, Some(stored)) => inherited(&stored.value, self.member.replica),
             // One that hands over acts no more: any replica may take over.
             _ => Vec::new(),
         };

@@ -279,7 +279,9 @@ impl World {
         let before = self.processes[process].start;
         // A start that holds the same folder's lock knows that the earlier ones are dead.
         let dead = if !has_new_folder && self.random.percent(50) {
-            (1..before).map(|start| incarnation(process, start)).collect()
+            (1..before)
+                .map(|start| incarnation(process, start))
+                .collect()
         } else {
             Vec::new()
         };
@@ -519,7 +521,9 @@ impl World {
         }
         let much = if self.is_often_cut_off { 50 } else { 30 };
         self.trouble = if self.random.percent(much) { 50 } else { 5 };
-        let next = self.random.below(if self.is_often_cut_off { 2_500 } else { 5_000 });
+        let next = self
+            .random
+            .below(if self.is_often_cut_off { 2_500 } else { 5_000 });
         self.push(next, 0, Event::Fault);
     }
 }

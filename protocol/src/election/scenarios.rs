@@ -154,7 +154,7 @@ fn only_a_standby_that_knows_no_later_leader_promises() {
     }
     // Its own swap is under way from here on.
     let (at_ms, _) = takes_over(&mut standby, 10, 5_000, &stored).unwrap();
-    assert_eq!(at_ms, 5 + Timing::default().takeover_ms + 5);
+    assert!(at_ms >= 5 + Timing::default().takeover_ms, "{at_ms} ms");
     assert_eq!(standby.promise(at_ms, &request(2)), None);
     standby.swapped(at_ms, SwapResult::Unknown);
     assert_eq!(standby.promise(at_ms, &request(2)), None);
