@@ -57,6 +57,12 @@ pub enum Error {
     /// The register of several oracles refuses its first value.
     #[error(transparent)]
     RegisterRefused(percolator_register::SwapError),
+    /// An oracle that could not read the register at its start has reported the former one to the master.
+    #[error(
+        "the register is another one than that in which this oracle took part before; it takes part in this one when it is \
+         started again"
+    )]
+    OtherRegister,
     /// The register holds something else.
     #[error(transparent)]
     Leadership(#[from] percolator_protocol::election::DecodeError),

@@ -93,7 +93,12 @@ impl Metrics {
         let result = if ok { "ok" } else { "error" };
         self.limit_writes.with_label_values(&[result]).inc();
         self.limit_write_seconds.observe(took.as_secs_f64());
-        self.limit_failing.set((!ok).into());
+        self.limits_fail(!ok);
+    }
+
+    /// Whether no further limit can be made durable, as far as the last attempt has shown.
+    pub(crate) fn limits_fail(&self, fail: bool) {
+        self.limit_failing.set(fail.into());
     }
 
     /// This became of a promise.

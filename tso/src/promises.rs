@@ -3,6 +3,7 @@
 //! `protocol::election` decides. Here are the messages, the record in the folder, and the rounds.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +25,8 @@ use crate::service::Shared;
 
 /// The file of the record, in the oracle's folder.
 const FILE: &str = "promises";
-/// Replica, term and limit with 8 bytes each, and whether it is bound.
-const RECORD_BYTES: usize = 25;
+/// Replica, register, term and limit with 8 bytes each, and whether it is bound.
+const RECORD_BYTES: usize = 33;
 /// A promise that takes longer is asked for again: it would hardly count any more.
 const CALL_TIMEOUT: Duration = Duration::from_millis(600);
 /// How often a standby introduces itself.
@@ -64,6 +65,7 @@ impl PromiseFolder {
             None => {
                 let record = PromiseRecord {
                     replica: rand::random::<u64>().max(1),
+                    register: 0,
                     term: 0,
                     limit: Timestamp::ZERO,
                     is_bound: false,
@@ -95,7 +97,12 @@ impl PromiseFolder {
 }
 
 fn encode(record: &PromiseRecord) -> Vec<u8> {
-    let numbers = [record.replica, record.term, record.limit.as_u64()];
+    let numbers = [
+        record.replica,
+        record.register,
+        record.term,
+        record.limit.as_u64(),
+    ];
     let mut bytes: Vec<u8> = numbers.into_iter().flat_map(u64::to_le_bytes).collect();
     bytes.push(record.is_bound.into());
     bytes
@@ -103,12 +110,13 @@ fn encode(record: &PromiseRecord) -> Vec<u8> {
 
 fn decode(bytes: &[u8]) -> Option<PromiseRecord> {
     let (numbers, rest) = bytes.as_chunks::<8>();
-    let ([replica, term, limit], [is_bound]) = (numbers, rest) else {
+    let ([replica, register, term, limit], [is_bound]) = (numbers, rest) else {
         return None;
     };
     debug_assert_eq!(bytes.len(), RECORD_BYTES);
     Some(PromiseRecord {
         replica: u64::from_le_bytes(*replica),
+        register: u64::from_le_bytes(*register),
         term: u64::from_le_bytes(*term),
         limit: Timestamp::from_u64(u64::from_le_bytes(*limit)),
         is_bound: *is_bound != 0,
@@ -147,7 +155,7 @@ impl PromiseTask {
     }
 
     /// Never ends. What is under way when this is dropped is given up.
-    pub(crate) async fn run(&self) {
+    pub(crate) async fn run(&self) -> Infallible {
         let mut rounds = tokio::time::interval(Duration::from_millis(self.timing.promise_ms));
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut channels, mut calls) = (Channels::default(), JoinSet::new());
@@ -396,6 +404,7 @@ mod tests {
         for is_bound in [false, true] {
             let record = PromiseRecord {
                 replica: 7,
+                register: 5,
                 term: 3,
                 limit: Timestamp::from_millis(9),
                 is_bound,

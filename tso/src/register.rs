@@ -170,6 +170,12 @@ pub(crate) async fn begin(
     })
 }
 
+/// Whether the register can't be read now.
+pub(crate) async fn is_away(register: &dyn Register) -> bool {
+    let loaded = register.load().await;
+    matches!(loaded, Err(LoadError::Unavailable { .. }))
+}
+
 /// What the register holds, as soon as it can be read: a process that ended instead would be started again after pauses of
 /// minutes.
 async fn load(register: &dyn Register) -> Result<Option<VersionedValue>, LoadError> {

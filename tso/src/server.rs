@@ -1,5 +1,6 @@
 //! The server: the core, bound to a folder, an address and a clock.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -27,7 +28,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::core::{Core, StartError};
 use crate::granting::Granting;
 use crate::keeper::Keeper;
-use crate::leadership::LeadershipTask;
+use crate::leadership::{LateBeginning, LeadershipTask};
 use crate::metrics::Metrics;
 use crate::promises::{PromiseFolder, PromiseService, PromiseTask};
 use crate::register::{self, RegisterLocation};
@@ -123,12 +124,18 @@ enum Background {
 }
 
 impl Background {
-    /// Never ends.
-    async fn run(&self) {
+    /// Never ends otherwise.
+    ///
+    /// # Errors
+    /// As [`LeadershipTask::run`].
+    async fn run(&self) -> Result<Infallible, Error> {
         match self {
             Self::Keeper(keeper) => keeper.run().await,
             Self::Leadership(leadership, promises) => {
-                tokio::join!(leadership.run(), promises.run());
+                tokio::select! {
+                    result = leadership.run() => result,
+                    never = promises.run() => match never {},
+                }
             }
         }
     }
@@ -203,16 +210,27 @@ impl Server {
                 let timing = location.timing();
                 let poll = Duration::from_millis(timing.poll_ms);
                 let incarnation = life.incarnation;
-                let begun = register::begin(&*register, &file, &folder, incarnation).await?;
-                let floor = begun.limit;
-                register_id = begun.id;
+                let (mut floor, mut late) = (Timestamp::ZERO, None);
+                if record.register != 0 && register::is_away(&*register).await {
+                    // The leader may need its promises before the register is back.
+                    register_id = record.register;
+                    late = Some(LateBeginning {
+                        file,
+                        folder: folder.clone(),
+                        incarnation,
+                        register_id,
+                    });
+                } else {
+                    let begun = register::begin(&*register, &file, &folder, incarnation).await?;
+                    (floor, register_id) = (begun.limit, begun.id);
+                }
                 let dead = life.replaces.clone();
                 let mut replica = OracleReplica::new(member, dead, timing, options.settings);
                 replica.raise(floor);
                 replica.restore(clock.now(), record);
                 let replica = Granting::Replica(Box::new(replica));
                 let shared = Arc::new(Shared::new(replica, clock, counters, tracer));
-                let leadership = LeadershipTask::new(shared.clone(), register, poll);
+                let leadership = LeadershipTask::new(shared.clone(), register, poll, late);
                 let promise_folder = Arc::new(promise_folder);
                 let asking = PromiseTask::new(
                     shared.clone(),
@@ -349,12 +367,12 @@ impl Server {
             } => {}
         }
         tracing::info!(%address, advertised, "the oracle serves");
-        let (mut ended, mut stopped) = (Ok(()), None);
+        let (mut ended, mut failed, mut stopped) = (Ok(()), None, None);
         serve_when(listener, service, passes, GRACE, async {
             tokio::select! {
                 () = &mut shutdown => {}
                 result = &mut beats => ended = result,
-                () = background.run() => {}
+                result = background.run() => failed = result.err(),
                 stalled = stall.exceeds(options.disk_stall_max, || 0) => stopped = Some(stalled),
             }
             // While connections are open: whoever asks is sent to the next leader.
@@ -365,9 +383,10 @@ impl Server {
         if let Some(beat) = &beat {
             heartbeat::leave(beat, folder.cluster_id(), report()).await;
         }
-        match stopped {
-            None => Ok(()),
-            Some(why) => Err(Error::DiskStalled(why)),
+        match (failed, stopped) {
+            (None, None) => Ok(()),
+            (Some(error), _) => Err(error),
+            (None, Some(why)) => Err(Error::DiskStalled(why)),
         }
     }
 }

@@ -148,7 +148,7 @@ async fn takeovers(seed: u64) {
         gaps.entry(fault).or_default().push(began.elapsed());
         match fault {
             Fault::Stop => cluster.signal(number, Signal::CONT),
-            Fault::Kill | Fault::HandOver => cluster.restart(number).await,
+            Fault::Kill | Fault::HandOver => cluster.restart(number, "127.0.0.1:0").await,
         }
     }
     watched.stop.store(true, Ordering::SeqCst);

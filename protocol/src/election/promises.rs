@@ -18,6 +18,8 @@ const FORGET_MS: u64 = 30_000;
 pub struct PromiseRecord {
     /// [`Peer::replica`]: which folder it is.
     pub replica: u64,
+    /// [`Leadership::register`], of the register in which it has taken part; 0: in none.
+    pub register: u64,
     /// The highest term in which the replica led or promised.
     pub term: u64,
     /// No later term may grant anything below: timestamps up to here may have been granted.
@@ -90,6 +92,7 @@ impl Promises {
         Self {
             record: PromiseRecord {
                 replica,
+                register: 0,
                 term: 0,
                 limit: Timestamp::ZERO,
                 is_bound: false,
@@ -188,14 +191,17 @@ impl Election {
         let is_outdated = self.stored().is_some_and(|stored| {
             let value = &stored.value;
             let holds = |holder: &super::Member| holder.incarnation == request.incarnation;
-            value.register != request.register
-                || value.term > request.term
+            value.term > request.term
                 || value.term == request.term && !value.holder.as_ref().is_some_and(holds)
         });
-        if is_outdated || record.term > request.term {
+        // A start may promise before it has read the register.
+        let known = self.stored().map(|stored| stored.value.register);
+        let is_of_register = known.unwrap_or(record.register) == request.register;
+        if is_outdated || !is_of_register || record.term > request.term {
             return None;
         }
         let record = &mut self.promises.record;
+        record.register = request.register;
         record.term = request.term;
         record.limit = record.limit.max(request.limit);
         record.is_bound = true;
@@ -238,6 +244,7 @@ impl Election {
             now_ms < state.heard_ms.saturating_add(FORGET_MS)
                 || listed.iter().any(|peer| peer.replica == *replica)
         });
+        promises.record.register = register;
         promises.record.term = promises.record.term.max(term);
         promises.record.limit = promises.record.limit.max(limit);
         let calls = promises.peers.iter().map(|(replica, state)| PromiseCall {

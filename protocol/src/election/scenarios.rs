@@ -126,8 +126,11 @@ fn a_takeover_lets_no_replica_in_that_has_promised_nothing() {
 fn only_a_standby_that_knows_no_later_leader_promises() {
     let stored = led(&[2]);
     let mut standby = start(member(2, 20), &[]);
-    // One that knows nothing of the register yet can keep from taking over as well.
-    assert!(standby.promise(0, &request(2)).is_some());
+    assert_eq!(
+        standby.promise(0, &request(2)),
+        None,
+        "it knows no register"
+    );
     load(&mut standby, 0, &stored);
     let kept = standby.promise(5, &request(2)).unwrap();
     assert_eq!((kept.limit.physical_ms(), kept.is_bound), (2_000, true));
@@ -158,6 +161,21 @@ fn only_a_standby_that_knows_no_later_leader_promises() {
     assert_eq!(standby.promise(at_ms, &request(2)), None);
     standby.swapped(at_ms, SwapResult::Unknown);
     assert_eq!(standby.promise(at_ms, &request(2)), None);
+}
+
+#[test]
+fn a_start_that_has_not_read_the_register_promises_by_its_folder() {
+    let mut standby = start(member(2, 20), &[]);
+    load(&mut standby, 0, &led(&[2]));
+    let record = standby.promise(0, &request(2)).unwrap();
+    let mut restarted = start(member(2, 21), &[20]);
+    restarted.restore(0, record);
+    assert_eq!(restarted.promise(0, &request(2)), Some(record));
+    let other_register = PromiseRequest {
+        register: 8,
+        ..request(2)
+    };
+    assert_eq!(restarted.promise(0, &other_register), None);
 }
 
 #[test]

@@ -35,7 +35,7 @@ impl Cluster {
 
     pub(crate) async fn add(&mut self) {
         let number = self.processes.len();
-        let (process, address) = start(self.folder.path(), number).await;
+        let (process, address) = start(self.folder.path(), number, "127.0.0.1:0").await;
         self.processes.push(process);
         self.addresses.lock().unwrap().push(address);
     }
@@ -46,20 +46,21 @@ impl Cluster {
         kill_process(pid, signal).unwrap();
     }
 
-    pub(crate) async fn restart(&mut self, number: usize) {
+    /// Starts a process again that ends, where it listens: IP:PORT.
+    pub(crate) async fn restart(&mut self, number: usize, listen: &str) {
         self.processes[number].wait().await.unwrap();
-        let (process, address) = start(self.folder.path(), number).await;
+        let (process, address) = start(self.folder.path(), number, listen).await;
         self.processes[number] = process;
         self.addresses.lock().unwrap()[number] = address;
     }
 }
 
 /// Starts a process, and waits for the address that it prints. The clock of number N is wrong by what a file "clock-N" says.
-async fn start(folder: &Path, number: usize) -> (Child, String) {
+async fn start(folder: &Path, number: usize, listen: &str) -> (Child, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_percolator-tso"))
         .arg("--data-dir")
         .arg(folder.join(format!("tso-{number}")))
-        .args(["--server", &format!("tso-{number}")])
+        .args(["--server", &format!("tso-{number}"), "--listen", listen])
         .arg("--register")
         .arg(format!("file:{}", folder.join("register").display()))
         .arg("--test-clock")

@@ -6,6 +6,7 @@ use super::*;
 pub(super) fn empty_folder(replica: u64) -> PromiseRecord {
     PromiseRecord {
         replica,
+        register: 0,
         term: 0,
         limit: crate::types::Timestamp::ZERO,
         is_bound: false,
