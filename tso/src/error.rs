@@ -79,12 +79,12 @@ pub enum Error {
     RegisterNotBegun,
     /// The oracles granted timestamps before, but their register is empty.
     #[error(
-        "the register is empty, although this oracle belongs to cluster {cluster_id:?}, whose oracles granted timestamps; \
+        "the register is empty, although this oracle belongs to {belongs_to}, whose oracles granted timestamps; \
          without its value they could grant them again: check --register, or restore the register"
     )]
     RegisterEmpty {
-        /// The cluster that the folder belongs to.
-        cluster_id: String,
+        /// The cluster or the register that the folder belongs to.
+        belongs_to: String,
     },
     /// The disk took no limit for too long.
     #[error(

@@ -93,7 +93,8 @@ impl LeadershipTask {
             incarnation,
             register_id,
         } = begins;
-        let begun = register::begin(&*self.register, file, folder, *incarnation).await?;
+        let begun =
+            register::begin(&*self.register, file, folder, *incarnation, *register_id).await?;
         if begun.id != *register_id {
             return Err(Error::OtherRegister);
         }

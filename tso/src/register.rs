@@ -65,20 +65,22 @@ impl FromStr for RegisterLocation {
 }
 
 impl RegisterLocation {
-    /// Opens it.
+    /// Opens it. An oracle that has taken part in it waits for it where it was; another one creates the folder of a file.
     ///
     /// # Errors
     /// The folder can't be created; the process is in no pod.
-    pub(crate) fn open(&self) -> Result<Arc<dyn Register>, Error> {
+    pub(crate) fn open(&self, has_taken_part: bool) -> Result<Arc<dyn Register>, Error> {
         match self {
             Self::File(folder) => {
-                std::fs::create_dir_all(folder).map_err(|cause| {
-                    percolator_server::Error::File {
-                        action: "create the folder",
-                        path: folder.clone(),
-                        cause,
-                    }
-                })?;
+                if !has_taken_part {
+                    std::fs::create_dir_all(folder).map_err(|cause| {
+                        percolator_server::Error::File {
+                            action: "create the folder",
+                            path: folder.clone(),
+                            cause,
+                        }
+                    })?;
+                }
                 let register = FileRegister::new(folder.join(FILE));
                 Ok(Arc::new(register.with_timeout(TIMEOUT)))
             }
@@ -112,13 +114,14 @@ pub(crate) struct BegunRegister {
     pub(crate) limit: Timestamp,
 }
 
-/// Makes the register one that has a value. Refuses an empty register to an oracle that has granted timestamps with one. A
-/// register that can't be read now is waited for.
+/// Makes the register one that has a value. Refuses an empty register to an oracle that has granted timestamps with one, or has
+/// taken part in `former_register`, if that isn't 0. A register that can't be read now is waited for.
 pub(crate) async fn begin(
     register: &dyn Register,
     file: &SmallFile,
     folder: &Folder,
     incarnation: u64,
+    former_register: u64,
 ) -> Result<BegunRegister, Error> {
     let stored = file.load()?;
     let limit = match stored.as_deref().map(<[u8; 8]>::try_from) {
@@ -131,8 +134,12 @@ pub(crate) async fn begin(
         }
     };
     if load(register).await?.is_none() {
-        if let (None, Some(cluster_id)) = (&stored, folder.cluster_id()) {
-            return Err(Error::RegisterEmpty { cluster_id });
+        let belongs_to = match folder.cluster_id() {
+            Some(cluster_id) => Some(format!("cluster {cluster_id:?}")),
+            None => (former_register != 0).then(|| format!("register {former_register}")),
+        };
+        if let (None, Some(belongs_to)) = (&stored, belongs_to) {
+            return Err(Error::RegisterEmpty { belongs_to });
         }
         let first = Leadership::first(incarnation, limit);
         match register.swap(None, first.encode()).await {

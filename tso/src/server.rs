@@ -199,8 +199,8 @@ impl Server {
                 (Background::Keeper(keeper), shared, waits)
             }
             Some(location) => {
-                let register = location.open()?;
                 let (promise_folder, record) = PromiseFolder::open(&folder)?;
+                let register = location.open(record.register != 0)?;
                 let member = Member {
                     name: options.server.clone(),
                     address: advertised.clone(),
@@ -221,7 +221,9 @@ impl Server {
                         register_id,
                     });
                 } else {
-                    let begun = register::begin(&*register, &file, &folder, incarnation).await?;
+                    let former = record.register;
+                    let begun =
+                        register::begin(&*register, &file, &folder, incarnation, former).await?;
                     (floor, register_id) = (begun.limit, begun.id);
                 }
                 let dead = life.replaces.clone();

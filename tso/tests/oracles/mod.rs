@@ -65,7 +65,10 @@ async fn start(folder: &Path, number: usize, listen: &str) -> (Child, String) {
         .arg(format!("file:{}", folder.join("register").display()))
         .arg("--test-clock")
         .arg(folder.join(format!("clock-{number}")))
-        .env("PERCOLATOR_LOG", "warn")
+        .env(
+            "PERCOLATOR_LOG",
+            std::env::var("PERCOLATOR_LOG").unwrap_or("warn".into()),
+        )
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
