@@ -437,6 +437,8 @@ fn member(options: &Options, address: SocketAddr, life: &Incarnation) -> Result<
         name: options.server.clone(),
         address,
         incarnation: life.incarnation,
+        // Masters don't lead by promises: the folders of standbys would need its state.
+        replica: 0,
     };
     member.fits().then_some(member).ok_or(Error::NameTooLong)
 }

@@ -32,7 +32,9 @@ impl World {
                 name: format!("demo-tso-{number}"),
                 address: "10.0.0.1:7400".into(),
                 incarnation: 5,
+                replica: 6,
             }),
+            promisers: Vec::new(),
             swap: SwapName {
                 incarnation: 5,
                 sequence: 1,
