@@ -8,6 +8,7 @@ pub mod clock;
 pub mod core;
 mod error;
 mod granting;
+mod joining;
 mod keeper;
 mod leadership;
 mod metrics;

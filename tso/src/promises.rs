@@ -420,7 +420,7 @@ mod tests {
     fn a_folder_keeps_its_number_and_a_new_one_has_another() {
         let place = tempfile::tempdir().unwrap();
         let opened = |name: &str| {
-            let folder = Folder::open(&place.path().join(name), "oracle", "tso-0", None).unwrap();
+            let folder = Folder::open(place.path().join(name), "oracle", "tso-0", None).unwrap();
             PromiseFolder::open(&folder).unwrap().1
         };
         let first = opened("a");

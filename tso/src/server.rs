@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use percolator_protocol::election::{Member, OracleReplica};
 use percolator_protocol::oracle::Settings;
 use percolator_protocol::types::Timestamp;
 use percolator_server::heartbeat;
@@ -27,11 +26,12 @@ use crate::Error;
 use crate::clock::{Clock, SystemClock};
 use crate::core::{Core, StartError};
 use crate::granting::Granting;
+use crate::joining::JoinedReplica;
 use crate::keeper::Keeper;
-use crate::leadership::{LateBeginning, LeadershipTask};
+use crate::leadership::LeadershipTask;
 use crate::metrics::Metrics;
 use crate::promises::{PromiseFolder, PromiseService, PromiseTask};
-use crate::register::{self, RegisterLocation};
+use crate::register::RegisterLocation;
 use crate::service::{Service, Shared};
 
 /// The name of the oracle's role in a folder's identity.
@@ -199,48 +199,19 @@ impl Server {
                 (Background::Keeper(keeper), shared, waits)
             }
             Some(location) => {
-                let (promise_folder, record) = PromiseFolder::open(&folder)?;
-                let register = location.open(record.register != 0)?;
-                let member = Member {
-                    name: options.server.clone(),
-                    address: advertised.clone(),
-                    incarnation: life.incarnation,
-                    replica: record.replica,
-                };
-                let timing = location.timing();
-                let poll = Duration::from_millis(timing.poll_ms);
-                let incarnation = life.incarnation;
-                let (mut floor, mut late) = (Timestamp::ZERO, None);
-                if record.register != 0 && register::is_away(&*register).await {
-                    // The leader may need its promises before the register is back.
-                    register_id = record.register;
-                    late = Some(LateBeginning {
-                        file,
-                        folder: folder.clone(),
-                        incarnation,
-                        register_id,
-                    });
-                } else {
-                    let former = record.register;
-                    let begun =
-                        register::begin(&*register, &file, &folder, incarnation, former).await?;
-                    (floor, register_id) = (begun.limit, begun.id);
-                }
-                let dead = life.replaces.clone();
-                let mut replica = OracleReplica::new(member, dead, timing, options.settings);
-                replica.raise(floor);
-                replica.restore(clock.now(), record);
-                let replica = Granting::Replica(Box::new(replica));
+                let limit = (&folder, file);
+                let start = (&life, &*advertised);
+                let joined = JoinedReplica::open(location, &options, limit, start, clock.now());
+                let joined = joined.await?;
+                register_id = joined.register_id;
+                promises = Some(joined.promises.clone());
+                let replica = Granting::Replica(Box::new(joined.replica));
                 let shared = Arc::new(Shared::new(replica, clock, counters, tracer));
-                let leadership = LeadershipTask::new(shared.clone(), register, poll, late);
-                let promise_folder = Arc::new(promise_folder);
-                let asking = PromiseTask::new(
-                    shared.clone(),
-                    promise_folder.clone(),
-                    folder.clone(),
-                    timing,
-                );
-                promises = Some(promise_folder);
+                let (timing, folder) = (joined.timing, folder.clone());
+                let asking = PromiseTask::new(shared.clone(), joined.promises, folder, timing);
+                let poll = Duration::from_millis(timing.poll_ms);
+                let leadership =
+                    LeadershipTask::new(shared.clone(), joined.register, poll, joined.late);
                 let background = Background::Leadership(leadership, asking);
                 (background, shared, Duration::ZERO)
             }

@@ -16,10 +16,11 @@ impl OracleReplica {
     }
 
     /// Whatever was granted is below, as far as this replica knows: the limit of the register's value, or a later one that
-    /// this leader and its peers keep.
+    /// folders keep.
     pub fn limit(&self) -> Timestamp {
         let stored = self.election.stored();
         let limit = stored.map_or(Timestamp::ZERO, |stored| stored.value.limit);
+        let limit = limit.max(self.election.record().limit);
         match &self.term {
             Some(term) if self.role() == RoleKind::Leader => limit.max(term.oracle.durable()),
             _ => limit,
