@@ -152,6 +152,9 @@ impl LeadershipTask {
             self.shared.look_again();
         }
         if logged.as_ref() != Some(&state) {
+            if state.role == RoleKind::Leader {
+                self.shared.term_begins();
+            }
             log(&state);
             *logged = Some(state);
         }

@@ -161,7 +161,10 @@ impl PromiseTask {
         let (mut channels, mut calls) = (Channels::default(), JoinSet::new());
         let (mut introduced, mut was_by_promises) = (None, false);
         loop {
-            rounds.tick().await;
+            tokio::select! {
+                _ = rounds.tick() => {}
+                () = self.shared.term_begun() => {}
+            }
             while calls.try_join_next().is_some() {}
             self.round(&mut channels, &mut calls);
             let is_due = |at: &tokio::time::Instant| at.elapsed() >= INTRODUCTION;

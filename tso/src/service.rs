@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     extended: Notify,
     /// A request waits for a limit: the keeper goes on.
     exhausted: Notify,
+    /// A term of this oracle has begun: its folder is to keep that, and the others are to promise.
+    begun: Notify,
     pub(crate) stall: StallWatch,
 }
 
@@ -72,6 +74,7 @@ impl Shared {
             tracer,
             extended: Notify::new(),
             exhausted: Notify::new(),
+            begun: Notify::new(),
             stall: StallWatch::default(),
         }
     }
@@ -169,6 +172,16 @@ impl Shared {
     /// Ends when a request waits for a limit.
     pub(crate) async fn exhausted(&self) {
         self.exhausted.notified().await;
+    }
+
+    /// A term of this oracle has begun.
+    pub(crate) fn term_begins(&self) {
+        self.begun.notify_one();
+    }
+
+    /// Ends when a term of this oracle has begun.
+    pub(crate) async fn term_begun(&self) {
+        self.begun.notified().await;
     }
 
     /// Brings the metrics up to date.

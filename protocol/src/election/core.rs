@@ -189,13 +189,14 @@ impl Election {
 
     /// Whether it may act as the leader now.
     pub fn leads(&self, now_ms: u64) -> bool {
-        self.is_renewed(now_ms) || self.leads_by_promises(now_ms)
+        self.promises.is_term_kept() && (self.is_renewed(now_ms) || self.leads_by_promises(now_ms))
     }
 
     /// Whether it leads by promises alone: the register has not answered in time.
     pub fn leads_by_promises(&self, now_ms: u64) -> bool {
         let is_promised = |until_ms| now_ms < until_ms;
-        !self.is_renewed(now_ms) && self.promised_until_ms().is_some_and(is_promised)
+        let is_by_promises = self.promised_until_ms().is_some_and(is_promised);
+        self.promises.is_term_kept() && !self.is_renewed(now_ms) && is_by_promises
     }
 
     /// Of a leader, the time since it sent the last swap that succeeded, in milliseconds.
@@ -463,7 +464,7 @@ impl Election {
     fn succeeded(&mut self, value: &Leadership, sent_ms: u64) {
         let right_ms = sent_ms.saturating_add(self.timing.right_ms);
         if let Role::Candidate { .. } = self.role {
-            self.promises.begin_term();
+            self.promises.begin_term(!value.promisers.is_empty());
         }
         self.role = match self.role {
             Role::Candidate { term } => Role::Leader {

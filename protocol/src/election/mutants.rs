@@ -45,6 +45,8 @@ pub(super) enum ElectionMutant {
     UnlistedTakesOver,
     /// A takeover lets any replica take over next.
     TakeoverForgetsPromisers,
+    /// A leader acts before its folder keeps its term.
+    TermNotKept,
     /// The leader goes by the promisers of the known value alone, although a swap with others is undecided.
     UndecidedPromisersIgnored,
 }
@@ -71,7 +73,7 @@ mod switch {
 
     impl ElectionMutant {
         /// All of them.
-        pub(crate) const ALL: [Self; 21] = [
+        pub(crate) const ALL: [Self; 22] = [
             Self::RightFromAnswer,
             Self::RightNeverEnds,
             Self::TakeoverWithoutSwap,
@@ -93,6 +95,7 @@ mod switch {
             Self::UnlistedTakesOver,
             Self::TakeoverForgetsPromisers,
             Self::UndecidedPromisersIgnored,
+            Self::TermNotKept,
         ];
     }
 

@@ -82,6 +82,8 @@ pub(super) struct Promises {
     pub(super) record: PromiseRecord,
     /// The replica doesn't take over before.
     pub(super) bound_until_ms: u64,
+    /// The folder is still to keep that this replica has begun its term.
+    is_term_unkept: bool,
     /// The limit in this leader's own folder, of its term.
     own_kept: Timestamp,
     peers: BTreeMap<u64, PeerState>,
@@ -98,18 +100,28 @@ impl Promises {
                 is_bound: false,
             },
             bound_until_ms: 0,
+            is_term_unkept: false,
             own_kept: Timestamp::ZERO,
             peers: BTreeMap::new(),
         }
     }
 
     /// A term of this replica begins: what was promised in an earlier one doesn't count.
-    pub(super) fn begin_term(&mut self) {
+    ///
+    /// If promises counted in the term before, the folder has to keep the new term before this replica acts. Otherwise a
+    /// later start, which can't read the register, could promise to the leader of before, after this one has acted.
+    pub(super) fn begin_term(&mut self, counted_before: bool) {
+        self.is_term_unkept = counted_before;
         self.record.is_bound = false;
         self.own_kept = Timestamp::ZERO;
         for peer in self.peers.values_mut() {
             (peer.promised_until_ms, peer.kept) = (0, Timestamp::ZERO);
         }
+    }
+
+    /// Whether a leader may act, as far as its folder is concerned.
+    pub(super) fn is_term_kept(&self) -> bool {
+        !self.is_term_unkept || mutants::on(ElectionMutant::TermNotKept)
     }
 
     /// Whom the leader's next value lists: the replicas whose promises hold. A replica that isn't listed can't take over, so that
@@ -289,6 +301,7 @@ impl Election {
     /// This leader's own folder has the record of a round.
     pub fn kept(&mut self, record: &PromiseRecord) {
         if matches!(self.role, Role::Leader { term, .. } if term == record.term) {
+            self.promises.is_term_unkept = false;
             self.promises.own_kept = self.promises.own_kept.max(record.limit);
         }
     }

@@ -178,6 +178,37 @@ fn a_start_that_has_not_read_the_register_promises_by_its_folder() {
     assert_eq!(restarted.promise(0, &other_register), None);
 }
 
+/// Replica 2 takes over and dies before its folder knows. Returns whether it has led, and whether its next start, which
+/// can't read the register, promises to the leader of before.
+fn dies_before_its_term_is_kept() -> (bool, bool) {
+    let stored = led(&[2]);
+    let mut leader = start(member(2, 20), &[]);
+    load(&mut leader, 0, &stored);
+    let record = leader.promise(0, &request(2)).unwrap();
+    let (at_ms, _) = takes_over(&mut leader, 10, 5_000, &stored).unwrap();
+    leader.swapped(at_ms, SwapResult::Done(6));
+    let has_led = leader.leads(at_ms);
+    let mut restarted = start(member(2, 21), &[20]);
+    restarted.restore(at_ms, record);
+    let promises = restarted.promise(at_ms, &request(2)).is_some();
+    // With the record of its term it would lead, and its next start would promise nothing.
+    let round = leader.ask_promises(at_ms, Timestamp::ZERO).unwrap();
+    leader.kept(&round.record);
+    assert!(leader.leads(at_ms));
+    let mut restarted = start(member(2, 21), &[20]);
+    restarted.restore(at_ms, round.record);
+    assert_eq!(restarted.promise(at_ms, &request(2)), None);
+    (has_led, promises)
+}
+
+#[test]
+fn a_leader_acts_when_its_folder_keeps_its_term() {
+    assert_eq!(dies_before_its_term_is_kept(), (false, true));
+    mutants::set(Some(ElectionMutant::TermNotKept));
+    assert_eq!(dies_before_its_term_is_kept(), (true, true));
+    mutants::set(None);
+}
+
 #[test]
 fn a_planned_end_frees_whoever_has_promised() {
     let mut standby = start(member(2, 20), &[]);
