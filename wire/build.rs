@@ -6,6 +6,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "oracle.proto",
         "tablet.proto",
         "master.proto",
+        "promises.proto",
         "trace.proto",
     ];
     let descriptors = protox::compile(files, ["proto"])?;

@@ -201,7 +201,7 @@ impl Server {
                 let life = Incarnation::begin(folder.path(), folder::LOCK);
                 let member = member(&options, address, &life)?;
                 let dead = life.replaces.clone();
-                let leadership = register.open(startup::LEADERSHIP)?;
+                let leadership = register.open(startup::LEADERSHIP, true)?;
                 let timing = register.timing();
                 let candidate = Candidate::new(member, dead, leadership, timing, metrics.clone());
                 (state, Serving::elected(candidate), None, Some(life))
@@ -454,6 +454,8 @@ fn member(options: &Options, address: SocketAddr, life: &Incarnation) -> Result<
         name: options.server.clone(),
         address,
         incarnation: life.incarnation,
+        // Masters don't lead by promises: the folders of standbys would need its state.
+        replica: 0,
     };
     member.fits().then_some(member).ok_or(Error::NameTooLong)
 }

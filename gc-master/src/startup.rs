@@ -96,7 +96,7 @@ impl StateLocation {
             RegisterLocation::Kubernetes(_) => None,
         };
         Ok(Self {
-            register: location.open(SHARED_STATE)?,
+            register: location.open(SHARED_STATE, true)?,
             name: location.describe(SHARED_STATE),
             file,
         })

@@ -1,21 +1,14 @@
 //! The standard health service of gRPC (`grpc.health.v1.Health`), beside a server's own: what probes of
 //! containers and load balancers ask.
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use futures_util::future::Either;
-use tonic::body::Body;
 use tonic::codegen::tokio_stream::Stream;
-use tonic::codegen::{Service, http};
 use tonic::{Request, Response, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
-
-const PREFIX: &str = "/grpc.health.v1.Health/";
 
 /// What a check asks, by the name of the service in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,43 +30,11 @@ impl Probe {
     }
 }
 
-/// A service with the health service beside it.
-#[derive(Clone)]
-pub(crate) struct WithHealth<S> {
-    service: S,
-    health: HealthServer<HealthService>,
-}
-
-impl<S> WithHealth<S> {
-    /// `passes` answers each check.
-    pub(crate) fn new(service: S, passes: impl Fn(Probe) -> bool + Send + Sync + 'static) -> Self {
-        Self {
-            service,
-            health: HealthServer::new(HealthService(Arc::new(passes))),
-        }
-    }
-}
-
-impl<S> Service<http::Request<Body>> for WithHealth<S>
-where
-    S: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible>,
-{
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future =
-        Either<S::Future, <HealthServer<HealthService> as Service<http::Request<Body>>>::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.service.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        if request.uri().path().starts_with(PREFIX) {
-            Either::Right(self.health.call(request))
-        } else {
-            Either::Left(self.service.call(request))
-        }
-    }
+/// The health service; `passes` answers each check.
+pub(crate) fn health(
+    passes: impl Fn(Probe) -> bool + Send + Sync + 'static,
+) -> HealthServer<HealthService> {
+    HealthServer::new(HealthService(Arc::new(passes)))
 }
 
 /// Answers for the whole server.

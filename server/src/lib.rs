@@ -2,6 +2,7 @@
 //!
 //! No rules live here: it must not know what a timestamp, a lock or a tablet means.
 
+mod beside;
 mod clock;
 mod error;
 pub mod folder;
@@ -19,6 +20,7 @@ pub mod signals;
 pub mod small_file;
 pub mod stall;
 
+pub use beside::Beside;
 pub use clock::boot_time;
 pub use error::{BoxError, Error};
 pub use folder::Folder;

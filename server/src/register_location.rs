@@ -73,18 +73,21 @@ impl FromStr for RegisterLocation {
 }
 
 impl RegisterLocation {
-    /// Opens one of its registers, within a runtime. The store of a ConfigMap is not asked yet.
+    /// Opens one of its registers, within a runtime. The store of a ConfigMap is not asked yet. `creates`: whether the folder is
+    /// made if it's missing; one that was there before may be a volume that is away.
     ///
     /// # Errors
     /// The folder can't be created; the process is in no pod.
-    pub fn open(&self, part: RegisterPart) -> Result<Arc<dyn Register>, Error> {
+    pub fn open(&self, part: RegisterPart, creates: bool) -> Result<Arc<dyn Register>, Error> {
         match self {
             Self::File(folder) => {
-                std::fs::create_dir_all(folder).map_err(|cause| Error::File {
-                    action: "create the folder",
-                    path: folder.clone(),
-                    cause,
-                })?;
+                if creates {
+                    std::fs::create_dir_all(folder).map_err(|cause| Error::File {
+                        action: "create the folder",
+                        path: folder.clone(),
+                        cause,
+                    })?;
+                }
                 let register = FileRegister::new(folder.join(part.file))
                     .with_timeout(part.timeout)
                     .with_value_bytes_max(part.file_bytes_max);

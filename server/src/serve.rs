@@ -15,8 +15,9 @@ use tonic::codegen::tokio_stream::{Stream, StreamExt};
 use tonic::codegen::{Service, http};
 use tonic::transport::server::{Connected, TcpConnectInfo, TcpIncoming};
 
+use crate::Beside;
 use crate::Error;
-use crate::health::{Probe, WithHealth};
+use crate::health::{Probe, health};
 
 /// Windows of HTTP/2: a packed stream carries everything of a client, and with the default of
 /// 64 KiB it would wait for its peer's acknowledgements.
@@ -28,7 +29,7 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// After connections were cut, how long their tasks may take to notice.
 const CUT: Duration = Duration::from_secs(5);
 
-/// Serves a generated gRPC server (or tonic `Routes` of several) on the listener until `shutdown`
+/// Serves a generated gRPC server (or several, with [`Beside`]) on the listener until `shutdown`
 /// ends, with the health service of gRPC beside it. Then no connection is accepted any more, what is under way may
 /// go on for `grace`, and whatever is open after that, such as the endless streams of clients, is cut.
 ///
@@ -75,7 +76,7 @@ where
         + Send
         + 'static,
 {
-    let service = WithHealth::new(service, passes);
+    let service = Beside::new(service, health(passes));
     let address = listener
         .local_addr()
         .unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));

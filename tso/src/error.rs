@@ -53,6 +53,12 @@ pub enum Error {
     /// The register of several oracles refuses its first value.
     #[error(transparent)]
     RegisterRefused(percolator_register::SwapError),
+    /// An oracle that could not read the register at its start has reported the former one to the master.
+    #[error(
+        "the register is another one than that in which this oracle took part before; it takes part in this one when it is \
+         started again"
+    )]
+    OtherRegister,
     /// The register holds something else.
     #[error(transparent)]
     Leadership(#[from] percolator_protocol::election::DecodeError),
@@ -69,12 +75,12 @@ pub enum Error {
     RegisterNotBegun,
     /// The oracles granted timestamps before, but their register is empty.
     #[error(
-        "the register is empty, although this oracle belongs to cluster {cluster_id:?}, whose oracles granted timestamps; \
+        "the register is empty, although this oracle belongs to {belongs_to}, whose oracles granted timestamps; \
          without its value they could grant them again: check --register, or restore the register"
     )]
     RegisterEmpty {
-        /// The cluster that the folder belongs to.
-        cluster_id: String,
+        /// The cluster or the register that the folder belongs to.
+        belongs_to: String,
     },
     /// The disk took no limit for too long.
     #[error(

@@ -24,6 +24,19 @@ pub(crate) enum Reply {
     Wait,
     /// Another oracle leads, at this address, if that is known.
     NotLeader(Option<String>),
+    /// This oracle leads, and its right has ended.
+    RightEnded,
+}
+
+/// What the right of a leader rests on; of any other oracle all is 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Right {
+    /// All that could take over promise not to.
+    pub(crate) is_promised: bool,
+    /// It rests on that alone.
+    pub(crate) is_by_promises: bool,
+    /// Since the last swap that succeeded was sent.
+    pub(crate) register_age_ms: u64,
 }
 
 impl Granting {
@@ -37,6 +50,9 @@ impl Granting {
             Self::Replica(replica) => Ok(match replica.request(now, count) {
                 RequestOutcome::Granted(granted) => Reply::Granted(granted),
                 RequestOutcome::Wait => Reply::Wait,
+                RequestOutcome::NotLeader { .. } if replica.role() == RoleKind::Leader => {
+                    Reply::RightEnded
+                }
                 RequestOutcome::NotLeader { leader } => Reply::NotLeader(leader),
             }),
         }
@@ -110,11 +126,25 @@ impl Granting {
             Self::Replica(replica) if replica.leads(now) || replica.has_live_leader(now) => None,
             Self::Replica(replica) => Some(match (replica.blocked(), replica.role()) {
                 (Some(error), _) => format!("it can't take over: {error}"),
-                (None, RoleKind::Leader) => "its right to grant timestamps has ended".to_owned(),
+                (None, RoleKind::Leader) => {
+                    "the register has not answered for too long, and not all oracles that could take over promise not to"
+                        .to_owned()
+                }
                 (None, RoleKind::HandingOver | RoleKind::Left) => "it hands over".to_owned(),
                 (None, _) if !replica.has_loaded() => "the register was not read yet".to_owned(),
                 (None, _) => "no oracle leads".to_owned(),
             }),
+        }
+    }
+
+    pub(crate) fn right(&mut self, now: Now) -> Right {
+        let Some(replica) = self.replica() else {
+            return Right::default();
+        };
+        Right {
+            is_promised: replica.is_promised(now),
+            is_by_promises: replica.leads_by_promises(now),
+            register_age_ms: replica.register_age_ms(now).unwrap_or(0),
         }
     }
 
@@ -158,6 +188,7 @@ mod tests {
             name: name.to_owned(),
             address: format!("{name}:7400"),
             incarnation,
+            replica: incarnation,
         }
     }
 
@@ -177,6 +208,7 @@ mod tests {
             limit: Timestamp::from_millis(12_500),
             register: 7,
             holder: Some(member("tso-0", 1)),
+            promisers: Vec::new(),
             swap: SwapName {
                 incarnation: 1,
                 sequence: 4,

@@ -1,5 +1,6 @@
 //! Keeps the durable limit ahead of use, in the background.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -88,7 +89,7 @@ impl Keeper {
     }
 
     /// Extends the limit whenever it's due; never ends.
-    pub(crate) async fn run(&self) {
+    pub(crate) async fn run(&self) -> Result<Infallible, crate::Error> {
         let mut failing = false;
         let mut retry = RETRY_FIRST;
         loop {

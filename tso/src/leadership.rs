@@ -1,14 +1,17 @@
 //! Runs one of several oracles over their register: carries out its commands, one at a time.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use percolator_protocol::election::{Command, Leadership, Member, RoleKind};
 use percolator_register::{Register, RegisterVersion};
-use percolator_server::leadership;
+use percolator_server::{Folder, SmallFile, leadership};
 use percolator_telemetry::Limited;
 
+use crate::Error;
+use crate::register;
 use crate::service::Shared;
 
 /// A hand-over is given up after so long; a standby takes over without one.
@@ -21,6 +24,18 @@ pub(crate) struct LeadershipTask {
     /// Of this start of the oracle.
     incarnation: u64,
     poll: Duration,
+    /// If the register could not be read at the start.
+    begins: Option<LateBeginning>,
+}
+
+/// What is still to be done before an oracle may take part in the election of a register that it knows from its folder. It
+/// promises already.
+pub(crate) struct LateBeginning {
+    pub(crate) file: SmallFile,
+    pub(crate) folder: Arc<Folder>,
+    pub(crate) incarnation: u64,
+    /// The register that it knows.
+    pub(crate) register_id: u64,
 }
 
 impl fmt::Debug for LeadershipTask {
@@ -46,17 +61,25 @@ impl LeadershipTask {
         register: Arc<dyn Register>,
         incarnation: u64,
         poll: Duration,
+        begins: Option<LateBeginning>,
     ) -> Self {
         Self {
             shared,
             register,
             incarnation,
             poll,
+            begins,
         }
     }
 
-    /// Takes part in the election; never ends.
-    pub(crate) async fn run(&self) {
+    /// Takes part in the election; never ends otherwise.
+    ///
+    /// # Errors
+    /// The register could not be read at the start, and is not the one that it was.
+    pub(crate) async fn run(&self) -> Result<Infallible, Error> {
+        if let Some(begins) = &self.begins {
+            self.begin(begins).await?;
+        }
         let mut logged = None;
         loop {
             self.drive(&mut logged).await;
@@ -65,6 +88,22 @@ impl LeadershipTask {
                 () = self.shared.exhausted() => {}
             }
         }
+    }
+
+    async fn begin(&self, begins: &LateBeginning) -> Result<(), Error> {
+        let LateBeginning {
+            file,
+            folder,
+            incarnation,
+            register_id,
+        } = begins;
+        let begun =
+            register::begin(&*self.register, file, folder, *incarnation, *register_id).await?;
+        if begun.id != *register_id {
+            return Err(Error::OtherRegister);
+        }
+        self.shared.replica(|replica, _| replica.raise(begun.limit));
+        Ok(())
     }
 
     /// Stops granting, and stores that this oracle leads no more, so that another one takes over at once. Ends when that is
@@ -119,6 +158,9 @@ impl LeadershipTask {
             self.shared.look_again();
         }
         if logged.as_ref() != Some(&state) {
+            if state.role == RoleKind::Leader {
+                self.shared.term_begins();
+            }
             log(&state);
             *logged = Some(state);
         }
@@ -148,6 +190,9 @@ impl LeadershipTask {
             .limit_written(swapped.is_ok(), began.elapsed());
         if let Err(error) = &swapped {
             tracing::debug!(%error, "a swap of the oracles' register");
+            // Then limits are durable in the folders of all oracles.
+            let fails = !self.shared.right().is_promised;
+            self.shared.metrics.limits_fail(fails);
         }
         let result = leadership::swap_result(&swapped);
         self.shared

@@ -11,6 +11,7 @@ use percolator_telemetry::{
 };
 
 use crate::core::Facts;
+use crate::granting::Right;
 
 /// The oracle's metrics.
 pub(crate) struct Metrics {
@@ -28,6 +29,10 @@ pub(crate) struct Metrics {
     followed: IntGauge,
     pub(crate) clock_jumps: IntCounter,
     pub(crate) streams: IntGauge,
+    promised: IntGauge,
+    by_promises: IntGauge,
+    register_age: Gauge,
+    promises: IntCounterVec,
     volume: Volume,
     pub(crate) leadership: LeadershipMetrics,
 }
@@ -59,6 +64,10 @@ impl Metrics {
             followed: set.gauge(names::CLOCK_FOLLOWED)?,
             clock_jumps: set.counter(names::CLOCK_JUMPS)?,
             streams: set.gauge(names::STREAMS)?,
+            promised: set.gauge(names::PROMISED)?,
+            by_promises: set.gauge(names::BY_PROMISES)?,
+            register_age: set.seconds(names::REGISTER_AGE)?,
+            promises: set.counters(names::PROMISES)?,
             volume: Volume::new(set.gauge(names::DISK_FREE)?, set.gauge(names::DISK_SIZE)?),
             leadership: LeadershipMetrics::new(&registry, "tso")?,
             registry: registry.clone(),
@@ -87,7 +96,24 @@ impl Metrics {
         let result = if ok { "ok" } else { "error" };
         self.limit_writes.with_label_values(&[result]).inc();
         self.limit_write_seconds.observe(took.as_secs_f64());
-        self.limit_failing.set((!ok).into());
+        self.limits_fail(!ok);
+    }
+
+    /// Whether no further limit can be made durable, as far as the last attempt has shown.
+    pub(crate) fn limits_fail(&self, fail: bool) {
+        self.limit_failing.set(fail.into());
+    }
+
+    /// This became of a promise.
+    pub(crate) fn promise(&self, result: &'static str) {
+        self.promises.with_label_values(&[result]).inc();
+    }
+
+    /// What the right of one of several oracles rests on.
+    pub(crate) fn show_right(&self, right: Right) {
+        self.promised.set(right.is_promised.into());
+        self.by_promises.set(right.is_by_promises.into());
+        self.register_age.set(seconds(right.register_age_ms));
     }
 
     /// The oracle as it is now, and the volume of its folder.

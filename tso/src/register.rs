@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use percolator_protocol::election::Leadership;
 use percolator_protocol::types::Timestamp;
-use percolator_register::{Register, SwapError, VALUE_BYTES_MAX};
+use percolator_register::{LoadError, Register, SwapError, VALUE_BYTES_MAX};
 use percolator_server::{DurableValue as _, Folder, RegisterPart, SmallFile, load_when_available};
 
 use crate::Error;
@@ -28,13 +28,14 @@ pub(crate) struct BegunRegister {
     pub(crate) limit: Timestamp,
 }
 
-/// Makes the register one that has a value. Refuses an empty register to an oracle that has granted timestamps with one. A
-/// register that can't be read now is waited for.
+/// Makes the register one that has a value. Refuses an empty register to an oracle that has granted timestamps with one, or has
+/// taken part in `former_register`, if that isn't 0. A register that can't be read now is waited for.
 pub(crate) async fn begin(
     register: &dyn Register,
     file: &SmallFile,
     folder: &Folder,
     incarnation: u64,
+    former_register: u64,
 ) -> Result<BegunRegister, Error> {
     let stored = file.load()?;
     let limit = match stored.as_deref().map(<[u8; 8]>::try_from) {
@@ -47,8 +48,12 @@ pub(crate) async fn begin(
         }
     };
     if load_when_available(register).await?.is_none() {
-        if let (None, Some(cluster_id)) = (&stored, folder.cluster_id()) {
-            return Err(Error::RegisterEmpty { cluster_id });
+        let belongs_to = match folder.cluster_id() {
+            Some(cluster_id) => Some(format!("cluster {cluster_id:?}")),
+            None => (former_register != 0).then(|| format!("register {former_register}")),
+        };
+        if let (None, Some(belongs_to)) = (&stored, belongs_to) {
+            return Err(Error::RegisterEmpty { belongs_to });
         }
         let first = Leadership::first(incarnation, limit);
         match register.swap(None, first.encode()).await {
@@ -86,4 +91,10 @@ pub(crate) async fn begin(
         id: value.register,
         limit,
     })
+}
+
+/// Whether the register can't be read now.
+pub(crate) async fn is_away(register: &dyn Register) -> bool {
+    let loaded = register.load().await;
+    matches!(loaded, Err(LoadError::Unavailable { .. }))
 }

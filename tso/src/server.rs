@@ -1,5 +1,6 @@
 //! The server: the core, bound to a folder, an address and a clock.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -7,17 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use percolator_protocol::election::{Member, OracleReplica};
 use percolator_protocol::oracle::Settings;
 use percolator_protocol::types::Timestamp;
 use percolator_server::heartbeat;
 use percolator_server::{
-    DurableValue, Folder, Incarnation, Probe, RegisterLocation, SmallFile, folder, listen,
+    Beside, DurableValue, Folder, Incarnation, Probe, RegisterLocation, SmallFile, folder, listen,
     serve_when,
 };
 use percolator_telemetry::endpoint::{self, Pages};
 use percolator_telemetry::otlp::{self, Exporter};
 use percolator_wire::v1::oracle_server::OracleServer;
+use percolator_wire::v1::promises_server::PromisesServer;
 use percolator_wire::v1::{HeartbeatRequest, HeartbeatResponse, Role};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -26,10 +27,11 @@ use crate::Error;
 use crate::clock::{Clock, SystemClock};
 use crate::core::{Core, StartError};
 use crate::granting::Granting;
+use crate::joining::JoinedReplica;
 use crate::keeper::Keeper;
 use crate::leadership::LeadershipTask;
 use crate::metrics::Metrics;
-use crate::register;
+use crate::promises::{PromiseFolder, PromiseService, PromiseTask};
 use crate::service::{Service, Shared};
 
 /// The name of the oracle's role in a folder's identity.
@@ -38,6 +40,8 @@ const ROLE: &str = "oracle";
 const LIMIT: &str = "limit";
 /// A request is a few bytes.
 const REQUEST_BYTES_MAX: usize = 1024;
+/// One that introduces a standby has its address.
+const PROMISE_BYTES_MAX: usize = 4096;
 /// Answers take microseconds: what is under way when the server stops is done in this time.
 const GRACE: Duration = Duration::from_millis(50);
 
@@ -105,6 +109,8 @@ pub struct Server {
     /// 0: it is alone.
     register_id: u64,
     background: Background,
+    /// Of one of several oracles.
+    promises: Option<Arc<PromiseFolder>>,
     shared: Arc<Shared>,
 }
 
@@ -113,22 +119,30 @@ pub struct Server {
 enum Background {
     /// In the folder, for an oracle that is alone.
     Keeper(Keeper),
-    /// In the register.
-    Leadership(LeadershipTask),
+    /// In the register, and in the folders of all oracles.
+    Leadership(LeadershipTask, PromiseTask),
 }
 
 impl Background {
-    /// Never ends.
-    async fn run(&self) {
+    /// Never ends otherwise.
+    ///
+    /// # Errors
+    /// As [`LeadershipTask::run`].
+    async fn run(&self) -> Result<Infallible, Error> {
         match self {
             Self::Keeper(keeper) => keeper.run().await,
-            Self::Leadership(leadership) => leadership.run().await,
+            Self::Leadership(leadership, promises) => {
+                tokio::select! {
+                    result = leadership.run() => result,
+                    never = promises.run() => match never {},
+                }
+            }
         }
     }
 
     /// Lets another oracle take over, if there are several.
     async fn hand_over(&self) {
-        if let Self::Leadership(leadership) = self {
+        if let Self::Leadership(leadership, _) = self {
             leadership.hand_over().await;
         }
     }
@@ -171,7 +185,7 @@ impl Server {
         let export = |traces| Exporter::of_server(traces, "tso", &options.server);
         let exporter = options.traces.as_ref().map(export).transpose()?;
         let tracer = exporter.as_ref().map(Exporter::tracer);
-        let mut register_id = 0;
+        let (mut register_id, mut promises) = (0, None);
         let (background, shared, waits) = match &options.register {
             None => {
                 let path = file.path().to_owned();
@@ -185,25 +199,26 @@ impl Server {
                 (Background::Keeper(keeper), shared, waits)
             }
             Some(location) => {
-                let register = location.open(register::LEADERSHIP)?;
-                let member = Member {
-                    name: options.server.clone(),
-                    address: advertised.clone(),
-                    incarnation: life.incarnation,
-                };
-                let timing = location.timing();
-                let poll = Duration::from_millis(timing.poll_ms);
-                let incarnation = life.incarnation;
-                let begun = register::begin(&*register, &file, &folder, incarnation).await?;
-                let floor = begun.limit;
-                register_id = begun.id;
-                let dead = life.replaces.clone();
-                let mut replica = OracleReplica::new(member, dead, timing, options.settings);
-                replica.raise(floor);
-                let replica = Granting::Replica(Box::new(replica));
+                let limit = (&folder, file);
+                let start = (&life, &*advertised);
+                let joined = JoinedReplica::open(location, &options, limit, start, clock.now());
+                let joined = joined.await?;
+                register_id = joined.register_id;
+                promises = Some(joined.promises.clone());
+                let replica = Granting::Replica(Box::new(joined.replica));
                 let shared = Arc::new(Shared::new(replica, clock, counters, tracer));
-                let leadership = LeadershipTask::new(shared.clone(), register, incarnation, poll);
-                (Background::Leadership(leadership), shared, Duration::ZERO)
+                let (timing, folder) = (joined.timing, folder.clone());
+                let asking = PromiseTask::new(shared.clone(), joined.promises, folder, timing);
+                let poll = Duration::from_millis(timing.poll_ms);
+                let leadership = LeadershipTask::new(
+                    shared.clone(),
+                    joined.register,
+                    life.incarnation,
+                    poll,
+                    joined.late,
+                );
+                let background = Background::Leadership(leadership, asking);
+                (background, shared, Duration::ZERO)
             }
         };
         Ok(Self {
@@ -218,6 +233,7 @@ impl Server {
             waits,
             register_id,
             background,
+            promises,
             shared,
         })
     }
@@ -254,19 +270,23 @@ impl Server {
             waits,
             register_id,
             background,
+            promises,
             shared,
         } = self;
         let (beating, stall) = (shared.clone(), shared.stall.clone());
         let (shown, data) = (shared.clone(), folder.path().to_owned());
         // Of several oracles the next one is restarted only when this one could take over, or leads.
         let asked = shared.clone();
-        let has_register = matches!(background, Background::Leadership(_));
+        let has_register = promises.is_some();
         let passes = move |probe| match probe {
             Probe::Ready if has_register => asked.ready().is_ok(),
             Probe::Ready | Probe::Lives => true,
         };
-        let service = OracleServer::new(Service::new(shared, folder.clone(), options.wait_max))
-            .max_decoding_message_size(REQUEST_BYTES_MAX);
+        let service = Service::new(shared.clone(), folder.clone(), options.wait_max);
+        let service = OracleServer::new(service).max_decoding_message_size(REQUEST_BYTES_MAX);
+        let promising = PromiseService::new(shared, promises, folder.clone());
+        let promising = PromisesServer::new(promising).max_decoding_message_size(PROMISE_BYTES_MAX);
+        let service = Beside::new(service, promising);
         // Also one that knows its cluster: another one may have taken its place since, and serves.
         let (adopted, mut is_adopted) = watch::channel(options.master.is_none());
         if options.master.is_some() {
@@ -325,12 +345,12 @@ impl Server {
             } => {}
         }
         tracing::info!(%address, advertised, "the oracle serves");
-        let (mut ended, mut stopped) = (Ok(()), None);
+        let (mut ended, mut failed, mut stopped) = (Ok(()), None, None);
         serve_when(listener, service, passes, GRACE, async {
             tokio::select! {
                 () = &mut shutdown => {}
                 result = &mut beats => ended = result,
-                () = background.run() => {}
+                result = background.run() => failed = result.err(),
                 stalled = stall.exceeds(options.disk_stall_max, || 0) => stopped = Some(stalled),
             }
             // While connections are open: whoever asks is sent to the next leader.
@@ -341,9 +361,10 @@ impl Server {
         if let Some(beat) = &beat {
             heartbeat::leave(beat, folder.cluster_id(), report()).await;
         }
-        match stopped {
-            None => Ok(()),
-            Some(why) => Err(Error::DiskStalled(why)),
+        match (failed, stopped) {
+            (None, None) => Ok(()),
+            (Some(error), _) => Err(error),
+            (None, Some(why)) => Err(Error::DiskStalled(why)),
         }
     }
 }

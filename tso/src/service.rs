@@ -21,7 +21,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::clock::Clock;
 use crate::core::{CountRefused, OracleProgress, Store};
-use crate::granting::{Granting, Reply};
+use crate::granting::{Granting, Reply, Right};
 use crate::metrics::{Metrics, RequestCounters};
 
 /// Traces of one request that are told of; a request has room for so many.
@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     extended: Notify,
     /// A request waits for a limit: the keeper goes on.
     exhausted: Notify,
+    /// A term of this oracle has begun: its folder is to keep that, and the others are to promise.
+    begun: Notify,
     pub(crate) stall: StallWatch,
 }
 
@@ -72,6 +74,7 @@ impl Shared {
             tracer,
             extended: Notify::new(),
             exhausted: Notify::new(),
+            begun: Notify::new(),
             stall: StallWatch::default(),
         }
     }
@@ -149,6 +152,12 @@ impl Shared {
         result
     }
 
+    /// What the right of one of several oracles rests on.
+    pub(crate) fn right(&self) -> Right {
+        let now = self.clock.now();
+        self.locked().core.right(now)
+    }
+
     /// The term in which this oracle leads; 0: it doesn't, or is alone.
     pub(crate) fn leads_term(&self) -> u64 {
         let term = self.replica(|replica, now| replica.leads(now).then(|| replica.term()));
@@ -165,15 +174,27 @@ impl Shared {
         self.exhausted.notified().await;
     }
 
+    /// A term of this oracle has begun.
+    pub(crate) fn term_begins(&self) {
+        self.begun.notify_one();
+    }
+
+    /// Ends when a term of this oracle has begun.
+    pub(crate) async fn term_begun(&self) {
+        self.begun.notified().await;
+    }
+
     /// Brings the metrics up to date.
     pub(crate) fn show(&self, folder: &Path) {
         let now = self.clock.now();
         let mut locked = self.locked();
         let facts = locked.core.facts(now);
+        let right = locked.core.right(now);
         self.tell(&mut locked.core);
         locked.counted.flush();
         drop(locked);
         self.metrics.show(facts, folder);
+        self.metrics.show_right(right);
     }
 
     /// Takes a request that has waited since then, if it has. The clock is read after the request was: one of several
@@ -316,6 +337,10 @@ impl Service {
             Ok(Reply::NotLeader(leader)) => {
                 self.shared.metrics.failed("unavailable");
                 Err(percolator_wire::not_leader("oracle", leader.as_deref()))
+            }
+            Ok(Reply::RightEnded) => {
+                self.shared.metrics.failed("unavailable");
+                Err(percolator_wire::right_ended("oracle"))
             }
             Err(refused) => {
                 self.shared.metrics.failed("refused");

@@ -2,23 +2,18 @@
 //! clients, timestamps strictly increase in real-time order, and none comes twice.
 
 use std::collections::HashMap;
-use std::path::Path;
-use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use oracles::{Cluster, Stream};
 use percolator_wire::leader_of;
-use percolator_wire::v1::oracle_client::OracleClient;
-use percolator_wire::v1::{TimestampsRequest, TimestampsResponse};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use rustix::process::{Pid, Signal, kill_process};
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, Command};
-use tokio::sync::{mpsc, watch};
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
+use rustix::process::Signal;
+use tokio::sync::watch;
+
+mod oracles;
 
 const ORACLES: usize = 3;
 const CLIENTS: usize = 6;
@@ -40,90 +35,6 @@ enum Fault {
     Stop,
     /// SIGTERM, and a new process.
     HandOver,
-}
-
-/// The processes, by number, and where they listen; an address changes with each start.
-struct Cluster {
-    folder: tempfile::TempDir,
-    processes: Vec<Child>,
-    addresses: Arc<Mutex<Vec<String>>>,
-}
-
-impl Cluster {
-    async fn start() -> Self {
-        let mut cluster = Self {
-            folder: tempfile::tempdir().unwrap(),
-            processes: Vec::new(),
-            addresses: Arc::new(Mutex::new(vec![String::new(); ORACLES])),
-        };
-        for number in 0..ORACLES {
-            let (process, address) = start(cluster.folder.path(), number).await;
-            cluster.processes.push(process);
-            cluster.addresses.lock().unwrap()[number] = address;
-        }
-        cluster
-    }
-
-    fn signal(&self, number: usize, signal: Signal) {
-        let id = self.processes[number].id().unwrap();
-        let pid = Pid::from_raw(i32::try_from(id).unwrap()).unwrap();
-        kill_process(pid, signal).unwrap();
-    }
-
-    async fn restart(&mut self, number: usize) {
-        self.processes[number].wait().await.unwrap();
-        let (process, address) = start(self.folder.path(), number).await;
-        self.processes[number] = process;
-        self.addresses.lock().unwrap()[number] = address;
-    }
-}
-
-/// Starts a process, and waits for the address that it prints.
-async fn start(folder: &Path, number: usize) -> (Child, String) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_percolator-tso"))
-        .arg("--data-dir")
-        .arg(folder.join(format!("tso-{number}")))
-        .args(["--server", &format!("tso-{number}")])
-        .arg("--register")
-        .arg(format!("file:{}", folder.join("register").display()))
-        .env("PERCOLATOR_LOG", "warn")
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let line = lines.next_line().await.unwrap().unwrap();
-    let address = line.strip_prefix("listening on ").unwrap().to_owned();
-    (child, address)
-}
-
-/// A stream to one oracle.
-struct Stream {
-    requests: mpsc::Sender<TimestampsRequest>,
-    responses: tonic::Streaming<TimestampsResponse>,
-}
-
-impl Stream {
-    async fn open(address: &str) -> Result<Self, Status> {
-        let client = OracleClient::connect(format!("http://{address}")).await;
-        let mut client = client.map_err(|error| Status::unavailable(error.to_string()))?;
-        let (requests, receiver) = mpsc::channel(1);
-        let response = client.timestamps(ReceiverStream::new(receiver)).await?;
-        Ok(Self {
-            requests,
-            responses: response.into_inner(),
-        })
-    }
-
-    async fn ask(&mut self, count: u32) -> Result<TimestampsResponse, Status> {
-        let request = TimestampsRequest {
-            count,
-            traces: Vec::new(),
-        };
-        let _ = self.requests.send(request).await;
-        let response = self.responses.message().await?;
-        response.ok_or_else(|| Status::unavailable("the stream ended"))
-    }
 }
 
 /// What all clients know together.
@@ -200,7 +111,7 @@ async fn client(
 
 async fn takeovers(seed: u64) {
     let mut random = StdRng::seed_from_u64(seed);
-    let mut cluster = Cluster::start().await;
+    let mut cluster = Cluster::start(ORACLES).await;
     let watched = Arc::new(Watched::default());
     let (answered, mut answers) = watch::channel(LastAnswer::default());
     let clients: Vec<_> = (0..CLIENTS)
@@ -237,7 +148,7 @@ async fn takeovers(seed: u64) {
         gaps.entry(fault).or_default().push(began.elapsed());
         match fault {
             Fault::Stop => cluster.signal(number, Signal::CONT),
-            Fault::Kill | Fault::HandOver => cluster.restart(number).await,
+            Fault::Kill | Fault::HandOver => cluster.restart(number, "127.0.0.1:0").await,
         }
     }
     watched.stop.store(true, Ordering::SeqCst);

@@ -13,6 +13,20 @@ pub fn not_leader(role: &str, leader: Option<&str>) -> Status {
         Some(leader) => format!("this {role} is a standby; the {role} at {leader} leads"),
         None => format!("this {role} is a standby, and knows no leader at the moment"),
     };
+    unavailable(message, leader)
+}
+
+/// `UNAVAILABLE`: this server, an "oracle" or a "master", leads, but may not act until it has renewed its right. Another one
+/// may lead soon; nothing was done.
+pub fn right_ended(role: &str) -> Status {
+    let message = format!(
+        "this {role} leads, but may not act at the moment: its register has not answered for too long, and not all replicas that \
+         could take over promise not to"
+    );
+    unavailable(message, None)
+}
+
+fn unavailable(message: String, leader: Option<&str>) -> Status {
     let mut metadata = MetadataMap::new();
     let value = leader.unwrap_or_default().parse();
     metadata.insert(
@@ -22,7 +36,7 @@ pub fn not_leader(role: &str, leader: Option<&str>) -> Status {
     Status::with_metadata(tonic::Code::Unavailable, message, metadata)
 }
 
-/// Whether a status is [`not_leader`]'s, and the address that it names.
+/// Whether a status is [`not_leader`]'s or [`right_ended`]'s, and the address that it names.
 pub fn leader_of(status: &Status) -> Option<Option<String>> {
     let leader = status.metadata().get(LEADER)?.to_str().unwrap_or_default();
     Some((!leader.is_empty()).then(|| leader.to_owned()))
@@ -40,6 +54,7 @@ mod tests {
             Some(leader)
         );
         assert_eq!(leader_of(&not_leader("master", None)), Some(None));
+        assert_eq!(leader_of(&right_ended("oracle")), Some(None));
         assert_eq!(leader_of(&Status::unavailable("away")), None);
     }
 }

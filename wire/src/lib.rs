@@ -14,5 +14,5 @@ mod trace;
 
 pub use cluster::{check_cluster, of_cluster};
 pub use convert::{Malformed, commit_response, commit_result, met_lock, prewrite_rejection};
-pub use leader::{leader_of, not_leader};
+pub use leader::{leader_of, not_leader, right_ended};
 pub use masters::{MasterAddresses, NoMasterAddress};

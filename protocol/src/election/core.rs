@@ -1,19 +1,20 @@
 //! The election itself: who leads, in which term, and until when. It must not know what a leader does.
 
 use super::mutants::{self, ElectionMutant};
+use super::promises::{Promises, inherited};
 use super::{
-    Command, Leadership, Member, RoleKind, StoredLeadership, SwapName, SwapResult, Timing,
+    Command, Leadership, Member, Peer, RoleKind, StoredLeadership, SwapName, SwapResult, Timing,
 };
 use crate::types::Timestamp;
 
-enum Role {
+pub(super) enum Role {
     Standby,
     Candidate {
         term: u64,
     },
     Leader {
         term: u64,
-        /// It must not act as the leader from then on.
+        /// It must not act as the leader from then on, unless by promises.
         right_ends_ms: u64,
         /// When the last swap was sent that succeeded.
         renewed_ms: u64,
@@ -38,7 +39,7 @@ impl Known {
 }
 
 /// The command under way.
-enum InFlight {
+pub(super) enum InFlight {
     Load { sent_ms: u64 },
     Swap { sent_ms: u64, value: Leadership },
 }
@@ -71,15 +72,20 @@ pub(super) enum ElectionEvent {
 /// One replica of an election over a register: the oracle's [`OracleReplica`](super::OracleReplica) adds limits, and the
 /// master uses it as it is.
 pub struct Election {
-    member: Member,
+    pub(super) member: Member,
     /// Earlier starts that surely don't act any more.
     dead: Vec<u64>,
-    timing: Timing,
-    role: Role,
+    pub(super) timing: Timing,
+    pub(super) role: Role,
     known: Option<Known>,
-    in_flight: Option<InFlight>,
+    pub(super) in_flight: Option<InFlight>,
     /// Of the swaps with the known version whose outcome is unknown, when the first one was sent.
-    undecided_since_ms: Option<u64>,
+    pub(super) undecided_since_ms: Option<u64>,
+    /// The promisers that all of these swaps store.
+    pub(super) undecided_promisers: Vec<Peer>,
+    pub(super) promises: Promises,
+    /// A swap was a conflict: until a load has shown whose value it is, this replica doesn't lead.
+    pub(super) is_contested: bool,
     sequence: u64,
     /// A load has to come before anything else.
     must_load: bool,
@@ -100,6 +106,7 @@ impl Election {
     /// A replica that has seen nothing of the register yet. `dead` names earlier starts that surely answer nobody any
     /// more, such as those that held the same folder's lock: it doesn't wait for these.
     pub fn new(member: Member, dead: Vec<u64>, timing: Timing) -> Self {
+        let promises = Promises::new(member.replica);
         Self {
             member,
             dead,
@@ -108,6 +115,9 @@ impl Election {
             known: None,
             in_flight: None,
             undecided_since_ms: None,
+            undecided_promisers: Vec::new(),
+            promises,
+            is_contested: false,
             sequence: 0,
             must_load: true,
             next_load_ms: 0,
@@ -179,15 +189,27 @@ impl Election {
 
     /// Whether it may act as the leader now.
     pub fn leads(&self, now_ms: u64) -> bool {
-        self.right_ends_ms().is_some_and(|ends_ms| now_ms < ends_ms)
+        self.promises.is_term_kept() && (self.is_renewed(now_ms) || self.leads_by_promises(now_ms))
     }
 
-    /// Until when it may act as the leader, on the monotonic clock; none if it isn't the leader.
-    pub fn right_ends_ms(&self) -> Option<u64> {
+    /// Whether it leads by promises alone: the register has not answered in time.
+    pub fn leads_by_promises(&self, now_ms: u64) -> bool {
+        let is_promised = |until_ms| now_ms < until_ms;
+        let is_by_promises = self.promised_until_ms().is_some_and(is_promised);
+        self.promises.is_term_kept() && !self.is_renewed(now_ms) && is_by_promises
+    }
+
+    /// Of a leader, the time since it sent the last swap that succeeded, in milliseconds.
+    pub fn register_age_ms(&self, now_ms: u64) -> Option<u64> {
         match &self.role {
-            Role::Leader { right_ends_ms, .. } => Some(*right_ends_ms),
+            Role::Leader { renewed_ms, .. } => Some(now_ms.saturating_sub(*renewed_ms)),
             _ => None,
         }
+    }
+
+    /// Whether the right by its swaps goes on.
+    fn is_renewed(&self, now_ms: u64) -> bool {
+        matches!(&self.role, Role::Leader { right_ends_ms, .. } if now_ms < *right_ends_ms)
     }
 
     /// The term of the register's value, as far as this replica knows; 0 for none.
@@ -204,11 +226,13 @@ impl Election {
         (holder.incarnation != self.member.incarnation).then_some(holder)
     }
 
-    /// Whether another replica leads, and has renewed its right so lately that this one would not take over.
+    /// Whether another replica leads, and has renewed its right so lately, in the register or by a promise of this one, that
+    /// this one would not take over.
     pub fn has_live_leader(&self, now_ms: u64) -> bool {
         let is_fresh =
             |known: &Known| now_ms.saturating_sub(known.seen_ms) < self.timing.takeover_ms;
-        self.leader().is_some() && self.known.as_ref().is_some_and(is_fresh)
+        let is_live = self.known.as_ref().is_some_and(is_fresh) || self.is_bound(now_ms);
+        self.leader().is_some() && is_live
     }
 
     pub(super) fn stored(&self) -> Option<&StoredLeadership> {
@@ -268,6 +292,16 @@ impl Election {
             Role::HandingOver { term } => (term, false),
             Role::Standby | Role::Left => return None,
         };
+        // The leader goes by the promisers of the known value and of all undecided swaps: these don't differ.
+        let promisers = match (&self.role, self.stored()) {
+            (Role::Leader { .. }, _) if self.undecided_since_ms.is_some() => {
+                self.undecided_promisers.clone()
+            }
+            (Role::Leader { .. }, _) => self.promises.promisers(sent_ms),
+            (Role::Candidate { .. }, Some(stored)) => inherited(&stored.value, self.member.replica),
+            // One that hands over acts no more: any replica may take over.
+            _ => Vec::new(),
+        };
         self.sequence += 1;
         let register = self.stored().map(|stored| stored.value.register);
         let value = Leadership {
@@ -275,6 +309,7 @@ impl Election {
             limit,
             register: register.unwrap_or(self.member.incarnation),
             holder: holds.then(|| self.member.clone()),
+            promisers,
             swap: SwapName {
                 incarnation: self.member.incarnation,
                 sequence: self.sequence,
@@ -305,6 +340,7 @@ impl Election {
             return None;
         };
         self.must_load = false;
+        self.is_contested = false;
         self.next_load_ms = now_ms.saturating_add(self.timing.poll_ms);
         let version = found.as_ref().map(|found| found.version);
         let known = self.known.as_ref();
@@ -374,6 +410,7 @@ impl Election {
                     && !mutants::on(ElectionMutant::ConflictRetried)
                 {
                     *right_ends_ms = now_ms.min(*right_ends_ms);
+                    self.is_contested = true;
                 }
                 None
             }
@@ -389,7 +426,10 @@ impl Election {
                 Some(ElectionEvent::NotStored)
             }
             SwapResult::Unknown => {
-                self.undecided_since_ms.get_or_insert(sent_ms);
+                if self.undecided_since_ms.is_none() {
+                    self.undecided_since_ms = Some(sent_ms);
+                    self.undecided_promisers = value.promisers;
+                }
                 self.must_load = true;
                 None
             }
@@ -405,18 +445,27 @@ impl Election {
         let Some(known) = &self.known else {
             return false;
         };
-        let holder = known.stored.as_ref().and_then(|s| s.value.holder.as_ref());
-        holder.is_none_or(|holder| {
-            // Its own start doesn't act while it isn't the leader.
-            let is_dead = holder.incarnation == self.member.incarnation
-                || self.dead.contains(&holder.incarnation);
-            is_dead || now_ms >= known.seen_ms.saturating_add(self.timing.takeover_ms)
-        })
+        let value = known.stored.as_ref().map(|stored| &stored.value);
+        // A planned end also ends what was promised to the leader.
+        let Some((value, holder)) = value.and_then(|value| Some((value, value.holder.as_ref()?)))
+        else {
+            return true;
+        };
+        if !self.is_listed(value) || self.is_bound(now_ms) {
+            return false;
+        }
+        // Its own start doesn't act while it isn't the leader.
+        let is_dead = holder.incarnation == self.member.incarnation
+            || self.dead.contains(&holder.incarnation);
+        is_dead || now_ms >= known.seen_ms.saturating_add(self.timing.takeover_ms)
     }
 
     /// A swap of this replica, sent then, is the register's value.
     fn succeeded(&mut self, value: &Leadership, sent_ms: u64) {
         let right_ms = sent_ms.saturating_add(self.timing.right_ms);
+        if let Role::Candidate { .. } = self.role {
+            self.promises.begin_term(!value.promisers.is_empty());
+        }
         self.role = match self.role {
             Role::Candidate { term } => Role::Leader {
                 term,

@@ -12,6 +12,8 @@
 //! - Every limit is a swap, so that the late write of a leader that was replaced is a conflict.
 //! - A swap whose outcome is unknown is neither done nor failed. A load decides, or a further swap with the same
 //!   expected version.
+//! - While the register is away, the leader goes on by promises of all replicas that could take over. Each limit is then
+//!   durable in its own folder and in theirs before it counts.
 //! - A leader that ends in order stops leading, and stores no holder; an oracle also stores exactly the next timestamp.
 
 mod core;
@@ -20,10 +22,14 @@ mod model;
 mod mutants;
 mod observe;
 mod oracle;
+mod promises;
+#[cfg(test)]
+mod scenarios;
 mod steps;
 mod value;
 
 pub use core::Election;
 pub use oracle::OracleReplica;
+pub use promises::{PromiseCall, PromiseRecord, PromiseRequest, PromiseRound};
 pub use steps::{Command, RequestOutcome, RoleKind, StoredLeadership, SwapResult, Timing};
-pub use value::{DecodeError, Leadership, Member, SwapName};
+pub use value::{DecodeError, Leadership, Member, Peer, SwapName};

@@ -27,6 +27,28 @@ pub(super) enum ElectionMutant {
     SeenNotReset,
     /// In the model's world: the clock is read before the request.
     ClockBeforeRequest,
+    /// A promise counts from its answer, not from when it was asked for.
+    PromiseFromAnswer,
+    /// The leader goes on by the promise of one replica.
+    SomePromises,
+    /// While the register is away a limit counts that only the leader's own folder has.
+    LimitInOneFolder,
+    /// A replica takes over from the register's limit, whatever its own folder has.
+    OwnFolderIgnored,
+    /// A replica that has started is not bound by the promises of earlier starts.
+    PromiseForgotten,
+    /// A replica promises although a swap of its own is undecided.
+    PromiseWhileUndecided,
+    /// A promise does not keep a replica from taking over.
+    PromiseBroken,
+    /// A replica takes over that the register's value does not list.
+    UnlistedTakesOver,
+    /// A takeover lets any replica take over next.
+    TakeoverForgetsPromisers,
+    /// A leader acts before its folder keeps its term.
+    TermNotKept,
+    /// The leader goes by the promisers of the known value alone, although a swap with others is undecided.
+    UndecidedPromisersIgnored,
 }
 
 /// Whether this thread runs this mutant.
@@ -51,7 +73,7 @@ mod switch {
 
     impl ElectionMutant {
         /// All of them.
-        pub(crate) const ALL: [Self; 11] = [
+        pub(crate) const ALL: [Self; 22] = [
             Self::RightFromAnswer,
             Self::RightNeverEnds,
             Self::TakeoverWithoutSwap,
@@ -63,6 +85,17 @@ mod switch {
             Self::SeenFromSending,
             Self::SeenNotReset,
             Self::ClockBeforeRequest,
+            Self::PromiseFromAnswer,
+            Self::SomePromises,
+            Self::LimitInOneFolder,
+            Self::OwnFolderIgnored,
+            Self::PromiseForgotten,
+            Self::PromiseWhileUndecided,
+            Self::PromiseBroken,
+            Self::UnlistedTakesOver,
+            Self::TakeoverForgetsPromisers,
+            Self::UndecidedPromisersIgnored,
+            Self::TermNotKept,
         ];
     }
 

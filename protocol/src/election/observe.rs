@@ -15,10 +15,16 @@ impl OracleReplica {
         self.election.has_loaded()
     }
 
-    /// The limit of the register's value, as far as this replica knows.
+    /// Whatever was granted is below, as far as this replica knows: the limit of the register's value, or a later one that
+    /// folders keep.
     pub fn limit(&self) -> Timestamp {
         let stored = self.election.stored();
-        stored.map_or(Timestamp::ZERO, |stored| stored.value.limit)
+        let limit = stored.map_or(Timestamp::ZERO, |stored| stored.value.limit);
+        let limit = limit.max(self.election.record().limit);
+        match &self.term {
+            Some(term) if self.role() == RoleKind::Leader => limit.max(term.oracle.durable()),
+            _ => limit,
+        }
     }
 
     /// Which register this is; none before one has a value.
@@ -31,9 +37,30 @@ impl OracleReplica {
         self.election.leads(now.mono_ms)
     }
 
-    /// Until when it may grant, on the monotonic clock; none if it isn't the leader.
-    pub fn right_ends_ms(&self) -> Option<u64> {
-        self.election.right_ends_ms()
+    /// Whether it leads by promises alone: [`Election::leads_by_promises`](super::Election::leads_by_promises).
+    pub fn leads_by_promises(&self, now: Now) -> bool {
+        self.election.leads_by_promises(now.mono_ms)
+    }
+
+    /// Whether it could go on now without the register: all replicas that could take over have promised.
+    pub fn is_promised(&self, now: Now) -> bool {
+        let until_ms = self.election.promised_until_ms();
+        until_ms.is_some_and(|until_ms| now.mono_ms < until_ms)
+    }
+
+    /// Of a leader, the time since it sent the last swap that succeeded, in milliseconds.
+    pub fn register_age_ms(&self, now: Now) -> Option<u64> {
+        self.election.register_age_ms(now.mono_ms)
+    }
+
+    /// The leader to which this standby introduces itself: [`Election::introduces_to`](super::Election::introduces_to).
+    pub fn introduces_to(&self) -> Option<&str> {
+        self.election.introduces_to()
+    }
+
+    /// This start of the replica.
+    pub fn member(&self) -> &Member {
+        self.election.member()
     }
 
     /// The term of the register's value, as far as this replica knows; 0 for none.

@@ -2,32 +2,34 @@
 
 use super::core::{Election, ElectionEvent, NextStep};
 use super::mutants::{self, ElectionMutant};
-use super::{Command, Member, RequestOutcome, RoleKind, StoredLeadership, SwapResult, Timing};
+use super::{
+    Command, Member, Peer, PromiseCall, PromiseRecord, PromiseRequest, PromiseRound,
+    RequestOutcome, RoleKind, StoredLeadership, SwapResult, Timing,
+};
 use crate::oracle::{ClockEvent, Now, Oracle, RecoverError, Settings};
 use crate::types::Timestamp;
 
 /// What one term of this replica may grant.
 pub(super) struct TermOracle {
     pub(super) oracle: Oracle,
-    /// The limit in swaps that are not decided.
+    /// A limit that is to be made durable.
     pending: Option<Timestamp>,
 }
 
 impl TermOracle {
-    /// A swap with this limit is the register's value.
-    fn settle(&mut self, limit: Timestamp) {
-        match self.pending.take() {
-            Some(pending) if pending == limit => self.oracle.limit_durable(limit),
-            Some(_) => self.oracle.limit_failed(),
-            None => {}
+    /// Whatever takes over goes on from this limit or above. A pending one above it goes into the next swap.
+    fn settle(&mut self, durable: Timestamp) {
+        if let Some(pending) = self.pending.take_if(|pending| *pending <= durable) {
+            self.oracle.limit_durable(pending);
         }
     }
 
-    /// No swap with the pending limit happens any more.
-    fn give_up_pending(&mut self) {
-        if self.pending.take().is_some() {
-            self.oracle.limit_failed();
+    /// What is to be made durable next.
+    fn newest_limit(&mut self) -> Timestamp {
+        if self.pending.is_none() {
+            self.pending = self.oracle.extend();
         }
+        self.pending.unwrap_or(self.oracle.durable())
     }
 }
 
@@ -87,13 +89,11 @@ impl OracleReplica {
             NextStep::Lead { renews } => {
                 self.observe(now);
                 let term = self.term.as_mut()?;
-                if term.pending.is_none() {
-                    term.pending = term.oracle.extend();
-                }
+                let limit = term.newest_limit();
                 if term.pending.is_none() && !renews {
                     return None;
                 }
-                term.pending.unwrap_or(term.oracle.durable())
+                limit
             }
             NextStep::HandOver => self.next,
         };
@@ -142,6 +142,58 @@ impl OracleReplica {
         }
     }
 
+    /// Takes up what this replica's folder keeps: [`Election::restore`].
+    pub fn restore(&mut self, now: Now, record: PromiseRecord) {
+        self.election.restore(now.mono_ms, record);
+    }
+
+    /// What this replica's folder is to keep.
+    pub fn record(&self) -> PromiseRecord {
+        self.election.record()
+    }
+
+    /// Another replica asks for a promise: [`Election::promise`].
+    pub fn promise(&mut self, now: Now, request: &PromiseRequest) -> Option<PromiseRecord> {
+        self.election.promise(now.mono_ms, request)
+    }
+
+    /// A standby has introduced itself: [`Election::introduced`].
+    pub fn introduced(&mut self, now: Now, peer: &Peer) {
+        self.election.introduced(now.mono_ms, peer);
+    }
+
+    /// Begins a round of promises, which keep the newest limit: [`Election::ask_promises`].
+    pub fn ask_promises(&mut self, now: Now) -> Option<PromiseRound> {
+        if self.role() != RoleKind::Leader {
+            return None;
+        }
+        self.observe(now);
+        let limit = self.term.as_mut()?.newest_limit();
+        self.election.ask_promises(now.mono_ms, limit)
+    }
+
+    /// A peer has promised, and its folder has the limit.
+    pub fn promised(&mut self, now: Now, call: &PromiseCall) {
+        self.election.promised(now.mono_ms, call);
+        self.settle_kept(now);
+    }
+
+    /// This replica's own folder has the record of a round.
+    pub fn kept(&mut self, now: Now, record: &PromiseRecord) {
+        self.election.kept(record);
+        self.settle_kept(now);
+    }
+
+    fn settle_kept(&mut self, now: Now) {
+        self.observe(now);
+        let kept = self.election.kept_limit();
+        if let Some(term) = &mut self.term
+            && self.election.role() == RoleKind::Leader
+        {
+            term.settle(kept);
+        }
+    }
+
     /// Ends this replica's part: it grants nothing from now on. A leader stores that it has none left, so that another
     /// replica takes over at once: go on with [`Self::poll`] until the role is [`RoleKind::Left`].
     pub fn hand_over(&mut self) {
@@ -162,7 +214,8 @@ impl OracleReplica {
 
     /// Begins a takeover: from the register's limit, and with nothing else.
     fn stand(&mut self, now: Now) -> Option<Command> {
-        let limit = self.election.stored().map(|stored| stored.value.limit);
+        let stored = self.election.stored();
+        let limit = stored.map(|stored| self.election.takeover_limit(&stored.value));
         // The first value of a register may have none.
         let limit = limit.filter(|limit| *limit > Timestamp::ZERO);
         let mut oracle = match Oracle::recover(limit, now, self.settings) {
@@ -201,11 +254,8 @@ impl OracleReplica {
                     term.settle(limit);
                 }
             }
-            Some(ElectionEvent::NotStored) if self.role() == RoleKind::Leader => {
-                if let Some(term) = &mut self.term {
-                    term.give_up_pending();
-                }
-            }
+            // The next swap carries the pending limit.
+            Some(ElectionEvent::NotStored) if self.role() == RoleKind::Leader => {}
             Some(ElectionEvent::NotStored) => self.term = None,
             Some(ElectionEvent::Deposed) => {
                 if let Some(term) = self.term.take().filter(|_| has_led) {

@@ -17,6 +17,8 @@ pub struct Timing {
     pub poll_ms: u64,
     /// The pause after a load or a swap that failed.
     pub retry_ms: u64,
+    /// How often the leader asks for promises. One holds for `right_ms`, and binds for `takeover_ms`.
+    pub promise_ms: u64,
 }
 
 impl Default for Timing {
@@ -27,6 +29,7 @@ impl Default for Timing {
             takeover_ms: 3_000,
             poll_ms: 50,
             retry_ms: 100,
+            promise_ms: 200,
         }
     }
 }

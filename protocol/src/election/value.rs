@@ -3,9 +3,11 @@
 use crate::types::Timestamp;
 
 /// The first byte of a stored value. Another one is of another version of this program.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 /// A name or an address may have so many bytes.
 const TEXT_BYTES_MAX: usize = 1024;
+/// So many peers are stored at most.
+pub(super) const PEERS_MAX: usize = 16;
 
 /// One start of a process that takes part.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +18,18 @@ pub struct Member {
     pub address: String,
     /// A random number of this start, never 0.
     pub incarnation: u64,
+    /// [`Peer::replica`] of its folder; 0: it gives no promises and counts none.
+    pub replica: u64,
+}
+
+/// A replica by its folder, whichever process runs in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// A random number of the folder, never 0. A folder that was replaced has another one, because the promises and limits
+    /// of the former folder are lost.
+    pub replica: u64,
+    /// Where it is asked for promises: HOST:PORT.
+    pub address: String,
 }
 
 /// Which swap stored a value: a start of a process, and which of its swaps.
@@ -42,6 +56,9 @@ pub struct Leadership {
     pub register: u64,
     /// The leader; none after a planned hand-over: anyone may take over at once.
     pub holder: Option<Member>,
+    /// If it isn't empty: the only replicas that may take over from the holder, beside the holder's own. The holder may
+    /// lead by the promises of all of these. Empty: any replica may take over, and promises don't count.
+    pub promisers: Vec<Peer>,
     /// The swap that stored this.
     pub swap: SwapName,
 }
@@ -64,6 +81,7 @@ impl Leadership {
             limit,
             register: incarnation,
             holder: None,
+            promisers: Vec::new(),
             swap: SwapName {
                 incarnation,
                 sequence: 0,
@@ -72,7 +90,8 @@ impl Leadership {
     }
 
     /// The bytes to store: a format byte, then term, limit, register and the swap's two numbers (8 bytes each, little
-    /// endian), then the holder: a byte 0 for none, or 1, its incarnation (8 bytes), name and address, each with its length (2 bytes) before.
+    /// endian), then the holder: a byte 0 for none, or 1, its incarnation and replica (8 bytes each), name and address,
+    /// each with its length (2 bytes) before. Then the number of promisers (1 byte), and of each its replica and address.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![FORMAT];
         let (limit, swap) = (self.limit.as_u64(), self.swap);
@@ -89,13 +108,15 @@ impl Leadership {
         bytes.push(u8::from(self.holder.is_some()));
         if let Some(holder) = &self.holder {
             bytes.extend_from_slice(&holder.incarnation.to_le_bytes());
-            for text in [&holder.name, &holder.address] {
-                // Names and addresses that are longer are refused at the start of an oracle.
-                let text = &text.as_bytes()[..text.len().min(TEXT_BYTES_MAX)];
-                let len = u16::try_from(text.len()).unwrap_or(u16::MAX);
-                bytes.extend_from_slice(&len.to_le_bytes());
-                bytes.extend_from_slice(text);
-            }
+            bytes.extend_from_slice(&holder.replica.to_le_bytes());
+            put_text(&mut bytes, &holder.name);
+            put_text(&mut bytes, &holder.address);
+        }
+        let promisers = &self.promisers[..self.promisers.len().min(PEERS_MAX)];
+        bytes.push(u8::try_from(promisers.len()).unwrap_or(u8::MAX));
+        for peer in promisers {
+            bytes.extend_from_slice(&peer.replica.to_le_bytes());
+            put_text(&mut bytes, &peer.address);
         }
         bytes
     }
@@ -130,15 +151,26 @@ impl Leadership {
             [0] => None,
             _ => Some(Member {
                 incarnation: number(rest)?,
+                replica: number(rest)?,
                 name: text(rest)?,
                 address: text(rest)?,
             }),
         };
+        let [promisers] = *take(rest, 1)? else {
+            return None;
+        };
+        let promisers = (0..promisers).map(|_| {
+            Some(Peer {
+                replica: number(rest)?,
+                address: text(rest)?,
+            })
+        });
         Some(Self {
             term,
             limit: Timestamp::from_u64(limit),
             register,
             holder,
+            promisers: promisers.collect::<Option<_>>()?,
             swap,
         })
     }
@@ -149,6 +181,14 @@ impl Member {
     pub fn fits(&self) -> bool {
         self.name.len().max(self.address.len()) <= TEXT_BYTES_MAX
     }
+}
+
+fn put_text(bytes: &mut Vec<u8>, text: &str) {
+    // Names and addresses that are longer are refused at the start of a process.
+    let text = &text.as_bytes()[..text.len().min(TEXT_BYTES_MAX)];
+    let len = u16::try_from(text.len()).unwrap_or(u16::MAX);
+    bytes.extend_from_slice(&len.to_le_bytes());
+    bytes.extend_from_slice(text);
 }
 
 fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
@@ -177,6 +217,12 @@ mod tests {
             limit: Timestamp::from_millis(1_700_000_000_000),
             register: 5,
             holder,
+            promisers: [8, 9]
+                .map(|replica| Peer {
+                    replica,
+                    address: format!("there:{replica}"),
+                })
+                .into(),
             swap: SwapName {
                 incarnation: 3,
                 sequence: 9,
@@ -190,6 +236,7 @@ mod tests {
             name: "tso-0".into(),
             address: "127.0.0.1:7400".into(),
             incarnation: u64::MAX,
+            replica: 7,
         };
         for value in [value(None), value(Some(holder))] {
             assert_eq!(Leadership::decode(&value.encode()), Ok(value));
@@ -202,6 +249,7 @@ mod tests {
             name: "tso-0".into(),
             address: "here:1".into(),
             incarnation: 1,
+            replica: 7,
         };
         let whole = value(Some(holder)).encode();
         for len in 0..whole.len() {

@@ -73,6 +73,27 @@ declarations! {
         "1 while the last attempt to make a limit durable has failed.",
     )
     .after(DISK_FAULT);
+    PROMISED: Metric::gauge(
+        "percolator_tso_promised",
+        "1 while this oracle leads and all oracles that could take over promise not to: it goes on if the register can't be reached. 0 on a standby.",
+    )
+    .after("several oracles share a register");
+    BY_PROMISES: Metric::gauge(
+        "percolator_tso_leads_by_promises",
+        "1 while this oracle leads by promises alone, because the register has not answered for 2 s. If another oracle is lost now, no timestamps are granted until the register is back.",
+    )
+    .after("the register can't be reached");
+    REGISTER_AGE: Metric::gauge(
+        "percolator_tso_register_age_seconds",
+        "Of an oracle that leads: time since it sent its last swap of the register that succeeded. Usually below 1. 0 on a standby.",
+    )
+    .after("several oracles share a register");
+    PROMISES: Metric::counter(
+        "percolator_tso_promises_total",
+        "Promises not to take over, by what became of them. Of a standby: given, refused, or failed, because its folder takes no writes. Of the leader: received, or missing, because a standby refused or did not answer.",
+    )
+    .by(&[Label::one_of("result", &["given", "refused", "failed", "received", "missing"])])
+    .after("several oracles share a register");
     DISK_FREE: Metric::gauge(
         "percolator_tso_disk_free_bytes",
         "Room that is left on the volume of the data. Full, no limit can be made durable.",

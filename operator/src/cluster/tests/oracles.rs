@@ -68,7 +68,9 @@ pub(super) fn leadership(server: &str, term: u64) -> Value {
             name: server.to_owned(),
             address: "10.0.0.1:7400".into(),
             incarnation: 5,
+            replica: 6,
         }),
+        promisers: Vec::new(),
         swap: SwapName {
             incarnation: 5,
             sequence: 1,

@@ -1,9 +1,11 @@
 //! A replica of the model: an oracle's, or a master's.
 
 use crate::election::{
-    Command, Election, Member, OracleReplica, RoleKind, StoredLeadership, SwapResult, Timing,
+    Command, Election, Member, OracleReplica, Peer, PromiseCall, PromiseRecord, PromiseRequest,
+    PromiseRound, RoleKind, StoredLeadership, SwapResult, Timing,
 };
 use crate::oracle::{Now, Settings};
+use crate::types::Timestamp;
 
 /// What the world elects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +62,55 @@ impl Replica {
         match self {
             Self::Oracle(oracle) => oracle.hand_over(),
             Self::Master(master) => master.hand_over(),
+        }
+    }
+
+    pub(super) fn restore(&mut self, now: Now, record: PromiseRecord) {
+        match self {
+            Self::Oracle(oracle) => oracle.restore(now, record),
+            Self::Master(master) => master.restore(now.mono_ms, record),
+        }
+    }
+
+    pub(super) fn promise(&mut self, now: Now, request: &PromiseRequest) -> Option<PromiseRecord> {
+        match self {
+            Self::Oracle(oracle) => oracle.promise(now, request),
+            Self::Master(master) => master.promise(now.mono_ms, request),
+        }
+    }
+
+    pub(super) fn ask_promises(&mut self, now: Now) -> Option<PromiseRound> {
+        match self {
+            Self::Oracle(oracle) => oracle.ask_promises(now),
+            Self::Master(master) => master.ask_promises(now.mono_ms, Timestamp::ZERO),
+        }
+    }
+
+    pub(super) fn promised(&mut self, now: Now, call: &PromiseCall) {
+        match self {
+            Self::Oracle(oracle) => oracle.promised(now, call),
+            Self::Master(master) => master.promised(now.mono_ms, call),
+        }
+    }
+
+    pub(super) fn kept(&mut self, now: Now, record: &PromiseRecord) {
+        match self {
+            Self::Oracle(oracle) => oracle.kept(now, record),
+            Self::Master(master) => master.kept(record),
+        }
+    }
+
+    pub(super) fn introduces_to(&self) -> Option<&str> {
+        match self {
+            Self::Oracle(oracle) => oracle.introduces_to(),
+            Self::Master(master) => master.introduces_to(),
+        }
+    }
+
+    pub(super) fn introduced(&mut self, now: Now, peer: &Peer) {
+        match self {
+            Self::Oracle(oracle) => oracle.introduced(now, peer),
+            Self::Master(master) => master.introduced(now.mono_ms, peer),
         }
     }
 }

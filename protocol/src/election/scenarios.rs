@@ -1,0 +1,222 @@
+//! Races that are too rare for the model: a takeover's swap arrives after its process is dead, and others have promised since.
+
+use super::mutants::{self, ElectionMutant};
+use super::*;
+use crate::types::Timestamp;
+
+const TERM: u64 = 4;
+
+fn member(replica: u64, incarnation: u64) -> Member {
+    Member {
+        name: format!("tso-{replica}"),
+        address: format!("here:{replica}"),
+        incarnation,
+        replica,
+    }
+}
+
+fn peer(replica: u64) -> Peer {
+    let address = format!("here:{replica}");
+    Peer { replica, address }
+}
+
+/// Replica 1 leads, and only these could take over.
+fn led(promisers: &[u64]) -> StoredLeadership {
+    let value = Leadership {
+        term: TERM,
+        limit: Timestamp::from_millis(1_000),
+        register: 7,
+        holder: Some(member(1, 10)),
+        promisers: promisers.iter().map(|replica| peer(*replica)).collect(),
+        swap: SwapName {
+            incarnation: 10,
+            sequence: 1,
+        },
+    };
+    StoredLeadership { version: 5, value }
+}
+
+/// What the leader asks of a replica.
+fn request(to: u64) -> PromiseRequest {
+    PromiseRequest {
+        register: 7,
+        to,
+        term: TERM,
+        incarnation: 10,
+        limit: Timestamp::from_millis(2_000),
+    }
+}
+
+fn start(member: Member, dead: &[u64]) -> Election {
+    Election::new(member, dead.to_vec(), Timing::default())
+}
+
+fn load(election: &mut Election, now_ms: u64, stored: &StoredLeadership) {
+    assert_eq!(election.poll(now_ms), Some(Command::Load));
+    election.loaded(now_ms, Ok(Some(stored.clone())));
+}
+
+/// When it sends a swap, if the register stays as it is for so long, and what it stores.
+fn takes_over(
+    election: &mut Election,
+    from_ms: u64,
+    for_ms: u64,
+    stored: &StoredLeadership,
+) -> Option<(u64, Leadership)> {
+    for now_ms in (from_ms..from_ms + for_ms).step_by(10) {
+        match election.poll(now_ms) {
+            Some(Command::Load) => election.loaded(now_ms, Ok(Some(stored.clone()))),
+            Some(Command::Swap { value, .. }) => return Some((now_ms, value)),
+            None => {}
+        }
+    }
+    None
+}
+
+/// The takeover of replica 2 from `stored`, whose process dies at once.
+fn late_takeover(stored: &StoredLeadership) -> StoredLeadership {
+    let mut candidate = start(member(2, 20), &[]);
+    load(&mut candidate, 0, stored);
+    let (at_ms, value) = takes_over(&mut candidate, 10, 5_000, stored).unwrap();
+    assert_eq!(at_ms, 3_000);
+    StoredLeadership { version: 6, value }
+}
+
+/// Replica 2 promises, starts again, and finds a takeover of an earlier start of its own. Returns when it follows that up.
+fn second_start_takes_over_after_promise_ms() -> u64 {
+    let stored = led(&[2]);
+    let late = late_takeover(&stored);
+    let mut promising = start(member(2, 21), &[20]);
+    load(&mut promising, 10_000, &stored);
+    let record = promising.promise(10_000, &request(2)).unwrap();
+    let mut restarted = start(member(2, 22), &[20, 21]);
+    restarted.restore(10_100, record);
+    load(&mut restarted, 10_100, &late);
+    let (at_ms, _) = takes_over(&mut restarted, 10_100, 9_000, &late).unwrap();
+    at_ms - 10_000
+}
+
+#[test]
+fn a_start_is_bound_by_what_an_earlier_one_has_promised() {
+    let binds_ms = Timing::default().takeover_ms;
+    assert!(second_start_takes_over_after_promise_ms() >= binds_ms);
+    mutants::set(Some(ElectionMutant::PromiseForgotten));
+    assert!(second_start_takes_over_after_promise_ms() < Timing::default().right_ms);
+    mutants::set(None);
+}
+
+/// Whether a replica that has promised nothing takes over from a late takeover, while the leader of before goes on.
+fn stranger_takes_over() -> bool {
+    let late = late_takeover(&led(&[2]));
+    let mut stranger = start(member(3, 30), &[]);
+    load(&mut stranger, 4_000, &late);
+    takes_over(&mut stranger, 4_000, 60_000, &late).is_some()
+}
+
+#[test]
+fn a_takeover_lets_no_replica_in_that_has_promised_nothing() {
+    assert_eq!(late_takeover(&led(&[2])).value.promisers, [peer(1)]);
+    assert!(!stranger_takes_over());
+    mutants::set(Some(ElectionMutant::TakeoverForgetsPromisers));
+    assert!(stranger_takes_over());
+    mutants::set(None);
+}
+
+#[test]
+fn only_a_standby_that_knows_no_later_leader_promises() {
+    let stored = led(&[2]);
+    let mut standby = start(member(2, 20), &[]);
+    assert_eq!(
+        standby.promise(0, &request(2)),
+        None,
+        "it knows no register"
+    );
+    load(&mut standby, 0, &stored);
+    let kept = standby.promise(5, &request(2)).unwrap();
+    assert_eq!((kept.limit.physical_ms(), kept.is_bound), (2_000, true));
+    let refused = [
+        PromiseRequest {
+            to: 3,
+            ..request(2)
+        },
+        PromiseRequest {
+            register: 8,
+            ..request(2)
+        },
+        PromiseRequest {
+            term: TERM - 1,
+            ..request(2)
+        },
+        PromiseRequest {
+            incarnation: 11,
+            ..request(2)
+        },
+    ];
+    for request in refused {
+        assert_eq!(standby.promise(10, &request), None, "{request:?}");
+    }
+    // Its own swap is under way from here on.
+    let (at_ms, _) = takes_over(&mut standby, 10, 5_000, &stored).unwrap();
+    assert!(at_ms >= 5 + Timing::default().takeover_ms, "{at_ms} ms");
+    assert_eq!(standby.promise(at_ms, &request(2)), None);
+    standby.swapped(at_ms, SwapResult::Unknown);
+    assert_eq!(standby.promise(at_ms, &request(2)), None);
+}
+
+#[test]
+fn a_start_that_has_not_read_the_register_promises_by_its_folder() {
+    let mut standby = start(member(2, 20), &[]);
+    load(&mut standby, 0, &led(&[2]));
+    let record = standby.promise(0, &request(2)).unwrap();
+    let mut restarted = start(member(2, 21), &[20]);
+    restarted.restore(0, record);
+    assert_eq!(restarted.promise(0, &request(2)), Some(record));
+    let other_register = PromiseRequest {
+        register: 8,
+        ..request(2)
+    };
+    assert_eq!(restarted.promise(0, &other_register), None);
+}
+
+/// Replica 2 takes over and dies before its folder knows. Returns whether it has led, and whether its next start, which
+/// can't read the register, promises to the leader of before.
+fn dies_before_its_term_is_kept() -> (bool, bool) {
+    let stored = led(&[2]);
+    let mut leader = start(member(2, 20), &[]);
+    load(&mut leader, 0, &stored);
+    let record = leader.promise(0, &request(2)).unwrap();
+    let (at_ms, _) = takes_over(&mut leader, 10, 5_000, &stored).unwrap();
+    leader.swapped(at_ms, SwapResult::Done(6));
+    let has_led = leader.leads(at_ms);
+    let mut restarted = start(member(2, 21), &[20]);
+    restarted.restore(at_ms, record);
+    let promises = restarted.promise(at_ms, &request(2)).is_some();
+    // With the record of its term it would lead, and its next start would promise nothing.
+    let round = leader.ask_promises(at_ms, Timestamp::ZERO).unwrap();
+    leader.kept(&round.record);
+    assert!(leader.leads(at_ms));
+    let mut restarted = start(member(2, 21), &[20]);
+    restarted.restore(at_ms, round.record);
+    assert_eq!(restarted.promise(at_ms, &request(2)), None);
+    (has_led, promises)
+}
+
+#[test]
+fn a_leader_acts_when_its_folder_keeps_its_term() {
+    assert_eq!(dies_before_its_term_is_kept(), (false, true));
+    mutants::set(Some(ElectionMutant::TermNotKept));
+    assert_eq!(dies_before_its_term_is_kept(), (true, true));
+    mutants::set(None);
+}
+
+#[test]
+fn a_planned_end_frees_whoever_has_promised() {
+    let mut standby = start(member(2, 20), &[]);
+    load(&mut standby, 0, &led(&[2]));
+    assert!(standby.promise(0, &request(2)).is_some());
+    let mut ended = led(&[]);
+    (ended.version, ended.value.holder) = (6, None);
+    let (at_ms, value) = takes_over(&mut standby, 60, 5_000, &ended).unwrap();
+    assert!(at_ms < 200, "{at_ms} ms");
+    assert_eq!(value.term, TERM + 1);
+}
