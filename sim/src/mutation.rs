@@ -3,16 +3,20 @@
 
 use std::time::Duration;
 
+use percolator_protocol::election::mutants::ElectionMutant;
 use percolator_protocol::mutants::Mutant;
 use percolator_tablet::Limits;
 
 use crate::plan::{Fault, Plan};
+use crate::replicas::Replicas;
 
 /// What goes wrong in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
     /// A mutant of the shipped rules.
     Rule(Mutant),
+    /// A mutant of the election between several oracles.
+    Election(ElectionMutant),
     /// The file of the oracle's limit takes its name before it is synced.
     LimitNotDurable,
     /// The folders of the oracle's limit and the master's state are not synced when a file has taken its name.
@@ -37,6 +41,8 @@ pub enum Mutation {
     AnswerAwaitedForEver,
     /// A server waits for a disk that hangs for as long as that lasts.
     StallIgnored,
+    /// A standby never takes over from a leader that is named in the register.
+    LeaderAwaitedForEver,
 }
 
 impl Mutation {
@@ -58,9 +64,12 @@ impl Mutation {
             Self::TwoOwners,
             Self::AnswerAwaitedForEver,
             Self::StallIgnored,
+            Self::LeaderAwaitedForEver,
         ];
-        if cfg!(feature = "mutants") {
+        #[cfg(feature = "mutants")]
+        {
             all.extend(Mutant::ALL.map(Self::Rule));
+            all.extend(ElectionMutant::ALL.map(Self::Election));
         }
         all
     }
@@ -70,11 +79,21 @@ impl Mutation {
     #[expect(clippy::too_many_lines, reason = "a table")]
     pub fn plan(self, seed: u64) -> Plan {
         let mut plan = Plan::new(seed);
+        plan.replicas = Replicas::default();
         let mut only = |faults: &[Fault]| {
             plan.faults = faults.iter().copied().collect();
             plan.pause = Duration::from_millis(50);
         };
         match self {
+            Self::Election(mutant) => {
+                only(of_election(mutant));
+                elect(&mut plan);
+            }
+            Self::LeaderAwaitedForEver => {
+                only(&[Fault::KillLeader, Fault::PauseLeader]);
+                elect(&mut plan);
+                plan.replicas.timing.takeover_ms = 24 * 3_600 * 1_000;
+            }
             Self::Rule(Mutant::GrantBeforeDurable)
             | Self::LimitNotDurable
             | Self::RenameNotDurable => {
@@ -307,6 +326,7 @@ impl Mutation {
     pub fn name(self) -> String {
         match self {
             Self::Rule(mutant) => format!("{mutant:?}"),
+            Self::Election(mutant) => format!("{mutant:?}"),
             other => format!("{other:?}"),
         }
     }
@@ -317,13 +337,47 @@ impl Mutation {
     }
 }
 
+/// What has to fail for a mutant of the election to show.
+fn of_election(mutant: ElectionMutant) -> &'static [Fault] {
+    use ElectionMutant as E;
+    match mutant {
+        E::HandOverBelowNext | E::GrantsDuringHandOver => &[Fault::HandOver, Fault::RegisterSlow],
+        _ => &[
+            Fault::HandOver,
+            Fault::KillLeader,
+            Fault::PauseLeader,
+            Fault::CutLeader,
+            Fault::RegisterSlow,
+        ],
+    }
+}
+
+/// Several oracles, of which another one leads again and again, and clients who do little else than to ask them.
+fn elect(plan: &mut Plan) {
+    plan.replicas = Replicas::several(3, 5);
+    plan.pause = Duration::from_millis(500);
+    plan.faulty = Duration::from_secs(30);
+    plan.workloads = vec!["counter"];
+    plan.clients = 2;
+    plan.workers = 2;
+    plan.tablet_servers = 1;
+    plan.think = Duration::from_millis(20);
+    plan.timeout = Duration::from_secs(1);
+}
+
 /// From now on this thread takes this mutant, or none.
 pub fn begin(mutation: Option<Mutation>) {
     #[cfg(feature = "mutants")]
-    percolator_protocol::mutants::set(match mutation {
-        Some(Mutation::Rule(mutant)) => Some(mutant),
-        _ => None,
-    });
+    {
+        percolator_protocol::mutants::set(match mutation {
+            Some(Mutation::Rule(mutant)) => Some(mutant),
+            _ => None,
+        });
+        percolator_protocol::election::mutants::set(match mutation {
+            Some(Mutation::Election(mutant)) => Some(mutant),
+            _ => None,
+        });
+    }
     #[cfg(not(feature = "mutants"))]
     let _ = mutation;
 }

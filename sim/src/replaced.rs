@@ -120,13 +120,20 @@ fn make_another(world: &Arc<World>, cluster: &Arc<Cluster>) {
     cluster.master.disk.lose();
     cluster.master.begun.store(false, Ordering::Relaxed);
     *cluster.master.cluster_id.lock() = None;
-    cluster.oracle.disk.lose();
-    cluster.oracle.lives.forget();
+    if let Some(store) = &cluster.store {
+        store.clear();
+    }
+    for oracle in &cluster.oracles {
+        oracle.disk.lose();
+        oracle.lives.forget();
+    }
     for tablet in cluster.tablets() {
         tablet.forget();
     }
     cluster.master.boot(world);
-    cluster.oracle.boot(world);
+    for oracle in &cluster.oracles {
+        oracle.boot(world);
+    }
     for tablet in cluster.tablets() {
         tablet.boot(world);
     }

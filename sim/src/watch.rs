@@ -19,6 +19,15 @@ use crate::invariants::{self, Invariant, durable};
 pub enum Seen<'a> {
     /// The oracle hands these out.
     Granted(Granted),
+    /// One of several oracles or masters has answered as the leader.
+    Led {
+        /// Of the oracles or the masters.
+        role: &'static str,
+        /// Which.
+        server: &'a str,
+        /// In which term.
+        term: u64,
+    },
     /// A client got a timestamp.
     Received {
         /// The timestamp.
@@ -207,6 +216,9 @@ impl Watch {
     pub fn see(&mut self, seen: &Seen<'_>) -> Result<(), Broken> {
         match seen {
             Seen::Granted(granted) => self.tell(|invariant| invariant.granted(*granted)),
+            Seen::Led { role, server, term } => {
+                self.tell(|invariant| invariant.led(role, server, *term))
+            }
             Seen::Received { ts, after } => self.tell(|invariant| invariant.received(*ts, *after)),
             Seen::Durable { server, group } => self.durable(server, group),
             Seen::Reopened {

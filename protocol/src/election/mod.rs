@@ -17,7 +17,7 @@
 mod core;
 #[cfg(test)]
 mod model;
-mod mutants;
+pub mod mutants;
 mod observe;
 mod oracle;
 mod steps;

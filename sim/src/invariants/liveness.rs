@@ -17,9 +17,10 @@ const PROGRESS: &str = "liveness: progress";
 const ENDS: &str = "liveness: ends";
 const SERVES: &str = "liveness: the cluster serves";
 const READERS: &str = "liveness: readers";
+const LEADER: &str = "liveness: a leader";
 const COLLECTION: &str = "liveness: collection";
 /// Their names.
-pub(super) const NAMES: [&str; 5] = [PROGRESS, ENDS, SERVES, READERS, COLLECTION];
+pub(super) const NAMES: [&str; 6] = [PROGRESS, ENDS, SERVES, READERS, LEADER, COLLECTION];
 
 /// What a read of a well cluster takes, with the pauses before it looks at a lock again.
 const READ: Duration = Duration::from_secs(2);
@@ -29,8 +30,27 @@ const RETENTION_WAITED: Duration = Duration::from_secs(5);
 /// A master that was started again waits for the end of the longest lease (`gc-master/src/collection.rs`).
 const LEASE_MAX: Duration = Duration::from_secs(60);
 
+/// After the faults a process may have to start, and the master to accept it, before it waits to take over.
+const LEADER_MARGIN: Duration = Duration::from_secs(10);
+
 fn bound(cluster: &Cluster) -> Duration {
     BOUND + cluster.plan.patience
+}
+
+/// Of several oracles one leads. Whether the run goes on, as of [`ends`].
+pub(crate) fn leader(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
+    let bound = LEADER_MARGIN + 2 * cluster.plan.replicas.takeover();
+    let leads = || cluster.oracles.iter().any(|oracle| oracle.leads(world));
+    if world.run(world.now() + bound, leads) {
+        return true;
+    }
+    if world.failure().is_none() {
+        world.fail(
+            LEADER,
+            format!("no oracle leads within {} after the faults", shown(bound)),
+        );
+    }
+    world.failure().is_none()
 }
 
 /// Every worker commits something that it wrote or got for update. Whether the run goes on, as of [`ends`].

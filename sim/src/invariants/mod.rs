@@ -18,6 +18,7 @@ pub(crate) mod liveness;
 mod made_up;
 mod nothing_overlooked;
 mod one_fate;
+mod one_leader;
 mod one_lock;
 mod one_outcome;
 mod one_owner;
@@ -52,6 +53,11 @@ pub trait Invariant: Send {
 
     /// The oracle hands out timestamps.
     fn granted(&mut self, granted: Granted) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// One of several oracles or masters has answered as the leader.
+    fn led(&mut self, role: &'static str, server: &str, term: u64) -> Result<(), String> {
         Ok(())
     }
 
@@ -152,6 +158,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(one_outcome::OneOutcome::default()),
         Box::new(one_fate::OneFate::default()),
         Box::new(one_owner::OneOwner::default()),
+        Box::new(one_leader::OneLeader::default()),
         Box::new(points_go_forward::PointsGoForward::default()),
         Box::new(retention_holds::RetentionHolds::default()),
         Box::new(collected_rightly::CollectedRightly),

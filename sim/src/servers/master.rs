@@ -251,7 +251,7 @@ impl Master {
                 let delete = async move { master.delete_table(&world2, &running, request).await };
                 return self.answer_later(world, caller, delete);
             }
-            Ask::Order(_) | Ask::Tablet(_) | Ask::Timestamps(_) => return,
+            Ask::Order(_) | Ask::Tablet(_) | Ask::Timestamps(_) | Ask::Register { .. } => return,
         };
         if let Some(answer) = answer {
             world.reply(self.node, caller, answer);

@@ -5,6 +5,8 @@ mod around;
 pub mod master;
 pub mod oracle;
 mod own_locks;
+pub mod register;
+pub mod replica;
 mod resolved;
 mod stall;
 pub mod tablet;
@@ -78,6 +80,11 @@ impl Lives {
         let before = lives.clone();
         lives.0.push(incarnation);
         before
+    }
+
+    /// Those of before that are surely dead.
+    fn dead(&self) -> Vec<u64> {
+        self.0.lock().0.clone()
     }
 
     /// As a copy of the folder has them.

@@ -1,0 +1,96 @@
+//! How many oracles and masters a run has, and the times of their elections. Most seeds have one of each, without a register.
+
+use std::time::Duration;
+
+use percolator_protocol::election::Timing;
+
+use crate::plan::{Fault, Plan};
+use crate::rng::Rng;
+
+/// One seed of so many has several oracles.
+const ONE_OF: u64 = 4;
+/// Takeovers take time, so that seeds with several oracles have faults for so long at least, in takeovers.
+const TAKEOVERS_MIN: u32 = 6;
+
+/// Faults of those that are several, and of their register.
+pub const FAULTS: [Fault; 6] = [
+    Fault::HandOver,
+    Fault::KillLeader,
+    Fault::PauseLeader,
+    Fault::CutLeader,
+    Fault::RegisterAway,
+    Fault::RegisterSlow,
+];
+
+/// See the module's head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replicas {
+    /// Oracles; one has no register.
+    pub oracles: usize,
+    /// The times of an election.
+    pub timing: Timing,
+    /// A request to a register is given up after this.
+    pub timeout: Duration,
+}
+
+impl Default for Replicas {
+    fn default() -> Self {
+        Self {
+            oracles: 1,
+            timing: Timing::default(),
+            timeout: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Replicas {
+    /// Several oracles, with a part of the shipped times: takeovers are as many times more.
+    pub fn several(oracles: usize, part: u64) -> Self {
+        let usual = Timing::default();
+        let timing = Timing {
+            renew_ms: usual.renew_ms / part,
+            right_ms: usual.right_ms / part,
+            takeover_ms: usual.takeover_ms / part,
+            poll_ms: usual.poll_ms / part,
+            retry_ms: usual.retry_ms / part,
+        };
+        Self {
+            oracles,
+            timing,
+            timeout: Duration::from_millis(timing.renew_ms),
+        }
+    }
+
+    /// Whether there are several oracles.
+    pub fn are_several(&self) -> bool {
+        self.oracles > 1
+    }
+
+    /// How long a standby waits before it takes over.
+    pub fn takeover(&self) -> Duration {
+        Duration::from_millis(self.timing.takeover_ms)
+    }
+}
+
+/// Gives the plan several oracles, and faults of theirs, if its seed is one of those.
+pub(crate) fn replicate(plan: &mut Plan) {
+    let mut rng = Rng::new(plan.seed, "replicas");
+    if rng.below(ONE_OF) != 0 {
+        return;
+    }
+    let oracles = 2 + rng.below(2) as usize;
+    let part = *rng.pick(&[1, 5, 5]);
+    plan.replicas = Replicas::several(oracles, part);
+    // Some stores are waited for until the right is over, or longer.
+    plan.replicas.timeout *= *rng.pick(&[1, 1, 2, 6]);
+    plan.faulty = plan
+        .faulty
+        .max(plan.replicas.takeover() * TAKEOVERS_MIN)
+        .min(Duration::from_secs(20));
+    let likely = 1 + rng.below(3);
+    for fault in FAULTS {
+        if rng.below(4) < likely {
+            plan.faults.insert(fault);
+        }
+    }
+}
