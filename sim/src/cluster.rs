@@ -518,6 +518,7 @@ fn new_oracles(
                 timeout: plan.replicas.timeout,
             }),
             running: Mutex::new(None),
+            cluster_id: Mutex::new(None),
             name,
         })
     };

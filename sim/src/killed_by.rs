@@ -137,7 +137,7 @@ impl Mutation {
             S::Rule(M::RetentionCutShort) => &[&["retention holds"]],
             S::Rule(M::LossNotNoticed) => &[&["lost data is missed"]],
             S::StallIgnored => &[LIVENESS],
-            S::LeaderAwaitedForEver => &[&["liveness: a leader"]],
+            S::RegisterAwaitedForEver => &[&["liveness: a leader"]],
             S::Election(_) => &[TIMESTAMPS, &["one leader"]],
             S::Rule(M::FloorTooHighByOne | M::LeaseFromTheAnswer | M::FloorIsNow) => {
                 &[&["leases hold"]]

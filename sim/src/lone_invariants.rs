@@ -70,7 +70,7 @@ pub fn all() -> Vec<Use> {
             S::Election(ElectionMutant::RightNeverEnds),
             None,
         ),
-        ("liveness: a leader", S::LeaderAwaitedForEver, None),
+        ("liveness: a leader", S::RegisterAwaitedForEver, None),
         ("retention holds", S::Rule(M::RetentionCutShort), None),
         ("append", S::Rule(M::NoConflictCheck), Some("append")),
         ("bank: the total", S::Rule(M::NoConflictCheck), Some("bank")),

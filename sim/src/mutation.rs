@@ -41,8 +41,8 @@ pub enum Mutation {
     AnswerAwaitedForEver,
     /// A server waits for a disk that hangs for as long as that lasts.
     StallIgnored,
-    /// A standby never takes over from a leader that is named in the register.
-    LeaderAwaitedForEver,
+    /// An oracle never gives up waiting for an answer of the register that was lost.
+    RegisterAwaitedForEver,
 }
 
 impl Mutation {
@@ -64,7 +64,7 @@ impl Mutation {
             Self::TwoOwners,
             Self::AnswerAwaitedForEver,
             Self::StallIgnored,
-            Self::LeaderAwaitedForEver,
+            Self::RegisterAwaitedForEver,
         ];
         #[cfg(feature = "mutants")]
         {
@@ -89,10 +89,11 @@ impl Mutation {
                 only(of_election(mutant));
                 elect(&mut plan);
             }
-            Self::LeaderAwaitedForEver => {
-                only(&[Fault::KillLeader, Fault::PauseLeader]);
+            Self::RegisterAwaitedForEver => {
+                only(&[Fault::Loss]);
+                plan.often = true;
                 elect(&mut plan);
-                plan.replicas.timing.takeover_ms = 24 * 3_600 * 1_000;
+                plan.replicas.timeout = Duration::from_secs(3_600);
             }
             Self::Rule(Mutant::GrantBeforeDurable)
             | Self::LimitNotDurable
@@ -342,6 +343,8 @@ fn of_election(mutant: ElectionMutant) -> &'static [Fault] {
     use ElectionMutant as E;
     match mutant {
         E::HandOverBelowNext | E::GrantsDuringHandOver => &[Fault::HandOver, Fault::RegisterSlow],
+        E::RightFromAnswer => &[Fault::RegisterSlow],
+        E::SeenFromSending => &[Fault::RegisterSlow, Fault::CutLeader],
         _ => &[
             Fault::HandOver,
             Fault::KillLeader,
@@ -355,6 +358,8 @@ fn of_election(mutant: ElectionMutant) -> &'static [Fault] {
 /// Several oracles, of which another one leads again and again, and clients who do little else than to ask them.
 fn elect(plan: &mut Plan) {
     plan.replicas = Replicas::several(3, 5);
+    // Answers count that come when the right is over.
+    plan.replicas.timeout = Duration::from_secs(2);
     plan.pause = Duration::from_millis(500);
     plan.faulty = Duration::from_secs(30);
     plan.workloads = vec!["counter"];

@@ -14,7 +14,7 @@ use crate::disk::Space;
 use crate::network::NetworkFaults;
 use crate::plan::{Fault, Plan, SHORT_PATIENCE};
 use crate::rng::Rng;
-use crate::servers::register::ORACLES;
+use crate::servers::register::{ORACLES, Slowness};
 use crate::servers::tablet::{LAST_RESERVE_BYTES, RESERVE_BYTES};
 use crate::trace::shown;
 use crate::world::{Act, NodeId, World};
@@ -184,7 +184,7 @@ fn draw(plan: &Plan, fault: Fault, at: Duration, rng: &mut Rng) -> Deed {
             deed.lasts = rng.about(plan.replicas.takeover() * 3 / 2);
         }
         Fault::HandOver => deed.lasts = rng.about(ms(300)),
-        Fault::RegisterSlow => deed.lasts = rng.about(plan.replicas.takeover() * 2),
+        Fault::RegisterSlow => deed.lasts = rng.about(plan.replicas.takeover() * 3),
         Fault::ClockPace
         | Fault::DiskHang
         | Fault::Burst
@@ -373,9 +373,23 @@ fn election(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &De
         },
         _ => {
             let by = Duration::from_millis(cluster.plan.replicas.timing.right_ms);
-            let slow = by / one_of(way, &[50, 8, 4, 2, 1]);
-            world.note(|| format!("the register is slow by {}", shown(slow)));
-            *store.slow.lock() = slow;
+            let by = by * one_of(way, &[1, 8, 16, 32, 64]) / 32;
+            let (before, after) = one_of(way / 5, &[(by, by), (by, by / 64), (by / 64, by)]);
+            let others = &cluster.oracles[..];
+            let only = match way / 15 % 3 {
+                0 => None,
+                1 => Some(node),
+                _ => Some(one_of(way / 45, others).node),
+            };
+            world.note(|| {
+                let (before, after) = (shown(before), shown(after));
+                format!("the register carries out late by {before}, and answers late by {after}")
+            });
+            *store.slow.lock() = Slowness {
+                before,
+                after,
+                only,
+            };
             *store.refused_ppm.lock() = one_of(whom, &[0, 100_000, 500_000]);
             let mend = move |_: &Arc<World>| store.mend();
             let place = Place::Register;

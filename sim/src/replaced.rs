@@ -126,6 +126,7 @@ fn make_another(world: &Arc<World>, cluster: &Arc<Cluster>) {
     for oracle in &cluster.oracles {
         oracle.disk.lose();
         oracle.lives.forget();
+        *oracle.cluster_id.lock() = None;
     }
     for tablet in cluster.tablets() {
         tablet.forget();

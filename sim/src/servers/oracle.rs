@@ -53,6 +53,8 @@ pub struct Oracle {
     pub write: Mutex<Duration>,
     /// Processes that had its folder.
     pub lives: Arc<Lives>,
+    /// The cluster that one of several belongs to, as its folder has it.
+    pub cluster_id: Mutex<Option<String>>,
     /// Incarnations, and how long the disk takes.
     pub dice: Dice,
     /// None: it is alone.
@@ -198,7 +200,7 @@ impl Oracle {
                 let replica = state.granting.replica();
                 let leads = replica.filter(|it| it.leads(now)).map(|it| it.term());
                 v1::HeartbeatRequest {
-                    cluster_id: String::new(),
+                    cluster_id: oracle.cluster_id.lock().clone().unwrap_or_default(),
                     role: v1::Role::Oracle.into(),
                     server: oracle.name.clone(),
                     address: address(&oracle.name),
@@ -225,6 +227,14 @@ impl Oracle {
                 oracle.answer_waiting(&world, &running);
             }
         };
+        let adopt = {
+            let oracle = self.clone();
+            move |id: &str| {
+                if oracle.replicated.is_some() {
+                    *oracle.cluster_id.lock() = Some(id.to_owned());
+                }
+            }
+        };
         let refused = {
             let (oracle, world) = (self.clone(), world.clone());
             move |why: &str| oracle.exit(&world, why)
@@ -237,7 +247,7 @@ impl Oracle {
             },
             self.lives.clone(),
             beat,
-            |_| {},
+            adopt,
             learn,
             refused,
         );

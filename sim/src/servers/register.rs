@@ -59,11 +59,22 @@ pub struct RegisterStore {
     pub node: NodeId,
     /// How long requests are late, and which are refused.
     pub dice: Dice,
-    /// Requests and answers are late by about so much each.
-    pub slow: Mutex<Duration>,
+    /// How slow it is.
+    pub slow: Mutex<Slowness>,
     /// Requests that are refused, of a million.
     pub refused_ppm: Mutex<u32>,
     values: Mutex<Values>,
+}
+
+/// How late a store carries out and answers, about.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Slowness {
+    /// Before it carries out.
+    pub before: Duration,
+    /// Between that and its answer.
+    pub after: Duration,
+    /// Of this process's requests; none: of all.
+    pub only: Option<NodeId>,
 }
 
 #[derive(Default)]
@@ -109,7 +120,7 @@ impl RegisterStore {
 
     /// It is neither slow nor refuses.
     pub fn mend(&self) {
-        *self.slow.lock() = Duration::ZERO;
+        *self.slow.lock() = Slowness::default();
         *self.refused_ppm.lock() = 0;
     }
 
@@ -154,12 +165,12 @@ impl RegisterStore {
             );
             return;
         }
-        let late = |name| match slow {
+        let late = |name, by| match by {
             Duration::ZERO => Duration::ZERO,
-            slow => self.dice.of(name, |rng| rng.about(slow)),
+            by => self.dice.of(name, |rng| rng.about(by)),
         };
-        let (before, after) = (late("before"), late("after"));
-        if slow == Duration::ZERO {
+        let (before, after) = (late("before", slow.before), late("after", slow.after));
+        if before + after == Duration::ZERO || slow.only.is_some_and(|only| only != caller.node) {
             let answer = self.values.lock().carry_out(register, request);
             world.reply(self.node, caller, Answer::Register(answer));
             return;
