@@ -136,11 +136,13 @@ pub enum Mutant {
     ShortenedValueStays,
     /// An entry of the index counts the bytes of a key in one byte.
     LongKeysCut,
+    /// A master that begins moves the barrier before the leases have ended that its predecessor has granted.
+    LeasesOfBeforeIgnored,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 64] = [
+    pub const ALL: [Self; 65] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -205,6 +207,7 @@ impl Mutant {
         Self::FloorIsNow,
         Self::ShortenedValueStays,
         Self::LongKeysCut,
+        Self::LeasesOfBeforeIgnored,
     ];
 }
 

@@ -13,12 +13,13 @@ use percolator_client::{Client, Error, Options};
 use percolator_protocol::oracle::Settings;
 
 use crate::disk::{Lie, SimDisk};
+use crate::master_link::MasterLink;
 use crate::mutation::Mutation;
 use crate::oracle_link::OracleLink;
 use crate::plan::{Fault, Plan};
 use crate::recorder::{Recorder, Session};
 use crate::rng::{Dice, Rng};
-use crate::servers::master::Master;
+use crate::servers::master::{self, Master};
 use crate::servers::oracle::{self, Oracle};
 use crate::servers::register::RegisterStore;
 use crate::servers::replica::Replicated;
@@ -38,8 +39,8 @@ pub struct Cluster {
     pub oracles: Vec<Arc<Oracle>>,
     /// The registers of those that are several.
     pub store: Option<Arc<RegisterStore>>,
-    /// The master.
-    pub master: Arc<Master>,
+    /// The masters.
+    pub masters: Vec<Arc<Master>>,
     /// The tablet servers, each where it was started last.
     pub(crate) tablets: Vec<Mutex<Arc<Tablet>>>,
     /// Processes of those that were started elsewhere since.
@@ -73,27 +74,11 @@ impl Cluster {
     /// Makes the processes, and starts the servers.
     pub fn start(world: &Arc<World>, plan: Plan, workloads: Vec<Arc<dyn Workload>>) -> Arc<Self> {
         let rng = |name: &str| Rng::new(plan.seed, name);
-        let master_node = world.add_node("master");
-        let oracle_node = world.add_node(if plan.replicas.are_several() {
-            "tso-0"
-        } else {
-            "oracle"
-        });
+        let replicas = &plan.replicas;
+        let name = |several: bool, one, first| if several { first } else { one };
+        let master_node = world.add_node(name(replicas.masters > 1, "master", "gc-master-0"));
+        let oracle_node = world.add_node(name(replicas.oracles > 1, "oracle", "tso-0"));
         let highest = Highest::default();
-        let master = Arc::new(Master {
-            node: master_node,
-            disk: SimDisk::new(&rng("master's disk")),
-            dice: Dice::new(rng("master")),
-            die_ppm: Mutex::new(0),
-            begun: AtomicBool::new(false),
-            cluster_id: Mutex::new(None),
-            settings: Mutex::new(percolator_gc_master::Settings {
-                retention: plan.retention,
-                lease: plan.lease,
-            }),
-            highest: highest.clone(),
-            two_owners: plan.mutation == Some(Mutation::TwoOwners),
-        });
         let tablets: Vec<Mutex<Arc<Tablet>>> = (0..plan.tablet_servers)
             .map(|number| {
                 let name = format!("tablet-{number}");
@@ -113,7 +98,13 @@ impl Cluster {
             let node = world.add_node("register");
             Arc::new(RegisterStore::new(node, Dice::new(rng("register"))))
         });
-        let oracles = new_oracles(world, &plan, master_node, oracle_node, store.as_ref());
+        let replicated = store.as_ref().map(|store| Replicated {
+            store: store.clone(),
+            timing: plan.replicas.timing,
+            timeout: plan.replicas.timeout,
+        });
+        let oracles = new_oracles(world, &plan, (master_node, oracle_node), replicated.as_ref());
+        let masters = new_masters(world, &plan, master_node, replicated.as_ref(), &highest);
         let cluster = Arc::new(Self {
             progress: (0..plan.clients * plan.workers)
                 .map(|_| Arc::default())
@@ -121,7 +112,7 @@ impl Cluster {
             plan,
             oracles,
             store,
-            master,
+            masters,
             tablets,
             left_behind: Mutex::default(),
             set_aside: Mutex::default(),
@@ -150,7 +141,9 @@ impl Cluster {
         if let Some(store) = &self.store {
             store.boot(world);
         }
-        self.master.boot(world);
+        for master in &self.masters {
+            master.boot(world);
+        }
         for oracle in &self.oracles {
             oracle.boot(world);
         }
@@ -166,7 +159,7 @@ impl Cluster {
             Some(Mutation::LimitNotDurable) => self.oracle().disk.lie(Lie::Sync),
             Some(Mutation::RenameNotDurable) => {
                 self.oracle().disk.lie(Lie::Folder);
-                self.master.disk.lie(Lie::Folder);
+                self.master().disk.lie(Lie::Folder);
             }
             Some(Mutation::AnswerBeforeSync) => {
                 for tablet in self.tablets() {
@@ -414,11 +407,12 @@ impl Cluster {
         let transport = SimTransport {
             world: world.clone(),
             node,
-            master: self.master.node,
+            master: self.master().node,
             timeout: self.plan.timeout,
             rng: Mutex::new(Rng::new(self.plan.seed, &format!("transport {life}"))),
             highest: self.highest.clone(),
             cluster: OneCluster::default(),
+            masters: MasterLink::new(world),
             oracles: OracleLink::new(world),
             kept: (self.plan.mutation == Some(Mutation::StaleTimestamps)).then(Mutex::default),
         };
@@ -483,9 +477,8 @@ impl Cluster {
 fn new_oracles(
     world: &Arc<World>,
     plan: &Plan,
-    master: NodeId,
-    first: NodeId,
-    store: Option<&Arc<RegisterStore>>,
+    (master, first): (NodeId, NodeId),
+    replicated: Option<&Replicated>,
 ) -> Vec<Arc<Oracle>> {
     let rng = |name: &str| Rng::new(plan.seed, name);
     let window_ms = [50, 400, 3_000][rng("window").below(3) as usize];
@@ -512,17 +505,53 @@ fn new_oracles(
             lives: Arc::default(),
             write: Mutex::new(oracle::WRITE),
             dice: Dice::new(rng(stream)),
-            replicated: store.map(|store| Replicated {
-                store: store.clone(),
-                timing: plan.replicas.timing,
-                timeout: plan.replicas.timeout,
-            }),
+            replicated: replicated.filter(|_| plan.replicas.oracles > 1).cloned(),
             running: Mutex::new(None),
             cluster_id: Mutex::new(None),
             name,
         })
     };
     (0..plan.replicas.oracles).map(oracle).collect()
+}
+
+/// A master that is alone, or several of a register.
+fn new_masters(
+    world: &Arc<World>,
+    plan: &Plan,
+    first: NodeId,
+    replicated: Option<&Replicated>,
+    highest: &Highest,
+) -> Vec<Arc<Master>> {
+    let rng = |name: &str| Rng::new(plan.seed, name);
+    let master = |number: usize| {
+        let name = format!("gc-master-{number}");
+        let (stream, node) = match number {
+            0 => ("master", first),
+            _ => (name.as_str(), world.add_node(&name)),
+        };
+        let address = master::address(number);
+        world.network.lock().listen(&address, node);
+        Arc::new(Master {
+            number,
+            node,
+            disk: SimDisk::new(&rng(&format!("{stream}'s disk"))),
+            dice: Dice::new(rng(stream)),
+            die_ppm: Mutex::new(0),
+            begun: AtomicBool::new(false),
+            cluster_id: Mutex::new(None),
+            settings: Mutex::new(percolator_gc_master::Settings {
+                retention: plan.retention,
+                lease: plan.lease,
+            }),
+            highest: highest.clone(),
+            two_owners: plan.mutation == Some(Mutation::TwoOwners),
+            mutation: plan.mutation,
+            replicated: replicated.filter(|_| plan.replicas.masters > 1).cloned(),
+            before: Mutex::default(),
+            candidate: Mutex::new(None),
+        })
+    };
+    (0..plan.replicas.masters).map(master).collect()
 }
 
 fn new_tablet(name: String, node: NodeId, master: NodeId, highest: Highest, plan: &Plan) -> Tablet {

@@ -138,6 +138,9 @@ impl Mutation {
             S::Rule(M::LossNotNoticed) => &[&["lost data is missed"]],
             S::StallIgnored => &[LIVENESS],
             S::RegisterAwaitedForEver => &[&["liveness: a leader"]],
+            S::StandbyAnswers => &[&["one leader", "masters show what is durable"]],
+            S::ShownBeforeDurable | S::StateNotSwapped => &[&["masters show what is durable"]],
+            S::Rule(M::LeasesOfBeforeIgnored) => &[&["leases hold"]],
             S::Election(_) => &[TIMESTAMPS, &["one leader"]],
             S::Rule(M::FloorTooHighByOne | M::LeaseFromTheAnswer | M::FloorIsNow) => {
                 &[&["leases hold"]]

@@ -30,6 +30,7 @@ pub mod invariants;
 pub mod killed_by;
 pub mod lone_invariants;
 mod lost_folder;
+pub mod master_link;
 mod members;
 pub mod messages;
 pub mod mutation;

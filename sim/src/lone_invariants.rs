@@ -70,6 +70,7 @@ pub fn all() -> Vec<Use> {
             S::Election(ElectionMutant::RightNeverEnds),
             None,
         ),
+        ("masters show what is durable", S::ShownBeforeDurable, None),
         ("liveness: a leader", S::RegisterAwaitedForEver, None),
         ("retention holds", S::Rule(M::RetentionCutShort), None),
         ("append", S::Rule(M::NoConflictCheck), Some("append")),

@@ -1,18 +1,19 @@
 //! The servers of a run by number, and what is done to them: first the master and the oracle, then the tablet servers, then
-//! the other oracles, so that faults befall the same ones whether or not there are others.
+//! the other oracles and masters, so that faults befall the same ones whether or not there are others.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cluster::{Cluster, SYNC};
 use crate::disk::{SimDisk, Space};
+use crate::servers::master::Master;
 use crate::servers::oracle::{self, Oracle};
 use crate::world::{NodeId, World};
 
 /// A server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    Master,
+    Master(usize),
     Oracle(usize),
     Tablet(usize),
 }
@@ -20,7 +21,7 @@ enum Place {
 impl Cluster {
     /// How many servers there are.
     pub fn servers(&self) -> usize {
-        1 + self.oracles.len() + self.tablets.len()
+        self.masters.len() + self.oracles.len() + self.tablets.len()
     }
 
     /// The numbers of the tablet servers.
@@ -31,20 +32,24 @@ impl Cluster {
     fn place(&self, server: usize) -> Place {
         let tablets = self.tablet_numbers();
         match server {
-            0 => Place::Master,
+            0 => Place::Master(0),
             1 => Place::Oracle(0),
             tablet if tablets.contains(&tablet) => Place::Tablet(tablet - tablets.start),
-            other => Place::Oracle(1 + other - tablets.end),
+            other => match 1 + other - tablets.end {
+                oracle if oracle < self.oracles.len() => Place::Oracle(oracle),
+                other => Place::Master(1 + other - self.oracles.len()),
+            },
         }
     }
 
     /// All processes that things are done to.
     pub fn nodes(&self) -> Vec<NodeId> {
-        let (first, others) = self.oracle_nodes();
-        let mut nodes = vec![self.master.node, first];
+        let (oracle, others) = self.oracle_nodes();
+        let mut nodes = vec![self.master().node, oracle];
         nodes.extend(self.tablets().iter().map(|tablet| tablet.node));
         nodes.extend(&self.clients);
         nodes.extend(others);
+        nodes.extend(self.masters.iter().skip(1).map(|master| master.node));
         nodes.extend(self.store.iter().map(|store| store.node));
         nodes
     }
@@ -54,6 +59,11 @@ impl Cluster {
         (self.oracle().node, others.collect())
     }
 
+    /// The first master.
+    pub fn master(&self) -> &Arc<Master> {
+        &self.masters[0]
+    }
+
     /// The first oracle.
     pub fn oracle(&self) -> &Arc<Oracle> {
         &self.oracles[0]
@@ -61,7 +71,7 @@ impl Cluster {
 
     /// Who sends something to whom.
     pub fn links(&self) -> Vec<(NodeId, NodeId)> {
-        let master = self.master.node;
+        let master = self.master().node;
         let (oracle, others) = self.oracle_nodes();
         let mut links = vec![(oracle, master)];
         let tablets = self.tablets();
@@ -74,9 +84,13 @@ impl Cluster {
             links.push((*other, master));
             links.extend(self.clients.iter().map(|client| (*client, *other)));
         }
+        for other in self.masters.iter().skip(1) {
+            let senders = [&self.clients[..], &others[..], &[oracle][..]].concat();
+            links.extend(senders.into_iter().map(|sender| (sender, other.node)));
+            links.extend(tablets.iter().map(|tablet| (tablet.node, other.node)));
+        }
         if let Some(store) = &self.store {
-            let oracles = self.oracles.iter().map(|oracle| oracle.node);
-            links.extend(oracles.map(|oracle| (oracle, store.node)));
+            links.extend(self.elected().map(|node| (node, store.node)));
         }
         // Each has its answers.
         let back: Vec<_> = links.iter().map(|(from, to)| (*to, *from)).collect();
@@ -96,7 +110,7 @@ impl Cluster {
 
     fn disk(&self, server: usize) -> SimDisk {
         match self.place(server) {
-            Place::Master => self.master.disk.clone(),
+            Place::Master(number) => self.masters[number].disk.clone(),
             Place::Oracle(number) => self.oracles[number].disk.clone(),
             Place::Tablet(number) => self.tablet(number).disk.clone(),
         }
@@ -106,7 +120,7 @@ impl Cluster {
     /// writes, which is a fault of its own.
     pub fn set_disk_slow(&self, server: usize, by: Duration) {
         match self.place(server) {
-            Place::Master => {}
+            Place::Master(_) => {}
             Place::Oracle(number) => *self.oracles[number].write.lock() = oracle::WRITE + by,
             Place::Tablet(number) => *self.tablet(number).sync.lock() = SYNC + by,
         }
@@ -122,7 +136,7 @@ impl Cluster {
     /// A server's process.
     pub fn server_node(&self, server: usize) -> NodeId {
         match self.place(server) {
-            Place::Master => self.master.node,
+            Place::Master(number) => self.masters[number].node,
             Place::Oracle(number) => self.oracles[number].node,
             Place::Tablet(number) => self.tablet(number).node,
         }
@@ -145,30 +159,60 @@ impl Cluster {
         world.kill(node, silent);
         let cluster = self.clone();
         let boot = move |world: &Arc<World>| match cluster.place(server) {
-            Place::Master => cluster.master.boot(world),
+            Place::Master(number) => cluster.masters[number].boot(world),
             Place::Oracle(number) => cluster.oracles[number].boot(world),
             Place::Tablet(number) => cluster.tablet(number).boot(world),
         };
         world.at(down, Box::new(boot));
     }
 
-    /// The number of the oracle that leads, or of one of them if none does.
-    pub(crate) fn leading_oracle(&self, world: &Arc<World>, whom: u64) -> usize {
+    /// Kills all masters, which are started again after this time.
+    pub fn kill_masters(self: &Arc<Self>, world: &Arc<World>, down: Duration) {
+        for number in 0..self.masters.len() {
+            self.kill_server(world, self.server_of_master(number), down, false);
+        }
+    }
+
+    /// Processes that take part in an election.
+    pub(crate) fn elected(&self) -> impl Iterator<Item = NodeId> {
+        let oracles = self.oracles.iter();
+        let oracles = oracles.filter(|oracle| oracle.replicated.is_some());
+        let masters = self.masters.iter();
+        let masters = masters.filter(|master| master.replicated.is_some());
+        let oracles = oracles.map(|oracle| oracle.node);
+        oracles.chain(masters.map(|master| master.node))
+    }
+
+    /// Among the servers: the oracle or the master that leads, of those that are several, or one of them if none does.
+    pub(crate) fn leader(&self, world: &Arc<World>, whom: u64) -> usize {
+        let (oracles, masters) = (self.oracles.len(), self.masters.len());
+        let any = |of: usize| (whom / 2 % of as u64) as usize;
+        if masters > 1 && (oracles == 1 || whom.is_multiple_of(2)) {
+            let leads = |number: &usize| self.masters[*number].leads();
+            let leader = (0..masters).find(leads).unwrap_or(any(masters));
+            return self.server_of_master(leader);
+        }
         let leads = |number: &usize| self.oracles[*number].leads(world);
-        let any = (whom % self.oracles.len() as u64) as usize;
-        (0..self.oracles.len()).find(leads).unwrap_or(any)
-    }
-
-    /// Whether this process is one of several oracles.
-    pub(crate) fn is_elected(&self, node: NodeId) -> bool {
-        self.store.is_some() && self.oracles.iter().any(|oracle| oracle.node == node)
-    }
-
-    /// The number of an oracle among the servers.
-    pub(crate) fn server_of_oracle(&self, number: usize) -> usize {
-        match number {
+        let leader = (0..oracles).find(leads).unwrap_or(any(oracles));
+        match leader {
             0 => 1,
             other => self.tablet_numbers().end + other - 1,
+        }
+    }
+
+    fn server_of_master(&self, number: usize) -> usize {
+        match number {
+            0 => 0,
+            other => self.tablet_numbers().end + self.oracles.len() + other - 2,
+        }
+    }
+
+    /// Tells an oracle or a master to end.
+    pub(crate) fn hand_over(&self, world: &Arc<World>, server: usize, down: Duration) {
+        match self.place(server) {
+            Place::Master(number) => self.masters[number].hand_over(world, down),
+            Place::Oracle(number) => self.oracles[number].hand_over(world, down),
+            Place::Tablet(_) => {}
         }
     }
 }

@@ -43,6 +43,12 @@ pub enum Mutation {
     StallIgnored,
     /// An oracle never gives up waiting for an answer of the register that was lost.
     RegisterAwaitedForEver,
+    /// One of several masters goes on answering when it leads no more.
+    StandbyAnswers,
+    /// One of several masters answers before the state that it has seen is durable.
+    ShownBeforeDurable,
+    /// A new leader of several masters serves the state that it has loaded, without a swap.
+    StateNotSwapped,
 }
 
 impl Mutation {
@@ -65,6 +71,9 @@ impl Mutation {
             Self::AnswerAwaitedForEver,
             Self::StallIgnored,
             Self::RegisterAwaitedForEver,
+            Self::StandbyAnswers,
+            Self::ShownBeforeDurable,
+            Self::StateNotSwapped,
         ];
         #[cfg(feature = "mutants")]
         {
@@ -94,6 +103,22 @@ impl Mutation {
                 plan.often = true;
                 elect(&mut plan);
                 plan.replicas.timeout = Duration::from_secs(3_600);
+            }
+            Self::StandbyAnswers | Self::ShownBeforeDurable | Self::StateNotSwapped => {
+                only(&[Fault::PauseLeader, Fault::KillLeader, Fault::CutLeader]);
+                elect(&mut plan);
+                plan.replicas.oracles = 1;
+                plan.replicas.masters = 2;
+                plan.retention = Duration::from_millis(100);
+                plan.workloads = vec!["tables"];
+            }
+            // Clients whose lease at the master before lasts for longer than the next one needs to move the barrier.
+            Self::Rule(Mutant::LeasesOfBeforeIgnored) => {
+                only(&[Fault::KillLeader]);
+                elect(&mut plan);
+                plan.replicas.masters = 2;
+                plan.retention = Duration::from_secs(2);
+                plan.workloads = vec!["large", "index"];
             }
             Self::Rule(Mutant::GrantBeforeDurable)
             | Self::LimitNotDurable
@@ -357,7 +382,7 @@ fn of_election(mutant: ElectionMutant) -> &'static [Fault] {
 
 /// Several oracles, of which another one leads again and again, and clients who do little else than to ask them.
 fn elect(plan: &mut Plan) {
-    plan.replicas = Replicas::several(3, 5);
+    plan.replicas = Replicas::several(3, 1, 5);
     // Answers count that come when the right is over.
     plan.replicas.timeout = Duration::from_secs(2);
     plan.pause = Duration::from_millis(500);

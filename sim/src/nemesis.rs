@@ -14,7 +14,7 @@ use crate::disk::Space;
 use crate::network::NetworkFaults;
 use crate::plan::{Fault, Plan, SHORT_PATIENCE};
 use crate::rng::Rng;
-use crate::servers::register::{ORACLES, Slowness};
+use crate::servers::register::{MASTERS, ORACLES, STATE, Slowness};
 use crate::servers::tablet::{LAST_RESERVE_BYTES, RESERVE_BYTES};
 use crate::trace::shown;
 use crate::world::{Act, NodeId, World};
@@ -228,7 +228,7 @@ pub fn begin(world: &Arc<World>, cluster: &Arc<Cluster>) {
             rate(plan, Fault::Reset, 50_000)
         },
     });
-    *cluster.master.die_ppm.lock() = rate(plan, Fault::KillServer, 300_000);
+    *cluster.master().die_ppm.lock() = rate(plan, Fault::KillServer, 300_000);
     let turns = Turns::default();
     for deed in schedule(plan) {
         let (cluster, turns) = (cluster.clone(), turns.clone());
@@ -283,7 +283,7 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
         }
         Fault::ClockPace => {
             let node = one_of(whom, &cluster.nodes());
-            let pace = if cluster.is_elected(node) {
+            let pace = if cluster.elected().any(|elected| elected == node) {
                 one_of(way, &ELECTED_PACES)
             } else {
                 one_of(way, &[100, 500, 900, 990, 1_010, 1_100, 2_000, 5_000])
@@ -295,7 +295,7 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
         Fault::LoseMaster => {
             world.note(|| "the master loses its state".to_owned());
             cluster.kill_server(world, 0, lasts, false);
-            cluster.master.disk.lose();
+            cluster.master().disk.lose();
         }
         Fault::TwoProcesses => {
             let number = (whom % cluster.plan.tablet_servers as u64) as usize;
@@ -329,7 +329,7 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
     }
 }
 
-/// Something befalls the oracle that leads, or the register, where there are several.
+/// Something befalls the oracle or the master that leads, or the register, where there are several.
 fn election(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &Deed) {
     let Deed {
         fault,
@@ -341,14 +341,11 @@ fn election(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &De
     let Some(store) = cluster.store.clone() else {
         return;
     };
-    let leader = cluster.leading_oracle(world, whom);
-    let node = cluster.oracles[leader].node;
+    let leader = cluster.leader(world, whom);
+    let node = cluster.server_node(leader);
     match fault {
-        Fault::HandOver => cluster.oracles[leader].hand_over(world, lasts),
-        Fault::KillLeader => {
-            let server = cluster.server_of_oracle(leader);
-            cluster.kill_server(world, server, lasts, way % 2 == 0);
-        }
+        Fault::HandOver => cluster.hand_over(world, leader, lasts),
+        Fault::KillLeader => cluster.kill_server(world, leader, lasts, way % 2 == 0),
         Fault::PauseLeader => pause(world, turns, node, lasts),
         Fault::CutLeader => {
             for (from, to) in [(node, store.node), (store.node, node)] {
@@ -362,7 +359,7 @@ fn election(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &De
         Fault::RegisterAway => match way % 4 {
             0 => {
                 world.note(|| "the register's object is changed around its value".to_owned());
-                store.touch(ORACLES);
+                store.touch(one_of(whom, &[ORACLES, MASTERS, STATE]));
             }
             1 => {
                 world.note(|| "the register is away".to_owned());
@@ -375,11 +372,11 @@ fn election(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &De
             let by = Duration::from_millis(cluster.plan.replicas.timing.right_ms);
             let by = by * one_of(way, &[1, 8, 16, 32, 64]) / 32;
             let (before, after) = one_of(way / 5, &[(by, by), (by, by / 64), (by / 64, by)]);
-            let others = &cluster.oracles[..];
+            let elected: Vec<NodeId> = cluster.elected().collect();
             let only = match way / 15 % 3 {
                 0 => None,
                 1 => Some(node),
-                _ => Some(one_of(way / 45, others).node),
+                _ => Some(one_of(way / 45, &elected)),
             };
             world.note(|| {
                 let (before, after) = (shown(before), shown(after));
@@ -493,5 +490,5 @@ pub fn heal(world: &Arc<World>, cluster: &Arc<Cluster>) {
     cluster.end_left_behind(world);
     cluster.bring_all_newest(world);
     (0..cluster.servers()).for_each(|server| cluster.mend_disk(server));
-    *cluster.master.die_ppm.lock() = 0;
+    *cluster.master().die_ppm.lock() = 0;
 }

@@ -85,7 +85,7 @@ impl Fault {
         Self::RegisterSlow,
     ];
 
-    /// Those of a cluster whatever its size: every kind but those of several oracles.
+    /// Those of a cluster whatever its size: every kind but those of several oracles or masters.
     pub fn of_any() -> &'static [Self] {
         &Self::ALL[..Self::ALL.len() - replicas::FAULTS.len()]
     }
@@ -158,7 +158,7 @@ impl Fault {
                 "in the end the cluster is deleted and another one made in its place, while clients go on"
             }
             Self::LoseFolder => "in the end a tablet server comes back with an empty folder",
-            Self::HandOver => "the leader of several oracles is told to end, and hands over",
+            Self::HandOver => "the leader of several oracles or masters is told to end, and hands over",
             Self::KillLeader => "the leader is killed, and started again",
             Self::PauseLeader => {
                 "the leader stands still until another one leads, or not so long, and goes on"
@@ -217,7 +217,7 @@ pub struct Plan {
     pub lease: Duration,
     /// How long a tablet server waits for a disk that hangs.
     pub stall_max: Duration,
-    /// How many oracles there are, and the times of their election.
+    /// How many oracles and masters there are, and the times of their elections.
     pub replicas: Replicas,
     /// How long a tablet server doesn't know yet that a group is durable, at most, in microseconds.
     pub window_us: u64,
@@ -320,10 +320,13 @@ impl Plan {
         ];
         if self.replicas.are_several() {
             let Replicas {
-                oracles, timing, ..
+                oracles,
+                masters,
+                timing,
+                ..
             } = self.replicas;
             words.push(format!(
-                "{oracles} oracles, of which another one leads when the register hasn't changed for {} ms",
+                "oracles: {oracles}, masters: {masters}; another one leads when the register hasn't changed for {} ms",
                 timing.takeover_ms
             ));
         }

@@ -117,9 +117,12 @@ fn make_another(world: &Arc<World>, cluster: &Arc<Cluster>) {
     // Of the other one nothing is known yet.
     *world.watch.lock() = Watch::new(cluster.plan.only);
     *cluster.highest.lock() = Timestamp::ZERO;
-    cluster.master.disk.lose();
-    cluster.master.begun.store(false, Ordering::Relaxed);
-    *cluster.master.cluster_id.lock() = None;
+    for master in &cluster.masters {
+        master.disk.lose();
+        master.begun.store(false, Ordering::Relaxed);
+        *master.cluster_id.lock() = None;
+        master.before.lock().clear();
+    }
     if let Some(store) = &cluster.store {
         store.clear();
     }
@@ -131,7 +134,9 @@ fn make_another(world: &Arc<World>, cluster: &Arc<Cluster>) {
     for tablet in cluster.tablets() {
         tablet.forget();
     }
-    cluster.master.boot(world);
+    for master in &cluster.masters {
+        master.boot(world);
+    }
     for oracle in &cluster.oracles {
         oracle.boot(world);
     }

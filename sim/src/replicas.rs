@@ -7,8 +7,8 @@ use percolator_protocol::election::Timing;
 use crate::plan::{Fault, Plan};
 use crate::rng::Rng;
 
-/// One seed of so many has several oracles.
-const ONE_OF: u64 = 4;
+/// Of so many seeds one has several oracles, one several masters, and one several of both.
+const OF: u64 = 10;
 /// Takeovers take time, so that seeds with several oracles have faults for so long at least, in takeovers.
 const TAKEOVERS_MIN: u32 = 6;
 
@@ -27,6 +27,8 @@ pub const FAULTS: [Fault; 6] = [
 pub struct Replicas {
     /// Oracles; one has no register.
     pub oracles: usize,
+    /// Masters; one has no register.
+    pub masters: usize,
     /// The times of an election.
     pub timing: Timing,
     /// A request to a register is given up after this.
@@ -37,6 +39,7 @@ impl Default for Replicas {
     fn default() -> Self {
         Self {
             oracles: 1,
+            masters: 1,
             timing: Timing::default(),
             timeout: Duration::from_secs(1),
         }
@@ -44,8 +47,8 @@ impl Default for Replicas {
 }
 
 impl Replicas {
-    /// Several oracles, with a part of the shipped times: takeovers are as many times more.
-    pub fn several(oracles: usize, part: u64) -> Self {
+    /// So many, with a part of the shipped times: takeovers are as many times more.
+    pub fn several(oracles: usize, masters: usize, part: u64) -> Self {
         let usual = Timing::default();
         let timing = Timing {
             renew_ms: usual.renew_ms / part,
@@ -56,14 +59,15 @@ impl Replicas {
         };
         Self {
             oracles,
+            masters,
             timing,
             timeout: Duration::from_millis(timing.renew_ms),
         }
     }
 
-    /// Whether there are several oracles.
+    /// Whether there are several oracles or several masters.
     pub fn are_several(&self) -> bool {
-        self.oracles > 1
+        self.oracles > 1 || self.masters > 1
     }
 
     /// How long a standby waits before it takes over.
@@ -72,15 +76,23 @@ impl Replicas {
     }
 }
 
-/// Gives the plan several oracles, and faults of theirs, if its seed is one of those.
+/// Gives the plan several oracles or masters, and faults of theirs, if its seed is one of those.
 pub(crate) fn replicate(plan: &mut Plan) {
     let mut rng = Rng::new(plan.seed, "replicas");
-    if rng.below(ONE_OF) != 0 {
-        return;
-    }
-    let oracles = 2 + rng.below(2) as usize;
+    let mut several = || 2 + rng.below(2) as usize;
+    let (oracles, masters) = (several(), several());
+    let (oracles, masters) = match rng.below(OF) {
+        0 => (oracles, 1),
+        1 => (1, masters),
+        2 => (oracles, masters),
+        _ => return,
+    };
     let part = *rng.pick(&[1, 5, 5]);
-    plan.replicas = Replicas::several(oracles, part);
+    plan.replicas = Replicas::several(oracles, masters, part);
+    if masters > 1 {
+        // They have no state of their own to lose.
+        plan.faults.remove(&Fault::LoseMaster);
+    }
     // Some stores are waited for until the right is over, or longer.
     plan.replicas.timeout *= *rng.pick(&[1, 1, 2, 6]);
     plan.faulty = plan

@@ -10,6 +10,7 @@ use percolator_client::transport::{BoxFuture, Lost, MasterError, OneCluster, Rep
 use percolator_wire::v1;
 
 use crate::clock::EPOCH_MS;
+use crate::master_link::MasterLink;
 use crate::messages::{Answer, Ask};
 use crate::oracle_link::OracleLink;
 use crate::rng::Rng;
@@ -39,6 +40,8 @@ pub struct SimTransport {
     pub highest: Highest,
     /// Of which cluster the client is.
     pub cluster: OneCluster,
+    /// The masters that it knows; none if there is only one.
+    pub masters: Option<MasterLink>,
     /// The oracles that it knows; none if there is only one.
     pub oracles: Option<OracleLink>,
     /// Each timestamp is handed out with the next call: for a mutation.
@@ -62,6 +65,7 @@ impl SimTransport {
             rng: Mutex::new(rng),
             highest,
             cluster: OneCluster::default(),
+            masters: MasterLink::new(world),
             oracles: OracleLink::new(world),
             kept: None,
         }
@@ -114,6 +118,11 @@ impl SimTransport {
         ask: Ask,
         timeout: Duration,
     ) -> Result<Answer, MasterError> {
+        if let Some(masters) = &self.masters {
+            let matters = matches!(ask, Ask::CreateTable(_) | Ask::DeleteTable(_));
+            let asked = masters.ask(&self.world, self.node, ask, timeout, matters);
+            return asked.await;
+        }
         let asked = self.world.call(self.node, self.master, ask, timeout);
         match asked.await {
             Ok(Answer::Refused(why)) => Err(why),

@@ -28,6 +28,20 @@ pub enum Seen<'a> {
         /// In which term.
         term: u64,
     },
+    /// One of several masters serves a directory in this term, and the register has the state of that one.
+    ServedState {
+        /// The term of the directory.
+        term: u64,
+        /// The term of the durable state's writer.
+        stored_term: u64,
+    },
+    /// One of several masters shows what its durable state doesn't have.
+    ShownEarly {
+        /// Which.
+        server: &'a str,
+        /// What it shows.
+        missing: &'static str,
+    },
     /// A client got a timestamp.
     Received {
         /// The timestamp.
@@ -218,6 +232,12 @@ impl Watch {
             Seen::Granted(granted) => self.tell(|invariant| invariant.granted(*granted)),
             Seen::Led { role, server, term } => {
                 self.tell(|invariant| invariant.led(role, server, *term))
+            }
+            Seen::ServedState { term, stored_term } => {
+                self.tell(|invariant| invariant.served_state(*term, *stored_term))
+            }
+            Seen::ShownEarly { server, missing } => {
+                self.tell(|invariant| invariant.shown_early(server, missing))
             }
             Seen::Received { ts, after } => self.tell(|invariant| invariant.received(*ts, *after)),
             Seen::Durable { server, group } => self.durable(server, group),

@@ -37,17 +37,22 @@ fn bound(cluster: &Cluster) -> Duration {
     BOUND + cluster.plan.patience
 }
 
-/// Of several oracles one leads. Whether the run goes on, as of [`ends`].
+/// Of several oracles one leads, and of several masters. Whether the run goes on, as of [`ends`].
 pub(crate) fn leader(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     let bound = LEADER_MARGIN + 2 * cluster.plan.replicas.takeover();
-    let leads = || cluster.oracles.iter().any(|oracle| oracle.leads(world));
-    if world.run(world.now() + bound, leads) {
+    let oracle_leads = || cluster.oracles.iter().any(|oracle| oracle.leads(world));
+    let master_leads = || cluster.masters.iter().any(|master| master.leads());
+    if world.run(world.now() + bound, || oracle_leads() && master_leads()) {
         return true;
     }
     if world.failure().is_none() {
         world.fail(
             LEADER,
-            format!("no oracle leads within {} after the faults", shown(bound)),
+            format!(
+                "no {} leads within {} after the faults",
+                if oracle_leads() { "master" } else { "oracle" },
+                shown(bound)
+            ),
         );
     }
     world.failure().is_none()
@@ -155,8 +160,10 @@ pub(crate) fn collection(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     let past = *cluster.highest.lock();
     if cluster.plan.retention > RETENTION_WAITED {
         world.note(|| format!("versions are kept for {} now", shown(RETENTION_WAITED)));
-        cluster.master.settings.lock().retention = RETENTION_WAITED;
-        cluster.kill_server(world, 0, Duration::ZERO, false);
+        for master in &cluster.masters {
+            master.settings.lock().retention = RETENTION_WAITED;
+        }
+        cluster.kill_masters(world, Duration::ZERO);
     }
     // The oracle's time goes at half the pace as long as it is ahead of its clock.
     let retention = cluster.plan.retention.min(RETENTION_WAITED);

@@ -15,6 +15,7 @@ use percolator_register::{
 
 use crate::messages::{Answer, Ask, Caller};
 use crate::rng::{Dice, Rng};
+use crate::servers::candidate;
 use crate::world::{NodeId, World};
 
 /// The register of the oracles.
@@ -144,6 +145,13 @@ impl RegisterStore {
         if let Some(stored) = values.stored.get_mut(register) {
             stored.version = version;
         }
+    }
+
+    /// The master's state, and the term of its writer.
+    pub fn state(&self) -> Option<(u64, Vec<u8>)> {
+        let values = self.values.lock();
+        let (term, state) = candidate::decode(&values.stored.get(STATE)?.value);
+        Some((term, state.to_vec()))
     }
 
     fn handle(
