@@ -103,7 +103,12 @@ impl Cluster {
             timing: plan.replicas.timing,
             timeout: plan.replicas.timeout,
         });
-        let oracles = new_oracles(world, &plan, (master_node, oracle_node), replicated.as_ref());
+        let oracles = new_oracles(
+            world,
+            &plan,
+            (master_node, oracle_node),
+            replicated.as_ref(),
+        );
         let masters = new_masters(world, &plan, master_node, replicated.as_ref(), &highest);
         let cluster = Arc::new(Self {
             progress: (0..plan.clients * plan.workers)
@@ -488,10 +493,7 @@ fn new_oracles(
             0 => ("oracle", first),
             _ => (name.as_str(), world.add_node(&name)),
         };
-        world
-            .network
-            .lock()
-            .listen(&oracle::address(&name), node);
+        world.network.lock().listen(&oracle::address(&name), node);
         Arc::new(Oracle {
             node,
             master,

@@ -97,6 +97,9 @@ impl Mutation {
             Self::Election(mutant) => {
                 only(of_election(mutant));
                 elect(&mut plan);
+                // A request is late and a leader leads no more: both at a time.
+                plan.often = true;
+                plan.pause = Duration::from_millis(700);
             }
             Self::RegisterAwaitedForEver => {
                 only(&[Fault::Loss]);
@@ -112,13 +115,18 @@ impl Mutation {
                 plan.retention = Duration::from_millis(100);
                 plan.workloads = vec!["tables"];
             }
-            // Clients whose lease at the master before lasts for longer than the next one needs to move the barrier.
+            // Clients whose leases of the master before last on when the next one begins: after a hand-over.
             Self::Rule(Mutant::LeasesOfBeforeIgnored) => {
-                only(&[Fault::KillLeader]);
+                only(&[Fault::HandOver]);
                 elect(&mut plan);
+                plan.often = true;
+                plan.pause = Duration::from_millis(400);
+                plan.replicas.oracles = 1;
                 plan.replicas.masters = 2;
-                plan.retention = Duration::from_secs(2);
-                plan.workloads = vec!["large", "index"];
+                plan.retention = Duration::from_millis(400);
+                plan.workloads = vec!["pipelined"];
+                plan.workers = 4;
+                plan.think = Duration::from_millis(2);
             }
             Self::Rule(Mutant::GrantBeforeDurable)
             | Self::LimitNotDurable

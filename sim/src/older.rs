@@ -119,7 +119,9 @@ impl Cluster {
         let master = self.master();
         let state = match &master.replicated {
             Some(replicated) => replicated.store.state()?.1,
-            None => SmallFile::on(Arc::new(master.disk.copy()), "state").load().ok()??,
+            None => SmallFile::on(Arc::new(master.disk.copy()), "state")
+                .load()
+                .ok()??,
         };
         let truth = DirectoryState::decode(&state).ok()?;
         Some(truth.servers.get(server)?.groups)

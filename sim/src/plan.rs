@@ -158,7 +158,9 @@ impl Fault {
                 "in the end the cluster is deleted and another one made in its place, while clients go on"
             }
             Self::LoseFolder => "in the end a tablet server comes back with an empty folder",
-            Self::HandOver => "the leader of several oracles or masters is told to end, and hands over",
+            Self::HandOver => {
+                "the leader of several oracles or masters is told to end, and hands over"
+            }
             Self::KillLeader => "the leader is killed, and started again",
             Self::PauseLeader => {
                 "the leader stands still until another one leads, or not so long, and goes on"

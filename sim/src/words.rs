@@ -62,7 +62,10 @@ impl Ask {
             } => format!("load {register}"),
             Self::Register {
                 register,
-                request: RegisterRequest::Swap { expected, value, .. },
+                request:
+                    RegisterRequest::Swap {
+                        expected, value, ..
+                    },
             } => {
                 let expected = expected.map_or_else(nothing, |version| version.to_string());
                 format!("swap {register}, expecting {expected}: {}", held(value))

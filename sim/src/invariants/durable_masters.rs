@@ -20,6 +20,8 @@ impl Invariant for DurableMasters {
     }
 
     fn shown_early(&mut self, server: &str, missing: &str) -> Result<(), String> {
-        Err(format!("{server} shows {missing} that its durable state doesn't have"))
+        Err(format!(
+            "{server} shows {missing} that its durable state doesn't have"
+        ))
     }
 }

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use percolator_client::OracleClient;
 use percolator_client::transport::MasterError;
 use percolator_gc_master::{
-    Action, Command, Creation, Directory, DirectoryState, Heartbeat, Pending, Refusal, Removal, Settings, Start,
-    directory_response, drive, locate,
+    Action, Command, Creation, Directory, DirectoryState, Heartbeat, Pending, Refusal, Removal,
+    Settings, Start, directory_response, drive, locate,
 };
 use percolator_server::{DurableValue, SmallFile};
 use percolator_tablet::core::TabletCommand;
