@@ -8,7 +8,7 @@ use percolator_protocol::mutants::Mutant;
 use percolator_tablet::Limits;
 
 use crate::plan::{Fault, Plan};
-use crate::replicas::Replicas;
+use crate::replicas::{Replicas, elect};
 
 /// What goes wrong in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Mutation {
 
     /// All that there is in this build.
     pub fn all() -> Vec<Self> {
-        let mut all = vec![
+        let all = vec![
             Self::LimitNotDurable,
             Self::RenameNotDurable,
             Self::TornBatch,
@@ -76,10 +76,11 @@ impl Mutation {
             Self::StateNotSwapped,
         ];
         #[cfg(feature = "mutants")]
-        {
-            all.extend(Mutant::ALL.map(Self::Rule));
-            all.extend(ElectionMutant::ALL.map(Self::Election));
-        }
+        let all = {
+            let rules = Mutant::ALL.map(Self::Rule);
+            let election = ElectionMutant::ALL.map(Self::Election);
+            [all, rules.to_vec(), election.to_vec()].concat()
+        };
         all
     }
 
@@ -386,21 +387,6 @@ fn of_election(mutant: ElectionMutant) -> &'static [Fault] {
             Fault::RegisterSlow,
         ],
     }
-}
-
-/// Several oracles, of which another one leads again and again, and clients who do little else than to ask them.
-fn elect(plan: &mut Plan) {
-    plan.replicas = Replicas::several(3, 1, 5);
-    // Answers count that come when the right is over.
-    plan.replicas.timeout = Duration::from_secs(2);
-    plan.pause = Duration::from_millis(500);
-    plan.faulty = Duration::from_secs(30);
-    plan.workloads = vec!["counter"];
-    plan.clients = 2;
-    plan.workers = 2;
-    plan.tablet_servers = 1;
-    plan.think = Duration::from_millis(20);
-    plan.timeout = Duration::from_secs(1);
 }
 
 /// From now on this thread takes this mutant, or none.

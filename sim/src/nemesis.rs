@@ -281,17 +281,7 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
             };
             mend_later(world, turns, Place::Clock(node), lasts, Box::new(mend));
         }
-        Fault::ClockPace => {
-            let node = one_of(whom, &cluster.nodes());
-            let pace = if cluster.elected().any(|elected| elected == node) {
-                one_of(way, &ELECTED_PACES)
-            } else {
-                one_of(way, &[100, 500, 900, 990, 1_010, 1_100, 2_000, 5_000])
-            };
-            let name = world.name(node);
-            world.note(|| format!("the clocks of {name} go at {pace}/1000"));
-            world.clock(node, |clock, now| clock.set_pace(now, pace));
-        }
+        Fault::ClockPace => pace(world, cluster, one_of(whom, &cluster.nodes()), way),
         Fault::LoseMaster => {
             world.note(|| "the master loses its state".to_owned());
             cluster.kill_server(world, 0, lasts, false);
@@ -393,6 +383,18 @@ fn election(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &De
             mend_later(world, turns, place, lasts, Box::new(mend));
         }
     }
+}
+
+/// A process's clocks go fast or slow from now on.
+fn pace(world: &Arc<World>, cluster: &Arc<Cluster>, node: NodeId, way: u64) {
+    let pace = if cluster.elected().any(|elected| elected == node) {
+        one_of(way, &ELECTED_PACES)
+    } else {
+        one_of(way, &[100, 500, 900, 990, 1_010, 1_100, 2_000, 5_000])
+    };
+    let name = world.name(node);
+    world.note(|| format!("the clocks of {name} go at {pace}/1000"));
+    world.clock(node, |clock, now| clock.set_pace(now, pace));
 }
 
 fn cut(world: &Arc<World>, turns: &Turns, (from, to): (NodeId, NodeId), lasts: Duration) {

@@ -219,6 +219,8 @@ pub struct Plan {
     pub lease: Duration,
     /// How long a tablet server waits for a disk that hangs.
     pub stall_max: Duration,
+    /// The plan is made for takeovers: see [`Plan::failover`].
+    pub failover: bool,
     /// How many oracles and masters there are, and the times of their elections.
     pub replicas: Replicas,
     /// How long a tablet server doesn't know yet that a group is durable, at most, in microseconds.
@@ -274,6 +276,7 @@ impl Plan {
             lease: lease(seed),
             stall_max: stall_max(seed),
             retention: retention(seed),
+            failover: false,
             replicas: Replicas::default(),
             window_us: [0, 300, 5_000][rng.below(3) as usize],
             workloads,
@@ -421,8 +424,12 @@ impl fmt::Display for Plan {
         write!(f, "--seed {}", self.seed)?;
         let drawn = match self.mutation {
             Some(mutation) => mutation.plan(self.seed),
+            None if self.failover => Self::failover(self.seed),
             None => Self::new(self.seed),
         };
+        if self.failover {
+            write!(f, " --failover")?;
+        }
         if self.faults != drawn.faults {
             let names: Vec<&str> = self.faults.iter().map(|fault| fault.name()).collect();
             let names = if names.is_empty() {

@@ -106,3 +106,37 @@ pub(crate) fn replicate(plan: &mut Plan) {
         }
     }
 }
+
+/// Several oracles, of which another one leads again and again, and clients who do little else than to ask them.
+pub(crate) fn elect(plan: &mut Plan) {
+    plan.replicas = Replicas::several(3, 1, 5);
+    // Answers count that come when the right is over.
+    plan.replicas.timeout = Duration::from_secs(2);
+    plan.pause = Duration::from_millis(500);
+    plan.faulty = Duration::from_secs(30);
+    plan.workloads = vec!["counter"];
+    plan.clients = 2;
+    plan.workers = 2;
+    plan.tablet_servers = 1;
+    plan.think = Duration::from_millis(20);
+    plan.timeout = Duration::from_secs(1);
+}
+
+impl Plan {
+    /// The plan of a seed with several oracles and masters in any case, of which others lead as often as can be.
+    pub fn failover(seed: u64) -> Self {
+        let mut plan = Self::new(seed);
+        elect(&mut plan);
+        plan.failover = true;
+        let mut rng = Rng::new(seed, "failover");
+        let several = 2 + rng.below(2) as usize;
+        plan.replicas = Replicas::several(several, several, 5);
+        plan.replicas.timeout *= *rng.pick(&[1, 1, 2, 6]);
+        plan.pause = Duration::from_millis(250);
+        plan.faults.extend(FAULTS);
+        for fault in [Fault::LoseMaster, Fault::NewCluster, Fault::LoseFolder] {
+            plan.faults.remove(&fault);
+        }
+        plan
+    }
+}

@@ -9,21 +9,23 @@ use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use percolator_client::transport::MasterError;
-use percolator_gc_master::Start;
+use percolator_gc_master::{DirectoryState, Start};
 use percolator_protocol::election::mutants::{self, ElectionMutant};
 use percolator_protocol::election::{
     Command, Election, Member, RoleKind, StoredLeadership, SwapResult,
 };
 use percolator_register::{Register, RegisterVersion, SwapError, SwapOutcome, WriteId};
 use percolator_server::leadership;
+use percolator_wire::v1;
 use tokio::sync::Notify;
 
 use crate::messages::{Answer, Caller};
 use crate::mutation::Mutation;
 use crate::rng::Rng;
-use crate::servers::master::{Master, Shared, address};
+use crate::servers::master::{Master, address};
 use crate::servers::register::{MASTERS, STATE};
 use crate::servers::replica::Replicated;
+use crate::servers::served::Shared;
 use crate::watch::Seen;
 use crate::world::World;
 
@@ -225,14 +227,12 @@ impl Candidate {
         };
         self.set(Some((term, shared.clone())));
         self.master.collect(&self.world, &shared);
-        let mut number = 0;
         loop {
             let Some((changes, bytes)) = shared.take_newest() else {
                 shared.written.notified().await;
                 continue;
             };
-            number = changes.max(number + 1);
-            match self.store(version, term, number, &bytes).await {
+            match self.store(version, term, changes, &bytes).await {
                 Some(stored) => version = stored,
                 None => return,
             }
@@ -439,4 +439,32 @@ impl Candidate {
         let (world, node) = (self.world.clone(), self.master.node);
         world.spawn(node, self.clone().run().boxed());
     }
+}
+
+impl Master {
+    /// What one of several shows in this term is durable.
+    pub(super) fn check_shown(&self, world: &Arc<World>, term: u64, answer: &Answer) {
+        let stored = self.replicated.as_ref().and_then(|it| it.store.state());
+        // A later leader has begun with what was durable then.
+        let Some((_, bytes)) = stored.filter(|(stored, _)| *stored == term) else {
+            return;
+        };
+        let Ok(state) = DirectoryState::decode(&bytes) else {
+            return world.fail("the master starts", "its state can't be read");
+        };
+        let missing = match answer {
+            Answer::Heartbeat(told) if told.barrier > state.gc.barrier => "a barrier",
+            Answer::Heartbeat(told) if told.safe_point > state.gc.safe_point => "a safe point",
+            Answer::Session(told) if told.barrier > state.gc.barrier => "a barrier",
+            Answer::TableCreated(created) if !has_table(&state, created) => "a table",
+            _ => return,
+        };
+        let server = &self.name();
+        world.see(&Seen::ShownEarly { server, missing });
+    }
+}
+
+fn has_table(state: &DirectoryState, created: &v1::CreateTableResponse) -> bool {
+    let id = created.table.as_ref().map(|table| table.id);
+    id.is_none_or(|id| state.tables.contains_key(&id))
 }

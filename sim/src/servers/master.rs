@@ -11,14 +11,13 @@ use parking_lot::Mutex;
 use percolator_client::OracleClient;
 use percolator_client::transport::MasterError;
 use percolator_gc_master::{
-    Action, Command, Creation, Directory, DirectoryState, Heartbeat, Pending, Refusal, Removal,
-    Settings, Start, directory_response, drive, locate,
+    Action, Command, Creation, Directory, Heartbeat, Pending, Refusal, Removal, Settings, Start,
+    directory_response, drive, locate,
 };
 use percolator_server::{DurableValue, SmallFile};
 use percolator_tablet::core::TabletCommand;
 use percolator_tablet::runner::MasterCommand;
 use percolator_wire::v1;
-use tokio::sync::Notify;
 
 use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
@@ -26,6 +25,7 @@ use crate::mutation::Mutation;
 use crate::rng::{Dice, Rng};
 use crate::servers::candidate::Candidate;
 use crate::servers::replica::Replicated;
+use crate::servers::served::{Served, Shared};
 use crate::servers::{STEPS, cant_read, exit};
 use crate::transport::{Highest, SimTransport};
 use crate::watch::Seen;
@@ -71,70 +71,6 @@ pub struct Master {
     pub before: Mutex<Vec<u64>>,
     /// The process of one of several that runs.
     pub candidate: Mutex<Option<Arc<Candidate>>>,
-}
-
-/// A directory that is served.
-pub struct Served {
-    running: Mutex<Running>,
-    /// There is something to write.
-    pub(super) written: Notify,
-    /// What was written is durable, or nothing more will be.
-    progress: Notify,
-}
-
-struct Running {
-    directory: Directory,
-    started: Duration,
-    dead: bool,
-    /// Changes of the durable state so far, of one of several.
-    changes: u64,
-    /// The state after so many changes is durable.
-    durable: u64,
-    /// The newest state, unless its write has begun.
-    unwritten: Option<Vec<u8>>,
-}
-
-pub(super) type Shared = Arc<Served>;
-
-impl Served {
-    fn new(directory: Directory, started: Duration) -> Shared {
-        Arc::new(Self {
-            running: Mutex::new(Running {
-                directory,
-                started,
-                dead: false,
-                changes: 0,
-                durable: 0,
-                unwritten: None,
-            }),
-            written: Notify::new(),
-            progress: Notify::new(),
-        })
-    }
-
-    /// What a new directory wants to be durable from its beginning.
-    pub(super) fn take_begun(&self) -> Option<Vec<u8>> {
-        self.running.lock().directory.take_effects().persist
-    }
-
-    /// The state to write, and after how many changes it is.
-    pub(super) fn take_newest(&self) -> Option<(u64, Vec<u8>)> {
-        let mut running = self.running.lock();
-        let bytes = running.unwritten.take()?;
-        Some((running.changes, bytes))
-    }
-
-    /// The state after so many changes is durable.
-    pub(super) fn durable(&self, changes: u64) {
-        self.running.lock().durable = changes;
-        self.progress.notify_waiters();
-    }
-
-    /// Nothing of this directory is shown from now on, and it changes no more.
-    pub(super) fn close(&self) {
-        self.running.lock().dead = true;
-        self.progress.notify_waiters();
-    }
 }
 
 impl Master {
@@ -612,55 +548,10 @@ impl Master {
         Some(removed.map_or_else(refused, Answer::TableDeleted))
     }
 
-    /// What one of several shows in this term is durable.
-    fn check_shown(&self, world: &Arc<World>, term: u64, answer: &Answer) {
-        let stored = self.replicated.as_ref().and_then(|it| it.store.state());
-        // A later leader has begun with what was durable then.
-        let Some((_, bytes)) = stored.filter(|(stored, _)| *stored == term) else {
-            return;
-        };
-        let Ok(state) = DirectoryState::decode(&bytes) else {
-            return world.fail("the master starts", "its state can't be read");
-        };
-        let missing = match answer {
-            Answer::Heartbeat(told) if told.barrier > state.gc.barrier => "a barrier",
-            Answer::Heartbeat(told) if told.safe_point > state.gc.safe_point => "a safe point",
-            Answer::Session(told) if told.barrier > state.gc.barrier => "a barrier",
-            Answer::TableCreated(created) if !has_table(&state, created) => "a table",
-            _ => return,
-        };
-        let server = &self.name();
-        world.see(&Seen::ShownEarly { server, missing });
-    }
-
     /// Ends the process; it is started again.
     pub fn exit(self: &Arc<Self>, world: &Arc<World>, why: &str) {
         let master = self.clone();
         exit(world, self.node, why, move |world| master.boot(world));
-    }
-}
-
-fn has_table(state: &DirectoryState, created: &v1::CreateTableResponse) -> bool {
-    let id = created.table.as_ref().map(|table| table.id);
-    id.is_none_or(|id| state.tables.contains_key(&id))
-}
-
-impl Served {
-    /// Waits until the state after so many changes is durable. None: it never will be.
-    async fn shown(&self, changes: u64) -> Option<()> {
-        loop {
-            let progress = self.progress.notified();
-            {
-                let running = self.running.lock();
-                if running.durable >= changes {
-                    return Some(());
-                }
-                if running.dead {
-                    return None;
-                }
-            }
-            progress.await;
-        }
     }
 }
 

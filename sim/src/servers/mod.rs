@@ -9,6 +9,7 @@ mod own_locks;
 pub mod register;
 pub mod replica;
 mod resolved;
+mod served;
 mod stall;
 pub mod tablet;
 
