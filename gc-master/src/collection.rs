@@ -143,7 +143,7 @@ impl Directory {
     }
 
     fn move_barrier(&mut self, now: Duration, oracle: Timestamp) {
-        if !self.leases_have_ended(now) && !mutants::on(Mutant::LeasesOfBeforeIgnored) {
+        if !self.leases_have_ended(now) {
             return;
         }
         self.forget_longer_leases(now);

@@ -136,13 +136,11 @@ pub enum Mutant {
     ShortenedValueStays,
     /// An entry of the index counts the bytes of a key in one byte.
     LongKeysCut,
-    /// A master that begins moves the barrier before the leases have ended that its predecessor has granted.
-    LeasesOfBeforeIgnored,
 }
 
 impl Mutant {
     /// All of them.
-    pub const ALL: [Self; 65] = [
+    pub const ALL: [Self; 64] = [
         Self::NoConflictCheck,
         Self::ConflictByStartTs,
         Self::CommitWithoutLock,
@@ -207,7 +205,6 @@ impl Mutant {
         Self::FloorIsNow,
         Self::ShortenedValueStays,
         Self::LongKeysCut,
-        Self::LeasesOfBeforeIgnored,
     ];
 }
 

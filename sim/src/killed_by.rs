@@ -140,7 +140,6 @@ impl Mutation {
             S::RegisterAwaitedForEver => &[&["liveness: a leader"]],
             S::StandbyAnswers => &[&["one leader", "masters show what is durable"]],
             S::ShownBeforeDurable | S::StateNotSwapped => &[&["masters show what is durable"]],
-            S::Rule(M::LeasesOfBeforeIgnored) => &[&["leases hold"]],
             S::Election(_) => &[TIMESTAMPS, &["one leader"]],
             S::Rule(M::FloorTooHighByOne | M::LeaseFromTheAnswer | M::FloorIsNow) => {
                 &[&["leases hold"]]

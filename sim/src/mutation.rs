@@ -116,19 +116,6 @@ impl Mutation {
                 plan.retention = Duration::from_millis(100);
                 plan.workloads = vec!["tables"];
             }
-            // Clients whose leases of the master before last on when the next one begins: after a hand-over.
-            Self::Rule(Mutant::LeasesOfBeforeIgnored) => {
-                only(&[Fault::HandOver]);
-                elect(&mut plan);
-                plan.often = true;
-                plan.pause = Duration::from_millis(400);
-                plan.replicas.oracles = 1;
-                plan.replicas.masters = 2;
-                plan.retention = Duration::from_millis(400);
-                plan.workloads = vec!["pipelined"];
-                plan.workers = 4;
-                plan.think = Duration::from_millis(2);
-            }
             Self::Rule(Mutant::GrantBeforeDurable)
             | Self::LimitNotDurable
             | Self::RenameNotDurable => {
