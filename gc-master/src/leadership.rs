@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use percolator_protocol::election::{Command, Election, Leadership, Member, RoleKind, Timing};
-use percolator_register::{Register, RegisterVersion};
+use percolator_protocol::election::{
+    Command, Election, Member, RoleKind, StoredLeadership, SwapResult, Timing,
+};
+use percolator_register::{Register, SwapError};
 use percolator_server::{boot_time, leadership};
 use percolator_telemetry::Limited;
 use tokio::sync::watch;
@@ -228,15 +230,7 @@ impl Candidate {
 
     /// Carries out all commands that are due.
     async fn drive(&self, logged: &mut Option<LoggedElection>) {
-        loop {
-            let command = self.election.lock().poll(boot_ms());
-            let Some(command) = command else { break };
-            match command {
-                Command::Load => self.load().await,
-                Command::Swap { expected, value } => self.swap(expected, &value).await,
-            }
-            self.publish();
-        }
+        leadership::drive(&*self.register, self).await;
         self.publish();
         let state = {
             let election = self.election.lock();
@@ -266,10 +260,15 @@ impl Candidate {
             is_new
         });
     }
+}
 
-    async fn load(&self) {
-        let loaded = leadership::load(&*self.register).await;
-        let result = loaded.map_err(|error| {
+impl leadership::Replica for Candidate {
+    fn poll(&self) -> Option<Command> {
+        self.election.lock().poll(boot_ms())
+    }
+
+    fn loaded(&self, result: Result<Option<StoredLeadership>, String>) {
+        let result = result.map_err(|error| {
             static LOGGED: Limited = Limited::new();
             if let Some(left_out) = LOGGED.admit() {
                 tracing::warn!(error, left_out, "the masters' register can't be read");
@@ -280,16 +279,16 @@ impl Candidate {
         let own = election.member().incarnation;
         self.metrics.leadership.loaded(found, own);
         election.loaded(boot_ms(), result);
+        drop(election);
+        self.publish();
     }
 
-    async fn swap(&self, expected: Option<u64>, value: &Leadership) {
-        let expected = expected.map(RegisterVersion);
-        let swapped = self.register.swap(expected, value.encode()).await;
-        if let Err(error) = &swapped {
+    fn swapped(&self, result: SwapResult, cause: Option<&SwapError>, _: Duration) {
+        if let Some(error) = cause {
             tracing::debug!(%error, "a swap of the masters' register");
         }
-        let result = leadership::swap_result(&swapped);
         self.election.lock().swapped(boot_ms(), result);
+        self.publish();
     }
 }
 

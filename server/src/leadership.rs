@@ -1,19 +1,48 @@
-//! Loads and swaps of a register that says who leads, in the terms of the election (`protocol::election`); and what a server
-//! shows of that.
+//! Runs an election (`protocol::election`) over its register: carries out the commands of a replica, one at a time. The
+//! oracles, the masters and the simulator's replicas of both run this. And what a server shows of its leadership.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use percolator_protocol::election::{Leadership, RoleKind, StoredLeadership, SwapResult};
+use percolator_protocol::election::{Command, Leadership, RoleKind, StoredLeadership, SwapResult};
 use percolator_register::{Register, RegisterVersion, SwapError};
 use percolator_telemetry::names::leadership as names;
 use percolator_telemetry::{Gauge, IntCounter, IntGauge, Registry, Set};
 
+/// One replica of an election, with its clock. Each method reads the clock.
+pub trait Replica: Sync {
+    /// The next command, if one is due.
+    fn poll(&self) -> Option<Command>;
+
+    /// The load under way has ended: with what the register holds, or with why that isn't known.
+    fn loaded(&self, result: Result<Option<StoredLeadership>, String>);
+
+    /// The swap under way has ended, after so long.
+    fn swapped(&self, result: SwapResult, cause: Option<&SwapError>, took: Duration);
+}
+
+/// Carries out all commands that are due. When this is dropped, the command under way was given up on: see
+/// [`Election::abandon`](percolator_protocol::election::Election::abandon).
+pub async fn drive(register: &dyn Register, replica: &impl Replica) {
+    while let Some(command) = replica.poll() {
+        match command {
+            Command::Load => replica.loaded(load(register).await),
+            Command::Swap { expected, value } => {
+                let began = Instant::now();
+                let expected = expected.map(RegisterVersion);
+                let swapped = register.swap(expected, value.encode()).await;
+                replica.swapped(
+                    swap_result(&swapped),
+                    swapped.as_ref().err(),
+                    began.elapsed(),
+                );
+            }
+        }
+    }
+}
+
 /// What the register holds.
-///
-/// # Errors
-/// Why that isn't known.
-pub async fn load(register: &dyn Register) -> Result<Option<StoredLeadership>, String> {
+async fn load(register: &dyn Register) -> Result<Option<StoredLeadership>, String> {
     let found = register.load().await.map_err(|error| error.to_string())?;
     let Some(found) = found else { return Ok(None) };
     let value = Leadership::decode(&found.value).map_err(|error| error.to_string())?;
@@ -22,7 +51,7 @@ pub async fn load(register: &dyn Register) -> Result<Option<StoredLeadership>, S
 }
 
 /// What a swap means for the election.
-pub fn swap_result(swapped: &Result<RegisterVersion, SwapError>) -> SwapResult {
+fn swap_result(swapped: &Result<RegisterVersion, SwapError>) -> SwapResult {
     match swapped {
         Ok(version) => SwapResult::Done(version.0),
         Err(SwapError::Conflict { .. }) => SwapResult::Conflict,

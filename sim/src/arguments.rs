@@ -49,6 +49,9 @@ pub struct Arguments {
     /// So many workers in each, at most 100.
     #[arg(long, value_name = "N", requires = "seed", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub workers: Option<u8>,
+    /// Give each seed several oracles and masters, of which others lead as often as can be.
+    #[arg(long, conflicts_with_all = ["mutant", "mutants", "invariants"])]
+    pub failover: bool,
     /// Run this mutant; "list" names all mutants of this build.
     #[arg(long, value_name = "NAME", value_parser = mutant)]
     pub mutant: Option<MutantChoice>,
@@ -106,6 +109,7 @@ impl Arguments {
     pub fn plan(&self, seed: u64) -> Plan {
         let mut plan = match self.mutation() {
             Some(mutation) => mutation.plan(seed),
+            None if self.failover => Plan::failover(seed),
             None => Plan::new(seed),
         };
         if let Some(Kinds(faults)) = &self.faults {

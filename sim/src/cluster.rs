@@ -12,13 +12,17 @@ use percolator_client::transport::{BoxFuture, OneCluster};
 use percolator_client::{Client, Error, Options};
 use percolator_protocol::oracle::Settings;
 
-use crate::disk::{Lie, SimDisk, Space};
+use crate::disk::{Lie, SimDisk};
+use crate::master_link::MasterLink;
 use crate::mutation::Mutation;
+use crate::oracle_link::OracleLink;
 use crate::plan::{Fault, Plan};
 use crate::recorder::{Recorder, Session};
 use crate::rng::{Dice, Rng};
-use crate::servers::master::Master;
+use crate::servers::master::{self, Master};
 use crate::servers::oracle::{self, Oracle};
+use crate::servers::register::RegisterStore;
+use crate::servers::replica::Replicated;
 use crate::servers::tablet::{self, Tablet};
 use crate::transport::{Highest, SimTransport};
 use crate::workloads::{TableSpec, Workload, names, past};
@@ -31,10 +35,12 @@ pub const SYNC: Duration = Duration::from_millis(2);
 pub struct Cluster {
     /// What the run is to be.
     pub plan: Plan,
-    /// The oracle.
-    pub oracle: Arc<Oracle>,
-    /// The master.
-    pub master: Arc<Master>,
+    /// The oracles.
+    pub oracles: Vec<Arc<Oracle>>,
+    /// The registers of those that are several.
+    pub store: Option<Arc<RegisterStore>>,
+    /// The masters.
+    pub masters: Vec<Arc<Master>>,
     /// The tablet servers, each where it was started last.
     pub(crate) tablets: Vec<Mutex<Arc<Tablet>>>,
     /// Processes of those that were started elsewhere since.
@@ -48,7 +54,7 @@ pub struct Cluster {
     /// The names of all workloads that there are.
     names: Vec<&'static str>,
     tables: Vec<TableSpec>,
-    clients: Vec<NodeId>,
+    pub(crate) clients: Vec<NodeId>,
     /// The client that prepares, and looks in the end.
     keeper: NodeId,
     pub(crate) highest: Highest,
@@ -68,38 +74,11 @@ impl Cluster {
     /// Makes the processes, and starts the servers.
     pub fn start(world: &Arc<World>, plan: Plan, workloads: Vec<Arc<dyn Workload>>) -> Arc<Self> {
         let rng = |name: &str| Rng::new(plan.seed, name);
-        let master_node = world.add_node("master");
-        let oracle_node = world.add_node("oracle");
+        let replicas = &plan.replicas;
+        let name = |several: bool, one, first| if several { first } else { one };
+        let master_node = world.add_node(name(replicas.masters > 1, "master", "gc-master-0"));
+        let oracle_node = world.add_node(name(replicas.oracles > 1, "oracle", "tso-0"));
         let highest = Highest::default();
-        let master = Arc::new(Master {
-            node: master_node,
-            disk: SimDisk::new(&rng("master's disk")),
-            dice: Dice::new(rng("master")),
-            die_ppm: Mutex::new(0),
-            begun: AtomicBool::new(false),
-            cluster_id: Mutex::new(None),
-            settings: Mutex::new(percolator_gc_master::Settings {
-                retention: plan.retention,
-                lease: plan.lease,
-            }),
-            highest: highest.clone(),
-            two_owners: plan.mutation == Some(Mutation::TwoOwners),
-        });
-        let oracle = Arc::new(Oracle {
-            node: oracle_node,
-            master: master_node,
-            disk: SimDisk::new(&rng("oracle's disk")),
-            settings: Settings {
-                window_ms: [50, 400, 3_000][rng("window").below(3) as usize],
-                // Its clock jumps by hours, again and again.
-                stopped_ms_max: 365 * 24 * 60 * 60 * 1_000,
-                ..Settings::default()
-            },
-            lives: Arc::default(),
-            write: Mutex::new(oracle::WRITE),
-            dice: Dice::new(rng("oracle")),
-        });
-        world.network.lock().listen(oracle::ADDRESS, oracle_node);
         let tablets: Vec<Mutex<Arc<Tablet>>> = (0..plan.tablet_servers)
             .map(|number| {
                 let name = format!("tablet-{number}");
@@ -115,13 +94,30 @@ impl Cluster {
             .map(|number| world.add_node(&format!("client-{number}")))
             .collect();
         let keeper = world.add_node("keeper");
+        let store = plan.replicas.are_several().then(|| {
+            let node = world.add_node("register");
+            Arc::new(RegisterStore::new(node, Dice::new(rng("register"))))
+        });
+        let replicated = store.as_ref().map(|store| Replicated {
+            store: store.clone(),
+            timing: plan.replicas.timing,
+            timeout: plan.replicas.timeout,
+        });
+        let oracles = new_oracles(
+            world,
+            &plan,
+            (master_node, oracle_node),
+            replicated.as_ref(),
+        );
+        let masters = new_masters(world, &plan, master_node, replicated.as_ref(), &highest);
         let cluster = Arc::new(Self {
             progress: (0..plan.clients * plan.workers)
                 .map(|_| Arc::default())
                 .collect(),
             plan,
-            oracle,
-            master,
+            oracles,
+            store,
+            masters,
             tablets,
             left_behind: Mutex::default(),
             set_aside: Mutex::default(),
@@ -147,8 +143,15 @@ impl Cluster {
     }
 
     fn boot(&self, world: &Arc<World>) {
-        self.master.boot(world);
-        self.oracle.boot(world);
+        if let Some(store) = &self.store {
+            store.boot(world);
+        }
+        for master in &self.masters {
+            master.boot(world);
+        }
+        for oracle in &self.oracles {
+            oracle.boot(world);
+        }
         for tablet in self.tablets() {
             tablet.boot(world);
         }
@@ -158,10 +161,10 @@ impl Cluster {
     /// As a mutation asks.
     fn break_disks(&self) {
         match self.plan.mutation {
-            Some(Mutation::LimitNotDurable) => self.oracle.disk.lie(Lie::Sync),
+            Some(Mutation::LimitNotDurable) => self.oracle().disk.lie(Lie::Sync),
             Some(Mutation::RenameNotDurable) => {
-                self.oracle.disk.lie(Lie::Folder);
-                self.master.disk.lie(Lie::Folder);
+                self.oracle().disk.lie(Lie::Folder);
+                self.master().disk.lie(Lie::Folder);
             }
             Some(Mutation::AnswerBeforeSync) => {
                 for tablet in self.tablets() {
@@ -196,53 +199,6 @@ impl Cluster {
         }
     }
 
-    /// All processes that things are done to.
-    pub fn nodes(&self) -> Vec<NodeId> {
-        let mut nodes = vec![self.master.node, self.oracle.node];
-        nodes.extend(self.tablets().iter().map(|tablet| tablet.node));
-        nodes.extend(&self.clients);
-        nodes
-    }
-
-    /// How many servers there are.
-    pub fn servers(&self) -> usize {
-        2 + self.tablets.len()
-    }
-
-    /// Who sends something to whom.
-    pub fn links(&self) -> Vec<(NodeId, NodeId)> {
-        let (master, oracle) = (self.master.node, self.oracle.node);
-        let mut links = vec![(oracle, master)];
-        let tablets = self.tablets();
-        links.extend(tablets.iter().map(|tablet| (tablet.node, master)));
-        for client in &self.clients {
-            links.extend([(*client, master), (*client, oracle)]);
-            links.extend(tablets.iter().map(|tablet| (*client, tablet.node)));
-        }
-        // Each has its answers.
-        let back: Vec<_> = links.iter().map(|(from, to)| (*to, *from)).collect();
-        links.extend(back);
-        links
-    }
-
-    /// From now on so many operations of a million fail on a server's disk.
-    pub fn set_disk_error_ppm(&self, server: usize, ppm: u32) {
-        self.disk(server).set_error_ppm(ppm);
-    }
-
-    /// From now on there's so much space on a server's disk.
-    pub fn set_disk_space(&self, server: usize, space: Space) {
-        self.disk(server).set_space(space);
-    }
-
-    fn disk(&self, server: usize) -> SimDisk {
-        match server {
-            0 => self.master.disk.clone(),
-            1 => self.oracle.disk.clone(),
-            tablet => self.tablet(tablet - 2).disk.clone(),
-        }
-    }
-
     /// The tablet servers, where they are now.
     pub fn tablets(&self) -> Vec<Arc<Tablet>> {
         let tablets = self.tablets.iter();
@@ -253,59 +209,9 @@ impl Cluster {
         self.tablets[number].lock().clone()
     }
 
-    /// From now on a server's disk takes about so much longer; the master stands still while its disk
-    /// writes, which is a fault of its own.
-    pub fn set_disk_slow(&self, server: usize, by: Duration) {
-        match server {
-            0 => {}
-            1 => *self.oracle.write.lock() = oracle::WRITE + by,
-            tablet => *self.tablet(tablet - 2).sync.lock() = SYNC + by,
-        }
-    }
-
-    /// A server's disk is well.
-    pub fn mend_disk(&self, server: usize) {
-        self.set_disk_error_ppm(server, 0);
-        self.set_disk_space(server, Space::Plenty);
-        self.set_disk_slow(server, Duration::ZERO);
-    }
-
-    /// A server's process.
-    pub fn server_node(&self, server: usize) -> NodeId {
-        match server {
-            0 => self.master.node,
-            1 => self.oracle.node,
-            tablet => self.tablet(tablet - 2).node,
-        }
-    }
-
     /// A client's process.
     pub fn client_node(&self, client: usize) -> NodeId {
         self.clients[client]
-    }
-
-    /// Kills a server, which is started again after this time. `silent`: see [`World::kill`].
-    pub fn kill_server(
-        self: &Arc<Self>,
-        world: &Arc<World>,
-        server: usize,
-        down: Duration,
-        silent: bool,
-    ) {
-        let node = self.server_node(server);
-        if !world.is_up(node) {
-            return;
-        }
-        let name = world.name(node);
-        world.note(|| format!("{name} is killed"));
-        world.kill(node, silent);
-        let cluster = self.clone();
-        let boot = move |world: &Arc<World>| match server {
-            0 => cluster.master.boot(world),
-            1 => cluster.oracle.boot(world),
-            tablet => cluster.tablet(tablet - 2).boot(world),
-        };
-        world.at(down, Box::new(boot));
     }
 
     /// Kills a client, which is started again after this time.
@@ -506,11 +412,13 @@ impl Cluster {
         let transport = SimTransport {
             world: world.clone(),
             node,
-            master: self.master.node,
+            master: self.master().node,
             timeout: self.plan.timeout,
             rng: Mutex::new(Rng::new(self.plan.seed, &format!("transport {life}"))),
             highest: self.highest.clone(),
             cluster: OneCluster::default(),
+            masters: MasterLink::new(world),
+            oracles: OracleLink::new(world),
             kept: (self.plan.mutation == Some(Mutation::StaleTimestamps)).then(Mutex::default),
         };
         let options = Options {
@@ -568,6 +476,84 @@ impl Cluster {
     fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
+}
+
+/// One oracle that is alone, or several of a register.
+fn new_oracles(
+    world: &Arc<World>,
+    plan: &Plan,
+    (master, first): (NodeId, NodeId),
+    replicated: Option<&Replicated>,
+) -> Vec<Arc<Oracle>> {
+    let rng = |name: &str| Rng::new(plan.seed, name);
+    let window_ms = [50, 400, 3_000][rng("window").below(3) as usize];
+    let oracle = |number: usize| {
+        let name = format!("tso-{number}");
+        let (stream, node) = match number {
+            0 => ("oracle", first),
+            _ => (name.as_str(), world.add_node(&name)),
+        };
+        world.network.lock().listen(&oracle::address(&name), node);
+        Arc::new(Oracle {
+            node,
+            master,
+            disk: SimDisk::new(&rng(&format!("{stream}'s disk"))),
+            settings: Settings {
+                window_ms,
+                // Its clock jumps by hours, again and again.
+                stopped_ms_max: 365 * 24 * 60 * 60 * 1_000,
+                ..Settings::default()
+            },
+            lives: Arc::default(),
+            write: Mutex::new(oracle::WRITE),
+            dice: Dice::new(rng(stream)),
+            replicated: replicated.filter(|_| plan.replicas.oracles > 1).cloned(),
+            running: Mutex::new(None),
+            cluster_id: Mutex::new(None),
+            name,
+        })
+    };
+    (0..plan.replicas.oracles).map(oracle).collect()
+}
+
+/// A master that is alone, or several of a register.
+fn new_masters(
+    world: &Arc<World>,
+    plan: &Plan,
+    first: NodeId,
+    replicated: Option<&Replicated>,
+    highest: &Highest,
+) -> Vec<Arc<Master>> {
+    let rng = |name: &str| Rng::new(plan.seed, name);
+    let master = |number: usize| {
+        let name = format!("gc-master-{number}");
+        let (stream, node) = match number {
+            0 => ("master", first),
+            _ => (name.as_str(), world.add_node(&name)),
+        };
+        let address = master::address(number);
+        world.network.lock().listen(&address, node);
+        Arc::new(Master {
+            number,
+            node,
+            disk: SimDisk::new(&rng(&format!("{stream}'s disk"))),
+            dice: Dice::new(rng(stream)),
+            die_ppm: Mutex::new(0),
+            begun: AtomicBool::new(false),
+            cluster_id: Mutex::new(None),
+            settings: Mutex::new(percolator_gc_master::Settings {
+                retention: plan.retention,
+                lease: plan.lease,
+            }),
+            highest: highest.clone(),
+            two_owners: plan.mutation == Some(Mutation::TwoOwners),
+            mutation: plan.mutation,
+            replicated: replicated.filter(|_| plan.replicas.masters > 1).cloned(),
+            before: Mutex::default(),
+            candidate: Mutex::new(None),
+        })
+    };
+    (0..plan.replicas.masters).map(master).collect()
 }
 
 fn new_tablet(name: String, node: NodeId, master: NodeId, highest: Highest, plan: &Plan) -> Tablet {

@@ -39,8 +39,10 @@ impl Cluster {
         {
             let mut network = world.network.lock();
             network.listen(&address, node);
-            network.cut(before.node, self.master.node, true);
-            network.cut(self.master.node, before.node, true);
+            for master in &self.masters {
+                network.cut(before.node, master.node, true);
+                network.cut(master.node, before.node, true);
+            }
         }
         *self.tablets[number].lock() = after.clone();
         self.left_behind.lock().push(before.node);

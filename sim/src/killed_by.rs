@@ -141,6 +141,10 @@ impl Mutation {
             S::Rule(M::RetentionCutShort) => &[&["retention holds"]],
             S::Rule(M::LossNotNoticed) => &[&["lost data is missed"]],
             S::StallIgnored => &[LIVENESS],
+            S::RegisterAwaitedForEver => &[&["liveness: a leader"]],
+            S::StandbyAnswers => &[&["one leader", "masters show what is durable"]],
+            S::ShownBeforeDurable | S::StateNotSwapped => &[&["masters show what is durable"]],
+            S::Election(_) => &[TIMESTAMPS, &["one leader"]],
             S::Rule(M::FloorTooHighByOne | M::LeaseFromTheAnswer | M::FloorIsNow) => {
                 &[&["leases hold"]]
             }

@@ -6,7 +6,7 @@
 //!
 //! **Why an executor of our own**, and neither turmoil nor madsim: the servers' cores do no I/O, and the
 //! client takes time, dice and background work from its `Transport`, so there is nothing to intercept: no
-//! tokio, no sockets. What is left is a queue of tasks and a queue of timers, in `world`. turmoil would
+//! sockets, and of tokio its `Notify` alone, which needs no runtime. What is left is a queue of tasks and a queue of timers, in `world`. turmoil would
 //! simulate TCP below tonic and hyper, at many times the cost for each message, and can neither pause a
 //! process nor let its clocks drift; madsim replaces tokio, tonic and libc's clocks in the whole build,
 //! so that what is tested isn't what is shipped. What isn't run here, the code between the cores and
@@ -16,6 +16,7 @@
 //! - [`servers`]: the shipped cores as processes; `transport`: the client library's way to them.
 //! - [`arguments`]: how the program is called.
 //! - [`seeds`]: which are run, and until when; [`plan`]: what a seed means; [`nemesis`]: who makes things fail; [`run`]: one run.
+//! - [`replicas`]: several oracles and masters; [`oracle_link`], [`master_link`]: how others find the one that leads.
 //! - [`scale`]: what the master's operations cost in a large cluster.
 //! - [`workloads`]: what clients do; [`invariants`]: what must hold.
 
@@ -30,17 +31,21 @@ pub mod invariants;
 pub mod killed_by;
 pub mod lone_invariants;
 mod lost_folder;
+pub mod master_link;
+mod members;
 pub mod messages;
 pub mod mutation;
 mod narrow;
 pub mod nemesis;
 pub mod network;
 mod older;
+pub mod oracle_link;
 mod orphan;
 pub mod plan;
 pub mod proof;
 pub mod recorder;
 mod replaced;
+pub mod replicas;
 pub mod rng;
 pub mod run;
 pub mod scale;

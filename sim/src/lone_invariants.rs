@@ -1,6 +1,7 @@
 //! Proof that each invariant is of use: the mutant that it kills if no other invariant is checked. One that kills
 //! nothing alone is superfluous, or blind.
 
+use percolator_protocol::election::mutants::ElectionMutant;
 use percolator_protocol::mutants::Mutant as M;
 
 use crate::mutation::Mutation as S;
@@ -64,6 +65,13 @@ pub fn all() -> Vec<Use> {
         ),
         ("liveness: readers", S::Rule(M::LocksNeverExpire), None),
         ("liveness: collection", S::Rule(M::SessionsNeverEnd), None),
+        (
+            "one leader",
+            S::Election(ElectionMutant::RightNeverEnds),
+            None,
+        ),
+        ("masters show what is durable", S::ShownBeforeDurable, None),
+        ("liveness: a leader", S::RegisterAwaitedForEver, None),
         ("retention holds", S::Rule(M::RetentionCutShort), None),
         ("append", S::Rule(M::NoConflictCheck), Some("append")),
         ("bank: the total", S::Rule(M::NoConflictCheck), Some("bank")),

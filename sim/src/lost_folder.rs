@@ -53,7 +53,7 @@ pub(crate) fn lost_folder(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
         .tablet(number)
         .dice
         .of("master", |dice| dice.below(3));
-    let kill_master = || cluster.kill_server(world, 0, MASTER_DOWN, false);
+    let kill_master = || cluster.kill_masters(world, MASTER_DOWN);
     if restarts == 1 {
         kill_master();
     }

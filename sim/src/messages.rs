@@ -5,6 +5,7 @@ use percolator_protocol::oracle::Granted;
 use percolator_tablet::runner::MasterCommand;
 use percolator_wire::v1;
 
+use crate::servers::register::{RegisterAnswer, RegisterRequest};
 use crate::world::NodeId;
 
 /// Who waits for an answer.
@@ -37,6 +38,13 @@ pub enum Ask {
     Heartbeat(Box<v1::HeartbeatRequest>),
     /// The master's, to a tablet server.
     Order(MasterCommand),
+    /// Of a replica, to the store of the registers.
+    Register {
+        /// Which one.
+        register: &'static str,
+        /// What is asked.
+        request: RegisterRequest,
+    },
 }
 
 /// An answer.
@@ -62,4 +70,8 @@ pub enum Answer {
     Done(Result<u64, String>),
     /// The master refuses.
     Refused(MasterError),
+    /// A standby's: the leader's address, if it knows it.
+    NotLeader(Option<String>),
+    /// A register's.
+    Register(RegisterAnswer),
 }

@@ -3,16 +3,20 @@
 
 use std::time::Duration;
 
+use percolator_protocol::election::mutants::ElectionMutant;
 use percolator_protocol::mutants::Mutant;
 use percolator_tablet::Limits;
 
 use crate::plan::{Fault, Plan};
+use crate::replicas::{Replicas, elect};
 
 /// What goes wrong in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
     /// A mutant of the shipped rules.
     Rule(Mutant),
+    /// A mutant of the election between several oracles.
+    Election(ElectionMutant),
     /// The file of the oracle's limit takes its name before it is synced.
     LimitNotDurable,
     /// The folders of the oracle's limit and the master's state are not synced when a file has taken its name.
@@ -37,6 +41,14 @@ pub enum Mutation {
     AnswerAwaitedForEver,
     /// A server waits for a disk that hangs for as long as that lasts.
     StallIgnored,
+    /// An oracle never gives up waiting for an answer of the register that was lost.
+    RegisterAwaitedForEver,
+    /// One of several masters goes on answering when it leads no more.
+    StandbyAnswers,
+    /// One of several masters answers before the state that it has seen is durable.
+    ShownBeforeDurable,
+    /// A new leader of several masters serves the state that it has loaded, without a swap.
+    StateNotSwapped,
 }
 
 impl Mutation {
@@ -45,7 +57,7 @@ impl Mutation {
 
     /// All that there is in this build.
     pub fn all() -> Vec<Self> {
-        let mut all = vec![
+        let all = vec![
             Self::LimitNotDurable,
             Self::RenameNotDurable,
             Self::TornBatch,
@@ -58,10 +70,20 @@ impl Mutation {
             Self::TwoOwners,
             Self::AnswerAwaitedForEver,
             Self::StallIgnored,
+            Self::RegisterAwaitedForEver,
+            Self::StandbyAnswers,
+            Self::ShownBeforeDurable,
+            Self::StateNotSwapped,
         ];
-        if cfg!(feature = "mutants") {
-            all.extend(Mutant::ALL.map(Self::Rule));
-        }
+        #[cfg(feature = "mutants")]
+        let all = {
+            let rules = Mutant::ALL.map(Self::Rule);
+            // The simulator's replicas take no promises: the model of the election kills those (`protocol`).
+            let election = ElectionMutant::ALL.into_iter();
+            let election = election.filter(|mutant| !mutant.is_of_promises());
+            let election = election.map(Self::Election).collect();
+            [all, rules.to_vec(), election].concat()
+        };
         all
     }
 
@@ -70,11 +92,33 @@ impl Mutation {
     #[expect(clippy::too_many_lines, reason = "a table")]
     pub fn plan(self, seed: u64) -> Plan {
         let mut plan = Plan::new(seed);
+        plan.replicas = Replicas::default();
         let mut only = |faults: &[Fault]| {
             plan.faults = faults.iter().copied().collect();
             plan.pause = Duration::from_millis(50);
         };
         match self {
+            Self::Election(mutant) => {
+                only(of_election(mutant));
+                elect(&mut plan);
+                // A request is late and a leader leads no more: both at a time.
+                plan.often = true;
+                plan.pause = Duration::from_millis(700);
+            }
+            Self::RegisterAwaitedForEver => {
+                only(&[Fault::Loss]);
+                plan.often = true;
+                elect(&mut plan);
+                plan.replicas.timeout = Duration::from_secs(3_600);
+            }
+            Self::StandbyAnswers | Self::ShownBeforeDurable | Self::StateNotSwapped => {
+                only(&[Fault::PauseLeader, Fault::KillLeader, Fault::CutLeader]);
+                elect(&mut plan);
+                plan.replicas.oracles = 1;
+                plan.replicas.masters = 2;
+                plan.retention = Duration::from_millis(100);
+                plan.workloads = vec!["tables"];
+            }
             Self::Rule(Mutant::GrantBeforeDurable)
             | Self::LimitNotDurable
             | Self::RenameNotDurable => {
@@ -324,6 +368,7 @@ impl Mutation {
     pub fn name(self) -> String {
         match self {
             Self::Rule(mutant) => format!("{mutant:?}"),
+            Self::Election(mutant) => format!("{mutant:?}"),
             other => format!("{other:?}"),
         }
     }
@@ -334,13 +379,36 @@ impl Mutation {
     }
 }
 
+/// What has to fail for a mutant of the election to show.
+fn of_election(mutant: ElectionMutant) -> &'static [Fault] {
+    use ElectionMutant as E;
+    match mutant {
+        E::HandOverBelowNext | E::GrantsDuringHandOver => &[Fault::HandOver, Fault::RegisterSlow],
+        E::RightFromAnswer => &[Fault::RegisterSlow],
+        E::SeenFromSending => &[Fault::RegisterSlow, Fault::CutLeader],
+        _ => &[
+            Fault::HandOver,
+            Fault::KillLeader,
+            Fault::PauseLeader,
+            Fault::CutLeader,
+            Fault::RegisterSlow,
+        ],
+    }
+}
+
 /// From now on this thread takes this mutant, or none.
 pub fn begin(mutation: Option<Mutation>) {
     #[cfg(feature = "mutants")]
-    percolator_protocol::mutants::set(match mutation {
-        Some(Mutation::Rule(mutant)) => Some(mutant),
-        _ => None,
-    });
+    {
+        percolator_protocol::mutants::set(match mutation {
+            Some(Mutation::Rule(mutant)) => Some(mutant),
+            _ => None,
+        });
+        percolator_protocol::election::mutants::set(match mutation {
+            Some(Mutation::Election(mutant)) => Some(mutant),
+            _ => None,
+        });
+    }
     #[cfg(not(feature = "mutants"))]
     let _ = mutation;
 }

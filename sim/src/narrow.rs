@@ -21,7 +21,7 @@ pub(crate) fn narrow(plan: &mut Plan) {
     let ms = Duration::from_millis;
     plan.faults.clear();
     for _ in 0..1 + rng.below(3) {
-        plan.faults.insert(*rng.pick(&Fault::ALL));
+        plan.faults.insert(*rng.pick(Fault::of_any()));
     }
     plan.workloads = vec![rng.pick(&workloads::all()).name()];
     plan.few_keys = rng.below(2) == 0;

@@ -14,6 +14,7 @@ use crate::disk::Space;
 use crate::network::NetworkFaults;
 use crate::plan::{Fault, Plan, SHORT_PATIENCE};
 use crate::rng::Rng;
+use crate::servers::register::{MASTERS, ORACLES, STATE, Slowness};
 use crate::servers::tablet::{LAST_RESERVE_BYTES, RESERVE_BYTES};
 use crate::trace::shown;
 use crate::world::{Act, NodeId, World};
@@ -26,6 +27,7 @@ enum Place {
     Clock(NodeId),
     /// A server's disk, in this way.
     Disk(usize, Fault),
+    Register,
 }
 
 /// How often each place was made to fail.
@@ -50,8 +52,11 @@ fn mend_later(world: &Arc<World>, turns: &Turns, place: Place, after: Duration, 
     world.at(after, Box::new(act));
 }
 
+/// The paces of clocks by which an election goes, in thousandths: they may differ by less than 1.5 times.
+const ELECTED_PACES: [u64; 6] = [820, 900, 990, 1_010, 1_100, 1_200];
+
 /// What can be done to a process, a disk or a clock.
-const ACTIONS: [Fault; 16] = [
+const ACTIONS: [Fault; 22] = [
     Fault::Cut,
     Fault::KillServer,
     Fault::KillClient,
@@ -68,6 +73,12 @@ const ACTIONS: [Fault; 16] = [
     Fault::TwoProcesses,
     Fault::OlderFolder,
     Fault::DiskHang,
+    Fault::HandOver,
+    Fault::KillLeader,
+    Fault::PauseLeader,
+    Fault::CutLeader,
+    Fault::RegisterAway,
+    Fault::RegisterSlow,
 ];
 
 /// Something that is done.
@@ -168,6 +179,12 @@ fn draw(plan: &Plan, fault: Fault, at: Duration, rng: &mut Rng) -> Deed {
         // Some of them until long after the other one serves.
         Fault::TwoProcesses => deed.lasts = plan.lease / 2 + rng.about(2 * plan.lease),
         Fault::OlderFolder => deed.lasts = rng.about(ms(2_000)),
+        // A standby takes over meanwhile, or not.
+        Fault::KillLeader | Fault::PauseLeader | Fault::CutLeader | Fault::RegisterAway => {
+            deed.lasts = rng.about(plan.replicas.takeover() * 3 / 2);
+        }
+        Fault::HandOver => deed.lasts = rng.about(ms(300)),
+        Fault::RegisterSlow => deed.lasts = rng.about(plan.replicas.takeover() * 3),
         Fault::ClockPace
         | Fault::DiskHang
         | Fault::Burst
@@ -211,7 +228,7 @@ pub fn begin(world: &Arc<World>, cluster: &Arc<Cluster>) {
             rate(plan, Fault::Reset, 50_000)
         },
     });
-    *cluster.master.die_ppm.lock() = rate(plan, Fault::KillServer, 300_000);
+    *cluster.master().die_ppm.lock() = rate(plan, Fault::KillServer, 300_000);
     let turns = Turns::default();
     for deed in schedule(plan) {
         let (cluster, turns) = (cluster.clone(), turns.clone());
@@ -224,8 +241,8 @@ pub fn begin(world: &Arc<World>, cluster: &Arc<Cluster>) {
     }
 }
 
-fn one_of<T: Copy>(number: u64, of: &[T]) -> T {
-    of[(number % of.len() as u64) as usize]
+fn one_of<T: Clone>(number: u64, of: &[T]) -> T {
+    of[(number % of.len() as u64) as usize].clone()
 }
 
 fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &Deed) {
@@ -236,12 +253,7 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
     let client = (whom % cluster.plan.clients as u64) as usize;
     match deed.fault {
         Fault::Cut => {
-            let (from, to) = one_of(whom, &cluster.links());
-            let (from_name, to_name) = (world.name(from), world.name(to));
-            world.note(|| format!("cut from {from_name} to {to_name}"));
-            world.network.lock().cut(from, to, true);
-            let mend = move |world: &Arc<World>| world.network.lock().cut(from, to, false);
-            mend_later(world, turns, Place::Link(from, to), lasts, Box::new(mend));
+            cut(world, turns, one_of(whom, &cluster.links()), lasts);
         }
         Fault::KillServer => {
             if let Some((_, death)) = deed.crash {
@@ -256,13 +268,12 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
         }
         Fault::ClockJump => {
             let by_ms = deed.by_ms;
+            let node = one_of(whom, &cluster.oracles).node;
             world.note(|| format!("the oracle's clock jumps by {by_ms} ms"));
-            world.clock(cluster.oracle.node, |clock, now| {
-                clock.jump_wall(now, by_ms)
-            });
+            world.clock(node, |clock, now| clock.jump_wall(now, by_ms));
         }
         Fault::ClockStop => {
-            let node = cluster.oracle.node;
+            let node = one_of(whom, &cluster.oracles).node;
             world.note(|| "the oracle's clock stops".to_owned());
             world.clock(node, |clock, now| clock.stop_wall(now, true));
             let mend = move |world: &Arc<World>| {
@@ -270,17 +281,11 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
             };
             mend_later(world, turns, Place::Clock(node), lasts, Box::new(mend));
         }
-        Fault::ClockPace => {
-            let node = one_of(whom, &cluster.nodes());
-            let pace = one_of(way, &[100, 500, 900, 990, 1_010, 1_100, 2_000, 5_000]);
-            let name = world.name(node);
-            world.note(|| format!("the clocks of {name} go at {pace}/1000"));
-            world.clock(node, |clock, now| clock.set_pace(now, pace));
-        }
+        Fault::ClockPace => pace(world, cluster, one_of(whom, &cluster.nodes()), way),
         Fault::LoseMaster => {
             world.note(|| "the master loses its state".to_owned());
             cluster.kill_server(world, 0, lasts, false);
-            cluster.master.disk.lose();
+            cluster.master().disk.lose();
         }
         Fault::TwoProcesses => {
             let number = (whom % cluster.plan.tablet_servers as u64) as usize;
@@ -298,6 +303,12 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
             tablet.hang();
         }
         Fault::Burst => cluster.burst(world, client, (way % 8) as usize + 4),
+        Fault::HandOver
+        | Fault::KillLeader
+        | Fault::PauseLeader
+        | Fault::CutLeader
+        | Fault::RegisterAway
+        | Fault::RegisterSlow => election(world, cluster, turns, deed),
         Fault::Loss
         | Fault::Late
         | Fault::Duplicate
@@ -306,6 +317,92 @@ fn carry_out(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &D
         | Fault::NewCluster
         | Fault::LoseFolder => {}
     }
+}
+
+/// Something befalls the oracle or the master that leads, or the register, where there are several.
+fn election(world: &Arc<World>, cluster: &Arc<Cluster>, turns: &Turns, deed: &Deed) {
+    let Deed {
+        fault,
+        whom,
+        lasts,
+        way,
+        ..
+    } = *deed;
+    let Some(store) = cluster.store.clone() else {
+        return;
+    };
+    let leader = cluster.leader(world, whom);
+    let node = cluster.server_node(leader);
+    match fault {
+        Fault::HandOver => cluster.hand_over(world, leader, lasts),
+        Fault::KillLeader => cluster.kill_server(world, leader, lasts, way % 2 == 0),
+        Fault::PauseLeader => pause(world, turns, node, lasts),
+        Fault::CutLeader => {
+            for (from, to) in [(node, store.node), (store.node, node)] {
+                // One way, the other, or both.
+                if way % 3 == u64::from(from == node) {
+                    continue;
+                }
+                cut(world, turns, (from, to), lasts);
+            }
+        }
+        Fault::RegisterAway => match way % 4 {
+            0 => {
+                world.note(|| "the register's object is changed around its value".to_owned());
+                store.touch(one_of(whom, &[ORACLES, MASTERS, STATE]));
+            }
+            1 => {
+                world.note(|| "the register is away".to_owned());
+                world.kill(store.node, whom % 2 == 0);
+                world.at(lasts, Box::new(move |world| store.boot_again(world)));
+            }
+            _ => pause(world, turns, store.node, lasts),
+        },
+        _ => {
+            let by = Duration::from_millis(cluster.plan.replicas.timing.right_ms);
+            let by = by * one_of(way, &[1, 8, 16, 32, 64]) / 32;
+            let (before, after) = one_of(way / 5, &[(by, by), (by, by / 64), (by / 64, by)]);
+            let elected: Vec<NodeId> = cluster.elected().collect();
+            let only = match way / 15 % 3 {
+                0 => None,
+                1 => Some(node),
+                _ => Some(one_of(way / 45, &elected)),
+            };
+            world.note(|| {
+                let (before, after) = (shown(before), shown(after));
+                format!("the register carries out late by {before}, and answers late by {after}")
+            });
+            *store.slow.lock() = Slowness {
+                before,
+                after,
+                only,
+            };
+            *store.refused_ppm.lock() = one_of(whom, &[0, 100_000, 500_000]);
+            let mend = move |_: &Arc<World>| store.mend();
+            let place = Place::Register;
+            mend_later(world, turns, place, lasts, Box::new(mend));
+        }
+    }
+}
+
+/// A process's clocks go fast or slow from now on.
+fn pace(world: &Arc<World>, cluster: &Arc<Cluster>, node: NodeId, way: u64) {
+    let pace = if cluster.elected().any(|elected| elected == node) {
+        one_of(way, &ELECTED_PACES)
+    } else {
+        one_of(way, &[100, 500, 900, 990, 1_010, 1_100, 2_000, 5_000])
+    };
+    let name = world.name(node);
+    world.note(|| format!("the clocks of {name} go at {pace}/1000"));
+    world.clock(node, |clock, now| clock.set_pace(now, pace));
+}
+
+fn cut(world: &Arc<World>, turns: &Turns, (from, to): (NodeId, NodeId), lasts: Duration) {
+    let (from_name, to_name) = (world.name(from), world.name(to));
+    world.note(|| format!("cut from {from_name} to {to_name}"));
+    world.network.lock().cut(from, to, true);
+    let mend = move |world: &Arc<World>| world.network.lock().cut(from, to, false);
+    mend_later(world, turns, Place::Link(from, to), lasts, Box::new(mend));
 }
 
 fn pause(world: &Arc<World>, turns: &Turns, node: NodeId, lasts: Duration) {
@@ -388,8 +485,12 @@ pub fn heal(world: &Arc<World>, cluster: &Arc<Cluster>) {
         world.resume(node);
         world.clock(node, |clock, now| clock.heal(now));
     }
+    if let Some(store) = &cluster.store {
+        store.mend();
+        store.boot_again(world);
+    }
     cluster.end_left_behind(world);
     cluster.bring_all_newest(world);
     (0..cluster.servers()).for_each(|server| cluster.mend_disk(server));
-    *cluster.master.die_ppm.lock() = 0;
+    *cluster.master().die_ppm.lock() = 0;
 }

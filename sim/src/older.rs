@@ -116,8 +116,14 @@ impl Cluster {
 
     /// How many groups of a server the master durably knows of.
     fn groups_known(&self, server: &str) -> Option<u64> {
-        let state = SmallFile::on(Arc::new(self.master.disk.copy()), "state");
-        let truth = DirectoryState::decode(&state.load().ok()??).ok()?;
+        let master = self.master();
+        let state = match &master.replicated {
+            Some(replicated) => replicated.store.state()?.1,
+            None => SmallFile::on(Arc::new(master.disk.copy()), "state")
+                .load()
+                .ok()??,
+        };
+        let truth = DirectoryState::decode(&state).ok()?;
         Some(truth.servers.get(server)?.groups)
     }
 }

@@ -11,6 +11,7 @@ use percolator_tablet::Limits;
 use crate::invariants;
 use crate::mutation::Mutation;
 use crate::narrow::narrow;
+use crate::replicas::{self, Replicas, replicate};
 use crate::rng::Rng;
 use crate::trace::shown;
 use crate::workloads;
@@ -42,11 +43,17 @@ pub enum Fault {
     DiskHang,
     NewCluster,
     LoseFolder,
+    HandOver,
+    KillLeader,
+    PauseLeader,
+    CutLeader,
+    RegisterAway,
+    RegisterSlow,
 }
 
 impl Fault {
     /// Every kind.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 29] = [
         Self::Loss,
         Self::Late,
         Self::Duplicate,
@@ -70,7 +77,18 @@ impl Fault {
         Self::DiskHang,
         Self::NewCluster,
         Self::LoseFolder,
+        Self::HandOver,
+        Self::KillLeader,
+        Self::PauseLeader,
+        Self::CutLeader,
+        Self::RegisterAway,
+        Self::RegisterSlow,
     ];
+
+    /// Those of a cluster whatever its size: every kind but those of several oracles or masters.
+    pub fn of_any() -> &'static [Self] {
+        &Self::ALL[..Self::ALL.len() - replicas::FAULTS.len()]
+    }
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -98,6 +116,12 @@ impl Fault {
             Self::DiskHang => "disk-hang",
             Self::NewCluster => "new-cluster",
             Self::LoseFolder => "lose-folder",
+            Self::HandOver => "hand-over",
+            Self::KillLeader => "kill-leader",
+            Self::PauseLeader => "pause-leader",
+            Self::CutLeader => "cut-leader",
+            Self::RegisterAway => "register-away",
+            Self::RegisterSlow => "register-slow",
         }
     }
 
@@ -134,6 +158,18 @@ impl Fault {
                 "in the end the cluster is deleted and another one made in its place, while clients go on"
             }
             Self::LoseFolder => "in the end a tablet server comes back with an empty folder",
+            Self::HandOver => {
+                "the leader of several oracles or masters is told to end, and hands over"
+            }
+            Self::KillLeader => "the leader is killed, and started again",
+            Self::PauseLeader => {
+                "the leader stands still until another one leads, or not so long, and goes on"
+            }
+            Self::CutLeader => "the leader is cut off from the register, one way or both",
+            Self::RegisterAway => {
+                "the register stands still, or is away, or somebody changes its object around the value"
+            }
+            Self::RegisterSlow => "the register carries out late, answers late, and refuses",
             Self::Burst => "many more transactions at once for a while",
         }
     }
@@ -183,6 +219,10 @@ pub struct Plan {
     pub lease: Duration,
     /// How long a tablet server waits for a disk that hangs.
     pub stall_max: Duration,
+    /// The plan is made for takeovers: see [`Plan::failover`].
+    pub failover: bool,
+    /// How many oracles and masters there are, and the times of their elections.
+    pub replicas: Replicas,
     /// How long a tablet server doesn't know yet that a group is durable, at most, in microseconds.
     pub window_us: u64,
     /// What clients do.
@@ -199,8 +239,9 @@ impl Plan {
         let mut rng = Rng::new(seed, "plan");
         let ms = Duration::from_millis;
         let likely = [1, 2, 3][rng.below(3) as usize];
-        let mut faults: BTreeSet<Fault> = Fault::ALL
-            .into_iter()
+        let mut faults: BTreeSet<Fault> = Fault::of_any()
+            .iter()
+            .copied()
             // It came later: what else a seed is stays as it was.
             .filter(|fault| *fault != Fault::LoseFolder)
             .filter(|_| rng.below(4) < likely)
@@ -235,12 +276,15 @@ impl Plan {
             lease: lease(seed),
             stall_max: stall_max(seed),
             retention: retention(seed),
+            failover: false,
+            replicas: Replicas::default(),
             window_us: [0, 300, 5_000][rng.below(3) as usize],
             workloads,
             only: None,
             mutation: None,
         };
         narrow(&mut plan);
+        replicate(&mut plan);
         plan
     }
 
@@ -279,6 +323,18 @@ impl Plan {
                 shown(self.patience)
             ),
         ];
+        if self.replicas.are_several() {
+            let Replicas {
+                oracles,
+                masters,
+                timing,
+                ..
+            } = self.replicas;
+            words.push(format!(
+                "oracles: {oracles}, masters: {masters}; another one leads when the register hasn't changed for {} ms",
+                timing.takeover_ms
+            ));
+        }
         if let Some(mutation) = self.mutation {
             words.push(format!("wrong on purpose: {}", mutation.name()));
         }
@@ -368,8 +424,12 @@ impl fmt::Display for Plan {
         write!(f, "--seed {}", self.seed)?;
         let drawn = match self.mutation {
             Some(mutation) => mutation.plan(self.seed),
+            None if self.failover => Self::failover(self.seed),
             None => Self::new(self.seed),
         };
+        if self.failover {
+            write!(f, " --failover")?;
+        }
         if self.faults != drawn.faults {
             let names: Vec<&str> = self.faults.iter().map(|fault| fault.name()).collect();
             let names = if names.is_empty() {

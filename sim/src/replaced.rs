@@ -117,16 +117,29 @@ fn make_another(world: &Arc<World>, cluster: &Arc<Cluster>) {
     // Of the other one nothing is known yet.
     *world.watch.lock() = Watch::new(cluster.plan.only);
     *cluster.highest.lock() = Timestamp::ZERO;
-    cluster.master.disk.lose();
-    cluster.master.begun.store(false, Ordering::Relaxed);
-    *cluster.master.cluster_id.lock() = None;
-    cluster.oracle.disk.lose();
-    cluster.oracle.lives.forget();
+    for master in &cluster.masters {
+        master.disk.lose();
+        master.begun.store(false, Ordering::Relaxed);
+        *master.cluster_id.lock() = None;
+        master.before.lock().clear();
+    }
+    if let Some(store) = &cluster.store {
+        store.clear();
+    }
+    for oracle in &cluster.oracles {
+        oracle.disk.lose();
+        oracle.lives.forget();
+        *oracle.cluster_id.lock() = None;
+    }
     for tablet in cluster.tablets() {
         tablet.forget();
     }
-    cluster.master.boot(world);
-    cluster.oracle.boot(world);
+    for master in &cluster.masters {
+        master.boot(world);
+    }
+    for oracle in &cluster.oracles {
+        oracle.boot(world);
+    }
     for tablet in cluster.tablets() {
         tablet.boot(world);
     }

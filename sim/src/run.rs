@@ -25,6 +25,7 @@ use crate::plan::Plan;
 use crate::recorder::Session;
 use crate::replaced::replaced;
 use crate::rng::Rng;
+use crate::servers::register::RegisterStore;
 use crate::trace::{Keep, Trace};
 use crate::verified::verified;
 use crate::workloads::{self, Workload, tagged};
@@ -41,6 +42,8 @@ pub struct Outcome {
     pub simulated: Duration,
     /// What clients did.
     pub history: Vec<Record>,
+    /// Terms of several oracles and masters that have begun.
+    pub takeovers: u64,
 }
 
 impl Outcome {
@@ -78,10 +81,12 @@ fn carried_out(plan: &Plan, keep: Keep, cut: Arc<AtomicBool>) -> Outcome {
     mutation::begin(plan.mutation);
     let network = Network::new(Rng::new(plan.seed, "network"));
     let world = World::new(plan, network, Trace::new(keep), cut);
-    let mut history = Vec::new();
+    let (mut history, mut store) = (Vec::new(), None);
     PANIC.set(None);
     // Whatever a panic leaves behind is dropped with the world.
-    let result = panic::catch_unwind(AssertUnwindSafe(|| carry_out(&world, plan, &mut history)));
+    let result = panic::catch_unwind(AssertUnwindSafe(|| {
+        carry_out(&world, plan, &mut history, &mut store)
+    }));
     if result.is_err() {
         let why = PANIC.take().unwrap_or_else(|| "a panic".to_owned());
         world.fail("an assertion of the shipped code", why.replace('\n', " "));
@@ -91,12 +96,18 @@ fn carried_out(plan: &Plan, keep: Keep, cut: Arc<AtomicBool>) -> Outcome {
         trace: world.take_trace(),
         simulated: world.now(),
         history,
+        takeovers: store.map_or(0, |store: Arc<RegisterStore>| store.takeovers()),
     };
     world.end();
     outcome
 }
 
-fn carry_out(world: &Arc<World>, plan: &Plan, history: &mut Vec<Record>) {
+fn carry_out(
+    world: &Arc<World>,
+    plan: &Plan,
+    history: &mut Vec<Record>,
+    store: &mut Option<Arc<RegisterStore>>,
+) {
     let all = workloads::all();
     let chosen: Vec<Arc<dyn Workload>> = plan
         .workloads
@@ -105,6 +116,7 @@ fn carry_out(world: &Arc<World>, plan: &Plan, history: &mut Vec<Record>) {
         .cloned()
         .collect();
     let cluster = Cluster::start(world, plan.clone(), chosen);
+    store.clone_from(&cluster.store);
     let steps = prepare(world, &cluster)
         && disturb(world, &cluster)
         && recover(world, &cluster)
@@ -154,7 +166,7 @@ fn carry_out(world: &Arc<World>, plan: &Plan, history: &mut Vec<Record>) {
 
 /// Kills every tablet server: what is durable is what comes back.
 fn restart(world: &Arc<World>, cluster: &Arc<Cluster>) {
-    for server in 2..cluster.servers() {
+    for server in cluster.tablet_numbers() {
         cluster.kill_server(world, server, Duration::ZERO, false);
     }
     world.run(world.now() + Duration::from_secs(1), || false);
@@ -189,7 +201,7 @@ fn disturb(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
 fn recover(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     cluster.set_healed();
     nemesis::heal(world, cluster);
-    if !liveness::progress(world, cluster) {
+    if !liveness::leader(world, cluster) || !liveness::progress(world, cluster) {
         return false;
     }
     cluster.stop();

@@ -10,7 +10,9 @@ use percolator_client::transport::{BoxFuture, Lost, MasterError, OneCluster, Rep
 use percolator_wire::v1;
 
 use crate::clock::EPOCH_MS;
+use crate::master_link::MasterLink;
 use crate::messages::{Answer, Ask};
+use crate::oracle_link::OracleLink;
 use crate::rng::Rng;
 use crate::servers::oracle;
 use crate::watch::Seen;
@@ -38,6 +40,10 @@ pub struct SimTransport {
     pub highest: Highest,
     /// Of which cluster the client is.
     pub cluster: OneCluster,
+    /// The masters that it knows; none if there is only one.
+    pub masters: Option<MasterLink>,
+    /// The oracles that it knows; none if there is only one.
+    pub oracles: Option<OracleLink>,
     /// Each timestamp is handed out with the next call: for a mutation.
     pub kept: Option<Mutex<Option<Timestamp>>>,
 }
@@ -59,6 +65,8 @@ impl SimTransport {
             rng: Mutex::new(rng),
             highest,
             cluster: OneCluster::default(),
+            masters: MasterLink::new(world),
+            oracles: OracleLink::new(world),
             kept: None,
         }
     }
@@ -67,15 +75,63 @@ impl SimTransport {
         self.world.call(self.node, to, ask, self.timeout).await
     }
 
+    /// A timestamp, of whichever oracle leads.
+    async fn ask_oracle(&self) -> Result<Timestamp, Lost> {
+        if let Some(oracles) = &self.oracles {
+            return oracles.timestamp(self).await;
+        }
+        let to = self.at(&oracle::address("tso-0"))?;
+        self.timestamp_of(to, self.timeout).await?.map_err(|_| {
+            // It has no register.
+            Lost::unknown("the only oracle doesn't lead".to_owned())
+        })
+    }
+
+    /// What one oracle answers: a timestamp, or who leads instead.
+    pub(crate) async fn timestamp_of(
+        &self,
+        to: NodeId,
+        timeout: Duration,
+    ) -> Result<Result<Timestamp, Option<String>>, Lost> {
+        let after = *self.highest.lock();
+        let asked = self
+            .world
+            .call(self.node, to, Ask::Timestamps(1), timeout)
+            .await?;
+        let ts = match asked {
+            Answer::Timestamps(granted) => granted.first,
+            Answer::NotLeader(leader) => return Ok(Err(leader)),
+            _ => return Err(Lost::unknown("another question was answered".to_owned())),
+        };
+        self.world.see(&Seen::Received { ts, after });
+        let mut highest = self.highest.lock();
+        *highest = ts.max(*highest);
+        Ok(Ok(ts))
+    }
+
     async fn ask_master(&self, ask: Ask) -> Result<Answer, MasterError> {
-        match self.ask(self.master, ask).await {
+        self.ask_master_within(ask, self.timeout).await
+    }
+
+    pub(crate) async fn ask_master_within(
+        &self,
+        ask: Ask,
+        timeout: Duration,
+    ) -> Result<Answer, MasterError> {
+        if let Some(masters) = &self.masters {
+            let matters = matches!(ask, Ask::CreateTable(_) | Ask::DeleteTable(_));
+            let asked = masters.ask(&self.world, self.node, ask, timeout, matters);
+            return asked.await;
+        }
+        let asked = self.world.call(self.node, self.master, ask, timeout);
+        match asked.await {
             Ok(Answer::Refused(why)) => Err(why),
             Ok(answer) => Ok(answer),
             Err(lost) => Err(MasterError::Unavailable(lost.why)),
         }
     }
 
-    fn at(&self, address: &str) -> Result<NodeId, Lost> {
+    pub(crate) fn at(&self, address: &str) -> Result<NodeId, Lost> {
         let node = self.world.network.lock().at(address);
         node.ok_or_else(|| Lost::never_sent(format!("nobody listens at {address}")))
     }
@@ -103,26 +159,14 @@ impl Transport for SimTransport {
 
     fn timestamp(&self, _: Option<v1::TraceContext>) -> BoxFuture<'_, Result<Timestamp, Lost>> {
         async move {
-            let after = *self.highest.lock();
-            let to = self.at(oracle::ADDRESS)?;
-            match self.ask(to, Ask::Timestamps(1)).await? {
-                Answer::Timestamps(granted) => {
-                    let ts = granted.first;
-                    self.world.see(&Seen::Received { ts, after });
-                    {
-                        let mut highest = self.highest.lock();
-                        *highest = ts.max(*highest);
-                    }
-                    let Some(kept) = &self.kept else {
-                        return Ok(ts);
-                    };
-                    let before = kept.lock().replace(ts);
-                    match before {
-                        Some(before) => Ok(before),
-                        None => self.timestamp(None).await,
-                    }
-                }
-                _ => Err(Lost::unknown("another question was answered".to_owned())),
+            let ts = self.ask_oracle().await?;
+            let Some(kept) = &self.kept else {
+                return Ok(ts);
+            };
+            let before = kept.lock().replace(ts);
+            match before {
+                Some(before) => Ok(before),
+                None => self.timestamp(None).await,
             }
         }
         .boxed()

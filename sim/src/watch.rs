@@ -19,6 +19,29 @@ use crate::invariants::{self, Invariant, durable};
 pub enum Seen<'a> {
     /// The oracle hands these out.
     Granted(Granted),
+    /// One of several oracles or masters has answered as the leader.
+    Led {
+        /// Of the oracles or the masters.
+        role: &'static str,
+        /// Which.
+        server: &'a str,
+        /// In which term.
+        term: u64,
+    },
+    /// One of several masters serves a directory in this term, and the register has the state of that one.
+    ServedState {
+        /// The term of the directory.
+        term: u64,
+        /// The term of the durable state's writer.
+        stored_term: u64,
+    },
+    /// One of several masters shows what its durable state doesn't have.
+    ShownEarly {
+        /// Which.
+        server: &'a str,
+        /// What it shows.
+        missing: &'static str,
+    },
     /// A client got a timestamp.
     Received {
         /// The timestamp.
@@ -209,6 +232,15 @@ impl Watch {
     pub fn see(&mut self, seen: &Seen<'_>) -> Result<(), Broken> {
         match seen {
             Seen::Granted(granted) => self.tell(|invariant| invariant.granted(*granted)),
+            Seen::Led { role, server, term } => {
+                self.tell(|invariant| invariant.led(role, server, *term))
+            }
+            Seen::ServedState { term, stored_term } => {
+                self.tell(|invariant| invariant.served_state(*term, *stored_term))
+            }
+            Seen::ShownEarly { server, missing } => {
+                self.tell(|invariant| invariant.shown_early(server, missing))
+            }
             Seen::Received { ts, after } => self.tell(|invariant| invariant.received(*ts, *after)),
             Seen::Durable { server, group } => self.durable(server, group),
             Seen::Reopened {

@@ -2,6 +2,7 @@
 //! it. Every kind of message is named here: one that is new doesn't compile until it has words.
 
 use percolator_client::transport::MasterError;
+use percolator_protocol::election::Leadership;
 use percolator_protocol::types::TabletState;
 use percolator_tablet::core::TabletCommand;
 use percolator_tablet::runner::MasterCommand;
@@ -11,6 +12,7 @@ use percolator_wire::v1::request::Body as B;
 use percolator_wire::v1::response::Body as R;
 
 use crate::messages::{Answer, Ask};
+use crate::servers::register::{RegisterAnswer, RegisterRequest};
 
 /// Cells that are named; of the others it is said how many there are.
 const SHOWN: usize = 6;
@@ -54,7 +56,33 @@ impl Ask {
             }) => {
                 format!("forget tablet {id} of {table}")
             }
+            Self::Register {
+                register,
+                request: RegisterRequest::Load,
+            } => format!("load {register}"),
+            Self::Register {
+                register,
+                request:
+                    RegisterRequest::Swap {
+                        expected, value, ..
+                    },
+            } => {
+                let expected = expected.map_or_else(nothing, |version| version.to_string());
+                format!("swap {register}, expecting {expected}: {}", held(value))
+            }
         }
+    }
+}
+
+/// What a register holds.
+fn held(value: &[u8]) -> String {
+    match Leadership::decode(value) {
+        Ok(value) => {
+            let holder = value.holder.as_ref();
+            let holder = holder.map_or("nobody", |holder| holder.name.as_str());
+            format!("{holder} in term {} up to {}", value.term, value.limit)
+        }
+        Err(_) => format!("{} bytes", value.len()),
     }
 }
 
@@ -135,6 +163,15 @@ impl Answer {
         match self {
             Self::Tablet(response) => response.body.as_ref().map_or_else(nothing, answered),
             Self::Timestamps(granted) => format!("timestamp {}", granted.first),
+            Self::NotLeader(Some(leader)) => format!("{leader} leads"),
+            Self::NotLeader(None) => "another one leads".to_owned(),
+            Self::Register(RegisterAnswer::Loaded(None)) => "no value".to_owned(),
+            Self::Register(RegisterAnswer::Loaded(Some(found))) => {
+                format!("version {}: {}", found.version, held(&found.value))
+            }
+            Self::Register(RegisterAnswer::Swapped(version)) => format!("swapped: {version}"),
+            Self::Register(RegisterAnswer::Conflict(_)) => "conflict".to_owned(),
+            Self::Register(RegisterAnswer::Unavailable) => "not now".to_owned(),
             Self::Directory(directory) => format!("{} tablets", directory.tablets.len()),
             Self::Located(located) => format!("{} tablets", located.tablets.len()),
             Self::TableCreated(_) => "created".to_owned(),

@@ -2,6 +2,7 @@
 
 use clap::Parser;
 use clap::error::ErrorKind;
+use percolator_protocol::election::mutants::ElectionMutant;
 use percolator_protocol::mutants::Mutant;
 use percolator_sim::arguments::Arguments;
 use percolator_sim::invariants;
@@ -28,6 +29,17 @@ fn a_mutation_is_repeated_by_its_name_and_its_seed() {
         assert_eq!(plan.to_string(), format!("--seed 17 --mutant {name}"));
         assert_eq!(plan_of(&plan.to_string()), plan);
     }
+}
+
+#[test]
+fn a_plan_of_takeovers_is_repeated_by_its_seed() {
+    let plan = Plan::failover(17);
+    assert_eq!(plan.to_string(), "--seed 17 --failover");
+    assert_eq!(plan_of(&plan.to_string()), plan);
+    // Otherwise it would prove nothing.
+    let outcome = run(&plan, Keep::Nothing);
+    assert_eq!(outcome.failure, None);
+    assert!(outcome.takeovers > 4, "{} takeovers", outcome.takeovers);
 }
 
 #[test]
@@ -118,7 +130,12 @@ fn what_makes_no_sense_is_refused() {
 fn plans_that_are_made_for_a_mutant_fail_by_that_alone() {
     let rules = [Mutant::OnePhaseOfAnotherLife, Mutant::LateCreateAccepted];
     let world = [Mutation::LimitNotDurable, Mutation::RenameNotDurable];
-    for mutation in rules.map(Mutation::Rule).into_iter().chain(world) {
+    let replicas = [
+        Mutation::Election(ElectionMutant::SeenFromSending),
+        Mutation::StandbyAnswers,
+    ];
+    let rules = rules.map(Mutation::Rule).into_iter();
+    for mutation in rules.chain(world).chain(replicas) {
         for seed in 0..6 {
             let plan = Plan {
                 mutation: None,

@@ -8,7 +8,7 @@ use crate::core::{Answer, COUNT_MAX, Core, CountRefused, Facts, OracleProgress, 
 
 /// What grants timestamps.
 #[derive(Debug)]
-pub(crate) enum Granting {
+pub enum Granting {
     /// One oracle, whose limit is in its folder.
     Alone(Core),
     /// One of the oracles that share a register.
@@ -17,7 +17,7 @@ pub(crate) enum Granting {
 
 /// The reply to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reply {
+pub enum Reply {
     /// Timestamps.
     Granted(Granted),
     /// Ask again when a limit is durable.
@@ -40,7 +40,11 @@ pub(crate) struct Right {
 }
 
 impl Granting {
-    pub(crate) fn request(&mut self, now: Now, count: u32) -> Result<Reply, CountRefused> {
+    /// Answers a request for so many timestamps. The clock was read after the request was.
+    ///
+    /// # Errors
+    /// [`CountRefused`].
+    pub fn request(&mut self, now: Now, count: u32) -> Result<Reply, CountRefused> {
         match self {
             Self::Alone(core) => Ok(match core.request(now, count)? {
                 Answer::Granted(granted) => Reply::Granted(granted),
@@ -59,40 +63,45 @@ impl Granting {
     }
 
     /// A limit to store in the folder; a replica stores its limits in the register.
-    pub(crate) fn store(&mut self, now: Now) -> Option<Store> {
+    pub fn store(&mut self, now: Now) -> Option<Store> {
         match self {
             Self::Alone(core) => core.store(now),
             Self::Replica(_) => None,
         }
     }
 
-    pub(crate) fn stored(&mut self, now: Now, store: Store) {
+    /// That is durable.
+    pub fn stored(&mut self, now: Now, store: Store) {
         if let Self::Alone(core) = self {
             core.stored(now, store);
         }
     }
 
-    pub(crate) fn not_stored(&mut self) {
+    /// That may not be durable.
+    pub fn not_stored(&mut self) {
         if let Self::Alone(core) = self {
             core.not_stored();
         }
     }
 
-    pub(crate) fn replica(&mut self) -> Option<&mut OracleReplica> {
+    /// This part of the election; none if it is alone.
+    pub fn replica(&mut self) -> Option<&mut OracleReplica> {
         match self {
             Self::Alone(_) => None,
             Self::Replica(replica) => Some(replica),
         }
     }
 
-    pub(crate) fn obey_master(&mut self) {
+    /// From now on the master decides whether an oracle that is alone grants.
+    pub fn obey_master(&mut self) {
         // The register decides who of its oracles grants. No lease of the master may stand in the way of a takeover.
         if let Self::Alone(core) = self {
             core.obey_master();
         }
     }
 
-    pub(crate) fn heard(&mut self, sent_ms: u64, lease_ms: u64, above: Timestamp) {
+    /// The master has answered a heartbeat that was sent then; see [`Core::heard`].
+    pub fn heard(&mut self, sent_ms: u64, lease_ms: u64, above: Timestamp) {
         match self {
             Self::Alone(core) => core.heard(sent_ms, lease_ms, above),
             Self::Replica(replica) => replica.raise(above),
@@ -100,7 +109,7 @@ impl Granting {
     }
 
     /// How far it is. A standby has no time, and reports the register's limit.
-    pub(crate) fn reached(&mut self, now: Now) -> OracleProgress {
+    pub fn reached(&mut self, now: Now) -> OracleProgress {
         match self {
             Self::Alone(core) => core.reached(now),
             Self::Replica(replica) => {
@@ -119,7 +128,7 @@ impl Granting {
     }
 
     /// Why nothing is granted, if so.
-    pub(crate) fn not_granting(&self, now: Now) -> Option<String> {
+    pub fn not_granting(&self, now: Now) -> Option<String> {
         match self {
             Self::Alone(core) => core.not_leased(now).map(str::to_owned),
             // A standby whose leader goes on is as it should be.
@@ -148,7 +157,8 @@ impl Granting {
         }
     }
 
-    pub(crate) fn facts(&mut self, now: Now) -> Facts {
+    /// How it is, for those who watch it.
+    pub fn facts(&mut self, now: Now) -> Facts {
         match self {
             Self::Alone(core) => core.facts(now),
             Self::Replica(replica) => {
@@ -166,7 +176,8 @@ impl Granting {
         }
     }
 
-    pub(crate) fn take_event(&mut self) -> Option<ClockEvent> {
+    /// What happened to the clock since the last call.
+    pub fn take_event(&mut self) -> Option<ClockEvent> {
         match self {
             Self::Alone(core) => core.take_event(),
             Self::Replica(replica) => replica.take_clock_event(),

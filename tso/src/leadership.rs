@@ -3,10 +3,10 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use percolator_protocol::election::{Command, Leadership, Member, RoleKind};
-use percolator_register::{Register, RegisterVersion};
+use percolator_protocol::election::{Command, Member, RoleKind, StoredLeadership, SwapResult};
+use percolator_register::{Register, SwapError};
 use percolator_server::{Folder, SmallFile, leadership};
 use percolator_telemetry::Limited;
 
@@ -134,13 +134,7 @@ impl LeadershipTask {
 
     /// Carries out all commands that are due.
     async fn drive(&self, logged: &mut Option<LoggedState>) {
-        while let Some(Some(command)) = self.shared.replica(|replica, now| replica.poll(now)) {
-            match command {
-                Command::Load => self.load().await,
-                Command::Swap { expected, value } => self.swap(expected, &value).await,
-            }
-            self.shared.look_again();
-        }
+        leadership::drive(&*self.register, self).await;
         let state = self.shared.replica(|replica, now| {
             let state = LoggedState {
                 role: replica.role(),
@@ -165,10 +159,17 @@ impl LeadershipTask {
             *logged = Some(state);
         }
     }
+}
 
-    async fn load(&self) {
-        let loaded = leadership::load(&*self.register).await;
-        let result = loaded.map_err(|error| {
+impl leadership::Replica for LeadershipTask {
+    fn poll(&self) -> Option<Command> {
+        self.shared
+            .replica(|replica, now| replica.poll(now))
+            .flatten()
+    }
+
+    fn loaded(&self, result: Result<Option<StoredLeadership>, String>) {
+        let result = result.map_err(|error| {
             static LOGGED: Limited = Limited::new();
             if let Some(left_out) = LOGGED.admit() {
                 tracing::warn!(error, left_out, "the oracles' register can't be read");
@@ -179,24 +180,20 @@ impl LeadershipTask {
         metrics.loaded(found, self.incarnation);
         self.shared
             .replica(|replica, now| replica.loaded(now, result));
+        self.shared.look_again();
     }
 
-    async fn swap(&self, expected: Option<u64>, value: &Leadership) {
-        let began = Instant::now();
-        let expected = expected.map(RegisterVersion);
-        let swapped = self.register.swap(expected, value.encode()).await;
-        self.shared
-            .metrics
-            .limit_written(swapped.is_ok(), began.elapsed());
-        if let Err(error) = &swapped {
+    fn swapped(&self, result: SwapResult, cause: Option<&SwapError>, took: Duration) {
+        self.shared.metrics.limit_written(cause.is_none(), took);
+        if let Some(error) = cause {
             tracing::debug!(%error, "a swap of the oracles' register");
             // Then limits are durable in the folders of all oracles.
             let fails = !self.shared.right().is_promised;
             self.shared.metrics.limits_fail(fails);
         }
-        let result = leadership::swap_result(&swapped);
         self.shared
             .replica(|replica, now| replica.swapped(now, result));
+        self.shared.look_again();
     }
 }
 

@@ -7,7 +7,7 @@
 pub mod clock;
 pub mod core;
 mod error;
-mod granting;
+pub mod granting;
 mod joining;
 mod keeper;
 mod leadership;

@@ -74,7 +74,7 @@ impl OracleError {
     }
 }
 
-pub(crate) use places::places;
+pub use places::{KnownPlaces, places};
 
 /// Where the oracle is.
 #[derive(Clone, Debug, PartialEq, Eq)]

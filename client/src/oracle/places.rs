@@ -14,7 +14,7 @@ const PATIENCE_OF_SEVERAL: Duration = Duration::from_millis(1_000);
 const PATIENCE_OF_ONE: Duration = Duration::from_secs(24 * 3600);
 
 /// The oracles of a directory: first the one that led last, as far as the master has heard. None if it knows none.
-pub(crate) fn places(directory: &v1::DirectoryResponse) -> Option<Place> {
+pub fn places(directory: &v1::DirectoryResponse) -> Option<Place> {
     let mut oracles: Vec<&v1::ServerInfo> = directory
         .servers
         .iter()
@@ -29,9 +29,9 @@ pub(crate) fn places(directory: &v1::DirectoryResponse) -> Option<Place> {
     })
 }
 
-/// The oracles that are known, and whose turn it is.
+/// The oracles that are known, and whose turn it is. The oracle client asks by it, and the simulator's clients.
 #[derive(Debug, Default)]
-pub(super) struct KnownPlaces {
+pub struct KnownPlaces {
     cluster_id: String,
     /// The first one is asked.
     addresses: VecDeque<String>,
@@ -45,12 +45,12 @@ pub(super) struct KnownPlaces {
 
 impl KnownPlaces {
     /// Nobody is left to ask: read the directory.
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.addresses.is_empty()
     }
 
     /// The directory was read.
-    pub(super) fn learn(&mut self, place: Place) {
+    pub fn learn(&mut self, place: Place) {
         self.several = !place.others.is_empty();
         self.cluster_id = place.cluster_id;
         self.addresses = [place.address].into_iter().chain(place.others).collect();
@@ -59,13 +59,13 @@ impl KnownPlaces {
     }
 
     /// The one that was asked has granted timestamps: when it doesn't any more, the directory knows better who else does.
-    pub(super) fn granted(&mut self) {
+    pub fn granted(&mut self) {
         self.addresses.truncate(1);
         self.followed = 0;
     }
 
     /// How long the directory is waited for: not for long if other oracles were known before.
-    pub(super) fn directory_patience(&self) -> Duration {
+    pub fn directory_patience(&self) -> Duration {
         if self.earlier.len() > 1 {
             PATIENCE_OF_SEVERAL
         } else {
@@ -74,7 +74,7 @@ impl KnownPlaces {
     }
 
     /// The directory can't be read: those that were known before are asked, once. Whether there are several.
-    pub(super) fn recall(&mut self) -> bool {
+    pub fn recall(&mut self) -> bool {
         let earlier = std::mem::take(&mut self.earlier);
         if earlier.len() > 1 {
             self.addresses.clone_from(&earlier);
@@ -83,7 +83,7 @@ impl KnownPlaces {
     }
 
     /// Whom to ask.
-    pub(super) fn current(&self) -> Option<Place> {
+    pub fn current(&self) -> Option<Place> {
         Some(Place {
             address: self.addresses.front()?.clone(),
             cluster_id: self.cluster_id.clone(),
@@ -92,7 +92,7 @@ impl KnownPlaces {
     }
 
     /// How long it is waited for.
-    pub(super) fn patience(&self) -> Duration {
+    pub fn patience(&self) -> Duration {
         if self.several {
             PATIENCE_OF_SEVERAL
         } else {
@@ -101,7 +101,7 @@ impl KnownPlaces {
     }
 
     /// The one that was asked granted nothing, and names the leader, if it knows one.
-    pub(super) fn failed(&mut self, leader: Option<String>) {
+    pub fn failed(&mut self, leader: Option<String>) {
         self.addresses.pop_front();
         // Standbys that name a leader which is dead, or each other, must not keep the client from the directory.
         if let Some(leader) = leader

@@ -19,7 +19,7 @@
 mod core;
 #[cfg(test)]
 mod model;
-mod mutants;
+pub mod mutants;
 mod observe;
 mod oracle;
 mod promises;

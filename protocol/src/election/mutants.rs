@@ -1,10 +1,9 @@
-//! Mutants of the election, which the model in this folder kills. They have a list of their own: the simulator
-//! kills all of `crate::mutants`, and has no register yet.
+//! Mutants of the election. The model in this folder kills all of them, and so does the simulator, with replicas of the
+//! whole cluster.
 
 /// A rule of the election with a bug on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(test), allow(dead_code))]
-pub(super) enum ElectionMutant {
+pub enum ElectionMutant {
     /// The leader's right is counted from the answer to its renewal, not from the sending.
     RightFromAnswer,
     /// The leader's right never ends.
@@ -25,7 +24,7 @@ pub(super) enum ElectionMutant {
     SeenFromSending,
     /// A standby counts from its first load, although the version has changed since.
     SeenNotReset,
-    /// In the model's world: the clock is read before the request.
+    /// In the world around the rules: the clock is read before the request.
     ClockBeforeRequest,
     /// A promise counts from its answer, not from when it was asked for.
     PromiseFromAnswer,
@@ -51,17 +50,37 @@ pub(super) enum ElectionMutant {
     UndecidedPromisersIgnored,
 }
 
+impl ElectionMutant {
+    /// Whether it shows only where replicas go on by promises.
+    pub fn is_of_promises(self) -> bool {
+        matches!(
+            self,
+            Self::PromiseFromAnswer
+                | Self::SomePromises
+                | Self::LimitInOneFolder
+                | Self::OwnFolderIgnored
+                | Self::PromiseForgotten
+                | Self::PromiseWhileUndecided
+                | Self::PromiseBroken
+                | Self::UnlistedTakesOver
+                | Self::TakeoverForgetsPromisers
+                | Self::TermNotKept
+                | Self::UndecidedPromisersIgnored
+        )
+    }
+}
+
 /// Whether this thread runs this mutant.
-#[cfg(not(test))]
+#[cfg(not(any(test, feature = "mutants")))]
 #[inline(always)]
-pub(super) const fn on(_: ElectionMutant) -> bool {
+pub const fn on(_: ElectionMutant) -> bool {
     false
 }
 
-#[cfg(test)]
-pub(super) use switch::{on, set};
+#[cfg(any(test, feature = "mutants"))]
+pub use switch::{on, set};
 
-#[cfg(test)]
+#[cfg(any(test, feature = "mutants"))]
 mod switch {
     use std::cell::Cell;
 
@@ -73,7 +92,7 @@ mod switch {
 
     impl ElectionMutant {
         /// All of them.
-        pub(crate) const ALL: [Self; 22] = [
+        pub const ALL: [Self; 22] = [
             Self::RightFromAnswer,
             Self::RightNeverEnds,
             Self::TakeoverWithoutSwap,
@@ -100,12 +119,12 @@ mod switch {
     }
 
     /// From now on this thread runs this mutant, or none.
-    pub(crate) fn set(mutant: Option<ElectionMutant>) {
+    pub fn set(mutant: Option<ElectionMutant>) {
         ON.set(mutant);
     }
 
     /// Whether this thread runs it.
-    pub(crate) fn on(mutant: ElectionMutant) -> bool {
+    pub fn on(mutant: ElectionMutant) -> bool {
         ON.get() == Some(mutant)
     }
 }

@@ -46,7 +46,7 @@ pub struct OracleReplica {
     pub(super) blocked: Option<RecoverError>,
     pub(super) clock_event: Option<ClockEvent>,
     /// What a mutant keeps of an earlier term.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "mutants"))]
     retained: Option<Oracle>,
 }
 
@@ -69,7 +69,7 @@ impl OracleReplica {
             floor: Timestamp::ZERO,
             blocked: None,
             clock_event: None,
-            #[cfg(test)]
+            #[cfg(any(test, feature = "mutants"))]
             retained: None,
         }
     }
@@ -130,7 +130,7 @@ impl OracleReplica {
                 granted.map_or(RequestOutcome::Wait, RequestOutcome::Granted)
             }
             RoleKind::Leader => RequestOutcome::NotLeader { leader: None },
-            #[cfg(test)]
+            #[cfg(any(test, feature = "mutants"))]
             RoleKind::HandingOver if mutants::on(ElectionMutant::GrantsDuringHandOver) => {
                 let retained = self.retained.as_mut();
                 let granted = retained.and_then(|oracle| oracle.grant(count));
@@ -270,15 +270,15 @@ impl OracleReplica {
         self.clock_event = event.or(self.clock_event);
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "mutants"))]
     fn retain(&mut self, oracle: &Oracle) {
         self.retained = Some(oracle.clone());
     }
 
-    #[cfg(not(test))]
+    #[cfg(not(any(test, feature = "mutants")))]
     fn retain(&self, _: &Oracle) {}
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "mutants"))]
     fn reused(&mut self, fresh: Oracle) -> Oracle {
         match self.retained.take() {
             Some(mut oracle) if mutants::on(ElectionMutant::OracleReused) => {
@@ -289,7 +289,7 @@ impl OracleReplica {
         }
     }
 
-    #[cfg(not(test))]
+    #[cfg(not(any(test, feature = "mutants")))]
     fn reused(&self, fresh: Oracle) -> Oracle {
         fresh
     }

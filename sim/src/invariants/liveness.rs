@@ -17,9 +17,10 @@ const PROGRESS: &str = "liveness: progress";
 const ENDS: &str = "liveness: ends";
 const SERVES: &str = "liveness: the cluster serves";
 const READERS: &str = "liveness: readers";
+const LEADER: &str = "liveness: a leader";
 const COLLECTION: &str = "liveness: collection";
 /// Their names.
-pub(super) const NAMES: [&str; 5] = [PROGRESS, ENDS, SERVES, READERS, COLLECTION];
+pub(super) const NAMES: [&str; 6] = [PROGRESS, ENDS, SERVES, READERS, LEADER, COLLECTION];
 
 /// What a read of a well cluster takes, with the pauses before it looks at a lock again.
 const READ: Duration = Duration::from_secs(2);
@@ -29,8 +30,32 @@ const RETENTION_WAITED: Duration = Duration::from_secs(5);
 /// A master that was started again waits for the end of the longest lease (`gc-master/src/collection.rs`).
 const LEASE_MAX: Duration = Duration::from_secs(60);
 
+/// After the faults a process may have to start, and the master to accept it, before it waits to take over.
+const LEADER_MARGIN: Duration = Duration::from_secs(10);
+
 fn bound(cluster: &Cluster) -> Duration {
     BOUND + cluster.plan.patience
+}
+
+/// Of several oracles one leads, and of several masters. Whether the run goes on, as of [`ends`].
+pub(crate) fn leader(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
+    let bound = LEADER_MARGIN + 2 * cluster.plan.replicas.takeover();
+    let oracle_leads = || cluster.oracles.iter().any(|oracle| oracle.leads(world));
+    let master_leads = || cluster.masters.iter().any(|master| master.leads());
+    if world.run(world.now() + bound, || oracle_leads() && master_leads()) {
+        return true;
+    }
+    if world.failure().is_none() {
+        world.fail(
+            LEADER,
+            format!(
+                "no {} leads within {} after the faults",
+                if oracle_leads() { "master" } else { "oracle" },
+                shown(bound)
+            ),
+        );
+    }
+    world.failure().is_none()
 }
 
 /// Every worker commits something that it wrote or got for update. Whether the run goes on, as of [`ends`].
@@ -135,8 +160,10 @@ pub(crate) fn collection(world: &Arc<World>, cluster: &Arc<Cluster>) -> bool {
     let past = *cluster.highest.lock();
     if cluster.plan.retention > RETENTION_WAITED {
         world.note(|| format!("versions are kept for {} now", shown(RETENTION_WAITED)));
-        cluster.master.settings.lock().retention = RETENTION_WAITED;
-        cluster.kill_server(world, 0, Duration::ZERO, false);
+        for master in &cluster.masters {
+            master.settings.lock().retention = RETENTION_WAITED;
+        }
+        cluster.kill_masters(world, Duration::ZERO);
     }
     // The oracle's time goes at half the pace as long as it is ahead of its clock.
     let retention = cluster.plan.retention.min(RETENTION_WAITED);

@@ -9,6 +9,7 @@ mod collection_ends;
 mod commit_above_start;
 pub(crate) mod durable;
 mod durable_answers;
+mod durable_masters;
 mod exact_reads;
 mod first_committer;
 mod isolation;
@@ -18,6 +19,7 @@ pub(crate) mod liveness;
 mod made_up;
 mod nothing_overlooked;
 mod one_fate;
+mod one_leader;
 mod one_lock;
 mod one_outcome;
 mod one_owner;
@@ -52,6 +54,21 @@ pub trait Invariant: Send {
 
     /// The oracle hands out timestamps.
     fn granted(&mut self, granted: Granted) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// One of several oracles or masters has answered as the leader.
+    fn led(&mut self, role: &'static str, server: &str, term: u64) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// One of several masters serves a directory in this term; the durable state was written in that one.
+    fn served_state(&mut self, term: u64, stored_term: u64) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// One of several masters shows what its durable state doesn't have.
+    fn shown_early(&mut self, server: &str, missing: &str) -> Result<(), String> {
         Ok(())
     }
 
@@ -152,6 +169,8 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(one_outcome::OneOutcome::default()),
         Box::new(one_fate::OneFate::default()),
         Box::new(one_owner::OneOwner::default()),
+        Box::new(one_leader::OneLeader::default()),
+        Box::new(durable_masters::DurableMasters),
         Box::new(points_go_forward::PointsGoForward::default()),
         Box::new(retention_holds::RetentionHolds::default()),
         Box::new(collected_rightly::CollectedRightly),

@@ -1,5 +1,6 @@
-//! The master's process: the pure `Directory` of `gc-master`, and around it what its runner and service
-//! do: first what is to be durable, then commands, then answers.
+//! A master's process: the pure `Directory` of `gc-master`, and around it what its runner and service
+//! do: first what is to be durable, then commands, then answers. One that is alone writes its state within the step that
+//! changes it. One of several (`candidate`) writes it meanwhile, and what a step has found waits for that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +21,11 @@ use percolator_wire::v1;
 
 use crate::disk::SimDisk;
 use crate::messages::{Answer, Ask, Caller};
+use crate::mutation::Mutation;
 use crate::rng::{Dice, Rng};
+use crate::servers::candidate::Candidate;
+use crate::servers::replica::Replicated;
+use crate::servers::served::{Served, Shared};
 use crate::servers::{STEPS, cant_read, exit};
 use crate::transport::{Highest, SimTransport};
 use crate::watch::Seen;
@@ -31,8 +36,15 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 /// How soon a request that waits for a table is gone on with.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The master: what outlives its processes.
+/// Where the others reach a master.
+pub fn address(number: usize) -> String {
+    format!("gc-master-{number}:7400")
+}
+
+/// A master: what outlives its processes.
 pub struct Master {
+    /// Which of them it is.
+    pub number: usize,
     /// Its process.
     pub node: NodeId,
     /// Its folder.
@@ -51,23 +63,109 @@ pub struct Master {
     pub highest: Highest,
     /// Every tablet is given to a second server too: for a mutation.
     pub two_owners: bool,
+    /// What is wrong on purpose.
+    pub mutation: Option<Mutation>,
+    /// None: it is alone.
+    pub replicated: Option<Replicated>,
+    /// Incarnations of one of several that had its folder.
+    pub before: Mutex<Vec<u64>>,
+    /// The process of one of several that runs.
+    pub candidate: Mutex<Option<Arc<Candidate>>>,
 }
-
-struct Running {
-    directory: Directory,
-    started: Duration,
-    dead: bool,
-}
-
-type Shared = Arc<Mutex<Running>>;
 
 impl Master {
+    /// Its stable name.
+    pub fn name(&self) -> String {
+        format!("gc-master-{}", self.number)
+    }
+
+    fn random(&self) -> u128 {
+        let half = || u128::from(self.dice.of("ids", Rng::next));
+        half() << 64 | half()
+    }
+
+    /// A new directory. None: the run has failed.
+    pub(super) fn begin_directory(&self, world: &Arc<World>, start: Start) -> Option<Shared> {
+        let settings = *self.settings.lock();
+        world.see(&Seen::Retention(settings.retention));
+        match Directory::open(start, settings, self.random()) {
+            Ok(directory) => Some(Served::new(directory, world.mono(self.node))),
+            Err(error) => {
+                world.fail("the master starts", error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Starts the process of one of several.
+    fn boot_candidate(self: &Arc<Self>, world: &Arc<World>, replicated: &Replicated) {
+        let candidate = Arc::new(Candidate::new(self, world, replicated));
+        let handler = {
+            let (master, candidate) = (self.clone(), candidate.clone());
+            Arc::new(
+                move |world: &Arc<World>, caller, ask| match candidate.directory() {
+                    Ok((term, running)) => {
+                        let early = candidate.shows_early();
+                        let (master, world2) = (master.clone(), world.clone());
+                        let work = async move {
+                            let answer = master.answer(&world2, &running, ask, early).await?;
+                            master.check_shown(&world2, term, &answer);
+                            Some(answer)
+                        };
+                        candidate.answer_later(caller, work);
+                    }
+                    Err(leader) => world.reply(master.node, caller, Answer::NotLeader(leader)),
+                },
+            )
+        };
+        let at_kill = {
+            let master = self.clone();
+            Box::new(move |_: &Arc<World>| {
+                *master.candidate.lock() = None;
+                master.disk.crash();
+            })
+        };
+        world.start(self.node, Some(handler), at_kill);
+        *self.candidate.lock() = Some(candidate.clone());
+        candidate.begin();
+    }
+
+    /// Whether this process answers as the leader now; one that is alone does.
+    pub fn leads(&self) -> bool {
+        if self.replicated.is_none() {
+            return true;
+        }
+        let candidate = self.candidate.lock().clone();
+        candidate.is_some_and(|candidate| candidate.serves())
+    }
+
+    /// The process of one of several is told to end in order: SIGTERM. Another one is started after this time.
+    pub fn hand_over(&self, world: &Arc<World>, down: Duration) {
+        if let Some(candidate) = &*self.candidate.lock() {
+            world.note(|| format!("{} is told to end", self.name()));
+            candidate.hand_over(down);
+        }
+    }
+
+    /// Ends this process, unless it has ended already; another one is started after this time.
+    pub(super) fn end(self: &Arc<Self>, world: &Arc<World>, down: Duration) {
+        let (master, life) = (self.clone(), world.life(self.node));
+        let end = move |world: &Arc<World>| {
+            if world.is_up(master.node) && world.life(master.node) == life {
+                world.kill(master.node, false);
+                let boot = move |world: &Arc<World>| master.boot(world);
+                world.at(down, Box::new(boot));
+            }
+        };
+        world.at(Duration::ZERO, Box::new(end));
+    }
+
     /// Starts the process.
     pub fn boot(self: &Arc<Self>, world: &Arc<World>) {
-        let random = {
-            let half = || u128::from(self.dice.of("ids", Rng::next));
-            half() << 64 | half()
-        };
+        if let Some(replicated) = &self.replicated {
+            return self.boot_candidate(world, replicated);
+        }
+        let random = self.random();
         let stored = match self.state().load() {
             Ok(stored) => stored,
             Err(error) => {
@@ -100,11 +198,7 @@ impl Master {
         if let Ok(truth) = directory.state() {
             *self.cluster_id.lock() = Some(truth.cluster_id.clone());
         }
-        let running = Arc::new(Mutex::new(Running {
-            directory,
-            started: world.mono(self.node),
-            dead: false,
-        }));
+        let running = Served::new(directory, world.mono(self.node));
         let handler = {
             let (master, running) = (self.clone(), running.clone());
             Arc::new(move |world: &Arc<World>, caller, ask| {
@@ -123,23 +217,46 @@ impl Master {
         SmallFile::on(Arc::new(self.disk.clone()), "state")
     }
 
-    /// One step of the directory, with its effects. `None`: the process has died over it.
-    fn step<R>(
+    /// One step of the directory, with its effects. What it has found may be shown when this returns. `None`: it may not
+    /// be shown, as the process has died over it, or leads no more.
+    async fn step<R>(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        running: &Shared,
+        early: bool,
+        act: impl FnOnce(&mut Directory, Duration) -> R,
+    ) -> Option<R> {
+        let (result, changes) = self.act(world, running, act)?;
+        if !early {
+            running.shown(changes).await?;
+        }
+        Some(result)
+    }
+
+    /// One step of the directory, and after how many changes it may be shown.
+    fn act<R>(
         self: &Arc<Self>,
         world: &Arc<World>,
         running: &Shared,
         act: impl FnOnce(&mut Directory, Duration) -> R,
-    ) -> Option<R> {
-        let (result, effects) = {
-            let mut state = running.lock();
+    ) -> Option<(R, u64)> {
+        let (result, mut effects, changes) = {
+            let mut state = running.running.lock();
             if state.dead {
                 return None;
             }
             let now = world.mono(self.node).saturating_sub(state.started);
             let result = act(&mut state.directory, now);
-            let effects = state.directory.take_effects();
+            let mut effects = state.directory.take_effects();
             world.see(&Seen::MasterHolds(state.directory.held()));
-            (result, effects)
+            if self.replicated.is_some()
+                && let Some(bytes) = effects.persist.take()
+            {
+                state.changes += 1;
+                state.unwritten = Some(bytes);
+                running.written.notify_one();
+            }
+            (result, effects, state.changes)
         };
         for note in &effects.notes {
             world.note(|| format!("master: {note}"));
@@ -158,17 +275,27 @@ impl Master {
                     Ok(()) => "it died".to_owned(),
                     Err(error) => error.to_string(),
                 };
-                running.lock().dead = true;
+                running.running.lock().dead = true;
                 let master = self.clone();
                 let why = format!("its state is not durable: {why}");
                 exit(world, self.node, &why, move |world| master.boot(world));
                 return None;
             }
         }
-        for command in effects.commands {
-            self.dispatch(world, running, command);
+        for command in std::mem::take(&mut effects.commands) {
+            if self.replicated.is_none() {
+                self.dispatch(world, running, command);
+                continue;
+            }
+            let (master, world2, running) = (self.clone(), world.clone(), running.clone());
+            let sending = async move {
+                if running.shown(changes).await.is_some() {
+                    master.dispatch(&world2, &running, command);
+                }
+            };
+            world.spawn(self.node, sending.boxed());
         }
-        Some(result)
+        Some((result, changes))
     }
 
     fn dispatch(self: &Arc<Self>, world: &Arc<World>, running: &Shared, command: Command) {
@@ -202,7 +329,7 @@ impl Master {
             };
             let meant = v1::Addressee {
                 server: other.to_owned(),
-                incarnation: running.lock().directory.incarnation(other),
+                incarnation: running.running.lock().directory.incarnation(other),
             };
             let node = world.network.lock().at(&super::tablet::address(other));
             if let Some(node) = node {
@@ -228,7 +355,7 @@ impl Master {
                 Ok(_) => Err("another question was answered".to_owned()),
                 Err(lost) => Err(lost.why),
             };
-            master.step(&world2, &running, |directory, now| {
+            master.act(&world2, &running, |directory, now| {
                 directory.finished(now, &command, outcome);
             });
         };
@@ -236,25 +363,33 @@ impl Master {
     }
 
     fn handle(self: &Arc<Self>, world: &Arc<World>, running: &Shared, caller: Caller, ask: Ask) {
-        let answer = match ask {
-            Ask::Heartbeat(beat) => self.heartbeat(world, running, *beat),
-            Ask::Directory => self.directory(world, running),
-            Ask::Locate(request) => self.locate(world, running, &request),
-            Ask::Session(request) => self.session(world, running, request),
-            Ask::CreateTable(request) => {
-                let (master, world2, running) = (self.clone(), world.clone(), running.clone());
-                let create = async move { master.create_table(&world2, &running, request).await };
-                return self.answer_later(world, caller, create);
-            }
-            Ask::DeleteTable(request) => {
-                let (master, world2, running) = (self.clone(), world.clone(), running.clone());
-                let delete = async move { master.delete_table(&world2, &running, request).await };
-                return self.answer_later(world, caller, delete);
-            }
-            Ask::Order(_) | Ask::Tablet(_) | Ask::Timestamps(_) => return,
-        };
-        if let Some(answer) = answer {
+        let takes_time = matches!(ask, Ask::CreateTable(_) | Ask::DeleteTable(_));
+        let (master, world2, running) = (self.clone(), world.clone(), running.clone());
+        let work = async move { master.answer(&world2, &running, ask, false).await };
+        if takes_time {
+            return self.answer_later(world, caller, work);
+        }
+        if let Some(answer) = work.now_or_never().flatten() {
             world.reply(self.node, caller, answer);
+        }
+    }
+
+    /// The answer to a request. `early`: also if what it shows isn't durable, for a mutation.
+    async fn answer(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        running: &Shared,
+        ask: Ask,
+        early: bool,
+    ) -> Option<Answer> {
+        match ask {
+            Ask::Heartbeat(beat) => self.heartbeat(world, running, *beat, early).await,
+            Ask::Directory => self.directory(world, running, early).await,
+            Ask::Locate(request) => self.locate(world, running, &request, early).await,
+            Ask::Session(request) => self.session(world, running, request, early).await,
+            Ask::CreateTable(request) => self.create_table(world, running, request, early).await,
+            Ask::DeleteTable(request) => self.delete_table(world, running, request, early).await,
+            Ask::Order(_) | Ask::Tablet(_) | Ask::Timestamps(_) | Ask::Register { .. } => None,
         }
     }
 
@@ -274,31 +409,35 @@ impl Master {
         world.spawn(node, answer.boxed());
     }
 
-    fn heartbeat(
+    async fn heartbeat(
         self: &Arc<Self>,
         world: &Arc<World>,
         running: &Shared,
         beat: v1::HeartbeatRequest,
+        early: bool,
     ) -> Option<Answer> {
-        let heard = self.step(world, running, |directory, now| {
+        let heard = self.step(world, running, early, |directory, now| {
             let beat = Heartbeat::try_from(beat)?;
             directory.heartbeat(now, beat)
-        })?;
+        });
+        let heard = heard.await?;
         Some(match heard {
             Ok(heard) => Answer::Heartbeat(heard.into()),
             Err(refusal) => refused(refusal),
         })
     }
 
-    fn session(
+    async fn session(
         self: &Arc<Self>,
         world: &Arc<World>,
         running: &Shared,
         request: v1::SessionRequest,
+        early: bool,
     ) -> Option<Answer> {
-        let renewed = self.step(world, running, |directory, now| {
+        let renewed = self.step(world, running, early, |directory, now| {
             directory.session(now, request)
-        })?;
+        });
+        let renewed = renewed.await?;
         Some(match renewed {
             Ok(told) => Answer::Session(told),
             Err(refusal) => refused(refusal),
@@ -306,7 +445,7 @@ impl Master {
     }
 
     /// Moves the points of collection, for ever.
-    fn collect(self: &Arc<Self>, world: &Arc<World>, running: &Shared) {
+    pub(super) fn collect(self: &Arc<Self>, world: &Arc<World>, running: &Shared) {
         let oracle = OracleClient::over(Arc::new(SimTransport::of_server(
             world,
             self.node,
@@ -317,40 +456,49 @@ impl Master {
         let (master, world2, running) = (self.clone(), world.clone(), running.clone());
         let collecting = async move {
             let step = |time| {
-                master.step(&world2, &running, |directory, now| {
+                let stepped = master.act(&world2, &running, |directory, now| {
                     directory.collect(now, time);
                     directory.collection_pause()
-                })
+                });
+                stepped.map(|(pause, _)| pause)
             };
             drive(&oracle, step).await;
         };
         world.spawn(self.node, collecting.boxed());
     }
 
-    fn directory(self: &Arc<Self>, world: &Arc<World>, running: &Shared) -> Option<Answer> {
-        let looked = self.step(world, running, |directory, now| {
+    async fn directory(
+        self: &Arc<Self>,
+        world: &Arc<World>,
+        running: &Shared,
+        early: bool,
+    ) -> Option<Answer> {
+        let looked = self.step(world, running, early, |directory, now| {
             directory_response(directory, now)
-        })?;
+        });
+        let looked = looked.await?;
         Some(match looked {
             Ok(response) => Answer::Directory(response),
             Err(refusal) => refused(refusal),
         })
     }
 
-    fn locate(
+    async fn locate(
         self: &Arc<Self>,
         world: &Arc<World>,
         running: &Shared,
         request: &v1::LocateRequest,
+        early: bool,
     ) -> Option<Answer> {
-        let looked = self.step(world, running, |directory, now| {
+        let looked = self.step(world, running, early, |directory, now| {
             let mut response = locate(directory, request)?;
             if self.two_owners && self.dice.of("owners", |rng| rng.below(2)) == 0 {
                 let servers = directory_response(directory, now)?.servers;
                 name_others(&mut response, &servers);
             }
             Ok::<_, Refusal>(response)
-        })?;
+        });
+        let looked = looked.await?;
         Some(match looked {
             Ok(response) => Answer::Located(response),
             Err(refusal) => refused(refusal),
@@ -362,10 +510,11 @@ impl Master {
         self: &Arc<Self>,
         world: &Arc<World>,
         running: &Shared,
+        early: bool,
         mut go_on: impl FnMut(&mut Directory, Duration) -> Result<Pending<R>, Refusal>,
     ) -> Option<Result<R, Refusal>> {
         loop {
-            match self.step(world, running, &mut go_on)? {
+            match self.step(world, running, early, &mut go_on).await? {
                 Ok(Pending::Done(response)) => return Some(Ok(response)),
                 Ok(Pending::Wait { .. }) => world.sleep(LOOK).await,
                 Err(refusal) => return Some(Err(refusal)),
@@ -378,10 +527,11 @@ impl Master {
         world: &Arc<World>,
         running: &Shared,
         request: v1::CreateTableRequest,
+        early: bool,
     ) -> Option<Answer> {
         let mut creation = Creation::new(request);
         let go_on = move |directory: &mut Directory, now| creation.go_on(directory, now);
-        let created = self.finish(world, running, go_on).await?;
+        let created = self.finish(world, running, early, go_on).await?;
         Some(created.map_or_else(refused, Answer::TableCreated))
     }
 
@@ -390,10 +540,11 @@ impl Master {
         world: &Arc<World>,
         running: &Shared,
         request: v1::DeleteTableRequest,
+        early: bool,
     ) -> Option<Answer> {
         let mut removal = Removal::new(request);
         let go_on = move |directory: &mut Directory, now| removal.go_on(directory, now);
-        let removed = self.finish(world, running, go_on).await?;
+        let removed = self.finish(world, running, early, go_on).await?;
         Some(removed.map_or_else(refused, Answer::TableDeleted))
     }
 

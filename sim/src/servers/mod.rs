@@ -2,10 +2,14 @@
 //! here over the simulated one.
 
 mod around;
+mod candidate;
 pub mod master;
 pub mod oracle;
 mod own_locks;
+pub mod register;
+pub mod replica;
 mod resolved;
+mod served;
 mod stall;
 pub mod tablet;
 
@@ -17,11 +21,14 @@ use percolator_client::transport::MasterError;
 use percolator_server::Schedule;
 use percolator_wire::v1;
 
+use crate::master_link::MasterLink;
 use crate::messages::{Answer, Ask};
 use crate::world::{NodeId, World};
 
 /// A heartbeat must be answered within this (`server/src/heartbeat.rs`).
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
+/// One of several masters is given up after this.
+const HEARTBEAT_TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(1);
 /// A process that died by itself is started again after this.
 pub const RESTART: Duration = Duration::from_millis(500);
 
@@ -80,6 +87,11 @@ impl Lives {
         before
     }
 
+    /// Those of before that are surely dead.
+    fn dead(&self) -> Vec<u64> {
+        self.0.lock().0.clone()
+    }
+
     /// As a copy of the folder has them.
     pub fn copy(&self) -> Self {
         Self(Mutex::new(self.0.lock().clone()))
@@ -112,6 +124,7 @@ async fn heartbeats(
     refused: impl Fn(&str) + Send,
 ) {
     let mut schedule = Schedule::default();
+    let link = MasterLink::new(&world);
     let mut cluster_id = beat().cluster_id;
     let incarnation = beat().incarnation;
     let (replaces, replaces_accepted) = lives.begin(incarnation);
@@ -123,9 +136,16 @@ async fn heartbeats(
             replaces_accepted,
             ..beat()
         };
-        let asked = world.call(from, to, Ask::Heartbeat(Box::new(beat)), HEARTBEAT_TIMEOUT);
-        let pause = match asked.await {
-            Ok(Answer::Heartbeat(heard)) => {
+        let beat = Ask::Heartbeat(Box::new(beat));
+        let answer = match &link {
+            None => world.call(from, to, beat, HEARTBEAT_TIMEOUT).await.ok(),
+            Some(link) => {
+                let asked = link.heartbeat(&world, from, beat, HEARTBEAT_TIMEOUT_OF_SEVERAL);
+                asked.await
+            }
+        };
+        let pause = match answer {
+            Some(Answer::Heartbeat(heard)) => {
                 lives.accepted(incarnation);
                 let is_new = cluster_id != heard.cluster_id;
                 adopt(&heard.cluster_id);
@@ -133,7 +153,7 @@ async fn heartbeats(
                 learn(&heard);
                 schedule.answered(sent, heard, is_new)
             }
-            Ok(Answer::Refused(MasterError::Invalid(why))) => return refused(&why),
+            Some(Answer::Refused(MasterError::Invalid(why))) => return refused(&why),
             _ => schedule.unanswered(),
         };
         world.sleep_on(from, pause).await;
