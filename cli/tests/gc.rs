@@ -289,9 +289,10 @@ fn a_tablet_server_that_is_away_is_named_and_the_others_collect_meanwhile() {
         until("the older versions to go", async || {
             let now = status(&cluster).await;
             let passed = point(&now, "safe_point") > overwritten[1].as_u64();
-            match passed && collected(&now) >= before + 2 {
-                true => Ok(()),
-                false => Err(now.to_string()),
+            if passed && collected(&now) >= before + 2 {
+                Ok(())
+            } else {
+                Err(now.to_string())
             }
         })
         .await;
@@ -308,9 +309,10 @@ fn a_tablet_server_that_is_away_is_named_and_the_others_collect_meanwhile() {
         .await;
         until("locks to be resolved", async || {
             let now = status(&cluster).await;
-            match point(&now, "resolved") > overwritten[1].as_u64() {
-                true => Ok(()),
-                false => Err(now.to_string()),
+            if point(&now, "resolved") > overwritten[1].as_u64() {
+                Ok(())
+            } else {
+                Err(now.to_string())
             }
         })
         .await;

@@ -25,6 +25,7 @@ pub mod clock;
 pub mod cluster;
 pub mod disk;
 mod elsewhere;
+pub mod end;
 pub mod export;
 pub mod history;
 pub mod invariants;

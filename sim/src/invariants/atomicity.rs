@@ -2,7 +2,7 @@
 //! (paper, section 2.2).
 
 use super::Invariant;
-use crate::watch::End;
+use crate::end::End;
 
 pub(super) struct Atomicity;
 

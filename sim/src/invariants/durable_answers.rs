@@ -4,8 +4,8 @@
 use percolator_protocol::types::WriteKind;
 
 use super::Invariant;
+use crate::end::End;
 use crate::history::{End as Ended, Record};
-use crate::watch::End;
 
 pub(super) struct DurableAnswers;
 

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use percolator_protocol::types::{Cell, TableId, Timestamp};
 
 use super::Invariant;
+use crate::end::End;
 use crate::history::{Op, RangeRead, Record};
-use crate::watch::End;
 
 pub(super) struct ExactReads;
 

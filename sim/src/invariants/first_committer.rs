@@ -4,7 +4,7 @@
 //! one before was committed.
 
 use super::Invariant;
-use crate::watch::End;
+use crate::end::End;
 
 pub(super) struct FirstCommitter;
 

@@ -5,8 +5,8 @@
 use percolator_history::{Transaction, check};
 
 use super::Invariant;
+use crate::end::End;
 use crate::export::export;
-use crate::watch::End;
 
 pub(super) struct Isolation;
 

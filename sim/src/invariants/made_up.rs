@@ -6,8 +6,8 @@ use bytes::Bytes;
 use percolator_protocol::types::{Timestamp, WriteKind};
 
 use super::Invariant;
+use crate::end::{End, Store, Version};
 use crate::history::{CellName, End as Ended, Op, RangeRead, Record, Write};
-use crate::watch::{End, Store, Version};
 
 const TABLE: &str = "t";
 

@@ -38,7 +38,8 @@ use percolator_protocol::types::{Cell, Timestamp};
 use percolator_tablet::{Limits, Usage};
 use percolator_wire::v1;
 
-use crate::watch::{Change, End};
+use crate::end::End;
+use crate::watch::Change;
 use crate::workloads;
 
 /// Something that must hold. Told of everything that happens, in the order in which it does; a text says

@@ -9,7 +9,8 @@ use percolator_protocol::types::{Timestamp, Write, WriteKind, key};
 use percolator_tablet::index::Entry;
 
 use super::Invariant;
-use crate::watch::{Content, End};
+use crate::end::End;
+use crate::watch::Content;
 
 pub(crate) const NAME: &str = "nothing is overlooked";
 

@@ -4,8 +4,8 @@
 use percolator_protocol::types::Timestamp;
 
 use super::Invariant;
+use crate::end::End;
 use crate::history::End as Ended;
-use crate::watch::End;
 
 pub(super) struct Recency;
 

@@ -88,6 +88,16 @@ struct State {
 }
 
 impl Oracle {
+    /// This start, as the other oracles know it. It takes no promises, and gives none.
+    fn member(&self, incarnation: u64) -> Member {
+        Member {
+            name: self.name.clone(),
+            address: address(&self.name),
+            incarnation,
+            replica: 0,
+        }
+    }
+
     /// Starts the process.
     pub fn boot(self: &Arc<Self>, world: &Arc<World>) {
         let incarnation = self.dice.of("incarnations", Rng::next).max(1);
@@ -110,13 +120,7 @@ impl Oracle {
                 Granting::Alone(core)
             }
             Some(replicated) => {
-                let member = Member {
-                    name: self.name.clone(),
-                    address: address(&self.name),
-                    incarnation,
-                    // It takes no promises, and gives none.
-                    replica: 0,
-                };
+                let member = self.member(incarnation);
                 let (dead, timing) = (self.lives.dead(), replicated.timing);
                 let replica = OracleReplica::new(member, dead, timing, self.settings);
                 Granting::Replica(Box::new(replica))
