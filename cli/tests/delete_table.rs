@@ -308,24 +308,30 @@ fn a_lock_that_comes_back_with_its_folder_is_told_that_it_was_committed() {
         let listed = cluster.run(&["table", "list"]).ok();
         listed.contains("has lost tablet").then_some(())
     });
-    // What says that it was committed is hidden, and could be collected by now.
+    // What says that it was committed is hidden, and is collected but for that.
     cluster.run(&["put", "a", "row", "c", "later"]).ok();
     cluster.run(&["gc", "set", "--retention", "1s"]).ok();
-    // The safe point, once the barrier has passed this.
+    // Up to where locks are resolved, once the other server has collected up to this.
     let behind = |mark: Timestamp| {
         let status = cluster.run(&["gc", "status", "-o", "json"]).ok();
         let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
-        let point = |name: &str| -> u64 {
-            let text = status[name].as_str().expect("a point");
+        let point = |of: &serde_json::Value, name: &str| -> u64 {
+            let text = of[name].as_str().expect("a point");
             text.parse().expect("a timestamp")
         };
-        (point("barrier") > mark.as_u64()).then(|| point("safe_point"))
+        let servers = status["servers"].as_array().expect("servers");
+        let mut others = servers.iter().filter(|other| other["server"] != *server);
+        let collects = |other| point(other, "safe_point") > mark.as_u64();
+        others.all(collects).then(|| point(&status, "resolved"))
     };
     let mut mark = written;
-    // Each time it is one retention later: servers have heard of the barrier of before, and a step has ended.
+    // Each time it is one retention later.
     for _ in 0..3 {
-        let ready = support::wait_for("the barrier to go on", || behind(mark));
-        assert!(ready < written.as_u64(), "{ready} has passed {written}");
+        let resolved = support::wait_for("collection to go on", || behind(mark));
+        assert!(
+            resolved < written.as_u64(),
+            "{resolved} has passed {written}"
+        );
         mark = block_on(async { Raw::connect(&cluster).await.timestamp().await });
     }
     restart_with(&|| {

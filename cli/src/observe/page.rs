@@ -115,7 +115,6 @@ fn points(survey: &Survey) -> String {
     let rows = [
         ("barrier", old(gc.now, gc.barrier)),
         ("safe point", old(gc.now, gc.safe_point)),
-        ("resolved", old(gc.now, gc.resolved)),
         (
             "retention",
             humantime::format_duration(gc.retention).to_string(),
