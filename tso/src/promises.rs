@@ -15,7 +15,7 @@ use percolator_telemetry::Limited;
 use percolator_wire::v1::promises_client::PromisesClient;
 use percolator_wire::v1::promises_server::Promises;
 use percolator_wire::{check_cluster, of_cluster, v1};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tonic::transport::{Channel, Endpoint};
@@ -35,8 +35,11 @@ const INTRODUCTION: Duration = Duration::from_secs(1);
 /// The record of the promises in an oracle's folder.
 pub(crate) struct PromiseFolder {
     file: SmallFile,
-    /// What the file holds; none after a write that failed. Writes take turns.
-    durable: Mutex<Option<PromiseRecord>>,
+    /// What the file holds; none after a write that failed. Writes take turns: who writes holds this until the write has
+    /// ended, also if nobody waits for it any more.
+    durable: Arc<Mutex<Option<PromiseRecord>>>,
+    /// It stays locked as long.
+    folder: Arc<Folder>,
 }
 
 impl fmt::Debug for PromiseFolder {
@@ -52,7 +55,7 @@ impl PromiseFolder {
     ///
     /// # Errors
     /// The file is damaged, or can't be read or written.
-    pub(crate) fn open(folder: &Folder) -> Result<(Self, PromiseRecord), Error> {
+    pub(crate) fn open(folder: &Arc<Folder>) -> Result<(Self, PromiseRecord), Error> {
         let file = SmallFile::new(folder.path().join(FILE));
         let record = match file.load()? {
             Some(bytes) => decode(&bytes).ok_or_else(|| Error::Damaged {
@@ -74,25 +77,45 @@ impl PromiseFolder {
                 record
             }
         };
-        let durable = Mutex::new(Some(record));
-        Ok((Self { file, durable }, record))
+        let promises = Self {
+            file,
+            durable: Arc::new(Mutex::new(Some(record))),
+            folder: folder.clone(),
+        };
+        Ok((promises, record))
     }
 
     /// Makes the newest record durable, and returns it: each that was made before is part of it.
     async fn keep(&self, shared: &Shared) -> Result<PromiseRecord, String> {
-        let mut durable = self.durable.lock().await;
+        let durable = self.durable.clone().lock_owned().await;
         let newest = shared.replica(|replica, _| replica.record());
         let newest = newest.ok_or("this oracle is alone")?;
         if *durable == Some(newest) {
             return Ok(newest);
         }
-        *durable = None;
-        let file = self.file.clone();
-        let written = tokio::task::spawn_blocking(move || file.store(&encode(&newest)));
-        let written = written.await.map_err(|error| error.to_string())?;
-        written.map_err(|error| error.to_string())?;
-        *durable = Some(newest);
+        self.write(durable, newest).await?;
         Ok(newest)
+    }
+
+    /// Writes on another thread. A request that is given up by its sender ends here: the write goes on, and the next one waits
+    /// for it.
+    async fn write(
+        &self,
+        mut durable: OwnedMutexGuard<Option<PromiseRecord>>,
+        newest: PromiseRecord,
+    ) -> Result<(), String> {
+        let (file, folder) = (self.file.clone(), self.folder.clone());
+        let written = tokio::task::spawn_blocking(move || {
+            *durable = None;
+            let written = file.store(&encode(&newest));
+            if written.is_ok() {
+                *durable = Some(newest);
+            }
+            drop((durable, folder));
+            written
+        });
+        let written = written.await.map_err(|error| error.to_string())?;
+        written.map_err(|error| error.to_string())
     }
 }
 
@@ -402,6 +425,28 @@ impl Promises for PromiseService {
 mod tests {
     use super::*;
 
+    /// A device that stalls: the leader gives its request up, and asks again.
+    #[tokio::test]
+    async fn a_write_that_nobody_waits_for_ends_before_the_next() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = Folder::open(place.path(), "oracle", "tso-0", None);
+        let (promises, first) = PromiseFolder::open(&Arc::new(folder.unwrap())).unwrap();
+        // Whoever opens it to write waits until somebody reads.
+        let stalled = place.path().join("promises.tmp");
+        let made = std::process::Command::new("mkfifo").arg(&stalled).status();
+        assert!(made.unwrap().success());
+        let newest = PromiseRecord { term: 4, ..first };
+        let durable = promises.durable.clone().lock_owned().await;
+        let given_up = Duration::from_millis(100);
+        let write = tokio::time::timeout(given_up, promises.write(durable, newest));
+        assert!(write.await.is_err());
+        assert!(promises.durable.try_lock().is_err());
+        let read = tokio::task::spawn_blocking(move || std::fs::read(stalled));
+        assert_eq!(read.await.unwrap().unwrap().len(), 8 + RECORD_BYTES);
+        // A pipe can't be synced: so nothing is known of the file.
+        assert_eq!(*promises.durable.lock().await, None);
+    }
+
     #[test]
     fn what_was_kept_is_read() {
         for is_bound in [false, true] {
@@ -424,7 +469,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let opened = |name: &str| {
             let folder = Folder::open(place.path().join(name), "oracle", "tso-0", None).unwrap();
-            PromiseFolder::open(&folder).unwrap().1
+            PromiseFolder::open(&Arc::new(folder)).unwrap().1
         };
         let first = opened("a");
         assert_eq!(opened("a"), first);
