@@ -177,12 +177,17 @@ pub(crate) fn decide(state: &State, piece: Piece) -> Result<Decision, Error> {
         decision.garbage.entry(tablet).or_default().done += said.len() as u64;
     }
     decision.unfinished = !unfinished.is_empty();
+    let keys: BTreeSet<Bytes> = piece.iter().map(|(key, _)| key.clone()).collect();
     for (key, mut entry) in piece {
         decision.batch.delete(Column::Garbage, key);
         entry
             .items
             .retain(|item| unfinished.contains(&item.cell_key));
         if !entry.items.is_empty() {
+            // Of fates, what is left may take the key of another entry, which is not in this piece.
+            if entry.of_fates && !keys.contains(&entry.key()[..]) {
+                entry = added_to_stored(state, entry)?.0;
+            }
             decision
                 .batch
                 .put(Column::Garbage, entry.key(), entry.value());
@@ -281,7 +286,7 @@ pub(crate) fn note(
 
 /// Leaves entries for what was noted, and for fates.
 pub(crate) fn index(state: &State, decision: &mut Decision) -> Result<(), Error> {
-    for (_, item) in decision.hides.iter().chain(&decision.fates) {
+    for (_, item) in &decision.hides {
         let tablet = state.tablets.holding(&item.cell_key)?;
         decision.garbage.entry(tablet).or_default().made += 1;
     }
@@ -292,8 +297,16 @@ pub(crate) fn index(state: &State, decision: &mut Decision) -> Result<(), Error>
         let lowest = decision.lowest_entry.unwrap_or(entry.ts);
         decision.lowest_entry = Some(lowest.min(entry.ts));
     }
-    for entry in Entry::of(true, std::mem::take(&mut decision.fates)) {
-        let (key, entry) = (entry.key(), added_to_stored(state, entry)?);
+    let mut fates = std::mem::take(&mut decision.fates);
+    fates.sort_by(|one, other| (one.0, &one.1.cell_key).cmp(&(other.0, &other.1.cell_key)));
+    fates.dedup_by(|one, other| one.0 == other.0 && one.1.cell_key == other.1.cell_key);
+    for entry in Entry::of(true, fates) {
+        let (entry, made) = added_to_stored(state, entry)?;
+        for cell_key in made {
+            let tablet = state.tablets.holding(&cell_key)?;
+            decision.garbage.entry(tablet).or_default().made += 1;
+        }
+        let key = entry.key();
         let lowest = decision.lowest_fate.unwrap_or(entry.ts);
         decision.lowest_fate = Some(lowest.min(entry.ts));
         decision.batch.put(Column::Garbage, key, entry.value());
@@ -301,21 +314,32 @@ pub(crate) fn index(state: &State, decision: &mut Decision) -> Result<(), Error>
     Ok(())
 }
 
-/// Fates of one transaction come in any number of pieces: what is stored under the same key stays too.
-fn added_to_stored(state: &State, mut entry: Entry) -> Result<Entry, Error> {
+/// Fates of one transaction come in any number of pieces: what is stored under the same key stays too. And the cells that are
+/// new there.
+fn added_to_stored(state: &State, mut entry: Entry) -> Result<(Entry, Vec<Bytes>), Error> {
     let key = entry.key();
-    if let Some(stored) = state.engine.get(Column::Garbage, &key)? {
-        let stored = Entry::decode(&key, stored)?;
-        for item in stored.items {
-            if entry.says(&item.cell_key).is_none() {
-                entry.items.push(item);
-            }
-        }
+    let stored = state.engine.get(Column::Garbage, &key)?;
+    let stored = stored.map(|stored| Entry::decode(&key, stored));
+    let stored = stored.transpose()?;
+    let is_new = |item: &&Item| {
+        let known = stored
+            .as_ref()
+            .and_then(|stored| stored.says(&item.cell_key));
+        known.is_none()
+    };
+    let made = entry.items.iter().filter(is_new);
+    let made = made.map(|item| item.cell_key.clone()).collect();
+    if let Some(stored) = stored {
+        let others = stored.items.into_iter();
+        let others: Vec<Item> = others
+            .filter(|item| entry.says(&item.cell_key).is_none())
+            .collect();
+        entry.items.extend(others);
         entry
             .items
             .sort_unstable_by(|one, other| one.cell_key.cmp(&other.cell_key));
     }
-    Ok(entry)
+    Ok((entry, made))
 }
 
 /// What a put at this time hides; `None`: the cell has no write record yet.
