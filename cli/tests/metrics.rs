@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use percolator_client::{Client, Options, Registry};
 use percolator_telemetry::endpoint;
-use percolator_telemetry::names::{client, gc_master, process, tablet, tso};
+use percolator_telemetry::names::{client, gc_master, leadership, process, tablet, tso};
 use percolator_telemetry::{Kind, Metric, Values, text};
 use serde_json::Value;
 use support::{Cluster, block_on, wait_for};
@@ -38,13 +38,13 @@ fn scrape(cluster: &Cluster) -> Pages {
         .collect()
 }
 
-fn tables(server: &str) -> [&'static [Metric]; 2] {
-    let own = match server.trim_end_matches(|c: char| c.is_ascii_digit() || c == '-') {
-        "gc-master" => gc_master::ALL,
-        "tso" => tso::ALL,
-        _ => tablet::ALL,
+fn tables(server: &str) -> [&'static [Metric]; 3] {
+    let (own, led) = match server.trim_end_matches(|c: char| c.is_ascii_digit() || c == '-') {
+        "gc-master" => (gc_master::ALL, leadership::ALL),
+        "tso" => (tso::ALL, leadership::ALL),
+        _ => (tablet::ALL, &[][..]),
     };
-    [process::ALL, own]
+    [process::ALL, own, led]
 }
 
 /// Every declared metric is on the page, and nothing else.

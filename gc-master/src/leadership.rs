@@ -127,6 +127,7 @@ impl Candidate {
         timing: Timing,
         metrics: Arc<Metrics>,
     ) -> Self {
+        metrics.leadership.show(RoleKind::Standby, 0, false);
         Self {
             election: Mutex::new(Election::new(member.clone(), dead, timing)),
             register,

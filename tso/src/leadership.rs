@@ -63,6 +63,8 @@ impl LeadershipTask {
         poll: Duration,
         begins: Option<LateBeginning>,
     ) -> Self {
+        // It is not alone, and may have to wait long before it takes part.
+        shared.metrics.leadership.show(RoleKind::Standby, 0, false);
         Self {
             shared,
             register,

@@ -110,7 +110,8 @@ pub(crate) fn lost(cluster: &ClusterObject, observed: &Observed, role: Role) -> 
         let found = own(cluster, observed, register);
         found.and_then(value).is_none()
     };
-    if leadership(cluster, observed, role).is_none() {
+    // One of another version is none that is lost.
+    if registers.first().is_some_and(|it| is_lost(&it)) {
         let register = registers.first()?;
         let so = match role {
             Role::Oracle => {

@@ -21,12 +21,14 @@ declarations! {
         "percolator_leader_takeovers_total",
         "Terms in which this server began to lead.",
     )
-    .by(&[ROLE]);
+    .by(&[ROLE])
+    .after("one of several servers takes over");
     HANDOVERS: Metric::counter(
         "percolator_leader_handovers_total",
         "Times that this server gave the leadership up by itself, so that another one could take over at once. Those at its end are rarely seen: the process is gone then.",
     )
-    .by(&[ROLE]);
+    .by(&[ROLE])
+    .after("one of several servers hands over");
     TAKEOVER_SECONDS: Metric::gauge(
         "percolator_leader_last_takeover_seconds",
         "How long this server's last takeover took: from the last change of the register by another server until it led. 0: it has not taken over from another one.",
