@@ -169,7 +169,7 @@ fn a_master_that_was_alone_moves_its_state_before_another_one_joins() {
     let templates = Role::ALL.map(|role| world.of_role(role)["template"].clone());
     for replicas in [2, 1, 3] {
         world.change(|cluster| cluster.spec.gc_master.replicas = replicas);
-        assert_eq!(world.step().0, ["demo-gc-master"]);
+        assert_eq!(world.step().0, ["demo", "demo-gc-master"]);
         world.ready(Role::GcMaster);
         world.step();
     }
