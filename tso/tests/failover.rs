@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use oracles::{Cluster, Stream};
+use oracles::{Cluster, Stream, granted_once};
 use percolator_wire::leader_of;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -151,16 +151,8 @@ async fn takeovers(seed: u64) {
             Fault::Kill | Fault::HandOver => cluster.restart(number, "127.0.0.1:0").await,
         }
     }
-    watched.stop.store(true, Ordering::SeqCst);
-    let mut all = Vec::new();
-    for client in clients {
-        all.extend(client.await.unwrap());
-    }
-    all.sort_unstable();
-    for pair in all.windows(2) {
-        assert!(pair[0].1 < pair[1].0, "granted twice: {pair:?}");
-    }
-    print(&gaps, all.len());
+    let answers = granted_once(clients, &watched.stop).await;
+    print(&gaps, answers);
 }
 
 /// Prints how long it took from each signal to the first answer of another leader.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use percolator_wire::v1::oracle_client::OracleClient;
@@ -10,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
@@ -106,4 +108,22 @@ impl Stream {
         let response = self.responses.message().await?;
         response.ok_or_else(|| Status::unavailable("the stream ended"))
     }
+}
+
+/// Ends the clients, which return the first and the last timestamp of each answer. No timestamp is in two answers. Returns how many
+/// answers there were.
+pub(crate) async fn granted_once(
+    clients: impl IntoIterator<Item = JoinHandle<Vec<(u64, u64)>>>,
+    stop: &AtomicBool,
+) -> usize {
+    stop.store(true, Ordering::SeqCst);
+    let mut all = Vec::new();
+    for client in clients {
+        all.extend(client.await.unwrap());
+    }
+    all.sort_unstable();
+    for pair in all.windows(2) {
+        assert!(pair[0].1 < pair[1].0, "granted twice: {pair:?}");
+    }
+    all.len()
 }
