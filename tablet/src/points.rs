@@ -15,12 +15,9 @@ const POINTS: &[u8] = b"points";
 /// See the module's head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServerPoints {
-    /// What is below is refused: from the moment on when a higher barrier is decided, so that anyone who hears
-    /// that it is durable knows that nothing below comes after it.
-    pub(crate) barrier: Timestamp,
-    /// How far is decided; on its way to the disk, or there.
-    safe_point: Timestamp,
-    resolved: Timestamp,
+    /// How far is decided; on its way to the disk, or there. What is below the barrier is refused from the moment on when
+    /// that is decided, so that anyone who hears that it is durable knows that nothing below comes after it.
+    decided: Points,
     /// What the master is told, and what may be collected.
     pub(crate) durable: Points,
     /// Durable too, but for what was decided before this ticket, below the barrier, and is not yet: a full disk
@@ -38,9 +35,7 @@ impl ServerPoints {
             })?,
         };
         Ok(Self {
-            barrier: durable.barrier,
-            safe_point: durable.safe_point,
-            resolved: durable.resolved,
+            decided: durable,
             durable,
             pending: None,
         })
@@ -66,18 +61,12 @@ impl ServerPoints {
 
     /// These were decided.
     pub(crate) fn decided(&mut self, points: Points) {
-        self.barrier = self.barrier.max(points.barrier);
-        self.safe_point = self.safe_point.max(points.safe_point);
-        self.resolved = self.resolved.max(points.resolved);
+        self.decided = self.decided.raised(points);
     }
 
     /// What the next record is raised from: it must not take back what another one on its way has.
     pub(crate) fn highest(&self) -> Points {
-        Points {
-            barrier: self.barrier,
-            safe_point: self.safe_point,
-            resolved: self.resolved,
-        }
+        self.decided
     }
 
     /// These go to the disk next. Where room is short, that isn't the order in which they were decided: none of their
@@ -97,9 +86,8 @@ impl ServerPoints {
     /// What is refused, and what is no longer known.
     pub(crate) fn now(&self) -> Points {
         Points {
-            barrier: self.barrier,
-            safe_point: self.durable.safe_point,
-            resolved: self.durable.resolved,
+            barrier: self.decided.barrier,
+            ..self.durable
         }
     }
 }
