@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use percolator_engine::Batch;
 use percolator_protocol::actions::CellView;
 use percolator_protocol::mutants::{self, Mutant};
@@ -10,7 +11,7 @@ use percolator_protocol::types::{Cell, Effect, Tablet, Timestamp, WriteKind};
 use percolator_wire::v1;
 use percolator_wire::v1::response::Body;
 
-use crate::index::Item;
+use crate::index::{Hidden, Item};
 use crate::latches;
 use crate::probe::Committed;
 use crate::progress::Change;
@@ -51,7 +52,7 @@ pub(crate) struct Decision {
     /// What is hidden by it, and from when on, until the index has it.
     pub(crate) hides: Vec<(Timestamp, Item)>,
     /// Fates that it leaves, and from when on, until the index has them.
-    pub(crate) fates: Vec<(Timestamp, Item)>,
+    pub(crate) fates: BTreeMap<(Timestamp, Bytes), Hidden>,
     /// What that changes of tablets' garbage.
     pub(crate) garbage: BTreeMap<u64, Change>,
     /// The lowest entry of the index that is made.
@@ -76,7 +77,7 @@ impl Decision {
             tablet_change: None,
             points: None,
             hides: Vec::new(),
-            fates: Vec::new(),
+            fates: BTreeMap::new(),
             garbage: BTreeMap::new(),
             lowest_entry: None,
             lowest_fate: None,

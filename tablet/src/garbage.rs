@@ -177,7 +177,8 @@ pub(crate) fn decide(state: &State, piece: Piece) -> Result<Decision, Error> {
         decision.garbage.entry(tablet).or_default().done += said.len() as u64;
     }
     decision.unfinished = !unfinished.is_empty();
-    let keys: BTreeSet<Bytes> = piece.iter().map(|(key, _)| key.clone()).collect();
+    let fates = piece.iter().filter(|(_, entry)| entry.of_fates);
+    let keys: BTreeSet<Bytes> = fates.map(|(key, _)| key.clone()).collect();
     for (key, mut entry) in piece {
         decision.batch.delete(Column::Garbage, key);
         entry
@@ -211,8 +212,7 @@ fn is_fate(state: &State, cell_key: &[u8], ts: Timestamp) -> Result<bool, Error>
 
 /// This stays until resolved has passed it.
 fn keep_fate(decision: &mut Decision, ts: Timestamp, cell_key: &Bytes, hidden: Hidden) {
-    let cell_key = cell_key.clone();
-    decision.fates.push((ts, Item { cell_key, hidden }));
+    decision.fates.insert((ts, cell_key.clone()), hidden);
 }
 
 /// What goes of a cell: what its entries say, or, where one doesn't, what its records do.
@@ -297,10 +297,9 @@ pub(crate) fn index(state: &State, decision: &mut Decision) -> Result<(), Error>
         let lowest = decision.lowest_entry.unwrap_or(entry.ts);
         decision.lowest_entry = Some(lowest.min(entry.ts));
     }
-    let mut fates = std::mem::take(&mut decision.fates);
-    fates.sort_by(|one, other| (one.0, &one.1.cell_key).cmp(&(other.0, &other.1.cell_key)));
-    fates.dedup_by(|one, other| one.0 == other.0 && one.1.cell_key == other.1.cell_key);
-    for entry in Entry::of(true, fates) {
+    let fates = std::mem::take(&mut decision.fates).into_iter();
+    let fates = fates.map(|((ts, cell_key), hidden)| (ts, Item { cell_key, hidden }));
+    for entry in Entry::of(true, fates.collect()) {
         let (entry, made) = added_to_stored(state, entry)?;
         for cell_key in made {
             let tablet = state.tablets.holding(&cell_key)?;
@@ -322,10 +321,8 @@ fn added_to_stored(state: &State, mut entry: Entry) -> Result<(Entry, Vec<Bytes>
     let stored = stored.map(|stored| Entry::decode(&key, stored));
     let stored = stored.transpose()?;
     let is_new = |item: &&Item| {
-        let known = stored
-            .as_ref()
-            .and_then(|stored| stored.says(&item.cell_key));
-        known.is_none()
+        let known = stored.as_ref();
+        known.is_none_or(|stored| stored.says(&item.cell_key).is_none())
     };
     let made = entry.items.iter().filter(is_new);
     let made = made.map(|item| item.cell_key.clone()).collect();

@@ -173,9 +173,15 @@ impl Entry {
     }
 
     /// Where the entries of this time begin.
-    pub(crate) fn first_key(of_fates: bool, ts: Timestamp) -> [u8; 8] {
+    pub fn first_key(of_fates: bool, ts: Timestamp) -> [u8; 8] {
         let fate = if of_fates { FATE } else { 0 };
         (ts.as_u64() & !FATE | fate).to_be_bytes()
+    }
+
+    /// Whether an entry with this key names fates, and its time.
+    pub fn time_of(key: &[u8]) -> Option<(bool, Timestamp)> {
+        let ts = u64::from_be_bytes(*key.first_chunk()?);
+        Some((ts & FATE != 0, Timestamp::from_u64(ts & !FATE)))
     }
 
     pub(crate) fn value(&self) -> Vec<u8> {
@@ -208,7 +214,7 @@ impl Entry {
     }
 
     fn read(key: &[u8], mut value: Bytes) -> Option<Self> {
-        let (ts, first) = key.split_first_chunk()?;
+        let ((of_fates, ts), first) = (Self::time_of(key)?, key.get(8..)?);
         let mut items: Vec<Item> = Vec::new();
         while value.has_remaining() {
             let before = items.last().map_or(first, |item| &item.cell_key);
@@ -225,10 +231,9 @@ impl Entry {
             });
         }
         let whole = items.first()?.cell_key == first;
-        let ts = u64::from_be_bytes(*ts);
         whole.then_some(Self {
-            of_fates: ts & FATE != 0,
-            ts: Timestamp::from_u64(ts & !FATE),
+            of_fates,
+            ts,
             items,
         })
     }

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use percolator_engine::Column;
 use percolator_protocol::types::{DecodeError, Lock, Timestamp, Write, WriteKind, key};
+use percolator_tablet::index::Entry;
 
 use crate::watch::{Content, Holding};
 
@@ -52,15 +53,11 @@ pub(super) fn unfinished(holding: &Holding<'_>, past: Timestamp) -> Option<Strin
     ))
 }
 
-/// Entries of fates come last, and have a bit more.
 fn oldest_entry(content: &Content, of_fates: bool) -> Option<Timestamp> {
-    const FATE: u64 = 1 << 63;
-    let from = if of_fates { FATE } else { 0 };
-    let from = Bytes::copy_from_slice(&from.to_be_bytes());
+    let from = Bytes::copy_from_slice(&Entry::first_key(of_fates, Timestamp::ZERO));
     let ((column, key), _) = content.range((Column::Garbage, from)..).next()?;
-    let ts = u64::from_be_bytes(*key.first_chunk()?);
-    let is_meant = *column == Column::Garbage && (ts & FATE != 0) == of_fates;
-    is_meant.then(|| Timestamp::from_u64(ts & !FATE))
+    let (found, ts) = Entry::time_of(key)?;
+    (*column == Column::Garbage && found == of_fates).then_some(ts)
 }
 
 /// A table that has keys here and no tablet.
